@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from client_sdk import Client, Fleet, FleetOptions, Identity, MemoryStore, Operator, Policy, PolicyRefused, RoundReport
+from client_sdk import (
+    Client,
+    Fleet,
+    FleetOptions,
+    FleetRound,
+    Identity,
+    MemoryStore,
+    Operator,
+    Policy,
+    PolicyRefused,
+    RoundReport,
+)
 from client_sdk.api.drivers import SyncDriver
 from client_sdk.local_state.store import ClientStore
 from client_sdk.organiser import TrialOrganiser
@@ -27,6 +38,7 @@ from tests.support.server import AggregatorProcess, running_aggregator
 from tests.support.tasks import SmallTask, interactions, small_task
 
 USERS = 6
+STAGES = ("advertising", "sharing", "collecting", "confirming", "unmasking")
 TOLERANT = {"dropout": 0.2}
 """Six clients, of which one may drop out."""
 
@@ -90,8 +102,7 @@ def test_a_masked_round_gives_the_model_of_the_plain_sum(
     assert operator.task(task.task_id).state == "complete"
 
 
-@pytest.mark.parametrize("stage", ["advertising", "sharing", "collecting", "confirming", "unmasking"])
-def test_a_fleet_with_dropouts(server: AggregatorProcess, operator: Operator, stage: str) -> None:
+def round_with_a_dropout(server: AggregatorProcess, operator: Operator, stage: str) -> FleetRound:
     task = small_task(
         operator, f"silent-{stage}", users=USERS, mechanism="masked", mechanism_parameters=TOLERANT, rounds=1,
         collect_seconds=8.0, stage_seconds=8.0,
@@ -100,6 +111,19 @@ def test_a_fleet_with_dropouts(server: AggregatorProcess, operator: Operator, st
     assert (np.random.default_rng(1).random(USERS) < 0.15).sum() == 1
     with enrolled_fleet(server, task, dropout=0.15, dropout_rng=rng, dropout_stage=stage) as fleet:
         (played,) = fleet.run(rounds=1)
+    return played
+
+
+@pytest.fixture(scope="module")
+def rounds_with_a_dropout(server: AggregatorProcess, operator: Operator) -> Iterator[dict[str, Future[FleetRound]]]:
+    """A round for each stage, all at the same time: each of them waits for the end of the stage without a message."""
+    with ThreadPoolExecutor(len(STAGES)) as pool:
+        yield {stage: pool.submit(round_with_a_dropout, server, operator, stage) for stage in STAGES}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_fleet_with_dropouts(rounds_with_a_dropout: dict[str, Future[FleetRound]], stage: str) -> None:
+    played = rounds_with_a_dropout[stage].result()
     assert played.state == "complete"
     assert played.survivors == (USERS if stage in ("confirming", "unmasking") else USERS - 1)
     (missed,) = played.missed

@@ -1,7 +1,7 @@
-"""The server is away for a minute in every stage of a round, and no participant ends: each round still completes.
+"""The server is away in every stage of a round, and no participant ends: each round still completes.
 
 One client of each task holds back the message of a stage. While the round waits for it, the server is ended, started
-again after a minute, and only then the message is sent.
+again after twice the time that a request is repeated for, and only then the message is sent.
 """
 
 from __future__ import annotations
@@ -31,11 +31,16 @@ from client_sdk import (
 )
 from client_sdk.api.drivers import SyncDriver
 from client_sdk.api.effects import Effect, Request
+from client_sdk.api.retry import RetryPolicy
 from client_sdk.participation.events import Event, RoundMissed, ServerBack, ServerUnreachable, TaskEnded
 from tests.support.server import AggregatorProcess, running_aggregator
 from tests.support.tasks import SmallTask, interactions, small_task
 
-AWAY_SECONDS = 60.0
+REPEATED_SECONDS = sum(RetryPolicy(jitter=lambda: 1.0).pause(attempt) for attempt in range(1, RetryPolicy().attempts))
+"""A request is repeated for so long at most; only a participant that waits for its server goes on after that."""
+AWAY_SECONDS = 2.0 * REPEATED_SECONDS
+LONGEST_PAUSE = 4.0
+"""Of a participant in an outage, instead of 20 s, which the tests would wait for after each return of the server."""
 USERS = 6
 MASKED = {
     "mechanism": "masked",
@@ -102,8 +107,13 @@ class StagePlay:
         self.parts = [pool.submit(one, index) for index in range(USERS)]
 
 
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("client_sdk.participation.outages._LONGEST_PAUSE", LONGEST_PAUSE)
+
+
 @pytest.mark.timeout(600)
-def test_the_server_is_away_for_a_minute_in_every_stage(tmp_path: Path) -> None:
+def test_the_server_is_away_in_every_stage(tmp_path: Path) -> None:
     ended = threading.Event()
     with (
         running_aggregator(tmp_path / "data") as server,
@@ -191,7 +201,7 @@ def test_async_participants_and_fleets_wait_too(server: AggregatorProcess) -> No
         fleet.enrol(task.invitation)
         rounds = pool.submit(fleet.run)
         time.sleep(1.0)
-        restart_after(server, 8.0)  # longer than six attempts take
+        restart_after(server, REPEATED_SECONDS + 0.5)
         assert [view.state for view in rounds.result(timeout=200.0)] == ["complete"] * 2
         assert len(alone.result(timeout=60.0)) == 2
     assert isinstance(told[-1], TaskEnded)
