@@ -18,6 +18,7 @@ WEB_ARGS ?=
 # --- make test -------------------------------------------------------------------------------------------------------
 PYTEST_ARGS ?=
 # One process per core, at most eight, because tests start servers. The tests of one file run in one process.
+# Every process imports every test file: pytest keeps what it made of them, even where Python is told to keep nothing.
 PYTEST_JOBS ?= -n logical --maxprocesses 8 --dist loadfile
 # --- make bench ------------------------------------------------------------------------------------------------------
 BENCH_ARGS ?=
@@ -66,7 +67,7 @@ web-demo: setup
 	@$(BIN)/python -m examples.web.demo $(WEB_ARGS)
 
 test: setup
-	@$(BIN)/pytest $(PYTEST_JOBS) $(PYTEST_ARGS)
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/pytest $(PYTEST_JOBS) $(PYTEST_ARGS)
 
 lint: setup
 	@$(BIN)/ruff check .
