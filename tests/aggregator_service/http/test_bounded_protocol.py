@@ -58,7 +58,10 @@ async def talk(*chunks: bytes, pause: float = 0.0, until: bytes = b"ok") -> byte
         made.close()
         for connection in list(state.connections):
             connection.transport.abort()
-        await asyncio.sleep(0)
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+        while state.connections:
+            await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize("endless", [b"X-Long: " + b"a" * 8000, b"X-Many: a\r\n" * 800])

@@ -6,6 +6,7 @@ import asyncio
 import re
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, cast
 from uuid import uuid4
 
@@ -69,7 +70,10 @@ async def statuses(*chunks: bytes, wanted: int) -> list[bytes]:
         made.close()
         for connection in list(state.connections):
             connection.transport.abort()
-        await asyncio.sleep(0)
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+        while state.connections:
+            await asyncio.sleep(0)
 
 
 def test_a_ready_response_needs_no_application() -> None:
