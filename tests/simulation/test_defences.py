@@ -180,10 +180,16 @@ def _has(plan: Plan, *kinds: str) -> bool:
 
 
 _WHERE: Final[Mapping[Callable[[Patch], None], Callable[[Plan], bool]]] = {
-    chunks_in_any_order: lambda plan: bool(plan.chunks) and any("duplicate" in str(one) for one in plan.faults),
+    unchecked_blobs: lambda plan: plan.inline_bytes == 0 and _has(plan, "blob corrupted"),
+    blob_gone_with_the_answer: lambda plan: (
+        plan.inline_bytes == 0 and not plan.masked and _has(plan, "commit unanswered")
+    ),
+    chunks_in_any_order: lambda plan: not plan.masked and bool(plan.chunks) and _has(plan, "duplicate"),
     revoked_and_still_asked: lambda plan: _has(plan, "revoked"),
     contributions_at_any_time: lambda plan: plan.job == "plain" and _has(plan, "aborted", "closed"),
-    receipts_before_rows: lambda plan: not plan.masked and _has(plan, "database unavailable"),
+    receipts_before_rows: lambda plan: (
+        plan.inline_bytes == 0 and not plan.masked and _has(plan, "database unavailable")
+    ),
     no_guard: lambda plan: plan.job == "frozen" and bool(plan.silent),
     any_group: lambda plan: plan.job == "groups",
 }
