@@ -27,7 +27,7 @@ def test_the_model_has_as_many_values_as_it_says(values: int) -> None:
 def test_masked_rounds_with_dropouts_and_one_shot_rounds_are_measured_and_right() -> None:
     figures = {}
     for asked, name in (
-        (OwnModelRound("masked", 2_000, 10, dropouts=1, wait=10.0), "masked.many"),
+        (OwnModelRound("masked", 2_000, 10, dropouts=1, wait=6.0), "masked.many"),
         (OwnModelRound("oneshot", 2_000, 4), "oneshot.few"),
     ):
         done = play(asked)
