@@ -7,7 +7,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from protocols.crypto.ed25519 import verifies
 
-KEY, OTHER = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
+KEY, OTHER = (Ed25519PrivateKey.from_private_bytes(bytes([number] * 32)) for number in (1, 2))
 PUBLIC, OTHER_PUBLIC = (key.public_key().public_bytes_raw() for key in (KEY, OTHER))
 SIGNATURE = KEY.sign(b"message")
 
@@ -20,8 +20,8 @@ def test_only_the_message_under_its_key_verifies(_: int) -> None:
     assert not verifies(PUBLIC, OTHER.sign(b"message"), b"message")
 
 
-@pytest.mark.parametrize("key", [b"", bytes(31), bytes(33), bytes(32), b"\xff" * 32])
-@pytest.mark.parametrize("signature", [SIGNATURE, b"", bytes(64), b"\xff" * 64])
+@pytest.mark.parametrize("key", [b"", bytes(31), bytes(33), bytes(32), b"\xff" * 32], ids=range(5))
+@pytest.mark.parametrize("signature", [SIGNATURE, b"", bytes(64), b"\xff" * 64], ids=range(4))
 def test_malformed_keys_and_signatures_are_refused_without_an_exception(key: bytes, signature: bytes) -> None:
     assert not verifies(key, signature, b"message")
     assert not verifies(PUBLIC, signature[:63], b"message")
