@@ -23,6 +23,8 @@ __all__ = ["OPERATOR_TOKEN", "AggregatorProcess", "free_port", "running_aggregat
 
 OPERATOR_TOKEN = "hro_operator-token-of-the-tests"
 _START_SECONDS = 180.0
+_IMPORTED_FROM = os.environ.get("PYTHONPATH")
+"""What a fork has imported is from here: a server that needs another path starts a new interpreter."""
 
 
 def free_port() -> int:
@@ -95,7 +97,7 @@ class AggregatorProcess:
             "HUSHREC_CRASH_AT": crash_at,
         }
         with self.log_path.open("ab") as log:
-            if self._fresh:
+            if self._fresh or environment.get("PYTHONPATH") != _IMPORTED_FROM:
                 command = [sys.executable, "-m", "aggregator_service.cli", "serve"]
                 self._process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
             else:
