@@ -20,6 +20,8 @@ from tests.support.fork_host import LIMIT
 
 __all__ = ["ForkedServer"]
 
+_ROOT = Path(__file__).parents[2]
+
 
 class _Host:
     """The process that forks; it starts with the first server and ends with the tests."""
@@ -43,7 +45,9 @@ class _Host:
                 self._control, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
                 with there:
                     command = [sys.executable, "-m", "tests.support.fork_host", str(there.fileno())]
-                    self._process = subprocess.Popen(command, pass_fds=[there.fileno()], stdin=subprocess.DEVNULL)
+                    self._process = subprocess.Popen(
+                        command, pass_fds=[there.fileno()], stdin=subprocess.DEVNULL, cwd=_ROOT
+                    )
                 atexit.register(self._close)
             return self._control
 

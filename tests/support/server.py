@@ -48,7 +48,8 @@ class AggregatorProcess:
     ) -> None:
         """`settings` become HUSHREC_* variables, e.g. fold_batch=3; `context`: how to reach a server with TLS.
 
-        fresh: start a new interpreter instead of a fork that has imported the server; slower by more than a second.
+        fresh: start a new interpreter instead of a fork that has imported the server; slower by more than a second. The
+        variable HUSHREC_TEST_FRESH_SERVERS does so for all servers.
         """
         self.data_dir = data_dir
         self.port = free_port() if port is None else port
