@@ -9,9 +9,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from aggregator_service.storage.schema import RoundRow, TaskRow
 from protocols.combinations import check_combination
 from protocols.layout import Route, VectorLayout
 from protocols.messages import Evaluation, Schedule
@@ -21,6 +20,9 @@ from protocols.recipes.registry import recipe
 from protocols.sums.base import Mechanism, NamesPublicKey, SumPlan, plan_sum
 from protocols.sums.oneshot.plan import OneshotPlan
 from protocols.sums.registry import mechanism
+
+if TYPE_CHECKING:  # workers make plans, too, and need no database
+    from aggregator_service.storage.schema import RoundRow, TaskRow
 
 __all__ = [
     "TaskPlan",
