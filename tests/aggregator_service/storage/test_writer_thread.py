@@ -81,13 +81,13 @@ def test_a_caller_that_is_cancelled_waits_for_the_end_of_its_call() -> None:
 
 
 def test_close_waits_and_the_thread_starts_again_when_needed() -> None:
-    writer, done = WriterThread(), list[int]()
+    writer, threads = WriterThread(), list[threading.Thread]()
     writer.close()  # never started
-    for number in range(2):
-        asyncio.run(writer.run(done.append, number))
+    for _ in range(2):
+        asyncio.run(writer.run(lambda _: threads.append(threading.current_thread()), None))
         writer.close()
-    assert done == [0, 1]
-    assert not any(thread.name == "writer" for thread in threading.enumerate())
+    assert threads[0] is not threads[1]
+    assert not any(thread.is_alive() for thread in threads)
 
 
 def test_a_call_whose_event_loop_is_closed_is_executed_all_the_same() -> None:
