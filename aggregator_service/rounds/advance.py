@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from sqlalchemy.orm import Session
@@ -33,7 +32,8 @@ from aggregator_service.crash_points import CrashPoint, crash_point
 from aggregator_service.logs import fields
 from aggregator_service.observability.instruments import Instruments
 from aggregator_service.round_states import ACTIVE, RoundEvent
-from aggregator_service.rounds.batches import Batch, Batches, NextFold
+from aggregator_service.rounds.active_round import ActiveRound
+from aggregator_service.rounds.batches import Batches
 from aggregator_service.rounds.decrypting import end_decrypting
 from aggregator_service.rounds.masked_stages import end_stage, fail_at_fault, fail_stage, read_masks
 from aggregator_service.rounds.oneshot_stages import (
@@ -61,11 +61,11 @@ from aggregator_service.storage.rounds import (
     unfolded_among,
 )
 from aggregator_service.storage.schema import RoundRow, TaskRow
-from aggregator_service.tasks.plans import TaskTerms, round_spec, row_terms
+from aggregator_service.tasks.plans import round_spec, row_terms
 from protocols.errors import AtFaultError, ThresholdError
 from protocols.messages.stages import RoundState
 
-__all__ = ["ActiveRound", "RoundAdvancer"]
+__all__ = ["RoundAdvancer"]
 
 _LOG = logging.getLogger(__name__)
 _IDLE_SECONDS: Final = 3600.0
@@ -78,42 +78,6 @@ _AFTER_STAGE: Final[Mapping[str, CrashPoint]] = {
 }
 
 Outcome = TypeVar("Outcome")
-
-
-@dataclass(frozen=True)
-class ActiveRound:
-    """The active round of a task, as one transaction read it.
-
-    missing: clients whose message the state still waits for. next_fold: what to fold next.
-    """
-
-    terms: TaskTerms
-    task_seed: bytes
-    opened_by_anyone: bool
-    round: RoundRow
-    missing: int
-    next_fold: NextFold
-
-    @property
-    def batch(self) -> Batch:
-        """Client ids and bytes, or blobs, of what to fold next."""
-        return self.next_fold.batch
-
-    @property
-    def needed(self) -> int:
-        """Clients that must send something before the next action can be due, as long as no deadline has passed."""
-        return min(self.missing, self.next_fold.lacking or self.missing)
-
-    @property
-    def masked(self) -> bool:
-        """Whether this is a masked round."""
-        return self.round.model_digest is not None
-
-    @property
-    def partial(self) -> BlobRef | None:
-        """The partial sum; None before the first fold."""
-        key, digest = self.round.partial_key, self.round.partial_digest
-        return BlobRef(key, digest) if key is not None and digest is not None else None
 
 
 class RoundAdvancer:

@@ -18,7 +18,8 @@ from aggregator_service.compute.process_pool import Workers, WorkersUnavailableE
 from aggregator_service.compute.split_jobs import SplitJobs
 from aggregator_service.logs import fields
 from aggregator_service.observability.instruments import Instruments
-from aggregator_service.rounds.advance import ActiveRound, RoundAdvancer
+from aggregator_service.rounds.active_round import ActiveRound
+from aggregator_service.rounds.advance import RoundAdvancer
 from aggregator_service.rounds.pacing import Pace
 from aggregator_service.settings import SPLIT_BYTES
 from aggregator_service.storage.blobs import BlobStore, BlobsUnavailableError
