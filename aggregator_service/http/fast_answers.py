@@ -1,8 +1,8 @@
 """Answers that change seldom, made once and sent from memory, before routing.
 
 A member asks for its task and for its ledger far more often than they change. Their routes (`routes.tasks.show`,
-`routes.ledger.of_client`) leave the bytes of each answer in the task cache, and `FastAnswers` sends them again as long
-as they are valid. The signature of each request is checked as by the route. Every other request is passed on.
+`routes.ledger.of_client`) leave the bytes of each answer in the task cache, and `answer_finder` finds them again as
+long as they are valid. The signature of each request is checked as by the route.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Most requests ask for what has not changed. Finders (`fast_polls`, `fast_answers`) recognise them, authenticate them as
 the route does and return a `FastResponse`, or None where the route has to answer. `FastResponses` sends it as ASGI
 messages. `ImmediateResponses` makes the bytes of the whole response, which `bounded_protocol` writes as soon as it has
-the headers of the request: without a task, a cycle of ASGI messages and ten middlewares, which cost twice as much as
-finding the response and checking the signature.
+the headers of the request: without a task, a cycle of ASGI messages and ten middlewares, which cost as much as finding
+the response and checking the signature.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from uvicorn.server import ServerState
 
 from aggregator_service.http.bounded_protocol import BoundedHttp
 from tests.support.cluster import wait_until
+from tests.support.connections import close_both_ends
 from tests.support.server import running_aggregator
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: test\r\n"
@@ -54,14 +55,7 @@ async def talk(*chunks: bytes, pause: float = 0.0, until: bytes = b"ok") -> byte
     except ConnectionError:
         return b"reset"
     finally:
-        writer.close()
-        made.close()
-        for connection in list(state.connections):
-            connection.transport.abort()
-        with suppress(ConnectionError):
-            await writer.wait_closed()
-        while state.connections:
-            await asyncio.sleep(0)
+        await close_both_ends(writer, made, state)
 
 
 @pytest.mark.parametrize("endless", [b"X-Long: " + b"a" * 8000, b"X-Many: a\r\n" * 800])

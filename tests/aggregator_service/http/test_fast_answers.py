@@ -15,7 +15,7 @@ from tests.support.signing import know
 
 @pytest.fixture
 def answered(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The bodies that `FastAnswers` sends in this test; None where it passes the request on."""
+    """What `answer_finder` finds in this test; None where the route has to answer."""
     answers: list[Any] = []
     original = fast_answers._answer
 

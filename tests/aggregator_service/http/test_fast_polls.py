@@ -32,7 +32,7 @@ def members_of_a_started_task(api: Api, count: int = 4) -> list[TestMember]:
 
 @pytest.fixture
 def answered(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What `FastPolls` answers in this test: an ETag and a body, or None where it passes the request on."""
+    """What `poll_finder` finds in this test: an ETag and a body, or None where the route has to answer."""
     answers: list[Any] = []
     original = fast_polls._answer
 

@@ -6,7 +6,6 @@ import asyncio
 import re
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any, cast
 from uuid import uuid4
 
@@ -18,6 +17,7 @@ from uvicorn.server import ServerState
 from aggregator_service.http.bounded_protocol import BoundedHttp
 from aggregator_service.http.fast_responses import ImmediateResponses
 from tests.support.api import Api, TestMember
+from tests.support.connections import close_both_ends
 from tests.support.server import AggregatorProcess, running_aggregator
 
 CHANGING = {"date", "x-request-id"}
@@ -66,14 +66,7 @@ async def statuses(*chunks: bytes, wanted: int) -> list[bytes]:
             received += piece
         return found
     finally:
-        writer.close()
-        made.close()
-        for connection in list(state.connections):
-            connection.transport.abort()
-        with suppress(ConnectionError):
-            await writer.wait_closed()
-        while state.connections:
-            await asyncio.sleep(0)
+        await close_both_ends(writer, made, state)
 
 
 def test_a_ready_response_needs_no_application() -> None:
