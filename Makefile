@@ -17,9 +17,12 @@ DEMO_ARGS ?=
 WEB_ARGS ?=
 # --- make test -------------------------------------------------------------------------------------------------------
 PYTEST_ARGS ?=
-# One process per core, at most eight, because tests start servers. The tests of one file run in one process.
+# Three processes for two cores, at most eight: many tests wait for servers, time limits and outages. The tests of one file
+# run in one process.
 # Every process imports every test file: pytest keeps what it made of them, even where Python is told to keep nothing.
-PYTEST_JOBS ?= -n logical --maxprocesses 8 --dist loadfile
+PROCESSES := $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); n=$$(( (3 * cores + 1) / 2 )); \
+	echo $$(( n < 8 ? n : 8 )))
+PYTEST_JOBS ?= -n $(PROCESSES) --dist loadfile
 # --- make bench ------------------------------------------------------------------------------------------------------
 BENCH_ARGS ?=
 # --- make lock -------------------------------------------------------------------------------------------------------

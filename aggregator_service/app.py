@@ -31,7 +31,9 @@ from aggregator_service.http.fast_answers import answer_finder
 from aggregator_service.http.fast_polls import poll_finder
 from aggregator_service.http.fast_responses import FastResponses, ImmediateResponses
 from aggregator_service.http.head_requests import HeadRequests
+from aggregator_service.http.response_bytes import ResponseWriter
 from aggregator_service.http.security_headers import SecurityHeaders
+from aggregator_service.http.short_requests import ShortRequests
 from aggregator_service.logs import fields
 from aggregator_service.migrations.migrate import migrate
 from aggregator_service.observability.instruments import Instruments
@@ -45,7 +47,7 @@ from aggregator_service.rounds.commit_listeners import CommitListeners
 from aggregator_service.rounds.engine import RoundEngine
 from aggregator_service.rounds.leadership import Leadership
 from aggregator_service.rounds.progress_relay import ProgressRelay
-from aggregator_service.routes.direct import DIRECT_ROUTES, OPEN_DIRECT_ROUTES
+from aggregator_service.routes.direct import DIRECT_ROUTES
 from aggregator_service.routes.ledger import CLIENT_LEDGER
 from aggregator_service.routes.openapi import describe
 from aggregator_service.routes.rounds import CURRENT_ROUND
@@ -100,7 +102,7 @@ def create_app(
     describe(app)
     install_problem_handlers(app)
     # from the innermost to the outermost
-    app.add_middleware(DirectRoutes, routes=DIRECT_ROUTES, open_routes=OPEN_DIRECT_ROUTES)
+    app.add_middleware(DirectRoutes, router=DIRECT_ROUTES)
     app.add_middleware(BodyGuard, json_limit=settings.json_body_limit, idle_seconds=settings.body_idle_seconds)
     finders = poll_finder(CURRENT_ROUND), answer_finder(SHOWN_TASK, CLIENT_LEDGER)
     app.add_middleware(FastResponses, finders=finders)
@@ -109,7 +111,9 @@ def create_app(
     app.add_middleware(CrossOrigin, origins=settings.cors_origins)
     app.add_middleware(SecurityHeaders, hsts_seconds=settings.hsts_seconds)
     if isinstance(instruments.tracer, NoOpTracer):  # otherwise each request needs a span
-        app.state.immediate = ImmediateResponses(app, finders, instruments.metrics, settings.hsts_seconds)
+        metrics, writer = instruments.metrics, ResponseWriter(settings.hsts_seconds)
+        app.state.immediate = ImmediateResponses(app, finders, metrics, writer)
+        app.state.short = ShortRequests(app, DIRECT_ROUTES, metrics, writer, json_limit=settings.json_body_limit)
     return app
 
 

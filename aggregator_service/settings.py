@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import cached_property
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
@@ -251,7 +252,7 @@ class Settings(BaseSettings):
         own._process = number
         return own
 
-    @property
+    @cached_property
     def public_authorities(self) -> tuple[str, ...]:
         """Host and port of each public origin, as clients sign them."""
         return tuple(origin.partition("://")[2] for origin in self.public_origins)

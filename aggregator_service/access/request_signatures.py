@@ -86,7 +86,7 @@ def _verify(
     method, host = scope.get(METHOD_SENT, scope["method"]), fields.get("host", "").lower()
     path, query = _text(scope["raw_path"]), _text(scope["query_string"])
     failure = SignatureError("this server has no public address")
-    for authority in sorted(own, key=lambda name: name != host):
+    for authority in (host, *(name for name in own if name != host)) if host in own else own:
         signed = SignedRequest(method, authority, path, query, fields)
         try:
             created = verify_request(identity_key, client_id, signed, fields[SIGNATURE_INPUT], fields[SIGNATURE])

@@ -18,7 +18,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from aggregator_service.app import create_app
-from aggregator_service.http.bounded_protocol import bounded_http
+from aggregator_service.http.short_protocol import http_protocol
 from aggregator_service.logs import configure_logging
 from aggregator_service.services import Services
 from aggregator_service.settings import Settings
@@ -62,10 +62,11 @@ def server_config(settings: Settings, app: FastAPI | None) -> uvicorn.Config:
         host=settings.host,
         port=settings.port,
         root_path=settings.root_path,
-        http=bounded_http(
+        http=http_protocol(
             settings.max_connections,
             settings.max_connections_per_address,
             None if app is None else getattr(app.state, "immediate", None),
+            None if app is None else getattr(app.state, "short", None),
         ),
         ws="none",
         log_config=None,

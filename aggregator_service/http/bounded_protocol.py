@@ -1,7 +1,4 @@
-"""HTTP/1.1 connections with limits on their number, the size of request headers and the time to send them.
-
-Responses that are ready in memory are written here, as soon as the headers of their request have arrived.
-"""
+"""HTTP/1.1 connections with limits on their number, the size of request headers and the time to send them."""
 
 from __future__ import annotations
 
@@ -10,19 +7,17 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
-from starlette.types import Scope
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from aggregator_service.http.direct_body import EXTENSION, DirectBody
-from aggregator_service.http.fast_responses import ImmediateResponses
 from aggregator_service.http.security_headers import API_HEADERS
 from aggregator_service.problems import PROBLEM_MEDIA_TYPE, document
 from aggregator_service.request_ids import HEADER, choose
 
-__all__ = ["BoundedHttp", "bounded_http"]
+__all__ = ["BoundedHttp", "Census"]
 
 _MALFORMED: Final = "the request is not well-formed HTTP/1.1"
 _TOO_LONG: Final = "the request headers are too long"
@@ -49,13 +44,12 @@ class BoundedHttp(HttpToolsProtocol):
     A new connection must send its first request within `head_seconds`; between requests uvicorn's keep-alive timeout
     applies. linger_seconds: how long a connection stays half open after a refusal. max_connections: open connections of
     this process, and max_connections_per_address: of one peer address; 0: no limit. A connection above a limit is
-    answered 503 and closed. immediate: makes the responses that are ready; None: the application answers all requests.
+    answered 503 and closed.
     """
 
     max_connections = 0
     max_connections_per_address = 0
     census = Census()
-    immediate: ImmediateResponses | None = None
 
     head_bytes = 64 * 1024
     head_seconds = 20.0
@@ -63,12 +57,15 @@ class BoundedHttp(HttpToolsProtocol):
 
     _head_open = True
     _head_taken = 0
+    _arrived = 0
     _head_timer: asyncio.TimerHandle | None = None
     _refused = False
     _address = ""
     _admitted = False
     _turned_away = False
     _cycles: Sequence[Any] = ()
+    _idle_timer: asyncio.TimerHandle | None = None
+    _idle_since: float | None = None
 
     def connection_made(self, transport: Any) -> None:
         """Count the connection and start the time limit of its first request (`asyncio.Protocol`)."""
@@ -80,6 +77,8 @@ class BoundedHttp(HttpToolsProtocol):
         """Stop the time limit and no longer count the connection (`asyncio.Protocol`)."""
         self._stop_timer()
         self._leave()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
         super().connection_lost(exc)
 
     def _enter(self, transport: Any) -> None:
@@ -121,6 +120,7 @@ class BoundedHttp(HttpToolsProtocol):
         """Parse received bytes; refuse the request when its headers exceed `head_bytes` (`asyncio.Protocol`)."""
         if self._refused:
             return
+        self._arrived = self._head_taken + len(data)
         self._parse(data)
         if self._head_open and not self.transport.is_closing():
             self._start_timer()
@@ -155,12 +155,12 @@ class BoundedHttp(HttpToolsProtocol):
 
         Headers that arrive in one packet are measured here, because only the parser knows where they end.
         """
-        if _head_length(self.url, self.headers) > self.head_bytes:
+        if self._arrived > self.head_bytes and _head_length(self.url, self.headers) > self.head_bytes:
             self.send_400_response(_TOO_LONG)
             raise ValueError(_TOO_LONG)  # ends the parsing
         self._head_open = False
         self._stop_timer()
-        if self._respond_at_once():
+        if self._answers_itself():
             return
         super().on_headers_complete()
         cycle: Any = self.cycle  # for a request to upgrade: None, or the cycle of the request before it
@@ -170,34 +170,40 @@ class BoundedHttp(HttpToolsProtocol):
         # the unanswered requests of a pipeline: uvicorn keeps only the newest cycle
         self._cycles = [cycle for cycle in (*self._cycles, self.cycle) if not cycle.response_complete]
 
-    def on_message_complete(self) -> None:
-        """End the body of a request (httptools callback). A response that was ready in memory has no cycle."""
-        if self.cycle is not None:
-            super().on_message_complete()
+    def _answers_itself(self) -> bool:
+        """Whether this protocol answers the request whose headers have arrived, and not the application."""
+        return False
 
-    def _respond_at_once(self) -> bool:
-        """Write the response if it is ready in memory; return whether it was."""
-        if self.immediate is None or not self._is_plain_get():
-            return False
-        path, _, query = self.url.partition(b"?")
-        scope = cast(Scope, self.scope)
-        scope["method"], scope["query_string"] = "GET", query
-        scope["path"] = self.root_path + path.decode("latin-1")
-        scope["raw_path"] = self.root_path.encode("ascii") + path
-        response = self.immediate.response(scope, self.server_state.default_headers)
-        if response is None:
-            return False
-        self.transport.write(response)
-        self.on_response_complete()
-        return True
+    def on_response_complete(self) -> None:
+        """Begin the next request of a pipeline, or the time in which a new one must arrive, as uvicorn does.
 
-    def _is_plain_get(self) -> bool:
-        """Whether the request is a GET of HTTP/1.1 on a connection that stays open, and no other is in progress."""
-        parser, cycle = self.parser, cast("RequestResponseCycle | None", self.cycle)
-        in_progress = cycle is not None and not cycle.response_complete
-        if in_progress or self.pipeline or self.flow.write_paused or self.transport.is_closing():
-            return False
-        return parser.get_method() == b"GET" and parser.get_http_version() == "1.1" and parser.should_keep_alive()
+        uvicorn starts and cancels a timer for each request. Here the timer of a connection runs on and looks at the
+        time of the last response, which costs a tenth of that.
+        """
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+            return
+        self._idle_since = self.loop.time()
+        if self._idle_timer is None:
+            self._idle_timer = self.loop.call_later(self.timeout_keep_alive, self._close_if_idle)
+
+    def _unset_keepalive_if_required(self) -> None:
+        self._idle_since = None
+
+    def _close_if_idle(self) -> None:
+        """Close the connection at the end of its keep-alive timeout; a busy one gets a new timer after its response."""
+        self._idle_timer = None
+        if self._idle_since is None:
+            return
+        left = self._idle_since + self.timeout_keep_alive - self.loop.time()
+        if left > 0:
+            self._idle_timer = self.loop.call_later(left, self._close_if_idle)
+        else:
+            self.timeout_keep_alive_handler()
 
     def take_back(self) -> None:
         """Receive and parse again after a direct body, from the first byte of the next request."""
@@ -259,11 +265,3 @@ def _head_length(url: bytes, headers: Sequence[tuple[bytes, bytes]]) -> int:
     for name, value in headers:
         length += len(name) + len(value)
     return length
-
-
-def bounded_http(
-    max_connections: int, max_connections_per_address: int, immediate: ImmediateResponses | None = None
-) -> type[BoundedHttp]:
-    """Return `BoundedHttp` with these attributes, for uvicorn, which makes the protocols itself."""
-    limits = {"max_connections": max_connections, "max_connections_per_address": max_connections_per_address}
-    return type("LimitedHttp", (BoundedHttp,), {**limits, "immediate": immediate, "census": Census()})

@@ -1,9 +1,10 @@
 """Frequent requests that call the function of their route at once, past FastAPI's routing and dependencies.
 
 Matching, solving of dependencies and serialisation cost several times what an upload or a download of a client needs.
-`DirectRoutes` recognises the plain form of these requests (ids as the server makes them, no query, one bearer token),
-authenticates them as the dependency `authenticate` does, and calls the same function with the same arguments.
-Exceptions are answered by the handlers of the application. Every other request is passed on.
+`DirectRouter` recognises the plain form of these requests (ids as the server makes them, no query, one bearer token).
+`DirectCall` authenticates them as the dependency `authenticate` does, and calls the same function with the same
+arguments; exceptions are answered by the handlers of the application. Every other request is passed on. The middleware
+`DirectRoutes` does this for all direct routes, `short_requests` for those whose messages are short.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from aggregator_service.http.authentication import principal_with
 from aggregator_service.services import Services
 from protocols.messages.stages import StageMessage
 
-__all__ = ["DirectRoute", "DirectRoutes", "direct"]
+__all__ = ["DirectCall", "DirectRoute", "DirectRouter", "DirectRoutes", "direct"]
 
 _PARTS: Final = {
     "task": r"t_[0-9a-f]{20}",
@@ -94,53 +95,77 @@ def _caller(route: APIRoute) -> Call:
     return call
 
 
-class DirectRoutes:
-    """ASGI middleware that calls `routes` directly. It belongs inside `BodyGuard`, next to the router."""
+@dataclass(frozen=True)
+class DirectCall:
+    """A request of a direct route, and its path parameters."""
 
-    def __init__(self, app: ASGIApp, *, routes: Sequence[DirectRoute], open_routes: Sequence[DirectRoute]) -> None:
-        """routes: those that need a bearer token. open_routes: those that need none."""
-        self._app = app
-        self._routes = _by_method(routes)
-        self._open = _by_method(open_routes)
+    route: DirectRoute
+    path: dict[str, str]
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, or pass it on."""
-        if scope["type"] != "http" or scope["query_string"]:
-            await self._app(scope, receive, send)
-            return
-        found = self._find(scope)
-        if found is None:
-            await self._app(scope, receive, send)
-            return
-        chosen, path = found
-        scope["route"], scope["path_params"] = chosen.route, path
-        request = Request(scope, receive, send)
+    async def response(self, request: Request) -> Response | None:
+        """Return the response of the route, or of the handler of its exception; None if the router has to answer.
+
+        Raises exceptions that have no handler.
+        """
+        scope = request.scope
+        scope["route"], scope["path_params"] = self.route.route, self.path
         try:
-            response = await chosen.call(scope["app"].state.services, request, path)
+            return await self.route.call(scope["app"].state.services, request, self.path)
         except Exception as error:
             handler = _handler(scope["app"].exception_handlers, error)
             if handler is None:
                 raise
-            response = handler(request, error)
-        if response is None:
-            await self._app(scope, await _replaying(request, receive), send)
-        else:
-            await response(scope, receive, send)
+            return handler(request, error)
 
-    def _find(self, scope: Scope) -> tuple[DirectRoute, dict[str, str]] | None:
-        """Return the route of a request and its path parameters; None where the router has to find it."""
-        method, path = scope["method"], scope["path"].removeprefix(scope.get("root_path", ""))
-        for route in self._open.get(method, ()):
-            if (found := route.pattern.fullmatch(path)) is not None:
-                return route, found.groupdict()
-        for route in self._routes.get(method, ()):
-            if (found := route.pattern.fullmatch(path)) is not None:
+
+class DirectRouter:
+    """Finds the direct route of a request.
+
+    routes: those that need a bearer token. open_routes: those that need none.
+    """
+
+    def __init__(self, routes: Sequence[DirectRoute], open_routes: Sequence[DirectRoute]) -> None:
+        self._routes: dict[str, list[tuple[DirectRoute, bool]]] = {}
+        for route, is_open in (*((one, True) for one in open_routes), *((one, False) for one in routes)):
+            for method in route.methods:
+                self._routes.setdefault(method, []).append((route, is_open))
+
+    def find(self, scope: Scope) -> DirectCall | None:
+        """Return the call that answers a request; None where the router has to answer."""
+        if scope["query_string"]:
+            return None
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        for route, is_open in self._routes.get(scope["method"], ()):
+            found = route.pattern.fullmatch(path)
+            if found is None:
+                continue
+            if not is_open:
                 token = _only_token(scope)
                 if token is None:
                     return None
                 scope[_TOKEN] = token
-                return route, found.groupdict()
+            return DirectCall(route, found.groupdict())
         return None
+
+
+class DirectRoutes:
+    """ASGI middleware that calls the routes of `router` directly. It belongs inside `BodyGuard`, next to the router."""
+
+    def __init__(self, app: ASGIApp, *, router: DirectRouter) -> None:
+        self._app, self._router = app, router
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, or pass it on."""
+        found = self._router.find(scope) if scope["type"] == "http" else None
+        if found is None:
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope, receive, send)
+        response = await found.response(request)
+        if response is None:
+            await self._app(scope, await _replaying(request, receive), send)
+        else:
+            await response(scope, receive, send)
 
 
 async def _replaying(request: Request, receive: Receive) -> Receive:
@@ -151,14 +176,6 @@ async def _replaying(request: Request, receive: Receive) -> Receive:
         return first.pop() if first else await receive()
 
     return replayed
-
-
-def _by_method(routes: Sequence[DirectRoute]) -> dict[str, list[DirectRoute]]:
-    found: dict[str, list[DirectRoute]] = {}
-    for route in routes:
-        for method in route.methods:
-            found.setdefault(method, []).append(route)
-    return found
 
 
 def _only_token(scope: Scope) -> str | None:

@@ -2,7 +2,7 @@
 
 Most requests ask for what has not changed. Finders (`fast_polls`, `fast_answers`) recognise them, authenticate them as
 the route does and return a `FastResponse`, or None where the route has to answer. `FastResponses` sends it as ASGI
-messages. `ImmediateResponses` makes the bytes of the whole response, which `bounded_protocol` writes as soon as it has
+messages. `ImmediateResponses` makes the bytes of the whole response, which `short_protocol` writes as soon as it has
 the headers of the request: without a task, a cycle of ASGI messages and ten middlewares, which cost as much as finding
 the response and checking the signature.
 """
@@ -10,35 +10,40 @@ the response and checking the signature.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from http import HTTPStatus
 from typing import Any, Final
 
 from fastapi.routing import APIRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from aggregator_service import request_ids
-from aggregator_service.http.security_headers import with_security_headers
+from aggregator_service.http.response_bytes import Headers, ResponseWriter
 from aggregator_service.observability.metrics import Metrics
 from aggregator_service.observability.request_record import RequestRecord
 from aggregator_service.observability.requests import count_and_log
 
-__all__ = ["FastResponse", "FastResponses", "Finder", "Headers", "ImmediateResponses", "json_headers"]
+__all__ = ["FastResponse", "FastResponses", "Finder", "ImmediateResponses", "json_headers", "needs_application"]
 
-Headers = Sequence[tuple[bytes, bytes]]
 _ASKED: Final = "hushrec.asked_finders"
 """Scope key: the finders have passed this request on already."""
 _PASSED_ON: Final = frozenset(
     (
-        *(b"connection", b"upgrade", b"expect"),  # they concern the connection, which uvicorn manages
+        *(b"upgrade", b"expect"),  # they concern the connection, which uvicorn manages
         *(b"x-forwarded-for", b"x-forwarded-proto"),  # uvicorn decides whether the proxy is trusted
         b"origin",  # `cross_origin` adds headers
     )
 )
-_STATUS_LINES: Final = {
-    status: b"HTTP/1.1 %d %s\r\n" % (status, HTTPStatus(status).phrase.encode()) for status in (200, 304)
-}
+_KEEP_ALIVE: Final = b"keep-alive"
+
+
+def needs_application(headers: Mapping[bytes, bytes]) -> bool:
+    """Return whether the HTTP server or a middleware acts on one of the headers of a request.
+
+    `Connection: keep-alive` says what is the rule in HTTP/1.1 (RFC 9112, section 9.3); most client libraries send it.
+    """
+    connection = headers.get(b"connection", _KEEP_ALIVE)
+    return connection.lower() != _KEEP_ALIVE or not _PASSED_ON.isdisjoint(headers)
 
 
 @dataclass(frozen=True)
@@ -85,11 +90,11 @@ class FastResponses:
 class ImmediateResponses:
     """Makes whole HTTP/1.1 responses of what `finders` return, and counts and logs them as `RequestRecorder` does.
 
-    app: the application, whose state the finders use. hsts_seconds: see `SecurityHeaders`.
+    app: the application, whose state the finders use.
     """
 
-    def __init__(self, app: Any, finders: Sequence[Finder], metrics: Metrics, hsts_seconds: int) -> None:
-        self._app, self._finders, self._metrics, self._hsts_seconds = app, finders, metrics, hsts_seconds
+    def __init__(self, app: Any, finders: Sequence[Finder], metrics: Metrics, writer: ResponseWriter) -> None:
+        self._app, self._finders, self._metrics, self._writer = app, finders, metrics, writer
 
     def response(self, scope: Scope, server_headers: Headers) -> bytes | None:
         """Return the bytes of the response to a GET request of HTTP/1.1 on a connection that stays open.
@@ -97,8 +102,8 @@ class ImmediateResponses:
         server_headers: those that the HTTP server adds. Returns None if the application has to answer. It then gets
         the same `scope`, and asks the finders only if this did not.
         """
-        headers = scope["headers"]
-        if any(name in _PASSED_ON for name, _ in headers):
+        headers = dict(scope["headers"])
+        if needs_application(headers):
             return None
         started = time.perf_counter()
         scope["app"] = self._app
@@ -106,16 +111,14 @@ class ImmediateResponses:
         if found is None:
             scope[_ASKED] = True
             return None
-        offered = next((value for name, value in headers if name == request_ids.HEADER), None)
-        request_id = request_ids.choose(offered)
+        request_id = request_ids.choose(headers.get(request_ids.HEADER))
         record = RequestRecord("GET", status=found.status, sent=len(found.body), waited=bool(scope["query_string"]))
         scope["route"], scope["path_params"] = found.route, found.path_params
         record.complete(scope, time.perf_counter() - started)
-        count_and_log(self._metrics, record, request_id)
-        sent = with_security_headers(found.headers, self._hsts_seconds)
-        lines = [b"%b: %b\r\n" % header for header in (*server_headers, *sent)]
-        own = b"%b: %b\r\n\r\n" % (request_ids.HEADER, request_id.encode())
-        return b"".join((_STATUS_LINES[found.status], *lines, own, found.body))
+        token = request_ids.current.set(request_id)
+        count_and_log(self._metrics, record)
+        request_ids.current.reset(token)
+        return self._writer.response(found.status, found.headers, found.body, request_id, server_headers, close=False)
 
 
 async def _send(found: FastResponse, send: Send) -> None:

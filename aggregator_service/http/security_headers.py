@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable
+from functools import lru_cache
 from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["API_HEADERS", "SecurityHeaders", "hsts_header", "with_security_headers"]
+__all__ = ["API_HEADERS", "SecurityHeaders", "hsts_header", "missing_security_headers"]
 
 _Headers = tuple[tuple[bytes, bytes], ...]
 
@@ -46,16 +47,20 @@ def hsts_header(hsts_seconds: int) -> _Headers:
     return ((_HSTS, b"max-age=%d" % hsts_seconds),) if hsts_seconds else ()
 
 
-def with_security_headers(headers: Iterable[tuple[bytes, bytes]], hsts_seconds: int) -> list[tuple[bytes, bytes]]:
-    """Return the headers of a response of the API with those that `SecurityHeaders` adds to it."""
-    return _with((*API_HEADERS, *hsts_header(hsts_seconds)), headers)
+def missing_security_headers(headers: Iterable[tuple[bytes, bytes]], hsts_seconds: int) -> _Headers:
+    """Return the headers that `SecurityHeaders` adds to a response of the API with these headers."""
+    return _missing(_api_headers(hsts_seconds), headers)
 
 
-def _with(wanted: _Headers, headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Return `headers`, whose names are in lower case (ASGI), and those `wanted` that they lack."""
-    found = [*headers]
-    present = {name for name, _ in found}
-    return found + [*wanted] if present.isdisjoint(_NAMES) else found + [one for one in wanted if one[0] not in present]
+@lru_cache(maxsize=4)  # a server has one setting
+def _api_headers(hsts_seconds: int) -> _Headers:
+    return (*API_HEADERS, *hsts_header(hsts_seconds))
+
+
+def _missing(wanted: _Headers, headers: Iterable[tuple[bytes, bytes]]) -> _Headers:
+    """Return those of `wanted` that a response lacks whose headers have names in lower case (ASGI)."""
+    present = {name for name, _ in headers}
+    return wanted if present.isdisjoint(_NAMES) else tuple([one for one in wanted if one[0] not in present])
 
 
 class SecurityHeaders:
@@ -77,7 +82,8 @@ class SecurityHeaders:
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = _with(wanted, message.get("headers", ()))
+                found = [*message.get("headers", ())]
+                message["headers"] = [*found, *_missing(wanted, found)]
             await send(message)
 
         return self._app(scope, receive, send_with_headers)

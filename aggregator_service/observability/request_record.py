@@ -12,6 +12,7 @@ __all__ = [
     "DIGEST",
     "ENROLLED",
     "NO_ROUTE",
+    "STARTED",
     "RequestRecord",
 ]
 
@@ -20,6 +21,8 @@ DIGEST: Final = "hushrec.digest"
 """Scope key: the SHA-256 (hex) that the request announced for its body."""
 ENROLLED: Final = "hushrec.enrolled"
 """Scope key: the `Enrolment` that the request led to."""
+STARTED: Final = "hushrec.started"
+"""Scope key: `time.perf_counter()` at the headers of a request that reached the recorder later."""
 _TASK_ID: Final = re.compile(r"^t_[0-9a-f]{20}$")
 _CLIENT_ID: Final = re.compile(r"^c_[0-9a-f]{20}$")
 

@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from aggregator_service import request_ids
 from aggregator_service.logs import fields
 from aggregator_service.observability.metrics import Metrics
-from aggregator_service.observability.request_record import RequestRecord
+from aggregator_service.observability.request_record import STARTED, RequestRecord
 from aggregator_service.problem_handlers import crashed
 
 __all__ = ["RequestRecorder", "count_and_log"]
@@ -59,12 +59,11 @@ class RequestRecorder:
                     finally:
                         _describe_span(span, record, request_id)
         finally:
-            self._metrics.request(record)
-            _log(record)
+            count_and_log(self._metrics, record)
             request_ids.current.reset(token)
 
     async def _handle(self, scope: Scope, receive: Receive, send: Send, record: RequestRecord, request_id: str) -> None:
-        started = time.perf_counter()
+        started = scope.get(STARTED) or time.perf_counter()
         recorded_send = _recording_send(send, record, request_id)
         try:
             await self._app(scope, _counting_receive(receive, record), recorded_send)
@@ -82,12 +81,10 @@ def _span(tracer: Tracer, method: str, headers: Mapping[bytes, bytes]) -> Abstra
     )
 
 
-def count_and_log(metrics: Metrics, record: RequestRecord, request_id: str) -> None:
-    """Count and log a finished request that the HTTP server answered without the application."""
-    token = request_ids.current.set(request_id)
+def count_and_log(metrics: Metrics, record: RequestRecord) -> None:
+    """Count a finished request, and log it with the current request id."""
     metrics.request(record)
     _log(record)
-    request_ids.current.reset(token)
 
 
 def _log(record: RequestRecord) -> None:

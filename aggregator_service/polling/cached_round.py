@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy.orm import Session
 
@@ -38,8 +38,7 @@ class _RoundData:
     clients: Mapping[str, set[str]]
 
 
-@dataclass(frozen=True)
-class ClientRoundStatus:
+class ClientRoundStatus(NamedTuple):
     """What a round view says about one client. Clients with equal status get the same answer."""
 
     in_cohort: bool
@@ -138,7 +137,7 @@ class CachedRound:
     def view(self, status: ClientRoundStatus, now: float) -> RoundView:
         """Return the view for clients with this status; now: seconds since the epoch."""
         data = self._require_round()
-        update: dict[str, Any] = dict(vars(status))
+        update: dict[str, Any] = status._asdict()
         update["received"] = len(data.clients["contribute"])
         if data.row.committee and data.awaited is not None and data.awaited != "contribute":
             update["answered"] = len(data.clients[data.awaited])

@@ -195,10 +195,10 @@ class RoundAdvancer:
         """Fail a round that cannot be unmasked; error: None when too few members of the committee answered."""
 
         def write(session: Session) -> None:
-            round_ = lock_round_exclusive(session, active.round.id)
+            task, round_ = lock_round_exclusive(session, active.round.id)
             if round_.state != RoundState.UNMASKING:
                 return
-            task, now = session.get_one(TaskRow, round_.task_id), self._clock.now()
+            now = self._clock.now()
             if error is None:
                 fail_committee_absent(session, task, round_, now)
             elif isinstance(error, SumUnopenedError):
@@ -284,7 +284,7 @@ class RoundAdvancer:
 
     def _fail_damaged(self, active: ActiveRound, error: BlobDamagedError) -> None:
         def write(session: Session) -> None:
-            round_ = lock_round_exclusive(session, active.round.id)
+            task, round_ = lock_round_exclusive(session, active.round.id)
             if round_.state not in ACTIVE or round_.partial_key != active.round.partial_key:
                 return  # the blobs were deleted because the round ended meanwhile: no damage
             if unfolded_among(session, round_.id, [client for client, _ in active.batch]) < len(active.batch):
@@ -294,7 +294,6 @@ class RoundAdvancer:
                 error,
                 extra=fields(task=active.round.task_id, round=round_.number),
             )
-            task = session.get_one(TaskRow, round_.task_id)
             reason = "a stored contribution no longer matches its digest: the server's storage is damaged"
             fail_round(session, task, round_, RoundEvent.STORAGE_DAMAGED, reason, self._clock.now())
 

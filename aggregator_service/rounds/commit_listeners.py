@@ -49,17 +49,21 @@ class CommitListeners:
 
     def _announce(self, effects: Effects) -> None:
         for announcement in effects.announcements:
-            self._wake(announcement, 1)
-            if announcement.version is None and not self.leadership.leads:
-                self.progress_relay.progressed(announcement.task_id)
+            self.notifier.announce(announcement)
+            if announcement.version is None:  # a message of a client
+                self.engine.delivered(announcement.task_id)
+                if not self.leadership.leads:
+                    self.progress_relay.progressed(announcement.task_id)
+            else:
+                self._drive(announcement, 1)
 
     def _receive(self, announcement: Announcement) -> None:
         self.task_cache.committed_elsewhere(announcement)
-        self._wake(announcement, inf)  # one message may stand for the progress of many clients
-
-    def _wake(self, announcement: Announcement, sent: float) -> None:
         self.notifier.announce(announcement)
+        self._drive(announcement, inf)  # one message may stand for the progress of many clients
+
+    def _drive(self, announcement: Announcement, sent: float) -> None:
         if "round" in announcement.topics:
             self.engine.wake(announcement.task_id)
-        else:  # contributions, messages or new members: progress within the round
+        else:  # new members, or messages that another process stored
             self.engine.progressed(announcement.task_id, sent)

@@ -13,7 +13,7 @@ from aggregator_service.problems import Problem
 from aggregator_service.round_states import RoundEvent
 from aggregator_service.rounds.transactions import complete_round, fail_round
 from aggregator_service.storage.rounds import lock_round_exclusive
-from aggregator_service.storage.schema import RoundRow, TaskRow
+from aggregator_service.storage.schema import RoundRow
 from protocols.messages.stages import RoundState
 
 __all__ = ["end_decrypting", "record_decrypted", "refuse_sum"]
@@ -26,8 +26,8 @@ def record_decrypted(session: Session, round_id: int, now: float) -> None:
 
     Raises `Problem` conflict (409) when the round does not wait for the holder any more.
     """
-    round_ = _waiting_round(lock_round_exclusive(session, round_id))
-    complete_round(session, session.get_one(TaskRow, round_.task_id), round_, RoundEvent.DECRYPTED, now)
+    task, round_ = lock_round_exclusive(session, round_id)
+    complete_round(session, task, _waiting_round(round_), RoundEvent.DECRYPTED, now)
 
 
 def refuse_sum(session: Session, round_id: int, reason: str, now: float) -> RoundRow:
@@ -35,11 +35,10 @@ def refuse_sum(session: Session, round_id: int, reason: str, now: float) -> Roun
 
     Raises `Problem` conflict (409) when the round does not wait for the holder.
     """
-    round_ = lock_round_exclusive(session, round_id)
+    task, round_ = lock_round_exclusive(session, round_id)
     if round_.state == RoundState.FAILED and (round_.failure or "").startswith(_REFUSED):
         return round_
-    task = session.get_one(TaskRow, _waiting_round(round_).task_id)
-    fail_round(session, task, round_, RoundEvent.REFUSED, f"{_REFUSED}{reason}", now)
+    fail_round(session, task, _waiting_round(round_), RoundEvent.REFUSED, f"{_REFUSED}{reason}", now)
     return round_
 
 
@@ -48,11 +47,10 @@ def end_decrypting(session: Session, round_id: int, now: float) -> None:
 
     It does not count towards `max_failed_rounds`: no member caused it, and no further round opens without its key.
     """
-    round_ = lock_round_exclusive(session, round_id)
+    task, round_ = lock_round_exclusive(session, round_id)
     if round_.state != RoundState.DECRYPTING or now < round_.deadline:
         return
     reason = "the key holder did not open the sum in time; is `hushrec keyring serve` running?"
-    task = session.get_one(TaskRow, round_.task_id)
     fail_round(session, task, round_, RoundEvent.HOLDER_ABSENT, reason, now, counts=False)
 
 

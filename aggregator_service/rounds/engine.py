@@ -63,8 +63,13 @@ class RoundEngine:
         if task_id in self._wake:
             self._wake[task_id].set()
 
+    def delivered(self, task_id: str) -> None:
+        """Read this task soon: a client sent a message of its round. Call it in the event loop."""
+        if task_id in self._paces:
+            self._paces[task_id].delivered()
+
     def progressed(self, task_id: str, sent: float) -> None:
-        """Read this task soon: so many clients sent something, `inf` if unknown. Call it in the event loop."""
+        """Read this task soon: so many new members or messages, `inf` if unknown. Call it in the event loop."""
         if task_id in self._paces:
             self._paces[task_id].progressed(sent)
 
@@ -140,8 +145,11 @@ class RoundEngine:
         pace = self._paces.get(task_id) or Pace(_do_nothing)
         pace.begin_read()
         found = await run_in_threadpool(self._advancer.read, task_id)
-        pace.end_read(found.needed if isinstance(found, ActiveRound) else 1)
-        return await self._advancer.advance(found) if isinstance(found, ActiveRound) else found
+        if not isinstance(found, ActiveRound):
+            pace.end_read(needed=1, missing=0)
+            return found
+        pace.end_read(found.needed, found.missing)
+        return await self._advancer.advance(found)
 
 
 def _do_nothing() -> None:

@@ -96,5 +96,4 @@ def _lock(session: Session, task_id: str, number: int) -> tuple[TaskRow, RoundRo
     found = find_round(session, task_id, number)
     if found is None:
         raise Problem("not-found", "there is no such round")
-    round_ = lock_round_exclusive(session, found.id)
-    return session.get_one(TaskRow, task_id), round_
+    return lock_round_exclusive(session, found.id)

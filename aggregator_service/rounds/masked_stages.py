@@ -115,12 +115,11 @@ def end_stage(session: Session, round_id: int, now: float) -> RoundRow:
 
     The round stays unmasking until its release (`transactions.record_release`).
     """
-    round_ = lock_round_exclusive(session, round_id)
+    task, round_ = lock_round_exclusive(session, round_id)
     stage_end = _STAGE_ENDS.get(round_.state)
     if stage_end is None or not stage_is_over(session, round_, now):
         return round_
     count_dropouts(session, round_.state, missing_clients(session, round_))
-    task = session.get_one(TaskRow, round_.task_id)
     schedule = Schedule.model_validate(task.schedule)
     try:
         event = stage_end(session, task, round_, schedule.min_clients, now)

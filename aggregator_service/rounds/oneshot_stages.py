@@ -91,12 +91,11 @@ def end_oneshot_stage(session: Session, round_id: int, now: float) -> RoundRow:
 
     The round stays unmasking until its release (`transactions.record_release`).
     """
-    round_ = lock_round_exclusive(session, round_id)
+    task, round_ = lock_round_exclusive(session, round_id)
     stage_end = _STAGE_ENDS.get(round_.state)
     if stage_end is None or not stage_is_over(session, round_, now):
         return round_
     count_dropouts(session, round_.state, missing_clients(session, round_))
-    task = session.get_one(TaskRow, round_.task_id)
     event = stage_end(session, task, round_, now)
     if event is None:
         return round_  # the round has failed
@@ -199,7 +198,7 @@ def take_out(
     one; otherwise the round fails. Idempotent. Raises `Problem`: conflict (409) when the round does not confirm this
     set, invalid-parameters (422) for a client that is not in it.
     """
-    round_ = lock_round_exclusive(session, round_id)
+    task, round_ = lock_round_exclusive(session, round_id)
     present = set(session.scalars(clients_with(round_id, "contribute")))
     named = sorted(set(clients))
     if proposed_survivors(session, round_id) != survivors and present.isdisjoint(named):
@@ -208,7 +207,6 @@ def take_out(
         raise Problem("conflict", "the round does not wait for confirmations of this set of survivors")
     if not present.issuperset(named):
         raise Problem("invalid-parameters", "only clients of the proposed set can be named")
-    task = session.get_one(TaskRow, round_.task_id)
     mark_retired(session, named, round_.number)
     for client in named:
         _LOG.warning(

@@ -152,12 +152,11 @@ def end_collecting(session: Session, round_id: int, now: float) -> RoundRow:
 
     For rounds that are not masked. `masked_stages.end_stage` ends the stages of masked rounds.
     """
-    round_ = lock_round_exclusive(session, round_id)
+    task, round_ = lock_round_exclusive(session, round_id)
     received = received_count(session, round_id)
     if round_.state != RoundState.COLLECTING or (awaited_clients(session, round_) and now < round_.deadline):
         return round_
     count_dropouts(session, round_.state, round_.cohort - received)
-    task = session.get_one(TaskRow, round_.task_id)
     floor = Schedule.model_validate(task.schedule).min_clients
     if received < floor:
         reason = f"{received} of {round_.cohort} clients contributed in time, but {floor} are needed"
@@ -194,7 +193,7 @@ def record_fold(
     Raises `LostRaceError` unless every contribution of the batch is still unfolded and `previous` is still the round's
     partial sum.
     """
-    round_ = lock_round_exclusive(session, round_id)
+    _, round_ = lock_round_exclusive(session, round_id)
     if round_.state not in ACTIVE or round_.partial_key != (previous.key if previous else None):
         raise LostRaceError
     for start in range(0, len(batch), _BATCH):
@@ -221,25 +220,23 @@ def record_release(session: Session, round_id: int, partial: BlobRef, released: 
 
     Raises `LostRaceError` when the round changed since the release began.
     """
-    round_ = lock_round_exclusive(session, round_id)
+    task, round_ = lock_round_exclusive(session, round_id)
     if round_.state not in (RoundState.FOLDING, RoundState.UNMASKING) or round_.partial_key != partial.key:
         raise LostRaceError
-    task = session.get_one(TaskRow, round_.task_id)
     schedule = Schedule.model_validate(task.schedule)
     if round_.folded < schedule.min_clients or round_.folded != received_count(session, round_id):
         raise LostRaceError  # never publish a sum over too few clients, or without an acknowledged contribution
     count_dropouts(session, round_.state, missing_clients(session, round_))
-    round_.survivors = round_.folded
-    round_.aggregate_key, round_.aggregate_digest = released.aggregate.key, released.aggregate.digest
-    round_.aggregate_bytes = released.aggregate_bytes
-    round_.survivors_digest = survivors_digest(session, round_.id)
     best = released.report.get(BEST_ROUND)
     if best is not None and task.evaluation is not None and 0 <= best < round_.number:
         task.best_round = int(best)
     if released.state is not None:
         _add_snapshot(session, task, round_, released.state, released.views)
     _delete_messages(session, round_)
-    round_.report = released.report
+    round_.survivors_digest = survivors_digest(session, round_.id)
+    round_.survivors = round_.folded
+    round_.aggregate_key, round_.aggregate_digest = released.aggregate.key, released.aggregate.digest
+    round_.aggregate_bytes, round_.report = released.aggregate_bytes, released.report
     if task.opened_by == "holder":
         move(session, round_, RoundEvent.HANDED_OVER, now)
         round_.deadline = now + schedule.collect_seconds
@@ -327,9 +324,8 @@ def close_task(session: Session, task: TaskRow, now: float) -> None:
     task.state = "closed"
     newest = last_round(session, task.id)
     if newest is not None and newest.state in ACTIVE:
-        fail_round(
-            session, task, lock_round_exclusive(session, newest.id), RoundEvent.TASK_CLOSED, "the task was closed", now
-        )
+        _, active = lock_round_exclusive(session, newest.id)
+        fail_round(session, task, active, RoundEvent.TASK_CLOSED, "the task was closed", now)
     session.flush()
     announce(session, task.id, "round", "members", "snapshot")
     _LOG.info("task closed", extra=fields(task=task.id))
@@ -361,15 +357,19 @@ def move(session: Session, round_: RoundRow, event: RoundEvent, now: float) -> R
 
 
 def _delete_messages(session: Session, round_: RoundRow) -> None:
-    """Delete what clients sent, and the partial sum. The rows stay, so that retries still get their receipts."""
+    """Delete what clients sent, and the partial sum. The rows stay, so that retries still get their receipts.
+
+    The round's own row changes last: each statement of the session writes the changes before it.
+    """
     in_round = ContributionRow.round_id == round_.id
     delete_small_bodies(session, round_.id)
     for key in session.scalars(select(ContributionRow.blob_key).where(in_round, ContributionRow.blob_key.is_not(None))):
         if key is not None and not is_small(key):
             discard(session, key)
-    unnamed = update(ContributionRow).where(in_round).values(blob_key=None, tag=None)
+    unnamed = update(ContributionRow).where(in_round).values(blob_key=None, tag=None, statement=None)
     session.execute(unnamed, execution_options=_UNSYNCHRONISED)
+    if round_.model_digest is not None:  # an interactive round
+        scrub_stages(session, round_.id)
     round_.unfinished = drop_chunks(session, round_.id)
     discard(session, round_.partial_key)
     round_.partial_key = round_.partial_digest = None
-    scrub_stages(session, round_.id)

@@ -8,10 +8,10 @@ from typing import Any, Final, cast
 from fastapi import APIRouter
 from fastapi.routing import APIRoute
 
-from aggregator_service.http.direct_routes import DirectRoute, direct
+from aggregator_service.http.direct_routes import DirectRoute, DirectRouter, direct
 from aggregator_service.routes import contributions, enrolments, members, rounds, snapshots, stages
 
-__all__ = ["DIRECT_ROUTES", "OPEN_DIRECT_ROUTES"]
+__all__ = ["DIRECT_ROUTES"]
 
 
 def _of(router: APIRouter, *endpoints: Callable[..., Any]) -> list[DirectRoute]:
@@ -19,13 +19,14 @@ def _of(router: APIRouter, *endpoints: Callable[..., Any]) -> list[DirectRoute]:
     return [direct(route) for route in routes if route.endpoint in endpoints]
 
 
-DIRECT_ROUTES: Final = (
-    *_of(contributions.router, contributions.put, contributions.patch),
-    *_of(stages.router, stages.put, stages.roster, stages.inbox, stages.survivors, stages.confirmations),
-    *_of(members.router, members.put_envelope, members.get_envelope),
-    *_of(rounds.router, rounds.aggregate),
-    *_of(snapshots.router, snapshots.fetch),
+DIRECT_ROUTES: Final = DirectRouter(
+    (
+        *_of(contributions.router, contributions.put, contributions.patch),
+        *_of(stages.router, stages.put, stages.roster, stages.inbox, stages.survivors, stages.confirmations),
+        *_of(members.router, members.put_envelope, members.get_envelope),
+        *_of(rounds.router, rounds.aggregate),
+        *_of(snapshots.router, snapshots.fetch),
+    ),
+    (direct(enrolments.ENROLMENT, enrolments.create_directly),),
 )
-"""Routes that need a bearer token. Each function returns a `Response`."""
-OPEN_DIRECT_ROUTES: Final = (direct(enrolments.ENROLMENT, enrolments.create_directly),)
-"""Routes that need no token."""
+"""Each function returns a `Response`. The enrolment needs no bearer token, all others do."""

@@ -13,6 +13,7 @@ from starlette.requests import ClientDisconnect
 
 from aggregator_service.access.tokens import hash_token
 from aggregator_service.http.authentication import client_address
+from aggregator_service.http.short_cycle import whole_body
 from aggregator_service.observability.request_record import ENROLLED
 from aggregator_service.problems import Problem, responses
 from aggregator_service.routes.late_route import api_router
@@ -93,15 +94,16 @@ async def create_directly(services: Services, http: Request, _path: dict[str, st
     if http.headers.get("content-type") != "application/json":
         return None
     try:
-        request = EnrolmentRequest.model_validate(json.loads(await http.body()))
+        body = whole_body(http)
+        request = EnrolmentRequest.model_validate(json.loads(await http.body() if body is None else body))
     except ClientDisconnect:
         raise Problem("bad-request", "the connection closed before the end of the body") from None
     except (ValueError, RecursionError):
         return None
     enrolment, is_new = await _enrol(services, client_address(http.scope), request)
     http.scope[ENROLLED] = enrolment
-    body = enrolment.model_dump_json().encode()
-    return Response(body, 201 if is_new else 200, media_type="application/json")
+    shown = enrolment.model_dump_json().encode()
+    return Response(shown, 201 if is_new else 200, media_type="application/json")
 
 
 async def _enrol(services: Services, address: str, request: EnrolmentRequest) -> tuple[Enrolment, bool]:

@@ -44,10 +44,10 @@ _CLIENT: Final[BindParameter[str]] = bindparam("client")
 _REFRESH: Final = {"populate_existing": True}
 _FIND_ROUND: Final = select(RoundRow).where(RoundRow.task_id == _TASK, RoundRow.number == bindparam("number"))
 _LAST_ROUND: Final = select(RoundRow).where(RoundRow.task_id == _TASK).order_by(RoundRow.number.desc()).limit(1)
-_TASK_OF_ROUND: Final = select(RoundRow.task_id).where(RoundRow.id == _ROUND)
-_LOCK_TASK: Final = (
-    select(TaskRow).where(TaskRow.id == _TASK).with_for_update(key_share=True).execution_options(**_REFRESH)
-)
+_TASK_OF_ROUND: Final = select(RoundRow.task_id).where(RoundRow.id == _ROUND).scalar_subquery()
+_ONE_TASK: Final = select(TaskRow).with_for_update(key_share=True).execution_options(**_REFRESH)
+_LOCK_TASK: Final = _ONE_TASK.where(TaskRow.id == _TASK)
+_LOCK_ITS_TASK: Final = _ONE_TASK.where(TaskRow.id == _TASK_OF_ROUND)
 _ONE_ROUND: Final = select(RoundRow).where(RoundRow.id == _ROUND).execution_options(**_REFRESH)
 _LOCK_ROUND: Final = _ONE_ROUND.with_for_update(key_share=True)
 _SHARE_ROUND: Final = _ONE_ROUND.with_for_update(read=True)
@@ -78,13 +78,14 @@ def lock_task(session: Session, task_id: str) -> TaskRow:
     return session.scalars(_LOCK_TASK, {"task": task_id}).one()
 
 
-def lock_round_exclusive(session: Session, round_id: int) -> RoundRow:
-    """Lock a round against other writers and clients' messages until the transaction ends; return its current row.
+def lock_round_exclusive(session: Session, round_id: int) -> tuple[TaskRow, RoundRow]:
+    """Lock a round against other writers and clients' messages until the transaction ends.
 
-    Locks its task too: a transaction that moves a round also changes the task's counters and version.
+    Returns the current rows of its task and of itself. The task is locked too: a transaction that moves a round also
+    changes the task's counters and version.
     """
-    lock_task(session, session.scalars(_TASK_OF_ROUND, {"round": round_id}).one())
-    return session.scalars(_LOCK_ROUND, {"round": round_id}).one()
+    task = session.scalars(_LOCK_ITS_TASK, {"round": round_id}).one()
+    return task, session.scalars(_LOCK_ROUND, {"round": round_id}).one()
 
 
 def lock_round_shared(session: Session, round_id: int, client_id: str) -> RoundRow:

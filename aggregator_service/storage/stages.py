@@ -154,11 +154,8 @@ def handed_out_bytes(session: Session, round_: RoundRow, kind: Handout) -> int:
 
 
 def scrub_stages(session: Session, round_id: int) -> None:
-    """Delete the message bodies, statements and handouts of a round. Digests stay, so that retries get receipts."""
+    """Delete the message bodies and handouts of a round. Digests stay, so that retries get receipts."""
     unsynchronised = {"synchronize_session": False}
     clear_bodies = update(StageMessageRow).where(StageMessageRow.round_id == round_id).values(body=None)
     session.execute(clear_bodies, execution_options=unsynchronised)
-    stated = ContributionRow.round_id == round_id, ContributionRow.statement.is_not(None)
-    clear_statements = update(ContributionRow).where(*stated).values(statement=None)
-    session.execute(clear_statements, execution_options=unsynchronised)
     session.execute(delete(HandoutRow).where(HandoutRow.round_id == round_id), execution_options=unsynchronised)

@@ -6,7 +6,6 @@ from sqlalchemy.orm import Session
 
 from aggregator_service.problems import Problem
 from aggregator_service.storage.schema import ClientRow, TaskRow
-from protocols.codec import b64decode
 from protocols.crypto.certificates import (
     Certificate,
     RevocationList,
@@ -26,11 +25,11 @@ def certified(task: TaskRow, request: EnrolmentRequest, role: str, now: float) -
     """
     if task.organiser_key is None:
         return None
-    if request.certificate is None:
+    body = request.certificate_bytes
+    if body is None:
         raise Problem("forbidden", "this task needs a membership certificate from its organiser")
-    body = b64decode(request.certificate)
     try:
-        _check(task, b64decode(request.identity_key, 32), b64decode(request.mailbox_key, 32), body, role, now)
+        _check(task, *request.keys, body, role, now)
     except (CertificateError, CodecError) as error:
         raise Problem("forbidden", str(error)) from error
     return body

@@ -20,7 +20,6 @@ from aggregator_service.storage.schema import ClientRow, InvitationRow, TaskRow
 from aggregator_service.tasks.certification import certified
 from aggregator_service.tasks.members import check_signature, round_robin_place
 from aggregator_service.tasks.plans import plan_task, row_terms
-from protocols.codec import b64decode
 from protocols.errors import CodecError
 from protocols.messages import Enrolment, EnrolmentRequest, Role
 
@@ -102,7 +101,7 @@ class FirstEnrolment(NamedTuple):
 def check_enrolment(request: EnrolmentRequest) -> bool:
     """Return whether the keys are well formed and the signature is valid for them; call it before the transaction."""
     try:
-        check_signature(request, b64decode(request.identity_key, 32), b64decode(request.mailbox_key, 32))
+        check_signature(request)
     except (Problem, CodecError):
         return False
     return True
@@ -125,7 +124,7 @@ def enrol_first(session: Session, request: EnrolmentRequest, now: float) -> Firs
     device_group = _device_group(session, task.id, invitation.role, request.group)
     if task.state != "open" or device_group is None:
         return None
-    identity_key = b64decode(request.identity_key, 32)
+    identity_key, mailbox_key = request.keys
     place = {"task": task.id, "identity": identity_key, "group": device_group}
     known, newest, turns = _PLACE.first(session, place) or (None, 0, 0)
     if known is not None:
@@ -144,7 +143,7 @@ def enrol_first(session: Session, request: EnrolmentRequest, now: float) -> Firs
             "sequence": newest + 1,
             "role": invitation.role,
             "identity_key": identity_key,
-            "mailbox_key": b64decode(request.mailbox_key, 32),
+            "mailbox_key": mailbox_key,
             "certificate": certificate,
             "renewal": request.renewal,
             "group_number": device_group,

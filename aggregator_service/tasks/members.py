@@ -72,9 +72,9 @@ def enrol(session: Session, request: EnrolmentRequest, now: float) -> tuple[Enro
     is over, the keys differ from those of the first enrolment, or `renewal` is not greater than in the last one, 410
     gone for an invitation that is revoked, expired or used up, 422 invalid-parameters for a wrong group.
     """
-    identity_key, mailbox_key = b64decode(request.identity_key, 32), b64decode(request.mailbox_key, 32)
+    identity_key, mailbox_key = request.keys
     invitation = _invitation(session, request.invitation, lock=True)
-    check_signature(request, identity_key, mailbox_key)
+    check_signature(request)
     task = lock_task(session, invitation.task_id)
     known = session.scalars(
         select(ClientRow).where(ClientRow.task_id == task.id, ClientRow.identity_key == identity_key)
@@ -121,11 +121,11 @@ def _check_open(invitation: InvitationRow, now: float) -> None:
         raise Problem("gone", "the invitation is expired; ask the operator for another")
 
 
-def check_signature(request: EnrolmentRequest, identity_key: bytes, mailbox_key: bytes) -> None:
+def check_signature(request: EnrolmentRequest) -> None:
     """Raise `Problem` forbidden (403) unless the identity key signed the request."""
-    certificate = None if request.certificate is None else b64decode(request.certificate)
+    identity_key, mailbox_key = request.keys
     message = enrolment_message(
-        request.invitation, identity_key, mailbox_key, request.group, certificate, request.renewal
+        request.invitation, identity_key, mailbox_key, request.group, request.certificate_bytes, request.renewal
     )
     if not verifies(identity_key, b64decode(request.signature, 64), message):
         raise Problem("forbidden", "the signature is not valid for this identity key and these keys")
@@ -177,7 +177,7 @@ def round_robin_place(task: TaskRow, request: EnrolmentRequest) -> int:
     """A place in the round-robin order: random; in a repeatable task derived from its seed and the client's key."""
     if not task.repeatable:
         return secrets.randbelow(1 << 62)
-    return repeatable_place(task.seed, b64decode(request.identity_key, 32))
+    return repeatable_place(task.seed, request.keys[0])
 
 
 def _enrol_first(
@@ -203,8 +203,8 @@ def _enrol_first(
         task_id=task.id,
         sequence=session.execute(newest).scalar_one() + 1,
         role=invitation.role,
-        identity_key=b64decode(request.identity_key, 32),
-        mailbox_key=b64decode(request.mailbox_key, 32),
+        identity_key=request.keys[0],
+        mailbox_key=request.keys[1],
         certificate=certificate,
         renewal=request.renewal,
         device_group=device_group,

@@ -16,6 +16,7 @@ from pathlib import Path
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
+from aggregator_service.http.short_cycle import whole_body
 from aggregator_service.services import Services
 from aggregator_service.settings import Settings
 from aggregator_service.uploads.body_reader import BodyReader, open_body, stopped, too_long, too_short
@@ -59,13 +60,11 @@ async def receive_body(services: Services, request: Request, path: Path, length:
 async def receive_small_body(services: Services, request: Request, length: int, digest: str) -> bytes:
     """Return a body of at most a few hundred KiB. Raises the same problems as `receive_body`.
 
-    Most short bodies arrive together with their headers, so that this reads a single ASGI message.
+    Most have been received with the headers (`http.short_cycle`) or arrive in a single ASGI message.
     """
-    body = bytearray()
-    try:
-        await _read_messages(request, services.settings, length, body)
-    except TimeoutError:
-        raise stopped(len(body), length) from None
+    body: bytes | bytearray | None = whole_body(request)
+    if body is None:
+        body = await _read_messages(request, services.settings, length)
     if len(body) < length:
         raise too_short(len(body), length)
     if len(body) > length:
@@ -74,11 +73,20 @@ async def receive_small_body(services: Services, request: Request, length: int, 
     return bytes(body)
 
 
-async def _read_messages(request: Request, settings: Settings, length: int, body: bytearray) -> None:
-    """Add the ASGI messages of a body to `body`, up to the first one with which it is longer than `length`.
+async def _read_messages(request: Request, settings: Settings, length: int) -> bytearray:
+    """Return the ASGI messages of a body, up to the first one with which it is longer than `length`.
 
-    Raises `TimeoutError` as `open_body` does.
+    Raises `Problem` upload-timeout as `open_body` does.
     """
+    body = bytearray()
+    try:
+        await _read_in_time(request, settings, length, body)
+    except TimeoutError:
+        raise stopped(len(body), length) from None
+    return body
+
+
+async def _read_in_time(request: Request, settings: Settings, length: int, body: bytearray) -> None:
     idle, now = settings.body_idle_seconds, asyncio.get_running_loop().time
     last = now() + idle + length / settings.min_upload_rate
     async with asyncio.timeout(idle) as pause:

@@ -115,6 +115,11 @@ TABLES: Final[dict[str, tuple[Key, ...]]] = {
         Key("ingest.{ours,bare}_mb_s[_min,_max]", "MB/s", "median rate of the batches, and its range"),
         Key("ingest.{ours,bare}_{server,generator}_cpu_ms", "ms", "processor time for a body, of server and load"),
         Key("ingest.{ours,bare}_p{50,95,99}_ms", "ms", "from the first byte to the answer, 4 bodies at once"),
+        Key(
+            "small.floor_fraction",
+            "",
+            "rate of `PUT /durable`: 10 KB, SHA-256, one signature, durable commit / the bare server's that discards",
+        ),
         Key("small.{enrol,upload}_per_s", "1/s", "median rate of the batches, 4 requests at once"),
         Key("small.{enrol,upload}_bare_per_s", "1/s", "the bare server's, with bodies of the same size"),
         Key("small.{enrol,upload}_p{50,95,99}_ms", "ms", "from the first byte to the answer"),
@@ -124,6 +129,9 @@ TABLES: Final[dict[str, tuple[Key, ...]]] = {
         Key("ingest.body_bytes", "bytes", "size of a body"),
         Key("ingest.{connections,repetitions,batch}", "", "size of the load"),
         Key("control.{poll,round}_fraction", "", "rate of this request / the bare route's"),
+        Key(
+            "control.floor_fraction", "", "rate of `GET /checked`: the bare route with one signature / the bare route's"
+        ),
         Key("control.{bare,poll,round,task,ledger}_per_s", "1/s", "requests per second"),
         Key("control.{bare,poll,round,task,ledger}_server_cpu_us", "µs", "processor time of the server for a request"),
         Key("control.{bare,poll,round,task,ledger}_full_p{50,95,99}_ms", "ms", "latencies under full load"),

@@ -90,6 +90,7 @@ def measure_control(quick: bool, tick: Callable[[], object] = lambda: None) -> d
     """Figures of every kind of request, in turn with the bare route, over a few persistent connections.
 
     `control_fraction` is the fraction of a poll whose round has not changed, the most frequent request of a client.
+    `control.floor_fraction` is the fraction of the bare server's route that verifies one signature and does no more.
     """
     count, repetitions = (300, 3) if quick else (CALLS, REPETITIONS)
     with (
@@ -102,12 +103,13 @@ def measure_control(quick: bool, tick: Callable[[], object] = lambda: None) -> d
         federation.wait_round("collecting")
         kinds = _kinds(federation)
         peer = _Kind("bare", 200, bare.port, bare.cpu, lambda _: request_bytes("GET", "/bare", {}))
+        floor = _Kind("floor", 200, bare.port, bare.cpu, lambda _: request_bytes("GET", "/checked", {}))
         for repetition in range(repetitions + 1):  # the first is a warm-up
-            for kind in (peer, *kinds):
+            for kind in (peer, *kinds, floor):
                 kind.play(count, counts=repetition > 0)
             tick()
         figures: dict[str, Figure] = {}
-        for kind in kinds:
+        for kind in (*kinds, floor):
             fraction = median(a / b for a, b in zip(kind.rates, peer.rates, strict=True))
             figures[f"control.{kind.name}_fraction"] = fraction
         for kind in (peer, *kinds):

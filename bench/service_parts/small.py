@@ -25,12 +25,12 @@ _ENROLMENT_BYTES = 420
 
 
 class _Peer:
-    """The bare server, which discards bodies of one size."""
+    """A route of the bare server that gets bodies of one size."""
 
-    def __init__(self, bare: Bare, body: bytes, batch: int) -> None:
+    def __init__(self, bare: Bare, route: str, body: bytes, batch: int) -> None:
         self._port = bare.port
         self._calls: list[Call] = [
-            request_bytes("PUT", "/discard", {"content-digest": digest_of(body)}, body) for _ in range(batch)
+            request_bytes("PUT", route, {"content-digest": digest_of(body)}, body) for _ in range(batch)
         ]
 
     def rate(self) -> float:
@@ -41,8 +41,9 @@ class _Peer:
 def measure_small(quick: bool, tick: Callable[[], object] = lambda: None) -> dict[str, Figure]:
     """Rates of enrolments and of short contributions, as fractions of a bare server's that discards such bodies.
 
-    Both servers get a batch in turn. The server folds after all contributions have arrived (`HUSHREC_FOLD_BATCH`), as
-    for `ingest_fraction`; `round10k` measures both together.
+    Both servers get a batch in turn; the bare server gets a second one of contributions, which it stores durably
+    (`small.floor_fraction`). The server folds after all contributions have arrived (`HUSHREC_FOLD_BATCH`), as for
+    `ingest_fraction`; `round10k` measures both together.
     """
     batch, repetitions = (50, 3) if quick else (BATCH, REPETITIONS)
     cohort = batch * (repetitions + 1) + _FIRST
@@ -53,7 +54,10 @@ def measure_small(quick: bool, tick: Callable[[], object] = lambda: None) -> dic
     ):
         federation.enrol(_FIRST)
         enrolled = _in_turn(
-            lambda _: federation.enrol_members(batch), _Peer(bare, bytes(_ENROLMENT_BYTES), batch), repetitions, tick
+            lambda _: federation.enrol_members(batch),
+            _Peer(bare, "/discard", bytes(_ENROLMENT_BYTES), batch),
+            repetitions,
+            tick,
         )
         federation.upload_envelopes()
         bodies, _ = sealed(federation, _BODIES)
@@ -63,10 +67,12 @@ def measure_small(quick: bool, tick: Callable[[], object] = lambda: None) -> dic
             members = federation.members[_FIRST + turn * batch :][:batch]
             return federation.load(list(federation.uploads(members, bodies)), 201)
 
-        uploaded = _in_turn(upload, _Peer(bare, bodies[0], batch), repetitions, tick)
+        discarding, durable = (_Peer(bare, route, bodies[0], batch) for route in ("/discard", "/durable"))
+        uploaded = _in_turn(upload, discarding, repetitions, tick, floor=durable)
     return {
         "enrol_fraction": enrolled.fraction,
         "small.upload_fraction": uploaded.fraction,
+        "small.floor_fraction": uploaded.floor_fraction,
         **enrolled.figures("enrol"),
         **uploaded.figures("upload"),
         "small.body_bytes": len(bodies[0]),
@@ -82,12 +88,18 @@ class _Rates:
     def __init__(self) -> None:
         self.ours: list[float] = []
         self.bare: list[float] = []
+        self.floor: list[float] = []
         self.latencies: list[float] = []
 
     @property
     def fraction(self) -> float:
         """Median of the repetitions' ratios of rates."""
         return median(a / b for a, b in zip(self.ours, self.bare, strict=True))
+
+    @property
+    def floor_fraction(self) -> float:
+        """The same median for the route that does only the unavoidable work."""
+        return median(a / b for a, b in zip(self.floor, self.bare, strict=True))
 
     def figures(self, name: str) -> dict[str, Figure]:
         """Rates and latencies."""
@@ -99,14 +111,23 @@ class _Rates:
         }
 
 
-def _in_turn(ours: Callable[[int], Run], peer: _Peer, repetitions: int, tick: Callable[[], object]) -> _Rates:
-    """Load both servers in turn; the first repetition is a warm-up."""
+def _in_turn(
+    ours: Callable[[int], Run],
+    peer: _Peer,
+    repetitions: int,
+    tick: Callable[[], object],
+    floor: _Peer | None = None,
+) -> _Rates:
+    """Load both servers in turn, and `floor` if there is one; the first repetition is a warm-up."""
     found = _Rates()
     for repetition in range(repetitions + 1):
         run, bare = ours(repetition), peer.rate()
+        least = None if floor is None else floor.rate()
         if repetition > 0:
             found.ours.append(run.rate)
             found.bare.append(bare)
             found.latencies += run.latencies
+            if least is not None:
+                found.floor.append(least)
         tick()
     return found

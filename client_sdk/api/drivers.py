@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from contextvars import copy_context
@@ -32,6 +32,8 @@ _UNSENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, h
 _CHUNK: Final = 1 << 16
 _ENCODING: Final = {"accept-encoding": "identity"}
 """Bodies are ciphertexts, which do not compress, and their digests cover the bytes as sent."""
+_WITH_BODY: Final = ("PATCH", "POST", "PUT")
+"""Methods whose requests say the length of their body also when it is empty (RFC 9110, section 8.6)."""
 _HEADERS: Final = {"accept": "*/*", **_ENCODING, "user-agent": f"hushrec python-httpx/{httpx.__version__}"}
 
 
@@ -74,10 +76,6 @@ def _certificate_error(error: BaseException | None) -> ssl.SSLCertVerificationEr
     return error
 
 
-def _body(request: Request) -> bytes | None:
-    return bytes(request.body) if len(request.body) or request.method in ("PATCH", "PUT") else None
-
-
 @lru_cache(maxsize=256)
 def _parsed(url: str) -> httpx.URL:
     """Parse an address; the members of a fleet ask for the same ones."""
@@ -85,15 +83,27 @@ def _parsed(url: str) -> httpx.URL:
 
 
 def _build_request(request: Request, timeouts: Timeouts) -> httpx.Request:
-    """The httpx request, signed now and for the URL as httpx encodes it."""
+    """The httpx request, signed now and for the URL as httpx encodes it.
+
+    With its stream and all its headers given: httpx would find out once more which ones it lacks.
+    """
     url = _parsed(request.url)
-    headers = {**_HEADERS, **request.headers}
+    headers = {"host": url.netloc.decode("ascii"), **_HEADERS, **request.headers}
     if request.signer is not None:
         authority = format_authority(url.scheme, url.raw_host.decode("ascii"), url.port)
         target = url.raw_path.decode("ascii")
         headers |= request.signer.fields(request.method, authority, target, request.headers, time.time())
-    extensions = {"timeout": timeouts.of(request).as_dict()}
-    return httpx.Request(request.method, url, headers=headers, content=_body(request), extensions=extensions)
+    if len(request.body) or request.method in _WITH_BODY:
+        headers["content-length"] = str(len(request.body))
+    built = httpx.Request(
+        request.method,
+        url,
+        headers=headers,
+        stream=httpx.ByteStream(bytes(request.body)),
+        extensions={"timeout": timeouts.of(request).as_dict()},
+    )
+    built.read()  # so that a transport can look at its content
+    return built
 
 
 class _Body:
@@ -104,13 +114,14 @@ class _Body:
     """
 
     def __init__(self, request: Request, answer: httpx.Response) -> None:
-        self._request, self._answer = request, answer
+        self._request, self._status = request, answer.status_code
+        self._headers = {name.lower(): value for name, value in answer.headers.items()}
         self._limit = request.max_bytes if answer.status_code < 400 else LONGEST_JSON
         self._body, self._length = bytearray(), 0
         self._sink = request.sink if answer.status_code < 400 else None
         if self._sink is not None:
             self._sink.begin()
-        encoding = answer.headers.get("content-encoding")
+        encoding = self._headers.get("content-encoding")
         if encoding is not None:
             raise self._broken(f"the answer has the Content-Encoding {encoding[:40]!r}, which was not accepted")
 
@@ -124,14 +135,10 @@ class _Body:
             self._sink.add(piece)
 
     def response(self) -> Response:
-        return Response(self._answer.status_code, _headers(self._answer.headers), bytes(self._body))
+        return Response(self._status, self._headers, bytes(self._body))
 
     def _broken(self, detail: str) -> ContractBroken:
-        return ContractBroken(self._request.method, self._request.url, self._answer.status_code, detail)
-
-
-def _headers(headers: httpx.Headers) -> Mapping[str, str]:
-    return {name.lower(): value for name, value in headers.items()}
+        return ContractBroken(self._request.method, self._request.url, self._status, detail)
 
 
 class SyncDriver:

@@ -10,6 +10,7 @@ import json
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -382,6 +383,7 @@ class ClientStore:
         self.write(task_id, _EQUIVOCATION, proof)
 
 
+@lru_cache(maxsize=64)
 def _server_key(url: str) -> str:
     """Return a part of a folder name that stands for the server at `url`: its host, for people, and a digest."""
     host = "".join(c if c.isascii() and (c.isalnum() or c in ".-") else "_" for c in urlsplit(url).netloc)

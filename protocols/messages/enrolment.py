@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Literal
 
 from pydantic import Field
 
+from protocols.codec import b64decode
 from protocols.messages.base import Key32, Message, Signature64
 from protocols.messages.certificates import CertificateText
 
@@ -97,6 +99,16 @@ class EnrolmentRequest(Message):
         description="0 for the first enrolment. To replace the token of an enrolled client, a number greater than in "
         "all its enrolments before; the signature covers it. A problem `conflict` tells the last one in `renewal`.",
     )
+
+    @cached_property
+    def keys(self) -> tuple[bytes, bytes]:
+        """The identity key and the mailbox key, 32 bytes each."""
+        return b64decode(self.identity_key, 32), b64decode(self.mailbox_key, 32)
+
+    @cached_property
+    def certificate_bytes(self) -> bytes | None:
+        """The membership certificate, encoded; None if the request has none."""
+        return None if self.certificate is None else b64decode(self.certificate)
 
 
 class Enrolment(Message):

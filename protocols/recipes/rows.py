@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -150,8 +151,7 @@ class RowRecipe(FactorRecipe):
 
     def change_layout(self) -> VectorLayout:
         """Return one block: update rows (items x width, row-major) and touch counts (items)."""
-        p = self.parameters
-        return VectorLayout((rows_block("items", p.items, self.width, p.clip),))
+        return _layout_of_rows(self.parameters.items, self.width, self.parameters.clip)
 
     def contribute(self, spec: RoundSpec, client_id: str, update: Update) -> tuple[list[NDArray[np.float64]], int]:
         """Return the client's rows as a dense matrix with its touch vector, and how many values were clipped."""
@@ -163,3 +163,8 @@ class RowRecipe(FactorRecipe):
         """Return each item's summed row divided by the number of clients that touched it, float64 (items, width)."""
         parts = self.change_layout().blocks[0].split(total)
         return mean_rows(parts["update"].reshape(self.parameters.items, self.width), parts["touched"])
+
+
+@lru_cache(maxsize=64)  # each upload of a round asks for the same one
+def _layout_of_rows(items: int, width: int, clip: float) -> VectorLayout:
+    return VectorLayout((rows_block("items", items, width, clip),))

@@ -36,8 +36,10 @@ WORKS = {
 """Extras -> what works with them."""
 
 
-def run(*command: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("HUSHREC_", "PYTHONPATH"))}
+def run(*command: object, cwd: Path | None = None, bytecode: Path | None = None) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("HUSHREC_", "PYTHON"))}
+    if bytecode is not None:
+        environment["PYTHONPYCACHEPREFIX"] = str(bytecode)
     return subprocess.run(
         [str(part) for part in command],
         check=False,
@@ -64,23 +66,29 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where each test makes its environment anew: modules at the same paths are compiled once for all tests."""
+    return tmp_path_factory.mktemp("place")
+
+
 @pytest.fixture
-def installed(wheel: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Run:
+def installed(wheel: Path, place: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Run:
     """Runs a command of a new environment with the wheel and the extras that the test names."""
     extras = [extra for extra in request.param.split(",") if extra]
-    environment = tmp_path / "environment"
+    environment, bytecode = place / "environment", place / "bytecode"
     pins = run(sys.executable, ROOT / "docs" / "deploy" / "pins.py", *extras)
     assert pins.returncode == 0, pins.stderr
     (tmp_path / "pins.txt").write_text(pins.stdout, encoding="utf-8")
     target = ("--python", environment / "bin" / "python", "--no-deps")
     for command in (
-        (UV, "venv", "--python", sys.executable, environment),
+        (UV, "venv", "--clear", "--python", sys.executable, environment),
         (UV, "pip", "install", *target, "--require-hashes", "-r", tmp_path / "pins.txt"),
         (UV, "pip", "install", *target, wheel),
     ):
         done = run(*command)
         assert done.returncode == 0, done.stderr
-    return lambda program, *arguments: run(environment / "bin" / program, *arguments, cwd=tmp_path)
+    return lambda program, *arguments: run(environment / "bin" / program, *arguments, cwd=tmp_path, bytecode=bytecode)
 
 
 @pytest.mark.parametrize(("installed", "code"), list(WORKS.items()), indirect=["installed"])

@@ -42,7 +42,7 @@ def fold_without_comparing(patch: Patch) -> None:
     def record_fold(
         session: Session, round_id: int, batch: Sequence[str], previous: BlobRef | None, folded: BlobRef
     ) -> None:
-        round_ = lock_round_exclusive(session, round_id)
+        _, round_ = lock_round_exclusive(session, round_id)
         if round_.state not in transactions.ACTIVE:
             raise transactions.LostRaceError
         mine = ContributionRow.round_id == round_id, ContributionRow.client_id.in_(batch)

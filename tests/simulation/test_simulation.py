@@ -21,7 +21,7 @@ from tests.simulation.plan import Job, draw_plan
 from tests.simulation.storage import Disk
 from tests.simulation.world import World, play
 
-SCHEDULES: Final = int(os.environ.get("HUSHREC_SCHEDULES", "100"))
+SCHEDULES: Final = int(os.environ.get("HUSHREC_SCHEDULES", "25"))
 SEED: Final = os.environ.get("HUSHREC_SEED")
 _SOME: Final = 25
 _REPEATED: Final = (0, 2, 4, 9, 13)

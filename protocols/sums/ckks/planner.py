@@ -56,6 +56,8 @@ _ERROR_VARIANCE: Final = 10.5
 _TERNARY_VARIANCE: Final = 2.0 / 3.0
 _DEVIATIONS: Final = 8.0
 _PADDING_TOLERANCE: Final = 1.01
+_MOST_ROUTES: Final = 4096
+"""Routes of which a plan remembers the number of ciphertexts."""
 
 
 @dataclass(frozen=True)
@@ -114,8 +116,18 @@ class CkksPlan:
 
     def route_ciphertexts(self, route: Route) -> int:
         """Return the number of ciphertexts of a contribution along `route`."""
-        self.layout.check_route(route)
-        return sum(self.block_ciphertexts[targets[0]] for targets in route)
+        found = self._route_ciphertexts.get(route)
+        if found is None:
+            self.layout.check_route(route)
+            found = sum(self.block_ciphertexts[targets[0]] for targets in route)
+            if len(self._route_ciphertexts) < _MOST_ROUTES:
+                self._route_ciphertexts[route] = found
+        return found
+
+    @cached_property
+    def _route_ciphertexts(self) -> dict[Route, int]:
+        """Numbers of ciphertexts by route, as they were asked for: most contributions take one of few routes."""
+        return {}
 
     def expanded_bytes(self, ciphertexts: int) -> int:
         """Return the length in bytes of `ciphertexts` in expanded form: two polynomials each."""

@@ -76,7 +76,7 @@ def join_planes(planes: Planes) -> NDArray[np.uint64]:
     total = planes[0].astype(np.uint64)
     shift = 8 * planes[0].itemsize
     for plane in planes[1:]:
-        total |= plane.astype(np.uint64) << np.uint64(shift)
+        total |= plane.astype(np.uint64) << shift
         shift += 8 * plane.itemsize
     return total
 
@@ -100,13 +100,13 @@ def check_range(planes: Planes, modulus: int) -> int | None:
 
     The lower planes are compared only where the top plane is not below the modulus's top plane.
     """
-    shift = 8 * sum(plane.itemsize for plane in planes[:-1])
-    top = modulus >> shift
-    suspects = np.flatnonzero(planes[-1] >= top)
+    *lower, highest = [plane.reshape(-1) for plane in planes]
+    shift = 8 * sum([plane.itemsize for plane in lower])
+    suspects = (highest >= modulus >> shift).nonzero()[0]
     if not suspects.size:
         return None
-    residues = join_planes(tuple(plane.reshape(-1)[suspects] for plane in planes))
-    wrong = suspects[residues >= np.uint64(modulus)]
+    residues = join_planes((*[plane[suspects] for plane in lower], highest[suspects]))
+    wrong = suspects[residues >= modulus]
     return int(wrong[0] // planes[0][0].size) if wrong.size else None
 
 

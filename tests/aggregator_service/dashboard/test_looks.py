@@ -14,8 +14,7 @@ from tests.support.server import AggregatorProcess
 # --- layout and colours -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize(("scheme", "size"), list(zip(SCHEMES, SIZES, strict=True)))  # colours move nothing
 def test_every_page_fits_its_window(
     browser: Browser, server: AggregatorProcess, house: Furnished, scheme: str, size: str
 ) -> None:

@@ -14,8 +14,8 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from aggregator_service.http.bounded_protocol import BoundedHttp
 from aggregator_service.http.fast_responses import ImmediateResponses
+from aggregator_service.http.short_protocol import ShortHttp
 from tests.support.api import Api, TestMember
 from tests.support.connections import close_both_ends
 from tests.support.server import AggregatorProcess, running_aggregator
@@ -34,7 +34,7 @@ class Ready:
         return b"HTTP/1.1 304 Not Modified\r\n\r\n" if scope["path"] == "/ready" else None
 
 
-class Quick(BoundedHttp):
+class Quick(ShortHttp):
     immediate = cast(ImmediateResponses, Ready())
     head_seconds = 0.3
 

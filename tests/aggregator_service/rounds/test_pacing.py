@@ -38,12 +38,12 @@ def run(steps: Callable[[Pace], Coroutine[Any, Any, None]]) -> list[float]:
     return times
 
 
-def read(pace: Pace, needed: int) -> None:
+def read(pace: Pace, needed: int, missing: int = 2000) -> None:
     pace.begin_read()
-    pace.end_read(needed)
+    pace.end_read(needed, missing)
 
 
-def test_the_last_client_causes_a_read_soon() -> None:
+def test_enough_for_a_fold_causes_a_read_soon() -> None:
     async def steps(pace: Pace) -> None:
         read(pace, 3)
         for _ in range(3):
@@ -51,6 +51,50 @@ def test_the_last_client_causes_a_read_soon() -> None:
 
     (woken,) = run(steps)
     assert SOON - 0.001 <= woken < LATE
+
+
+def test_the_last_message_of_a_stage_causes_a_read_at_once() -> None:
+    async def steps(pace: Pace) -> None:
+        read(pace, needed=2, missing=3)
+        for _ in range(3):
+            pace.delivered()
+
+    (woken,) = run(steps)
+    assert woken < SOON / 2
+
+
+def test_a_last_message_that_arrives_during_a_read_causes_another_one_at_once() -> None:
+    async def steps(pace: Pace) -> None:
+        read(pace, needed=1, missing=1)
+        pace.begin_read()
+        pace.delivered()
+        pace.end_read(needed=1, missing=1)
+
+    times = run(steps)
+    assert times
+    assert max(times) < SOON / 2
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_new_members_never_cause_a_read_at_once(missing: int) -> None:
+    async def steps(pace: Pace) -> None:
+        read(pace, needed=1, missing=missing)
+        for _ in range(100):
+            pace.progressed(1)
+
+    (woken,) = run(steps)
+    assert SOON - 0.001 <= woken < LATE
+
+
+def test_messages_that_reads_have_seen_already_cause_few_reads_too_early() -> None:
+    async def steps(pace: Pace) -> None:
+        read(pace, needed=10, missing=10)
+        for missing in range(9, -1, -1):  # each read sees the message that arrives during it
+            pace.begin_read()
+            pace.delivered()
+            pace.end_read(needed=max(1, missing), missing=missing)
+
+    assert sum(time < SOON / 2 for time in run(steps)) == 4
 
 
 def test_progress_that_allows_no_action_waits() -> None:
@@ -69,7 +113,7 @@ def test_an_unknown_number_counts_as_enough() -> None:
         pace.progressed(inf)
 
     (woken,) = run(steps)
-    assert woken < LATE
+    assert SOON - 0.001 <= woken < LATE
 
 
 def test_what_is_sent_during_a_read_is_not_lost() -> None:
@@ -77,7 +121,7 @@ def test_what_is_sent_during_a_read_is_not_lost() -> None:
         read(pace, 2)
         pace.begin_read()
         pace.progressed(1)
-        pace.end_read(1)  # read before the last client sent its message
+        pace.end_read(1, 2000)  # read before the last client sent its message
 
     assert run(steps)[-1] < LATE
 

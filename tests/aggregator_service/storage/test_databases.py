@@ -128,7 +128,8 @@ def test_a_round_does_not_change_state_during_a_message(database: Database) -> N
     held, moved = threading.Event(), threading.Event()
 
     def end(session: Session) -> None:
-        lock_round_exclusive(session, round_id).state = "folding"
+        _, round_ = lock_round_exclusive(session, round_id)
+        round_.state = "folding"
 
     def mover() -> None:
         held.wait(10)

@@ -156,7 +156,8 @@ def test_attack_on_data_sets_succeeds_where_bodies_are_expanded() -> None:
 def test_without_these_checks_a_compressed_answer_is_expanded(driver: str, monkeypatch: pytest.MonkeyPatch) -> None:
     class Unbounded(drivers._Body):
         def __init__(self, request: Request, answer: httpx.Response) -> None:
-            self._request, self._answer, self._limit, self._body = request, answer, sys.maxsize, bytearray()
+            self._request, self._status, self._headers = request, answer.status_code, {}
+            self._limit, self._body = sys.maxsize, bytearray()
             self._length, self._sink = 0, None
 
     monkeypatch.setattr(drivers, "_Body", Unbounded)

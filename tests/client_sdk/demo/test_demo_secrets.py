@@ -51,7 +51,8 @@ def factor_rows(rows: np.ndarray) -> Iterator[bytes]:
 
 
 def found(data_dir: Path, needles: list[tuple[str, bytes]]) -> set[str]:
-    return {f"{what} in {name}" for name, body in stored(data_dir) for what, needle in needles if needle in body}
+    different = set(needles)  # all clients have the same keyring
+    return {f"{what} in {name}" for name, body in stored(data_dir) for what, needle in different if needle in body}
 
 
 class Run:

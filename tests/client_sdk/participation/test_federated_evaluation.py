@@ -45,8 +45,8 @@ def operator(server: AggregatorProcess) -> Iterator[Operator]:
 
 NOISE = (5, 0.0, 1.5)
 """Ratings on which a model overfits within a few rounds: seed, spread of the items' means, noise."""
-LEARNABLE = (5, 1.0, 0.7)
-"""Ratings on which it improves for longer than a test takes, with larger steps."""
+LEARNABLE = (5, 1.5, 0.2)
+"""Ratings on which it improves for longer than a test takes: also over CKKS, whose noise changes each run."""
 
 
 def ratings(kind: tuple[int, float, float]) -> list[dict[int, float]]:
@@ -82,7 +82,7 @@ def play(
     """Train a task until it ends, each client in its own thread; the first one holds the keys."""
     name, organiser = f"rated-{mechanism}-{rounds}", None if mechanism == "plain" else TRIAL.pin
     penalties = {"penalty": 10.0, "user_penalty": 0.1}
-    parameters = {"items": ITEMS, "dim": 4, "learning_rate": 1.0 if kind == LEARNABLE else 0.1, **penalties}
+    parameters = {"items": ITEMS, "dim": 4, "learning_rate": 0.2 if kind == LEARNABLE else 0.1, **penalties}
     request = task_request(
         name, "rfrec", mechanism, Schedule(rounds=rounds, cohort_size=USERS, start_clients=USERS),
         parameters, {"dropout": 0.0} if mechanism == "masked" else {}, bytes(range(32)),
@@ -135,13 +135,13 @@ def test_the_server_stops_a_task_that_overfits_and_serves_its_best_model(
 def test_the_curve_is_the_same_over_every_mechanism_and_members_keep_the_best_model(
     server: AggregatorProcess, operator: Operator, open_clients: ExitStack
 ) -> None:
-    rounds, evaluation = 12, Evaluation(every=2, keep="best")
+    rounds, evaluation = 8, Evaluation(every=2, keep="best")
     played = {
         mechanism: play(server, operator, open_clients, mechanism, rounds, evaluation, LEARNABLE)
         for mechanism in ("plain", "masked", "ckks")
     }
     plain = played["plain"].curve
-    assert [point.model_round for point in plain.points] == [0, 2, 4, 6, 8, 10]
+    assert [point.model_round for point in plain.points] == [0, 2, 4, 6]
     for mechanism, run in played.items():
         curve, terms = run.curve, run.parts[0].terms
         assert len(curve.points) == len(plain.points)
