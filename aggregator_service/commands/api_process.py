@@ -28,7 +28,6 @@ __all__ = ["InheritedDescriptor", "run_server", "serve_process", "server_config"
 
 _LOG = logging.getLogger(__name__)
 _NO_APP: Final = "none"
-_LOOPBACK: Final = "127.0.0.1"
 _COLLECTED_AFTER: Final = 20_000
 """New objects between two collections of cycles: requests leave few cycles, and the default is that of two requests."""
 
@@ -106,33 +105,23 @@ class InheritedDescriptor:
 def serve_process(
     settings: Settings,
     number: int,
-    listening: socket.socket,
+    listening: Sequence[socket.socket],
     channel: socket.socket,
     lock: InheritedDescriptor,  # noqa: ARG001 - this process keeps it open
 ) -> None:
     """Run API process `number` of several: the target of a new process.
 
-    listening: the socket that all processes accept connections from. channel: to the supervisor. lock: of the data
-    directory. The process ends when the supervisor does, however that ends.
+    listening: the socket that all processes accept connections from, and that of this one's own port, if it has one.
+    channel: to the supervisor. lock: of the data directory. The process ends when the supervisor does, however that
+    ends.
     """
     os.umask(0o077)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all; the supervisor sends SIGTERM
     signal.signal(signal.SIGTERM, _exit)
     configure_logging(settings.log_format, settings.log_level)
     threading.Thread(target=_end_with_supervisor, name="supervisor", daemon=True).start()
-    sockets = [listening]
-    if settings.process_port:
-        sockets.append(_own_socket(settings.process_port + number))
     own = settings.for_process(number)
-    run_server(own, create_app(own, process=ApiProcess(number, LocalChannel(channel))), sockets)
-
-
-def _own_socket(port: int) -> socket.socket:
-    own = socket.socket()
-    own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    own.bind((_LOOPBACK, port))
-    own.set_inheritable(False)
-    return own
+    run_server(own, create_app(own, process=ApiProcess(number, LocalChannel(channel))), listening)
 
 
 def _end_with_supervisor() -> None:

@@ -7,6 +7,7 @@ import os
 import resource
 import socket
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
@@ -18,9 +19,10 @@ import typer
 from aggregator_service.access.operator_tokens import create_admin
 from aggregator_service.app import create_app
 from aggregator_service.clock import SystemClock
-from aggregator_service.commands.api_process import InheritedDescriptor, run_server, serve_process, server_config
+from aggregator_service.commands.api_process import InheritedDescriptor, run_server, serve_process
 from aggregator_service.commands.command_options import command_options
-from aggregator_service.commands.common import CommandError, DatabaseUrl, DataDir
+from aggregator_service.commands.common import DatabaseUrl, DataDir
+from aggregator_service.commands.listening import bind_process_ports, bind_service
 from aggregator_service.commands.startup_checks import check_packages, check_tls_files, doubtful_settings
 from aggregator_service.commands.supervisor import Supervisor
 from aggregator_service.commands.token_output import TokenFile, hand_over
@@ -134,19 +136,23 @@ def serve(options: ServeOptions) -> None:
         make_private(settings)
         _raise_file_limit(settings)
         service = create_app(settings)
-        listening = _listen(settings)
+        listening = bind_service(settings)
+        own_ports = bind_process_ports(settings)
         _prepare_storage(settings)
         if settings.operator_token is None:
             _print_first_token(settings, options.token_file)
         if settings.processes > 1:
-            sys.exit(_serve_in_processes(settings, listening, lock))
+            sys.exit(_serve_in_processes(settings, listening, own_ports, lock))
     run_server(settings, service, [listening])
 
 
-def _serve_in_processes(settings: Settings, listening: socket.socket, lock: int) -> int:
+def _serve_in_processes(
+    settings: Settings, listening: socket.socket, own_ports: Sequence[socket.socket], lock: int
+) -> int:
     """Run the API processes until a signal; return the exit status. lock: descriptor of the data directory's lock.
 
-    Each process inherits the lock. If this process is killed, no other server starts before all of them have ended.
+    own_ports: of each process, or empty. Each process inherits the lock. If this process is killed, no other server
+    starts before all of them have ended.
     """
     collect_bodies(settings.upload_dir)
     if settings.owns_storage:
@@ -158,9 +164,10 @@ def _serve_in_processes(settings: Settings, listening: socket.socket, lock: int)
     context = get_context("spawn")  # a fork would share open connections
 
     def start(number: int, channel: socket.socket) -> BaseProcess:
+        sockets = [listening, *own_ports[number - 1 : number]]
         process = context.Process(
             target=serve_process,
-            args=(settings, number, listening, channel, InheritedDescriptor(lock)),
+            args=(settings, number, sockets, channel, InheritedDescriptor(lock)),
             name=f"API process {number}",
         )
         process.start()
@@ -179,22 +186,6 @@ def _raise_file_limit(settings: Settings) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     if allowed < needed:
         _LOG.warning("%d open files are permitted, and max_connections needs %d: raise ulimit -n", allowed, needed)
-
-
-def _listen(settings: Settings) -> socket.socket:
-    """Return the bound socket; `CommandError` if the address is in use or not available."""
-    log = logging.getLogger("uvicorn.error")
-    level = log.level
-    log.setLevel(logging.CRITICAL)  # it would log that it runs, before it does, or an error without the address
-    try:
-        return server_config(settings, None).bind_socket()
-    except SystemExit:
-        raise CommandError(
-            f"cannot listen on {settings.host}:{settings.port}; choose another address with --host and --port "
-            f"(port 0 selects a free port)"
-        ) from None
-    finally:
-        log.setLevel(level)
 
 
 def _prepare_storage(settings: Settings) -> None:

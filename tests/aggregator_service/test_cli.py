@@ -243,13 +243,18 @@ def test_a_missing_database_is_an_error_and_creates_nothing(command: Command) ->
     assert not command.data_dir.exists()
 
 
-def test_a_port_in_use_is_an_error_before_a_token_is_created(command: Command) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+@pytest.mark.parametrize(("processes", "used"), [(1, 0), (2, 2)], ids=["of-the-service", "of-one-process"])
+def test_a_port_in_use_is_an_error_before_a_token_is_created(command: Command, processes: int, used: int) -> None:
+    first = free_port(3)
+    port = first + used
+    with socket.create_server(("127.0.0.1", port)):
         environment = {name: value for name, value in os.environ.items() if not name.startswith("HUSHREC_")}
+        environment |= {"HUSHREC_DATA_DIR": str(command.data_dir), "HUSHREC_PORT": str(first)}
+        if processes > 1:
+            environment |= {"HUSHREC_PROCESSES": str(processes), "HUSHREC_PROCESS_PORT": str(first)}
         done = subprocess.run(
             [sys.executable, "-m", "aggregator_service.cli", "serve"],
-            env=environment | {"HUSHREC_DATA_DIR": str(command.data_dir), "HUSHREC_PORT": str(port)},
+            env=environment,
             capture_output=True,
             text=True,
             timeout=60,

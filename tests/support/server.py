@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import socket
 import ssl
@@ -12,7 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from aggregator_service.storage.blobs import BlobStore
@@ -23,15 +24,24 @@ __all__ = ["OPERATOR_TOKEN", "AggregatorProcess", "free_port", "running_aggregat
 
 OPERATOR_TOKEN = "hro_operator-token-of-the-tests"
 _START_SECONDS = 180.0
+_PORTS = (10_000, 32_768)
+"""Linux connects from ports 32768 and above, other systems from 49152."""
 _IMPORTED_FROM = os.environ.get("PYTHONPATH")
 """What a fork has imported is from here: a server that needs another path starts a new interpreter."""
 
 
-def free_port() -> int:
-    """A TCP port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def free_port(count: int = 1) -> int:
+    """The first of `count` TCP ports in a row that were free a moment ago.
+
+    None of them is from the range that systems take for outgoing connections: a server that is stopped and started
+    again finds its port free, however many connections others made meanwhile.
+    """
+    while True:
+        first = _PORTS[0] + secrets.randbelow(_PORTS[1] - _PORTS[0] - count)
+        with suppress(OSError), ExitStack() as probes:
+            for port in range(first, first + count):
+                probes.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            return first
 
 
 class AggregatorProcess:

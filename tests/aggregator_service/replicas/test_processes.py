@@ -90,7 +90,7 @@ class TwoProcesses:
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
 def two(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoProcesses]:
     """On each database. It runs for a whole module; a test that stops it starts it again."""
-    port, base = free_port(), free_port()
+    port = free_port(3)
     own = {}
     if request.param == "postgresql":
         own["database_url"] = request.getfixturevalue("postgres").schema()
@@ -99,14 +99,14 @@ def two(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         port=port,
         public_origins=f"http://127.0.0.1:{port}",  # clients sign this address also at the processes' own ports
         processes=2,
-        process_port=base,
+        process_port=port,
         fold_batch=2,
         fresh=True,  # the supervisor starts its processes from the interpreter that a command line has
         **own,
     )
     server.start()
     try:
-        made = TwoProcesses(server, (base + 1, base + 2))
+        made = TwoProcesses(server, (port + 1, port + 2))
         made.wait_both()
         yield made
     finally:
