@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +15,6 @@ from aggregator_service.uploads.uncached_file import UncachedFile
 
 __all__ = ["ReceivedBody", "check_digest"]
 
-
 _WRITERS: Final = ThreadPoolExecutor(4, "body-writer")
 """Writes wait for the disk, and digests for the processor: a body takes as long as the longer of the two."""
 _PART: Final = 256 * 1024
@@ -25,8 +24,8 @@ class ReceivedBody:
     """A body of which every byte but those in the last buffer is hashed and written to the new file `path`.
 
     Bytes are written while they are hashed. Bodies that fit into one buffer have no file until `verified` or
-    `persist`. The last buffer belongs to a pool, so the body can be
-    used only inside the block of `stream_body`: after `close`, each method raises `RuntimeError`.
+    `persist`. The last buffer belongs to a pool, so the body can be used only inside the block of `stream_body`: after
+    `close`, each method raises `RuntimeError`.
 
     The methods block. Call them in a thread, one at a time.
 
@@ -40,19 +39,16 @@ class ReceivedBody:
         self._tagger = BodyTagger()
         self._tag: bytes | None = None
         self._file: UncachedFile | None = None
-        self._writing: Future[None] | None = None
         self._unwritten = memoryview(b"")
         self._verified = self._closed = self._whole = False
 
     def append(self, view: memoryview) -> None:
         """Hash and write bytes that are followed by others. The first call creates the file."""
         self._check_open()
-        self._begin_write(view)
         self._absorb(view)
-        self._end_write()
 
     def end_with(self, view: memoryview) -> None:
-        """Set the last bytes of the body. They are hashed by `verified` or `persist`, and written when necessary."""
+        """Set the last bytes of the body. They are hashed and written by `verified` or `persist`."""
         self._check_open()
         self._unwritten = view
 
@@ -65,7 +61,6 @@ class ReceivedBody:
         self._verify()
         if self._whole:
             return self._unwritten
-        self._end_write()
         return map_file(self._path)[self._start :]
 
     def persist(self) -> None:
@@ -75,7 +70,6 @@ class ReceivedBody:
         """
         self._check_open()
         self._verify()
-        self._end_write()
         self._open_file().sync()
         self._close_file()
 
@@ -98,30 +92,26 @@ class ReceivedBody:
     def _verify(self) -> None:
         if not self._verified:
             self._whole = self._file is None
-            self._begin_write(self._unwritten)
             self._absorb(self._unwritten)
             check_digest(self._hash.hexdigest(), self._digest)
             self._tag = self._tagger.finish()
             self._verified = True
 
     def _absorb(self, view: memoryview) -> None:
-        """Add bytes to the digest and to the tag, a part after the other.
+        """Write bytes, and meanwhile add them to the digest and to the tag, a part after the other.
 
-        The tag holds the interpreter's lock, the digest releases it: with short parts, requests go on meanwhile.
+        The tag holds the interpreter's lock, the digest releases it: with short parts, requests go on meanwhile. No
+        thread uses the bytes or the file any more when this returns or raises.
         """
-        for begin in range(0, len(view), _PART):
-            part = view[begin : begin + _PART]
-            self._hash.update(part)
-            self._tagger.update(part)
-
-    def _begin_write(self, view: memoryview) -> None:
-        self._writing = _WRITERS.submit(self._open_file().append, view)
-
-    def _end_write(self) -> None:
-        """Wait for the write that was begun last, and raise what it raised."""
-        if self._writing is not None:
-            writing, self._writing = self._writing, None
-            writing.result()
+        writing = _WRITERS.submit(self._open_file().append, view)
+        try:
+            for begin in range(0, len(view), _PART):
+                part = view[begin : begin + _PART]
+                self._hash.update(part)
+                self._tagger.update(part)
+        finally:
+            wait([writing])
+        writing.result()
 
     def _open_file(self) -> UncachedFile:
         if self._file is None:
@@ -129,9 +119,6 @@ class ReceivedBody:
         return self._file
 
     def _close_file(self) -> None:
-        if self._writing is not None:  # it uses the buffer and the file
-            wait([self._writing])
-            self._writing = None
         if self._file is not None:
             self._file.close()
             self._file = None
