@@ -1,4 +1,4 @@
-"""Catching up: bring the model on the device to the newest round for the fewest bytes.
+"""Catching up: bring the model on the device to the newest round with the fewest bytes and requests.
 
 Every client starts from the state that follows from the task's seed and absorbs the aggregate of each completed round.
 A client that missed many rounds may download the newest snapshot instead and absorb the aggregates after it. Members

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from client_sdk.errors import ModelUnavailable
-from client_sdk.model.catalogue import Catalogue, replay_bytes
+from client_sdk.model.catalogue import REQUEST_COST, Catalogue, replay_bytes, replay_cost
 from protocols.messages import RoundView, SnapshotView
 
 __all__ = ["SyncPlan", "plan_sync"]
@@ -25,6 +25,11 @@ class SyncPlan:
         return (self.snapshot.bytes if self.snapshot else 0) + replay_bytes(self.rounds)
 
     @property
+    def cost(self) -> int:
+        """The bytes, and `REQUEST_COST` for each request."""
+        return (self.snapshot.bytes + REQUEST_COST if self.snapshot else 0) + replay_cost(self.rounds)
+
+    @property
     def kind(self) -> Literal["nothing", "replay", "snapshot"]:
         """ "snapshot" if one is downloaded, "replay" if only aggregates are, "nothing" for an empty plan."""
         return "snapshot" if self.snapshot else "replay" if self.rounds else "nothing"
@@ -36,7 +41,7 @@ class SyncPlan:
 
 
 def plan_sync(known: int, catalogue: Catalogue, snapshots_only: bool = False) -> SyncPlan:
-    """Return the plan of fewer bytes: every missed aggregate, or the snapshot and the aggregates after it.
+    """Return the plan of lower cost: every missed aggregate, or the snapshot and the aggregates after it.
 
     known: round of the known state. Raises `ModelUnavailable` when `snapshots_only` is set and the newest snapshot is
     older than the newest completed round.
@@ -55,4 +60,4 @@ def plan_sync(known: int, catalogue: Catalogue, snapshots_only: bool = False) ->
     if snapshot is None:
         return replay
     shortcut = SyncPlan(snapshot, tuple(view for view in missed if view.number > snapshot.round))
-    return min(replay, shortcut, key=lambda plan: plan.bytes)
+    return min(replay, shortcut, key=lambda plan: plan.cost)
