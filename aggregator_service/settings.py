@@ -85,11 +85,11 @@ class Settings(BaseSettings):
     recheck_seconds: float = Field(
         default=1.0, gt=0, description="Seconds between checks for changes made by other processes."
     )
-    fold_batch: int = Field(
-        default=32,
+    fold_batch: int | None = Field(
+        default=None,
         ge=1,
         le=10_000,
-        description="Contributions that a worker folds in one job while the round collects.",
+        description="Contributions that a worker folds in one job; by default 32, and up to 512 short ones.",
     )
     executor: str = Field(
         default="local",

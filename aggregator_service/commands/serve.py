@@ -72,7 +72,7 @@ class ServeOptions:
         None
     )
     fold_batch: Annotated[
-        int | None, typer.Option(help="Contributions added to the sum in one job [HUSHREC_FOLD_BATCH; 32]")
+        int | None, typer.Option(help="Contributions in one fold [HUSHREC_FOLD_BATCH; 32, up to 512 short ones]")
     ] = None
     body_idle_seconds: Annotated[
         float | None,

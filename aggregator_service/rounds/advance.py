@@ -83,7 +83,7 @@ Outcome = TypeVar("Outcome")
 class RoundAdvancer:
     """Executes the next action of a task's round.
 
-    jobs: runs folds and releases. batch: contributions that one worker folds at once.
+    jobs: runs folds and releases. batch: contributions that one worker folds at once; None: chosen by their length.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class RoundAdvancer:
         blobs: BlobStore,
         clock: Clock,
         jobs: SplitJobs,
-        batch: int,
+        batch: int | None,
         instruments: Instruments,
     ) -> None:
         self._database, self._blobs, self._clock, self._jobs = database, blobs, clock, jobs

@@ -22,6 +22,12 @@ __all__ = ["Batch", "Batches", "NextFold"]
 Batch = tuple[tuple[str, StoredBody | BodyByValue], ...]
 """Client ids and their contributions."""
 
+_LEAST: Final = 32
+_MOST: Final = 512
+_BATCH_BYTES: Final = 2 * 1024 * 1024
+"""Without a setting a worker folds 32 contributions at once; of short ones as many as these bytes of partial sums are,
+at most 512: what is read and written once for each fold takes longer than adding them.
+"""
 _EARLY_PART: Final = 8
 """Where adding contributions takes long, a fold begins while the round collects with this part of a whole batch, if
 that is as much as a worker's part of a split fold. A fold reads, writes and merges partial sums once, which takes as
@@ -43,32 +49,39 @@ class NextFold:
 class Batches:
     """Chooses the contributions of the next fold.
 
-    jobs: runs the folds. batch: contributions that one worker folds at once.
+    jobs: runs the folds. batch: contributions that one worker folds at once; None: chosen by their length.
     """
 
-    def __init__(self, jobs: SplitJobs, batch: int) -> None:
+    def __init__(self, jobs: SplitJobs, batch: int | None) -> None:
         self._jobs, self._batch = jobs, batch
 
     def next(self, session: Session, terms: TaskTerms, round_: RoundRow) -> NextFold:
         """Return what to fold next; while the round is collecting, nothing until there is enough."""
+        plan = plan_task(terms, round_.sum_index).sum_plan
         if round_.state == RoundState.COLLECTING:
-            enough = self._enough(plan_task(terms, round_.sum_index).sum_plan)
+            enough = self._enough(plan)
             lacking = enough - unfolded_count(session, round_.id)
             if lacking > 0:
                 return NextFold((), lacking)
-        return NextFold(_with_bodies(session, unfolded(session, round_.id, self._limit)))
+        return NextFold(_with_bodies(session, unfolded(session, round_.id, self._limit(plan))))
 
     def _enough(self, plan: SumPlan) -> int:
         """Fewest contributions for a fold while the round collects."""
         if not folds_slowly(plan):
-            return self._limit
+            return self._limit(plan)
+        batch = self._of_worker(plan)
         long_enough = 2 * self._jobs.split_bytes // plan.partial_bytes  # a contribution is half of a sum, or as long
-        return min(self._batch, max(_LEAST_EARLY, self._batch // _EARLY_PART, long_enough)) * self._jobs.workers.width
+        return min(batch, max(_LEAST_EARLY, batch // _EARLY_PART, long_enough)) * self._jobs.workers.width
 
-    @property
-    def _limit(self) -> int:
+    def _limit(self, plan: SumPlan) -> int:
         """Most contributions of one fold: a batch for every worker."""
-        return self._batch * self._jobs.workers.width
+        return self._of_worker(plan) * self._jobs.workers.width
+
+    def _of_worker(self, plan: SumPlan) -> int:
+        """Contributions that one worker folds at once."""
+        if self._batch is not None:
+            return self._batch
+        return _LEAST if folds_slowly(plan) else max(_LEAST, min(_MOST, _BATCH_BYTES // plan.partial_bytes))
 
 
 def _with_bodies(session: Session, batch: Sequence[Unfolded]) -> Batch:

@@ -35,7 +35,7 @@ _BACK_OFF: Final = 1.0
 class RoundEngine:
     """Drives every open task in a coroutine of its own, so that a long fold does not delay other tasks.
 
-    batch: contributions that one worker folds at once. recheck: seconds after which a task is read again without news.
+    batch: contributions that one worker folds at once; None: chosen by their length. recheck: seconds after which a task is read again without news.
     split_bytes: see `SplitJobs`.
     """
 
@@ -46,7 +46,7 @@ class RoundEngine:
         clock: Clock,
         workers: Workers,
         *,
-        batch: int,
+        batch: int | None,
         recheck: float,
         split_bytes: int = SPLIT_BYTES,
         instruments: Instruments | None = None,

@@ -66,7 +66,7 @@ def test_fast_or_short_contributions_wait_for_a_whole_batch(
 ) -> None:
     """A fold of a few of them would cost more than it adds."""
     with (
-        running_aggregator(tmp_path / "data", split_bytes=split_bytes) as server,
+        running_aggregator(tmp_path / "data", split_bytes=split_bytes, fold_batch=32) as server,
         closing(Api(server.url, server.operator_token)) as api,
     ):
         round_ = KeyedRound(api, mechanism_name)
