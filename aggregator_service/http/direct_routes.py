@@ -18,6 +18,7 @@ from typing import Any, Final, cast, get_args
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
+from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -60,8 +61,8 @@ class DirectRoute:
 def direct(route: APIRoute, call: Call | None = None) -> DirectRoute:
     """Return the direct route of `route`.
 
-    call: answers a request; by default the route's own function, which must return a `Response` and take only
-    `services`, `principal`, `request`, `if_none_match`, path parameters, and parameters of the query with defaults;
+    call: answers a request; by default the route's own function, which must return a `Response` or a model, and take
+    only `services`, `principal`, `request`, `if_none_match`, path parameters, and parameters of the query with defaults;
     `TypeError` if it needs more.
     """
     pattern = _PLACES.sub(lambda found: f"(?P<{found[1]}>{_PARTS[found[1]]})", route.path_format)
@@ -89,8 +90,10 @@ def _caller(route: APIRoute) -> Call:
             arguments["request"] = request
         if "if_none_match" in given:
             arguments["if_none_match"] = request.headers.get("if-none-match")
-        made = endpoint(**arguments) if is_coroutine else run_in_threadpool(partial(endpoint, **arguments))
-        return cast(Response, await made)
+        made = await (endpoint(**arguments) if is_coroutine else run_in_threadpool(partial(endpoint, **arguments)))
+        if isinstance(made, BaseModel):
+            return Response(made.model_dump_json(), media_type="application/json")
+        return cast(Response, made)
 
     return call
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Mark", "TaskCache"]
 
+_ROUND_TOPICS: Final = frozenset({"round", "folding"})
+"""Topics of commits that change the newest round."""
 _MOST_CLIENTS: Final = 50_000
 _MAX_ROUND_AGE: Final = 5.0
 """Seconds after which a round is read again: some counts (how much is folded) change without a new version."""
@@ -236,7 +238,8 @@ class TaskCache:
         task_id, version = announcement.task_id, announcement.version
         if version is None:
             return
-        if "round" in announcement.topics and task_id in self._reads:
+        is_round_changed = not _ROUND_TOPICS.isdisjoint(announcement.topics)
+        if is_round_changed and task_id in self._reads:
             self._reads[task_id].outdated = True
         cached = self._tasks.get(task_id)
         if cached is None or version <= cached.version:
@@ -246,7 +249,7 @@ class TaskCache:
             return
         cached.version = version
         cached.answers = {}
-        if "round" in announcement.topics:
+        if is_round_changed:
             cached.cached_round = None
 
     # --- validity ---------------------------------------------------------------------------------------------------

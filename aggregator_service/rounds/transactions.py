@@ -163,7 +163,7 @@ def end_collecting(session: Session, round_id: int, now: float) -> RoundRow:
         fail_round(session, task, round_, RoundEvent.DEADLINE_MISSED, reason, now)
     elif enforce_min_difference(session, task, round_, now):
         move(session, round_, RoundEvent.ALL_RECEIVED if received == round_.cohort else RoundEvent.DEADLINE_MET, now)
-        announce(session, task.id, "round")
+        announce(session, task.id, "folding")  # no client has to act: it would only poll once more
     return round_
 
 

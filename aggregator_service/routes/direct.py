@@ -24,9 +24,9 @@ DIRECT_ROUTES: Final = DirectRouter(
         *_of(contributions.router, contributions.put, contributions.patch),
         *_of(stages.router, stages.put, stages.roster, stages.inbox, stages.survivors, stages.confirmations),
         *_of(members.router, members.put_envelope, members.get_envelope),
-        *_of(rounds.router, rounds.aggregate),
-        *_of(snapshots.router, snapshots.fetch),
+        *_of(rounds.router, rounds.aggregate, rounds.cohort),
+        *_of(snapshots.router, snapshots.fetch, snapshots.latest),
     ),
     (direct(enrolments.ENROLMENT, enrolments.create_directly),),
 )
-"""Each function returns a `Response`. The enrolment needs no bearer token, all others do."""
+"""The enrolment needs no bearer token, all others do."""

@@ -19,6 +19,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from time import perf_counter
 from types import TracebackType
@@ -291,8 +292,9 @@ class Fleet:
     def _update(self, follower: ModelFollower, upto: int) -> None:
         """Update the catalogue and the model of one device group."""
         calls, task_id, device_group = follower.calls, follower.terms.task_id, follower.view_group
+        finding = self._pool.submit(self._run_on_worker, partial(calls.latest_snapshot, task_id)) if upto else None
         newer = self._run(fetch_catalogue(calls, follower.terms, follower.known, upto))
-        snapshot = self._run(calls.latest_snapshot(task_id)) if upto else None
+        snapshot = finding.result() if finding else None
         self._cache.extend_catalogue(task_id, device_group, Catalogue(upto, newer.completed, snapshot))
         followed = self._run(follower.follow(upto)).followed
         if self._run(follower.publish_when_due(followed, self._options.policy.snapshot_every)):

@@ -94,6 +94,9 @@ REQUESTS: Final[dict[str, Callable[[World], httpx.Response]]] = {
     "as operator": lambda world: world.put(world.first.path(1), world.body, **world.api.operator),
     "no aggregate": lambda world: world.send("GET", f"{world.first.task.path}/rounds/1/aggregate"),
     "no snapshot": lambda world: world.send("GET", f"{world.first.task.path}/snapshots/1"),
+    "no newest snapshot": lambda world: world.send("GET", f"{world.first.task.path}/snapshots/latest"),
+    "cohort": lambda world: world.send("GET", f"{world.first.task.path}/rounds/1/cohort"),
+    "no cohort": lambda world: world.send("GET", f"{world.first.task.path}/rounds/2/cohort"),
     "no envelope": lambda world: world.send("GET", f"{world.first.task.path}/keyring"),
     "no stages": lambda world: world.send("GET", f"{world.first.task.path}/rounds/1/roster"),
     "unknown stage": lambda world: world.put(
