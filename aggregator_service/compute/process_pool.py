@@ -17,12 +17,14 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import wait
 from typing import Final, Protocol, TypeVar
 
-__all__ = ["ATTEMPTS", "FoldPool", "Workers", "WorkersUnavailableError"]
+__all__ = ["ATTEMPTS", "FoldPool", "Workers", "WorkersUnavailableError", "prepare_worker"]
 
 _LOG = logging.getLogger(__name__)
 
 ATTEMPTS: Final = 3
 """How often a job is tried when its workers die."""
+START_METHOD = "spawn"
+"""How workers start: forking is unsafe with threads and TenSEAL. The tests have a process that forks them."""
 
 Job = TypeVar("Job")
 Outcome = TypeVar("Outcome")
@@ -58,7 +60,7 @@ class Workers(Protocol):
         """Release the workers. Jobs under way are abandoned; nothing is lost."""
 
 
-def _prepare_worker() -> None:
+def prepare_worker() -> None:
     """Make a worker exit with its server, also when that is killed: it would otherwise wait on its queue forever."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server handles Ctrl-C
     parent = multiprocessing.parent_process()
@@ -104,8 +106,8 @@ class FoldPool:
 
     def _executor(self) -> Executor:
         if self._pool is None:
-            context = multiprocessing.get_context("spawn")  # forking is unsafe with threads and TenSEAL
-            self._pool = ProcessPoolExecutor(self._workers, mp_context=context, initializer=_prepare_worker)
+            context = multiprocessing.get_context(START_METHOD)
+            self._pool = ProcessPoolExecutor(self._workers, mp_context=context, initializer=prepare_worker)
         return self._pool
 
     def check(self) -> str:

@@ -62,8 +62,8 @@ def direct(route: APIRoute, call: Call | None = None) -> DirectRoute:
     """Return the direct route of `route`.
 
     call: answers a request; by default the route's own function, which must return a `Response` or a model, and take
-    only `services`, `principal`, `request`, `if_none_match`, path parameters, and parameters of the query with defaults;
-    `TypeError` if it needs more.
+    only `services`, `principal`, `request`, `if_none_match`, path parameters, and parameters of the query with
+    defaults; `TypeError` if it needs more.
     """
     pattern = _PLACES.sub(lambda found: f"(?P<{found[1]}>{_PARTS[found[1]]})", route.path_format)
     return DirectRoute(route, re.compile(pattern), call or _caller(route))

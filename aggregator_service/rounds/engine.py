@@ -35,8 +35,8 @@ _BACK_OFF: Final = 1.0
 class RoundEngine:
     """Drives every open task in a coroutine of its own, so that a long fold does not delay other tasks.
 
-    batch: contributions that one worker folds at once; None: chosen by their length. recheck: seconds after which a task is read again without news.
-    split_bytes: see `SplitJobs`.
+    batch: contributions that one worker folds at once; None: chosen by their length. recheck: seconds after which a
+    task is read again without news. split_bytes: see `SplitJobs`.
     """
 
     def __init__(

@@ -19,7 +19,7 @@ SEED = 20
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[AggregatorProcess]:
-    with running_aggregator(tmp_path / "data", fold_batch=2) as running:
+    with running_aggregator(tmp_path / "data", fold_batch=2, test_spawns_workers=1) as running:
         yield running
 
 

@@ -19,10 +19,13 @@ import sys
 import warnings
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib import import_module, reload
+from importlib import import_module
 from typing import Any
 
+from tests.support.forked_workers import fork_workers, set_environment, start_worker_host
+
 __all__ = ["LIMIT", "serve_forks"]
+
 
 LIMIT = 1 << 17
 """Bytes of a request at most: arguments and environment."""
@@ -49,12 +52,11 @@ class _Start:
     def run(self) -> None:
         """Become that process; the caller must then let the interpreter exit."""
         os.chdir(self.folder)
-        os.environ.clear()
-        os.environ.update(self.environment)
         os.dup2(self.output, 1)
         os.dup2(self.output, 2)
         os.close(self.output)
-        reload(import_module("aggregator_service.crash_points"))  # the one module that reads a variable at its import
+        set_environment(self.environment)
+        fork_workers()
         sys.argv = [_MODULE, *self.arguments]
         runpy.run_module(_MODULE, run_name="__main__", alter_sys=True)
 
@@ -112,6 +114,7 @@ def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     for name in _IMPORTED:
         import_module(name)
+    start_worker_host()
     gc.collect()
     gc.freeze()  # the forks share the memory of what was imported
     with warnings.catch_warnings():

@@ -58,6 +58,8 @@ class AggregatorProcess:
     ) -> None:
         """`settings` become HUSHREC_* variables, e.g. fold_batch=3; `context`: how to reach a server with TLS.
 
+        test_spawns_workers=1: its fold workers are its children (`tests.support.forked_workers`).
+
         fresh: start a new interpreter instead of a fork that has imported the server; slower by more than a second. The
         variable HUSHREC_TEST_FRESH_SERVERS does so for all servers.
         """

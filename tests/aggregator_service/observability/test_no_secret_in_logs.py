@@ -138,7 +138,7 @@ def enrolment(invitation: str) -> dict[str, str]:
 def test_logs_and_problems_contain_no_secret(tmp_path: Path, caplog: pytest.LogCaptureFixture, mechanism: str) -> None:
     caplog.set_level(logging.DEBUG)  # includes the log lines of the client's libraries
     record = Record()
-    with running_aggregator(tmp_path / "data", log_level="debug", fold_batch=2) as server:
+    with running_aggregator(tmp_path / "data", log_level="debug", fold_batch=2, test_spawns_workers=1) as server:
         with Operator(server.url, server.operator_token, driver=SyncDriver(transport=record)) as operator:
             task = small_task(operator, "secrets", users=USERS, recipe="colr", mechanism=mechanism)
             identities, stores = play(server, task, record)

@@ -16,7 +16,13 @@ def replicas(
     postgres: TestDatabase, new_prefix: Callable[[], str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Replicas]:
     """They run for a whole module; a test that stops one of them starts it again."""
-    settings = {"database_url": postgres.schema(), "blobs": new_prefix(), "fold_batch": 4, "recheck_seconds": 1.0}
+    settings = {
+        "database_url": postgres.schema(),
+        "blobs": new_prefix(),
+        "fold_batch": 4,
+        "recheck_seconds": 1.0,
+        "test_spawns_workers": 1,
+    }
     with running_replicas(tmp_path_factory.mktemp("replicas"), **settings) as running:
         yield running
 

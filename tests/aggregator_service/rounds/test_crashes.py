@@ -31,7 +31,7 @@ VALUES = [float(2**index) for index in range(COHORT)]
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[AggregatorProcess]:
-    process = AggregatorProcess(tmp_path / "data", fold_batch=4)
+    process = AggregatorProcess(tmp_path / "data", fold_batch=4, test_spawns_workers=1)
     yield process
     process.stop()
 

@@ -23,7 +23,7 @@ EARLY = 4
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[AggregatorProcess]:
-    process = AggregatorProcess(tmp_path / "data", split_bytes=1)
+    process = AggregatorProcess(tmp_path / "data", split_bytes=1, test_spawns_workers=1)
     yield process
     process.stop()
 
