@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from client_sdk.errors import ModelUnavailable
-from client_sdk.model.catalogue import REQUEST_COST, Catalogue, replay_bytes, replay_cost
+from client_sdk.model.catalogue import REQUEST_COST, Catalogue, replay_bytes
 from protocols.messages import RoundView, SnapshotView
 
 __all__ = ["SyncPlan", "plan_sync"]
@@ -25,9 +25,14 @@ class SyncPlan:
         return (self.snapshot.bytes if self.snapshot else 0) + replay_bytes(self.rounds)
 
     @property
+    def requests(self) -> int:
+        """Number of bodies, each of which takes a request."""
+        return len(self.rounds) + (self.snapshot is not None)
+
+    @property
     def cost(self) -> int:
         """The bytes, and `REQUEST_COST` for each request."""
-        return (self.snapshot.bytes + REQUEST_COST if self.snapshot else 0) + replay_cost(self.rounds)
+        return self.bytes + REQUEST_COST * self.requests
 
     @property
     def kind(self) -> Literal["nothing", "replay", "snapshot"]:

@@ -49,12 +49,12 @@ class World:
         self.engine = RoundEngine(self.database, self.blobs, self.clock, pool, batch=batch, recheck=1.0)
         self.uploads = root / "uploads"
 
-    def task(self, members: int, **schedule: Any) -> str:
+    def task(self, members: int, items: int = 2, **schedule: Any) -> str:
         """Create a plain task with enrolled members; return its id."""
         request = TaskRequest.model_validate(
             {
                 "name": "engine",
-                "recipe": {"name": "fedmf", "parameters": {"items": 2, "dim": 2, "clip": 5000.0}},
+                "recipe": {"name": "fedmf", "parameters": {"items": items, "dim": 2, "clip": 5000.0}},
                 "mechanism": {"name": "plain"},
                 "schedule": {"cohort_size": 4, "min_clients": 2, "collect_seconds": SECONDS, **schedule},
             }

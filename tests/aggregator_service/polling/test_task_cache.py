@@ -267,8 +267,9 @@ def test_the_cache_expires_when_versions_are_not_confirmed(database: Database) -
     assert asyncio.run(scenario()) == [True, True, False, False]
 
 
+@pytest.mark.parametrize("topic", ["round", "folding"])
 def test_a_round_that_changes_while_it_is_read_is_not_cached(
-    database: Database, monkeypatch: pytest.MonkeyPatch
+    database: Database, monkeypatch: pytest.MonkeyPatch, topic: str
 ) -> None:
     """The query sees the round before the commit, and returns after it."""
     read = TaskCache._read
@@ -277,7 +278,7 @@ def test_a_round_that_changes_while_it_is_read_is_not_cached(
         found = read(task_cache, task_id)
         with database.write() as session:
             session.get_one(RoundRow, 1).state = "folding"
-            announce(session, "t_1", "round")
+            announce(session, "t_1", topic)
         return found
 
     async def scenario() -> tuple[object, str]:

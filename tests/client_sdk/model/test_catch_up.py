@@ -74,12 +74,14 @@ def numbers(plan: SyncPlan) -> tuple[int | None, list[int]]:
     return plan.snapshot.round if plan.snapshot else None, [view.number for view in plan.rounds]
 
 
-def test_the_plan_of_fewer_bytes_is_chosen() -> None:
+def test_the_plan_of_fewer_bytes_and_requests_is_chosen() -> None:
     rounds = tuple(complete(n, 100) for n in (1, 2, 4, 5))
     assert numbers(plan_sync(5, Catalogue(5, rounds, snapshot(4, 10)))) == (None, [])
     assert numbers(plan_sync(0, Catalogue(5, rounds, None))) == (None, [1, 2, 4, 5])
-    assert numbers(plan_sync(0, Catalogue(5, rounds, snapshot(4, 299)))) == (4, [5])
-    assert numbers(plan_sync(0, Catalogue(5, rounds, snapshot(4, 300)))) == (None, [1, 2, 4, 5])
+    spared = 2 * 16384  # two requests fewer
+    assert numbers(plan_sync(0, Catalogue(5, rounds, snapshot(4, spared + 299)))) == (4, [5])
+    assert numbers(plan_sync(0, Catalogue(5, rounds, snapshot(4, spared + 300)))) == (None, [1, 2, 4, 5])
+    assert numbers(plan_sync(2, Catalogue(5, rounds, snapshot(4, 99)))) == (4, [5])
     assert numbers(plan_sync(2, Catalogue(5, rounds, snapshot(4, 150)))) == (None, [4, 5])
     assert numbers(plan_sync(4, Catalogue(5, rounds, snapshot(4, 1)))) == (None, [5])
     assert numbers(plan_sync(0, Catalogue(2, rounds, snapshot(4, 1)))) == (None, [1, 2])
@@ -99,7 +101,7 @@ def test_members_who_cannot_open_use_snapshots_only() -> None:
     st.sets(st.integers(1, 30)),
     st.integers(0, 30),
     st.integers(0, 30),
-    st.none() | st.tuples(st.integers(1, 30), st.integers(0, 3000)),
+    st.none() | st.tuples(st.integers(1, 30), st.integers(0, 500_000)),
 )
 def test_a_plan_reaches_the_newest_round_and_never_costs_more_than_replay(
     completed: set[int], known: int, upto: int, shot: tuple[int, int] | None
@@ -110,7 +112,7 @@ def test_a_plan_reaches_the_newest_round_and_never_costs_more_than_replay(
     plan = plan_sync(known, Catalogue(upto, rounds, snapshot(*shot) if shot else None))
     missed = [n for n in sorted(completed) if known < n <= upto]
     assert plan.target == (missed[-1] if missed else None)
-    assert plan.bytes <= 100 * len(missed)
+    assert plan.bytes + 16384 * plan.requests <= (100 + 16384) * len(missed)
     start = plan.snapshot.round if plan.snapshot else known
     assert [view.number for view in plan.rounds] == [n for n in missed if n > start]
 

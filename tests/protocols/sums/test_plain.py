@@ -72,6 +72,36 @@ def test_values_that_must_not_enter_a_sum(index: int, value: float) -> None:
         PLAIN.check(PLAN, ROUTE, values.tobytes())
 
 
+@given(
+    st.lists(st.tuples(st.integers(1, 4), st.sampled_from([0.1, 1.0])), min_size=1, max_size=40),
+    st.integers(0, 200),
+    st.sampled_from([0.1, -0.1, 0.2, 1.0, -1.1, np.nan, np.inf, -np.inf]),
+)
+def test_each_value_is_held_against_the_clip_of_its_segment(
+    segments: list[tuple[int, float]], place: int, value: float
+) -> None:
+    """Whether the maxima of a few runs are compared, or, with many, all values."""
+    blocks = (Block("b", tuple(Segment(f"s{n}", length, clip) for n, (length, clip) in enumerate(segments))),)
+    plan = PLAIN.plan({}, VectorLayout(blocks), 10)
+    route = whole_route(plan.layout)
+    bounds = plan.layout.contribution_bounds(route)
+    values = np.zeros(bounds.size, "<f4")
+    values[place % bounds.size] = value
+    body, first = values.tobytes(), 4 * (bounds.size // 2)
+    parts = ((0, body[:first]), (first, body[first:]))
+    if abs(value) <= bounds[place % bounds.size]:
+        PLAIN.check(plan, route, body)
+        for start, part in parts:
+            PLAIN.check_part(plan, route, start, part)
+        return
+    fault = f"value {place % bounds.size} is not finite or exceeds its clip"
+    with pytest.raises(ContributionError, match=fault):
+        PLAIN.check(plan, route, body)
+    with pytest.raises(ContributionError, match=fault):
+        for start, part in parts:
+            PLAIN.check_part(plan, route, start, part)
+
+
 def test_the_partial_carries_the_count() -> None:
     body = PLAIN.seal(PLAN, ROUTE, [np.array([0.1, 0, 0, 1, 1])], None)
     partial = PLAIN.fold(PLAN, PLAIN.fold(PLAN, None, [(ROUTE, body)] * 2), [(ROUTE, body)])
