@@ -41,7 +41,15 @@ def measure(parts: list[str], quick: bool) -> dict[str, Figure]:
             bar = progress.add_task(name, total=None)
             figures |= PARTS[name](quick, lambda bar=bar: progress.advance(bar))  # type: ignore[misc]
             progress.remove_task(bar)
-    return figures
+    return figures | _visit(figures)
+
+
+def _visit(figures: dict[str, Figure]) -> dict[str, Figure]:
+    """The processor time of a visit in requests of the bare application, which hardly depends on the machine."""
+    visit, request = figures.get("round10k.server_cpu_ms_per_client"), figures.get("control.bare_server_cpu_us")
+    if not (isinstance(visit, float) and isinstance(request, float)):
+        return {}
+    return {"round10k.bare_requests_per_client": 1e3 * visit / request}
 
 
 def main() -> None:
