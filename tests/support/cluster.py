@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support.forked import ForkedProcess, can_fork
 from tests.support.server import free_port
 
 __all__ = ["DaskCluster", "DaskWorker", "running_cluster", "wait_until"]
 
+Popen = subprocess.Popen[bytes] | ForkedProcess
 _SECONDS = 120.0
 
 
@@ -27,13 +29,18 @@ def wait_until(what: str, condition: Callable[[], bool], seconds: float = _SECON
 
 
 class _Process:
-    def __init__(self, log: Path, environment: Mapping[str, str], *command: str) -> None:
+    """A module of Dask that runs: a fork of a process that has imported Dask, or a new interpreter."""
+
+    def __init__(self, log: Path, environment: Mapping[str, str], module: str, *arguments: str) -> None:
         self._log_path = log
         keep = {name: value for name, value in os.environ.items() if not name.startswith(("HUSHREC_", "AWS_"))}
+        environment = keep | dict(environment)
         with log.open("ab") as file:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", *command], env=keep | dict(environment), stdout=file, stderr=file
-            )
+            if can_fork(environment):
+                self._process: Popen = ForkedProcess("dask", module, arguments, environment, file)
+            else:
+                command = [sys.executable, "-m", module, *arguments]
+                self._process = subprocess.Popen(command, env=environment, stdout=file, stderr=file)
 
     @property
     def pid(self) -> int:

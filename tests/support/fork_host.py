@@ -1,9 +1,9 @@
-"""Forks server processes for the tests from one process that has imported the server already.
+"""Forks processes for the tests, servers or those of Dask, from one process that has imported what they need.
 
 A start of Python that imports the server takes over a second of processor time, and the suite starts hundreds of
-servers. Each fork runs `python -m aggregator_service.cli` as a start of its own would: the environment, the working
-directory, the output and the arguments are its caller's, the module runs as `__main__`, and the interpreter exits as
-usual. `tests.support.forked` asks for the forks.
+servers. Each fork runs `python -m MODULE` as a start of its own would: the environment, the working directory, the
+output and the arguments are its caller's, the module runs as `__main__`, and the interpreter exits as usual.
+`tests.support.forked` asks for the forks.
 """
 
 from __future__ import annotations
@@ -20,30 +20,34 @@ import warnings
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, Literal
 
 from tests.support.forked_workers import fork_workers, set_environment, start_worker_host
 
-__all__ = ["LIMIT", "serve_forks"]
-
+__all__ = ["LIMIT", "Kind", "serve_forks"]
 
 LIMIT = 1 << 17
 """Bytes of a request at most: arguments and environment."""
-_MODULE = "aggregator_service.cli"
-_IMPORTED = (  # all but the module that is run: the command, and what it imports late
-    "aggregator_service.commands.lazy_commands",
-    "aggregator_service.commands.serve",
-    "aggregator_service.migrations.upgrade",
-    "sqlalchemy.dialects.postgresql.psycopg",
-    "uvicorn.lifespan.on",
-    "uvicorn.loops.uvloop",
-)
+Kind = Literal["server", "dask"]
+_IMPORTED: dict[Kind, tuple[str, ...]] = {  # all but the module that is run: the command, and what it imports late
+    "server": (
+        "aggregator_service.commands.lazy_commands",
+        "aggregator_service.commands.serve",
+        "aggregator_service.migrations.upgrade",
+        "sqlalchemy.dialects.postgresql.psycopg",
+        "uvicorn.lifespan.on",
+        "uvicorn.loops.uvloop",
+    ),
+    "dask": ("distributed.scheduler", "distributed.worker", "aggregator_service.compute.jobs"),
+}
 
 
 @dataclass(frozen=True)
 class _Start:
     """What the forked process has to run. output: a file descriptor."""
 
+    kind: Kind
+    module: str
     arguments: list[str]
     environment: dict[str, str]
     folder: str
@@ -56,12 +60,15 @@ class _Start:
         os.dup2(self.output, 2)
         os.close(self.output)
         set_environment(self.environment)
-        fork_workers()
-        sys.argv = [_MODULE, *self.arguments]
-        runpy.run_module(_MODULE, run_name="__main__", alter_sys=True)
+        if self.kind == "dask":
+            import_module("dask.config").refresh()
+        else:
+            fork_workers()
+        sys.argv = [self.module, *self.arguments]
+        runpy.run_module(self.module, run_name="__main__", alter_sys=True)
 
 
-def serve_forks(control: socket.socket) -> _Start | None:
+def serve_forks(control: socket.socket, kind: Kind) -> _Start | None:
     """Fork for each request until the caller's end of `control` is closed.
 
     A request has two file descriptors: the output, and a socket that gets the process id and, at the end, the exit
@@ -82,7 +89,7 @@ def serve_forks(control: socket.socket) -> _Start | None:
                 if number == 0:
                     os.close(status)
                     _close_all(waiting, control)
-                    return _Start(**json.loads(message), output=output)
+                    return _Start(**json.loads(message), kind=kind, output=output)
                 os.close(output)
                 told = socket.socket(fileno=status)
                 with suppress(OSError):  # the caller is gone
@@ -109,17 +116,19 @@ def _close_all(waiting: selectors.BaseSelector, control: socket.socket) -> None:
 
 
 def main() -> None:
-    """Serve the socket whose file descriptor is the argument."""
+    """Serve the socket whose file descriptor is the first argument; the second is the kind of process."""
     interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests, which then close the socket
     control = socket.socket(fileno=int(sys.argv[1]))
-    for name in _IMPORTED:
+    kind: Kind = "dask" if sys.argv[2] == "dask" else "server"
+    for name in _IMPORTED[kind]:
         import_module(name)
-    start_worker_host()
+    if kind == "server":
+        start_worker_host()
     gc.collect()
     gc.freeze()  # the forks share the memory of what was imported
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # threads of numpy's library, which handles forks itself
-        start = serve_forks(control)
+        start = serve_forks(control, kind)
     if start is not None:
         signal.signal(signal.SIGINT, interrupt)
         start.run()

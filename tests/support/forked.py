@@ -1,4 +1,4 @@
-"""Server processes that `tests.support.fork_host` forks, with the interface of `subprocess.Popen`."""
+"""Processes that `tests.support.fork_host` forks, with the interface of `subprocess.Popen`."""
 
 from __future__ import annotations
 
@@ -16,17 +16,28 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from tests.support.fork_host import LIMIT
+from tests.support.fork_host import LIMIT, Kind
 
-__all__ = ["ForkedServer"]
+__all__ = ["ForkedProcess", "can_fork"]
 
 _ROOT = Path(__file__).parents[2]
+_IMPORTED_FROM = os.environ.get("PYTHONPATH")
+"""What a fork has imported is from here: a process that needs another path starts a new interpreter."""
+_DASK_LOGS = {"DASK_DISTRIBUTED__LOGGING__DISTRIBUTED": "info"}
+"""Dask sets up its logs when it is imported."""
+
+
+def can_fork(environment: Mapping[str, str]) -> bool:
+    """Return whether a process with these variables may be a fork. HUSHREC_TEST_FRESH_SERVERS forbids all forks."""
+    is_asked_to_start = "HUSHREC_TEST_FRESH_SERVERS" in os.environ
+    return sys.platform == "linux" and not is_asked_to_start and environment.get("PYTHONPATH") == _IMPORTED_FROM
 
 
 class _Host:
-    """The process that forks; it starts with the first server and ends with the tests."""
+    """The process that forks one kind; it starts with the first fork and ends with the tests."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: Kind) -> None:
+        self._kind = kind
         self._lock = threading.Lock()
         self._control: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -44,9 +55,10 @@ class _Host:
                 self._close()
                 self._control, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
                 with there:
-                    command = [sys.executable, "-m", "tests.support.fork_host", str(there.fileno())]
+                    command = [sys.executable, "-m", "tests.support.fork_host", str(there.fileno()), self._kind]
+                    environment = {**os.environ, **(_DASK_LOGS if self._kind == "dask" else {})}
                     self._process = subprocess.Popen(
-                        command, pass_fds=[there.fileno()], stdin=subprocess.DEVNULL, cwd=_ROOT
+                        command, pass_fds=[there.fileno()], stdin=subprocess.DEVNULL, cwd=_ROOT, env=environment
                     )
                 atexit.register(self._close)
             return self._control
@@ -59,18 +71,21 @@ class _Host:
             self._control = self._process = None
 
 
-_HOST = _Host()
+_HOSTS: dict[Kind, _Host] = {"server": _Host("server"), "dask": _Host("dask")}
 
 
-class ForkedServer:
-    """A process that runs `aggregator_service.cli`: its own process in all but the import of modules."""
+class ForkedProcess:
+    """A process that runs a module: its own process in all but the import of modules."""
 
-    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str], output: IO[bytes]) -> None:
+    def __init__(
+        self, kind: Kind, module: str, arguments: Sequence[str], environment: Mapping[str, str], output: IO[bytes]
+    ) -> None:
         start = {"arguments": list(arguments), "environment": dict(environment), "folder": str(Path.cwd())}
+        start["module"] = module
         request = json.dumps(start)
         assert len(request) < LIMIT, "the environment is too large"
         self._arguments, self._lock = list(arguments), threading.Lock()
-        self._status = _HOST.fork(request.encode(), output.fileno())
+        self._status = _HOSTS[kind].fork(request.encode(), output.fileno())
         self.returncode: int | None = None
         self.pid = int(self._received())
 
@@ -78,7 +93,7 @@ class ForkedServer:
         text = self._status.recv(64)
         if not text:
             self._status.close()
-            raise RuntimeError("the process that forks the tests' servers has ended")
+            raise RuntimeError("the process that forks the tests' processes has ended")
         return text
 
     def poll(self) -> int | None:

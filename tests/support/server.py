@@ -18,7 +18,7 @@ from pathlib import Path
 
 from aggregator_service.storage.blobs import BlobStore
 from aggregator_service.storage.stores import open_store
-from tests.support.forked import ForkedServer
+from tests.support.forked import ForkedProcess, can_fork
 
 __all__ = ["OPERATOR_TOKEN", "AggregatorProcess", "free_port", "running_aggregator"]
 
@@ -26,8 +26,6 @@ OPERATOR_TOKEN = "hro_operator-token-of-the-tests"
 _START_SECONDS = 180.0
 _PORTS = (10_000, 32_768)
 """Linux connects from ports 32768 and above, other systems from 49152."""
-_IMPORTED_FROM = os.environ.get("PYTHONPATH")
-"""What a fork has imported is from here: a server that needs another path starts a new interpreter."""
 
 
 def free_port(count: int = 1) -> int:
@@ -75,8 +73,8 @@ class AggregatorProcess:
             f"HUSHREC_{name.upper()}": str(value)
             for name, value in {"recheck_seconds": 0.2, "log_format": "json", **settings}.items()
         }
-        self._fresh = fresh or sys.platform != "linux" or "HUSHREC_TEST_FRESH_SERVERS" in os.environ
-        self._process: subprocess.Popen[bytes] | ForkedServer | None = None
+        self._fresh = fresh
+        self._process: subprocess.Popen[bytes] | ForkedProcess | None = None
 
     @property
     def pid(self) -> int:
@@ -110,11 +108,11 @@ class AggregatorProcess:
             "HUSHREC_CRASH_AT": crash_at,
         }
         with self.log_path.open("ab") as log:
-            if self._fresh or environment.get("PYTHONPATH") != _IMPORTED_FROM:
+            if self._fresh or not can_fork(environment):
                 command = [sys.executable, "-m", "aggregator_service.cli", "serve"]
                 self._process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
             else:
-                self._process = ForkedServer(["serve"], environment, log)
+                self._process = ForkedProcess("server", "aggregator_service.cli", ["serve"], environment, log)
 
     def await_ready(self) -> None:
         """Wait until it is ready; `RuntimeError` when it ends before that."""
