@@ -102,6 +102,11 @@ TABLES: Final[dict[str, tuple[Key, ...]]] = {
         at_most("round10k.wall_s", 18, "s", "10,000 clients, from the opened round to its release"),
         at_least("round10k.exact", 1, "bool", "10,000 clients: values within the predicted error, counts exact"),
         at_most("round10k.peak_rss_ratio", 1.2, "", "server's peak memory, 10,000 clients / 1,000 clients"),
+        Key(
+            "round10k.bare_requests_per_client",
+            "requests",
+            "that processor time / `control.bare_server_cpu_us`, which hardly depends on the machine",
+        ),
         Key("round1k.exact", "bool", "the same for 1,000 clients"),
         Key("round1k.{wall,whole}_s", "s", "the same times for 1,000 clients"),
         Key("round1k.server_cpu_ms_per_client", "ms", "the same for 1,000 clients"),

@@ -110,10 +110,12 @@ def report_waiting(task: TaskView, reported: Waiting | None, progress: Progress 
 
 
 def await_round(
-    calls: ApiCalls, task_id: str, number: int, is_awaited: Callable[[RoundView], bool]
+    calls: ApiCalls, task_id: str, number: int, is_awaited: Callable[[RoundView], bool], etag: str | None = None
 ) -> Program[RoundView]:
-    """Return round `number` once `is_awaited` accepts it, or once a later round has opened."""
-    etag: str | None = None
+    """Return round `number` once `is_awaited` accepts it, or once a later round has opened.
+
+    etag: of a view of the round that it does not accept; without it the first poll is answered at once.
+    """
     while True:
         current = yield from calls.current_round(task_id, etag, LONG_POLL_SECONDS)
         if current is None:

@@ -224,12 +224,12 @@ class Fleet:
             if isinstance(change, TaskEnded):
                 return
             if isinstance(change, RoundChanged) and change.view.state == opening:
-                yield self._run_members(change.view)
+                yield self._run_members(change)
                 played += 1
 
-    def _run_members(self, view: RoundView) -> FleetRound:
+    def _run_members(self, opened: RoundChanged) -> FleetRound:
         started = perf_counter()
-        watcher = self._clients[0]
+        watcher, view = self._clients[0], opened.view
         self._sync(view.number - 1)
         terms = watcher.terms
         asked = self._run(watcher.calls.cohort(terms.task_id, view.number, terms.schedule.cohort_size)).clients
@@ -248,7 +248,7 @@ class Fleet:
         if self._holder is not None and terms.opened_by == "holder":
             self._await(view.number, lambda seen: is_over(seen) or seen.state == RoundState.DECRYPTING)
             self._run(self._holder.attend_newest())
-        end = self._await(view.number, is_over)
+        end = self._await(view.number, is_over, opened.etag)
         if end.state == "complete":
             self._sync(view.number)
         return FleetRound(
@@ -274,9 +274,9 @@ class Fleet:
         """Wait until the committee of the round has something else to do than for `seen`, and return the round."""
         return self._await(seen.number, lambda view: acts_upon(view) != acts_upon(seen))
 
-    def _await(self, number: int, is_awaited: Callable[[RoundView], bool]) -> RoundView:
+    def _await(self, number: int, is_awaited: Callable[[RoundView], bool], etag: str | None = None) -> RoundView:
         watcher = self._clients[0]
-        return self._run(await_round(watcher.calls, watcher.terms.task_id, number, is_awaited))
+        return self._run(await_round(watcher.calls, watcher.terms.task_id, number, is_awaited, etag))
 
     def _sync(self, upto: int) -> None:
         """Update the shared catalogues and models to the end of round `upto`, and publish a snapshot if one is due."""
