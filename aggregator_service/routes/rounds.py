@@ -92,7 +92,10 @@ async def current(
     wait: Wait = 0.0,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
-    """Return the newest round; 204 before the first. With `wait`, return as soon as it opens or changes."""
+    """Return the newest round; 204 before the first. With `wait`, return as soon as it opens or changes.
+
+    That it begins to fold ends no wait of a client, which has nothing to do then.
+    """
     newest: _RoundAnswer | None = None
 
     async def changed() -> _RoundAnswer | None:
