@@ -6,7 +6,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from protocols.errors import BudgetError, CodecError, ContributionError
@@ -77,6 +77,9 @@ def test_values_that_must_not_enter_a_sum(index: int, value: float) -> None:
     st.integers(0, 200),
     st.sampled_from([0.1, -0.1, 0.2, 1.0, -1.1, np.nan, np.inf, -np.inf]),
 )
+@example([(1, 0.1), (2, 1.0)] * 20, 31, 0.2)
+@example([(1, 0.1), (2, 1.0)] * 20, 33, 0.2)
+@example([(1, 0.1), (2, 1.0)] * 20, 33, np.nan)
 def test_each_value_is_held_against_the_clip_of_its_segment(
     segments: list[tuple[int, float]], place: int, value: float
 ) -> None:
