@@ -31,6 +31,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from aggregator_service.storage.dialects import Candidacy, dialect_of
+from aggregator_service.storage.kept_connection import KeptConnection
 from aggregator_service.storage.local_channel import LocalChannel
 from aggregator_service.storage.prepared import Prepared
 from aggregator_service.storage.schema import TaskRow
@@ -145,11 +146,29 @@ class Database:
         Use `transact` for work that locks rows which others lock too. An exception of a listener is logged, not raised:
         the transaction is committed.
         """
-        with Session(self._writing, expire_on_commit=False) as session:
-            effects = session.info[_EFFECTS] = Effects()
-            with self._dialect.one_writer(), session.begin():
-                yield session
-                self._notify_all(session, effects)
+        with Session(self._writing, expire_on_commit=False) as session, self._dialect.one_writer(), session.begin():
+            yield from self._transaction(session)
+        self._committed(session)
+
+    @contextmanager
+    def write_over(self, kept: KeptConnection) -> Iterator[Session]:
+        """Return a session as `write` does, in a transaction over `kept`."""
+        with self._dialect.one_writer(), kept.begin() as session:
+            yield from self._transaction(session)
+        self._committed(session)
+
+    def keep_connection(self) -> KeptConnection:
+        """Return what one thread needs for transactions with `write_over`; the caller closes it."""
+        return KeptConnection(self._writing)
+
+    def _transaction(self, session: Session) -> Iterator[Session]:
+        effects = session.info[_EFFECTS] = Effects()
+        yield session
+        self._notify_all(session, effects)
+
+    def _committed(self, session: Session) -> None:
+        """Call the listeners, and send what the database does not send itself."""
+        effects = _effects(session)
         for listener in self.listeners:
             try:
                 listener(effects)

@@ -12,14 +12,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from contextvars import Context, copy_context
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeVar
 
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from aggregator_service.storage.database import Database
+from aggregator_service.storage.kept_connection import KeptConnection
 from aggregator_service.storage.writer_thread import WriterThread
 
 __all__ = ["GroupCommit"]
@@ -43,16 +45,16 @@ class _Write:
     failure: BaseException | None = None
 
 
-@dataclass
 class GroupCommit:
-    """Commits small writes in groups. Use it in the event loop of one process."""
+    """Commits small writes in groups. Use it in the event loop of one process, with one database."""
 
-    _waiting: list[_Write] = field(default_factory=list)
-    _committing: asyncio.Task[None] | None = None
-    _expected: int = 1
-    """Writes that were in flight at the end of the last commit: in its group, or waiting for the next one."""
-    _complete: asyncio.Event = field(default_factory=asyncio.Event)
-    _thread: WriterThread = field(default_factory=WriterThread)
+    def __init__(self) -> None:
+        self._waiting: list[_Write] = []
+        self._expected = 1  # writes that were in flight at the end of the last commit: in its group, or waiting
+        self._begins = self._committing = False  # whether a commit is scheduled, or in progress
+        self._timer: asyncio.TimerHandle | None = None
+        self._thread = WriterThread()
+        self._kept: KeptConnection | None = None
 
     async def run(self, database: Database, work: Callable[[Session], Result]) -> Result:
         """Call `work` in a transaction that it may share with others; return its result after the commit.
@@ -63,44 +65,51 @@ class GroupCommit:
         """
         write = _Write(database, work, asyncio.get_running_loop().create_future(), copy_context())
         self._waiting.append(write)
-        if self._committing is None:
-            self._begin()
-        elif len(self._waiting) >= self._expected:
-            self._complete.set()
+        if not self._committing:
+            self._gather()
         return await write.future  # type: ignore[no-any-return]
 
     def close(self) -> None:
         """Wait for the commit in progress, and end the thread that commits."""
         self._thread.close()
+        if self._kept is not None:
+            self._kept.close()
+
+    def _gather(self) -> None:
+        """Commit soon if as many writes wait as were in flight before, else when they do, or after 2 ms."""
+        if self._begins:
+            return
+        if len(self._waiting) >= self._expected or not _GATHER_SECONDS:
+            self._begins = True
+            if self._timer is not None:
+                self._timer.cancel()
+            asyncio.get_running_loop().call_soon(self._begin, context=self._context())
+        elif self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(_GATHER_SECONDS, self._begin, context=self._context())
+
+    def _context(self) -> Context:
+        """Return a copy of the context of the request that has waited longest."""
+        return self._waiting[0].context.copy()
 
     def _begin(self) -> None:
-        """Start to commit what waits, in a copy of the context of the request that has waited longest."""
-        self._committing = asyncio.create_task(self._commit(), context=self._waiting[0].context.copy())
-
-    async def _gather(self) -> None:
-        """Wait for as many writes as were in flight before."""
-        if _GATHER_SECONDS and len(self._waiting) < self._expected:
-            self._complete.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_GATHER_SECONDS):
-                    await self._complete.wait()
-
-    async def _commit(self) -> None:
-        await self._gather()
+        """Give a group to the thread."""
+        self._timer, self._begins, self._committing = None, False, True
+        context = self._context()
         group, self._waiting = self._waiting[:_MOST], self._waiting[_MOST:]
-        try:
-            await self._thread.run(_commit, group)
-        except BaseException as error:
-            for write in group:
-                write.failure = write.failure or error
-            if isinstance(error, asyncio.CancelledError):
-                raise
-        finally:
-            _resolve(group)
-            self._expected = min(_MOST, len(group) + len(self._waiting))
-            self._committing = None
-            if self._waiting:
-                self._begin()
+        if self._kept is None:
+            self._kept = group[0].database.keep_connection()
+        self._thread.submit(partial(context.run, _commit, group, self._kept), partial(self._end, group))
+
+    def _end(self, group: list[_Write], failure: BaseException | None) -> None:
+        """Answer the writes of a group, and commit the next one."""
+        for write in group:
+            write.failure = write.failure or failure
+        _resolve(group)
+        self._expected = min(_MOST, len(group) + len(self._waiting))
+        self._committing = False
+        if self._waiting:
+            self._gather()
 
 
 def _resolve(group: list[_Write]) -> None:
@@ -115,19 +124,18 @@ def _resolve(group: list[_Write]) -> None:
             write.future.set_exception(write.failure)
 
 
-def _commit(group: list[_Write]) -> None:
+def _commit(group: list[_Write], kept: KeptConnection) -> None:
     """Execute a group; set the result or the failure of each write."""
-    if len(group) == 1:
-        _commit_alone(group[0])
-        return
     ready = False
     try:
-        with group[0].database.write() as session:
+        with group[0].database.write_over(kept) as session:
             for write in group:
                 write.result = write.context.run(write.work, session)
             ready = True
     except Exception as error:
-        if not ready or group[0].database.is_transient(error):  # rolled back for certain
+        if len(group) == 1 and not isinstance(error, DBAPIError):  # a refusal: it would be the same again
+            group[0].failure = error
+        elif not ready or group[0].database.is_transient(error):  # rolled back for certain
             for write in group:
                 _commit_alone(write)
         else:  # the commit itself failed: it may have taken effect, so nothing may be tried again

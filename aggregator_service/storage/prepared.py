@@ -13,7 +13,7 @@ from sqlalchemy import ClauseElement, Connection, Dialect
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-__all__ = ["Prepared", "run_plainly"]
+__all__ = ["Prepared", "run_plainly", "use_connection"]
 
 _CONNECTION: Final = "connection"
 _Convert = Callable[[Any], Any]
@@ -75,6 +75,11 @@ def run_plainly(connection: Connection, sql: str) -> None:
         raise _wrapped(sql, error, connection.dialect) from error
     finally:
         cursor.close()
+
+
+def use_connection(session: Session, connection: Connection) -> None:
+    """Let prepared statements of `session` be executed on `connection`, which is in the session's transaction."""
+    session.info[_CONNECTION] = connection
 
 
 def _connection(session: Session) -> Connection:

@@ -6,13 +6,12 @@ import asyncio
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from contextvars import copy_context
 from queue import SimpleQueue
-from typing import Any
 
 __all__ = ["WriterThread"]
 
-_Call = tuple[asyncio.AbstractEventLoop, "asyncio.Future[None]", Callable[[], None]]
+_End = Callable[[Exception | None], None]
+_Call = tuple[asyncio.AbstractEventLoop, Callable[[], None], _End]
 
 
 class WriterThread:
@@ -22,23 +21,15 @@ class WriterThread:
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    async def run(self, work: Callable[[Any], None], argument: Any) -> None:
-        """Call `work(argument)` in the thread, in a copy of the caller's context; raise what it raises.
+    def submit(self, work: Callable[[], None], end: _End) -> None:
+        """Call `work` in the thread, and then `end` in this event loop, with the exception that `work` raised or None.
 
-        A caller that is cancelled waits for the end of the call, too.
+        A call is executed even if the event loop is closed meanwhile; nobody waits for its end then.
         """
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
-        context = copy_context()
         if self._thread is None:
             self._thread = threading.Thread(target=self._execute, name="writer", daemon=True)
             self._thread.start()
-        self._calls.put((loop, future, lambda: context.run(work, argument)))
-        try:
-            await asyncio.shield(future)
-        except asyncio.CancelledError:
-            await asyncio.wait([future])
-            raise
+        self._calls.put((asyncio.get_running_loop(), work, end))
 
     def close(self) -> None:
         """Wait until all calls have been executed, and end the thread."""
@@ -49,21 +40,12 @@ class WriterThread:
 
     def _execute(self) -> None:
         while (call := self._calls.get()) is not None:
-            loop, future, work = call
+            loop, work, end = call
             failure: Exception | None = None
             try:
                 work()
             except Exception as error:
                 failure = error
-            with suppress(RuntimeError):  # the event loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(_resolve, future, failure)
-            del call, future, work, failure
-
-
-def _resolve(future: asyncio.Future[None], failure: Exception | None) -> None:
-    if future.done():
-        return
-    if failure is None:
-        future.set_result(None)
-    else:
-        future.set_exception(failure)
+            with suppress(RuntimeError):  # the event loop is closed
+                loop.call_soon_threadsafe(end, failure)
+            del call, work, end, failure

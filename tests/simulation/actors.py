@@ -126,6 +126,16 @@ class _Seeded:
         return self._choose.randbytes(count)
 
 
+async def _submitted(work: Callable[[], None], end: Callable[[BaseException | None], None]) -> None:
+    """Replaces `WriterThread.submit`. It ends with its process."""
+    failure: BaseException | None = None
+    try:
+        await in_line(work)
+    except (Crash, Exception) as error:
+        failure = error
+    end(failure)
+
+
 @contextmanager
 def without_threads(choose: random.Random, clock: Clock) -> Iterator[None]:
     """Inside the block, the service pauses for the driver instead of using threads, and draws from `choose`."""
@@ -136,7 +146,7 @@ def without_threads(choose: random.Random, clock: Clock) -> Iterator[None]:
                 patch.setattr(module, "run_in_threadpool", in_line)
         for module in (blob_keys, tokens):
             patch.setattr(module, "secrets", seeded)
-        patch.setattr(WriterThread, "run", lambda _, work, argument: in_line(work, argument))
+        patch.setattr(WriterThread, "submit", lambda _, work, end: asyncio.create_task(_submitted(work, end)))
         patch.setattr(group_commit, "_GATHER_SECONDS", 0.0)  # the driver decides what waits for what
         patch.setattr(differencing, "os", seeded)
         patch.setattr(cohorts, "_RANDOM", choose)
