@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Final, cast
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, cast
 
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
@@ -49,7 +51,7 @@ class ShortCycle(RequestResponseCycle):
             on_response=http.on_response_complete,
         )
         self.call, self.begun = call, False
-        self.request = Request(cast(Scope, self.scope), cast(Receive, self.receive), cast(Send, self.send))
+        self.request = _ShortRequest(cast(Scope, self.scope), cast(Receive, self.receive), cast(Send, self.send))
         self.request.scope[STARTED] = time.perf_counter()
 
     def take_body(self) -> None:
@@ -71,6 +73,31 @@ class ShortCycle(RequestResponseCycle):
         if not self.keep_alive:
             self.transport.close()
         self.on_response()
+
+
+class _ShortRequest(Request):
+    """A request whose headers are found without a search: a route asks for a dozen, most of which are missing."""
+
+    @cached_property
+    def headers(self) -> Headers:
+        """The headers of the request."""
+        return _IndexedHeaders(self.scope["headers"])
+
+
+class _IndexedHeaders(Headers):
+    def __init__(self, raw: list[tuple[bytes, bytes]]) -> None:
+        super().__init__(raw=raw)
+        self._first = dict(reversed(raw))  # of several values of a name, the first one
+
+    def __getitem__(self, key: str) -> str:
+        return self._first[key.lower().encode("latin-1")].decode("latin-1")
+
+    def __contains__(self, key: Any) -> bool:
+        return key.lower().encode("latin-1") in self._first
+
+    def get(self, key: str, default: Any = None) -> Any:
+        found = self._first.get(key.lower().encode("latin-1"))
+        return default if found is None else found.decode("latin-1")
 
 
 def whole_body(request: Request) -> bytes | None:

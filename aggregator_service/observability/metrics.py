@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, get_args
 
@@ -19,11 +18,11 @@ from sqlalchemy import func, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
+from aggregator_service.observability.request_tallies import RequestTallies
 from aggregator_service.round_states import ACTIVE, TABLE, TERMINAL
 from aggregator_service.storage.database import Database, Effects
 from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundRow, TaskRow
 from protocols.messages import RefusalReason
-from protocols.messages.problem import PROBLEM_TYPES
 from protocols.messages.stages import RoundState
 
 if TYPE_CHECKING:
@@ -32,18 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["MEDIA_TYPE", "Metrics"]
 
 MEDIA_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-_CONTRIBUTIONS: Final = "/contributions/{client}"
-_KINDS: Final = {
-    _CONTRIBUTIONS: "contribution",
-    "/stages/{stage}/{client}": "stage",
-    "/snapshots/{number}": "snapshot",
-    "/keyring/{client}": "envelope",
-    "/public-key": "public-key",
-    "/committee/{client}/keys/{number}": "committee-key",
-}
-"""Kind of a raw body, by the end of the path of its route."""
 _FINAL_EVENTS: Final = {event for row in TABLE.values() for event, target in row.items() if target in TERMINAL}
-_REQUEST_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _JOB_SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 
 
@@ -53,26 +41,8 @@ class Metrics:
     def __init__(self) -> None:
         self._registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
-        self._requests = Counter(
-            "hushrec_requests_total", "Requests answered.", ["method", "route", "status"], registry=registry
-        )
-        self._request_seconds = Histogram(
-            "hushrec_request_seconds",
-            "Time from a request's headers to the end of its response; waited: it was a long poll.",
-            ["method", "route", "waited"],
-            buckets=_REQUEST_SECONDS,
-            registry=registry,
-        )
-        self._contributions = Counter(
-            "hushrec_contributions_total",
-            "Uploads of contributions by result; reason: problem type of refused ones.",
-            ["result", "reason"],
-            registry=registry,
-        )
-        self._upload_bytes = Counter(
-            "hushrec_upload_bytes_total", "Bytes of raw bodies received, by kind.", ["kind"],
-            registry=registry,
-        )  # fmt: skip
+        self._tallies = RequestTallies()
+        registry.register(self._tallies)
         self._outcomes = Counter(
             "hushrec_round_outcomes_total",
             "Rounds that ended, by the event that ended them.",
@@ -99,20 +69,12 @@ class Metrics:
         self._jobs = Gauge("hushrec_engine_jobs", "Folds and releases that are queued or running.", registry=registry)
         self._leading = Gauge("hushrec_engine_leading", "1 while this process drives the rounds.", registry=registry)
         self.leading = False
-        # Looking up a series by its labels costs more than counting. There is one for each route, method and status.
-        self._of_request: dict[tuple[str, str, int, bool], tuple[Counter, Histogram]] = {}
-        self._of_upload: dict[str, Counter] = {}
-        self._of_outcome: dict[tuple[str, str], Counter] = {}
         self._create_series()
 
     def _create_series(self) -> None:
         """Create series with value 0, so that Prometheus sees the change when the first event is counted."""
-        for result in ("accepted", "repeated", "conflict"):
-            self._contributions.labels(result, "")
         for reason in get_args(RefusalReason):
             self._refusals.labels(reason)
-        for kind in _KINDS.values():
-            self._upload_bytes.labels(kind)
         for event in _FINAL_EVENTS:
             self._outcomes.labels(event.name.lower())
 
@@ -131,30 +93,7 @@ class Metrics:
 
     def request(self, record: RequestRecord) -> None:
         """Count a finished request and its body."""
-        key = record.method, record.route, record.status, record.waited
-        series = self._of_request.get(key)
-        if series is None:
-            waited = "yes" if record.waited else "no"
-            count = self._requests.labels(record.method, record.route, str(record.status))
-            seconds = self._request_seconds.labels(record.method, record.route, waited)
-            series = self._of_request[key] = count, seconds
-        series[0].inc()
-        series[1].observe(record.seconds)
-        if record.method in ("PUT", "PATCH"):
-            self._upload(record)
-
-    def _upload(self, record: RequestRecord) -> None:
-        kind = _kind_of(record.route)
-        if kind is None:
-            return
-        if kind not in self._of_upload:
-            self._of_upload[kind] = self._upload_bytes.labels(kind)
-        self._of_upload[kind].inc(record.received)
-        if kind == "contribution" and record.status != 204:  # a chunk is no contribution yet
-            outcome = _upload_outcome(record)
-            if outcome not in self._of_outcome:
-                self._of_outcome[outcome] = self._contributions.labels(*outcome)
-            self._of_outcome[outcome].inc()
+        self._tallies.count(record)
 
     def leads(self, now: bool) -> None:
         """Record whether this process drives the rounds now."""
@@ -189,19 +128,6 @@ class Metrics:
 
 def _jobs_histogram(name: str, text: str, registry: CollectorRegistry) -> Histogram:
     return Histogram(name, f"{text} Seconds, including the wait for a worker.", buckets=_JOB_SECONDS, registry=registry)
-
-
-@lru_cache(maxsize=256)  # the routes of the application
-def _kind_of(route: str) -> str | None:
-    return next((kind for end, kind in _KINDS.items() if route.endswith(end)), None)
-
-
-def _upload_outcome(record: RequestRecord) -> tuple[str, str]:
-    if record.status in (200, 201):
-        return ("accepted" if record.status == 201 else "repeated"), ""
-    if record.problem == "contribution-conflict":
-        return "conflict", ""
-    return "refused", record.problem if record.problem in PROBLEM_TYPES else "no-answer"
 
 
 class _Stored(Collector):

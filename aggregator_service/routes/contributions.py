@@ -14,6 +14,7 @@ from starlette.concurrency import run_in_threadpool
 from aggregator_service.http.authentication import PrincipalOf
 from aggregator_service.http.digests import content_digest, content_length, repr_digest
 from aggregator_service.http.media_types import check_media_type
+from aggregator_service.http.short_cycle import whole_body
 from aggregator_service.problems import Problem
 from aggregator_service.routes.common import ClientId, RoundNumber, TaskId, binary_request, guarded, receipt_response
 from aggregator_service.routes.late_route import api_router
@@ -21,7 +22,7 @@ from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.blobs import new_key
 from aggregator_service.storage.schema import ContributionRow, RoundRow
 from aggregator_service.uploads.admission import Admission, admit, admit_cached
-from aggregator_service.uploads.attestations import with_attestation
+from aggregator_service.uploads.attestations import attestation_of
 from aggregator_service.uploads.chunks import MOST_CHUNKS, Chunk, UploadChangedError, complete_upload, store_chunk
 from aggregator_service.uploads.contributions import receive_contribution
 from aggregator_service.uploads.insert_contribution import same_or_conflict
@@ -109,7 +110,7 @@ async def put(
     """Upload a contribution in one request. Idempotent: the same bytes get the same receipt, other bytes a conflict."""
     admission = await admit_cached(services, principal, task, number, client)
     admission.check_round_key(request.headers.get("round-key"))
-    admission = with_attestation(admission, request)
+    admission.attestation = attestation_of(admission, request)
     check_media_type(request, CONTRIBUTION)
     content_length(request)
     digest = content_digest(request)
@@ -117,6 +118,8 @@ async def put(
         return _acknowledge(AlreadyStored(same_or_conflict(admission.round, admission.stored, digest)))
     admission.refuse_late(services.clock.now())
     content_length(request, exact=admission.length)
+    if whole_body(request) is not None:
+        return _acknowledge(await receive_contribution(services, admission, request, digest))
     with _limit_uploads(request, client):
         return _acknowledge(await receive_contribution(services, admission, request, digest))
 
@@ -203,7 +206,7 @@ async def patch(
     digest = content_digest(request)
     admission = await run_in_threadpool(admit, services, principal, task, number, client, resumable=True)
     admission.check_round_key(request.headers.get("round-key"))
-    admission = with_attestation(admission, request)
+    admission.attestation = attestation_of(admission, request)
     if admission.stored is not None:
         receipt = _answer_complete(request, admission.round, admission.stored, last, whole)
         return _acknowledge(AlreadyStored(receipt), chunk=True)

@@ -27,12 +27,12 @@ _PART: Final = 4 * 1024 * 1024
 """Bytes of a long contribution that are checked at a time: a body that is mapped from its file takes no more memory."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Admission:
     """A client that may contribute to a round.
 
     length: exact bytes of its upload. stored: the contribution that is stored already, if any. status: bytes
-    stored of an upload in chunks, and the number of chunks. attestation: see `ContributionRow`.
+    stored of an upload in chunks, and the number of chunks. attestation: see `ContributionRow`; the route sets it.
     """
 
     round: RoundRow

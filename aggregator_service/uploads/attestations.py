@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import logging
-from dataclasses import replace
 from typing import Final
 
 from fastapi import Request
+from pydantic_core import to_json
 
 from aggregator_service.http.authentication import signed_request
 from aggregator_service.logs import fields
@@ -16,13 +15,13 @@ from aggregator_service.uploads.admission import Admission
 from protocols.crypto.aggregate_chain import AGGREGATE_CHAIN
 from protocols.crypto.http_signature import SIGNATURE, SIGNATURE_INPUT, SIGNED_FIELDS
 
-__all__ = ["with_attestation"]
+__all__ = ["attestation_of"]
 
 _LOG: Final = logging.getLogger(__name__)
 
 
-def with_attestation(admission: Admission, request: Request) -> Admission:
-    """Return `admission` with the attestation of the request, where the round's contributions have one.
+def attestation_of(admission: Admission, request: Request) -> str | None:
+    """Return the attestation of the request, as JSON; None where the round's contributions have none.
 
     Raises `Problem`: bad-contribution (400) when the header Aggregate-Chain is missing or must be absent, and for a
     path that other members would not verify; aggregate-mismatch (409) when the client has absorbed other aggregates
@@ -36,7 +35,7 @@ def with_attestation(admission: Admission, request: Request) -> Admission:
                 "contributions to this round have no header Aggregate-Chain: anyone can open the sums of the task, or "
                 "the task is of an earlier version",
             )
-        return admission
+        return None
     if stated is None:
         raise Problem("bad-contribution", "the header Aggregate-Chain is missing: state the absorbed aggregates")
     where = admission.round.task_id, admission.round.number, admission.client.client_id
@@ -52,7 +51,7 @@ def with_attestation(admission: Admission, request: Request) -> Admission:
         )
     signed = signed_request(request.scope)
     if signed is None:
-        return admission  # the server does not ask for signatures
+        return None  # the server does not ask for signatures
     if (signed.path, signed.query) != ("/v1/tasks/{}/rounds/{}/contributions/{}".format(*where), ""):
         raise Problem("bad-contribution", "the address of a contribution must be written without escapes and query")
     attestation = {
@@ -62,4 +61,4 @@ def with_attestation(admission: Admission, request: Request) -> Admission:
         "signature_input": signed.fields[SIGNATURE_INPUT],
         "signature": signed.fields[SIGNATURE],
     }
-    return replace(admission, attestation=json.dumps(attestation))
+    return to_json(attestation).decode()
