@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final
 
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
 
 from protocols.messages.problem import PROBLEM_TYPES
 
@@ -36,7 +35,7 @@ _KINDS: Final = {
 """Kind of a raw body, by the end of the path of its route."""
 _SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """Upper bounds of the buckets of durations, each included."""
-_NAMES: Final = (*(floatToGoString(bound) for bound in _SECONDS), "+Inf")
+_NAMES: Final = (*(str(bound) for bound in _SECONDS), "+Inf")
 _Key = tuple[str, str, int, bool, str | None]
 
 

@@ -119,6 +119,7 @@ async def put(
     admission.refuse_late(services.clock.now())
     content_length(request, exact=admission.length)
     if whole_body(request) is not None:
+        _refuse_many(request, client)
         return _acknowledge(await receive_contribution(services, admission, request, digest))
     with _limit_uploads(request, client):
         return _acknowledge(await receive_contribution(services, admission, request, digest))
@@ -302,10 +303,8 @@ def _limit_uploads(request: Request, client_id: str) -> Iterator[None]:
 
     Each upload reserves its whole length on disk.
     """
+    _refuse_many(request, client_id)
     bodies: Counter[str] = request.app.state.open_bodies
-    if bodies[client_id] >= _BODIES_AT_ONCE:
-        text = f"the server is already receiving {_BODIES_AT_ONCE} uploads of this client"
-        raise Problem("too-many-requests", text, headers={"Retry-After": "1"})
     bodies[client_id] += 1
     try:
         yield
@@ -313,3 +312,11 @@ def _limit_uploads(request: Request, client_id: str) -> Iterator[None]:
         bodies[client_id] -= 1
         if not bodies[client_id]:
             del bodies[client_id]
+
+
+def _refuse_many(request: Request, client_id: str) -> None:
+    """Raise `Problem` too-many-requests while `_BODIES_AT_ONCE` uploads of a client are being received."""
+    bodies: Counter[str] = request.app.state.open_bodies
+    if client_id in bodies and bodies[client_id] >= _BODIES_AT_ONCE:
+        text = f"the server is already receiving {_BODIES_AT_ONCE} uploads of this client"
+        raise Problem("too-many-requests", text, headers={"Retry-After": "1"})

@@ -233,6 +233,8 @@ class Database:
                 self._notify(session, announcement)
 
     def _notify(self, session: Session, announcement: Announcement) -> None:
+        if not self._dialect.has_others:
+            return
         content = [self._origin, announcement.task_id, announcement.topics, announcement.version]
         message = json.dumps(content)
         if len(message) <= _MAX_NOTIFICATION:

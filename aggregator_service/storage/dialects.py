@@ -37,6 +37,10 @@ class Candidacy(Protocol):
 class Dialect(Protocol):
     """The operations that differ between SQLite and PostgreSQL."""
 
+    @property
+    def has_others(self) -> bool:
+        """Whether other processes may use the database, which are notified of changes."""
+
     def create(self, url: URL, connections: int) -> Engine:
         """Return an engine whose commits are durable and whose waits have a time limit."""
 

@@ -74,6 +74,8 @@ _IS_HELD: Final = (
 class Postgres:
     """See `Dialect`."""
 
+    has_others: Final = True
+
     def create(self, url: URL, connections: int) -> Engine:
         """See `Dialect.create`. Parameters in the URL's query override our defaults."""
         arguments = {name: value for name, value in _CONNECT.items() if name not in url.query}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from sqlalchemy import ClauseElement, Connection, Dialect
+from sqlalchemy import ClauseElement, Connection, Dialect, LargeBinary
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
@@ -110,6 +110,8 @@ class _Text:
 
 
 def _converter(bound: Any, dialect: Dialect) -> _Convert | None:
+    if isinstance(bound.type, LargeBinary):
+        return None  # both drivers take bytes as they are
     convert: _Convert | None = bound.type.dialect_impl(dialect).bind_processor(dialect)
     return convert
 

@@ -38,6 +38,11 @@ class SQLite:
         # A lock in the process is fair, and faster than SQLite's busy handler.
         self._lock: AbstractContextManager[object] = threading.Lock()
 
+    @property
+    def has_others(self) -> bool:
+        """See `Dialect.has_others`."""
+        return self._channel is not None
+
     def create(self, url: URL, connections: int) -> Engine:
         """See `Dialect.create`."""
         if self._channel is not None:
@@ -68,8 +73,7 @@ class SQLite:
 
     def notify(self, session: Session, message: str) -> None:
         """See `Dialect.notify`. SQLite has no notifications: the message goes to this server's other processes only."""
-        if self._channel is not None:
-            session.info.setdefault(_MESSAGES, []).append(message)
+        session.info.setdefault(_MESSAGES, []).append(message)
 
     def committed(self, session: Session) -> None:
         """See `Dialect.committed`: send the messages."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import secrets
+from functools import cache
 from typing import Final, cast
 
 from sqlalchemy import Table, bindparam, func, select, update
@@ -319,7 +320,12 @@ def awaits_key(task: TaskRow) -> bool:
 
 
 def _awaits(mechanism_name: str, public_key: bytes | None) -> bool:
-    return public_key is None and isinstance(mechanism(mechanism_name), NamesPublicKey)
+    return public_key is None and _names_public_key(mechanism_name)
+
+
+@cache  # a mechanism of the registry stays what it is
+def _names_public_key(mechanism_name: str) -> bool:
+    return isinstance(mechanism(mechanism_name), NamesPublicKey)
 
 
 def mailbox_topic(client_id: str) -> str:
