@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_sdk.training.base import TrainingConfig
+from client_sdk.training.distinct import distinct
 from client_sdk.training.negatives import draw_negatives
 from protocols.errors import ParameterError
 
@@ -135,7 +136,7 @@ def draw_samples(
     if not (positives.min() >= 0 and positives.max() < n_items):
         raise ParameterError(f"positives must lie in 0..{n_items - 1}, got {positives.min()}..{positives.max()}")
     drawn = draw_negatives(positives, n_items, positives.size * negatives, rng, excluded)
-    items, rows = np.unique(np.concatenate([positives, drawn]), return_inverse=True)
+    items, rows, _ = distinct(np.concatenate([positives, drawn]), n_items)
     labels = np.zeros(rows.size, dtype=np.float32)
     labels[: positives.size] = 1.0
     return Samples(items.astype(np.int32), rows, labels)
@@ -199,8 +200,9 @@ class _Distinct(NamedTuple):
     def of(cls, rows: NDArray[np.intp], n_rows: int, size: int) -> _Distinct:
         """Return the distinct rows of batches of `size` of `rows`, each below `n_rows`."""
         batches = np.arange(rows.size) // size
-        keys, places, counts = np.unique(batches * n_rows + rows, return_inverse=True, return_counts=True)
-        edges = np.searchsorted(keys, np.arange(-(-rows.size // size) + 1) * n_rows)
+        number = -(-rows.size // size)
+        keys, places, counts = distinct(batches * n_rows + rows, number * n_rows)
+        edges = keys.searchsorted(np.arange(number + 1) * n_rows)
         return cls(keys % n_rows, counts, edges.tolist(), places - edges[batches])
 
     def batch(self, number: int, start: int, size: int) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]:
@@ -227,7 +229,7 @@ def _step(
     residuals -= batch.labels
     means = np.bincount(batch.places, weights=residuals) / batch.counts
     gradient = residuals @ factors / batch.rows.size + 2 * config.weight_decay * user_factor
-    loss = float((np.logaddexp(0.0, logits) - batch.labels * logits).mean()) if with_loss else nan
+    loss = float((np.logaddexp(0.0, logits) - batch.labels * logits).sum()) / len(logits) if with_loss else nan
     return Step(batch.used, means.astype(np.float32), config.learning_rate * gradient, loss)
 
 

@@ -13,7 +13,7 @@ has to learn what differs from it. A client counts itself in one sum only, even 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Final, Literal, Self
 
 import numpy as np
@@ -115,6 +115,14 @@ class CountedFactors(FactorState):
 
     item_counts: NDArray[np.float64]
 
+    @cached_property
+    def biases(self) -> NDArray[np.float32]:
+        """b, float32 (items,), read-only: the logarithms of the counts over their mean, both plus one."""
+        counts = self.item_counts
+        found = np.asarray(np.log((counts + 1.0) / (counts.mean() + 1.0)), dtype=np.float32)
+        found.flags.writeable = False
+        return found
+
     def counted(self, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> CountedFactors:
         """Return the state after a sum of counts. Counts outside 0..contributions are moved to the nearest bound.
 
@@ -134,11 +142,8 @@ def count_layout(items: int) -> VectorLayout:
 
 
 def item_biases(state: ModelState) -> NDArray[np.float32] | None:
-    """Return b, float32 (items,), from the counts of `state`; None if the model has no item biases."""
-    if not isinstance(state, CountedFactors):
-        return None
-    counts = state.item_counts
-    return np.asarray(np.log((counts + 1.0) / (counts.mean() + 1.0)), dtype=np.float32)
+    """Return b, float32 (items,), read-only; None if the model has no item biases."""
+    return state.biases if isinstance(state, CountedFactors) else None
 
 
 def encode_counted(state: ModelState) -> bytes:
