@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from starlette.datastructures import Headers
 from starlette.requests import Request
@@ -17,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from aggregator_service.http.direct_routes import DirectCall
+from aggregator_service.http.indexed_headers import IndexedHeaders
 from aggregator_service.observability.request_record import STARTED
 
 if TYPE_CHECKING:
@@ -76,28 +77,10 @@ class ShortCycle(RequestResponseCycle):
 
 
 class _ShortRequest(Request):
-    """A request whose headers are found without a search: a route asks for a dozen, most of which are missing."""
-
     @cached_property
     def headers(self) -> Headers:
         """The headers of the request."""
-        return _IndexedHeaders(self.scope["headers"])
-
-
-class _IndexedHeaders(Headers):
-    def __init__(self, raw: list[tuple[bytes, bytes]]) -> None:
-        super().__init__(raw=raw)
-        self._first = dict(reversed(raw))  # of several values of a name, the first one
-
-    def __getitem__(self, key: str) -> str:
-        return self._first[key.lower().encode("latin-1")].decode("latin-1")
-
-    def __contains__(self, key: Any) -> bool:
-        return key.lower().encode("latin-1") in self._first
-
-    def get(self, key: str, default: Any = None) -> Any:
-        found = self._first.get(key.lower().encode("latin-1"))
-        return default if found is None else found.decode("latin-1")
+        return IndexedHeaders(self.scope["headers"])
 
 
 def whole_body(request: Request) -> bytes | None:

@@ -1,7 +1,8 @@
 """Advance a round by one action: open it, end a stage, fold a batch of contributions, or release the sum.
 
 `RoundAdvancer.read` reads the rows of a task and `RoundAdvancer.advance` executes the one action that is due. No state
-is kept between two actions. The `RoundEngine` (`engine.py`) calls both for each open task, again and again.
+is kept between two actions, except that a sum is released at once after the fold of the last contributions. The
+`RoundEngine` (`engine.py`) calls both for each open task, again and again.
 
 | state of the round | action | when |
 |---|---|---|
@@ -32,7 +33,7 @@ from aggregator_service.crash_points import CrashPoint, crash_point
 from aggregator_service.logs import fields
 from aggregator_service.observability.instruments import Instruments
 from aggregator_service.round_states import ACTIVE, RoundEvent
-from aggregator_service.rounds.active_round import ActiveRound
+from aggregator_service.rounds.active_round import ActiveRound, partial_of
 from aggregator_service.rounds.batches import Batches
 from aggregator_service.rounds.decrypting import end_decrypting
 from aggregator_service.rounds.masked_stages import end_stage, fail_at_fault, fail_stage, read_masks
@@ -60,7 +61,7 @@ from aggregator_service.storage.rounds import (
     newest_snapshot,
     unfolded_among,
 )
-from aggregator_service.storage.schema import RoundRow, TaskRow
+from aggregator_service.storage.schema import TaskRow
 from aggregator_service.tasks.plans import round_spec, row_terms
 from protocols.errors import AtFaultError, ThresholdError
 from protocols.messages.stages import RoundState
@@ -135,6 +136,8 @@ class RoundAdvancer:
                     round=newest,
                     missing=awaited_clients(session, newest),
                     next_fold=self._batches.next(session, terms, newest),
+                    partial=partial_of(newest),
+                    folded=newest.folded,
                 )
             if task.state != "open":
                 return None
@@ -221,9 +224,9 @@ class RoundAdvancer:
         crash_point("fold.committed")
         _LOG.info(
             "batch folded",
-            extra=fields(task=task_id, round=number, batch=len(clients), folded=active.round.folded + len(clients)),
+            extra=fields(task=task_id, round=number, batch=len(clients), folded=active.folded + len(clients)),
         )
-        return 0.0
+        return await self._release(active.after_fold(folded)) if active.next_fold.is_last else 0.0
 
     def _commit_fold(self, active: ActiveRound, clients: list[str], folded: BlobRef) -> None:
         def commit() -> None:
@@ -244,12 +247,12 @@ class RoundAdvancer:
             task_seed=active.task_seed,
             spec=round_spec(active.round),
             partial=partial,
-            survivors=active.round.folded,
+            survivors=active.folded,
             masks=masks,
             absorb=active.opened_by_anyone,
             state=await run_in_threadpool(self._newest_state, task_id, number) if active.opened_by_anyone else None,
         )
-        with self._instruments.release(task_id, number, active.round.folded, masked=masks is not None):
+        with self._instruments.release(task_id, number, active.folded, masked=masks is not None):
             released = await self._jobs.release(job)
         crash_point("release.blob-written-before-commit")
 
@@ -263,7 +266,7 @@ class RoundAdvancer:
             self._commit_or_delete, commit, released.aggregate.key, *(state.blob_key for state in states)
         )
         crash_point("release.committed")
-        _log_release(active.round, released)
+        _log_release(active, released)
         return 0.0
 
     def _newest_state(self, task_id: str, before: int) -> tuple[int, BlobRef] | None:
@@ -285,7 +288,7 @@ class RoundAdvancer:
     def _fail_damaged(self, active: ActiveRound, error: BlobDamagedError) -> None:
         def write(session: Session) -> None:
             task, round_ = lock_round_exclusive(session, active.round.id)
-            if round_.state not in ACTIVE or round_.partial_key != active.round.partial_key:
+            if round_.state not in ACTIVE or partial_of(round_) != active.partial:
                 return  # the blobs were deleted because the round ended meanwhile: no damage
             if unfolded_among(session, round_.id, [client for client, _ in active.batch]) < len(active.batch):
                 return  # the committee took clients of this batch out meanwhile
@@ -300,13 +303,14 @@ class RoundAdvancer:
         self._database.transact(write)
 
 
-def _log_release(round_: RoundRow, released: Released) -> None:
+def _log_release(active: ActiveRound, released: Released) -> None:
+    round_ = active.round
     _LOG.info(
         "round complete",
         extra=fields(
             task=round_.task_id,
             round=round_.number,
-            survivors=round_.folded,
+            survivors=active.folded,
             cohort=round_.cohort,
             aggregate_bytes=released.aggregate_bytes,
             digest=released.aggregate.digest,

@@ -40,10 +40,15 @@ _LEAST_EARLY: Final = 4
 
 @dataclass(frozen=True)
 class NextFold:
-    """What to fold next. lacking: contributions that must arrive first, while the round collects; otherwise 0."""
+    """What to fold next.
+
+    lacking: contributions that must arrive first, while the round collects; otherwise 0. is_last: whether no other
+    contribution of the round is left or can come.
+    """
 
     batch: Batch
     lacking: int = 0
+    is_last: bool = False
 
 
 class Batches:
@@ -63,7 +68,9 @@ class Batches:
             lacking = enough - unfolded_count(session, round_.id)
             if lacking > 0:
                 return NextFold((), lacking)
-        return NextFold(_with_bodies(session, unfolded(session, round_.id, self._limit(plan))))
+        limit = self._limit(plan)
+        rows = unfolded(session, round_.id, limit)
+        return NextFold(_with_bodies(session, rows), is_last=round_.state == RoundState.FOLDING and len(rows) < limit)
 
     def _enough(self, plan: SumPlan) -> int:
         """Fewest contributions for a fold while the round collects."""

@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import itertools
+import string
+from contextlib import suppress
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,6 +39,19 @@ def test_base64_has_one_form_only(text: str) -> None:
     except CodecError:
         return
     assert b64encode(body) == text
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_base64_of_a_few_bytes_has_one_last_character_each(count: int) -> None:
+    alphabet = string.ascii_letters + string.digits + "-_"
+    written = {b64encode(bytes(count - 1) + bytes([last])) for last in range(256)}
+    accepted = set()
+    for end in itertools.product(alphabet, repeat=2):
+        text = "A" * (count - 1) + "".join(end)
+        with suppress(CodecError):
+            if b64decode(text).startswith(bytes(count - 1)):
+                accepted.add(text)
+    assert accepted == written
 
 
 @pytest.mark.parametrize("text", ["QQ==", "QR", "Q", "+/8", "Q Q", "QQ\n", "é"])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from aggregator_service.compute.jobs import BlobRef
+from aggregator_service.compute.jobs import BlobRef, Released, ReleaseJob
 from aggregator_service.compute.process_pool import FoldPool
 from aggregator_service.compute.split_jobs import SplitJobs
 from aggregator_service.rounds.batches import Batches
@@ -77,6 +77,42 @@ def test_the_end_of_collecting_wakes_no_poll(world: World) -> None:
     world.contribute(task, *world.cohort(task))
     world.run(task)
     assert topics == [("folding",), ("round", "snapshot")]
+
+
+def test_the_sum_is_released_at_once_after_the_last_fold(world: World) -> None:
+    """With a batch of three: one fold while collecting, and one of the fourth contribution, which is the last."""
+    task = world.task(members=4, rounds=1)
+    world.run(task)
+    world.contribute(task, *world.cohort(task))
+    states: list[tuple[str, int]] = []
+    for _ in range(4):
+        row = world.round(task)
+        states.append((row.state, row.folded))
+        asyncio.run(world.engine.advance(task))
+    assert states == [("collecting", 0), ("folding", 0), ("folding", 3), ("complete", 4)]
+    assert world.total(task, 1) == 0b1111
+
+
+def test_a_round_that_changed_between_the_last_fold_and_the_release_is_not_released(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = world.task(members=4, rounds=1)
+    world.run(task)
+    world.contribute(task, *world.cohort(task))
+    for _ in range(2):
+        asyncio.run(world.engine.advance(task))
+    assert (world.round(task).state, world.round(task).folded) == ("folding", 3)
+    release = SplitJobs.release
+
+    async def close_first(jobs: SplitJobs, job: ReleaseJob) -> Released:
+        with world.database.write() as session:
+            close_task(session, session.get_one(TaskRow, task), world.clock.now())
+        return await release(jobs, job)
+
+    monkeypatch.setattr(SplitJobs, "release", close_first)
+    asyncio.run(world.engine.advance(task))
+    assert (world.round(task).state, world.round(task).aggregate_key) == ("failed", None)
+    assert not list(world.blobs.keys())
 
 
 def test_a_full_batch_is_folded_while_collecting(world: World) -> None:

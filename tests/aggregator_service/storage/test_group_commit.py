@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from aggregator_service.storage.group_commit import GroupCommit
 from aggregator_service.storage.schema import SmallBodyRow
 from aggregator_service.storage.small_bodies import add_small_body, new_small_key
 
+NAME: ContextVar[str] = ContextVar("name", default="nobody")
 KEYS = [new_small_key("t_1", index) for index in range(6)]
 
 
@@ -82,6 +84,43 @@ def test_a_write_that_raises_is_rolled_back_alone(database: Database) -> None:
     answers = asyncio.run(all_at_once())
     assert [isinstance(answer, LookupError) for answer in answers] == [False, True, False]
     assert stored(database) == {KEYS[0], KEYS[1]}
+
+
+def test_a_refusal_of_a_single_write_is_final_and_an_error_of_the_database_is_not(database: Database) -> None:
+    group, calls = GroupCommit(), list[str]()
+
+    def refuse(_: Session) -> None:
+        calls.append("refuse")
+        raise LookupError("refused")
+
+    def break_once(_: Session) -> str:
+        calls.append("break")
+        if calls.count("break") == 1:
+            raise OperationalError("INSERT", None, ConnectionError("the connection broke"))
+        return "stored"
+
+    async def one_after_the_other() -> str:
+        with pytest.raises(LookupError, match="refused"):
+            await group.run(database, refuse)
+        return await group.run(database, break_once)
+
+    assert asyncio.run(one_after_the_other()) == "stored"
+    assert calls == ["refuse", "break", "break"]
+
+
+def test_a_write_has_the_context_of_its_request(database: Database) -> None:
+    group, seen = GroupCommit(), list[str]()
+
+    async def request(name: str) -> None:
+        NAME.set(name)
+        await group.run(database, lambda _: seen.append(NAME.get()))
+
+    async def two() -> None:
+        await asyncio.gather(request("first"), request("second"))
+        await request("third")
+
+    asyncio.run(two())
+    assert (seen, NAME.get()) == (["first", "second", "third"], "nobody")
 
 
 def test_nothing_is_tried_again_when_the_commit_itself_fails(database: Database) -> None:
