@@ -146,6 +146,11 @@ class Process:
         if alone:
             collect_orphans(self.database, self.blobs)
 
+    def vanish(self) -> None:
+        """Close the connections of a process that died, as its operating system would."""
+        self.services.member_writes.close()
+        self.services.deliveries.close()
+
     def point(self, name: str) -> str:
         """See `storage.Point`."""
         if not self.alive:

@@ -7,7 +7,7 @@ import shutil
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +19,7 @@ from sqlalchemy.orm import Session
 from aggregator_service.migrations.migrate import migrate
 from aggregator_service.storage.blobs import BlobsUnavailableError
 from aggregator_service.storage.database import Database, Effects
+from aggregator_service.storage.kept_connection import KeptConnection
 from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.storage.schema import Base
 
@@ -91,7 +92,7 @@ class FaultyDatabase(Database):
     def __init__(self, disk: Disk, point: Point) -> None:
         vars(self).update(vars(disk.database))
         self.point = point
-        self.listeners: list[Callable[[Effects], None]] = [self._committed]
+        self.listeners: list[Callable[[Effects], None]] = [self._after_commit]
         self.seen: Callable[[Effects], None] = lambda effects: None
 
     @contextmanager
@@ -104,9 +105,17 @@ class FaultyDatabase(Database):
     @contextmanager
     def write(self) -> Iterator[Session]:
         """See `Database.write`. The process may die before the commit, or after it before the listeners are called."""
+        yield from self._faulty(super().write())
+
+    @contextmanager
+    def write_over(self, kept: KeptConnection) -> Iterator[Session]:
+        """See `Database.write_over`, and `write`."""
+        yield from self._faulty(super().write_over(kept))
+
+    def _faulty(self, transaction: AbstractContextManager[Session]) -> Iterator[Session]:
         self._reach("database.begin")
         try:
-            with super().write() as session:
+            with transaction as session:
                 yield session
                 self._reach("database.commit")
         except _UnansweredError:
@@ -116,7 +125,7 @@ class FaultyDatabase(Database):
         if self.point(name) == "database unavailable":
             raise _gone()
 
-    def _committed(self, effects: Effects) -> None:
+    def _after_commit(self, effects: Effects) -> None:
         self.seen(effects)
         if self.point("database.committed") == "commit unanswered":
             raise _UnansweredError

@@ -79,6 +79,9 @@ class World:
             await self._tick()
         for actor in self._actors:
             await actor.vanish()
+        for process in self._processes:
+            if process is not None:
+                process.vanish()
         self._tidy_up()
         self.ledger.check_end(self.task_id)
         if self.ledger.violations:
@@ -99,6 +102,8 @@ class World:
         for actor in [one for one in self._actors if not one.process.alive]:
             await actor.vanish()
         self._actors = [one for one in self._actors if not one.done]
+        for process in [one for one in self._processes if one is not None and not one.alive]:
+            process.vanish()
         self._processes = [one if one is not None and one.alive else None for one in self._processes]
 
     def _over(self) -> bool:
