@@ -164,9 +164,11 @@ class Federation:
         """User and system time of the API process so far, in seconds."""
         return cpu_seconds(self.server.pid)
 
-    def load(self, calls: Sequence[Call] | Iterator[Call], *statuses: int, **how: Any) -> Run:
-        """Send `calls` in a closed loop over `CONNECTIONS` connections; `SystemExit` for a status not in `statuses`."""
-        return closed_loop(self.port, calls, CONNECTIONS, **how).expect(*statuses)
+    def load(
+        self, calls: Sequence[Call] | Iterator[Call], *statuses: int, connections: int = CONNECTIONS, **how: Any
+    ) -> Run:
+        """Send `calls` in a closed loop over `connections` connections; `SystemExit` for a status not in `statuses`."""
+        return closed_loop(self.port, calls, connections, **how).expect(*statuses)
 
     def enrol(self, wanted: int) -> Run:
         """Enrol the holder, who takes part, and `wanted` - 1 members; the load of the members.

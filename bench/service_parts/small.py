@@ -1,4 +1,8 @@
-"""Measure short requests that store something: enrolments, and contributions of 10 KB, in turn with a bare server."""
+"""Measure short requests that store something: enrolments, and contributions of 10 KB, in turn with a bare server.
+
+Contributions are measured twice: over 4 connections as everything else, and over 32, as many as the devices of a small
+cohort that are done at the same time. Contributions that arrive together share one sync of the disk.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,7 @@ __all__ = ["measure_small"]
 ITEMS, DIM = 200, 8
 """A seeded FedMF contribution of this size in CKKS `standard` has 10 KB."""
 BATCH, REPETITIONS = 200, 9
+MANY_CONNECTIONS = 32
 _BODIES = 4
 _FIRST = 2
 """Clients that enrol before the measurement: the key holder and a member."""
@@ -27,15 +32,15 @@ _ENROLMENT_BYTES = 420
 class _Peer:
     """A route of the bare server that gets bodies of one size."""
 
-    def __init__(self, bare: Bare, route: str, body: bytes, batch: int) -> None:
-        self._port = bare.port
+    def __init__(self, bare: Bare, route: str, body: bytes, batch: int, connections: int = CONNECTIONS) -> None:
+        self._port, self._connections = bare.port, connections
         self._calls: list[Call] = [
             request_bytes("PUT", route, {"content-digest": digest_of(body)}, body) for _ in range(batch)
         ]
 
     def rate(self) -> float:
         """Bodies a second of one batch."""
-        return closed_loop(self._port, self._calls, CONNECTIONS).expect(201).rate
+        return closed_loop(self._port, self._calls, self._connections).expect(201).rate
 
 
 def measure_small(quick: bool, tick: Callable[[], object] = lambda: None) -> dict[str, Figure]:
@@ -46,7 +51,8 @@ def measure_small(quick: bool, tick: Callable[[], object] = lambda: None) -> dic
     `ingest_fraction`; `round10k` measures both together.
     """
     batch, repetitions = (50, 3) if quick else (BATCH, REPETITIONS)
-    cohort = batch * (repetitions + 1) + _FIRST
+    each = batch * (repetitions + 1)
+    cohort = 2 * each + _FIRST
     with (
         TemporaryDirectory() as root,
         Federation(Path(root), items=ITEMS, dim=DIM, cohort=cohort, HUSHREC_FOLD_BATCH="10000") as federation,
@@ -59,22 +65,33 @@ def measure_small(quick: bool, tick: Callable[[], object] = lambda: None) -> dic
             repetitions,
             tick,
         )
+        federation.enrol_members(each)
         federation.upload_envelopes()
         bodies, _ = sealed(federation, _BODIES)
         federation.wait_round("collecting")
 
-        def upload(turn: int) -> Run:
-            members = federation.members[_FIRST + turn * batch :][:batch]
-            return federation.load(list(federation.uploads(members, bodies)), 201)
+        def measure_uploads(first: int, connections: int) -> _Rates:
+            def upload(turn: int) -> Run:
+                members = federation.members[first + turn * batch :][:batch]
+                return federation.load(list(federation.uploads(members, bodies)), 201, connections=connections)
 
-        discarding, durable = (_Peer(bare, route, bodies[0], batch) for route in ("/discard", "/durable"))
-        uploaded = _in_turn(upload, discarding, repetitions, tick, floor=durable)
+            discarding, durable = (
+                _Peer(bare, route, bodies[0], batch, connections) for route in ("/discard", "/durable")
+            )
+            return _in_turn(upload, discarding, repetitions, tick, floor=durable)
+
+        uploaded = measure_uploads(_FIRST, CONNECTIONS)
+        by_many = measure_uploads(_FIRST + each, MANY_CONNECTIONS)
     return {
         "enrol_fraction": enrolled.fraction,
         "small.upload_fraction": uploaded.fraction,
         "small.floor_fraction": uploaded.floor_fraction,
         **enrolled.figures("enrol"),
         **uploaded.figures("upload"),
+        "small.upload_many_fraction": by_many.fraction,
+        "small.floor_many_fraction": by_many.floor_fraction,
+        **by_many.figures("upload_many"),
+        "small.many_connections": MANY_CONNECTIONS,
         "small.body_bytes": len(bodies[0]),
         "small.connections": CONNECTIONS,
         "small.repetitions": repetitions,
