@@ -19,8 +19,8 @@ from sqlalchemy.orm import Session
 from aggregator_service.migrations.migrate import migrate
 from aggregator_service.storage.blobs import BlobsUnavailableError
 from aggregator_service.storage.database import Database, Effects
-from aggregator_service.storage.kept_connection import KeptConnection
 from aggregator_service.storage.directory import DirectoryBlobs
+from aggregator_service.storage.kept_connection import KeptConnection
 from aggregator_service.storage.schema import Base
 
 __all__ = ["Crash", "Disk", "FaultyBlobs", "FaultyDatabase", "Point", "new_disk"]
