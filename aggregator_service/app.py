@@ -57,6 +57,7 @@ from aggregator_service.services import Services
 from aggregator_service.settings import Settings
 from aggregator_service.storage.cleanup import collect_bodies, collect_orphans, own_data_directory, sweep
 from aggregator_service.storage.database import Database
+from aggregator_service.storage.group_commit import GroupCommit
 from aggregator_service.storage.local_channel import ApiProcess
 from aggregator_service.storage.stores import open_store
 from aggregator_service.uploads.buffer_pool import BufferPool
@@ -212,6 +213,8 @@ def build_services(
         limits=Limits(settings),
         buffers=BufferPool(),
         operator_token_hash=None if token is None else hash_token(token.get_secret_value()),
+        member_writes=GroupCommit(database),
+        deliveries=GroupCommit(database),
     )
     resources.callback(services.member_writes.close)
     resources.callback(services.deliveries.close)

@@ -58,8 +58,8 @@ class Services:
     buffers: BodyBuffers
     operator_token_hash: str | None
     # Two groups, because they lock rows in different orders: tasks first, or a round in share mode.
-    member_writes: GroupCommit = field(default_factory=GroupCommit)
-    deliveries: GroupCommit = field(default_factory=GroupCommit)
+    member_writes: GroupCommit
+    deliveries: GroupCommit
     recent_blobs: RecentBlobs = field(default_factory=RecentBlobs)
     # A check maps a whole body into memory; two at a time bound the memory of a burst of uploads.
     checking: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))

@@ -125,7 +125,7 @@ async def _enrol_first(services: Services, request: EnrolmentRequest) -> Enrolme
     mark = services.task_cache.mark()
     now = services.clock.now()
     try:
-        first = await services.member_writes.run(services.database, lambda session: enrol_first(session, request, now))
+        first = await services.member_writes.run(lambda session: enrol_first(session, request, now))
     except IntegrityError:  # a second key holder, or another process enrolled this client meanwhile
         return None
     if first is None:

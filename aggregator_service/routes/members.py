@@ -137,7 +137,7 @@ async def put_envelope(
         length, digest = content_length(request), content_digest(request)
         envelope = await receive_small_body(services, request, length, digest)
         stored = await services.member_writes.run(
-            services.database, lambda session: store_small_envelope(session, task, client, envelope, digest)
+            lambda session: store_small_envelope(session, task, client, envelope, digest)
         )
         if stored is None:
             stored = await run_in_threadpool(_store_otherwise, services, principal, task, client, envelope, digest)

@@ -21,7 +21,6 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from aggregator_service.storage.database import Database
-from aggregator_service.storage.kept_connection import KeptConnection
 from aggregator_service.storage.writer_thread import WriterThread
 
 __all__ = ["GroupCommit"]
@@ -37,7 +36,6 @@ Result = TypeVar("Result")
 class _Write:
     """A write that waits for its group. failure: what it raised, if it did."""
 
-    database: Database
     work: Callable[[Session], Any]
     future: asyncio.Future[Any]
     context: Context
@@ -46,24 +44,24 @@ class _Write:
 
 
 class GroupCommit:
-    """Commits small writes in groups. Use it in the event loop of one process, with one database."""
+    """Commits small writes to `database` in groups. Use it in one event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, database: Database) -> None:
+        self._database, self._kept = database, database.keep_connection()
         self._waiting: list[_Write] = []
         self._expected = 1  # writes that were in flight at the end of the last commit: in its group, or waiting
         self._begins = self._committing = False  # whether a commit is scheduled, or in progress
         self._timer: asyncio.TimerHandle | None = None
         self._thread = WriterThread()
-        self._kept: KeptConnection | None = None
 
-    async def run(self, database: Database, work: Callable[[Session], Result]) -> Result:
+    async def run(self, work: Callable[[Session], Result]) -> Result:
         """Call `work` in a transaction that it may share with others; return its result after the commit.
 
         `work` must be fit for `Database.transact`: it only reads and writes rows, and may be called again. It uses
         SQL statements, not mapped objects, because the session may be shared. When a write of the group raises, the
         group is rolled back and each write gets a transaction of its own. Raises what `work` or the commit raises.
         """
-        write = _Write(database, work, asyncio.get_running_loop().create_future(), copy_context())
+        write = _Write(work, asyncio.get_running_loop().create_future(), copy_context())
         self._waiting.append(write)
         if not self._committing:
             self._gather()
@@ -72,8 +70,7 @@ class GroupCommit:
     def close(self) -> None:
         """Wait for the commit in progress, and end the thread that commits."""
         self._thread.close()
-        if self._kept is not None:
-            self._kept.close()
+        self._kept.close()
 
     def _gather(self) -> None:
         """Commit soon if as many writes wait as were in flight before, else when they do, or after 2 ms."""
@@ -97,9 +94,7 @@ class GroupCommit:
         self._timer, self._begins, self._committing = None, False, True
         context = self._context()
         group, self._waiting = self._waiting[:_MOST], self._waiting[_MOST:]
-        if self._kept is None:
-            self._kept = group[0].database.keep_connection()
-        self._thread.submit(partial(context.run, _commit, group, self._kept), partial(self._end, group))
+        self._thread.submit(partial(context.run, self._commit, group), partial(self._end, group))
 
     def _end(self, group: list[_Write], failure: BaseException | None) -> None:
         """Answer the writes of a group, and commit the next one."""
@@ -110,6 +105,30 @@ class GroupCommit:
         self._committing = False
         if self._waiting:
             self._gather()
+
+    def _commit(self, group: list[_Write]) -> None:
+        """Execute a group in the thread; set the result or the failure of each write."""
+        ready = False
+        try:
+            with self._database.write_over(self._kept) as session:
+                for write in group:
+                    write.result = write.context.run(write.work, session)
+                ready = True
+        except Exception as error:
+            if len(group) == 1 and not isinstance(error, DBAPIError):  # a refusal: it would be the same again
+                group[0].failure = error
+            elif not ready or self._database.is_transient(error):  # rolled back for certain
+                for write in group:
+                    self._commit_alone(write)
+            else:  # the commit itself failed: it may have taken effect, so nothing may be tried again
+                for write in group:
+                    write.failure = error
+
+    def _commit_alone(self, write: _Write) -> None:
+        try:
+            write.result = write.context.run(self._database.transact, write.work)
+        except Exception as error:
+            write.failure = error
 
 
 def _resolve(group: list[_Write]) -> None:
@@ -122,29 +141,3 @@ def _resolve(group: list[_Write]) -> None:
             write.future.cancel()
         else:
             write.future.set_exception(write.failure)
-
-
-def _commit(group: list[_Write], kept: KeptConnection) -> None:
-    """Execute a group; set the result or the failure of each write."""
-    ready = False
-    try:
-        with group[0].database.write_over(kept) as session:
-            for write in group:
-                write.result = write.context.run(write.work, session)
-            ready = True
-    except Exception as error:
-        if len(group) == 1 and not isinstance(error, DBAPIError):  # a refusal: it would be the same again
-            group[0].failure = error
-        elif not ready or group[0].database.is_transient(error):  # rolled back for certain
-            for write in group:
-                _commit_alone(write)
-        else:  # the commit itself failed: it may have taken effect, so nothing may be tried again
-            for write in group:
-                write.failure = error
-
-
-def _commit_alone(write: _Write) -> None:
-    try:
-        write.result = write.context.run(write.database.transact, write.work)
-    except Exception as error:
-        write.failure = error

@@ -58,9 +58,9 @@ async def _receive_small(services: Services, admission: Admission, request: Requ
         return insert_small(session, admission, key, body, digest, services.clock.now())
 
     try:
-        outcome = await services.deliveries.run(services.database, store)
+        outcome = await services.deliveries.run(store)
     except IntegrityError:  # another process inserted this client's row after our checks: the second attempt finds it
-        outcome = await services.deliveries.run(services.database, store)
+        outcome = await services.deliveries.run(store)
     if isinstance(outcome, Stored):
         crash_point("upload.row-before-ack")
     return outcome

@@ -29,6 +29,7 @@ from aggregator_service.settings import Settings
 from aggregator_service.storage.blobs import BlobsUnavailableError
 from aggregator_service.storage.cleanup import collect_bodies, collect_orphans, delete_orphans
 from aggregator_service.storage.database import DATABASE_GONE, Effects
+from aggregator_service.storage.group_commit import GroupCommit
 from aggregator_service.storage.schema import ClientRow
 from aggregator_service.storage.stages import Handout
 from aggregator_service.uploads.buffer_pool import BufferPool
@@ -135,6 +136,8 @@ class Process:
             "blobs": self.blobs,
             "engine": engine,
             "buffers": BufferPool(),
+            "member_writes": GroupCommit(self.database),
+            "deliveries": GroupCommit(self.database),
         }
         used["task_cache"] = task_cache = TaskCache(self.database, clock, RECHECK, clock.now)
         self.database.listeners.append(task_cache.committed_here)

@@ -55,10 +55,10 @@ def commits(database: Database) -> list[Effects]:
 
 
 def test_writes_that_wait_share_a_transaction_and_are_durable_before_their_answer(database: Database) -> None:
-    group, counted, seen = GroupCommit(), commits(database), list[set[str]]()
+    group, counted, seen = GroupCommit(database), commits(database), list[set[str]]()
 
     async def write(key: str) -> bool:
-        await group.run(database, adding(key, seen, database))
+        await group.run(adding(key, seen, database))
         return key in stored(database)
 
     async def all_at_once() -> list[bool]:
@@ -71,7 +71,7 @@ def test_writes_that_wait_share_a_transaction_and_are_durable_before_their_answe
 
 
 def test_a_write_that_raises_is_rolled_back_alone(database: Database) -> None:
-    group, seen = GroupCommit(), list[set[str]]()
+    group, seen = GroupCommit(database), list[set[str]]()
 
     def fail(session: Session) -> set[str]:
         add_small_body(session, "rows/t_1-lost", b"body")
@@ -79,7 +79,7 @@ def test_a_write_that_raises_is_rolled_back_alone(database: Database) -> None:
 
     async def all_at_once() -> list[set[str] | BaseException]:
         works = [adding(KEYS[0], seen, database), fail, adding(KEYS[1], seen, database)]
-        return await asyncio.gather(*(group.run(database, work) for work in works), return_exceptions=True)
+        return await asyncio.gather(*(group.run(work) for work in works), return_exceptions=True)
 
     answers = asyncio.run(all_at_once())
     assert [isinstance(answer, LookupError) for answer in answers] == [False, True, False]
@@ -87,7 +87,7 @@ def test_a_write_that_raises_is_rolled_back_alone(database: Database) -> None:
 
 
 def test_a_refusal_of_a_single_write_is_final_and_an_error_of_the_database_is_not(database: Database) -> None:
-    group, calls = GroupCommit(), list[str]()
+    group, calls = GroupCommit(database), list[str]()
 
     def refuse(_: Session) -> None:
         calls.append("refuse")
@@ -101,19 +101,19 @@ def test_a_refusal_of_a_single_write_is_final_and_an_error_of_the_database_is_no
 
     async def one_after_the_other() -> str:
         with pytest.raises(LookupError, match="refused"):
-            await group.run(database, refuse)
-        return await group.run(database, break_once)
+            await group.run(refuse)
+        return await group.run(break_once)
 
     assert asyncio.run(one_after_the_other()) == "stored"
     assert calls == ["refuse", "break", "break"]
 
 
 def test_a_write_has_the_context_of_its_request(database: Database) -> None:
-    group, seen = GroupCommit(), list[str]()
+    group, seen = GroupCommit(database), list[str]()
 
     async def request(name: str) -> None:
         NAME.set(name)
-        await group.run(database, lambda _: seen.append(NAME.get()))
+        await group.run(lambda _: seen.append(NAME.get()))
 
     async def two() -> None:
         await asyncio.gather(request("first"), request("second"))
@@ -125,7 +125,7 @@ def test_a_write_has_the_context_of_its_request(database: Database) -> None:
 
 def test_nothing_is_tried_again_when_the_commit_itself_fails(database: Database) -> None:
     """It may have taken effect: a second attempt would find its own row."""
-    group, calls = GroupCommit(), list[str]()
+    group, calls = GroupCommit(database), list[str]()
 
     def lose_the_answer(_: Session) -> None:
         calls.append("commit")
@@ -135,7 +135,7 @@ def test_nothing_is_tried_again_when_the_commit_itself_fails(database: Database)
         def work(_: Session) -> None:
             calls.append("work")
 
-        return await asyncio.gather(*(group.run(database, work) for _ in range(3)), return_exceptions=True)
+        return await asyncio.gather(*(group.run(work) for _ in range(3)), return_exceptions=True)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(database, "_notify_all", lambda session, _: lose_the_answer(session))
@@ -145,18 +145,18 @@ def test_nothing_is_tried_again_when_the_commit_itself_fails(database: Database)
 
 
 def test_a_request_that_is_cancelled_does_not_stop_the_others(database: Database) -> None:
-    group, seen, started, go_on = GroupCommit(), list[set[str]](), threading.Event(), threading.Event()
+    group, seen, started, go_on = GroupCommit(database), list[set[str]](), threading.Event(), threading.Event()
 
     def slow(_: Session) -> None:
         started.set()
         assert go_on.wait(30)
 
     async def cancel_one() -> None:
-        first = asyncio.create_task(group.run(database, slow))
+        first = asyncio.create_task(group.run(slow))
         while not started.is_set():
             await asyncio.sleep(0.001)
-        cancelled = asyncio.create_task(group.run(database, adding(KEYS[0], seen, database)))
-        other = asyncio.create_task(group.run(database, adding(KEYS[1], seen, database)))
+        cancelled = asyncio.create_task(group.run(adding(KEYS[0], seen, database)))
+        other = asyncio.create_task(group.run(adding(KEYS[1], seen, database)))
         await asyncio.sleep(0)
         cancelled.cancel()
         go_on.set()
@@ -172,12 +172,12 @@ def test_clients_that_answer_at_the_same_time_stay_in_one_group(
 ) -> None:
     """After a commit of four, the next group waits until the four have sent their next writes."""
     monkeypatch.setattr(group_commit, "_GATHER_SECONDS", 60.0)
-    group, counted, seen = GroupCommit(), commits(database), list[set[str]]()
+    group, counted, seen = GroupCommit(database), commits(database), list[set[str]]()
     rounds = [[f"rows/t_1-{turn}-{index}" for index in range(4)] for turn in range(5)]
 
     async def client(index: int) -> None:
         for keys in rounds:
-            await group.run(database, adding(keys[index], seen, database))
+            await group.run(adding(keys[index], seen, database))
             for _ in range(index):  # the clients need different times for their next request
                 await asyncio.sleep(0)
 
@@ -191,11 +191,11 @@ def test_clients_that_answer_at_the_same_time_stay_in_one_group(
 
 def test_writes_one_after_the_other_wait_for_nothing(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_commit, "_GATHER_SECONDS", 3600.0)
-    group, seen = GroupCommit(), list[set[str]]()
+    group, seen = GroupCommit(database), list[set[str]]()
 
     async def one_after_the_other() -> None:
         for key in KEYS:
-            await group.run(database, adding(key, seen, database))
+            await group.run(adding(key, seen, database))
 
     asyncio.run(asyncio.wait_for(one_after_the_other(), 60))
     assert stored(database) == set(KEYS)

@@ -109,7 +109,7 @@ def test_an_idle_connection_is_returned_to_the_pool_which_checks_it(
 
 
 def test_a_write_after_the_connection_broke_is_committed_over_another(database: Database) -> None:
-    group, broken = GroupCommit(), list[bool]()
+    group, broken = GroupCommit(database), list[bool]()
 
     def write(session: Session) -> None:
         if not broken:
@@ -120,7 +120,7 @@ def test_a_write_after_the_connection_broke_is_committed_over_another(database: 
 
     async def two() -> None:
         for _ in range(2):
-            await group.run(database, write)
+            await group.run(write)
 
     asyncio.run(two())
     group.close()
