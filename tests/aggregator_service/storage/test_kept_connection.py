@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 from sqlalchemy import event, select, update
@@ -16,6 +17,7 @@ from aggregator_service.storage.group_commit import GroupCommit
 from aggregator_service.storage.kept_connection import KeptConnection
 from aggregator_service.storage.schema import SmallBodyRow
 from aggregator_service.storage.small_bodies import add_small_body
+from tests.support.postgres import TestDatabase
 
 
 @pytest.fixture
@@ -125,3 +127,26 @@ def test_a_write_after_the_connection_broke_is_committed_over_another(database: 
     asyncio.run(two())
     group.close()
     assert len(bodies(database)) == 2
+
+
+@pytest.mark.parametrize("idle", [1.0, -1.0])
+def test_a_write_after_postgresql_ended_the_idle_connection_is_committed(
+    postgres: TestDatabase, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, idle: float
+) -> None:
+    """idle: negative where the pool checks the connection, otherwise the group is executed over others."""
+    monkeypatch.setattr(kept_connection, "_IDLE_SECONDS", idle)
+    database = Database(str(postgres.schema()), connections=3)
+    migrate(database)
+    group = GroupCommit(database)
+
+    async def two_groups() -> None:
+        for name in "ab":
+            writes = [partial(add_small_body, key=f"rows/{name}{index}", body=b"body") for index in range(3)]
+            await asyncio.gather(*(group.run(write) for write in writes))
+            postgres.cut_off()
+
+    asyncio.run(two_groups())
+    assert bodies(database).keys() == {"rows/a0", "rows/a1", "rows/a2", "rows/b0", "rows/b1", "rows/b2"}
+    group.close()
+    database.close()
+    assert not [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
