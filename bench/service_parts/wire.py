@@ -177,11 +177,11 @@ class _Paced(_Load):
         super().__init__(iter(calls), keep)
         self._calls, self._rate = calls, rate
         self._due: deque[tuple[int, float]] = deque()
-        self._free: list[_Connection] = []
+        self._free: deque[_Connection] = deque()  # in turn: a server closes a connection that is idle for seconds
 
     def start(self, connections: Sequence[_Connection]) -> None:
         """Start the schedule now."""
-        self._free, self._origin = list(connections), time.perf_counter()
+        self._free, self._origin = deque(connections), time.perf_counter()
         self._tick(0)
 
     def _tick(self, index: int) -> None:
@@ -197,7 +197,7 @@ class _Paced(_Load):
     def _flush(self) -> None:
         while self._due and self._free:
             index, due = self._due.popleft()
-            self._free.pop().send(index, self._calls[index], due)
+            self._free.popleft().send(index, self._calls[index], due)
 
     def _next(self, connection: _Connection) -> None:
         self._free.append(connection)
