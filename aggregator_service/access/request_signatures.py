@@ -83,10 +83,11 @@ def _verify(
     scope: Scope, fields: Mapping[str, str], client_id: str, identity_key: bytes, own: Sequence[str]
 ) -> tuple[int, SignedRequest]:
     """Verify a signature made for one of the authorities `own`; the one in the header Host is tried first."""
-    method, host = scope.get(METHOD_SENT, scope["method"]), fields.get("host", "").lower()
-    path, query = _text(scope["raw_path"]), _text(scope["query_string"])
+    method, host = scope.get(METHOD_SENT) or scope["method"], fields.get("host", "").lower()
+    # `SignedRequest` refuses characters that are not ASCII
+    path, query = scope["raw_path"].decode("latin-1"), scope["query_string"].decode("latin-1")
     failure = SignatureError("this server has no public address")
-    for authority in (host, *(name for name in own if name != host)) if host in own else own:
+    for authority in [host, *[name for name in own if name != host]] if host in own else own:
         signed = SignedRequest(method, authority, path, query, fields)
         try:
             created = verify_request(identity_key, client_id, signed, fields[SIGNATURE_INPUT], fields[SIGNATURE])
@@ -128,7 +129,3 @@ def _fields(scope: Scope) -> tuple[dict[str, str], bool]:
         elif name == b"transfer-encoding" or (name == b"content-length" and value != b"0"):
             has_body = True
     return found, has_body
-
-
-def _text(text: bytes) -> str:
-    return text.decode("latin-1")  # `SignedRequest` refuses characters that are not ASCII

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import base64
 import re
+from binascii import a2b_base64
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -83,9 +84,10 @@ class SignedRequest:
         lines = {'"@method"': self.method, '"@authority"': self.authority, '"@path"': self.path}
         if self.query:
             lines['"@query"'] = f"?{self.query}"
+        fields = self.fields
         for name in SIGNED_FIELDS:
-            value = self.fields.get(name)
-            if value is not None:
+            if name in fields:
+                value = fields[name]
                 if not _VALUE.fullmatch(value):
                     raise SignatureError(f"the field {name} of a signed request must be printable ASCII")
                 lines[f'"{name}"'] = value
@@ -109,7 +111,7 @@ def format_authority(scheme: str, host: str, port: int | None) -> str:
 
 def _base(lines: Mapping[str, str], parameters: str) -> bytes:
     """Return the signature base (RFC 9421, section 2.5)."""
-    text = "".join(f"{name}: {value}\n" for name, value in lines.items())
+    text = "".join([f"{name}: {value}\n" for name, value in lines.items()])
     return f'{text}"@signature-params": {parameters}'.encode("ascii")
 
 
@@ -141,7 +143,7 @@ def verify_request(
     found = _SIGNED.fullmatch(signature)
     if found is None or found[1] != label:
         raise SignatureError("Signature must hold one 64-byte signature with the label of Signature-Input")
-    if not verifies(public_key, base64.b64decode(found[2]), _base(lines, parameters)):
+    if not verifies(public_key, a2b_base64(found[2]), _base(lines, parameters)):
         raise SignatureError(
             "the signature does not match: the request was altered, or signed for another server or with another key"
         )
