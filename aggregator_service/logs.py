@@ -7,13 +7,14 @@ import logging
 import sys
 import time
 from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TextIO
 
 from aggregator_service import request_ids
 
-__all__ = ["JsonFormatter", "TextFormatter", "configure_logging", "fields"]
+__all__ = ["JsonFormatter", "TextFormatter", "configure_logging", "fields", "log_event"]
 
 _FIELDS: Final = "hushrec_fields"
+_SERVICE: Final = logging.getLogger("aggregator_service")
 
 
 def fields(**values: str | int | float | None) -> dict[str, Any]:
@@ -21,50 +22,102 @@ def fields(**values: str | int | float | None) -> dict[str, Any]:
     return {_FIELDS: {name: value for name, value in values.items() if value is not None}}
 
 
-def _with_request(record: logging.LogRecord) -> dict[str, Any]:
-    """Return the structured fields of a record and the id of the request being handled."""
-    own: dict[str, Any] = getattr(record, _FIELDS, {})
+def log_event(logger: logging.Logger, level: int, message: str, **values: str | int | float | None) -> None:
+    """Log a constant `message` with structured fields, as `logger.log(level, message, extra=fields(...))` does.
+
+    Where the line goes to the handler of `configure_logging` alone, it is written without a `LogRecord`, which takes
+    half of the time of a line.
+    """
+    if not logger.isEnabledFor(level):
+        return
+    handler = _only_handler(logger)
+    if handler is None:
+        logger.log(level, message, extra=fields(**values))
+    else:
+        handler.write_event(logger.name, level, message, {k: v for k, v in values.items() if v is not None})
+
+
+def _only_handler(logger: logging.Logger) -> _LineHandler | None:
+    """Return our handler if it is the only one that a record of this logger of the service would reach."""
+    found = _SERVICE.handlers
+    if logger.handlers or logger.filters or len(found) != 1 or logger.parent is not _SERVICE or _SERVICE.propagate:
+        return None
+    only = found[0]
+    return only if isinstance(only, _LineHandler) and not only.filters else None
+
+
+class _LineHandler(logging.StreamHandler[TextIO]):
+    """Writes lines to a stream, of records and of events without one."""
+
+    def __init__(self, stream: TextIO, formatter: JsonFormatter | TextFormatter) -> None:
+        super().__init__(stream)
+        self.setFormatter(formatter)
+        self._line = formatter.line
+
+    def write_event(self, name: str, level: int, message: str, values: dict[str, Any]) -> None:
+        """Write the line of an event that happens now."""
+        if level < self.level:
+            return
+        line = self._line(time.time(), logging.getLevelName(level), name, message, _with_request(values))
+        self.acquire()
+        try:
+            self.stream.write(line + self.terminator)
+            self.flush()
+        finally:
+            self.release()
+
+
+def _with_request(own: dict[str, Any]) -> dict[str, Any]:
+    """Return structured fields and the id of the request being handled."""
     request_id = request_ids.current.get()
     return own if request_id is None else {"request": request_id, **own}
 
 
-class JsonFormatter(logging.Formatter):
+class _LineFormatter(logging.Formatter):
+    """Formats a record as one line, which `line` makes, and a traceback."""
+
+    def line(self, created: float, level: str, name: str, message: str, values: dict[str, Any]) -> str:
+        """Return a line. created: seconds since the epoch. level, name: of the level and of the logger."""
+        raise NotImplementedError
+
+    def _of_record(self, record: logging.LogRecord, **more: Any) -> str:
+        values = {**_with_request(getattr(record, _FIELDS, {})), **more}
+        return self.line(record.created, record.levelname, record.name, record.getMessage(), values)
+
+
+class JsonFormatter(_LineFormatter):
     """Formats each record as one line of JSON."""
 
+    def line(self, created: float, level: str, name: str, message: str, values: dict[str, Any]) -> str:
+        """Return time, level, logger, message and the structured fields."""
+        moment = datetime.fromtimestamp(created, UTC).isoformat(timespec="milliseconds")
+        return json.dumps({"time": moment, "level": level.lower(), "logger": name, "message": message, **values})
+
     def format(self, record: logging.LogRecord) -> str:
-        """Return time, level, logger, message, the structured fields, and a traceback as `exception`."""
-        line: dict[str, Any] = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-            **_with_request(record),
-        }
+        """Return `line`, with a traceback as `exception`."""
         if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=True)
+            return self._of_record(record, exception=self.formatException(record.exc_info))
+        return self._of_record(record)
 
 
-class TextFormatter(logging.Formatter):
+class TextFormatter(_LineFormatter):
     """Formats each record as text: time, level and message, then the structured fields as name=value."""
 
     _second: tuple[int, str] = (-1, "")
 
-    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
-        """Return the local time as `logging.Formatter` does; the text of a second is made once."""
-        if datefmt is not None:
-            return super().formatTime(record, datefmt)
+    def line(self, created: float, level: str, name: str, message: str, values: dict[str, Any]) -> str:  # noqa: ARG002
+        """Return `time level message name=value ...`; the text of a second of local time is made once."""
         second, text = self._second
-        if second != int(record.created):
-            second = int(record.created)
+        if second != int(created):
+            second = int(created)
             text = time.strftime(self.default_time_format, time.localtime(second))
             self._second = second, text
-        return f"{text},{int(record.msecs):03d}"
+        pairs = "".join([f" {name}={value}" for name, value in values.items()])
+        return f"{text},{int(created % 1 * 1000):03d} {level} {message}{pairs}"
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return `time level message name=value ...`, and a traceback on the lines below."""
-        pairs = "".join([f" {name}={value}" for name, value in _with_request(record).items()])
-        line = f"{self.formatTime(record)} {record.levelname} {record.getMessage()}{pairs}"
+        """Return `line`, and a traceback on the lines below."""
+        line = self._of_record(record)
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
@@ -74,10 +127,8 @@ def configure_logging(form: Literal["text", "json"], level: Literal["debug", "in
     form: format of the lines. level: least severe level that is logged. uvicorn's access log is disabled:
     `observability.requests` logs each request.
     """
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
-    for name in ("aggregator_service", "uvicorn"):
-        logger = logging.getLogger(name)
+    handler = _LineHandler(sys.stderr, JsonFormatter() if form == "json" else TextFormatter())
+    for logger in (_SERVICE, logging.getLogger("uvicorn")):
         logger.handlers[:] = [handler]
         logger.setLevel(level.upper())
         logger.propagate = False

@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from aggregator_service import request_ids
-from aggregator_service.logs import fields
+from aggregator_service.logs import log_event
 from aggregator_service.observability.metrics import Metrics
 from aggregator_service.observability.request_record import STARTED, RequestRecord
 from aggregator_service.problem_handlers import crashed
@@ -90,9 +90,10 @@ def count_and_log(metrics: Metrics, record: RequestRecord) -> None:
 def _log(record: RequestRecord) -> None:
     """Log a finished request: 304 responses at debug level, because most polls get one; all others at info level."""
     level = logging.DEBUG if record.status == _NOT_MODIFIED else logging.INFO
-    if not _LOG.isEnabledFor(level):
-        return
-    values = fields(
+    log_event(
+        _LOG,
+        level,
+        "request",
         method=record.method,
         route=record.route,
         status=record.status,
@@ -106,7 +107,6 @@ def _log(record: RequestRecord) -> None:
         role=record.role,
         digest=record.digest,
     )
-    _LOG.log(level, "request", extra=values)
 
 
 def _is_long_poll(scope: Scope) -> bool:

@@ -1,0 +1,106 @@
+"""Events that are logged without a record: the same lines as those of records, and only where nobody else listens."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+import pytest
+
+from aggregator_service import request_ids
+from aggregator_service.logs import configure_logging, fields, log_event
+
+SERVICE = logging.getLogger("aggregator_service")
+LOGGER = logging.getLogger("aggregator_service.tests_of_events")
+
+
+@pytest.fixture
+def lines(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[[], list[str]]]:
+    """Returns the lines on standard error; the configuration of the service's logs is restored afterwards."""
+    loggers = SERVICE, logging.getLogger("uvicorn")
+    before = [(one.handlers[:], one.level, one.propagate) for one in loggers]
+
+    def written() -> list[str]:
+        return capsys.readouterr().err.splitlines()
+
+    yield written
+    for one, (handlers, level, propagate) in zip(loggers, before, strict=True):
+        one.handlers[:], one.propagate = handlers, propagate
+        one.setLevel(level)
+
+
+def without_time(found: list[str]) -> list[str]:
+    return [re.sub(r'^\S+ \S+,\d{3} |"time": "[^"]+"', "", line) for line in found]
+
+
+def no_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a record was made")
+
+    monkeypatch.setattr(logging.Logger, "makeRecord", refuse)
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+@pytest.mark.parametrize("level", [logging.INFO, logging.ERROR])
+def test_an_event_has_the_line_of_its_record(
+    lines: Callable[[], list[str]], form: Literal["text", "json"], level: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure_logging(form)
+    token = request_ids.current.set("r-1")
+    LOGGER.log(level, "uploaded", extra=fields(task="t_1", round=3, digest=None, client="é"))
+    no_records(monkeypatch)
+    log_event(LOGGER, level, "uploaded", task="t_1", round=3, digest=None, client="é")
+    request_ids.current.reset(token)
+    found = lines()
+    record, event = without_time(found)
+    assert event == record
+    assert "r-1" in event
+    if form == "json":
+        made, again = (json.loads(line)["time"] for line in found)
+        assert made <= again
+    else:
+        assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ", found[1])
+
+
+def test_an_event_below_the_level_makes_no_line(lines: Callable[[], list[str]]) -> None:
+    configure_logging("text", "warning")
+    log_event(LOGGER, logging.INFO, "unheard")
+    log_event(LOGGER, logging.WARNING, "heard")
+    SERVICE.setLevel(logging.INFO)
+    SERVICE.handlers[0].setLevel(logging.ERROR)
+    log_event(LOGGER, logging.WARNING, "unheard")
+    assert without_time(lines()) == ["WARNING heard"]
+
+
+@pytest.mark.parametrize("listens", ["handler", "handler of the logger", "filter", "filter of the handler", "root"])
+def test_whoever_else_listens_gets_a_record(lines: Callable[[], list[str]], listens: str) -> None:
+    configure_logging("text")
+    seen: list[str] = []
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            seen.append(record.getMessage())
+
+    def note(record: logging.LogRecord) -> bool:
+        seen.append(record.getMessage())
+        return True
+
+    handler, root = Listener(), logging.getLogger()
+    {
+        "handler": lambda: SERVICE.addHandler(handler),
+        "handler of the logger": lambda: LOGGER.addHandler(handler),
+        "filter": lambda: LOGGER.addFilter(note),
+        "filter of the handler": lambda: SERVICE.handlers[0].addFilter(note),
+        "root": lambda: (setattr(SERVICE, "propagate", True), root.addHandler(handler)),
+    }[listens]()
+    try:
+        log_event(LOGGER, logging.INFO, "uploaded", task="t_1")
+    finally:
+        LOGGER.removeHandler(handler)
+        LOGGER.removeFilter(note)
+        root.removeHandler(handler)
+    assert seen == ["uploaded"]
+    assert without_time(lines()) == ["INFO uploaded task=t_1"]
