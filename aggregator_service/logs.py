@@ -31,10 +31,13 @@ def log_event(logger: logging.Logger, level: int, message: str, **values: str | 
     if not logger.isEnabledFor(level):
         return
     handler = _only_handler(logger)
+    if handler is not None:
+        try:
+            handler.write_event(logger.name, level, message, {k: v for k, v in values.items() if v is not None})
+        except Exception:  # the stream is closed or full: a record is tried, whose handler deals with errors
+            handler = None
     if handler is None:
         logger.log(level, message, extra=fields(**values))
-    else:
-        handler.write_event(logger.name, level, message, {k: v for k, v in values.items() if v is not None})
 
 
 def _only_handler(logger: logging.Logger) -> _LineHandler | None:

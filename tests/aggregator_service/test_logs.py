@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import re
+import sys
 from collections.abc import Callable, Iterator
 from typing import Literal
 
@@ -104,3 +106,23 @@ def test_whoever_else_listens_gets_a_record(lines: Callable[[], list[str]], list
         root.removeHandler(handler)
     assert seen == ["uploaded"]
     assert without_time(lines()) == ["INFO uploaded task=t_1"]
+
+
+def test_a_stream_that_cannot_be_written_to_stops_nothing(
+    lines: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with records: a request is answered although its line cannot be written."""
+    configure_logging("text")
+    monkeypatch.setattr(logging, "raiseExceptions", False)  # in a server that prints them, they go to the same stream
+    handler = SERVICE.handlers[0]
+    assert isinstance(handler, logging.StreamHandler)
+
+    class Broken(io.StringIO):
+        def write(self, _: str) -> int:
+            raise BrokenPipeError
+
+    handler.setStream(Broken())
+    log_event(LOGGER, logging.INFO, "uploaded", task="t_1")
+    handler.setStream(sys.stderr)
+    log_event(LOGGER, logging.INFO, "uploaded", task="t_2")
+    assert without_time(lines()) == ["INFO uploaded task=t_2"]
