@@ -6,6 +6,7 @@ import json
 import logging
 import sys
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, TextIO
 
@@ -32,12 +33,10 @@ def log_event(logger: logging.Logger, level: int, message: str, **values: str | 
         return
     handler = _only_handler(logger)
     if handler is not None:
-        try:
-            handler.write_event(logger.name, level, message, {k: v for k, v in values.items() if v is not None})
-        except Exception:  # the stream is closed or full: a record is tried, whose handler deals with errors
-            handler = None
-    if handler is None:
-        logger.log(level, message, extra=fields(**values))
+        with suppress(Exception):  # the stream is closed or full: the handler of a record deals with that
+            handler.write_event(logger.name, level, message, fields(**values)[_FIELDS])
+            return
+    logger.log(level, message, extra=fields(**values))
 
 
 def _only_handler(logger: logging.Logger) -> _LineHandler | None:

@@ -64,7 +64,7 @@ _TO_URL: Final = bytes.maketrans(b"+/", b"-_")
 _FROM_URL: Final = bytes.maketrans(b"-_+/=", b"+/!!!")  # "!" is in no alphabet
 _PADDING: Final = (b"", b"", b"==", b"=")
 _LAST: Final = ("", "", "AQgw", "AEIMQUYcgkosw048")
-"""By the number of characters modulo 4: last characters whose unused bits are 0: one text for the same bytes."""
+"""By the number of characters modulo 4: the last characters whose unused bits are 0, so that bytes have one text."""
 
 
 def b64encode(body: bytes) -> str:

@@ -83,7 +83,7 @@ def _verify(
     scope: Scope, fields: Mapping[str, str], client_id: str, identity_key: bytes, own: Sequence[str]
 ) -> tuple[int, SignedRequest]:
     """Verify a signature made for one of the authorities `own`; the one in the header Host is tried first."""
-    method, host = scope.get(METHOD_SENT) or scope["method"], fields.get("host", "").lower()
+    method, host = scope.get(METHOD_SENT, scope["method"]), fields.get("host", "").lower()
     # `SignedRequest` refuses characters that are not ASCII
     path, query = scope["raw_path"].decode("latin-1"), scope["query_string"].decode("latin-1")
     failure = SignatureError("this server has no public address")

@@ -77,6 +77,8 @@ class ShortCycle(RequestResponseCycle):
 
 
 class _ShortRequest(Request):
+    """A request with indexed headers."""
+
     @cached_property
     def headers(self) -> Headers:
         """The headers of the request."""

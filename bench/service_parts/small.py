@@ -1,7 +1,7 @@
 """Measure short requests that store something: enrolments, and contributions of 10 KB, in turn with a bare server.
 
-Contributions are measured twice: over 4 connections as everything else, and over 32, as many as the devices of a small
-cohort that are done at the same time. Contributions that arrive together share one sync of the disk.
+Contributions are measured twice: over 4 connections as everything else, and over 32, as when a small cohort sends at
+the same time. Contributions that arrive together share one sync of the disk.
 """
 
 from __future__ import annotations
