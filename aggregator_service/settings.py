@@ -88,7 +88,7 @@ class Settings(BaseSettings):
     fold_batch: int | None = Field(
         default=None,
         ge=1,
-        le=10_000,
+        le=100_000,
         description="Contributions that a worker folds in one job; by default 32, and up to 512 short ones.",
     )
     executor: str = Field(

@@ -174,7 +174,7 @@ class Database:
                 listener(effects)
             except Exception:
                 _LOG.exception("a listener failed after a commit")
-        self._dialect.committed(session)
+        self._dialect.committed(session, len(effects.deliveries) or 1)
 
     def transact(self, work: Callable[[Session], Result]) -> Result:
         """Call `work` in a transaction; return its result after the commit.
@@ -248,6 +248,7 @@ class Database:
     def close(self) -> None:
         """Close all connections; one that a thread still uses is closed when it is returned."""
         event.listen(self._engine, "checkin", _close_returned)  # the pool would keep it open, and be forgotten with it
+        self._dialect.close()
         self._engine.dispose()
 
 

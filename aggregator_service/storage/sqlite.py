@@ -16,6 +16,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
+from aggregator_service.storage.checkpoints import MOST_PAGES, Checkpoints
 from aggregator_service.storage.local_channel import LocalChannel
 from aggregator_service.storage.prepared import run_plainly
 
@@ -26,7 +27,10 @@ _MESSAGES: Final = "messages"
 _WAIT_SECONDS: Final = 5.0
 _PAUSE_SECONDS: Final = 0.0005
 # A small page cache: each connection has its own, and the operating system caches the file anyway.
-_PRAGMAS: Final = ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=15000", "cache_size=-512")
+_PRAGMAS: Final = (
+    *("journal_mode=WAL", "synchronous=FULL", f"wal_autocheckpoint={MOST_PAGES}"),
+    *("foreign_keys=ON", "busy_timeout=15000", "cache_size=-512"),
+)
 
 
 class SQLite:
@@ -37,6 +41,7 @@ class SQLite:
         self._channel = channel
         # A lock in the process is fair, and faster than SQLite's busy handler.
         self._lock: AbstractContextManager[object] = threading.Lock()
+        self._checkpoints: Checkpoints | None = None
 
     @property
     def has_others(self) -> bool:
@@ -47,6 +52,7 @@ class SQLite:
         """See `Dialect.create`."""
         if self._channel is not None:
             self._lock = _SharedLock(Path(f"{Path(url.database or '').resolve()}-writer"))
+        self._checkpoints = Checkpoints(Path(url.database or ""))
         engine = create_engine(url, pool_size=connections, max_overflow=4, hide_parameters=True)
         event.listen(engine, "connect", _prepare)
         event.listen(engine, "begin", _begin)
@@ -75,8 +81,10 @@ class SQLite:
         """See `Dialect.notify`. SQLite has no notifications: the message goes to this server's other processes only."""
         session.info.setdefault(_MESSAGES, []).append(message)
 
-    def committed(self, session: Session) -> None:
-        """See `Dialect.committed`: send the messages."""
+    def committed(self, session: Session, writes: int) -> None:
+        """See `Dialect.committed`: send the messages, and count the writes for the next checkpoint."""
+        if self._checkpoints is not None:
+            self._checkpoints.count(writes)
         if self._channel is not None:
             for message in session.info.pop(_MESSAGES, ()):
                 self._channel.send(message)
@@ -84,6 +92,11 @@ class SQLite:
     def listen(self, url: URL, on_message: Callable[[str], None]) -> Callable[[], None]:
         """See `Dialect.listen`. A server of one process never gets a message."""
         return _do_nothing if self._channel is None else self._channel.listen(on_message)
+
+    def close(self) -> None:
+        """See `Dialect.close`: end the thread that checkpoints."""
+        if self._checkpoints is not None:
+            self._checkpoints.close()
 
     def candidacy(self, url: URL) -> _Candidate:
         """See `Dialect.candidacy`."""

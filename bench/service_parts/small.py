@@ -47,15 +47,15 @@ def measure_small(quick: bool, tick: Callable[[], object] = lambda: None) -> dic
     """Rates of enrolments and of short contributions, as fractions of a bare server's that discards such bodies.
 
     Both servers get a batch in turn; the bare server gets a second one of contributions, which it stores durably
-    (`small.floor_fraction`). The server folds after all contributions have arrived (`HUSHREC_FOLD_BATCH`), as for
-    `ingest_fraction`; `round10k` measures both together.
+    (`small.floor_fraction`). The server folds after all contributions have arrived, as for `ingest_fraction`, which
+    takes a `HUSHREC_FOLD_BATCH` of more than eight times the cohort; `round10k` measures both together.
     """
     batch, repetitions = (50, 3) if quick else (BATCH, REPETITIONS)
     each = batch * (repetitions + 1)
     cohort = 2 * each + _FIRST
     with (
         TemporaryDirectory() as root,
-        Federation(Path(root), items=ITEMS, dim=DIM, cohort=cohort, HUSHREC_FOLD_BATCH="10000") as federation,
+        Federation(Path(root), items=ITEMS, dim=DIM, cohort=cohort, HUSHREC_FOLD_BATCH="100000") as federation,
         Bare() as bare,
     ):
         federation.enrol(_FIRST)
