@@ -65,7 +65,8 @@ class ShortCycle(RequestResponseCycle):
         self.message_event.set()
 
     def finish(self, response: bytes) -> None:
-        """Send the response, unless the connection is closed."""
+        """Send the response, unless the connection is closed. The request is not used any more."""
+        del self.request  # it refers to this cycle: the body would stay in memory until the next collection
         if self.disconnected:
             return
         self.response_started = self.response_complete = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import re
 import socket
@@ -145,6 +146,22 @@ def test_a_request_in_pieces(cuts: tuple[int, ...]) -> None:
     edges = [0, *cuts, len(SHORT)]
     pieces = [SHORT[start:end] for start, end in zip(edges, edges[1:], strict=False)]
     assert converse(*pieces, wanted=1) == ([b"201"], [])
+
+
+def test_the_body_of_a_short_request_is_freed_at_once() -> None:
+    async def remembered() -> list[ShortCycle]:
+        async with Conversation() as conversation:
+            gc.collect()
+            gc.disable()
+            try:
+                for wanted in range(1, 6):
+                    await conversation.send(SHORT)
+                    await conversation.statuses(wanted)
+                return [one for one in gc.get_objects() if isinstance(one, ShortCycle)]
+            finally:
+                gc.enable()
+
+    assert len(asyncio.run(remembered())) <= 1  # the connection's last one
 
 
 def test_a_pipeline_is_answered_in_order() -> None:
