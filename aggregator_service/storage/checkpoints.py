@@ -17,15 +17,16 @@ from typing import Final
 __all__ = ["MOST_PAGES", "Checkpoints"]
 
 _LOG = logging.getLogger(__name__)
-MOST_PAGES: Final = 16_000
-"""A commit checkpoints by itself when the log has this many pages (64 MB), and the next one starts the log anew. While
-commits follow one another without a pause, the thread cannot do that: it never finds the whole log copied."""
-_WRITES: Final = 512
-"""Writes between two checkpoints of the thread: 1,700 pages for contributions of 10 KB, 8,700 for those of 64 KiB."""
+MOST_PAGES: Final = 4000
+"""A commit checkpoints by itself when the log has this many pages (16 MB), and the next one starts the log anew. While
+commits follow one another without a pause, the thread cannot do that: it never finds the whole log copied. A longer
+log would be written over more rarely, and to append to it takes longer."""
+_WRITES: Final = 128
+"""Writes between two checkpoints of the thread: 800 pages for contributions of 10 KB, 2,200 for those of 64 KiB."""
 
 
 class Checkpoints:
-    """Checkpoints the database `path` after every 512 writes of this process. Its thread starts with the first."""
+    """Checkpoints the database `path` after every 128 writes of this process. Its thread starts with the first."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -7,6 +7,7 @@ committed with the row that names it, so that there is no orphan after a crash, 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Final, cast
 
@@ -28,9 +29,12 @@ _INSERT: Final = Prepared(insert(_TABLE), ("key", "body"))
 _DELETE: Final = delete(_TABLE).where(_TABLE.c.key == bindparam("key_"))
 
 
-def new_small_key(task_id: str, *parts: str | int) -> str:
-    """Return a new key for a small body of a task."""
-    return new_key(_KIND, task_id, *parts)
+def new_small_key(task_id: str) -> str:
+    """Return a new key for a small body of a task.
+
+    Later keys are greater: the bodies of a group change one page of the index, not one each.
+    """
+    return new_key(_KIND, task_id, f"{time.time_ns():016x}")
 
 
 def is_small(key: str) -> bool:

@@ -371,7 +371,7 @@ def store_small_envelope(session: Session, task_id: str, client_id: str, envelop
         return None
     if envelope_key is not None:
         return False if envelope_digest == digest else None
-    key = new_small_key(task_id, client_id)
+    key = new_small_key(task_id)
     stated = {"client": client_id, "key": key, "digest": digest, "length": len(envelope)}
     if _FILL_MAILBOX.change(session, stated) == 0:  # revoked, or filled by another process meanwhile
         return None

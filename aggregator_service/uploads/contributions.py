@@ -51,7 +51,7 @@ async def _receive_small(services: Services, admission: Admission, request: Requ
     """Receive a short contribution and store it as a row, in a group with others that arrive at the same time."""
     body = await receive_small_body(services, request, admission.length, digest)
     admission.check(memoryview(body))
-    key = new_small_key(admission.round.task_id, admission.round.number, admission.client.client_id)
+    key = new_small_key(admission.round.task_id)
 
     def store(session: Session) -> UploadOutcome:
         crash_point("upload.stored-before-row")

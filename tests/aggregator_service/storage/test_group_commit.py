@@ -21,7 +21,7 @@ from aggregator_service.storage.schema import SmallBodyRow
 from aggregator_service.storage.small_bodies import add_small_body, new_small_key
 
 NAME: ContextVar[str] = ContextVar("name", default="nobody")
-KEYS = [new_small_key("t_1", index) for index in range(6)]
+KEYS = [new_small_key("t_1") for _ in range(6)]
 
 
 @pytest.fixture
