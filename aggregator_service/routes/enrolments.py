@@ -18,8 +18,8 @@ from aggregator_service.observability.request_record import ENROLLED
 from aggregator_service.problems import Problem, responses
 from aggregator_service.routes.late_route import api_router
 from aggregator_service.services import Services, ServicesOf
+from aggregator_service.tasks.enrolments import enrol, invited_task
 from aggregator_service.tasks.first_enrolments import check_enrolment, enrol_first
-from aggregator_service.tasks.members import enrol, invited_task
 from aggregator_service.tasks.tasks import task_view
 from protocols.messages import Enrolment, EnrolmentRequest, TaskView
 

@@ -30,15 +30,14 @@ from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.blobs import new_key
 from aggregator_service.storage.schema import ClientRow
 from aggregator_service.storage.small_bodies import is_small, small_bodies
-from aggregator_service.tasks.members import (
+from aggregator_service.tasks.mailboxes import (
     awaits_key,
     mailbox_topic,
-    member_page,
     publish_key,
-    revoke_member,
     store_envelope,
     store_small_envelope,
 )
+from aggregator_service.tasks.members import member_page, revoke_member
 from aggregator_service.uploads.receive import receive_body, receive_small_body
 from protocols.messages import Member, MemberPage
 

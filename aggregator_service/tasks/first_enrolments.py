@@ -18,7 +18,7 @@ from aggregator_service.storage.database import announce
 from aggregator_service.storage.prepared import Prepared
 from aggregator_service.storage.schema import ClientRow, InvitationRow, TaskRow
 from aggregator_service.tasks.certification import certified
-from aggregator_service.tasks.members import check_signature, round_robin_place
+from aggregator_service.tasks.enrolments import check_signature, round_robin_place
 from aggregator_service.tasks.plans import plan_task, row_terms
 from protocols.errors import CodecError
 from protocols.messages import Enrolment, EnrolmentRequest, Role

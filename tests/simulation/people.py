@@ -14,7 +14,8 @@ from aggregator_service.rounds.transactions import close_task
 from aggregator_service.storage.database import DATABASE_GONE
 from aggregator_service.storage.rounds import last_round
 from aggregator_service.storage.schema import TaskRow
-from aggregator_service.tasks.members import enrol, revoke_member
+from aggregator_service.tasks.enrolments import enrol
+from aggregator_service.tasks.members import revoke_member
 from protocols.messages import EnrolmentRequest
 from tests.simulation.actors import in_line
 from tests.simulation.clients import Client

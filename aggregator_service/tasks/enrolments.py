@@ -1,0 +1,198 @@
+"""Enrolment: with an invitation and signed keys, once for each identity; again for a new token."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+
+from sqlalchemy import func, select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from aggregator_service.access.tokens import hash_token, matches, new_id, new_token
+from aggregator_service.problems import Problem
+from aggregator_service.storage.database import announce, void_token
+from aggregator_service.storage.rounds import lock_task
+from aggregator_service.storage.schema import ClientRow, InvitationRow, TaskRow
+from aggregator_service.tasks.certification import certified
+from aggregator_service.tasks.plans import plan_task, row_terms
+from protocols.codec import b64decode
+from protocols.crypto.ed25519 import verifies
+from protocols.crypto.envelope import enrolment_message
+from protocols.crypto.round_robin import repeatable_place
+from protocols.messages import Enrolment, EnrolmentRequest
+
+__all__ = ["check_signature", "enrol", "invited_task", "round_robin_place"]
+
+_LOG = logging.getLogger(__name__)
+
+
+def enrol(session: Session, request: EnrolmentRequest, now: float) -> tuple[Enrolment, bool]:
+    """Enrol a client with its invitation.
+
+    Returns the enrolment and whether the client is new; an identity that is enrolled already gets a new token.
+
+    Raises `Problem`: 403 for an unknown invitation, a wrong signature or a revoked identity, 409 conflict when the task
+    is over, the keys differ from those of the first enrolment, or `renewal` is not greater than in the last one, 410
+    gone for an invitation that is revoked, expired or used up, 422 invalid-parameters for a wrong group.
+    """
+    identity_key, mailbox_key = request.keys
+    invitation = _invitation(session, request.invitation, lock=True)
+    check_signature(request)
+    task = lock_task(session, invitation.task_id)
+    known = session.scalars(
+        select(ClientRow).where(ClientRow.task_id == task.id, ClientRow.identity_key == identity_key)
+    ).one_or_none()
+    if known is not None and known.revoked_at is not None:
+        raise Problem("forbidden", "this identity's membership was revoked")
+    if known is not None:
+        return _enrol_again(session, task, known, request, mailbox_key, now), False
+    if task.state != "open":
+        raise Problem("conflict", "the task is over: no client can enrol any more")
+    _check_open(invitation, now)
+    if invitation.used >= invitation.uses:
+        raise Problem("gone", "the invitation is used up; ask the operator for another")
+    certificate = certified(task, request, invitation.role, now)
+    device_group = 0 if invitation.role == "committee" else _group(task, request)
+    invitation.used += 1
+    return _enrol_first(session, task, invitation, request, certificate, device_group, now), True
+
+
+def invited_task(session: Session, token: str, now: float) -> TaskRow:
+    """Return the task that an invitation is for, without using it.
+
+    An invitation that is used up is accepted, because the identities that used it may enrol again. Raises `Problem`:
+    403 for an unknown invitation, 410 gone for one that is revoked or expired.
+    """
+    invitation = _invitation(session, token)
+    _check_open(invitation, now)
+    return session.get_one(TaskRow, invitation.task_id)
+
+
+def _invitation(session: Session, token: str, *, lock: bool = False) -> InvitationRow:
+    token_hash = hash_token(token)
+    query = select(InvitationRow).where(InvitationRow.token_hash == token_hash)
+    invitation = session.scalars(query.with_for_update() if lock else query).one_or_none()
+    if invitation is None or not matches(token_hash, invitation.token_hash):
+        raise Problem("forbidden", "the invitation is unknown")
+    return invitation
+
+
+def _check_open(invitation: InvitationRow, now: float) -> None:
+    if invitation.revoked_at is not None:
+        raise Problem("gone", "the invitation was revoked; ask the operator for another")
+    if invitation.expires_at <= now:
+        raise Problem("gone", "the invitation is expired; ask the operator for another")
+
+
+def check_signature(request: EnrolmentRequest) -> None:
+    """Raise `Problem` forbidden (403) unless the identity key signed the request."""
+    identity_key, mailbox_key = request.keys
+    message = enrolment_message(
+        request.invitation, identity_key, mailbox_key, request.group, request.certificate_bytes, request.renewal
+    )
+    if not verifies(identity_key, b64decode(request.signature, 64), message):
+        raise Problem("forbidden", "the signature is not valid for this identity key and these keys")
+
+
+def _group(task: TaskRow, request: EnrolmentRequest) -> int:
+    """The device group that the client states; 0 when the task has only one group and none is stated."""
+    device_groups = plan_task(row_terms(task)).recipe.device_groups
+    if request.group is None and device_groups > 1:
+        raise Problem(
+            "invalid-parameters",
+            f"this task has device groups 0 to {device_groups - 1}: state the group of the client",
+        )
+    if request.group is not None and request.group >= device_groups:
+        has = f"device groups 0 to {device_groups - 1}" if device_groups > 1 else "one device group, 0"
+        raise Problem("invalid-parameters", f"this task has {has}: there is no group {request.group}")
+    return request.group or 0
+
+
+def _enrol_again(
+    session: Session, task: TaskRow, client: ClientRow, request: EnrolmentRequest, mailbox_key: bytes, now: float
+) -> Enrolment:
+    if client.mailbox_key != mailbox_key:
+        raise Problem(
+            "conflict", "this identity is enrolled with another mailbox key, to which its envelopes are sealed"
+        )
+    if request.group not in (None, client.device_group):
+        raise Problem(
+            "conflict", f"this identity is enrolled in group {client.device_group}; a client cannot change its group"
+        )
+    if request.renewal <= client.renewal:
+        raise Problem(
+            "conflict",
+            f"this identity is enrolled: for a new token, sign an enrolment with a renewal above {client.renewal}",
+            renewal=client.renewal,
+        )
+    certificate = certified(task, request, client.role, now)
+    token = new_token("hrc")
+    void_token(session, client.token_hash)
+    client.token_hash = hash_token(token)
+    client.certificate = certificate  # a later one, or the same
+    client.renewal = request.renewal
+    announce(session, client.task_id, "members", "tokens")
+    session.flush()
+    return _enrolment(client, token)
+
+
+def round_robin_place(task: TaskRow, request: EnrolmentRequest) -> int:
+    """A place in the round-robin order: random; in a repeatable task derived from its seed and the client's key."""
+    if not task.repeatable:
+        return secrets.randbelow(1 << 62)
+    return repeatable_place(task.seed, request.keys[0])
+
+
+def _enrol_first(
+    session: Session,
+    task: TaskRow,
+    invitation: InvitationRow,
+    request: EnrolmentRequest,
+    certificate: bytes | None,
+    device_group: int,
+    now: float,
+) -> Enrolment:
+    newest = select(func.coalesce(func.max(ClientRow.sequence), 0)).where(ClientRow.task_id == task.id)
+    # A new client starts with the lowest count of its group: it does not catch up on the rounds before.
+    same_group = (
+        ClientRow.task_id == task.id,
+        ClientRow.device_group == device_group,
+        ClientRow.role != "committee",  # never asked, so its count stays 0
+    )
+    turns = select(func.coalesce(func.min(ClientRow.times_asked), 0)).where(*same_group)
+    token = new_token("hrc")
+    client = ClientRow(
+        id=new_id("c"),
+        task_id=task.id,
+        sequence=session.execute(newest).scalar_one() + 1,
+        role=invitation.role,
+        identity_key=request.keys[0],
+        mailbox_key=request.keys[1],
+        certificate=certificate,
+        renewal=request.renewal,
+        device_group=device_group,
+        token_hash=hash_token(token),
+        enrolled_at=now,
+        turn=round_robin_place(task, request),
+        times_asked=session.execute(turns).scalar_one(),
+    )
+    session.add(client)
+    try:
+        session.flush()
+    except IntegrityError:
+        raise Problem("conflict", "the task already has a key holder") from None
+    announce(session, task.id, "members")
+    return _enrolment(client, token)
+
+
+def _enrolment(client: ClientRow, token: str) -> Enrolment:
+    return Enrolment.model_validate(
+        {
+            "task_id": client.task_id,
+            "client_id": client.id,
+            "token": token,
+            "role": client.role,
+            "group": client.device_group,
+        }
+    )
