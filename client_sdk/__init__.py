@@ -30,8 +30,9 @@ if TYPE_CHECKING:
         PolicyRefused,
         ServerFault,
     )
+    from client_sdk.local_state.client_store import Membership
     from client_sdk.local_state.identity import Identity
-    from client_sdk.local_state.store import DirectoryStore, Membership, MemoryStore
+    from client_sdk.local_state.stores import DirectoryStore, MemoryStore
     from client_sdk.model.recommendation import Recommendations
     from client_sdk.operator import Operator, task_request
     from client_sdk.participation.certificates import CertificateSource, Issuer
@@ -103,7 +104,7 @@ _MODULES: Final = {
     "ClientSDKError": "client_sdk.errors",
     "CommitteeMember": "client_sdk.committee.member",
     "ConnectionFailed": "client_sdk.errors",
-    "DirectoryStore": "client_sdk.local_state.store",
+    "DirectoryStore": "client_sdk.local_state.stores",
     "Equivocation": "client_sdk.errors",
     "Fleet": "client_sdk.simulation.fleet",
     "FleetOptions": "client_sdk.simulation.fleet_options",
@@ -113,8 +114,8 @@ _MODULES: Final = {
     "Issuer": "client_sdk.participation.certificates",
     "KeyHolder": "client_sdk.participation.participant",
     "MFConfig": "client_sdk.training.mf",
-    "Membership": "client_sdk.local_state.store",
-    "MemoryStore": "client_sdk.local_state.store",
+    "Membership": "client_sdk.local_state.client_store",
+    "MemoryStore": "client_sdk.local_state.stores",
     "NotEnrolled": "client_sdk.errors",
     "Operator": "client_sdk.operator",
     "OwnLedger": "client_sdk.participation.ledger",

@@ -15,8 +15,9 @@ from client_sdk.agreement.policy import Policy
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.drivers import AsyncDriver, SyncDriver
 from client_sdk.api.effects import Traffic
+from client_sdk.local_state.client_store import Membership
 from client_sdk.local_state.identity import Identity
-from client_sdk.local_state.store import Membership, Store
+from client_sdk.local_state.stores import Store
 from client_sdk.participation.certificates import CertificateChoice
 from client_sdk.participation.enroller import ClientOptions, Enroller
 from client_sdk.participation.ledger import OwnLedger

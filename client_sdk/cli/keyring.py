@@ -26,7 +26,8 @@ from client_sdk.cli.membership import (
 )
 from client_sdk.cli.monitor import Monitor
 from client_sdk.client import Client
-from client_sdk.local_state.store import ClientStore, default_store
+from client_sdk.local_state.client_store import ClientStore
+from client_sdk.local_state.stores import default_store
 from client_sdk.participation.enroller import ClientOptions
 from protocols.errors import KeyringError
 

@@ -12,8 +12,9 @@ from rich.markup import escape
 from client_sdk.cli.console import console, stderr, table
 from client_sdk.cli.membership import READ_ONLY, AllowHttp, IdentityFile, TaskName, kept_membership, load_identity
 from client_sdk.client import Client
+from client_sdk.local_state.client_store import ClientStore, Membership
 from client_sdk.local_state.identity import Identity
-from client_sdk.local_state.store import ClientStore, Membership, default_store
+from client_sdk.local_state.stores import default_store
 from client_sdk.participation.enroller import ClientOptions
 from client_sdk.participation.ledger import OwnLedger
 from protocols.messages import LedgerEntry

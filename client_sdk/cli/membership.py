@@ -13,8 +13,9 @@ import typer
 from client_sdk.agreement.policy import Policy
 from client_sdk.cli.console import stderr
 from client_sdk.errors import LocalFileError, NotEnrolled
+from client_sdk.local_state.client_store import ClientStore, Membership
 from client_sdk.local_state.identity import Identity
-from client_sdk.local_state.store import ClientStore, Membership, default_store
+from client_sdk.local_state.stores import default_store
 from client_sdk.participation.certificates import CertificateChoice, Issuer
 from protocols.crypto.certificates import CertifiedRole
 from protocols.errors import CodecError, ParameterError

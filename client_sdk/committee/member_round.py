@@ -17,8 +17,8 @@ from client_sdk.committee.proposal import inspect_proposal
 from client_sdk.committee.record import load_record, store_record
 from client_sdk.committee.round_keys import close_keys, secret_key
 from client_sdk.errors import RoundLost
+from client_sdk.local_state.client_store import ClientStore, Membership
 from client_sdk.local_state.identity import Identity
-from client_sdk.local_state.store import ClientStore, Membership
 from client_sdk.participation.certificates import MembershipCheck
 from client_sdk.participation.committee_keys import committee_of, oneshot_context
 from client_sdk.participation.events import ClientsNamed, Progress, ShareSent, SurvivorsConfirmed

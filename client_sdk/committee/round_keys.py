@@ -11,9 +11,9 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from client_sdk.api.committee_calls import CommitteeCalls
 from client_sdk.api.effects import Program
 from client_sdk.errors import Conflict, LocalFileError
+from client_sdk.local_state.client_store import ClientStore, Membership
 from client_sdk.local_state.identity import Identity
 from client_sdk.local_state.round_keys import RoundKeyPair, RoundKeys
-from client_sdk.local_state.store import ClientStore, Membership
 from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.errors import CodecError
 from protocols.sums.oneshot.committee import make_committee_key

@@ -15,8 +15,8 @@ from client_sdk.committee.member_round import MemberRound
 from client_sdk.committee.record import load_record
 from client_sdk.committee.round_keys import close_keys, publish_keys
 from client_sdk.errors import ApiError, Conflict, GaveUp, RoundLost
+from client_sdk.local_state.client_store import ClientStore, Membership
 from client_sdk.local_state.identity import Identity
-from client_sdk.local_state.store import ClientStore, Membership
 from client_sdk.participation.certificates import MembershipCheck
 from client_sdk.participation.committee_keys import require_known_people
 from client_sdk.participation.events import CommitteeRefused, Progress, TaskEnded, Waiting

@@ -6,7 +6,7 @@ import struct
 from typing import Final
 
 from client_sdk.errors import LocalFileError
-from client_sdk.local_state.store import ClientStore
+from client_sdk.local_state.client_store import ClientStore
 from protocols.errors import CodecError
 from protocols.recipes.base import ModelState, Recipe
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from client_sdk.errors import LocalFileError
+from client_sdk.local_state.client_store import ClientStore
 from client_sdk.local_state.signed_sets import member_tag
-from client_sdk.local_state.store import ClientStore
 from protocols.errors import RefusalError
 from protocols.sums.oneshot.committee import Committee
 

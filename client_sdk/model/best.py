@@ -12,7 +12,7 @@ from client_sdk.api.calls import ApiCalls
 from client_sdk.api.effects import Program
 from client_sdk.errors import ContractBroken, ModelUnavailable
 from client_sdk.local_state.best_state import keep_best_state, read_best_state
-from client_sdk.local_state.store import ClientStore
+from client_sdk.local_state.client_store import ClientStore
 from client_sdk.model.snapshots import read_snapshot
 from protocols.messages import SnapshotView
 from protocols.recipes.base import ModelState, Recipe

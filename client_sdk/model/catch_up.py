@@ -15,8 +15,8 @@ from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.calls import LONGEST_WAIT, ApiCalls
 from client_sdk.api.effects import Program, work
 from client_sdk.errors import ModelUnavailable
+from client_sdk.local_state.client_store import ClientStore
 from client_sdk.local_state.followed_state import FollowedState
-from client_sdk.local_state.store import ClientStore
 from client_sdk.model.absorb import RejectedAggregate, absorb_aggregate
 from client_sdk.model.best import best_model, ends_with_best, keep_if_best
 from client_sdk.model.cache import ModelCache

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from client_sdk.agreement.terms import TaskTerms
+from client_sdk.local_state.client_store import ClientStore
 from client_sdk.local_state.followed_state import FollowedState
-from client_sdk.local_state.store import ClientStore
 from client_sdk.model.cache import ModelCache
 from client_sdk.model.catalogue import Catalogue
 

@@ -14,8 +14,9 @@ from client_sdk.api.drivers import Timeouts
 from client_sdk.api.effects import Program
 from client_sdk.api.retry import RetryPolicy
 from client_sdk.api.upload import DEFAULT_CHUNK_BYTES
+from client_sdk.local_state.client_store import ClientStore
 from client_sdk.local_state.identity import Identity
-from client_sdk.local_state.store import ClientStore, Store, default_store
+from client_sdk.local_state.stores import Store, default_store
 from client_sdk.model.cache import ModelCache
 from client_sdk.model.catch_up import ModelFollower
 from client_sdk.participation.certificates import CertificateChoice, MembershipCheck, obtain_certificate

@@ -9,8 +9,8 @@ from client_sdk.agreement.terms import AgreedTerms, TaskTerms
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.effects import Program
 from client_sdk.errors import Conflict, ContractBroken, NotEnrolled, PolicyRefused
+from client_sdk.local_state.client_store import ClientStore, Membership
 from client_sdk.local_state.identity import Identity
-from client_sdk.local_state.store import ClientStore, Membership
 from protocols.codec import b64decode
 from protocols.errors import ParameterError
 from protocols.messages import IssuedCertificate, OrganiserPin, TaskView

@@ -17,8 +17,8 @@ from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.effects import Program
 from client_sdk.errors import Conflict
+from client_sdk.local_state.client_store import ClientStore, Membership
 from client_sdk.local_state.identity import Identity
-from client_sdk.local_state.store import ClientStore, Membership
 from client_sdk.participation.certificates import MembershipCheck
 from client_sdk.participation.events import (
     KeyringDelivered,

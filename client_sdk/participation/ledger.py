@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.effects import Program
-from client_sdk.local_state.store import ClientStore, OwnContribution
+from client_sdk.local_state.client_store import ClientStore, OwnContribution
 from protocols.messages import LedgerEntry
 
 __all__ = ["OwnLedger", "deliver", "read_ledger"]

@@ -15,8 +15,8 @@ from client_sdk.api.effects import Pause, Program, work
 from client_sdk.errors import ContractBroken, PolicyRefused
 from client_sdk.history import History
 from client_sdk.local_state.client_state import ClientState
+from client_sdk.local_state.client_store import ClientStore, Membership
 from client_sdk.local_state.identity import Identity
-from client_sdk.local_state.store import ClientStore, Membership
 from client_sdk.model.best import curve_of
 from client_sdk.model.catch_up import ModelFollower
 from client_sdk.participation.certificates import MembershipCheck

@@ -19,9 +19,9 @@ from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.calls import ApiCalls, Handout
 from client_sdk.api.effects import Program, work
 from client_sdk.errors import PolicyRefused
+from client_sdk.local_state.client_store import ClientStore, Membership
 from client_sdk.local_state.identity import Identity
 from client_sdk.local_state.signed_sets import SignedSets, member_tags
-from client_sdk.local_state.store import ClientStore, Membership
 from client_sdk.participation.certificates import MembershipCheck
 from client_sdk.participation.ledger import deliver
 from client_sdk.participation.model_binding import own_digest

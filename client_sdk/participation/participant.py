@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.drivers import AsyncDriver, SyncDriver
-from client_sdk.local_state.store import Membership
+from client_sdk.local_state.client_store import Membership
 from client_sdk.model.recommendation import Recommendations
 from client_sdk.participation.arrays_rounds import OpenRound, open_rounds
 from client_sdk.participation.async_arrays_rounds import AsyncOpenRound, async_open_rounds

@@ -16,8 +16,8 @@ from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.effects import Program, work
 from client_sdk.errors import Conflict, NotFound
+from client_sdk.local_state.client_store import ClientStore
 from client_sdk.local_state.round_keys import RoundKeyPair
-from client_sdk.local_state.store import ClientStore
 from client_sdk.participation.certificates import MembershipCheck
 from protocols.crypto.envelope import EnvelopeSender
 from protocols.crypto.keyring import Keyring

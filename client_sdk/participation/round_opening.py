@@ -12,8 +12,8 @@ from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.effects import Program, work
 from client_sdk.errors import Conflict
+from client_sdk.local_state.client_store import ClientStore
 from client_sdk.local_state.followed_state import FollowedState
-from client_sdk.local_state.store import ClientStore
 from client_sdk.model.catch_up import ModelFollower
 from client_sdk.participation.events import Progress, SnapshotPublished, SumRefused
 from client_sdk.participation.follow_rounds import is_over

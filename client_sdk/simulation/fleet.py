@@ -33,7 +33,7 @@ from client_sdk.api.effects import Program
 from client_sdk.history import History
 from client_sdk.local_state.client_state import ClientState
 from client_sdk.local_state.identity import Identity
-from client_sdk.local_state.store import MemoryStore
+from client_sdk.local_state.stores import MemoryStore
 from client_sdk.model.cache import ModelCache
 from client_sdk.model.catalogue import Catalogue, fetch_catalogue
 from client_sdk.model.catch_up import ModelFollower

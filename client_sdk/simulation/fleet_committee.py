@@ -12,7 +12,7 @@ from client_sdk.api.effects import Program
 from client_sdk.committee.member import committee_service
 from client_sdk.committee.service import CommitteeService
 from client_sdk.local_state.identity import Identity
-from client_sdk.local_state.store import MemoryStore
+from client_sdk.local_state.stores import MemoryStore
 from client_sdk.participation.certificates import CertificateSource
 from client_sdk.participation.enroller import Enroller
 from client_sdk.participation.follow_rounds import is_over

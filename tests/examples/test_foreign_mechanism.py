@@ -182,7 +182,7 @@ def test_a_client_must_name_it_in_its_policy_and_needs_its_package(
     ):
         careful.join(invitation=invitation)
     code = (
-        "import sys; from client_sdk import *; from client_sdk.local_state.store import MemoryStore\n"
+        "import sys; from client_sdk import *; from client_sdk.local_state.stores import MemoryStore\n"
         "url, invitation = sys.argv[1:]\n"
         "Client(url, Identity.generate(), MemoryStore(), Policy(trust_roster=True)).join(invitation=invitation)"
     )

@@ -11,7 +11,7 @@ from client_sdk import DirectoryStore, Identity
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.effects import Request, Response
 from client_sdk.errors import ContractBroken, LocalFileError
-from client_sdk.local_state.store import ClientStore
+from client_sdk.local_state.client_store import ClientStore
 from client_sdk.participation.enrolment import join
 from protocols.codec import b64encode
 from protocols.messages import Enrolment, TaskView

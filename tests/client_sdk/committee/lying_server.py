@@ -15,7 +15,8 @@ from client_sdk.api.committee_calls import CommitteeCalls
 from client_sdk.api.effects import Request, Response, content_digest
 from client_sdk.api.retry import RetryPolicy
 from client_sdk.committee.service import CommitteeService
-from client_sdk.local_state.store import ClientStore, Membership, Store
+from client_sdk.local_state.client_store import ClientStore, Membership
+from client_sdk.local_state.stores import Store
 from client_sdk.participation.certificates import MembershipCheck, obtain_certificate
 from client_sdk.participation.events import Event
 from protocols.codec import b64decode, b64encode

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from client_sdk.committee import member_round, proposal
 from client_sdk.committee.record import CommitteeRecord, store_record
-from client_sdk.local_state.store import ClientStore
+from client_sdk.local_state.client_store import ClientStore
 from client_sdk.participation.events import ClientsNamed, CommitteeRefused, Event, ShareSent, SurvivorsConfirmed
 from protocols.crypto.domain import SEED_BYTES
 from protocols.sums.oneshot import member

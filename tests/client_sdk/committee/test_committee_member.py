@@ -12,7 +12,7 @@ from client_sdk.api.effects import Request, Response
 from client_sdk.committee.record import CommitteeRecord, load_record
 from client_sdk.committee.round_keys import secret_key
 from client_sdk.errors import LocalFileError
-from client_sdk.local_state.store import ClientStore
+from client_sdk.local_state.client_store import ClientStore
 from client_sdk.participation.events import (
     ClientsNamed,
     CommitteeRefused,

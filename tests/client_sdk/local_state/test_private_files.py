@@ -13,10 +13,11 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from client_sdk.errors import LocalFileError
+from client_sdk.local_state.client_store import ClientStore, Membership
 from client_sdk.local_state.followed_state import FollowedState
 from client_sdk.local_state.identity import Identity
 from client_sdk.local_state.private_files import write_private
-from client_sdk.local_state.store import ClientStore, DirectoryStore, Membership, MemoryStore, Store
+from client_sdk.local_state.stores import DirectoryStore, MemoryStore, Store
 from protocols.codec import b64decode, b64encode
 from protocols.crypto.aggregate_chain import AggregateChain
 from protocols.crypto.envelope import enrolment_message

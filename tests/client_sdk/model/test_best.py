@@ -12,7 +12,8 @@ from client_sdk.agreement.terms import AgreedTerms, TaskTerms
 from client_sdk.api.effects import Program
 from client_sdk.errors import ContractBroken, ModelUnavailable
 from client_sdk.local_state.best_state import read_best_state
-from client_sdk.local_state.store import ClientStore, MemoryStore
+from client_sdk.local_state.client_store import ClientStore
+from client_sdk.local_state.stores import MemoryStore
 from client_sdk.model.best import best_model, curve_of, keep_if_best
 from protocols.codec import b64encode
 from protocols.messages import SnapshotView, TaskView

@@ -25,8 +25,8 @@ from client_sdk.api.calls import ApiCalls
 from client_sdk.api.effects import Request, Response, content_digest
 from client_sdk.errors import AggregateMismatch, Equivocation, NotAttested
 from client_sdk.history import History
+from client_sdk.local_state.client_store import ClientStore, Membership
 from client_sdk.local_state.followed_state import FollowedState
-from client_sdk.local_state.store import ClientStore, Membership
 from client_sdk.model.catch_up import ModelFollower
 from client_sdk.participation import attestations, unmasked_rounds
 from client_sdk.participation.certificates import MembershipCheck

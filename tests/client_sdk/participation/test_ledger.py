@@ -16,7 +16,8 @@ from client_sdk.api.calls import ApiCalls
 from client_sdk.api.effects import Request, Response
 from client_sdk.cli import app
 from client_sdk.errors import LocalFileError, NotEnrolled
-from client_sdk.local_state.store import ClientStore, DirectoryStore, OwnContribution
+from client_sdk.local_state.client_store import ClientStore, OwnContribution
+from client_sdk.local_state.stores import DirectoryStore
 from client_sdk.participation.ledger import read_ledger
 from tests.support.programs import ProgramRunner
 from tests.support.server import AggregatorProcess, running_aggregator

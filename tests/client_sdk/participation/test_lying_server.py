@@ -20,8 +20,8 @@ from client_sdk import DirectoryStore, Identity, Policy
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.drivers import SyncDriver
 from client_sdk.api.effects import Program
+from client_sdk.local_state.client_store import ClientStore, Membership
 from client_sdk.local_state.signed_sets import SignedSets
-from client_sdk.local_state.store import ClientStore, Membership
 from client_sdk.participation.certificates import MembershipCheck
 from client_sdk.participation.masked_protocol import MaskedPart
 from protocols.crypto.certificates import NO_CERTIFICATE

@@ -23,7 +23,7 @@ from client_sdk import (
     RoundReport,
 )
 from client_sdk.api.drivers import SyncDriver
-from client_sdk.local_state.store import ClientStore
+from client_sdk.local_state.client_store import ClientStore
 from client_sdk.organiser import TrialOrganiser
 from client_sdk.participation.certificates import MembershipCheck, request_for
 from client_sdk.participation.events import Event, RoundMissed

@@ -10,8 +10,8 @@ from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.effects import Request, Response, content_digest
 from client_sdk.errors import RoundLost
+from client_sdk.local_state.client_store import ClientStore
 from client_sdk.local_state.seen_committees import remember_committee
-from client_sdk.local_state.store import ClientStore
 from client_sdk.participation import committee_keys
 from client_sdk.participation.certificates import MembershipCheck
 from client_sdk.participation.committee_keys import committee_of, oneshot_context, require_known_people

@@ -23,7 +23,7 @@ from client_sdk import (
 )
 from client_sdk.data.interactions import LeaveOneOut, leave_one_out
 from client_sdk.data.synthetic import SyntheticConfig, synthetic
-from client_sdk.local_state.store import ClientStore
+from client_sdk.local_state.client_store import ClientStore
 from client_sdk.simulation.federation import Federation
 from client_sdk.training import ClientState, LocalResult, PFedCLRConfig
 from client_sdk.training.pfedclr import BUFFER_ROWS, PFedCLRHalf

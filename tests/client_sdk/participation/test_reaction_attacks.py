@@ -17,7 +17,7 @@ from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.effects import Request, Response, content_digest
 from client_sdk.history import History
-from client_sdk.local_state.store import ClientStore, Membership
+from client_sdk.local_state.client_store import ClientStore, Membership
 from client_sdk.model import absorb, catch_up
 from client_sdk.model.catch_up import ModelFollower
 from client_sdk.participation import unmasked_rounds

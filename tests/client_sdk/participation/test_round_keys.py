@@ -18,8 +18,9 @@ from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.effects import Request, Response, content_digest
 from client_sdk.api.retry import RetryPolicy
+from client_sdk.local_state.client_store import ClientStore
 from client_sdk.local_state.round_keys import RoundKeyPair, RoundKeys
-from client_sdk.local_state.store import ClientStore, Store
+from client_sdk.local_state.stores import Store
 from client_sdk.participation import round_key, round_opening
 from client_sdk.participation.certificates import MembershipCheck, obtain_certificate
 from client_sdk.participation.events import Event, SnapshotPublished, SumRefused

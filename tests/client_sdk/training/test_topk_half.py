@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from client_sdk.errors import LocalFileError
 from client_sdk.history import History
-from client_sdk.local_state.store import ClientStore, MemoryStore
+from client_sdk.local_state.client_store import ClientStore
+from client_sdk.local_state.stores import MemoryStore
 from client_sdk.training import MFConfig, client_half, train_full
 from client_sdk.training.factors import USER_FACTOR
 from client_sdk.training.topk import RESIDUAL_ITEMS, RESIDUAL_ROWS, TopKHalf, add_rows, without_empty_rows

@@ -9,7 +9,8 @@ from aggregator_service.tasks.tasks import plan_request
 from client_sdk.data.interactions import leave_one_out
 from client_sdk.data.synthetic import SyntheticConfig, synthetic
 from client_sdk.history import History
-from client_sdk.local_state.store import ClientStore, MemoryStore
+from client_sdk.local_state.client_store import ClientStore
+from client_sdk.local_state.stores import MemoryStore
 from client_sdk.operator import task_request
 from client_sdk.simulation.federation import Federation
 from client_sdk.training.item_counts import COUNTED, count_items, logit_offsets

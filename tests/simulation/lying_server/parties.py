@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from client_sdk import Identity, Policy
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.effects import Program, Work
-from client_sdk.local_state.store import ClientStore, Membership, MemoryStore
+from client_sdk.local_state.client_store import ClientStore, Membership
+from client_sdk.local_state.stores import MemoryStore
 from client_sdk.participation.certificates import MembershipCheck
 from client_sdk.participation.masked_protocol import MaskedPart
 from protocols.codec import b64encode

@@ -1,33 +1,29 @@
 """What a client stores for its tasks: memberships, keyrings, client states, records of rounds, and the model.
 
-`Store` is a small key-value store: `DirectoryStore` uses files of mode 0600, `MemoryStore` is for fleets and tests.
-`ClientStore` has the typed methods on top of it.
+`ClientStore` has typed methods on top of a `Store` (`local_state.stores`), which stores bytes.
 """
 
 from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from io import BytesIO
-from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from urllib.parse import urlsplit
 from zipfile import BadZipFile
 
 import numpy as np
-import platformdirs
 from numpy.typing import NDArray
 
 from client_sdk.agreement.terms import AgreedTerms
 from client_sdk.errors import LocalFileError
 from client_sdk.local_state.client_state import ClientState
 from client_sdk.local_state.followed_state import FollowedState
-from client_sdk.local_state.private_files import ensure_private_directory, read_private, write_private
 from client_sdk.local_state.round_keys import RoundKeys
 from client_sdk.local_state.signed_sets import SignedSets
+from client_sdk.local_state.stores import Store
 from protocols.codec import b64decode, b64encode
 from protocols.crypto.aggregate_chain import CHAIN_BYTES, AggregateChain
 from protocols.crypto.certificates import CERTIFICATE_BYTES
@@ -37,7 +33,7 @@ from protocols.errors import CodecError, ParameterError
 from protocols.messages import OrganiserPin, Role
 from protocols.recipes.base import Recipe
 
-__all__ = ["ClientStore", "DirectoryStore", "Membership", "MemoryStore", "OwnContribution", "Store", "default_store"]
+__all__ = ["ClientStore", "Membership", "OwnContribution"]
 
 _ROUND: Final = struct.Struct("<Q")
 _MEMBERSHIP: Final = "membership.json"
@@ -85,85 +81,6 @@ class OwnContribution:
 
     digest: str
     acknowledged: bool
-
-
-class Store(Protocol):
-    """Stores bytes under an owner (an identity's fingerprint), a task id and a name."""
-
-    def read(self, owner: str, task_id: str, name: str) -> bytes | None:
-        """Return the stored bytes, None if there are none."""
-
-    def write(self, owner: str, task_id: str, name: str, body: bytes) -> None:
-        """Store `body` atomically, replacing what was stored before."""
-
-    def tasks(self, owner: str) -> Iterable[str]:
-        """Return the ids of the tasks with stored bytes of `owner`."""
-
-    def move(self, owner: str, task_id: str, to: str) -> None:
-        """Store everything of `task_id` under the id `to`, of which nothing is stored yet."""
-
-
-class MemoryStore:
-    """A store in memory, lost when the process ends."""
-
-    def __init__(self) -> None:
-        self._bodies: dict[tuple[str, str, str], bytes] = {}
-
-    def read(self, owner: str, task_id: str, name: str) -> bytes | None:
-        """Return the stored bytes, None if there are none."""
-        return self._bodies.get((owner, task_id, name))
-
-    def write(self, owner: str, task_id: str, name: str, body: bytes) -> None:
-        """Store `body`, replacing what was stored before."""
-        self._bodies[owner, task_id, name] = body
-
-    def tasks(self, owner: str) -> list[str]:
-        """Return the ids of the tasks with stored bytes of `owner`."""
-        return sorted({task for kept, task, _ in self._bodies if kept == owner})
-
-    def move(self, owner: str, task_id: str, to: str) -> None:
-        """Store everything of `task_id` under the id `to`, of which nothing is stored yet."""
-        for kept, task, name in list(self._bodies):
-            if (kept, task) == (owner, task_id):
-                self._bodies[owner, to, name] = self._bodies.pop((owner, task_id, name))
-
-
-class DirectoryStore:
-    """A store in the directory `path`: one file <owner>/<task>/<name> of mode 0600 for each entry."""
-
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
-
-    def _folder(self, owner: str, task_id: str) -> Path:
-        for part in (owner, task_id):
-            if not part or part in (".", "..") or not all(c.isalnum() or c in "._-@" for c in part):
-                raise ParameterError(f"{part!r} is not a valid folder name; expected an id from the server")
-        return self.path / owner / task_id
-
-    def read(self, owner: str, task_id: str, name: str) -> bytes | None:
-        """Return the stored bytes, None if there are none; `LocalFileError` when other users can access the file."""
-        path = self._folder(owner, task_id) / name
-        return read_private(path, "the client's file") if path.exists() else None
-
-    def write(self, owner: str, task_id: str, name: str, body: bytes) -> None:
-        """Write `body` atomically to a file of mode 0600."""
-        folder = self._folder(owner, task_id)
-        ensure_private_directory(folder)
-        write_private(folder / name, body)
-
-    def tasks(self, owner: str) -> list[str]:
-        """Return the ids of the tasks with stored bytes of `owner`."""
-        folder = self.path / owner
-        return sorted(entry.name for entry in folder.iterdir() if entry.is_dir()) if folder.is_dir() else []
-
-    def move(self, owner: str, task_id: str, to: str) -> None:
-        """Rename the folder of `task_id`; raises `OSError` if there is one named `to` with files in it."""
-        self._folder(owner, task_id).rename(self._folder(owner, to))
-
-
-def default_store() -> DirectoryStore:
-    """Return the store in the user's data directory (`~/.local/share/hushrec` on Linux)."""
-    return DirectoryStore(platformdirs.user_data_path("hushrec"))
 
 
 @dataclass(frozen=True)

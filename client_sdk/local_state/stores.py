@@ -1,0 +1,93 @@
+"""Small key-value stores on a device: files that only their owner can read, or memory for fleets and tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Protocol
+
+import platformdirs
+
+from client_sdk.local_state.private_files import ensure_private_directory, read_private, write_private
+from protocols.errors import ParameterError
+
+__all__ = ["DirectoryStore", "MemoryStore", "Store", "default_store"]
+
+
+class Store(Protocol):
+    """Stores bytes under an owner (an identity's fingerprint), a task id and a name."""
+
+    def read(self, owner: str, task_id: str, name: str) -> bytes | None:
+        """Return the stored bytes, None if there are none."""
+
+    def write(self, owner: str, task_id: str, name: str, body: bytes) -> None:
+        """Store `body` atomically, replacing what was stored before."""
+
+    def tasks(self, owner: str) -> Iterable[str]:
+        """Return the ids of the tasks with stored bytes of `owner`."""
+
+    def move(self, owner: str, task_id: str, to: str) -> None:
+        """Store everything of `task_id` under the id `to`, of which nothing is stored yet."""
+
+
+class MemoryStore:
+    """A store in memory, lost when the process ends."""
+
+    def __init__(self) -> None:
+        self._bodies: dict[tuple[str, str, str], bytes] = {}
+
+    def read(self, owner: str, task_id: str, name: str) -> bytes | None:
+        """Return the stored bytes, None if there are none."""
+        return self._bodies.get((owner, task_id, name))
+
+    def write(self, owner: str, task_id: str, name: str, body: bytes) -> None:
+        """Store `body`, replacing what was stored before."""
+        self._bodies[owner, task_id, name] = body
+
+    def tasks(self, owner: str) -> list[str]:
+        """Return the ids of the tasks with stored bytes of `owner`."""
+        return sorted({task for kept, task, _ in self._bodies if kept == owner})
+
+    def move(self, owner: str, task_id: str, to: str) -> None:
+        """Store everything of `task_id` under the id `to`, of which nothing is stored yet."""
+        for kept, task, name in list(self._bodies):
+            if (kept, task) == (owner, task_id):
+                self._bodies[owner, to, name] = self._bodies.pop((owner, task_id, name))
+
+
+class DirectoryStore:
+    """A store in the directory `path`: one file <owner>/<task>/<name> of mode 0600 for each entry."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    def _folder(self, owner: str, task_id: str) -> Path:
+        for part in (owner, task_id):
+            if not part or part in (".", "..") or not all(c.isalnum() or c in "._-@" for c in part):
+                raise ParameterError(f"{part!r} is not a valid folder name; expected an id from the server")
+        return self.path / owner / task_id
+
+    def read(self, owner: str, task_id: str, name: str) -> bytes | None:
+        """Return the stored bytes, None if there are none; `LocalFileError` when other users can access the file."""
+        path = self._folder(owner, task_id) / name
+        return read_private(path, "the client's file") if path.exists() else None
+
+    def write(self, owner: str, task_id: str, name: str, body: bytes) -> None:
+        """Write `body` atomically to a file of mode 0600."""
+        folder = self._folder(owner, task_id)
+        ensure_private_directory(folder)
+        write_private(folder / name, body)
+
+    def tasks(self, owner: str) -> list[str]:
+        """Return the ids of the tasks with stored bytes of `owner`."""
+        folder = self.path / owner
+        return sorted(entry.name for entry in folder.iterdir() if entry.is_dir()) if folder.is_dir() else []
+
+    def move(self, owner: str, task_id: str, to: str) -> None:
+        """Rename the folder of `task_id`; raises `OSError` if there is one named `to` with files in it."""
+        self._folder(owner, task_id).rename(self._folder(owner, to))
+
+
+def default_store() -> DirectoryStore:
+    """Return the store in the user's data directory (`~/.local/share/hushrec` on Linux)."""
+    return DirectoryStore(platformdirs.user_data_path("hushrec"))
