@@ -43,12 +43,12 @@ from aggregator_service.rounds.oneshot_stages import (
     fail_unopened,
     read_oneshot_masks,
 )
+from aggregator_service.rounds.openings import open_round
 from aggregator_service.rounds.transactions import (
     LostRaceError,
     awaited_clients,
     end_collecting,
     fail_round,
-    open_round,
     record_fold,
     record_release,
 )

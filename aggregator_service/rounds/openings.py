@@ -1,0 +1,97 @@
+"""The transaction that opens a round: its plan, its keys and its cohort."""
+
+from __future__ import annotations
+
+import logging
+
+from sqlalchemy.orm import Session
+
+from aggregator_service.logs import fields
+from aggregator_service.round_states import ACTIVE
+from aggregator_service.rounds.attestations import chain_to_state
+from aggregator_service.rounds.cohorts import draw_cohort, enough_members, write_cohort
+from aggregator_service.rounds.differencing import frozen_cohort
+from aggregator_service.storage.committee import delete_keys_before
+from aggregator_service.storage.database import announce
+from aggregator_service.storage.rounds import last_completed, last_round
+from aggregator_service.storage.schema import RoundRow, RoundStateRow, TaskRow
+from aggregator_service.tasks.committee import choose_committee
+from aggregator_service.tasks.eligibility import able_members
+from aggregator_service.tasks.plans import plan_task, row_terms
+from aggregator_service.tasks.round_keys import find_round_key, needs_round_keys
+from aggregator_service.tasks.tasks import agreed_digest
+from protocols.messages import Schedule
+from protocols.messages.stages import RoundState, opening_state
+from protocols.recipes.base import Recipe
+from protocols.sums.masked.plan import MaskedPlan
+
+__all__ = ["open_round"]
+
+_LOG = logging.getLogger(__name__)
+
+
+def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
+    """Open the next round of a task and draw its cohort.
+
+    Returns None when a round is active, the task is over, too few members can contribute, or the round's keys, which
+    the key holder or the committee publishes, are not there.
+    """
+    previous = last_round(session, task.id)
+    if task.state != "open" or (previous is not None and previous.state in ACTIVE):
+        return None
+    schedule = Schedule.model_validate(task.schedule)
+    number, sum_index = 1 if previous is None else previous.number + 1, task.completed_rounds + 1
+    plan = plan_task(row_terms(task), sum_index)
+    completed = last_completed(session, task.id)
+    key = find_round_key(session, task.id, number)
+    if key is None and needs_round_keys(task):
+        return None
+    committee = choose_committee(session, task, number, now) if plan.committee else []
+    if committee is None:
+        return None
+    clients = _choose_cohort(session, task, plan.recipe, sum_index, completed, first=previous is None)
+    if clients is None:
+        return None
+    interactive, state = plan.mechanism.interactive, opening_state(task.mechanism_name)
+    collects = state == RoundState.COLLECTING
+    round_ = RoundRow(
+        task_id=task.id,
+        number=number,
+        state=state.value,
+        sum_index=sum_index,
+        seed=plan.recipe.round_spec(task.seed, number, sum_index).seed,
+        model_digest=agreed_digest(session, task, sum_index, completed) if interactive else None,
+        key_digest=None if key is None else key.digest,
+        aggregate_chain=chain_to_state(task, completed),
+        confirms=isinstance(plan.sum_plan, MaskedPlan) and plan.sum_plan.mode == "semi-malicious",
+        opened_at=now,
+        deadline=now + (schedule.collect_seconds if collects else schedule.stage_seconds),
+        cohort=len(clients),
+        committee=len(committee),
+        folded=0,
+        survivors=0,
+    )
+    session.add(round_)
+    session.flush()
+    session.add(RoundStateRow(round_id=round_.id, state=round_.state, entered_at=now))
+    write_cohort(session, round_, clients)
+    for member in committee:
+        member.round_id = round_.id
+    if committee:
+        delete_keys_before(session, task.id, number - 1)
+    announce(session, task.id, "round")
+    _LOG.info("round opened", extra=fields(task=task.id, round=number, cohort=len(clients)))
+    return round_
+
+
+def _choose_cohort(
+    session: Session, task: TaskRow, recipe: Recipe, sum_index: int, completed: RoundRow | None, *, first: bool
+) -> list[str] | None:
+    """Return the client ids of the next cohort; None when too few members can contribute."""
+    frozen = frozen_cohort(session, task, completed) if recipe.frozen_cohort else None
+    if frozen is not None:
+        return frozen
+    schedule, device_group = Schedule.model_validate(task.schedule), recipe.device_group_of(sum_index)
+    if not enough_members(schedule, able_members(session, task, recipe.device_groups), device_group, first):
+        return None
+    return draw_cohort(session, task, schedule, device_group)
