@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from aggregator_service.compute.jobs import BlobRef
 from aggregator_service.problems import Problem
 from aggregator_service.round_states import RoundEvent
-from aggregator_service.rounds import advance, cohorts, transactions
+from aggregator_service.rounds import advance, cohorts, openings, transactions
 from aggregator_service.routes import contributions as routes
 from aggregator_service.storage.database import DATABASE_GONE, Database, discard
 from aggregator_service.storage.directory import DirectoryBlobs
@@ -61,7 +61,8 @@ def no_floor(patch: Patch) -> None:
     def model_validate(schedule: Any) -> Schedule:
         return Schedule.model_validate(schedule).model_copy(update={"min_clients": 1})
 
-    patch.setattr(transactions, "Schedule", SimpleNamespace(model_validate=model_validate))
+    for module in (openings, transactions):
+        patch.setattr(module, "Schedule", SimpleNamespace(model_validate=model_validate))
 
 
 def unchecked_blobs(patch: Patch) -> None:
@@ -151,7 +152,7 @@ def any_group(patch: Patch) -> None:
         everyone = list(session.scalars(select(ClientRow.id).where(ClientRow.revoked_at.is_(None))))
         return cohorts._RANDOM.sample(everyone, min(schedule.cohort_size, len(everyone)))
 
-    patch.setattr(transactions, "draw_cohort", draw_cohort)
+    patch.setattr(openings, "draw_cohort", draw_cohort)
 
 
 def no_second_receipt(patch: Patch) -> None:
