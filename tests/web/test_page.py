@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -66,9 +65,11 @@ def context_of(size: str = "wide", scheme: str = "light") -> Iterator[BrowserCon
     assert not [text for text in messages if not any(part in text for part in wanted)]
 
 
-def opened(context: BrowserContext, recorded: RecordedDemo) -> Page:
-    """Open the page and record its contributions."""
+def opened(context: BrowserContext, recorded: RecordedDemo, uploading: Callable[[Route], None] | None = None) -> Page:
+    """Open the page and record its contributions. uploading: handles the requests of this page that send them."""
     page = context.new_page()
+    if uploading is not None:
+        page.route("**/contributions/*", uploading)
     page.add_init_script(_LISTEN)
     page.goto(recorded.demo.page.origin)
     return page
@@ -170,27 +171,27 @@ def test_a_page_that_closes_while_it_sends_sends_the_same_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bodies: list[bytes | None] = []
-    broken = threading.Event()
-    broken.set()
 
-    def connection(route: Route) -> None:
+    def lost(route: Route) -> None:
         if route.request.method == "PUT":
             bodies.append(route.request.post_data_buffer)
-        if route.request.method == "PUT" and broken.is_set():
             route.abort()  # the page tries again
         else:
             route.continue_()
 
+    def sent(route: Route) -> None:
+        if route.request.method == "PUT":
+            bodies.append(route.request.post_data_buffer)
+        route.continue_()
+
     with recorded_demo(tmp_path / "server", monkeypatch) as recorded, context_of("phone", "dark") as context:
-        context.route("**/contributions/*", connection)
-        page = opened(context, recorded)
+        page = opened(context, recorded, lost)
         for title in LIKED:
             page.get_by_label(title).check()
         page.get_by_role("button", name="Take part").click()
         until(page, lambda: len(bodies) >= 2)
         page.close()
-        broken.clear()
-        again = opened(context, recorded)
+        again = opened(context, recorded, sent)
         assert report_of(again)["resent"]
         complete(recorded, again, 1)
         assert recorded.get("/rounds/1").json()["survivors"] == 21
