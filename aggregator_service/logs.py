@@ -6,9 +6,9 @@ import json
 import logging
 import sys
 import time
-from contextlib import suppress
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, TextIO
+from typing import Any, Final, Literal, TextIO, cast
 
 from aggregator_service import request_ids
 
@@ -20,7 +20,11 @@ _SERVICE: Final = logging.getLogger("aggregator_service")
 
 def fields(**values: str | int | float | None) -> dict[str, Any]:
     """Return the `extra=` argument of a log call: structured fields beside a constant message. None is left out."""
-    return {_FIELDS: {name: value for name, value in values.items() if value is not None}}
+    return {_FIELDS: _without_none(values)}
+
+
+def _without_none(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def log_event(logger: logging.Logger, level: int, message: str, **values: str | int | float | None) -> None:
@@ -32,11 +36,13 @@ def log_event(logger: logging.Logger, level: int, message: str, **values: str | 
     if not logger.isEnabledFor(level):
         return
     handler = _only_handler(logger)
-    if handler is not None:
-        with suppress(Exception):  # the stream is closed or full: the handler of a record deals with that
-            handler.write_event(logger.name, level, message, fields(**values)[_FIELDS])
-            return
-    logger.log(level, message, extra=fields(**values))
+    if handler is None:
+        logger.log(level, message, extra=fields(**values))
+        return
+    try:
+        handler.write_event(logger.name, level, message, _without_none(values))
+    except Exception:  # the stream is closed or full: the handler of a record deals with that
+        logger.log(level, message, extra=fields(**values))
 
 
 def _only_handler(logger: logging.Logger) -> _LineHandler | None:
@@ -61,12 +67,9 @@ class _LineHandler(logging.StreamHandler[TextIO]):
         if level < self.level:
             return
         line = self._line(time.time(), logging.getLevelName(level), name, message, _with_request(values))
-        self.acquire()
-        try:
+        with cast(AbstractContextManager[object], self.lock):
             self.stream.write(line + self.terminator)
-            self.flush()
-        finally:
-            self.release()
+            self.stream.flush()
 
 
 def _with_request(own: dict[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from protocols.crypto.digest_fields import format_digest, parse_digest
 from protocols.errors import CodecError
 
 __all__ = [
+    "check_length",
     "content_digest",
     "content_length",
     "digest_header",
@@ -33,14 +34,26 @@ def content_length(request: Request, *, exact: int | None = None, most: int | No
     if not _DIGITS.match(text) or "transfer-encoding" in request.headers:
         raise Problem("length-required", "send the header Content-Length; chunked bodies are not accepted")
     length = int(text)
-    limit = exact if exact is not None else most
-    if limit is not None and length > limit:
-        raise Problem("body-too-long", f"the body may have at most {limit} bytes", expected_bytes=limit)
-    if exact is not None and length < exact:
-        raise Problem("body-too-short", f"the body must have exactly {exact} bytes", expected_bytes=exact)
+    if exact is not None:
+        return check_length(length, exact)
+    if most is not None:
+        _refuse_longer(length, most)
     if length == 0:
         raise Problem("body-too-short", "the body is empty")
     return length
+
+
+def check_length(length: int, exact: int) -> int:
+    """Return `length`; raise `Problem` body-too-long or body-too-short unless it is the length `exact`, in bytes."""
+    _refuse_longer(length, exact)
+    if length < exact:
+        raise Problem("body-too-short", f"the body must have exactly {exact} bytes", expected_bytes=exact)
+    return length
+
+
+def _refuse_longer(length: int, most: int) -> None:
+    if length > most:
+        raise Problem("body-too-long", f"the body may have at most {most} bytes", expected_bytes=most)
 
 
 def content_digest(request: Request) -> str:

@@ -54,8 +54,7 @@ class ClientRoundStatus(NamedTuple):
         return self.expected and not self.delivered
 
 
-@dataclass(frozen=True)
-class AwaitedContribution:
+class AwaitedContribution(NamedTuple):
     """A contribution that a round waits for. length: its exact length in bytes."""
 
     round: RoundRow
@@ -104,7 +103,7 @@ class CachedRound:
     def awaited_contribution(self, number: int, client_id: str) -> AwaitedContribution | None:
         """Return what this client must send in round `number`; None unless that round is known to wait for it."""
         data = self._data
-        if data is None or data.row.number != number or data.awaited != "contribute":
+        if data is None or data.spec.number != number or data.awaited != "contribute":
             return None
         required, awaited = data.prerequisite, data.clients[data.awaited]
         if required is None or client_id not in data.clients[required] or client_id in awaited:

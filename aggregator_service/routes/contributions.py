@@ -12,7 +12,7 @@ from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.http.authentication import PrincipalOf
-from aggregator_service.http.digests import content_digest, content_length, repr_digest
+from aggregator_service.http.digests import check_length, content_digest, content_length, repr_digest
 from aggregator_service.http.media_types import check_media_type
 from aggregator_service.http.short_cycle import whole_body
 from aggregator_service.problems import Problem
@@ -112,12 +112,12 @@ async def put(
     admission.check_round_key(request.headers.get("round-key"))
     admission.attestation = attestation_of(admission, request)
     check_media_type(request, CONTRIBUTION)
-    content_length(request)
+    length = content_length(request)
     digest = content_digest(request)
     if admission.stored is not None:
         return _acknowledge(AlreadyStored(same_or_conflict(admission.round, admission.stored, digest)))
     admission.refuse_late(services.clock.now())
-    content_length(request, exact=admission.length)
+    check_length(length, admission.length)
     if whole_body(request) is not None:
         _refuse_many(request, client)
         return _acknowledge(await receive_contribution(services, admission, request, digest))

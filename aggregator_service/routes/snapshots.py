@@ -14,7 +14,7 @@ from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.access.principals import Enrolled, Principal
 from aggregator_service.http.authentication import PrincipalOf, member_of, task_of
-from aggregator_service.http.digests import content_digest, content_length
+from aggregator_service.http.digests import check_length, content_digest, content_length
 from aggregator_service.logs import fields
 from aggregator_service.polling.round_views import snapshot_view
 from aggregator_service.problems import Problem
@@ -172,13 +172,13 @@ async def put(
 
     The key holder's snapshot completes a round in the state decrypting.
     """
-    content_length(request)
+    length = content_length(request)
     digest = content_digest(request)
     known, expected = await run_in_threadpool(_admit, services, principal, task, number, digest)
     if known is not None:
         response.status_code = 200
         return known
-    length = content_length(request, exact=expected)
+    check_length(length, expected)
     path = services.settings.upload_dir / new_key("body", "snapshot").replace("/", "-")
     await receive_body(services, request, path, length, digest)
     return await run_in_threadpool(_store, services, principal, task, number, path, digest, length)

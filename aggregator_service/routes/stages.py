@@ -10,7 +10,7 @@ from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.access.principals import Principal
 from aggregator_service.http.authentication import PrincipalOf
-from aggregator_service.http.digests import content_digest, content_length
+from aggregator_service.http.digests import check_length, content_digest, content_length
 from aggregator_service.http.media_types import check_media_type
 from aggregator_service.routes.common import (
     ClientId,
@@ -80,12 +80,11 @@ async def put(
     """Send the message of a stage. Idempotent: the same bytes get the same receipt, other bytes a conflict."""
     admission = await run_in_threadpool(admit_to_stage, services, principal, task, number, stage, client)
     check_media_type(request, STAGE_TYPES[stage])
-    content_length(request)
+    length = content_length(request)
     digest = content_digest(request)
     if admission.stored is not None:
         return receipt_response(same_or_conflict(admission, admission.stored, digest), 200)
-    length = content_length(request, exact=admission.length)
-    body = await receive_small_body(services, request, length, digest)
+    body = await receive_small_body(services, request, check_length(length, admission.length), digest)
     binding = request.headers.get(ROUND_BINDING, "")
     outcome = await run_in_threadpool(store_message, services, admission, body, digest, binding)
     return receipt_response(outcome.receipt, 201 if isinstance(outcome, Stored) else 200)

@@ -116,4 +116,4 @@ async def admit_cached(
     awaited = None if cached_round is None else cached_round.awaited_contribution(number, client_id)
     if awaited is None:
         return await run_in_threadpool(admit, services, principal, task_id, number, client_id)
-    return Admission(client=client, stored=None, **vars(awaited))
+    return Admission(awaited.round, client, awaited.plan, awaited.route, awaited.length, stored=None)

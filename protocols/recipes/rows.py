@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Final
 
 import numpy as np
@@ -66,7 +66,12 @@ class FactorModel(SingleGroupRecipe):
 
     def route(self, spec: RoundSpec, client_id: str) -> Route:
         """Return the route to the blocks of the sum, the same for every client."""
-        return whole_route(self.layout(spec.sum_index))
+        return self._routes[spec.sum_index > self.count_sums]
+
+    @cached_property
+    def _routes(self) -> tuple[Route, Route]:
+        """The routes of a sum of item counts, and of a sum of changes: each upload of a round asks for one."""
+        return whole_route(count_layout(self.parameters.items)), whole_route(self.change_layout())
 
     def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> ModelState:
         """Return the state after a sum: with more item counts, or with changed item factors."""

@@ -13,6 +13,7 @@ All integers are little-endian. Residues are in SEAL's NTT order, polynomial c0 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +33,9 @@ __all__ = [
     "split_residues",
     "view_planes",
 ]
+
+_FEW: Final = 1 << 14
+"""Residues of which the largest are looked for first: of more, one part or another mostly exceeds the modulus's."""
 
 Planes = tuple[NDArray[np.unsignedinteger], ...]
 """One array per plane, least significant first, all of shape (ciphertexts, polynomials, degree)."""
@@ -98,8 +102,11 @@ def view_planes(body: Buffer, parameter_set: ParameterSet, ciphertexts: int, pol
 def check_range(planes: Planes, modulus: int) -> int | None:
     """Return the index of the first ciphertext with a residue that is not below the modulus; None if there is none.
 
-    The lower planes are compared only where the top plane is not below the modulus's top plane.
+    Of a few residues the largest value of each plane mostly tells. Otherwise the lower planes are compared only where
+    the top plane is not below the modulus's top plane.
     """
+    if planes[0].size <= _FEW and _largest_is_below(planes, modulus):
+        return None
     *lower, highest = [plane.reshape(-1) for plane in planes]
     shift = 8 * sum([plane.itemsize for plane in lower])
     suspects = (highest >= modulus >> shift).nonzero()[0]
@@ -108,6 +115,14 @@ def check_range(planes: Planes, modulus: int) -> int | None:
     residues = join_planes((*[plane[suspects] for plane in lower], highest[suspects]))
     wrong = suspects[residues >= modulus]
     return int(wrong[0] // planes[0][0].size) if wrong.size else None
+
+
+def _largest_is_below(planes: Planes, modulus: int) -> bool:
+    """Whether the residue with the largest value of every plane, which may not occur, is below the modulus."""
+    largest = 0
+    for plane in reversed(planes):
+        largest = largest << 8 * plane.itemsize | int(np.maximum.reduce(plane, axis=None))
+    return largest < modulus
 
 
 def check_expanded(planes: Planes, modulus: int) -> None:
