@@ -23,6 +23,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from aggregator_service.http.authentication import principal_with
+from aggregator_service.http.response_bytes import JsonBytes
 from aggregator_service.services import Services
 from protocols.messages.stages import StageMessage
 
@@ -92,7 +93,7 @@ def _caller(route: APIRoute) -> Call:
             arguments["if_none_match"] = request.headers.get("if-none-match")
         made = await (endpoint(**arguments) if is_coroutine else run_in_threadpool(partial(endpoint, **arguments)))
         if isinstance(made, BaseModel):
-            return Response(made.model_dump_json(), media_type="application/json")
+            return JsonBytes(made.model_dump_json().encode())
         return cast(Response, made)
 
     return call

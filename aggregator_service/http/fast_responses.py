@@ -23,7 +23,7 @@ from aggregator_service.observability.metrics import Metrics
 from aggregator_service.observability.request_record import RequestRecord
 from aggregator_service.observability.requests import count_and_log
 
-__all__ = ["FastResponse", "FastResponses", "Finder", "ImmediateResponses", "json_headers", "needs_application"]
+__all__ = ["FastResponse", "FastResponses", "Finder", "ImmediateResponses", "needs_application"]
 
 _ASKED: Final = "hushrec.asked_finders"
 """Scope key: the finders have passed this request on already."""
@@ -63,11 +63,6 @@ class FastResponse:
 
 Finder = Callable[[Scope], FastResponse | None]
 """Returns the response to a GET request, None where the route has to answer. It does not block and raises nothing."""
-
-
-def json_headers(body: bytes) -> Headers:
-    """Return the headers of a JSON body; none if it is empty."""
-    return ((b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))) if body else ()
 
 
 class FastResponses:

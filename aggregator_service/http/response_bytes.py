@@ -11,10 +11,12 @@ from functools import lru_cache
 from http import HTTPStatus
 from typing import Final
 
+from starlette.responses import Response
+
 from aggregator_service import request_ids
 from aggregator_service.http.security_headers import missing_security_headers
 
-__all__ = ["Headers", "ResponseWriter"]
+__all__ = ["Headers", "JsonBytes", "ResponseWriter", "json_headers"]
 
 Headers = Sequence[tuple[bytes, bytes]]
 """Names in lower case, and values."""
@@ -22,6 +24,19 @@ _STATUS_LINES: Final = {one.value: b"HTTP/1.1 %d %s\r\n" % (one.value, one.phras
 _CLOSE: Final = b"connection: close\r\n"
 _OWN_LINES: Final = 3
 """Line ends of a response's head besides its headers: of the status line, the request id and the empty line."""
+
+
+class JsonBytes(Response):
+    """A response of JSON that is encoded already: its headers are known, so nothing has to be derived from them."""
+
+    def __init__(self, body: bytes, status: int = 200) -> None:
+        self.status_code, self.body, self.background = status, body, None
+        self.raw_headers = list(json_headers(body))
+
+
+def json_headers(body: bytes) -> Headers:
+    """Return the headers of a JSON body; none if it is empty."""
+    return ((b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))) if body else ()
 
 
 class ResponseWriter:

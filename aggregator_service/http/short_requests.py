@@ -34,6 +34,7 @@ __all__ = ["SHORT_BYTES", "ShortRequests"]
 SHORT_BYTES: Final = 64 * 1024
 """Longest body of a short request, and of a response in one write: uvicorn's limit of what it buffers."""
 _JSON: Final = b"application/json"
+_STREAMED: Final = (StreamingResponse, FileResponse)
 
 
 class ShortRequests:
@@ -82,11 +83,7 @@ class ShortRequests:
             response = await call.response(request)
         except Exception as error:
             response = crashed(request, error)
-        if (
-            response is None
-            or isinstance(response, StreamingResponse | FileResponse)
-            or len(response.body) > SHORT_BYTES
-        ):
+        if response is None or isinstance(response, _STREAMED) or len(response.body) > SHORT_BYTES:
             scope["headers"].append((request_ids.HEADER, request_id.encode()))  # the recorder takes the last one
             return cast(ASGIApp, self._app) if response is None else self._recorded(response)
         body, received = bytes(response.body), len(whole_body(request) or b"")

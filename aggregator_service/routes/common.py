@@ -13,6 +13,7 @@ from starlette.concurrency import run_in_threadpool
 from aggregator_service.http.digests import digest_header
 from aggregator_service.http.etags import not_modified
 from aggregator_service.http.queries import LONGEST_WAIT
+from aggregator_service.http.response_bytes import JsonBytes
 from aggregator_service.problems import responses
 from aggregator_service.services import Services
 from protocols.messages import UploadReceipt
@@ -165,7 +166,7 @@ async def download(
 
 def receipt_response(receipt: UploadReceipt, status: int) -> Response:
     """Return the acknowledgement of an upload."""
-    return Response(receipt.model_dump_json().encode(), status, media_type="application/json")
+    return JsonBytes(receipt.model_dump_json().encode(), status)
 
 
 def bytes_response(body: bytes, digest: str, if_none_match: str | None, media_type: str = OCTETS) -> Response:

@@ -13,6 +13,7 @@ from starlette.requests import ClientDisconnect
 
 from aggregator_service.access.tokens import hash_token
 from aggregator_service.http.authentication import client_address
+from aggregator_service.http.response_bytes import JsonBytes
 from aggregator_service.http.short_cycle import whole_body
 from aggregator_service.observability.request_record import ENROLLED
 from aggregator_service.problems import Problem, responses
@@ -103,7 +104,7 @@ async def create_directly(services: Services, http: Request, _path: dict[str, st
     enrolment, is_new = await _enrol(services, client_address(http.scope), request)
     http.scope[ENROLLED] = enrolment
     shown = enrolment.model_dump_json().encode()
-    return Response(shown, 201 if is_new else 200, media_type="application/json")
+    return JsonBytes(shown, 201 if is_new else 200)
 
 
 async def _enrol(services: Services, address: str, request: EnrolmentRequest) -> tuple[Enrolment, bool]:

@@ -29,7 +29,7 @@ def new_key(kind: str, *parts: str | int) -> str:
 
     The first of `parts` is the task's id (see `task_of_key`).
     """
-    return f"{kind}/{'-'.join(str(part) for part in parts)}-{os.urandom(8).hex()}"
+    return f"{kind}/{'-'.join(map(str, parts))}-{os.urandom(8).hex()}"
 
 
 def check_key(key: str) -> str:

@@ -103,9 +103,11 @@ class _Text:
 
     def arranged(self, parameters: Mapping[str, Any]) -> Any:
         """Return the parameters as the driver takes them; `KeyError` if one is missing."""
-        values = {**self._constants, **parameters}
-        for name, convert in self._converters.items():
-            values[name] = convert(values[name])
+        values = parameters
+        if self._constants or self._converters:
+            values = {**self._constants, **parameters}
+            for name, convert in self._converters.items():
+                values[name] = convert(values[name])
         return values if self._positions is None else [values[name] for name in self._positions]
 
 

@@ -74,7 +74,7 @@ class CkksPlan:
         """`ckks`."""
         return "ckks"
 
-    @property
+    @cached_property
     def parameter_set(self) -> ParameterSet:
         """The modulus and its planes."""
         return self.parameters.parameter_set
@@ -84,7 +84,7 @@ class CkksPlan:
         """ "members" in shared mode, "holder" in public mode."""
         return "members" if self.parameters.mode == "shared" else "holder"
 
-    @property
+    @cached_property
     def seeded(self) -> bool:
         """Whether contributions hold a seed instead of the second polynomial."""
         return self.parameters.wire == "seeded"

@@ -121,7 +121,7 @@ def _largest_is_below(planes: Planes, modulus: int) -> bool:
     """Whether the residue with the largest value of every plane, which may not occur, is below the modulus."""
     largest = 0
     for plane in reversed(planes):
-        largest = largest << 8 * plane.itemsize | int(np.maximum.reduce(plane, axis=None))
+        largest = largest << 8 * plane.itemsize | int(np.maximum.reduce(plane, axis=None, initial=0))
     return largest < modulus
 
 
