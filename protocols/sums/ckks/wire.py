@@ -105,7 +105,7 @@ def check_range(planes: Planes, modulus: int) -> int | None:
     Of a few residues the largest value of each plane mostly tells. Otherwise the lower planes are compared only where
     the top plane is not below the modulus's top plane.
     """
-    if planes[0].size <= _FEW and _largest_is_below(planes, modulus):
+    if 0 < planes[0].size <= _FEW and _largest_is_below(planes, modulus):
         return None
     *lower, highest = [plane.reshape(-1) for plane in planes]
     shift = 8 * sum([plane.itemsize for plane in lower])
@@ -119,9 +119,12 @@ def check_range(planes: Planes, modulus: int) -> int | None:
 
 def _largest_is_below(planes: Planes, modulus: int) -> bool:
     """Whether the residue with the largest value of every plane, which may not occur, is below the modulus."""
-    largest = 0
+    largest, shift = 0, 8 * sum([plane.itemsize for plane in planes])
     for plane in reversed(planes):
-        largest = largest << 8 * plane.itemsize | int(np.maximum.reduce(plane, axis=None, initial=0))
+        shift -= 8 * plane.itemsize
+        most = (1 << 8 * plane.itemsize) - 1
+        needs_look = modulus >> shift & most != most  # else no value of the plane is above the modulus's
+        largest |= (int(np.maximum.reduce(plane, axis=None)) if needs_look else most) << shift
     return largest < modulus
 
 
