@@ -75,23 +75,27 @@ class SignedRequest:
     query: str = ""
     fields: Mapping[str, str] = field(default_factory=dict)
 
-    def lines(self) -> dict[str, str]:
-        """Return the covered components in order, with their values; `SignatureError` if a value cannot be signed."""
+    def components(self) -> tuple[str, str]:
+        """Return the names of the covered components, as in Signature-Input, and their lines of the signature base.
+
+        Raises `SignatureError` if a value cannot be signed.
+        """
         if not _METHOD_PATH_QUERY.fullmatch(f"{self.method} {self.path} {self.query}"):
             raise SignatureError("method, path and query of a signed request must be printable ASCII without spaces")
         if not _is_authority(self.authority):
             raise SignatureError("the authority of a signed request must be host[:port], in lower-case ASCII")
-        lines = {'"@method"': self.method, '"@authority"': self.authority, '"@path"': self.path}
+        names = '"@method" "@authority" "@path"'
+        lines = f'"@method": {self.method}\n"@authority": {self.authority}\n"@path": {self.path}\n'
         if self.query:
-            lines['"@query"'] = f"?{self.query}"
+            names, lines = f'{names} "@query"', f'{lines}"@query": ?{self.query}\n'
         fields = self.fields
         for name in SIGNED_FIELDS:
-            if name in fields:
-                value = fields[name]
+            value = fields.get(name)
+            if value is not None:
                 if not _VALUE.fullmatch(value):
                     raise SignatureError(f"the field {name} of a signed request must be printable ASCII")
-                lines[f'"{name}"'] = value
-        return lines
+                names, lines = f'{names} "{name}"', f'{lines}"{name}": {value}\n'
+        return names, lines
 
 
 @lru_cache(maxsize=64)  # a verifier has few
@@ -109,10 +113,9 @@ def format_authority(scheme: str, host: str, port: int | None) -> str:
     return f"{name.lower()}{suffix}"
 
 
-def _base(lines: Mapping[str, str], parameters: str) -> bytes:
+def _base(lines: str, parameters: str) -> bytes:
     """Return the signature base (RFC 9421, section 2.5)."""
-    text = "".join([f"{name}: {value}\n" for name, value in lines.items()])
-    return f'{text}"@signature-params": {parameters}'.encode("ascii")
+    return f'{lines}"@signature-params": {parameters}'.encode("ascii")
 
 
 def sign_request(key: Ed25519PrivateKey, client_id: str, request: SignedRequest, created: int) -> dict[str, str]:
@@ -120,8 +123,8 @@ def sign_request(key: Ed25519PrivateKey, client_id: str, request: SignedRequest,
 
     created: seconds since the epoch, not negative. Raises `SignatureError` if the request cannot be signed.
     """
-    lines = request.lines()
-    parameters = f'({" ".join(lines)});created={created};keyid="{client_id}";tag="{_TAG}"'
+    names, lines = request.components()
+    parameters = f'({names});created={created};keyid="{client_id}";tag="{_TAG}"'
     signature = base64.b64encode(key.sign(_base(lines, parameters))).decode("ascii")
     return {SIGNATURE_INPUT: f"{_TAG}={parameters}", SIGNATURE: f"{_TAG}=:{signature}:"}
 
@@ -136,8 +139,7 @@ def verify_request(
     whose text says what is wrong and repeats nothing of the request.
     """
     label, created, parameters, covered = _parse_input(signature_input, client_id)
-    lines = request.lines()
-    needed = " ".join(lines)
+    needed, lines = request.components()
     if covered != needed:
         raise SignatureError(f"the signature of this request must cover exactly ({needed})")
     found = _SIGNED.fullmatch(signature)

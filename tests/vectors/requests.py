@@ -64,14 +64,14 @@ def _request(request: SignedRequest) -> dict[str, Any]:
 def _signed(request: SignedRequest, created: int = _CREATED) -> dict[str, Any]:
     fields = sign_request(_KEY, _CLIENT, request, created)
     parameters = fields[SIGNATURE_INPUT].partition("=")[2]
-    lines = [f"{name}: {value}" for name, value in request.lines().items()]
+    _, lines = request.components()
     return {
         "private_key": _SEED.hex(),
         "public_key": _KEY.public_key().public_bytes_raw().hex(),
         "client_id": _CLIENT,
         "created": created,
         **_request(request),
-        "signature_base": [*lines, f'"@signature-params": {parameters}'],
+        "signature_base": [*lines.splitlines(), f'"@signature-params": {parameters}'],
         "signature_input": fields[SIGNATURE_INPUT],
         "signature": fields[SIGNATURE],
     }
