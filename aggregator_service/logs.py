@@ -20,11 +20,7 @@ _SERVICE: Final = logging.getLogger("aggregator_service")
 
 def fields(**values: str | int | float | None) -> dict[str, Any]:
     """Return the `extra=` argument of a log call: structured fields beside a constant message. None is left out."""
-    return {_FIELDS: _without_none(values)}
-
-
-def _without_none(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
+    return {_FIELDS: {name: value for name, value in values.items() if value is not None}}
 
 
 def log_event(logger: logging.Logger, level: int, message: str, **values: str | int | float | None) -> None:
@@ -40,7 +36,7 @@ def log_event(logger: logging.Logger, level: int, message: str, **values: str | 
         logger.log(level, message, extra=fields(**values))
         return
     try:
-        handler.write_event(logger.name, level, message, _without_none(values))
+        handler.write_event(logger.name, level, message, values)
     except Exception:  # the stream is closed or full: the handler of a record deals with that
         logger.log(level, message, extra=fields(**values))
 
@@ -74,15 +70,17 @@ class _LineHandler(logging.StreamHandler[TextIO]):
 
 def _with_request(own: dict[str, Any]) -> dict[str, Any]:
     """Return structured fields and the id of the request being handled."""
-    request_id = request_ids.current.get()
-    return own if request_id is None else {"request": request_id, **own}
+    return {"request": request_ids.current.get(), **own}
 
 
 class _LineFormatter(logging.Formatter):
     """Formats a record as one line, which `line` makes, and a traceback."""
 
     def line(self, created: float, level: str, name: str, message: str, values: dict[str, Any]) -> str:
-        """Return a line. created: seconds since the epoch. level, name: of the level and of the logger."""
+        """Return a line, without the values that are None.
+
+        created: seconds since the epoch. level, name: of the level and of the logger.
+        """
         raise NotImplementedError
 
     def _of_record(self, record: logging.LogRecord, **more: Any) -> str:
@@ -96,7 +94,8 @@ class JsonFormatter(_LineFormatter):
     def line(self, created: float, level: str, name: str, message: str, values: dict[str, Any]) -> str:
         """Return time, level, logger, message and the structured fields."""
         moment = datetime.fromtimestamp(created, UTC).isoformat(timespec="milliseconds")
-        return json.dumps({"time": moment, "level": level.lower(), "logger": name, "message": message, **values})
+        found = {name: value for name, value in values.items() if value is not None}
+        return json.dumps({"time": moment, "level": level.lower(), "logger": name, "message": message, **found})
 
     def format(self, record: logging.LogRecord) -> str:
         """Return `line`, with a traceback as `exception`."""
@@ -117,7 +116,7 @@ class TextFormatter(_LineFormatter):
             second = int(created)
             text = time.strftime(self.default_time_format, time.localtime(second))
             self._second = second, text
-        pairs = "".join([f" {name}={value}" for name, value in values.items()])
+        pairs = "".join([f" {name}={value}" for name, value in values.items() if value is not None])
         return f"{text},{int(created % 1 * 1000):03d} {level} {message}{pairs}"
 
     def format(self, record: logging.LogRecord) -> str:
