@@ -6,9 +6,8 @@ import json
 import logging
 import sys
 import time
-from contextlib import AbstractContextManager
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, TextIO, cast
+from typing import Any, Final, Literal, TextIO
 
 from aggregator_service import request_ids
 
@@ -63,7 +62,8 @@ class _LineHandler(logging.StreamHandler[TextIO]):
         if level < self.level:
             return
         line = self._line(time.time(), logging.getLevelName(level), name, message, _with_request(values))
-        with cast(AbstractContextManager[object], self.lock):
+        lock: Any = self.lock
+        with lock:
             self.stream.write(line + self.terminator)
             self.stream.flush()
 

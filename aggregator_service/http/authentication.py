@@ -146,7 +146,8 @@ def verify_request(services: Services, scope: Scope, principal: Principal, token
 
 def signed_request(scope: Scope) -> SignedRequest | None:
     """Return what the verified signature of a client's request covers; None where signatures are not required."""
-    return cast("SignedRequest | None", scope.get(_SIGNED_REQUEST))
+    signed: SignedRequest | None = scope.get(_SIGNED_REQUEST)
+    return signed
 
 
 def client_address(scope: Scope) -> str:

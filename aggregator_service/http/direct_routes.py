@@ -14,7 +14,7 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, cast, get_args
+from typing import Any, Final, get_args
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
@@ -91,10 +91,11 @@ def _caller(route: APIRoute) -> Call:
             arguments["request"] = request
         if "if_none_match" in given:
             arguments["if_none_match"] = request.headers.get("if-none-match")
-        made = await (endpoint(**arguments) if is_coroutine else run_in_threadpool(partial(endpoint, **arguments)))
+        made: Any = await (endpoint(**arguments) if is_coroutine else run_in_threadpool(partial(endpoint, **arguments)))
         if isinstance(made, BaseModel):
             return JsonBytes(made.model_dump_json().encode())
-        return cast(Response, made)
+        response: Response = made
+        return response
 
     return call
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from starlette.datastructures import Headers
 from starlette.requests import Request
@@ -51,7 +51,8 @@ class ShortCycle(RequestResponseCycle):
             on_response=http.on_response_complete,
         )
         self.call, self.begun = call, False
-        self.request = _ShortRequest(cast(Scope, self.scope), cast(Receive, self.receive), cast(Send, self.send))
+        asgi: Any = self  # uvicorn has types of its own for the same scopes and messages
+        self.request = _ShortRequest(asgi.scope, asgi.receive, asgi.send)
         self.request.scope[STARTED] = time.perf_counter()
 
     def take_body(self) -> None:
@@ -89,4 +90,5 @@ class _ShortRequest(Request):
 
 def whole_body(request: Request) -> bytes | None:
     """Return the body of a short request; None for other requests, whose body is received."""
-    return cast("bytes | None", request.scope.get(_BODY))
+    body: bytes | None = request.scope.get(_BODY)
+    return body

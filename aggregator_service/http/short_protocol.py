@@ -11,9 +11,6 @@ import logging
 from collections.abc import Coroutine
 from typing import Any, cast
 
-from starlette.types import Scope
-from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
-
 from aggregator_service.http.bounded_protocol import BoundedHttp, Census
 from aggregator_service.http.fast_responses import ImmediateResponses
 from aggregator_service.http.short_cycle import BODY_SECONDS, ShortCycle
@@ -32,6 +29,8 @@ class ShortHttp(BoundedHttp):
 
     immediate: ImmediateResponses | None = None
     short: ShortRequests | None = None
+    scope: Any  # uvicorn has a type of its own for the same dictionary
+    cycle: Any  # None before the first request
 
     _body_timer: asyncio.TimerHandle | None = None
 
@@ -52,7 +51,7 @@ class ShortHttp(BoundedHttp):
 
     def on_message_complete(self) -> None:
         """End the body of a request (httptools callback). A response that was ready in memory has no cycle."""
-        cycle: Any = self.cycle
+        cycle = self.cycle
         if cycle is None:
             return
         super().on_message_complete()
@@ -65,14 +64,14 @@ class ShortHttp(BoundedHttp):
 
         It is then described in the scope, as uvicorn does.
         """
-        parser, cycle = self.parser, cast("RequestResponseCycle | None", self.cycle)
+        parser, cycle = self.parser, self.cycle
         in_progress = cycle is not None and not cycle.response_complete
         if in_progress or self.pipeline or self.flow.write_paused or self.transport.is_closing():
             return False
         if parser.get_http_version() != "1.1" or not parser.should_keep_alive():
             return False
         path, _, query = self.url.partition(b"?")
-        scope = cast(Scope, self.scope)
+        scope = self.scope
         scope["method"], scope["query_string"] = parser.get_method().decode("ascii"), query
         scope["path"] = self.root_path + path.decode("latin-1")
         scope["raw_path"] = self.root_path.encode("ascii") + path
@@ -80,7 +79,7 @@ class ShortHttp(BoundedHttp):
 
     def _respond_at_once(self) -> bool:
         """Write the response if it is ready in memory; return whether it was."""
-        scope = cast(Scope, self.scope)
+        scope = self.scope
         if self.immediate is None or scope["method"] != "GET":
             return False
         response = self.immediate.response(scope, self.server_state.default_headers)
@@ -92,7 +91,7 @@ class ShortHttp(BoundedHttp):
 
     def _begin_short(self) -> bool:
         """Begin to receive the body of a short request; return whether it is one."""
-        call = None if self.short is None else self.short.find(cast(Scope, self.scope))
+        call = None if self.short is None else self.short.find(self.scope)
         if call is None:
             return False
         self.cycle = ShortCycle(self, call)
