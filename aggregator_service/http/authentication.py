@@ -23,9 +23,10 @@ from aggregator_service.access.tokens import hash_token, matches
 from aggregator_service.http.queries import check_query
 from aggregator_service.problems import Problem
 from aggregator_service.services import Services, ServicesOf
+from aggregator_service.storage.prepared import Prepared
 from aggregator_service.storage.schema import ClientRow, OperatorRow, TaskRow
 from protocols.crypto.http_signature import SignedRequest
-from protocols.messages import OperatorRole, Role
+from protocols.messages import OperatorRole
 
 __all__ = [
     "AdminOnly",
@@ -49,12 +50,12 @@ __all__ = [
 
 _RANKS: Final[tuple[OperatorRole, ...]] = ("read-only", "operator", "admin")
 
-_CLIENT_WITH: Final = (
+_CLIENT_WITH: Final = Prepared(
     select(
         ClientRow.id,
         ClientRow.task_id,
         ClientRow.role,
-        ClientRow.device_group.label("device_group"),
+        ClientRow.device_group,
         ClientRow.identity_key,
         ClientRow.token_hash,
         TaskRow.version,
@@ -179,10 +180,11 @@ async def load_principal(services: Services, token_hash: str) -> Principal | Non
 def _find(services: Services, token_hash: str) -> tuple[Enrolled, int] | Operator | None:
     """Return a client with the version of its task, an operator, or None."""
     with services.database.read() as session:
-        found = session.execute(_CLIENT_WITH, {"token_hash": token_hash}).one_or_none()
-        if found is not None and matches(token_hash, found.token_hash):
-            role = cast(Role, found.role)
-            return Enrolled(found.id, found.task_id, role, found.device_group, found.identity_key), found.version
+        found = _CLIENT_WITH.first(session, {"token_hash": token_hash})
+        if found is not None:
+            *client, stored_hash, version = found
+            if matches(token_hash, stored_hash):
+                return Enrolled(*client), version
         operator = session.scalars(select(OperatorRow).where(OperatorRow.token_hash == token_hash)).one_or_none()
         if operator is None or not matches(token_hash, operator.token_hash):
             return None
