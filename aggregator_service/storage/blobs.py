@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-import os
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Protocol
@@ -29,7 +29,7 @@ def new_key(kind: str, *parts: str | int) -> str:
 
     The first of `parts` is the task's id (see `task_of_key`).
     """
-    return f"{kind}/{'-'.join(map(str, parts))}-{os.urandom(8).hex()}"
+    return f"{kind}/{'-'.join(map(str, parts))}-{secrets.token_hex(8)}"
 
 
 def check_key(key: str) -> str:
