@@ -325,10 +325,10 @@ class World:
 def play(plan: Plan, disk: Disk) -> World:
     """Run a schedule on an empty disk. Raises `ScheduleError`, with the schedule, when an invariant does not hold."""
     disk.wipe()
-    logging.disable(logging.CRITICAL)  # thousands of faults are logged
     world = None
     clock = ManualClock()
     with without_threads(random.Random(plan.seed * 2), clock):
+        logging.disable(logging.CRITICAL)  # thousands of faults are logged
         try:
             world = World(plan, disk, clock)
             asyncio.run(world.run())
