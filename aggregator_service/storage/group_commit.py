@@ -6,16 +6,18 @@ its result only after the commit, so what is acknowledged is durable, exactly as
 The commit itself costs more than a write. Clients whose writes were committed together tend to send their next ones at
 the same time, so a group waits for up to 2 ms until it has as many writes as were in flight at the end of the last one.
 Writes that come one after the other never wait.
+
+Writes of one kind (`JointWork`) are executed together, with one call of the driver for each statement.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import Context, copy_context
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, Self, TypeVar
 
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
@@ -23,13 +25,29 @@ from sqlalchemy.orm import Session
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.writer_thread import WriterThread
 
-__all__ = ["GroupCommit"]
+__all__ = ["GroupCommit", "JointWork"]
 
 _MOST: Final = 64
 """Most writes of one transaction: it bounds how long a SQLite database is locked."""
 _GATHER_SECONDS: Final = 0.002
 """Longest time that a group waits for more writes: less than a commit takes on most disks."""
 Result = TypeVar("Result")
+
+
+class JointWork(Generic[Result]):
+    """A write of a kind of which a group executes several together."""
+
+    def __call__(self, session: Session) -> Result:
+        """Execute this write alone."""
+        raise NotImplementedError
+
+    @classmethod
+    def together(cls, session: Session, works: Sequence[Self]) -> Sequence[Result]:
+        """Execute several writes; return their results in order.
+
+        Raises an exception if that is not possible: the group is rolled back, and each write is executed alone.
+        """
+        raise NotImplementedError
 
 
 @dataclass(eq=False)
@@ -111,8 +129,7 @@ class GroupCommit:
         ready = False
         try:
             with self._database.write_over(self._kept) as session:
-                for write in group:
-                    write.result = write.context.run(write.work, session)
+                _execute(group, session)
                 ready = True
         except Exception as error:
             if len(group) == 1 and not isinstance(error, DBAPIError):  # a refusal: it would be the same again
@@ -129,6 +146,21 @@ class GroupCommit:
             write.result = write.context.run(self._database.transact, write.work)
         except Exception as error:
             write.failure = error
+
+
+def _execute(group: list[_Write], session: Session) -> None:
+    """Execute the writes, those of one kind together; set their results."""
+    joint: dict[type[JointWork[Any]], list[_Write]] = {}
+    for write in group:
+        if isinstance(write.work, JointWork) and len(group) > 1:
+            joint.setdefault(type(write.work), []).append(write)
+        else:
+            write.result = write.context.run(write.work, session)
+    for kind, writes in joint.items():
+        works: list[Any] = [write.work for write in writes]
+        results = kind.together(session, works)
+        for write, result in zip(writes, results, strict=True):
+            write.result = result
 
 
 def _resolve(group: list[_Write]) -> None:

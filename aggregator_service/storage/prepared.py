@@ -49,12 +49,22 @@ class Prepared:
             cursor.close()
         return count
 
+    def change_all(self, session: Session, rows: Sequence[Mapping[str, Any]]) -> int:
+        """Execute once for each of `rows`; return the number of rows that were changed by all. Raises as `change`."""
+        connection = _connection(session)
+        text, cursor = self._text(connection.dialect), connection.connection.cursor()
+        try:
+            cursor.executemany(text.sql, [text.arranged(parameters) for parameters in rows])
+            count: int = cursor.rowcount
+        except connection.dialect.loaded_dbapi.Error as error:
+            raise _wrapped(text.sql, error, connection.dialect) from error
+        finally:
+            cursor.close()
+        return count
+
     def _execute(self, connection: Connection, parameters: Mapping[str, Any]) -> Any:
         dialect = connection.dialect
-        text = self._texts.get(dialect.name)
-        if text is None:
-            text = self._texts[dialect.name] = _Text(self._statement, self._columns, dialect)
-        cursor = connection.connection.cursor()
+        text, cursor = self._text(dialect), connection.connection.cursor()
         try:
             cursor.execute(text.sql, text.arranged(parameters))
         except dialect.loaded_dbapi.Error as error:
@@ -64,6 +74,12 @@ class Prepared:
             cursor.close()
             raise
         return cursor
+
+    def _text(self, dialect: Dialect) -> _Text:
+        text = self._texts.get(dialect.name)
+        if text is None:
+            text = self._texts[dialect.name] = _Text(self._statement, self._columns, dialect)
+        return text
 
 
 def run_plainly(connection: Connection, sql: str) -> None:

@@ -8,7 +8,7 @@ committed with the row that names it, so that there is no orphan after a crash, 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, cast
 
 from sqlalchemy import Table, bindparam, delete, insert, select
@@ -18,7 +18,15 @@ from aggregator_service.storage.blobs import new_key
 from aggregator_service.storage.prepared import Prepared
 from aggregator_service.storage.schema import ContributionRow, SmallBodyRow
 
-__all__ = ["add_small_body", "delete_small_bodies", "delete_small_body", "is_small", "new_small_key", "small_bodies"]
+__all__ = [
+    "add_small_bodies",
+    "add_small_body",
+    "delete_small_bodies",
+    "delete_small_body",
+    "is_small",
+    "new_small_key",
+    "small_bodies",
+]
 
 _KIND: Final = "rows"
 _BATCH: Final = 500
@@ -45,6 +53,11 @@ def is_small(key: str) -> bool:
 def add_small_body(session: Session, key: str, body: bytes) -> None:
     """Add a body under a new key. Another row of the same transaction must name the key."""
     _INSERT.change(session, {"key": key, "body": body})
+
+
+def add_small_bodies(session: Session, bodies: Mapping[str, bytes]) -> None:
+    """Add bodies by new key, each as `add_small_body` does."""
+    _INSERT.change_all(session, [{"key": key, "body": body} for key, body in bodies.items()])
 
 
 def small_bodies(session: Session, keys: Sequence[str]) -> dict[str, bytes]:

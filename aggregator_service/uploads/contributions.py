@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
-from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
@@ -17,7 +16,7 @@ from aggregator_service.storage.rounds import find_contribution
 from aggregator_service.storage.small_bodies import new_small_key
 from aggregator_service.uploads.admission import Admission
 from aggregator_service.uploads.body_files import map_file
-from aggregator_service.uploads.insert_contribution import insert_contribution, insert_small
+from aggregator_service.uploads.insert_contribution import SmallContribution, insert_contribution
 from aggregator_service.uploads.outcomes import AlreadyStored, Stored, UploadOutcome
 from aggregator_service.uploads.receive import receive_small_body, stream_body
 from aggregator_service.uploads.received_body import ReceivedBody
@@ -51,16 +50,11 @@ async def _receive_small(services: Services, admission: Admission, request: Requ
     """Receive a short contribution and store it as a row, in a group with others that arrive at the same time."""
     body = await receive_small_body(services, request, admission.length, digest)
     admission.check(memoryview(body))
-    key = new_small_key(admission.round.task_id)
-
-    def store(session: Session) -> UploadOutcome:
-        crash_point("upload.stored-before-row")
-        return insert_small(session, admission, key, body, digest, services.clock.now())
-
+    write = SmallContribution(admission, new_small_key(admission.round.task_id), body, digest, services.clock)
     try:
-        outcome = await services.deliveries.run(store)
+        outcome = await services.deliveries.run(write)
     except IntegrityError:  # another process inserted this client's row after our checks: the second attempt finds it
-        outcome = await services.deliveries.run(store)
+        outcome = await services.deliveries.run(write)
     if isinstance(outcome, Stored):
         crash_point("upload.row-before-ack")
     return outcome
