@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from pathlib import Path
+from typing import ClassVar, Self
 
 import pytest
 from sqlalchemy import select
@@ -16,9 +17,9 @@ from sqlalchemy.orm import Session
 from aggregator_service.migrations.migrate import migrate
 from aggregator_service.storage import group_commit
 from aggregator_service.storage.database import Database, Effects
-from aggregator_service.storage.group_commit import GroupCommit
+from aggregator_service.storage.group_commit import GroupCommit, JointWork
 from aggregator_service.storage.schema import SmallBodyRow
-from aggregator_service.storage.small_bodies import add_small_body, new_small_key
+from aggregator_service.storage.small_bodies import add_small_bodies, add_small_body, new_small_key
 
 NAME: ContextVar[str] = ContextVar("name", default="nobody")
 KEYS = [new_small_key("t_1") for _ in range(6)]
@@ -84,6 +85,60 @@ def test_a_write_that_raises_is_rolled_back_alone(database: Database) -> None:
     answers = asyncio.run(all_at_once())
     assert [isinstance(answer, LookupError) for answer in answers] == [False, True, False]
     assert stored(database) == {KEYS[0], KEYS[1]}
+
+
+class Adding(JointWork[str]):
+    """Adds a body under a key; together only keys without "odd" in them. calls: what was executed."""
+
+    calls: ClassVar[list[list[str]]] = []
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+
+    def __call__(self, session: Session) -> str:
+        Adding.calls.append([self.key])
+        add_small_body(session, self.key, b"body")
+        return self.key
+
+    @classmethod
+    def together(cls, session: Session, works: Sequence[Self]) -> list[str]:
+        keys = [work.key for work in works]
+        cls.calls.append(keys)
+        add_small_bodies(session, dict.fromkeys(keys, b"body"))
+        if any("odd" in key for key in keys):
+            raise LookupError("not together")
+        return keys
+
+
+@pytest.mark.parametrize("keys", [["rows/1"], ["rows/1", "rows/2", "rows/3"], ["rows/1", "rows/odd", "rows/3"]])
+def test_writes_of_one_kind_are_executed_together_where_possible(database: Database, keys: list[str]) -> None:
+    group, counted, seen = GroupCommit(database), commits(database), list[set[str]]()
+    Adding.calls.clear()
+
+    async def all_at_once() -> list[object]:
+        return await asyncio.gather(
+            *(group.run(Adding(key)) for key in keys[:2]),
+            group.run(adding(KEYS[0], seen, database)),
+            *(group.run(Adding(key)) for key in keys[2:]),
+        )
+
+    answers = asyncio.run(all_at_once())
+    assert [answer for answer in answers if isinstance(answer, str)] == keys
+    assert stored(database) == {*keys, KEYS[0]}
+    alone = [[key] for key in keys]
+    assert Adding.calls == ([keys, *alone] if "rows/odd" in keys else [keys])
+    assert len(counted) == (len(keys) + 1 if "rows/odd" in keys else 1)
+
+
+def test_a_write_without_others_is_executed_alone(database: Database) -> None:
+    group = GroupCommit(database)
+    Adding.calls.clear()
+
+    async def one() -> str:
+        return await group.run(Adding("rows/odd"))
+
+    assert asyncio.run(one()) == "rows/odd"
+    assert stored(database) == {"rows/odd"}
 
 
 def test_a_refusal_of_a_single_write_is_final_and_an_error_of_the_database_is_not(database: Database) -> None:

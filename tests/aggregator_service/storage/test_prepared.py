@@ -66,6 +66,25 @@ def test_an_error_is_the_one_that_sqlalchemy_raises_and_rolls_the_transaction_ba
         assert FIND.first(session, {"name_": "twice"}) is None
 
 
+def test_a_statement_for_many_rows_counts_what_all_of_them_changed(database: Database) -> None:
+    rows = [{"name": name, "body": name.encode(), "count": index} for index, name in enumerate("abc")]
+    with database.write() as session:
+        assert INSERT.change_all(session, rows) == 3
+        assert RENAME.change_all(session, [{"count_": 1, "new": "x"}, {"count_": 7000, "new": "y"}]) == 1
+        assert RENAME.change_all(session, [{"count_": 7000, "new": "y"}, {"count_": 2, "new": "z"}]) == 1
+    with database.read() as session:
+        assert [FIND.first(session, {"name_": name}) for name in "axz"] == [
+            ("a", b"a", None),
+            ("x", b"b", None),
+            ("z", b"c", None),
+        ]
+    with pytest.raises(IntegrityError) as caught, database.write() as session:
+        INSERT.change_all(session, [{"name": "d", "body": b"secret-of-the-row", "count": 1}] * 2)
+    assert "secret-of-the-row" not in str(caught.value)
+    with database.read() as session:
+        assert FIND.first(session, {"name_": "d"}) is None
+
+
 def test_a_statement_that_the_database_refuses_raises_its_error(database: Database) -> None:
     missing = Prepared(select(Table("missing", MetaData(), Column("id", Integer)).c.id))
     with pytest.raises((OperationalError, ProgrammingError)), database.read() as session:
