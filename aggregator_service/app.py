@@ -13,7 +13,7 @@ from typing import Any
 
 import anyio.to_thread
 from fastapi import FastAPI
-from opentelemetry.trace import NoOpTracer, TracerProvider
+from opentelemetry.trace import TracerProvider
 from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.access.rate_limits import Limits
@@ -29,11 +29,9 @@ from aggregator_service.http.cross_origin import CrossOrigin
 from aggregator_service.http.direct_routes import DirectRoutes
 from aggregator_service.http.fast_answers import answer_finder
 from aggregator_service.http.fast_polls import poll_finder
-from aggregator_service.http.fast_responses import FastResponses, ImmediateResponses
+from aggregator_service.http.fast_responses import FastResponses
 from aggregator_service.http.head_requests import HeadRequests
-from aggregator_service.http.response_bytes import ResponseWriter
 from aggregator_service.http.security_headers import SecurityHeaders
-from aggregator_service.http.short_requests import ShortRequests
 from aggregator_service.logs import fields
 from aggregator_service.migrations.migrate import migrate
 from aggregator_service.observability.instruments import Instruments
@@ -60,7 +58,6 @@ from aggregator_service.storage.database import Database
 from aggregator_service.storage.group_commit import GroupCommit
 from aggregator_service.storage.local_channel import ApiProcess
 from aggregator_service.storage.stores import open_store
-from aggregator_service.uploads.buffer_pool import BufferPool
 
 __all__ = ["Server", "build_services", "create_app"]
 
@@ -96,6 +93,7 @@ def create_app(
     )
     app.state.open_bodies = Counter()
     app.state.live_streams = Streams()
+    app.state.beside_server = _nothing_beside  # `commands.api_process` replaces it
     routers = (*API_ROUTERS, front.router, creation.router, dashboard.router)
     app.state.all_routes = [route for router in routers for route in router.routes]
     # not `include_router`: the first request would make all routes of the included routers again
@@ -104,17 +102,12 @@ def create_app(
     install_problem_handlers(app)
     # from the innermost to the outermost
     app.add_middleware(DirectRoutes, router=DIRECT_ROUTES)
+    app.add_middleware(FastResponses, finders=(poll_finder(CURRENT_ROUND), answer_finder(SHOWN_TASK, CLIENT_LEDGER)))
     app.add_middleware(BodyGuard, json_limit=settings.json_body_limit, idle_seconds=settings.body_idle_seconds)
-    finders = poll_finder(CURRENT_ROUND), answer_finder(SHOWN_TASK, CLIENT_LEDGER)
-    app.add_middleware(FastResponses, finders=finders)
     app.add_middleware(RequestRecorder, metrics=instruments.metrics, tracer=instruments.tracer)
     app.add_middleware(HeadRequests)
     app.add_middleware(CrossOrigin, origins=settings.cors_origins)
     app.add_middleware(SecurityHeaders, hsts_seconds=settings.hsts_seconds)
-    if isinstance(instruments.tracer, NoOpTracer):  # otherwise each request needs a span
-        metrics, writer = instruments.metrics, ResponseWriter(settings.hsts_seconds)
-        app.state.immediate = ImmediateResponses(app, finders, metrics, writer)
-        app.state.short = ShortRequests(app, DIRECT_ROUTES, metrics, writer, json_limit=settings.json_body_limit)
     return app
 
 
@@ -135,12 +128,16 @@ async def _lifespan(
         app.state.services = server.services
         if process is None:  # of several processes, only the one that leads needs workers
             await run_in_threadpool(_check_workers, server.services.workers)
-        for job in server.background_jobs():
+        for job in (*server.background_jobs(), app.state.beside_server(server.services)):
             resources.push_async_callback(_cancel, asyncio.create_task(job))
         if settings.signatures == "off":
             _LOG.warning("requests need no signature (HUSHREC_SIGNATURES=off): a token is enough to act as its client")
         _LOG.info("aggregator ready", extra=fields(workers=server.services.workers.width, threads=settings.threads))
         yield
+
+
+async def _nothing_beside(_services: Services) -> None:
+    """Do nothing while the application is served."""
 
 
 @dataclass(frozen=True)
@@ -211,7 +208,6 @@ def build_services(
         workers=workers,
         metrics=metrics,
         limits=Limits(settings),
-        buffers=BufferPool(),
         operator_token_hash=None if token is None else hash_token(token.get_secret_value()),
         member_writes=GroupCommit(database),
         deliveries=GroupCommit(database),

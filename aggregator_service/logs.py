@@ -9,6 +9,8 @@ import time
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, TextIO
 
+import h11
+
 from aggregator_service import request_ids
 
 __all__ = ["JsonFormatter", "TextFormatter", "configure_logging", "fields", "log_event"]
@@ -125,6 +127,31 @@ class TextFormatter(_LineFormatter):
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
+class _HttpServerMessages(logging.Filter):
+    """Passes each warning of uvicorn once a second: it warns of every malformed request, and anybody can send many.
+
+    Where malformed bytes follow a request, uvicorn answers 400 before the application does, and then reports the
+    response of the application as an error of ours: that is such a warning, too.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last: dict[object, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether a record is logged."""
+        if record.exc_info is not None and isinstance(record.exc_info[1], h11.LocalProtocolError):
+            record.levelno, record.levelname, record.exc_info = logging.WARNING, "WARNING", None
+            record.msg = "Response not sent: malformed bytes followed its request."
+        if record.levelno > logging.WARNING:
+            return True
+        last = self._last.get(record.msg)
+        if last is not None and 0 <= record.created - last < 1.0:
+            return False
+        self._last[record.msg] = record.created
+        return True
+
+
 def configure_logging(form: Literal["text", "json"], level: Literal["debug", "info", "warning"] = "info") -> None:
     """Write the logs of the service and of uvicorn to standard error.
 
@@ -137,6 +164,7 @@ def configure_logging(form: Literal["text", "json"], level: Literal["debug", "in
         logger.setLevel(level.upper())
         logger.propagate = False
     logging.getLogger("uvicorn.access").disabled = True
+    logging.getLogger("uvicorn.error").filters[:] = [_HttpServerMessages()]
     # Our lines do not contain these facts, and finding them costs time for each line.
     logging._srcfile = None  # source file and line number
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False

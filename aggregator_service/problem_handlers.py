@@ -60,7 +60,7 @@ def _problem(request: Request, error: Exception) -> JSONResponse:
 
 def _accepted_signature(request: Request) -> str:
     """Return what a client's signature of this request covers (RFC 9421, section 5.1)."""
-    has_body = "transfer-encoding" in request.headers or request.headers.get("content-length", "0") != "0"
+    has_body = request.headers.get("content-length", "0") != "0"
     fields = [name for name in SIGNED_FIELDS if name in request.headers or (has_body and name == "content-digest")]
     parts = ["@method", "@authority", "@path", *(["@query"] if request.scope["query_string"] else []), *fields]
     covered = " ".join(f'"{part}"' for part in parts)

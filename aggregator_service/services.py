@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Protocol, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 from fastapi import Depends, Request
 
@@ -28,14 +27,7 @@ from protocols.sums.masked.parameters import Neighbourhood
 if TYPE_CHECKING:
     from aggregator_service.polling.task_cache import TaskCache
 
-__all__ = ["BodyBuffers", "Services", "ServicesOf"]
-
-
-class BodyBuffers(Protocol):
-    """The memory that request bodies are read into (`uploads.buffer_pool.BufferPool`)."""
-
-    def lend(self, length: int) -> AbstractContextManager[tuple[memoryview, ...]]:
-        """Lend one or two buffers for a body of `length` bytes. Nothing may use them after the block."""
+__all__ = ["Services", "ServicesOf"]
 
 
 @dataclass(frozen=True)
@@ -55,7 +47,6 @@ class Services:
     workers: Workers
     metrics: Metrics
     limits: Limits
-    buffers: BodyBuffers
     operator_token_hash: str | None
     # Two groups, because they lock rows in different orders: tasks first, or a round in share mode.
     member_writes: GroupCommit

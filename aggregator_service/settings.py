@@ -117,10 +117,14 @@ class Settings(BaseSettings):
     )
     threads: int = Field(default=16, ge=2, le=256, description="Threads for the database and blob calls.")
     max_connections: int = Field(
-        default=4096, ge=0, description="Open connections; further ones are answered 503. 0: no limit."
+        default=4096,
+        ge=0,
+        description="Open connections; while there are more, requests are answered 503. 0: no limit.",
     )
-    max_connections_per_address: int = Field(
-        default=0, ge=0, description="Open connections of one address; further ones are answered 503. 0: no limit."
+    behind_proxy: bool = Field(
+        default=False,
+        description="Whether clients reach this server only through a reverse proxy (docs/deploy.md). Otherwise it "
+        "warns when it listens on an address that is not loopback.",
     )
     json_body_limit: int = Field(default=64 * 1024, ge=1024, description="Longest JSON request body, bytes.")
     envelope_limit: int = Field(default=256 * 1024, ge=1024, description="Longest keyring envelope, bytes.")

@@ -20,8 +20,10 @@ from protocols.crypto.http_signature import (
 )
 from protocols.errors import SignatureError
 
-__all__ = ["METHOD_SENT", "check_fresh", "check_signature", "own_authorities"]
+__all__ = ["DIGEST_READ", "METHOD_SENT", "check_fresh", "check_signature", "own_authorities"]
 
+DIGEST_READ: Final = "hushrec.digest_read"
+"""Scope key: the header Content-Digest as it was before the body was read, which the body is checked against."""
 METHOD_SENT: Final = "hushrec.method"
 """Scope key: the method that the client sent and signed, where the request is routed as another."""
 _FIELDS_READ: Final = {name.encode(): name for name in (SIGNATURE_INPUT, SIGNATURE, "host", *SIGNED_FIELDS)}
@@ -50,6 +52,8 @@ def check_signature(
             raise Problem(
                 "bad-digest", "a request with a body needs the header Content-Digest, covered by the signature"
             )
+        if has_body and fields["content-digest"] != scope.get(DIGEST_READ, ""):
+            raise Problem("bad-digest", "the header Content-Digest was not there before the body was read")
         return _verify(scope, fields, client_id, identity_key, own_authorities(scope, public))
     except SignatureError as error:
         raise Problem("bad-signature", str(error)) from None
@@ -126,6 +130,6 @@ def _fields(scope: Scope) -> tuple[dict[str, str], bool]:
             if known in found:
                 raise SignatureError(f"the request has more than one header {known}")
             found[known] = value.decode("latin-1").strip(" \t")
-        elif name == b"transfer-encoding" or (name == b"content-length" and value != b"0"):
+        elif name == b"content-length" and value != b"0":
             has_body = True
     return found, has_body

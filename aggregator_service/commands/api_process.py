@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import gc
+import asyncio
 import logging
 import os
 import signal
@@ -10,6 +10,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Sequence
+from functools import partial
 from multiprocessing import connection, parent_process, reduction
 from types import FrameType
 from typing import Any, Final, NoReturn
@@ -18,7 +19,6 @@ import uvicorn
 from fastapi import FastAPI
 
 from aggregator_service.app import create_app
-from aggregator_service.http.short_protocol import http_protocol
 from aggregator_service.logs import configure_logging
 from aggregator_service.services import Services
 from aggregator_service.settings import Settings
@@ -28,30 +28,10 @@ __all__ = ["InheritedDescriptor", "run_server", "serve_process", "server_config"
 
 _LOG = logging.getLogger(__name__)
 _NO_APP: Final = "none"
-_COLLECTED_AFTER: Final = 20_000
-"""New objects between two collections of cycles: requests leave few cycles, and the default is that of two requests."""
-
-
-class _Server(uvicorn.Server):
-    """A uvicorn server that answers all long polls before it closes the connections."""
-
-    def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
-        super().__init__(config)
-        self._app = app
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start to serve, and log the address once requests are answered."""
-        await super().startup(sockets)
-        if self.started:
-            host, port = (sockets or self.servers[0].sockets)[0].getsockname()[:2]
-            name = f"[{host}]" if ":" in host else host
-            _LOG.info("running on %s://%s:%d", "https" if self.config.is_ssl else "http", name, port)
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End all long polls, then shut down."""
-        services: Services = self._app.state.services
-        services.notifier.close()
-        await super().shutdown(sockets)
+_LOOK_SECONDS: Final = 0.1
+"""Time between two looks at whether the server has started, or stops."""
+_HEAD_BYTES: Final = 16 * 1024
+"""Longest request line and headers that arrive in pieces; a request of ours has about 1 KiB."""
 
 
 def server_config(settings: Settings, app: FastAPI | None) -> uvicorn.Config:
@@ -61,12 +41,10 @@ def server_config(settings: Settings, app: FastAPI | None) -> uvicorn.Config:
         host=settings.host,
         port=settings.port,
         root_path=settings.root_path,
-        http=http_protocol(
-            settings.max_connections,
-            settings.max_connections_per_address,
-            None if app is None else getattr(app.state, "immediate", None),
-            None if app is None else getattr(app.state, "short", None),
-        ),
+        # h11 ignores trailers, answers a pipeline one request at a time, and never takes a body for a request
+        http="h11",
+        h11_max_incomplete_event_size=_HEAD_BYTES,
+        limit_concurrency=settings.max_connections + 1 if settings.max_connections else None,
         ws="none",
         log_config=None,
         access_log=False,
@@ -84,9 +62,21 @@ def run_server(settings: Settings, app: FastAPI, listening: Sequence[socket.sock
     """Serve on bound sockets until SIGINT or SIGTERM; the process then ends with status 0."""
     for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises them again after its shutdown: exit with status 0
         signal.signal(number, _exit)
-    gc.freeze()  # objects made so far live as long as the process: later collections skip them
-    gc.set_threshold(_COLLECTED_AFTER)
-    _Server(server_config(settings, app), app).run(sockets=list(listening))
+    server = uvicorn.Server(server_config(settings, app))
+    app.state.beside_server = partial(_accompany, server, listening[0].getsockname())
+    server.run(sockets=list(listening))
+
+
+async def _accompany(server: uvicorn.Server, address: tuple[str, int], services: Services) -> None:
+    """Log the address once requests are answered. When the server stops, answer all long polls: it waits for them."""
+    while not server.started:
+        await asyncio.sleep(_LOOK_SECONDS)
+    host, port = address[:2]
+    name = f"[{host}]" if ":" in host else host
+    _LOG.info("running on %s://%s:%d", "https" if server.config.is_ssl else "http", name, port)
+    while not server.should_exit:
+        await asyncio.sleep(_LOOK_SECONDS)
+    services.notifier.close()
 
 
 class InheritedDescriptor:

@@ -13,6 +13,8 @@ from aggregator_service.settings import Settings
 __all__ = ["bind_process_ports", "bind_service"]
 
 _LOOPBACK: Final = "127.0.0.1"
+_UNREAD_MILLISECONDS: Final = 60_000
+"""The system closes a connection whose peer has taken nothing of a response for so long."""
 
 
 def bind_service(settings: Settings) -> socket.socket:
@@ -21,7 +23,7 @@ def bind_service(settings: Settings) -> socket.socket:
     level = log.level
     log.setLevel(logging.CRITICAL)  # it would log that it runs, before it does, or an error without the address
     try:
-        return server_config(settings, None).bind_socket()
+        bound = server_config(settings, None).bind_socket()
     except SystemExit:
         raise CommandError(
             f"cannot listen on {settings.host}:{settings.port}; choose another address with --host and --port "
@@ -29,6 +31,9 @@ def bind_service(settings: Settings) -> socket.socket:
         ) from None
     finally:
         log.setLevel(level)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; accepted connections inherit it
+        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNREAD_MILLISECONDS)
+    return bound
 
 
 def bind_process_ports(settings: Settings) -> list[socket.socket]:

@@ -58,6 +58,12 @@ class ServeOptions:
             help="Addresses that clients use, if not host and port: https://name,... [HUSHREC_PUBLIC_ORIGINS]"
         ),
     ] = None
+    behind_proxy: Annotated[
+        bool | None,
+        typer.Option(
+            "--behind-proxy", help="Clients reach this server only through a reverse proxy [HUSHREC_BEHIND_PROXY]"
+        ),
+    ] = None
     processes: Annotated[int | None, typer.Option(help="API processes that share the port [HUSHREC_PROCESSES; 1]")] = (
         None
     )

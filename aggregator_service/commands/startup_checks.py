@@ -68,7 +68,7 @@ def _swapped(path: Path) -> str:
 
 
 def doubtful_settings(settings: Settings, variables: Iterable[str]) -> Iterator[str]:
-    """Yield a warning for each unknown HUSHREC_* variable, and for plain HTTP beyond this machine.
+    """Yield a warning for each unknown HUSHREC_* variable, for plain HTTP beyond this machine, and without a proxy.
 
     variables: names of the environment's variables.
     """
@@ -77,8 +77,14 @@ def doubtful_settings(settings: Settings, variables: Iterable[str]) -> Iterator[
         if name.startswith(_PREFIX) and name not in known:
             near = get_close_matches(name, known, 1, _NEAR)
             yield f"unknown setting {name} is ignored{f'; did you mean {near[0]}?' if near else ''}"
-    if settings.tls_cert is None and not is_loopback(settings.host):
+    if is_loopback(settings.host) or settings.behind_proxy:
+        return
+    if settings.tls_cert is None:
         yield (
             f"listening on {settings.host} without TLS: whoever is on the way can read tokens and contributions. Set "
             "--tls-cert and --tls-key, or let only a proxy that terminates TLS reach this port"
         )
+    yield (
+        f"listening on {settings.host} without a reverse proxy: nothing limits how long a client may take to send "
+        "headers or to read a response. Put a proxy in front (docs/deploy.md) and start with --behind-proxy"
+    )

@@ -1,7 +1,7 @@
-"""Checks of request bodies: length, time, digest and media type of JSON, and the rest that no route has read.
+"""Checks before the routes: headers, and length, time, digest and media type of JSON bodies.
 
 `BodyGuard` is an ASGI middleware because FastAPI reads a JSON body, whatever its length and pace, before it calls the
-route.
+route. h11 limits only headers that arrive in pieces, and accepts forms of a request that no client of ours sends.
 """
 
 from __future__ import annotations
@@ -14,15 +14,25 @@ from typing import Any, Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from aggregator_service.access.request_signatures import DIGEST_READ
 from aggregator_service.http.digests import digest_in
 from aggregator_service.problems import PROBLEM_MEDIA_TYPE, Problem, document
 
 __all__ = ["BodyGuard", "carries_raw_body"]
 
+_MOST_FIELDS: Final = 100
+_HEAD_BYTES: Final = 16 * 1024
 _DRAIN_BYTES: Final = 64 * 1024 * 1024
 _DRAIN_SECONDS: Final = 5.0
 _DRAIN_PAUSE: Final = 1.0
 _RAW_COLLECTIONS: Final = ("contributions", "keyring", "keys", "snapshots")
+_DETAILS: Final = {
+    "body-too-long": "the JSON body is too long",
+    "upload-timeout": "the body did not arrive in time",
+    "bad-request": "the connection closed before the end of the body",
+    "unsupported-media-type": "the body of this request must be JSON: send Content-Type: application/json",
+    "bad-digest": "the SHA-256 of the body does not match the header Content-Digest",
+}
 _FORMS: Final = "/dashboard/"
 _STAGES: Final = "stages"
 _RAW_RESOURCES: Final = ("key", "public-key", "certificate", "revocations")
@@ -40,7 +50,9 @@ def carries_raw_body(scope: Scope) -> bool:
 
 
 class BodyGuard:
-    """ASGI middleware that limits JSON bodies and reads, or cuts off, the rest of a body after a refusal.
+    """ASGI middleware that limits headers and JSON bodies and reads, or cuts off, the rest of a body after a refusal.
+
+    A request whose headers are refused is answered at once, and its connection is closed.
 
     json_limit: bytes of a JSON body; longer ones get 413. idle_seconds: time for a JSON body; then 408.
     """
@@ -52,15 +64,19 @@ class BodyGuard:
         """Handle one request."""
         if scope["type"] != "http":
             return self._app(scope, receive, send)
+        refused = _refused_head(scope)
+        if refused is not None:
+            return _send_problem(scope, "bad-request", refused, send, close=True)
         body = _Body(scope, receive)
-        if body.expected and not carries_raw_body(scope):
+        scope[DIGEST_READ] = None if body.digest is None else body.digest.decode("latin-1").strip(" \t")
+        if body.declared and not carries_raw_body(scope):
             return self._with_json(body, scope, send)
         return self._app(scope, body.receive, body.sender(send))
 
     async def _with_json(self, body: _Body, scope: Scope, send: Send) -> None:
         refusal = await self._read_json(body, scope["path"].removeprefix(scope.get("root_path", "")))
         if refusal is not None:
-            await _send_problem(scope, refusal, body.sender(send))
+            await _send_problem(scope, refusal, _DETAILS[refusal], body.sender(send))
             return
         await self._app(scope, body.receive, body.sender(send))
 
@@ -91,6 +107,22 @@ class BodyGuard:
         return None
 
 
+def _refused_head(scope: Scope) -> str | None:
+    """Return why the line or the headers of a request are refused, None if they are not."""
+    headers = scope["headers"]
+    path = scope["path"].removeprefix(scope.get("root_path", ""))
+    if scope["method"] == "CONNECT" or not path.startswith("/"):
+        return "the target of a request is a path: this server is no proxy"
+    if len(headers) > _MOST_FIELDS:
+        return f"the request has more than {_MOST_FIELDS} header fields"
+    fields = sum(len(name) + len(value) for name, value in headers)
+    if len(scope["path"]) + len(scope["query_string"]) + fields > _HEAD_BYTES:
+        return f"the request line and the headers are longer than {_HEAD_BYTES} bytes"
+    if any(name == b"transfer-encoding" for name, _ in headers):
+        return "send the body with Content-Length: Transfer-Encoding is not accepted"
+    return None
+
+
 def _is_digest_of(header: bytes, body: bytes) -> bool:
     try:
         announced = digest_in(header.decode("latin-1"), "Content-Digest")
@@ -111,8 +143,7 @@ class _Body:
         self.is_json = media_type == b"application/json" or (
             media_type.startswith(b"application/") and media_type.endswith(b"+json")
         )
-        self.expected = bool(self.declared) or b"transfer-encoding" in headers
-        self.finished = not self.expected
+        self.finished = not self.declared
         self._receive = receive
         self._replayed: Message | None = None
 
@@ -154,17 +185,12 @@ class _Body:
             return
 
 
-async def _send_problem(scope: Scope, slug: str, send: Send) -> None:
-    details = {
-        "body-too-long": "the JSON body is too long",
-        "upload-timeout": "the body did not arrive in time",
-        "bad-request": "the connection closed before the end of the body",
-        "unsupported-media-type": "the body of this request must be JSON: send Content-Type: application/json",
-        "bad-digest": "the SHA-256 of the body does not match the header Content-Digest",
-    }
-    problem = document(slug, details[slug])
+async def _send_problem(scope: Scope, slug: str, detail: str, send: Send, *, close: bool = False) -> None:
+    problem = document(slug, detail)
     scope["hushrec.problem"] = slug
     body = problem.model_dump_json(exclude_none=True).encode()
     headers = [(b"content-type", PROBLEM_MEDIA_TYPE.encode()), (b"content-length", str(len(body)).encode())]
+    if close:
+        headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": problem.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

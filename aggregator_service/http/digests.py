@@ -28,11 +28,11 @@ def content_length(request: Request, *, exact: int | None = None, most: int | No
     """Return the value of Content-Length, in bytes.
 
     exact, most: the length that the body must have, or may have at most. Raises `Problem`: length-required without a
-    Content-Length or with a chunked body; body-too-long; body-too-short, also for an empty body.
+    Content-Length; body-too-long; body-too-short, also for an empty body.
     """
     text = request.headers.get("content-length", "")
-    if not _DIGITS.match(text) or "transfer-encoding" in request.headers:
-        raise Problem("length-required", "send the header Content-Length; chunked bodies are not accepted")
+    if not _DIGITS.match(text):
+        raise Problem("length-required", "send the header Content-Length")
     length = int(text)
     if exact is not None:
         return check_length(length, exact)

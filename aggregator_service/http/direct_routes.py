@@ -3,8 +3,7 @@
 Matching, solving of dependencies and serialisation cost several times what an upload or a download of a client needs.
 `DirectRouter` recognises the plain form of these requests (ids as the server makes them, no query, one bearer token).
 `DirectCall` authenticates them as the dependency `authenticate` does, and calls the same function with the same
-arguments; exceptions are answered by the handlers of the application. Every other request is passed on. The middleware
-`DirectRoutes` does this for all direct routes, `short_requests` for those whose messages are short.
+arguments; exceptions are answered by the handlers of the application. Every other request is passed on.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from aggregator_service.http.authentication import principal_with
-from aggregator_service.http.response_bytes import JsonBytes
+from aggregator_service.http.json_bytes import JsonBytes
 from aggregator_service.services import Services
 from protocols.messages.stages import StageMessage
 

@@ -19,7 +19,7 @@ from aggregator_service.http.authentication import REFUSAL, verify_request
 from aggregator_service.http.etags import JSON_CACHING, TaggedJson, not_modified
 from aggregator_service.http.fast_polls import BEARER, plain_headers
 from aggregator_service.http.fast_responses import FastResponse, Finder
-from aggregator_service.http.response_bytes import json_headers
+from aggregator_service.http.json_bytes import json_headers
 from aggregator_service.problems import Problem
 from aggregator_service.services import Services
 

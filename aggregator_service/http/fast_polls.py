@@ -19,8 +19,8 @@ from aggregator_service.access.tokens import hash_token
 from aggregator_service.http.authentication import REFUSAL, verify_request
 from aggregator_service.http.etags import not_modified
 from aggregator_service.http.fast_responses import FastResponse, Finder
+from aggregator_service.http.json_bytes import json_headers
 from aggregator_service.http.queries import LONGEST_WAIT
-from aggregator_service.http.response_bytes import json_headers
 from aggregator_service.polling.cached_round import CachedRound, ClientRoundStatus
 from aggregator_service.problems import Problem
 from aggregator_service.services import Services

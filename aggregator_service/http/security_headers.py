@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable
-from functools import lru_cache
+from collections.abc import Awaitable
 from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["API_HEADERS", "SecurityHeaders", "hsts_header", "missing_security_headers"]
+__all__ = ["SecurityHeaders"]
 
 _Headers = tuple[tuple[bytes, bytes], ...]
 
@@ -34,33 +33,11 @@ def _headers(policy: bytes, referrer: bytes = b"no-referrer") -> _Headers:
     )
 
 
-API_HEADERS: Final = _headers(_API_POLICY)
-"""Headers of responses that are not HTML pages, without Strict-Transport-Security."""
+_API_HEADERS: Final = _headers(_API_POLICY)
 # With "no-referrer" browsers send "Origin: null" with forms, and the dashboard compares the origin.
 _DASHBOARD_HEADERS: Final = _headers(_DASHBOARD_POLICY, b"same-origin")
 _HSTS: Final = b"strict-transport-security"
-_NAMES: Final = frozenset((_HSTS, *(name for name, _ in API_HEADERS)))
-
-
-def hsts_header(hsts_seconds: int) -> _Headers:
-    """Return the Strict-Transport-Security header with this `max-age` in seconds; no header for 0."""
-    return ((_HSTS, b"max-age=%d" % hsts_seconds),) if hsts_seconds else ()
-
-
-def missing_security_headers(headers: Iterable[tuple[bytes, bytes]], hsts_seconds: int) -> _Headers:
-    """Return the headers that `SecurityHeaders` adds to a response of the API with these headers."""
-    return _missing(_api_headers(hsts_seconds), headers)
-
-
-@lru_cache(maxsize=4)  # a server has one setting
-def _api_headers(hsts_seconds: int) -> _Headers:
-    return (*API_HEADERS, *hsts_header(hsts_seconds))
-
-
-def _missing(wanted: _Headers, headers: Iterable[tuple[bytes, bytes]]) -> _Headers:
-    """Return those of `wanted` that a response lacks whose headers have names in lower case (ASGI)."""
-    present = {name for name, _ in headers}
-    return wanted if present.isdisjoint(_NAMES) else tuple([one for one in wanted if one[0] not in present])
+_NAMES: Final = frozenset((_HSTS, *(name for name, _ in _API_HEADERS)))
 
 
 class SecurityHeaders:
@@ -71,8 +48,8 @@ class SecurityHeaders:
 
     def __init__(self, app: ASGIApp, *, hsts_seconds: int) -> None:
         self._app = app
-        hsts = hsts_header(hsts_seconds)
-        self._api, self._dashboard = ((*headers, *hsts) for headers in (API_HEADERS, _DASHBOARD_HEADERS))
+        hsts = ((_HSTS, b"max-age=%d" % hsts_seconds),) if hsts_seconds else ()
+        self._api, self._dashboard = ((*headers, *hsts) for headers in (_API_HEADERS, _DASHBOARD_HEADERS))
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Handle one request, and add the headers to the start of its response."""
@@ -83,7 +60,11 @@ class SecurityHeaders:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 found = [*message.get("headers", ())]
-                message["headers"] = [*found, *_missing(wanted, found)]
+                present = {name for name, _ in found}
+                if present.isdisjoint(_NAMES):
+                    message["headers"] = [*found, *wanted]
+                else:
+                    message["headers"] = [*found, *(one for one in wanted if one[0] not in present)]
             await send(message)
 
         return self._app(scope, receive, send_with_headers)

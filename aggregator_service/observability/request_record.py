@@ -8,21 +8,13 @@ from typing import Final
 
 from starlette.types import Scope
 
-__all__ = [
-    "DIGEST",
-    "ENROLLED",
-    "NO_ROUTE",
-    "STARTED",
-    "RequestRecord",
-]
+__all__ = ["DIGEST", "ENROLLED", "NO_ROUTE", "RequestRecord"]
 
 NO_ROUTE: Final = "(no route)"
 DIGEST: Final = "hushrec.digest"
 """Scope key: the SHA-256 (hex) that the request announced for its body."""
 ENROLLED: Final = "hushrec.enrolled"
 """Scope key: the `Enrolment` that the request led to."""
-STARTED: Final = "hushrec.started"
-"""Scope key: `time.perf_counter()` at the headers of a request that reached the recorder later."""
 _TASK_ID: Final = re.compile(r"^t_[0-9a-f]{20}$")
 _CLIENT_ID: Final = re.compile(r"^c_[0-9a-f]{20}$")
 
@@ -57,7 +49,6 @@ class RequestRecord:
         parameters: dict[str, str] = scope.get("path_params", {})
         self.route = getattr(scope.get("route"), "path_format", None) or NO_ROUTE
         self.problem = scope.get("hushrec.problem")
-        self.received += scope.get("hushrec.received", 0)
         self.seconds = seconds
         number = parameters.get("number")
         if number is not None and number.isascii() and number.isdigit() and len(number) <= 10:

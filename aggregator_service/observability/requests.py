@@ -21,10 +21,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from aggregator_service import request_ids
 from aggregator_service.logs import log_event
 from aggregator_service.observability.metrics import Metrics
-from aggregator_service.observability.request_record import STARTED, RequestRecord
+from aggregator_service.observability.request_record import RequestRecord
 from aggregator_service.problem_handlers import crashed
 
-__all__ = ["RequestRecorder", "count_and_log"]
+__all__ = ["RequestRecorder"]
 
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _TRACE_HEADERS: Final = ("traceparent", "tracestate")
@@ -59,11 +59,12 @@ class RequestRecorder:
                     finally:
                         _describe_span(span, record, request_id)
         finally:
-            count_and_log(self._metrics, record)
+            self._metrics.request(record)
+            _log(record)
             request_ids.current.reset(token)
 
     async def _handle(self, scope: Scope, receive: Receive, send: Send, record: RequestRecord, request_id: str) -> None:
-        started = scope.get(STARTED) or time.perf_counter()
+        started = time.perf_counter()
         recorded_send = _recording_send(send, record, request_id)
         try:
             await self._app(scope, _counting_receive(receive, record), recorded_send)
@@ -79,12 +80,6 @@ def _span(tracer: Tracer, method: str, headers: Mapping[bytes, bytes]) -> Abstra
     return tracer.start_as_current_span(
         method, _parent(headers), SpanKind.SERVER, record_exception=False, set_status_on_exception=False
     )
-
-
-def count_and_log(metrics: Metrics, record: RequestRecord) -> None:
-    """Count a finished request, and log it with the current request id."""
-    metrics.request(record)
-    _log(record)
 
 
 def _log(record: RequestRecord) -> None:

@@ -42,7 +42,7 @@ async def renew(services: ServicesOf, principal: PrincipalOf, request: Request, 
     """Replace the calling client's membership certificate by a newer one from the organiser."""
     member = member_of(principal, task)
     length, digest = content_length(request, exact=CERTIFICATE_BYTES), content_digest(request)
-    body = await receive_small_body(services, request, length, digest)
+    body = await receive_small_body(services.settings, request, length, digest)
 
     def store() -> None:
         services.database.transact(
@@ -66,7 +66,7 @@ async def renew(services: ServicesOf, principal: PrincipalOf, request: Request, 
 async def publish(services: ServicesOf, principal: PrincipalOf, request: Request, task: TaskId) -> Response:
     """Store the organiser's revocation list and revoke the members on it."""
     length, digest = content_length(request, most=LONGEST_REVOCATIONS), content_digest(request)
-    body = await receive_small_body(services, request, length, digest)
+    body = await receive_small_body(services.settings, request, length, digest)
 
     def store() -> None:
         services.database.transact(

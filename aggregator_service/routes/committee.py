@@ -89,7 +89,7 @@ async def put_key(
     """
     member = _committee_member(principal, task, client)
     length, digest = content_length(request, most=_LONGEST_KEY), content_digest(request)
-    document = await receive_small_body(services, request, length, digest)
+    document = await receive_small_body(services.settings, request, length, digest)
 
     def store() -> bool:
         now = services.clock.now()

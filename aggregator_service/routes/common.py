@@ -12,8 +12,8 @@ from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.http.digests import digest_header
 from aggregator_service.http.etags import not_modified
+from aggregator_service.http.json_bytes import JsonBytes
 from aggregator_service.http.queries import LONGEST_WAIT
-from aggregator_service.http.response_bytes import JsonBytes
 from aggregator_service.problems import responses
 from aggregator_service.services import Services
 from protocols.messages import UploadReceipt

@@ -14,7 +14,6 @@ from starlette.concurrency import run_in_threadpool
 from aggregator_service.http.authentication import PrincipalOf
 from aggregator_service.http.digests import check_length, content_digest, content_length, repr_digest
 from aggregator_service.http.media_types import check_media_type
-from aggregator_service.http.short_cycle import whole_body
 from aggregator_service.problems import Problem
 from aggregator_service.routes.common import ClientId, RoundNumber, TaskId, binary_request, guarded, receipt_response
 from aggregator_service.routes.late_route import api_router
@@ -118,9 +117,6 @@ async def put(
         return _acknowledge(AlreadyStored(same_or_conflict(admission.round, admission.stored, digest)))
     admission.refuse_late(services.clock.now())
     check_length(length, admission.length)
-    if whole_body(request) is not None:
-        _refuse_many(request, client)
-        return _acknowledge(await receive_contribution(services, admission, request, digest))
     with _limit_uploads(request, client):
         return _acknowledge(await receive_contribution(services, admission, request, digest))
 
@@ -216,7 +212,7 @@ async def patch(
     with _limit_uploads(request, client):
         # the last chunk is written behind the space for the chunks before it
         room = chunk.offset if last else 0
-        async with stream_body(services, request, chunk.path, chunk.length, chunk.digest, start=room) as body:
+        async with stream_body(services.settings, request, chunk.path, chunk.length, chunk.digest, start=room) as body:
             await run_in_threadpool(body.persist)
     try:
         if last:
@@ -303,8 +299,10 @@ def _limit_uploads(request: Request, client_id: str) -> Iterator[None]:
 
     Each upload reserves its whole length on disk.
     """
-    _refuse_many(request, client_id)
     bodies: Counter[str] = request.app.state.open_bodies
+    if client_id in bodies and bodies[client_id] >= _BODIES_AT_ONCE:
+        text = f"the server is already receiving {_BODIES_AT_ONCE} uploads of this client"
+        raise Problem("too-many-requests", text, headers={"Retry-After": "1"})
     bodies[client_id] += 1
     try:
         yield
@@ -312,11 +310,3 @@ def _limit_uploads(request: Request, client_id: str) -> Iterator[None]:
         bodies[client_id] -= 1
         if not bodies[client_id]:
             del bodies[client_id]
-
-
-def _refuse_many(request: Request, client_id: str) -> None:
-    """Raise `Problem` too-many-requests while `_BODIES_AT_ONCE` uploads of a client are being received."""
-    bodies: Counter[str] = request.app.state.open_bodies
-    if client_id in bodies and bodies[client_id] >= _BODIES_AT_ONCE:
-        text = f"the server is already receiving {_BODIES_AT_ONCE} uploads of this client"
-        raise Problem("too-many-requests", text, headers={"Retry-After": "1"})

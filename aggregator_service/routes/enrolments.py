@@ -13,8 +13,7 @@ from starlette.requests import ClientDisconnect
 
 from aggregator_service.access.tokens import hash_token
 from aggregator_service.http.authentication import client_address
-from aggregator_service.http.response_bytes import JsonBytes
-from aggregator_service.http.short_cycle import whole_body
+from aggregator_service.http.json_bytes import JsonBytes
 from aggregator_service.observability.request_record import ENROLLED
 from aggregator_service.problems import Problem, responses
 from aggregator_service.routes.late_route import api_router
@@ -95,8 +94,7 @@ async def create_directly(services: Services, http: Request, _path: dict[str, st
     if http.headers.get("content-type") != "application/json":
         return None
     try:
-        body = whole_body(http)
-        request = EnrolmentRequest.model_validate(json.loads(await http.body() if body is None else body))
+        request = EnrolmentRequest.model_validate(json.loads(await http.body()))
     except ClientDisconnect:
         raise Problem("bad-request", "the connection closed before the end of the body") from None
     except (ValueError, RecursionError):

@@ -104,7 +104,7 @@ async def put_public_key(services: ServicesOf, principal: PrincipalOf, request: 
     if member_of(principal, task).role != "holder":
         raise Problem("forbidden", "only the key holder may publish the public key")
     length, digest = content_length(request, most=_PUBLIC_KEY_LIMIT), content_digest(request)
-    public_key = await receive_small_body(services, request, length, digest)
+    public_key = await receive_small_body(services.settings, request, length, digest)
 
     def store() -> bool:
         def write(session: Session) -> bool:
@@ -134,7 +134,7 @@ async def put_envelope(
     """The key holder stores the keys for a member in a sealed envelope, which the server cannot open."""
     if member_of(principal, task).role == "holder" and _is_short(services, request):
         length, digest = content_length(request), content_digest(request)
-        envelope = await receive_small_body(services, request, length, digest)
+        envelope = await receive_small_body(services.settings, request, length, digest)
         stored = await services.member_writes.run(
             lambda session: store_small_envelope(session, task, client, envelope, digest)
         )
@@ -145,7 +145,7 @@ async def put_envelope(
     length = content_length(request, most=services.settings.envelope_limit)
     digest = content_digest(request)
     path = services.settings.upload_dir / new_key("body", "envelope").replace("/", "-")
-    await receive_body(services, request, path, length, digest)
+    await receive_body(services.settings, request, path, length, digest)
 
     def store() -> bool:
         key = new_key("envelopes", task, client)

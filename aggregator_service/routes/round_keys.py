@@ -62,7 +62,7 @@ async def put_key(
     """
     length = content_length(request, exact=await run_in_threadpool(_document_bytes, services, holder, task))
     digest = content_digest(request)
-    document = await receive_small_body(services, request, length, digest)
+    document = await receive_small_body(services.settings, request, length, digest)
 
     def store() -> bool:
         def write(session: Session) -> bool:

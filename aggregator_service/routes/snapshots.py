@@ -180,7 +180,7 @@ async def put(
         return known
     check_length(length, expected)
     path = services.settings.upload_dir / new_key("body", "snapshot").replace("/", "-")
-    await receive_body(services, request, path, length, digest)
+    await receive_body(services.settings, request, path, length, digest)
     return await run_in_threadpool(_store, services, principal, task, number, path, digest, length)
 
 

@@ -84,7 +84,7 @@ async def put(
     digest = content_digest(request)
     if admission.stored is not None:
         return receipt_response(same_or_conflict(admission, admission.stored, digest), 200)
-    body = await receive_small_body(services, request, check_length(length, admission.length), digest)
+    body = await receive_small_body(services.settings, request, check_length(length, admission.length), digest)
     binding = request.headers.get(ROUND_BINDING, "")
     outcome = await run_in_threadpool(store_message, services, admission, body, digest, binding)
     return receipt_response(outcome.receipt, 201 if isinstance(outcome, Stored) else 200)

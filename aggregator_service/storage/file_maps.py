@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import mmap
 import os
+from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["forget_pages", "map_open_file"]
+__all__ = ["forget_pages", "map_file", "map_open_file"]
 
 
 class _FileMap(mmap.mmap):
     """A read-only mapping of a file. Of other mappings, forgotten pages would come back as zeros."""
+
+
+def map_file(path: Path) -> memoryview:
+    """Map a file into memory, read-only. The mapping ends with its last reference."""
+    with path.open("rb") as file:
+        return map_open_file(file)
 
 
 def map_open_file(file: BinaryIO) -> memoryview:

@@ -12,14 +12,13 @@ from aggregator_service.crash_points import crash_point
 from aggregator_service.services import Services
 from aggregator_service.storage.blobs import new_key
 from aggregator_service.storage.body_tags import tag_of
+from aggregator_service.storage.file_maps import map_file
 from aggregator_service.storage.rounds import find_contribution
 from aggregator_service.storage.small_bodies import new_small_key
 from aggregator_service.uploads.admission import Admission
-from aggregator_service.uploads.body_files import map_file
 from aggregator_service.uploads.insert_contribution import SmallContribution, insert_contribution
 from aggregator_service.uploads.outcomes import AlreadyStored, Stored, UploadOutcome
-from aggregator_service.uploads.receive import receive_small_body, stream_body
-from aggregator_service.uploads.received_body import ReceivedBody
+from aggregator_service.uploads.receive import ReceivedBody, receive_small_body, stream_body
 from aggregator_service.uploads.tickets import check_ticket
 
 __all__ = ["receive_contribution", "store_contribution_file"]
@@ -42,13 +41,13 @@ async def receive_contribution(
         body.persist()
         return _store(services, admission, path, digest, statement, body.tag)
 
-    async with stream_body(services, request, path, admission.length, digest) as body:
+    async with stream_body(services.settings, request, path, admission.length, digest) as body:
         return await run_in_threadpool(check_and_store, body)
 
 
 async def _receive_small(services: Services, admission: Admission, request: Request, digest: str) -> UploadOutcome:
     """Receive a short contribution and store it as a row, in a group with others that arrive at the same time."""
-    body = await receive_small_body(services, request, admission.length, digest)
+    body = await receive_small_body(services.settings, request, admission.length, digest)
     admission.check(memoryview(body))
     write = SmallContribution(admission, new_small_key(admission.round.task_id), body, digest, services.clock)
     try:

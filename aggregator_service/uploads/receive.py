@@ -1,35 +1,96 @@
 """Receive request bodies: vectors into files, small messages into memory.
 
-A body is hashed while it arrives and has exactly the announced length. Bodies of up to 8 MiB are held in memory as a
-whole while few arrive at once; with hundreds at once, 128 KiB of each are in memory (`buffer_pool`).
+A body must have exactly the announced length and digest. Bodies of files are hashed, tagged and written in a thread, in
+parts of at least 64 KiB, while the next part arrives: a body of any length takes some hundred KiB of memory.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-import itertools
-from collections.abc import AsyncIterator, Sequence
+import hmac
+import os
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Final
 
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
-from aggregator_service.http.short_cycle import whole_body
-from aggregator_service.services import Services
+from aggregator_service.problems import Problem
 from aggregator_service.settings import Settings
-from aggregator_service.uploads.body_reader import BodyReader, open_body, stopped, too_long, too_short
-from aggregator_service.uploads.received_body import ReceivedBody, check_digest
+from aggregator_service.storage.body_tags import BodyTagger
+from aggregator_service.storage.file_maps import map_file
 
-__all__ = ["receive_body", "receive_small_body", "stream_body"]
+__all__ = ["ReceivedBody", "receive_body", "receive_small_body", "stream_body"]
+
+_PART: Final = 64 * 1024
+"""Shorter parts cost more to hand to a thread than to write."""
+
+
+class ReceivedBody:
+    """A body that is hashed, tagged and written to the new file `path` as it arrives.
+
+    path: the file to create. start: bytes to leave free at its beginning. digest: the announced SHA-256 (hex). The
+    methods block: call them in a thread, one at a time.
+    """
+
+    def __init__(self, path: Path, start: int, digest: str) -> None:
+        self._path, self._start, self._digest = path, start, digest
+        self._hash, self._tagger = hashlib.sha256(), BodyTagger()
+        self._tag: bytes | None = None
+        self._descriptor: int | None = None
+
+    def append(self, part: memoryview) -> None:
+        """Hash, tag and write the next bytes of the body. Raises `OSError` when the disk fails."""
+        self._hash.update(part)
+        self._tagger.update(part)
+        descriptor = self._file()
+        while part:
+            part = part[os.write(descriptor, part) :]
+
+    def verified(self) -> memoryview:
+        """Return all bytes of the body, a mapping of the file. Raises `Problem` bad-digest if the digest is wrong."""
+        self._verify()
+        return map_file(self._path)[self._start :]
+
+    def persist(self) -> None:
+        """Write the file to disk. Raises `Problem` bad-digest if the digest is wrong, `OSError` when the disk fails."""
+        self._verify()
+        os.fsync(self._file())
+
+    @property
+    def tag(self) -> bytes:
+        """The tag of the body (`storage.body_tags`). Raises `RuntimeError` before `verified` or `persist`."""
+        if self._tag is None:
+            raise RuntimeError("the body is not verified yet")
+        return self._tag
+
+    def close(self) -> None:
+        """Close the file, which stays."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _verify(self) -> None:
+        if self._tag is None:
+            _check_digest(self._hash.hexdigest(), self._digest)
+            self._tag = self._tagger.finish()
+
+    def _file(self) -> int:
+        if self._descriptor is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL, 0o600)
+            os.lseek(self._descriptor, self._start, os.SEEK_SET)
+        return self._descriptor
 
 
 @asynccontextmanager
 async def stream_body(
-    services: Services, request: Request, path: Path, length: int, digest: str, *, start: int = 0
+    settings: Settings, request: Request, path: Path, length: int, digest: str, *, start: int = 0
 ) -> AsyncIterator[ReceivedBody]:
-    """Receive a body of `length` bytes; inside the block it can be verified, and persisted in the new file `path`.
+    """Receive a body of `length` bytes into the new file `path`; inside the block it can be verified and persisted.
 
     start: bytes to leave free at the beginning of the file. digest: the announced SHA-256 (hex).
 
@@ -39,83 +100,63 @@ async def stream_body(
     """
     body = ReceivedBody(path, start, digest)
     try:
-        with services.buffers.lend(length) as buffers:
-            try:
-                async with open_body(request, services.settings, length) as reader:
-                    await _read_all(reader, buffers, body)
-                yield body
-            finally:
-                body.close()
+        try:
+            part = bytearray()
+            async for chunk in _chunks(request, settings, length):
+                part += chunk
+                if len(part) >= _PART:
+                    await run_in_threadpool(body.append, memoryview(part))
+                    part = bytearray()
+            await run_in_threadpool(body.append, memoryview(part))
+            yield body
+        finally:
+            body.close()
     except BaseException:
         path.unlink(missing_ok=True)
         raise
 
 
-async def receive_body(services: Services, request: Request, path: Path, length: int, digest: str) -> None:
+async def receive_body(settings: Settings, request: Request, path: Path, length: int, digest: str) -> None:
     """Write a body to the new file `path` and sync it. Arguments and errors as in `stream_body`, and bad-digest."""
-    async with stream_body(services, request, path, length, digest) as body:
+    async with stream_body(settings, request, path, length, digest) as body:
         await run_in_threadpool(body.persist)
 
 
-async def receive_small_body(services: Services, request: Request, length: int, digest: str) -> bytes:
-    """Return a body of at most a few hundred KiB. Raises the same problems as `receive_body`.
-
-    Most have been received with the headers (`http.short_cycle`) or arrive in a single ASGI message.
-    """
-    body: bytes | bytearray | None = whole_body(request)
-    if body is None:
-        body = await _read_messages(request, services.settings, length)
-    if len(body) < length:
-        raise too_short(len(body), length)
-    if len(body) > length:
-        raise too_long(length)
-    check_digest(hashlib.sha256(body).hexdigest(), digest)
+async def receive_small_body(settings: Settings, request: Request, length: int, digest: str) -> bytes:
+    """Return a body of at most a few hundred KiB. Raises the same problems as `receive_body`."""
+    body = bytearray()
+    async for chunk in _chunks(request, settings, length):
+        body += chunk
+    _check_digest(hashlib.sha256(body).hexdigest(), digest)
     return bytes(body)
 
 
-async def _read_messages(request: Request, settings: Settings, length: int) -> bytearray:
-    """Return the ASGI messages of a body, up to the first one with which it is longer than `length`.
-
-    Raises `Problem` upload-timeout as `open_body` does.
-    """
-    body = bytearray()
-    try:
-        await _read_in_time(request, settings, length, body)
-    except TimeoutError:
-        raise stopped(len(body), length) from None
-    return body
-
-
-async def _read_in_time(request: Request, settings: Settings, length: int, body: bytearray) -> None:
+async def _chunks(request: Request, settings: Settings, length: int) -> AsyncIterator[bytes]:
+    """Yield a body of exactly `length` bytes as it arrives. Raises `Problem` as `stream_body` does."""
+    received, stream = 0, request.stream()
     idle, now = settings.body_idle_seconds, asyncio.get_running_loop().time
     last = now() + idle + length / settings.min_upload_rate
-    async with asyncio.timeout(idle) as pause:
-        while len(body) <= length:
-            message = await request.receive()
-            if message["type"] != "http.request":
-                return
-            body += message.get("body", b"")
-            if not message.get("more_body", False):
-                return
-            pause.reschedule(min(last, now() + idle))
-
-
-async def _read_all(reader: BodyReader, buffers: Sequence[memoryview], body: ReceivedBody) -> None:
-    """Read a body through the buffers: one is written in a thread while the other one fills. The last stays unwritten.
-
-    No thread uses a buffer any more when this returns or raises.
-    """
-    writing: asyncio.Task[None] | None = None
     try:
-        for turn in itertools.count():
-            view = buffers[turn % len(buffers)][: reader.length - reader.received]
-            await reader.read_into(view)
-            if writing is not None:
-                await writing
-            if reader.received == reader.length:
-                body.end_with(view)
-                return
-            writing = asyncio.create_task(run_in_threadpool(body.append, view))
-    finally:
-        if writing is not None:
-            await asyncio.gather(writing, return_exceptions=True)
+        while True:
+            async with asyncio.timeout_at(min(last, now() + idle)):
+                chunk = await anext(stream, None)
+            if chunk is None:
+                break
+            received += len(chunk)
+            if received > length:
+                raise Problem("body-too-long", f"the body may have {length} bytes", expected_bytes=length)
+            yield chunk
+    except TimeoutError:
+        detail = f"the body stopped arriving after {received} of {length} bytes"
+        raise Problem("upload-timeout", detail) from None
+    except ClientDisconnect:
+        pass
+    if received < length:
+        detail = f"the body ended after {received} of {length} bytes"
+        raise Problem("body-too-short", detail, expected_bytes=length)
+
+
+def _check_digest(actual: str, announced: str) -> None:
+    """Raise `Problem` bad-digest unless two SHA-256 digests (hex) are equal; compares in constant time."""
+    if not hmac.compare_digest(actual, announced):
+        raise Problem("bad-digest", "the SHA-256 of the body is not the one that was announced")

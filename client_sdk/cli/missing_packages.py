@@ -10,7 +10,7 @@ EXTRA_OF: Final = {
     "alembic": "server",
     "fastapi": "server",
     "gmpy2": "paillier",
-    "httptools": "server",
+    "h11": "server",
     "jinja2": "demo",
     "matplotlib": "plots",
     "multipart": "server",

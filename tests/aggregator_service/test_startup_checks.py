@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.serialization import (
@@ -48,11 +49,15 @@ def test_unknown_variables_are_named_with_the_nearest_setting(tmp_path: Path) ->
 
 @pytest.mark.parametrize(("host", "warned"), [("0.0.0.0", True), ("::", True), ("127.0.0.1", False), ("::1", False)])  # noqa: S104
 def test_plain_http_beyond_this_machine_is_warned_of(tmp_path: Path, host: str, warned: bool) -> None:
-    found = list(doubtful_settings(settings(tmp_path, host=host), []))
-    assert [text.startswith(f"listening on {host} without TLS: ") for text in found] == ([True] if warned else [])
+    def missing(**more: Any) -> list[str]:
+        """What the server says it lacks."""
+        found = doubtful_settings(settings(tmp_path, host=host, **more), [])
+        return [text.removeprefix(f"listening on {host} without ").partition(":")[0] for text in found]
+
+    assert missing() == (["TLS", "a reverse proxy"] if warned else [])
+    assert missing(behind_proxy=True) == []
     pair = Authority(tmp_path).sign("server", server=True)
-    with_tls = settings(tmp_path, host=host, tls_cert=pair.certificate, tls_key=pair.key)
-    assert list(doubtful_settings(with_tls, [])) == []
+    assert missing(tls_cert=pair.certificate, tls_key=pair.key) == (["a reverse proxy"] if warned else [])
 
 
 def test_tls_files_that_are_swapped_foreign_or_unreadable_are_named(tmp_path: Path) -> None:

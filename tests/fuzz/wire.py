@@ -26,13 +26,13 @@ _LAST: Final = head("GET", "/healthz", "Connection: close")
 
 
 def exchange(world: World, *chunks: bytes) -> bytes:
-    """Send chunks over a connection of their own; everything that comes back until the server hangs up, which is no
-    fault when it is still being talked to."""
+    """Send chunks over a connection of their own; everything that comes back until the server hangs up.
+
+    They are sent at once: bytes that arrive after the server has closed the connection would discard its answer."""
     received = b""
     place = "127.0.0.1", world.server.port
     with socket.create_connection(place, timeout=_SECONDS) as connection, suppress(ConnectionError):
-        for chunk in (*chunks, _LAST):
-            connection.sendall(chunk)
+        connection.sendall(b"".join((*chunks, _LAST)))
         while piece := connection.recv(65536):
             received += piece
     return received
@@ -83,6 +83,9 @@ def answers_to(world: World, method: str, target: str, *chunks: bytes) -> list[i
     world.before()
     statuses = []
     for status, headers, body in read_answers(exchange(world, *chunks), [method] * 8):
+        if status == 400 and body == b"Invalid HTTP request received.":  # by uvicorn, below the application
+            statuses.append(status)
+            continue
         last = status == 200 and body == b'{"status":"ok"}'
         asked = ("GET", "/healthz") if last else (method if method != "HEAD" or not body else "GET", target)
         answer = world.answer_of(asked[0], f"http://test{asked[1]}", {}, b"", status, headers, body)

@@ -32,7 +32,6 @@ from aggregator_service.storage.database import DATABASE_GONE, Effects
 from aggregator_service.storage.group_commit import GroupCommit
 from aggregator_service.storage.schema import ClientRow
 from aggregator_service.storage.stages import Handout
-from aggregator_service.uploads.buffer_pool import BufferPool
 from aggregator_service.uploads.stage_messages import handed_out
 from tests.simulation.actors import InLinePool, in_line
 from tests.simulation.plan import Part
@@ -135,7 +134,6 @@ class Process:
             "database": self.database,
             "blobs": self.blobs,
             "engine": engine,
-            "buffers": BufferPool(),
             "member_writes": GroupCommit(self.database),
             "deliveries": GroupCommit(self.database),
         }

@@ -23,7 +23,7 @@ from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.storage.prepared import Prepared
 from aggregator_service.storage.rounds import lock_round_exclusive
 from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundRow, TaskRow
-from aggregator_service.uploads import chunks, contributions, insert_contribution, received_body
+from aggregator_service.uploads import chunks, contributions, insert_contribution, receive
 from aggregator_service.uploads.admission import Admission
 from aggregator_service.uploads.outcomes import Stored, UploadOutcome
 from protocols.messages import Schedule, UploadReceipt
@@ -116,7 +116,7 @@ def blob_gone_with_the_answer(patch: Patch) -> None:
 
 def bodies_as_they_come(patch: Patch) -> None:
     """The digest of the received body is not compared with the announced one."""
-    patch.setattr(received_body, "hmac", SimpleNamespace(compare_digest=lambda given, stated: True))
+    patch.setattr(receive, "hmac", SimpleNamespace(compare_digest=lambda given, stated: True))
 
 
 def chunks_in_any_order(patch: Patch) -> None:

@@ -1,29 +1,23 @@
-"""Received bodies: written completely and in order, through one buffer or two; no file is left of a wrong body."""
+"""Received bodies: written completely and in order; no file is left of a wrong body."""
 
 from __future__ import annotations
 
 import asyncio
-import errno
-import fcntl
 import hashlib
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 from starlette.requests import Request
 
 from aggregator_service.problems import Problem
-from aggregator_service.services import Services
 from aggregator_service.settings import Settings
 from aggregator_service.storage.body_tags import matches_tag
-from aggregator_service.uploads.buffer_pool import BufferPool
 from aggregator_service.uploads.receive import stream_body
 
 BODY = os.urandom(3 * 2**20 + 17)
-SERVICES = cast(Services, SimpleNamespace(settings=Settings(), buffers=BufferPool()))
+SETTINGS = Settings()
 
 
 def request_of(chunks: Iterable[bytes], ends: bool = True) -> Request:
@@ -44,21 +38,13 @@ def receive_into(path: Path, request: Request, body: bytes, start: int = 0, veri
 
     async def receive() -> None:
         digest = hashlib.sha256(body).hexdigest()
-        async with stream_body(SERVICES, request, path, len(body), digest, start=start) as received:
+        async with stream_body(SETTINGS, request, path, len(body), digest, start=start) as received:
             if verify_first:
                 assert received.verified() == body
             received.persist()
             assert matches_tag(body, received.tag)
 
     asyncio.run(receive())
-
-
-@pytest.fixture(params=["one buffer", "two buffers"], autouse=True)
-def buffers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Whether a body fits into one buffer."""
-    if request.param == "two buffers":
-        monkeypatch.setattr("aggregator_service.uploads.buffer_pool.LARGEST", 256 * 1024)
-    return str(request.param)
 
 
 def cut(body: bytes, size: int) -> list[bytes]:
@@ -81,36 +67,6 @@ def test_a_body_of_any_length_is_written_completely(tmp_path: Path, length: int)
     assert (tmp_path / "new" / "body").read_bytes() == BODY[:length]
 
 
-@pytest.mark.parametrize("refuses", ["open", "write"])
-def test_a_body_is_written_to_a_disk_without_direct_writes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuses: str
-) -> None:
-    """Some file systems refuse direct writes when the file is opened, others when it is written."""
-    if not hasattr(os, "O_DIRECT"):
-        pytest.skip("this system has no direct writes")
-    opened, written = os.open, os.write
-
-    def refused(descriptor: int) -> bool:
-        return bool(fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_DIRECT)
-
-    def open_(path: Path, flags: int, mode: int = 0o777, **where: int) -> int:
-        descriptor = opened(path, flags, mode, **where)
-        if refuses == "open" and flags & os.O_DIRECT:
-            os.close(descriptor)
-            raise OSError(errno.EINVAL, "no direct writes here")
-        return descriptor
-
-    def write(descriptor: int, view: bytes) -> int:
-        if refuses == "write" and refused(descriptor):
-            raise OSError(errno.EINVAL, "no such block")
-        return written(descriptor, view)
-
-    monkeypatch.setattr(os, "open", open_)
-    monkeypatch.setattr(os, "write", write)
-    receive_into(tmp_path / "body", request_of([BODY]), BODY)
-    assert (tmp_path / "body").read_bytes() == BODY
-
-
 def test_a_body_that_arrives_byte_by_byte_is_written_completely(tmp_path: Path) -> None:
     receive_into(tmp_path / "body", request_of(cut(BODY[:5000], 1)), BODY[:5000])
     assert (tmp_path / "body").read_bytes() == BODY[:5000]
@@ -118,7 +74,6 @@ def test_a_body_that_arrives_byte_by_byte_is_written_completely(tmp_path: Path) 
 
 @pytest.mark.parametrize("problem", ["bad-digest", "body-too-short", "body-too-long"])
 def test_no_file_is_left_of_a_wrong_body(tmp_path: Path, problem: str) -> None:
-    """Also while one of its buffers is being written."""
     sent = {"bad-digest": bytes(len(BODY)), "body-too-short": BODY[:-1], "body-too-long": BODY + b"x"}[problem]
     with pytest.raises(Problem) as raised:
         receive_into(tmp_path / "body", request_of(cut(sent, 2**18)), BODY)
@@ -140,19 +95,3 @@ def test_no_file_is_left_when_the_disk_fails(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(OSError, match="space"):
         receive_into(tmp_path / "body", request_of(cut(BODY, 2**18)), BODY)
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("use", ["verified", "persist", "append", "end_with"])
-def test_a_body_cannot_be_used_after_its_block(tmp_path: Path, use: str) -> None:
-    """Its buffer may hold the bytes of another body by then."""
-
-    async def receive() -> None:
-        digest = hashlib.sha256(BODY).hexdigest()
-        async with stream_body(SERVICES, request_of([BODY]), tmp_path / "body", len(BODY), digest) as received:
-            received.persist()
-        arguments = [memoryview(b"more")] if use in ("append", "end_with") else []
-        with pytest.raises(RuntimeError, match="the body is closed"):
-            getattr(received, use)(*arguments)
-
-    asyncio.run(receive())
-    assert (tmp_path / "body").read_bytes() == BODY
