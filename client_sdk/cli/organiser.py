@@ -65,15 +65,19 @@ def key(folder: Folder = _FOLDER) -> None:
 def certify(
     request: Annotated[Path, typer.Argument(help="File with the client's request (hushrec certificate request).")],
     subject: Annotated[
-        str, typer.Option(help="The user: an account or a customer number. Each subject has one identity.")
+        str, typer.Option(help="The user: an account or a customer number. Each subject has one identity and role.")
     ],
+    role: Role = "member",
     folder: Folder = _FOLDER,
     days: Days = _DAYS,
 ) -> None:
     """Certify the keys in a client's request and print the certificate as JSON. Send it to the client as a file.
 
+    A request for a role other than --role is refused: a client does not choose its role.
+
     Example: hushrec organiser certify ann.request.json --subject ann > ann.certificate.json
     """
+    roles = (parse_role(role),)
     try:
         wanted = CertificateRequest.model_validate_json(request.read_bytes())
     except (ValueError, CodecError):
@@ -82,7 +86,7 @@ def certify(
         ) from None
     except OSError as error:
         raise ParameterError(f"cannot read the certificate request {request}: {error.strerror}") from error
-    print(Organiser.open(folder).issue(wanted, subject, round(days * _DAY)).model_dump_json(indent=1))
+    print(Organiser.open(folder).issue(wanted, subject, round(days * _DAY), roles).model_dump_json(indent=1))
 
 
 @organiser.command("codes")
@@ -147,6 +151,8 @@ def serve(
     tls_key: Annotated[Path | None, typer.Option(help="Private key of the TLS certificate (PEM).")] = None,
 ) -> None:
     """Serve the issuing endpoint for clients with one-time codes. For trials: an app mounts it next to its own login.
+
+    A code certifies the role that it was made for (hushrec organiser codes --role), and no other.
 
     Example: hushrec organiser serve --scope movies --port 8100
     """

@@ -3,13 +3,15 @@
     app = create_issuer(Organiser.open("organiser"), scopes=["movies"], authorise=account_of)
 
 `authorise` authenticates a request: it receives the HTTP request and the certificate request, and returns the subject.
-By default, clients authenticate with one-time codes from `hushrec organiser codes`.
+The role in the certificate request is the client's wish: only `roles` are certified, members by default. Without
+`authorise`, clients authenticate with one-time codes from `hushrec organiser codes`, each made for one role.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Final, get_args
 
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
@@ -18,6 +20,7 @@ from starlette.concurrency import run_in_threadpool
 
 from client_sdk.organiser.organiser import DEFAULT_LIFETIME, Organiser
 from protocols.codec import b64encode
+from protocols.crypto.certificates import CertifiedRole
 from protocols.errors import ParameterError
 from protocols.messages.certificates import CertificateRequest, IssuedCertificate, OrganiserView
 
@@ -25,6 +28,8 @@ __all__ = ["Authorise", "NotAuthorised", "create_issuer"]
 
 Authorise = Callable[[Request, CertificateRequest], str | Awaitable[str]]
 """Authenticates a request: returns the subject, or raises `NotAuthorised`."""
+_MOST_BODY_BYTES: Final = 4096
+"""Longest body that is read of a request, which nobody has authenticated yet. A certificate request takes 400 bytes."""
 
 
 class NotAuthorised(Exception):
@@ -40,15 +45,20 @@ def create_issuer(
     *,
     scopes: Collection[str],
     authorise: Authorise | None = None,
+    roles: Sequence[CertifiedRole] = ("member",),
     lifetime: int = DEFAULT_LIFETIME,
 ) -> FastAPI:
     """Return the issuing endpoint as an ASGI application.
 
-    scopes: the scopes to issue certificates for. authorise: authenticates requests; one-time codes by default.
-    lifetime: validity of a certificate, in seconds. Errors are problem documents (RFC 9457).
+    scopes: the scopes to issue certificates for. authorise: authenticates requests; one-time codes by default. roles:
+    what a subject that `authorise` returned may be certified as; a code certifies the role that it was made for,
+    whatever `roles` are. lifetime: validity of a certificate, in seconds. Errors are problem documents (RFC 9457),
+    but for 413, FastAPI's own answer to bodies of more than 4 KiB. Raises `ParameterError` for unknown roles.
     """
+    if not roles or not set(roles) <= set(get_args(CertifiedRole)):
+        raise ParameterError(f"roles must be a list of {', '.join(get_args(CertifiedRole))}, got {roles!r}")
     login = authorise or _code_login(organiser)
-    app = FastAPI(title="HushRec organiser", docs_url=None, redoc_url=None)
+    app = FastAPI(title="HushRec organiser", docs_url=None, redoc_url=None, max_body_size=_MOST_BODY_BYTES)
 
     @app.get("/v1/organiser", summary="Show the organiser's public key")
     def show() -> OrganiserView:
@@ -62,7 +72,8 @@ def create_issuer(
         _require_scope(asked.scope)
         found = login(request, asked)
         subject = await found if inspect.isawaitable(found) else found
-        return await run_in_threadpool(organiser.issue, asked, subject, lifetime)
+        allowed = (asked.role,) if authorise is None else roles  # a code was checked against the role
+        return await run_in_threadpool(organiser.issue, asked, subject, lifetime, allowed)
 
     @app.get("/v1/revocations", summary="Download the revocation list", response_class=Response)
     def revocations(scope: str = Query(description="Name of the scope.")) -> Response:

@@ -1,8 +1,8 @@
 """The organiser's ledger of subjects, their certificates, revoked certificates and one-time codes.
 
 The ledger is one SQLite file of mode 0600. A *subject* is what the organiser's own login identifies: an account, a
-customer number, a one-time code. A subject has one certified identity for each scope and role, so that one person
-cannot become many members.
+customer number, a one-time code. A subject has one certified identity and one role in each scope, so that one person
+cannot become many members, or a member and a key holder.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ class IssuedCertificates:
     ) -> IssuedRecord:
         """Record a certificate for the subject's keys: the first one, or a renewal for the same keys.
 
-        A renewal keeps the serial. Raises `ParameterError` if the subject has a certificate for other keys, or another
-        subject has one for these keys.
+        A renewal keeps the serial. Raises `ParameterError` if the subject has a certificate for other keys or another
+        role, or another subject has one for these keys.
         """
         with self._connected() as connection:
             known = _find(connection, scope, role, subject)
@@ -96,6 +96,14 @@ class IssuedCertificates:
                     (not_after, str(known.serial)),
                 )
                 return IssuedRecord(subject, identity_key, mailbox_key, known.serial, not_after)
+            other = connection.execute(
+                "SELECT role FROM certified WHERE scope = ? AND subject = ?", (scope, subject)
+            ).fetchone()
+            if other is not None:
+                raise ParameterError(
+                    f"subject {subject!r} already has a certificate for the role {other[0]} in scope {scope!r}, and a "
+                    f"subject has one role: certify another subject as {role}, or revoke that certificate first"
+                )
             serial = secrets.randbits(64)
             row = (scope, role, subject, identity_key, mailbox_key, str(serial), not_after)
             try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Self
@@ -92,9 +92,9 @@ class Organiser:
     ) -> Certificate:
         """Certify the keys of one subject, or renew their certificate.
 
-        subject: the user, as the organiser's own login names it; it has one identity for each scope and role. lifetime:
-        seconds. Raises `ParameterError` if the subject has a certificate for other keys, if another subject has one for
-        these keys, and for keys or a scope that cannot be certified.
+        subject: the user, as the organiser's own login names it; it has one identity and one role in each scope.
+        lifetime: seconds. Raises `ParameterError` if the subject has a certificate for other keys or another role, if
+        another subject has one for these keys, and for keys or a scope that cannot be certified.
         """
         if lifetime < 1:
             raise ParameterError(f"the lifetime of a certificate must be at least 1 second, got {lifetime}")
@@ -106,11 +106,26 @@ class Organiser:
             self.signing_key, scope, identity_key, mailbox_key, role=role, serial=record.serial, not_after=not_after
         )
 
-    def issue(self, request: CertificateRequest, subject: str, lifetime: int = DEFAULT_LIFETIME) -> IssuedCertificate:
+    def issue(
+        self,
+        request: CertificateRequest,
+        subject: str,
+        lifetime: int = DEFAULT_LIFETIME,
+        roles: Sequence[CertifiedRole] = ("member",),
+    ) -> IssuedCertificate:
         """Return the certificate for the request of an authenticated subject.
 
-        Raises `ParameterError` as `certify` does, and if the request is not signed with the identity key in it.
+        roles: the roles that this subject may have; the client, which writes the request, does not decide it. Raises
+        `ParameterError` as `certify` does, if the request asks for another role, and if it is not signed with the
+        identity key in it.
         """
+        if request.role not in roles:
+            raise ParameterError(
+                f"the client asks for the role {request.role}, but may be certified as {' or '.join(roles)} only: the "
+                f"client must ask for another role, or the organiser must allow this one, with a code for it (hushrec "
+                f"organiser codes --role {request.role}), hushrec organiser certify --role {request.role}, or "
+                "create_issuer(roles=...)"
+            )
         identity_key, mailbox_key = b64decode(request.identity_key, 32), b64decode(request.mailbox_key, 32)
         statement = certificate_request(request.scope, request.role, identity_key, mailbox_key)
         if not verifies(identity_key, b64decode(request.signature, 64), statement):

@@ -10,6 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from protocols.codec import b64decode, b64encode
 from protocols.crypto.certificates import CertifiedRole, certify
+from protocols.errors import ParameterError
 from protocols.messages import CertificateRequest, IssuedCertificate, OrganiserPin
 
 __all__ = ["TrialOrganiser"]
@@ -25,12 +26,13 @@ class _Source:
 
     def issue(self, request: CertificateRequest) -> IssuedCertificate:
         """Return a certificate for the request's keys, without any authentication."""
-        return self.organiser.issue(request)
+        return self.organiser.issue(request, self.role)
 
 
 @dataclass(frozen=True, repr=False)
 class TrialOrganiser:
-    """Certifies the keys of every request. It has no ledger, so one person can become many members.
+    """Certifies the keys of every request, for the one role that the caller states. It has no ledger, so one person can
+    become many members.
 
     Use it only for trials and tests. lifetime: validity of a certificate, in seconds.
     """
@@ -51,14 +53,16 @@ class TrialOrganiser:
         """Return a `CertificateSource` for a client: `client.join(..., certificate=trial.source())`."""
         return _Source(self, self.scope, role)
 
-    def issue(self, request: CertificateRequest) -> IssuedCertificate:
-        """Return a certificate for the keys in the request."""
+    def issue(self, request: CertificateRequest, role: CertifiedRole = "member") -> IssuedCertificate:
+        """Return a certificate for the keys in the request. Raises `ParameterError` if it asks for another role."""
+        if request.role != role:
+            raise ParameterError(f"the client asks for the role {request.role}, but is to be certified as {role}")
         certificate = certify(
             self._key,
             self.scope,
             b64decode(request.identity_key, 32),
             b64decode(request.mailbox_key, 32),
-            role=request.role,
+            role=role,
             serial=secrets.randbits(64),
             not_after=int(time.time()) + self.lifetime,
         )

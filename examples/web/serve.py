@@ -17,6 +17,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from client_sdk.organiser import TrialOrganiser
+from protocols.errors import ParameterError
 from protocols.messages import CertificateRequest
 
 __all__ = ["PageServer", "serve_page"]
@@ -77,7 +78,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(404, b"not found\n", "text/plain")
 
     def do_POST(self) -> None:
-        """Certify the keys of a request, without asking who sent it: this is a trial."""
+        """Certify the keys of a request as a member, without asking who sent it: this is a trial."""
         if not self._is_asked_by_name():
             return
         length = int(self.headers.get("content-length") or 0)
@@ -86,11 +87,13 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(404, b"not found\n", "text/plain")
             return
         try:
-            request = CertificateRequest.model_validate_json(self.rfile.read(length))
+            issued = self.server.organiser.issue(CertificateRequest.model_validate_json(self.rfile.read(length)))
         except ValidationError:
             self._answer(422, b"no valid request for a certificate\n", "text/plain")
-            return
-        self._answer(201, self.server.organiser.issue(request).model_dump_json().encode(), TYPES[".json"])
+        except ParameterError as error:
+            self._answer(422, f"{error}\n".encode(), "text/plain")
+        else:
+            self._answer(201, issued.model_dump_json().encode(), TYPES[".json"])
 
     def _answer(self, status: int, body: bytes, media_type: str) -> None:
         self.send_response(status)

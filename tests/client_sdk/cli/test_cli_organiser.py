@@ -13,6 +13,8 @@ from client_sdk.cli.membership import certificate_choice
 from client_sdk.local_state.identity import Identity
 from client_sdk.organiser.trial import TrialOrganiser
 from client_sdk.participation.certificates import Issuer, request_for
+from protocols.codec import b64decode
+from protocols.crypto.certificates import Certificate, CertifiedRole
 from protocols.errors import ParameterError
 
 
@@ -32,6 +34,25 @@ def test_certify_answers_a_request_file(tmp_path: Path) -> None:
     assert status == 0, err
     assert json.loads(out)["organiser_key"] == key.strip()
     assert "ann" in run("organiser", "list", "--scope", "movies", *folder)[1]
+
+
+@pytest.mark.parametrize("role", ["holder", "committee"])
+def test_certify_gives_no_role_that_is_not_stated(tmp_path: Path, role: CertifiedRole) -> None:
+    folder = ("--folder", str(tmp_path / "organiser"))
+    run("organiser", "init", *folder)
+    request = tmp_path / "eve.request.json"
+    request.write_text(request_for(Identity.generate(), "movies", role).model_dump_json())
+    certify = ("organiser", "certify", str(request), "--subject", "eve", *folder)
+    for stated in ((), ("--role", "member"), ("--role", "committee" if role == "holder" else "holder")):
+        status, out, err = run(*certify, *stated)
+        assert (status, out) == (1, "")
+        assert f"the client asks for the role {role}" in " ".join(err.split())
+        assert f"hushrec organiser certify --role {role}" in " ".join(err.split())
+    assert "eve" not in run("organiser", "list", "--scope", "movies", *folder)[1]
+    status, out, err = run(*certify, "--role", role)
+    assert status == 0, err
+    assert Certificate.decode(b64decode(json.loads(out)["certificate"])).role == role
+    assert "unknown role 'chair'" in run(*certify, "--role", "chair")[2]
 
 
 def test_certify_reports_a_missing_or_wrong_request_file(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from client_sdk import Client, Identity, MemoryStore, Operator, Policy, task_request
 from client_sdk.cli import app
 from client_sdk.organiser import TrialOrganiser
+from protocols.crypto.certificates import CertifiedRole
 from protocols.messages import CertificateRequest, Schedule, TaskView
 from tests.support.organiser import TRIAL
 from tests.support.server import AggregatorProcess, free_port, running_aggregator
@@ -83,11 +84,13 @@ def make_task(
     return operator.create_task(request)
 
 
-def certified(device: Device, path: Path, role: str = "member", organiser: TrialOrganiser = TRIAL) -> tuple[str, str]:
+def certified(
+    device: Device, path: Path, role: CertifiedRole = "member", organiser: TrialOrganiser = TRIAL
+) -> tuple[str, str]:
     """The option with a certificate for the device, in a file, asked for as a user asks for it."""
     status, asked, err = device.run("certificate", "request", "--scope", organiser.scope, "--role", role)
     assert status == 0, err
-    path.write_text(organiser.issue(CertificateRequest.model_validate_json(asked)).model_dump_json())
+    path.write_text(organiser.issue(CertificateRequest.model_validate_json(asked), role).model_dump_json())
     return "--certificate", str(path)
 
 

@@ -62,6 +62,19 @@ def test_one_subject_has_one_identity(organiser: Organiser) -> None:
     organiser.certify("songs", "ann", other.public_key, other.mailbox_key)  # another scope
 
 
+def test_one_subject_has_one_role(organiser: Organiser) -> None:
+    """A member that is the key holder as well is in the roster twice, and counts as one of the honest clients."""
+    ann, other = Identity.generate(), Identity.generate()
+    organiser.certify("movies", "ann", ann.public_key, ann.mailbox_key, "holder")
+    organiser.certify("movies", "ann", ann.public_key, ann.mailbox_key, "holder")
+    for keys in (ann, other):
+        with pytest.raises(ParameterError, match="already has a certificate for the role holder"):
+            organiser.certify("movies", "ann", keys.public_key, keys.mailbox_key)
+    assert len(organiser.held("movies")) == 1
+    organiser.revoke("movies", "ann")
+    organiser.certify("movies", "ann", other.public_key, other.mailbox_key)
+
+
 def test_after_a_revocation_new_keys_can_be_certified(organiser: Organiser) -> None:
     lost, fresh = Identity.generate(), Identity.generate()
     old = organiser.certify("movies", "ann", lost.public_key, lost.mailbox_key)

@@ -206,7 +206,7 @@ def test_only_members_that_the_organiser_certified_pass_the_check() -> None:
     assert not MembershipCheck(TRIAL.pin)(replace(entry, certificate=NO_CERTIFICATE))
     assert not MembershipCheck(TRIAL.pin)(replace(entry, mailbox_key=Identity.generate().mailbox_key))
     assert not MembershipCheck(TRIAL.pin, lambda: issued.not_after + 1)(entry)
-    committee = TRIAL.issue(request_for(identity, TRIAL.scope, "committee"))
+    committee = TRIAL.issue(request_for(identity, TRIAL.scope, "committee"), "committee")
     assert not MembershipCheck(TRIAL.pin)(replace(entry, certificate=b64decode(committee.certificate)))
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from numpy.typing import NDArray
 
 from client_sdk import MemoryStore, Policy, PolicyRefused
 from client_sdk.agreement.terms import TaskTerms
@@ -33,7 +37,7 @@ from tests.support.programs import ProgramRunner, problem
 CHECK = MembershipCheck(TRIAL.pin)
 
 
-def fetched(answer: Response, terms: TaskTerms, view: RoundView) -> Committee:
+def fetched(answer: Response, terms: TaskTerms, view: RoundView, check: MembershipCheck = CHECK) -> Committee:
     """The committee that a client accepts when the server answers with `answer`."""
 
     def serve(request: Request) -> Response:
@@ -41,13 +45,28 @@ def fetched(answer: Response, terms: TaskTerms, view: RoundView) -> Committee:
         return answer
 
     context = oneshot_context(terms, view, bytes(32))
-    found: Committee = ProgramRunner(serve).run(committee_of(ApiCalls(URL, "hrc_token"), context, CHECK))
+    found: Committee = ProgramRunner(serve).run(committee_of(ApiCalls(URL, "hrc_token"), context, check))
     return found
 
 
 def body_of(keys: list[bytes]) -> Response:
     body = join_keys(keys)
     return Response(200, {"content-digest": content_digest(body)}, body)
+
+
+def read_by(committee: Committee, secrets: Mapping[str, X25519PrivateKey]) -> NDArray[np.float64]:
+    """The vector of a victim that contributes to `committee`, read from the shares of members that all collude."""
+    plan, victim = committee.context.plan, Person.certified("c_0", "member")
+    steps = encode(plan, whole_route(plan.layout), plan.layout.split(vector_of(0)))
+    upload = client.contribute(committee, "c_0", victim.identity.signing_key, OneshotPolicy(), steps)
+    shares = {}
+    for place, member in enumerate(committee.members):
+        secret, sealed = secrets[member.member_id], upload.ticket.sealed[place]
+        share = open_share(sealed, secret, committee, place, "c_0", upload.ticket.ephemeral_key)
+        assert share is not None
+        shares[member.member_id] = share
+    partial = ONESHOT.fold(plan, None, [(whole_route(plan.layout), upload.contribution)])
+    return ONESHOT.open(plan, server.unmask(committee, partial, 1, shares).aggregate, 1, None)
 
 
 def test_attack_a_committee_that_the_server_made_up_reads_a_contribution(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,18 +79,8 @@ def test_attack_a_committee_that_the_server_made_up_reads_a_contribution(monkeyp
         fetched(answer, terms, view)
 
     monkeypatch.setattr(committee_keys, "is_certified", lambda *_: True)
-    committee, victim = fetched(answer, terms, view), Person.certified("c_0", "member")
-    plan = committee.context.plan
-    steps = encode(plan, whole_route(plan.layout), plan.layout.split(vector_of(0)))
-    upload = client.contribute(committee, "c_0", victim.identity.signing_key, OneshotPolicy(), steps)
-    shares = {}
-    for place, (secret, key) in enumerate(made):
-        share = open_share(upload.ticket.sealed[place], secret, committee, place, "c_0", upload.ticket.ephemeral_key)
-        assert share is not None
-        shares[key.member_id] = share
-    partial = ONESHOT.fold(plan, None, [(whole_route(plan.layout), upload.contribution)])
-    read = ONESHOT.open(plan, server.unmask(committee, partial, 1, shares).aggregate, 1, None)
-    assert np.allclose(read, vector_of(0), atol=1e-3)
+    secrets = {key.member_id: secret for secret, key in made}
+    assert np.allclose(read_by(fetched(answer, terms, view), secrets), vector_of(0), atol=1e-3)
 
 
 def test_a_committee_with_certified_clients_instead_of_members_is_refused() -> None:
