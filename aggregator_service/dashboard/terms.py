@@ -56,9 +56,8 @@ def _mechanism_terms(plan: Mapping[str, Any]) -> Iterator[Term]:
     if "mode" in plan:
         yield Term("Mode", str(plan["mode"]))
     if "committee" in plan:
-        yield Term(
-            "Committee", f"{plan['committee']} members", f"withstands {plan['corrupt']} that collude with the server"
-        )
+        withstood = 2 * plan["threshold"] - plan["committee"] - 1
+        yield Term("Committee", f"{plan['committee']} members", f"withstands {withstood} that collude with the server")
         yield Term("Threshold, t", figure(plan["threshold"]), "members needed to take the masks off a sum")
     around = plan.get("neighbourhood")
     if isinstance(around, Mapping):

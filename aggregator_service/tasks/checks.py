@@ -121,11 +121,12 @@ def _trust_warnings(summed: SumPlan, schedule: Schedule) -> list[str]:
 
 
 def _oneshot_warnings(plan: OneshotPlan) -> list[str]:
-    c, t, corrupt = plan.committee, plan.threshold, plan.parameters.corrupt
+    c, t, corrupt, most = plan.committee, plan.threshold, plan.parameters.corrupt, plan.parameters.collusion_bound
     return [
-        f"The server is not trusted about survivors, keys and the model, as long as at most {corrupt} of the {c} "
-        f"members of the committee collude with it: different parties should run them. {t} members together with the "
-        "server can open every contribution. Sums are in the clear once they are released.",
+        f"The server is not trusted about survivors, keys and the model, as long as at most {most} of the {c} members "
+        f"of the committee collude with it, or {corrupt} where members are replaced: different parties should run "
+        f"them. {most + 1} members together with a server that lies about survivors can open every contribution. Sums "
+        "are in the clear once they are released.",
         f"If more than {c - t} members of the committee are absent, no round completes, and the task waits for them. "
         "A client that lies about its mask makes a round fail. A member can take clients out of the task by claiming "
         "that their shares do not open.",

@@ -1,6 +1,7 @@
 """What a member of the committee must remember of a task: what it signed, and which sums it helped to open.
 
-A sum is opened by t members that sent their summed shares, and two groups of t members have an honest member in common.
+A sum is opened by t members that sent their summed shares, and two groups of t members have an honest member in common
+as long as at most 2 t - c - 1 of the c members collude.
 So it is enough that a member remembers the sets for which it sent its share. A set that it only signed, in a round that
 failed before, does not stand in the way of the next one: the member sums for its newest signature only, and never goes
 back to an earlier round.

@@ -94,9 +94,10 @@ export class SentPanel {
 
   terms({ mechanism, resolved, schedule, opened_by: openedBy, organiser }) {
     const { committee, threshold, corrupt } = resolved.main_sum.plan;
+    const withstood = 2 * threshold - committee - 1;
     const opening =
       mechanism.name === "oneshot"
-        ? `${threshold} of the ${committee} members of a committee have to help to open a sum; up to ${corrupt} may collude with the server.`
+        ? `${threshold} of the ${committee} members of a committee have to help to open a sum; up to ${withstood} may collude with the server.`
         : `The clients of a round open its sum together; ${100 * corrupt} % of them may collude with the server.`;
     const { epsilon } = resolved.recipe.parameters;
     const lines = [

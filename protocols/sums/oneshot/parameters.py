@@ -67,3 +67,14 @@ class OneshotParameters(BaseModel):
         survivors signed (as for masked sums: Bell et al., CCS 2020).
         """
         return (self.committee + self.corrupt) // 2 + 1
+
+    @property
+    def collusion_bound(self) -> int:
+        """2 t - committee - 1: most members that may collude with a lying server, `corrupt` or one more.
+
+        With x colluding members, which sign every set, and the honest members divided between two sets, both sets have
+        t signatures if 2 (t - x) <= committee - x, that is from x = 2 t - committee on: the difference of the two sums
+        is a vector. A server that follows the protocol needs t colluding members. Where the committee changes between
+        sums over the same data, at most `corrupt` may collude.
+        """
+        return 2 * self.threshold - self.committee - 1

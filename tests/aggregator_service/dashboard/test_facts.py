@@ -304,7 +304,7 @@ def test_the_committee_of_a_one_shot_task(api: Api) -> None:
     assert "The next round waits for the committee: 4 of 5 members have published keys for round 1." in waiting
     assert f"{members[3].client_id} 2, up to round 2 not in its committee" in waiting
     assert f"{members[4].client_id} none not in its committee" in waiting
-    assert "Committee 5 members withstands 1 that collude with the server" in waiting
+    assert "Committee 5 members withstands 2 that collude with the server" in waiting
     publish_keys(members[4:], 1)
     clients = enrol_clients(task, 3)
     task.wait_round(1, "collecting")

@@ -68,6 +68,15 @@ def test_a_round_with_vanished_clients(server: AggregatorProcess, api: Api) -> N
     assert_sum(task, 1, range(4))
 
 
+@pytest.mark.parametrize(("committee", "corrupt", "withstood"), [(5, 1, 2), (5, 2, 2), (7, 3, 4)])
+def test_a_task_says_how_many_members_may_collude(api: Api, committee: int, corrupt: int, withstood: int) -> None:
+    task = oneshot_task(api, f"bound-{committee}-{corrupt}", 3, committee=committee, corrupt=corrupt)
+    (warning,) = [text for text in task.view["warnings"] if "members of the committee collude" in text]
+    assert f"at most {withstood} of the {committee} members" in warning
+    assert f"or {corrupt} where members are replaced" in warning
+    assert f"{withstood + 1} members together with a server that lies" in warning
+
+
 def test_clients_and_members_see_only_their_own_part(server: AggregatorProcess, api: Api) -> None:
     task, clients, members = begin(api, "views")
     member, client = members[0].view(1), clients[0].view(1)

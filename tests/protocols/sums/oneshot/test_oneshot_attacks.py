@@ -15,7 +15,7 @@ from protocols.layout import whole_route
 from protocols.sums.oneshot import client, member, server
 from protocols.sums.oneshot.fold import correct
 from protocols.sums.oneshot.mechanism import ONESHOT
-from protocols.sums.oneshot.messages import body_digest
+from protocols.sums.oneshot.messages import body_digest, survivors_digest
 from protocols.sums.oneshot.packing import unpacked_sum
 from protocols.sums.oneshot.policy import OneshotPolicy
 from protocols.sums.oneshot.sealing import open_share, seal_share, signed_survivors
@@ -104,6 +104,40 @@ def test_attack_two_sets_signed_by_different_members(played: Round) -> None:
         signed = {name: weak.confirm(name, names)[0] for name in side}
         for state in signed.values():
             member.sum_share(state, {name: other.signature for name, other in signed.items()})
+
+
+def read_by_colluding_members(played: Round, colluding: int, first: int) -> NDArray[np.float64] | None:
+    """What the server and its members learn of c0 when it shows `first` honest members another set than the others."""
+    bad, honest, opened = played.members[:colluding], played.members[colluding:], []
+    for names, shown in ((played.names, honest[:first]), (played.names[1:], honest[first:])):
+        states = {name: played.confirm(name, names)[0] for name in (*bad, *shown)}
+        signatures = {name: state.signature for name, state in states.items()}
+        digest = survivors_digest(played.statements(names))
+        shares = {name: states[name].inspection.summed for name in bad}
+        try:
+            for name in shown:
+                body = member.sum_share(states[name], signatures)
+                shares[name] = server.check_summed_share(played.committee, name, digest, body)
+            opened.append(played.open(names, shares))
+        except ThresholdError:
+            return None
+    return np.asarray(opened[0] - opened[1])
+
+
+@pytest.mark.parametrize(
+    ("committee", "corrupt", "bound"), [(3, 1, 2), (5, 0, 0), (5, 1, 2), (5, 2, 2), (6, 2, 3), (7, 1, 2)]
+)
+def test_attack_two_sets_with_the_help_of_colluding_members(committee: int, corrupt: int, bound: int) -> None:
+    """A vector stays hidden from a lying server with 0 to 2t - c - 1 members, and from one with more it does not."""
+    played = Round(small_plan(committee=committee, corrupt=corrupt), policy=OneshotPolicy(min_corrupt=0))
+    played.contribute()
+    parameters = played.plan.parameters
+    assert parameters.collusion_bound == bound and corrupt <= bound <= corrupt + 1
+    for colluding in range(committee + 1):
+        ways = [read_by_colluding_members(played, colluding, first) for first in range(committee - colluding + 1)]
+        read = [found.tolist() for found in ways if found is not None]
+        assert read == [played.truth(["c0"]).tolist()] * len(read)
+        assert bool(read) == (colluding > bound)
 
 
 def test_attack_a_set_of_one(played: Round) -> None:
