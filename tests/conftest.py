@@ -1,4 +1,4 @@
-"""What every test shares: no time limit on a Hypothesis example, since the machines that run them are busy ones."""
+"""What every test shares: no time limit on a Hypothesis example on busy machines, and a list of what was not run."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from collections.abc import Generator
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.support.needs import ALL, missing_lines
 
 settings.register_profile("hushrec", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("hushrec")
@@ -28,3 +30,14 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Generator[None]:
+    """End the report with what was not run on this machine, and how to get it."""
+    yield
+    if lines := missing_lines(terminalreporter.stats.get("skipped", [])):
+        terminalreporter.section("not run on this machine", cyan=True)
+        for line in lines:
+            terminalreporter.line(line)
+        terminalreporter.line(f"With {ALL}=1, as in .ci/run, tests that CI has to run fail instead.")

@@ -19,6 +19,7 @@ from client_sdk.training.arrays import ArraysRound
 from protocols.messages import Schedule
 from protocols.recipes.arrays.recipe import Arrays
 from protocols.recipes.registry import recipe
+from tests.support.needs import required
 from tests.support.organiser import TRIAL
 from tests.support.server import AggregatorProcess, running_aggregator
 
@@ -121,7 +122,7 @@ def test_loops_callback_and_event_loop_train_one_model(
 
 
 def test_the_block_of_pytorch() -> None:
-    torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
+    torch: Any = required("torch")
     model = torch.nn.Linear(3, 2)
     shapes = {name: array.shape for name, array in arrays_of(model).items()}
     made = recipe("arrays", {"shapes": shapes, "max_weight": 10})

