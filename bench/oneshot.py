@@ -99,10 +99,11 @@ def main() -> None:
     repetitions, clients = (3, 60) if options.quick else (15, CLIENTS)
     plan = ONESHOT.plan({"bits": 28, "committee": 5, "corrupt": 1}, LAYOUT, CLIENTS)
     vector, organiser = np.random.default_rng(1).uniform(-0.1, 0.1, VALUES), Organiser()
+    masked_client = masked_round_of_one(LAYOUT, CLIENTS, vector, organiser)
     steps = {
         "client": oneshot_round_of_one(plan, CLIENTS, vector, organiser),
-        "masked_client": masked_round_of_one(LAYOUT, CLIENTS, vector, organiser, certified=True),
-        "masked_client_uncertified": masked_round_of_one(LAYOUT, CLIENTS, vector, organiser, certified=False),
+        "masked_client": lambda: masked_client(True),
+        "masked_client_uncertified": lambda: masked_client(False),
     }
     with bars() as progress:
         task = progress.add_task("clients in turn", total=repetitions + 1)

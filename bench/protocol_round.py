@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -32,17 +33,21 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Shape:
-    """Size of a round: so many clients of so many values each, of whom `dropouts` share their secrets and vanish."""
+    """Size of a round: so many clients of so many values each, of whom `dropouts` share their secrets and vanish.
+
+    parameters: of the mechanism, as JSON; by default 100 clients have 22 neighbours and the threshold 12.
+    """
 
     clients: int
     values: int
-    dropouts: int
+    dropouts: int = 0
+    parameters: str = '{"bits": 32, "corrupt": 0.01, "dropout": 0.1}'
 
     @cached_property
     def plan(self) -> MaskedPlan:
-        """The plan, in semi-malicious mode; 100 clients have 22 neighbours and the threshold 12."""
+        """The plan, in semi-malicious mode."""
         layout = VectorLayout((Block("b", (Segment("values", self.values, CLIP),)),))
-        return MASKED.plan({"bits": 32, "corrupt": 0.01, "dropout": 0.1}, layout, self.clients)
+        return MASKED.plan(json.loads(self.parameters), layout, self.clients)
 
     @property
     def route(self) -> Route:
@@ -64,10 +69,11 @@ class Shape:
 
 @dataclass
 class Clock:
-    """Processor seconds by stage: of the server in total, and of every client."""
+    """Processor seconds by stage: of the server in total, and of every client. sent: bytes of a client, all stages."""
 
     server: dict[str, float] = field(default_factory=dict)
     clients: dict[str, list[float]] = field(default_factory=dict)
+    sent: int = 0
 
     @contextmanager
     def serving(self, stage: str) -> Iterator[None]:
@@ -156,6 +162,9 @@ def play_round(shape: Shape, vectors: Sequence[NDArray[np.float64]] | NDArray[np
             server.check_reply(roster, body)
         unmasking = server.unmask(roster, shares, contributions, replies)
         aggregate = MASKED.release(plan, MASKED.correct(plan, partial_sum, unmasking.correction))
-        MASKED.open(plan, aggregate, len(contributions), None)
+    clock.step("open", MASKED.open, plan, aggregate, len(contributions), None)
+    clock.sent = sum(
+        len(bodies[names[-1]]) for bodies in (advertisements, shares, contributions, confirmations, replies)
+    )
     assert aggregate == truth.tobytes(), "the sum is wrong"
     return clock

@@ -109,7 +109,9 @@ TABLES: Final[dict[str, tuple[Key, ...]]] = {
         Key("server_ms", "ms", "the server's time for a round"),
         Key("server_{advertise,share,contribute,confirm,unmask}_ms", "ms", "the server's time for one stage"),
         Key(
-            "client_{advertise,share,encode,contribute,confirm,unmask}_ms", "ms", "a client's median time for one stage"
+            "client_{advertise,share,encode,contribute,confirm,unmask,open}_ms",
+            "ms",
+            "a client's median time for one stage",
         ),
         Key("flower_server_ms", "ms", "Flower's server time for a round"),
         Key(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,6 @@ from protocols.sums.masked import server as masked_server
 from protocols.sums.masked.context import DIGEST_BYTES, RoundContext
 from protocols.sums.masked.key_agreement import sign_survivors
 from protocols.sums.masked.mechanism import MASKED
-from protocols.sums.masked.messages import CONFIRMATION_BYTES, join_slots
 from protocols.sums.masked.plan import encode as encode_masked
 from protocols.sums.masked.policy import ClientPolicy
 from protocols.sums.masked.roster import RosterEntry, make_roster
@@ -73,12 +73,12 @@ def oneshot_round_of_one(
 
 
 def masked_round_of_one(
-    layout: VectorLayout, clients: int, vector: NDArray[np.float64], organiser: Organiser, certified: bool
-) -> Callable[[], int]:
-    """Return a client's five stages as a function, in a semi-malicious round whose neighbours all take part.
+    layout: VectorLayout, clients: int, vector: NDArray[np.float64], organiser: Organiser
+) -> Callable[[bool], int]:
+    """Return a client's five stages as a function, in a semi-malicious round in which all take part.
 
     The other clients' messages are made beforehand; so are this client's keys, whose time (0.2 ms) is not counted.
-    certified: whether the client checks a certificate of each member of the roster, as with an organiser.
+    The function's argument: whether the client checks a certificate of each member of the roster, as with an organiser.
     """
     plan = MASKED.plan({}, layout, clients)
     context = RoundContext("t_bench", 1, os.urandom(SEED_BYTES), plan, os.urandom(DIGEST_BYTES), clients)
@@ -92,31 +92,23 @@ def masked_round_of_one(
         made = organiser.certificate(identity, "member")
         entries.append(RosterEntry(name, public, organiser.mailbox, made, body))
     roster = make_roster(context, entries)
-    one, place = names[0], roster.index(names[0])
-    near = [names[index] for index in roster.neighbours_of(place)]
-    shares = {name: masked_client.share(states[name], roster.body, lambda _: True)[1] for name in near}
-    is_member = organiser.knows if certified else lambda _: True
+    one = names[0]
+    shares = {name: masked_client.share(state, roster.body, lambda _: True)[1] for name, state in states.items()}
+    inbox = masked_server.inboxes(roster, shares)[one]
+    everyone = roster.encode_set(names)
+    signatures = {
+        name: sign_survivors(identity, context, roster.digest, everyone, everyone)
+        for name, identity in identities.items()
+    }
+    signed = masked_server.confirmations(roster, signatures)
 
-    def play() -> int:
-        state = states[one]
-        state._single_use._left[:] = [True]  # the same advertisement in every repetition; no client can do this
+    def play(certified: bool) -> int:
+        is_member = organiser.knows if certified else lambda _: True
+        state = replace(states[one])  # an unused copy for every repetition; a client takes each step once
         shared, own = masked_client.share(state, roster.body, is_member)
-        inbox = inbox_of(own)
         contributed, body = masked_client.contribute(shared, inbox, encode_masked(plan, route, [vector]))
         confirmed, signature = masked_client.confirm(contributed, everyone)
         _, reply = masked_client.unmask(confirmed, signed)
         return len(own) + len(body) + len(signature) + len(reply)
 
-    def inbox_of(own: bytes) -> bytes:
-        nonlocal inbox
-        if inbox is None:
-            inbox = masked_server.inboxes(roster, {**shares, one: own})[one]
-        return inbox
-
-    inbox: bytes | None = None
-    everyone = roster.encode_set([one, *near])
-    signed = join_slots(
-        [sign_survivors(identities[name], context, roster.digest, everyone, everyone) for name in near],
-        CONFIRMATION_BYTES,
-    )
     return play

@@ -9,7 +9,6 @@ from bench.overhead_parts.steps import Steps, medians
 from protocols.crypto.keyring import Keyring
 from protocols.layout import whole_route
 from protocols.sums.paillier.mechanism import PAILLIER
-from protocols.sums.paillier.wire import read_sum, write_sum
 
 __all__ = ["Paillier"]
 
@@ -39,24 +38,14 @@ class Paillier:
         route, vector = whole_route(plan.layout), vector_of(row.values)
         body = PAILLIER.seal(plan, route, [vector], member)
         aggregate = PAILLIER.release(plan, PAILLIER.fold(plan, None, [(route, body)] * clients))
-        n, ciphertexts = read_sum(plan, body, plan.ciphertexts, "a contribution")
         times = medians(
             {
                 "seal": lambda: PAILLIER.seal(plan, route, [vector], member),
-                "serialise": lambda: write_sum(plan, n, ciphertexts),
                 "check": lambda: PAILLIER.check(plan, route, body),
-                "read": lambda: read_sum(plan, body, plan.ciphertexts, "a contribution"),
                 "fold": lambda: PAILLIER.fold(plan, None, [(route, body)] * clients),
-                "decrypt": lambda: PAILLIER.open(plan, aggregate, clients, holder),
+                "open": lambda: PAILLIER.open(plan, aggregate, clients, holder),
             },
             max(1, min(repetitions // 3, _MOST_WORK // row.share)),
             warm=False,
         )
-        return Steps(
-            encrypt=times["seal"] - times["serialise"],
-            serialise=times["serialise"],
-            decrypt=times["decrypt"],
-            deserialise=times["check"] + times["read"],
-            fold=times["fold"] / clients - times["read"],
-            ciphertext_bytes=len(body),
-        )
+        return Steps(times["seal"], times["open"], times["check"] + times["fold"] / clients, len(body))

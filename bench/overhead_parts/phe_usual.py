@@ -47,10 +47,8 @@ class PheUsual:
         steps = self._per_value[count]
         times = row.values / count
         return Steps(
-            encrypt=steps.encrypt * times,
-            serialise=steps.serialise * times,
-            decrypt=steps.decrypt * times,
-            deserialise=steps.deserialise * times,
+            seal=steps.seal * times,
+            open=steps.open * times,
             fold=steps.fold * times,
             ciphertext_bytes=steps.ciphertext_bytes // count * row.values,
             scaled=count < row.values,
@@ -61,15 +59,12 @@ def _measure(count: int, repetitions: int) -> Steps:
     """Medians of `repetitions`; with 0, measure every step once, without a warm-up."""
     public, private = _keys()
     values = [float(value) for value in vector_of(count)]
-    made = [public.encrypt(value) for value in values]
-    bodies = [_to_bytes(number) for number in made]
-    sums = [number + number for number in made]
+    bodies = [_to_bytes(public.encrypt(value)) for value in values]
+    sums = [_from_bytes(public, body) for body in bodies]
     functions: dict[str, Callable[[], object]] = {
-        "encrypt": lambda: [public.encrypt(value) for value in values],
-        "serialise": lambda: [_to_bytes(number) for number in made],
-        "decrypt": lambda: [private.decrypt(number) for number in sums],
-        "deserialise": lambda: [_from_bytes(public, body) for body in bodies],
-        "fold": lambda: [total + number for total, number in zip(sums, made, strict=True)],
+        "seal": lambda: [_to_bytes(public.encrypt(value)) for value in values],
+        "open": lambda: [private.decrypt(_from_bytes(public, body)) for body in bodies],
+        "fold": lambda: [total + _from_bytes(public, body) for total, body in zip(sums, bodies, strict=True)],
     }
     times = medians(functions, max(1, repetitions), warm=repetitions > 0)
     return Steps(**times, ciphertext_bytes=sum(len(body) for body in bodies))

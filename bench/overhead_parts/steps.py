@@ -22,17 +22,15 @@ KB: Final = 1024
 
 @dataclass(frozen=True)
 class Steps:
-    """Seconds of a client's steps in a round, of the server's steps for one client, and bytes of one contribution.
+    """Seconds of a client's steps in a round, of the server's for one client, and bytes of one contribution.
 
-    encrypt: from the float64 vector to ciphertexts in memory. serialise: from those to bytes. decrypt: from the bytes
-    of the sum to its values. deserialise: from a contribution's bytes to summands, checks included.
-    fold: adding. scaled: measured on a sample of the values and multiplied.
+    seal: from the float64 vector to the bytes of a contribution. open: from the bytes of the sum to its values.
+    fold: from the bytes of a contribution until it is added, checks included. scaled: measured on a sample of the
+    values and multiplied.
     """
 
-    encrypt: float
-    serialise: float
-    decrypt: float
-    deserialise: float
+    seal: float
+    open: float
     fold: float
     ciphertext_bytes: int
     scaled: bool = False
@@ -40,12 +38,7 @@ class Steps:
     @property
     def client(self) -> float:
         """Sum of the client's steps in seconds."""
-        return self.encrypt + self.serialise + self.decrypt
-
-    @property
-    def server(self) -> float:
-        """Sum of the server's steps for one client in seconds."""
-        return self.deserialise + self.fold
+        return self.seal + self.open
 
 
 def medians(
@@ -83,25 +76,19 @@ class Way:
     measure: Measure
 
 
-_SECONDS: Final = ("encrypt", "serialise", "decrypt", "deserialise", "fold")
-
-
 def figures_of(row: Row, way: str, steps: Steps) -> dict[str, Figure]:
     """Flat figures `<row>.<way>.<figure>`; sizes in KB of 1,024 bytes, as in the paper."""
     prefix = f"{row.key}.{way}"
     return {
-        **{f"{prefix}.{_side(name)}_{name}_seconds": getattr(steps, name) for name in _SECONDS},
+        f"{prefix}.client_seal_seconds": steps.seal,
+        f"{prefix}.client_open_seconds": steps.open,
         f"{prefix}.client_seconds": steps.client,
-        f"{prefix}.server_seconds": steps.server,
+        f"{prefix}.server_seconds": steps.fold,
         f"{prefix}.ciphertext_kb": steps.ciphertext_bytes / KB,
         f"{prefix}.plaintext_kb": row.plaintext_bytes / KB,
         f"{prefix}.ratio": steps.ciphertext_bytes / row.plaintext_bytes,
         f"{prefix}.scaled": steps.scaled,
     }
-
-
-def _side(step: str) -> str:
-    return "server" if step in ("deserialise", "fold") else "client"
 
 
 def published_figures(rows: Iterable[Row]) -> dict[str, Figure]:
@@ -118,6 +105,6 @@ def steps_in(figures: Mapping[str, Figure], row: Row, way: str) -> Steps | None:
     prefix = f"{row.key}.{way}"
     if f"{prefix}.client_seconds" not in figures:
         return None
-    seconds = {name: float(figures[f"{prefix}.{_side(name)}_{name}_seconds"] or 0.0) for name in _SECONDS}
-    size = round(float(figures[f"{prefix}.ciphertext_kb"] or 0.0) * KB)
-    return Steps(**seconds, ciphertext_bytes=size, scaled=bool(figures[f"{prefix}.scaled"]))
+    names = ("client_seal_seconds", "client_open_seconds", "server_seconds", "ciphertext_kb")
+    seal, opening, fold, size = (float(figures[f"{prefix}.{name}"] or 0.0) for name in names)
+    return Steps(seal, opening, fold, round(size * KB), scaled=bool(figures[f"{prefix}.scaled"]))

@@ -22,18 +22,7 @@ COMPARISONS: Final = {
 }
 """Title by compared quantity."""
 
-_DETAIL = (
-    "row",
-    "way",
-    "encrypt",
-    "serialise",
-    "decrypt",
-    "deserialise",
-    "fold",
-    "ciphertext KB",
-    "plaintext KB",
-    "ratio",
-)
+_DETAIL = ("row", "way", "seal", "open", "fold", "ciphertext KB", "plaintext KB", "ratio")
 
 
 def comparison(figures: Mapping[str, Figure], what: str) -> tuple[list[str], list[list[str]]]:
@@ -66,7 +55,7 @@ def _cell(row: Row, steps: Steps | None, what: str) -> str:
         return _size(steps.ciphertext_bytes / KB)
     if what == "ratio":
         return f"{steps.ciphertext_bytes / row.plaintext_bytes:.2f}"
-    return _seconds(steps.client if what == "client" else steps.server) + ("*" if steps.scaled else "")
+    return _seconds(steps.client if what == "client" else steps.fold) + ("*" if steps.scaled else "")
 
 
 def in_detail(figures: Mapping[str, Figure]) -> tuple[list[str], list[list[str]]]:
@@ -78,7 +67,7 @@ def in_detail(figures: Mapping[str, Figure]) -> tuple[list[str], list[list[str]]
             if steps is None:
                 continue
             mark = "*" if steps.scaled else ""
-            parts = (steps.encrypt, steps.serialise, steps.decrypt, steps.deserialise, steps.fold)
+            parts = (steps.seal, steps.open, steps.fold)
             cells = [row.label, words, *(f"{_seconds(part)}{mark}" for part in parts)]
             cells += [_size(steps.ciphertext_bytes / KB), _size(row.plaintext_bytes / KB)]
             rows.append([*cells, f"{steps.ciphertext_bytes / row.plaintext_bytes:.2f}"])
@@ -91,9 +80,9 @@ def notes(figures: Mapping[str, Figure]) -> list[str]:
         f"Paper: {SOURCE}. It states neither its machine and parameters nor the number of clients of a figure.",
         "Usual: TenSEAL with N=8192, moduli of 60-40-40-60 bits and scale 2^40 for FedMF and CoLR; phe with one "
         f"value per ciphertext and a key of {figures.get('phe_key_bits')} bits for Top-K.",
-        f"Client: encrypt + serialise + decrypt. Server: deserialise (checks included) + fold, for one of "
-        f"{figures.get('clients')} clients. KB are 1,024 bytes. An entry of Top-K is a value and its index, 8 bytes of "
-        "plaintext. Times are processor seconds of one core.",
+        "Client: seal (from values to bytes) + open (from the sum's bytes to values). Server: fold, checks included, "
+        f"for one of {figures.get('clients')} clients. KB are 1,024 bytes. An entry of Top-K is a value and its index, "
+        "8 bytes of plaintext. Times are processor seconds of one core.",
         "HushRec: the defaults of a task, with a secret key that clients share: CKKS set `standard`, seeded, for FedMF "
         "and CoLR; for Top-K packed Paillier with the key size of the usual way, over a shared support, so that no "
         "indices are sent.",
