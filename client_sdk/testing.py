@@ -19,6 +19,8 @@ import pytest
 from numpy.typing import NDArray
 
 from client_sdk.history import History
+from client_sdk.local_state.client_store import ClientStore
+from client_sdk.local_state.stores import MemoryStore
 from client_sdk.training.base import ClientHalf, LocalResult, ReadsInteractions, TrainingConfig
 from client_sdk.training.registry import client_half
 from protocols.combinations import carriers, check_combination
@@ -222,3 +224,16 @@ class RecipeConformance:
         view, spec = made.view(state, 0), made.round_spec(_SEED, max(1, state.round_number))
         scores = half.scores(view, half.prepare(spec, view, history, rng), history)
         assert scores.shape == (made.parameters.items,) and np.isfinite(scores).all()
+
+    def test_what_a_client_keeps_can_be_stored_and_read_again(self) -> None:
+        made, store = self.make(), ClientStore(MemoryStore(), "owner")
+        half, spec = self.half(made), made.round_spec(_SEED, self.sums)
+        state, history, rng = self._states(made)[-1], self._history(made, 0), np.random.default_rng(0)
+        prepared = half.prepare(spec, made.view(state, 0), history, rng)
+        trained = self._contribute(made, made.round_spec(_SEED, 1), made.initial_state(_SEED), 0).client_state
+        for kept in (half.initial_client_state(rng), prepared, trained):
+            store.keep_client_state("task", kept)
+            read = store.client_state("task", half.initial_client_state(rng))
+            assert read is not None and read.keys() == kept.keys()
+            for name, array in kept.items():
+                np.testing.assert_array_equal(read[name], array, err_msg=name)

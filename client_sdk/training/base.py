@@ -118,7 +118,9 @@ class ClientHalf(Protocol):
     def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
         """Train a client that never took part, so that it can compute recommendations. Nothing is sent.
 
-        Returns the client state for `scores`. Raises `ParameterError` as `contribute` does.
+        Returns the client state for `scores`, which is stored like that of `contribute`: it has every array of
+        `initial_client_state`, and those that training does not set are unchanged. Raises `ParameterError` as
+        `contribute` does.
         """
 
     def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:

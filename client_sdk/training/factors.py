@@ -76,9 +76,10 @@ class FactorHalf:
         return LocalResult(blocks, clipped, kept, local.loss, local.samples)
 
     def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
-        """Return a user factor from local training."""
-        local = self._train(spec, "", state, history, self.initial_client_state(rng), rng, None)
-        return {USER_FACTOR: local.user_factor}
+        """Return the initial client state with a user factor from local training."""
+        initial = self.initial_client_state(rng)
+        local = self._train(spec, "", state, history, initial, rng, None)
+        return {**initial, USER_FACTOR: local.user_factor}
 
     def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
         """Return the logits q_i . p, plus b_i with item biases."""

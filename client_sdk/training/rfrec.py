@@ -116,10 +116,11 @@ class RFRecHalf:
     def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
         """Return a user factor after the steps of all sums of the task so far, each with the newest average."""
         newest = rfrec_state(state)
-        device = self._device(newest, self.initial_client_state(rng))
+        initial = self.initial_client_state(rng)
+        device = self._device(newest, initial)
         device.sum_index = 0
         self._train(device, self._ratings(history, newest)[0], newest, newest.sum_index)
-        return self._client_state(device)
+        return {**initial, **self._client_state(device)}
 
     def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
         """Return the predicted rating of each item, from the average and the user factor after all missed steps."""

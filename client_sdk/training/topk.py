@@ -74,10 +74,6 @@ class TopKHalf(FactorHalf):
         kept = {USER_FACTOR: local.user_factor, **self._state_of(residual)}
         return LocalResult(sending.blocks, sending.clipped, kept, local.loss, local.samples)
 
-    def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
-        """Return a user factor from local training and, with error feedback, an empty residual."""
-        return {**super().prepare(spec, state, history, rng), **self._state_of(self._no_residual())}
-
     def _no_residual(self) -> Update:
         return Update(np.zeros(0, np.int32), np.zeros((0, self.recipe.parameters.dim), np.float32))
 

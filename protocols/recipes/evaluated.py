@@ -300,8 +300,10 @@ def _why_not(recipe: Recipe) -> str | None:
         return "its clients measure their model themselves"
     if recipe.frozen_cohort:
         return "its model is complete after its last sum only, so no sum can measure it"
-    if recipe.device_groups > 1:
-        return "each sum is over one device group, so no sum measures the model of all clients"
+    if not isinstance(recipe, SingleGroupRecipe):
+        return (
+            "each sum is over one device group, which trains on its view, so no sum measures the model of all clients"
+        )
     if any(getattr(recipe.parameters, name, None) is not None for name in ("noise", "ldp")):
         return "clients add noise to what they send, and the measured values would be sent without"
     if recipe.layout(recipe.main_sum).chosen:

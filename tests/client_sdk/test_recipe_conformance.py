@@ -101,6 +101,10 @@ class TestRfrec(RecipeConformance):
     parameters: ClassVar[Any] = SMALL
 
 
+class TestRfrecWithMeans(TestRfrec):
+    parameters: ClassVar[Any] = {**SMALL, "item_bias": "means"}
+
+
 class TestRfrecf(RecipeConformance):
     name = "rfrecf"
     parameters: ClassVar[Any] = {**SMALL, "iterations": 12, "probability": 0.5}

@@ -164,6 +164,7 @@ def test_no_sum_of_the_final_rounds_measures() -> None:
     [
         ("privirec-k", {"components": 4, "oversampling": 0, "rayleigh_ritz": False}, "after its last sum only"),
         ("fair", {}, "one device group"),
+        ("fair", {"capacities": [0]}, "trains on its view"),
         ("topk", {"support": "own", "reveal_indices": True}, "choose their blocks"),
         ("pfedclr", {"noise_scale": 0.1, "max_interactions": 1}, "add noise"),
     ],

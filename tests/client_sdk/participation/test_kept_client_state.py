@@ -1,0 +1,224 @@
+"""Recommending, training and restarting in every order, for every recipe: no client loses what it keeps on its device.
+
+One task per recipe on a real server. Each member works through one word: R recommends, T takes part in a round, S
+closes the client and opens a new one over the same store. Words that begin with T are of members that are there when
+the task starts, and are in its first sum; the others join while the second round is open.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from itertools import product
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pytest
+
+from client_sdk import Client, DirectoryStore, Identity, Operator, Policy, task_request
+from client_sdk.errors import ModelUnavailable
+from client_sdk.local_state.client_state import ClientState
+from client_sdk.local_state.client_store import ClientStore
+from client_sdk.training.arrays import ArraysRound
+from client_sdk.training.item_counts import COUNTED
+from protocols.errors import ParameterError
+from protocols.messages import Schedule
+from protocols.messages.tasks import Evaluation
+from protocols.recipes.evaluated import with_evaluation
+from protocols.recipes.recommended import parameters_for
+from protocols.recipes.registry import recipe, recipe_entry, recipes
+from tests.support.server import AggregatorProcess, running_aggregator
+
+ITEMS: Final = 30
+SMALL: Final[Mapping[str, Any]] = {"items": ITEMS, "dim": 4, "rank": 2, "components": 2, "epochs": 1, "count_sums": 1}
+"""Parameters of all recipes that have them."""
+OWN: Final[Mapping[str, Mapping[str, Any]]] = {
+    "arrays": {"shapes": {"weights": [3, 2]}},
+    "fair": {"capacities": [0]},
+    "privirec": {"iterations": 8, "reveal_gram": True},
+    "privirec-k": {"iterations": 8},
+    "rfrecf": {"iterations": 100, "probability": 0.5},
+    "topk": {"support": "own", "reveal_indices": True, "error_feedback": True},
+}
+"""What recipes need besides, or have in order to keep more on the device."""
+POLICY: Final = Policy(mechanisms=frozenset({"plain"}), reveal_indices=True)
+WORDS: Final = sorted(
+    word for word in map("".join, product("RST", repeat=3)) if word[0] != "S" and "SS" not in word and "RR" not in word
+)
+ROUNDS: Final = 4
+"""Enough for TTT from the first round, and for RTT from the third."""
+
+
+class Member:
+    """One member, and what it has yet to do before each of its rounds and after the last."""
+
+    def __init__(self, url: str, task: str, invitation: str, folder: Path, word: str) -> None:
+        self.url, self.task, self.store, self.left = url, task, DirectoryStore(folder / word), word.split("T")
+        self.identity = Identity.generate()
+        rng = np.random.default_rng(WORDS.index(word))
+        items = rng.choice(ITEMS, 8, replace=False)
+        self.ratings = dict(zip(items.tolist(), rng.integers(1, 6, 8).astype(float).tolist(), strict=True))
+        self.client = Client(url, self.identity, self.store, POLICY)
+        self.part = self.client.join(task, invitation=invitation)
+        self.recipe = self.part.terms.recipe
+        self.has_items = recipe_entry(self.recipe.name).has_items
+        if word.startswith("T"):
+            self.left.pop(0)
+
+    def close(self) -> None:
+        self.client.close()
+
+    @property
+    def interactions(self) -> object:
+        return self.ratings if self.has_items else self._train
+
+    @staticmethod
+    def _train(asked: ArraysRound) -> None:
+        asked.contribute({name: np.full(array.shape, 0.5) for name, array in asked.arrays().items()})
+
+    def _initial(self) -> ClientState:
+        return self.part.core.half.initial_client_state(np.random.default_rng(0))
+
+    def stored(self) -> ClientState | None:
+        """Return what a new process would read; `LocalFileError` if it cannot."""
+        store = ClientStore(self.store, self.part.core.client_store.owner, self.url)
+        return store.client_state(self.part.terms.task_id, self._initial())
+
+    def recommend(self) -> list[int]:
+        """Return what is recommended from the newest model, and check that nothing that was kept changes."""
+        before, found = self.stored(), list[int]()
+        try:
+            found = self.part.recommend(5, self.ratings).items.tolist()
+        except ParameterError:  # arrays have no items; PriviRec's model has no vectors after its first sum
+            assert not self.has_items or self.recipe.frozen_cohort
+        after = self.stored()
+        if before is not None:
+            assert after is not None
+            assert_same(after, before)
+        elif found:
+            assert after is not None and after.keys() == self._initial().keys()
+            assert COUNTED not in after or after[COUNTED][0] == 0, "nothing was sent, so nothing was counted"
+        return found
+
+    def take_part(self) -> None:
+        """Contribute to the open round; only a sum of counts changes what was counted."""
+        view, before = self.part.current_round(), self.stored()
+        assert view is not None
+        if not view.in_cohort:
+            assert self.recipe.frozen_cohort, "everybody is asked"
+            return
+        report = self.part.take_part_once(view, self.interactions)
+        after = self.stored()
+        assert report.round == view.number and after is not None
+        assert after.keys() == self._initial().keys()
+        if COUNTED in after:
+            counted = 0 if before is None else before[COUNTED][0]
+            assert after[COUNTED][0] == (1 if view.number == 1 else counted)
+
+    def restart(self) -> None:
+        """Open a new client over the same store: it has the same state, and recommends the same items."""
+        expected, before = self.recommend(), self.part.core.client_state()
+        self.close()
+        self.client = Client(self.url, self.identity, self.store, POLICY)
+        self.part = self.client.join(self.task)
+        after = self.part.core.client_state()
+        assert (before is None) == (after is None)
+        if before is not None and after is not None:
+            assert_same(after, before)
+        assert self.recommend() == expected
+
+    def run_until_training(self) -> None:
+        """Do what the word has before its next T."""
+        for letter in self.left.pop(0) if self.left else "":
+            {"R": self.recommend, "S": self.restart}[letter]()
+
+    def has_no_model_yet(self) -> None:
+        """Fail to recommend before the first round is complete, and keep nothing of it."""
+        if self.has_items:
+            with pytest.raises(ModelUnavailable):
+                self.part.recommend(5, self.ratings)
+        assert self.stored() is None
+
+
+def assert_same(one: ClientState, other: ClientState) -> None:
+    assert one.keys() == other.keys()
+    for name, array in one.items():
+        np.testing.assert_array_equal(array, other[name], err_msg=name)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
+    with running_aggregator(tmp_path_factory.mktemp("kept") / "data") as running:
+        yield running
+
+
+def parameters_of(name: str) -> dict[str, Any]:
+    """Return small parameters with those that `hushrec task create` sets itself."""
+    known = recipe_entry(name).parameters.model_fields
+    chosen = {field: value for field, value in SMALL.items() if field in known} | OWN.get(name, {})
+    return parameters_for(name, chosen)
+
+
+def evaluations_of(name: str) -> list[Evaluation | None]:
+    """Return None and, where the recipe can be measured by its clients, an evaluation."""
+    evaluation = Evaluation(every=1)
+    try:
+        with_evaluation(recipe(name, parameters_of(name)), evaluation, ROUNDS)
+    except ParameterError:
+        return [None]
+    return [None, evaluation]
+
+
+CASES: Final = [
+    pytest.param(name, evaluation, id=name if evaluation is None else f"{name}-evaluated")
+    for name in recipes()
+    for evaluation in evaluations_of(name)
+]
+
+
+def await_round(operator: Operator, task_id: str, number: int) -> None:
+    """Wait until round `number` is open."""
+    end = time.monotonic() + 120
+    while not any(view.state == "collecting" for view in operator.rounds(task_id, after=number - 1)):
+        assert time.monotonic() < end, f"round {number} did not open: {list(operator.rounds(task_id))}"
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(("name", "evaluation"), CASES)
+def test_recommending_training_and_restarting_in_any_order_loses_nothing(
+    server: AggregatorProcess, tmp_path: Path, name: str, evaluation: Evaluation | None, request: pytest.FixtureRequest
+) -> None:
+    starting, later = ([word for word in WORDS if word.startswith(letter)] for letter in "TR")
+    schedule = Schedule(rounds=ROUNDS + 1, cohort_size=len(WORDS), start_clients=len(starting))
+    with Operator(server.url, server.operator_token) as operator, ExitStack() as clients:
+        task = f"kept-{request.node.callspec.id}"
+        asked = task_request(task, name, "plain", schedule, parameters_of(name), evaluation=evaluation)
+        task_id = operator.create_task(asked).task_id
+        invitation = operator.invite(task_id, uses=len(WORDS)).invitation
+        members: list[Member] = []
+
+        def join(word: str) -> None:
+            member = Member(server.url, task, invitation, tmp_path, word)
+            clients.callback(member.close)
+            members.append(member)
+
+        for word in starting:
+            join(word)
+        members[0].has_no_model_yet()
+        for number in range(1, ROUNDS + 1):
+            await_round(operator, task_id, number)
+            present = list(members)
+            if number == 2:
+                for word in later:
+                    join(word)
+                    members[-1].run_until_training()
+            for member in present:
+                member.take_part()
+            await_round(operator, task_id, number + 1)
+            for member in present:
+                member.run_until_training()
+        for member in members:
+            assert not member.left
+            member.restart()
