@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from client_sdk.operator import Operator, task_request
     from client_sdk.participation.certificates import CertificateSource, Issuer
     from client_sdk.participation.enroller import ClientOptions
-    from client_sdk.participation.events import RoundMissed, RoundReport
+    from client_sdk.participation.events import RoundAbstained, RoundMissed, RoundReport
     from client_sdk.participation.ledger import OwnLedger
     from client_sdk.participation.participant import AsyncKeyHolder, AsyncParticipant, KeyHolder, Participant
     from client_sdk.simulation.fleet import Fleet
@@ -81,6 +81,7 @@ __all__ = [
     "PolicyRefused",
     "Recommendations",
     "RetryPolicy",
+    "RoundAbstained",
     "RoundMissed",
     "RoundReport",
     "Rows",
@@ -124,6 +125,7 @@ _MODULES: Final = {
     "PolicyRefused": "client_sdk.errors",
     "Recommendations": "client_sdk.model.recommendation",
     "RetryPolicy": "client_sdk.api.retry",
+    "RoundAbstained": "client_sdk.participation.events",
     "RoundMissed": "client_sdk.participation.events",
     "RoundReport": "client_sdk.participation.events",
     "Rows": "protocols.recipes.arrays.update",

@@ -38,6 +38,7 @@
         ├── GaveUp                      the last retry failed; `last` is its error
         ├── PolicyRefused               this client's policy does not allow the task or round
         ├── RoundLost                   a masked round continued without this client, or failed
+        ├── Abstained                   this client has nothing to add to the round's sum, and sent nothing
         ├── ModelUnavailable            no snapshot of the model is published or kept
         ├── NotAttested                 too few members have stated that they hold this client's aggregates
         ├── Equivocation                the server gave members different aggregates; `proof` shows it
@@ -56,6 +57,7 @@ from protocols.messages import ProblemDocument
 
 __all__ = [
     "PROBLEM_ERRORS",
+    "Abstained",
     "AggregateMismatch",
     "ApiError",
     "BadContribution",
@@ -276,6 +278,13 @@ class PolicyRefused(ClientSDKError):
 
 class RoundLost(ClientSDKError):
     """A masked round continued without this client, or failed. The client can take part in the next one."""
+
+
+class Abstained(ClientSDKError):
+    """This client has nothing to add to the round's sum, or another sum has its data. It sent nothing.
+
+    A contribution of zeros would count towards the task's `min_clients`. The client can take part in the next round.
+    """
 
 
 class ModelUnavailable(ClientSDKError):

@@ -188,15 +188,15 @@ def task_advise(
     items: Annotated[int, typer.Option(help="Number of items.")],
     clients: Annotated[int, typer.Option(help="Number of clients that will take part.")],
     interactions: Annotated[int, typer.Option(help="Interactions of all clients together; an estimate is enough.")],
-    recipe: Annotated[Literal["colr", "fedmf", "scolr"], typer.Option(help="Recipe of the task.")] = "colr",
+    recipe: Annotated[Literal["colr", "fedmf"], typer.Option(help="Recipe of the task.")] = "colr",
 ) -> None:
     """Print sizes and settings for data of this size, and the command that creates the task.
 
     Example: hushrec-server task advise --items 1682 --clients 943 --interactions 100000
     """
     advice = advise(items, clients, interactions)
-    chosen = parameters_for(recipe, {"items": items, "count_sums": advice.count_sums})
-    typer.echo(f"rounds {advice.rounds}, of which {advice.count_sums} count items; cohort {advice.cohort_size}")
+    chosen = parameters_for(recipe, {"items": items})
+    typer.echo(f"rounds {advice.rounds}, of which the first counts items; cohort {advice.cohort_size}")
     for name, value in sorted(chosen.items()):
         typer.echo(f"  {name} = {value}")
     start = advise_start(recipe, items, interactions)
@@ -205,7 +205,7 @@ def task_advise(
         f"-r dim={start.dim} -s rounds=20"
     )
     typer.echo(
-        f"hushrec-server task create NAME --recipe {recipe} -r items={items} -r count_sums={advice.count_sums} "
+        f"hushrec-server task create NAME --recipe {recipe} -r items={items} "
         f"-s cohort_size={advice.cohort_size} -s rounds={advice.rounds} --organiser KEY"
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 
-from sqlalchemy import insert, select, update
+from sqlalchemy import ColumnElement, insert, select, update
 from sqlalchemy.orm import Session
 
 from aggregator_service.storage.schema import ClientRow, CohortRow, RoundRow, TaskRow
@@ -29,13 +29,15 @@ def enough_members(schedule: Schedule, able: Sequence[int], device_group: int, f
     return min(able) >= each and sum(able) >= schedule.start_clients
 
 
-def draw_cohort(session: Session, task: TaskRow, schedule: Schedule, device_group: int) -> list[str]:
-    """Draw a new cohort of `device_group`; return its client ids.
+def draw_cohort(
+    session: Session, task: TaskRow, schedule: Schedule, device_group: int, among: ColumnElement[bool]
+) -> list[str]:
+    """Draw a new cohort of `device_group`, of the members for which `among` holds; return its client ids.
 
     Uniform without replacement; with round-robin sampling, the members that were asked least often, in a fixed order.
     """
     able = select(ClientRow.id).where(
-        ClientRow.task_id == task.id, ClientRow.device_group == device_group, eligible_clause(task)
+        ClientRow.task_id == task.id, ClientRow.device_group == device_group, eligible_clause(task), among
     )
     if schedule.sampling == "round-robin":
         ordered = able.order_by(ClientRow.times_asked, ClientRow.turn, ClientRow.id).limit(schedule.cohort_size)

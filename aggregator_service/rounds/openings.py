@@ -16,10 +16,11 @@ from aggregator_service.storage.database import announce
 from aggregator_service.storage.rounds import last_completed, last_round
 from aggregator_service.storage.schema import RoundRow, RoundStateRow, TaskRow
 from aggregator_service.tasks.committee import choose_committee
-from aggregator_service.tasks.eligibility import able_members
-from aggregator_service.tasks.plans import plan_task, row_terms
+from aggregator_service.tasks.eligibility import able_members, uncounted_clause
+from aggregator_service.tasks.plans import check_terms, plan_task, row_terms
 from aggregator_service.tasks.round_keys import find_round_key, needs_round_keys
 from aggregator_service.tasks.tasks import agreed_digest
+from protocols.errors import CombinationError
 from protocols.messages import Schedule
 from protocols.messages.stages import RoundState, opening_state
 from protocols.recipes.base import Recipe
@@ -34,14 +35,23 @@ def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
     """Open the next round of a task and draw its cohort.
 
     Returns None when a round is active, the task is over, too few members can contribute, or the round's keys, which
-    the key holder or the committee publishes, are not there.
+    the key holder or the committee publishes, are not there. A task whose terms an earlier version allowed and this one
+    refuses fails instead.
     """
     previous = last_round(session, task.id)
     if task.state != "open" or (previous is not None and previous.state in ACTIVE):
         return None
     schedule = Schedule.model_validate(task.schedule)
     number, sum_index = 1 if previous is None else previous.number + 1, task.completed_rounds + 1
-    plan = plan_task(row_terms(task), sum_index)
+    terms = row_terms(task)
+    try:
+        check_terms(terms)
+    except CombinationError as error:
+        task.state = "failed"
+        announce(session, task.id, "round", "members")
+        _LOG.warning("task failed: %s", error, extra=fields(task=task.id))
+        return None
+    plan = plan_task(terms, sum_index)
     completed = last_completed(session, task.id)
     key = find_round_key(session, task.id, number)
     if key is None and needs_round_keys(task):
@@ -92,6 +102,7 @@ def _choose_cohort(
     if frozen is not None:
         return frozen
     schedule, device_group = Schedule.model_validate(task.schedule), recipe.device_group_of(sum_index)
-    if not enough_members(schedule, able_members(session, task, recipe.device_groups), device_group, first):
+    among = uncounted_clause(task, recipe)
+    if not enough_members(schedule, able_members(session, task, recipe.device_groups, among), device_group, first):
         return None
-    return draw_cohort(session, task, schedule, device_group)
+    return draw_cohort(session, task, schedule, device_group, among)

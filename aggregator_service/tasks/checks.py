@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from aggregator_service.settings import Signatures
 from aggregator_service.tasks.plans import TaskPlan
-from protocols.errors import ParameterError
+from protocols.combinations import check_combination
+from protocols.errors import CombinationError, ParameterError
 from protocols.messages import Evaluation, Schedule
 from protocols.sums.base import KeyedByRound, SumPlan
 from protocols.sums.masked.plan import MaskedPlan
@@ -77,6 +78,10 @@ def task_warnings(
 ) -> list[str]:
     """Return the warnings of a task: what its choices reveal to whom, and what else its members should know."""
     summed = plan.sum_plan
+    try:
+        check_combination(plan.recipe, plan.mechanism.name)
+    except CombinationError as error:  # the task was created by a version that allowed this
+        return [f"No further round of this task will open: {error}. Close it and create another."]
     warnings = _trust_warnings(summed, schedule)
     if isinstance(plan.mechanism, KeyedByRound) and plan.mechanism.round_key_bytes(summed) is not None:
         warnings.append(_ROUND_KEYS)

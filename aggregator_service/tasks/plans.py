@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # workers make plans, too, and need no database
 __all__ = [
     "TaskPlan",
     "TaskTerms",
+    "check_terms",
     "keeps_best",
     "plan_round",
     "plan_task",
@@ -128,12 +129,18 @@ def keeps_best(task: TaskRow) -> bool:
     return evaluation is not None and evaluation.keep == "best"
 
 
+def check_terms(terms: TaskTerms) -> None:
+    """Raise `CombinationError` if the recipe of a task cannot be combined with its mechanism."""
+    check_combination(_recipe(terms.recipe_name, terms.recipe_parameters, terms.evaluation), terms.mechanism_name)
+
+
 def plan_task(terms: TaskTerms, sum_index: int | None = None) -> TaskPlan:
     """Return the plan of sum `sum_index` of a task, or of the recipe's main sum if None.
 
     Sums with equal layouts share one cached plan.
 
-    Raises `ParameterError`, `BudgetError` or `CombinationError` when the terms cannot work.
+    Raises `ParameterError` or `BudgetError` when the terms cannot work. What may not be combined is checked by
+    `check_terms`: a stored task of a version that allowed it can still be listed and closed.
     """
     summed = _recipe(terms.recipe_name, terms.recipe_parameters, terms.evaluation)
     return _plan(terms, summed.layout(summed.main_sum if sum_index is None else sum_index))
@@ -154,7 +161,6 @@ def _recipe(name: str, parameters: str, evaluation: tuple[str, int] | None) -> R
 def _plan(terms: TaskTerms, layout: VectorLayout) -> TaskPlan:
     summed = _recipe(terms.recipe_name, terms.recipe_parameters, terms.evaluation)
     how = mechanism(terms.mechanism_name)
-    check_combination(summed, how.name)
     parameters = json.loads(terms.mechanism_parameters)
     return TaskPlan(summed, how, plan_sum(how, parameters, layout, terms.cohort_size, main_layout(summed)))
 

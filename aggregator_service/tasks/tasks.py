@@ -19,8 +19,8 @@ from aggregator_service.storage.schema import ClientRow, InvitationRow, RoundRow
 from aggregator_service.storage.snapshots import find_snapshot, seen_by
 from aggregator_service.tasks.checks import check_evaluation, check_sums, task_warnings
 from aggregator_service.tasks.committee import awaited_committee, committee_size
-from aggregator_service.tasks.eligibility import able_members
-from aggregator_service.tasks.plans import TaskPlan, plan_task, row_evaluation, row_terms, task_terms
+from aggregator_service.tasks.eligibility import able_members, awaited_uncounted
+from aggregator_service.tasks.plans import TaskPlan, check_terms, plan_task, row_evaluation, row_terms, task_terms
 from aggregator_service.tasks.round_keys import awaited_round_key
 from aggregator_service.tasks.sum_views import resolved_task
 from protocols.canonical_json import canonical_json
@@ -35,6 +35,7 @@ from protocols.messages import (
     TaskRequest,
     TaskView,
 )
+from protocols.recipes.base import Recipe
 from protocols.recipes.registry import recipe_entry
 from protocols.sums.masked.context import RoundContext
 from protocols.sums.masked.task_binding import broadcast_digest, differing_part
@@ -66,6 +67,7 @@ def plan_request(request: TaskRequest) -> TaskPlan:
     terms = task_terms(
         recipe.name, recipe.parameters, mechanism.name, mechanism.parameters, request.schedule, request.evaluation
     )
+    check_terms(terms)
     plan = plan_task(terms)
     sums = [*range(1, plan.recipe.device_groups + 1)]
     if request.evaluation is not None:
@@ -163,17 +165,17 @@ def task_view(session: Session, task: TaskRow, signatures: Signatures = "require
             "able_members": able,
             "completed_rounds": task.completed_rounds,
             "failed_rounds": task.failed_rounds,
-            "waiting_for": _waiting_for(session, task, now),
+            "waiting_for": _waiting_for(session, task, plan.recipe, now),
             "warnings": task_warnings(plan, schedule, task.repeatable, signatures),
         }
     )
 
 
-def _waiting_for(session: Session, task: TaskRow, now: float) -> str | None:
+def _waiting_for(session: Session, task: TaskRow, recipe: Recipe, now: float) -> str | None:
     awaited = awaited_round_key(session, task)
     if awaited is not None:
         return f"the key holder's public key of round {awaited}"
-    return awaited_committee(session, task, now)
+    return awaited_committee(session, task, now) or awaited_uncounted(session, task, recipe)
 
 
 def _organiser(task: TaskRow) -> OrganiserPin | None:

@@ -34,9 +34,7 @@ class DemoOptions:
     ] = "synthetic"
     data_dir: DataDir = None
     columns: ColumnsText = None
-    recipe: Annotated[
-        str, typer.Option(help="Recipe: colr, scolr (clients of different ranks), privirec-k or privirec.")
-    ] = "colr"
+    recipe: Annotated[str, typer.Option(help="Recipe: colr, privirec-k or privirec.")] = "colr"
     mechanism: Annotated[
         Literal["ckks", "masked", "oneshot"] | None,
         typer.Option(

@@ -26,6 +26,7 @@ from client_sdk.participation.events import (
     KeyringRefused,
     ModelBehind,
     ModelMeasured,
+    RoundAbstained,
     RoundMissed,
     RoundReport,
     ServerBack,
@@ -64,6 +65,8 @@ def line_of(event: Event) -> str:
             )
         case RoundMissed():
             return f"round {event.round}: missed, {event.reason}"
+        case RoundAbstained():
+            return f"round {event.round}: nothing to add, {event.reason}"
         case AggregateRejected():
             return f"round {event.round}: its sum cannot be right and is left out of the model: {event.reason}"
         case TrainingFailed():

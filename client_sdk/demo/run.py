@@ -22,7 +22,6 @@ from client_sdk.demo.results import ArmResult, DemoResult
 from client_sdk.demo.server import run_server
 from client_sdk.demo.settings import (
     DEMO_MECHANISMS,
-    DEMO_RECIPES,
     DemoSettings,
     has_settings,
     sampled_users,
@@ -67,8 +66,8 @@ def run_demo(
     `ParameterError` for an unknown recipe and `DataError` for an unknown data set or missing files, before anything is
     written.
     """
-    if request.recipe not in DEMO_RECIPES:
-        raise ParameterError(f"the demo runs {' or '.join(DEMO_RECIPES)}, not {request.recipe!r}")
+    if request.recipe != "colr":
+        raise ParameterError(f"the demo runs colr, privirec-k or privirec, not {request.recipe!r}")
     settings = chosen_settings(request)
     shared, replaced = shared_setup(request, settings, report)
     settings = replace(settings, cohort=shared.cohort)
@@ -136,15 +135,13 @@ def arms_of(request: DemoRequest, settings: DemoSettings) -> list[Arm]:
     if request.mechanism not in DEMO_MECHANISMS:
         raise ParameterError(f"this demo runs {' or '.join(DEMO_MECHANISMS)}, not {request.mechanism!r}")
     hidden, how = request.mechanism, "encrypted" if request.mechanism == "ckks" else "one-shot"
-    counting = max(1, min(5, settings.rounds // 10))
-    shape = {"dim": settings.dim, "clip": settings.clip, "count_sums": counting}
-    low = parameters_for(request.recipe, {**shape, "rank": settings.rank})
+    shape = {"dim": settings.dim, "clip": settings.clip}
+    low = parameters_for("colr", {**shape, "rank": settings.rank})
     full = parameters_for("fedmf", shape)
-    name = {"colr": "CoLR", "scolr": "SCoLR"}[request.recipe]
     parameters = {"set": request.parameter_set} if hidden == "ckks" else {}
     return [
-        Arm(f"{name}-{settings.rank} {how}", request.recipe, low, hidden, parameters),
-        Arm(f"{name}-{settings.rank} plain", request.recipe, low, "plain", {}),
+        Arm(f"CoLR-{settings.rank} {how}", "colr", low, hidden, parameters),
+        Arm(f"CoLR-{settings.rank} plain", "colr", low, "plain", {}),
         Arm(f"FedMF {how}", "fedmf", full, hidden, parameters),
     ]
 

@@ -12,7 +12,6 @@ from client_sdk.training.mf import MFConfig
 
 __all__ = [
     "DEMO_MECHANISMS",
-    "DEMO_RECIPES",
     "MOST_USERS",
     "DemoSettings",
     "has_settings",
@@ -20,7 +19,6 @@ __all__ = [
     "settings_for",
 ]
 
-DEMO_RECIPES: Final = ("colr", "scolr")
 DEMO_MECHANISMS: Final = ("ckks", "oneshot")
 
 

@@ -19,6 +19,7 @@ __all__ = [
     "ModelBehind",
     "ModelMeasured",
     "Progress",
+    "RoundAbstained",
     "RoundMissed",
     "RoundReport",
     "ServerBack",
@@ -67,6 +68,17 @@ class RoundReport:
 @dataclass(frozen=True)
 class RoundMissed:
     """This client was in the cohort of a round and did not contribute, for `reason`."""
+
+    round: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class RoundAbstained:
+    """This client was in the cohort of a round and has nothing to add to its sum, for `reason`. It sent nothing.
+
+    No error: the client takes part in later rounds.
+    """
 
     round: int
     reason: str
@@ -231,6 +243,7 @@ class ModelMeasured:
 Event = (
     RoundReport
     | RoundMissed
+    | RoundAbstained
     | AggregateRejected
     | TrainingFailed
     | ClipWarning

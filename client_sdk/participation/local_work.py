@@ -12,7 +12,7 @@ from client_sdk.agreement.policy import Policy
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.effects import Pause, Program, work
-from client_sdk.errors import ContractBroken, PolicyRefused
+from client_sdk.errors import Abstained, ContractBroken, PolicyRefused
 from client_sdk.history import History
 from client_sdk.local_state.client_state import ClientState
 from client_sdk.local_state.client_store import ClientStore, Membership
@@ -24,6 +24,7 @@ from client_sdk.participation.events import ModelMeasured, Progress, Waiting
 from client_sdk.participation.keyring import enter_rounds, receive_keyring
 from client_sdk.participation.round_key import uses_round_keys
 from client_sdk.training.base import ClientHalf, LocalResult
+from client_sdk.training.item_counts import why_abstain
 from protocols.errors import KeyringError
 from protocols.messages import RoundView
 from protocols.recipes.base import ModelState, RoundSpec
@@ -121,13 +122,23 @@ class LocalWork:
             raise ContractBroken("GET", f"/v1/tasks/{self.terms.task_id}/rounds/{view.number}", 200, detail)
         return spec
 
+    def require_data(self, spec: RoundSpec, state: ModelState, history: History) -> None:
+        """Raise `Abstained` if this client must not contribute to the round; called before it sends anything."""
+        if (reason := why_abstain(self.terms.recipe, spec, state, history, self.client_state())) is not None:
+            raise Abstained(reason)
+
     def train(self, spec: RoundSpec, state: ModelState, history: History) -> LocalResult:
         """Train for one round and return the result. The new client state is stored by `settle`.
 
-        state: the view of the model of the client's device group. Raises `ParameterError` when training diverges.
+        That of a client which is counted in this sum is stored at once: if the answer to its upload is lost, its data
+        may be in the sum all the same. state: the view of the model of the client's device group. Raises
+        `ParameterError` when training diverges.
         """
         client_state = self.client_state() or self.half.initial_client_state(self.rng)
-        return self.half.contribute(spec, self.membership.client_id, state, history, client_state, self.rng)
+        local = self.half.contribute(spec, self.membership.client_id, state, history, client_state, self.rng)
+        if spec.sum_index <= self.terms.recipe.count_sums:
+            self.keep_client_state(local.client_state)
+        return local
 
     def report_measured(self, state: ModelState, progress: Progress | None) -> None:
         """Report the newest measurement in the followed `state`, unless it was reported before."""

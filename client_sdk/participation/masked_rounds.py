@@ -62,7 +62,8 @@ class MaskedRound:
     def advance(self, view: RoundView) -> Program[None]:
         """Send what the current stage of `view` asks of this client.
 
-        Raises `RoundLost` when the client has missed a stage, `PolicyRefused`, and what `MaskedPart.advance` raises.
+        Raises `RoundLost` when the client has missed a stage, `PolicyRefused`, `Abstained` before the first message,
+        and what `MaskedPart.advance` raises.
         """
         started, training = perf_counter(), self._seconds["train"]
         if self._part is None:
@@ -85,6 +86,7 @@ class MaskedRound:
         client.policy.check_round(view)
         self._caught_up = yield from client.follower.follow(view.number - 1, snapshot_wait=60.0)
         client.report_measured(self._caught_up.state, self.progress)
+        client.require_data(self._spec, self._caught_up.state, self.history)
         context = round_context(client.terms, view, self._spec, self._caught_up.state)
         return MaskedPart(
             client.calls,

@@ -27,13 +27,14 @@ def take_oneshot_part(
 ) -> Program[RoundReport]:
     """Send this client's only message of the one-shot round `view`; return the report.
 
-    Raises `PolicyRefused`, `RefusalError` for a committee that the client does not accept, the errors of catching up
-    and of the upload, and `ParameterError` when training diverges.
+    Raises `PolicyRefused`, `Abstained`, `RefusalError` for a committee that the client does not accept, the errors of
+    catching up and of the upload, and `ParameterError` when training diverges.
     """
     require_known_people(client.membership_check, client.policy)
     client.policy.check_round(view)
     spec, traffic, started = client.spec(view), Traffic(), perf_counter()
     caught_up = yield from metered(client.follower.follow(view.number - 1, snapshot_wait=60.0), traffic)
+    client.require_data(spec, caught_up.state, history)
     context = oneshot_context(client.terms, view, own_digest(client.terms, spec, caught_up.state))
     committee = yield from metered(committee_of(client.calls, context, client.membership_check), traffic)
     remember_committee(client.client_store, committee, client.terms.recipe.frozen_cohort)

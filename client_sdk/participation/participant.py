@@ -83,14 +83,15 @@ class Participant(_BaseParticipant):
         called with each `Event`. stop: called before each poll. poll_seconds: length of one long poll, at most 30.
         patience: seconds for which an unreachable server is waited for, each time, before `GaveUp`; None waits as long
         as it takes, and reports `ServerUnreachable`. Returns one report per contribution. A round that this client
-        misses is reported as `RoundMissed`. Raises `ParameterError` for interactions that the recipe cannot use.
+        misses is reported as `RoundMissed`, one to which it has nothing to add as `RoundAbstained`. Raises
+        `ParameterError` for interactions that the recipe cannot use.
         """
         return self.driver.run(self.core.run_until_closed(interactions, progress, stop, poll_seconds, patience))
 
     def take_part_once(
         self, round_view: RoundView, interactions: object, progress: Progress | None = None
     ) -> RoundReport:
-        """Take part in one round and return its report; raises the errors that `take_part` reports as `RoundMissed`."""
+        """Take part in one round and return its report; raises the errors that `take_part` reports as events."""
         self.core.seen = self.core.history(interactions)
         return self.driver.run(self.core.run_round(round_view, self.core.seen, progress))
 

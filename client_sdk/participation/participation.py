@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from client_sdk.api.effects import Program, Traffic, work
 from client_sdk.errors import (
+    Abstained,
     AggregateMismatch,
     ContributionConflict,
     GaveUp,
@@ -26,6 +27,7 @@ from client_sdk.model.recommendation import Recommendations, top_items
 from client_sdk.participation.events import (
     ModelBehind,
     Progress,
+    RoundAbstained,
     RoundMissed,
     RoundReport,
     TaskEnded,
@@ -78,8 +80,8 @@ class Participation(LocalWork):
         """Take part in the round `view` and return the report.
 
         Raises `PolicyRefused`, the errors of the upload, `RoundLost`, `RefusalError` and `ThresholdError` in masked and
-        one-shot rounds, and `ParameterError` when training diverges. The server is told when this client refuses the
-        round.
+        one-shot rounds, `Abstained`, and `ParameterError` when training diverges. The server is told when this client
+        refuses the round or abstains.
         """
         match self.terms.mechanism.name:
             case "masked":
@@ -113,9 +115,9 @@ class Participation(LocalWork):
     ) -> Program[list[RoundReport]]:
         """Take part in every round that asks this client, until the task ends or `stop()` returns True.
 
-        Errors of a round are reported as `RoundMissed`, and the next round is awaited. `stop` is called before each
-        long poll of `poll_seconds`. An unreachable server is waited for, at most `patience` seconds at a time when it
-        is given (`GaveUp`). Returns the reports of the rounds.
+        Errors of a round are reported as `RoundMissed` or `RoundAbstained`, and the next round is awaited. `stop` is
+        called before each long poll of `poll_seconds`. An unreachable server is waited for, at most `patience` seconds
+        at a time when it is given (`GaveUp`). Returns the reports of the rounds.
         """
         if self.membership.role == "committee":
             raise ParameterError(
@@ -189,6 +191,10 @@ class Participation(LocalWork):
     ) -> Program[RoundReport | None]:
         try:
             report = yield from self.run_round(view, history, progress)
+        except Abstained as error:
+            if progress:
+                progress(RoundAbstained(view.number, str(error)))
+            return None
         except _MISSED as error:
             if progress:
                 progress(RoundMissed(view.number, str(error)))

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Final, TypeVar
 
 from client_sdk.api.effects import Program
-from client_sdk.errors import ClientSDKError, NotAttested, PolicyRefused
+from client_sdk.errors import Abstained, ClientSDKError, NotAttested, PolicyRefused
 from client_sdk.participation.local_work import LocalWork
 from protocols.errors import CertificateError, RefusalError, RoundKeyError
 from protocols.messages import RefusalReason
@@ -14,9 +14,9 @@ from protocols.messages import RefusalReason
 __all__ = ["tell_refusals"]
 
 T = TypeVar("T")
-_REFUSED: Final = (PolicyRefused, RefusalError, RoundKeyError, CertificateError, NotAttested)
-"""Errors that follow from what the server sent. What depends on secrets, such as an aggregate that does not open, is
-none of them."""
+_REFUSED: Final = (PolicyRefused, RefusalError, RoundKeyError, CertificateError, NotAttested, Abstained)
+"""Errors that follow from what the server sent, and a client that has no data for a sum. What depends on the values of
+sums, such as an aggregate that does not open, is none of them."""
 _REFUSED_IN: Final[dict[str, RefusalReason]] = {
     "sharing": "roster",
     "collecting": "sharers",
@@ -27,7 +27,7 @@ _REFUSED_IN: Final[dict[str, RefusalReason]] = {
 
 
 def tell_refusals(client: LocalWork, number: int, part: Program[T]) -> Program[T]:
-    """Return the result of `part`, a client's part in round `number`; when it refuses the round, tell the server.
+    """Return the result of `part`, a client's part in round `number`; tell the server if it refuses it or abstains.
 
     The error is raised then; the server need not take note of the refusal.
     """
@@ -43,6 +43,8 @@ def _reason(error: Exception) -> RefusalReason:
     match error:
         case RefusalError():
             return _REFUSED_IN.get(error.stage, "policy")
+        case Abstained():
+            return "no-data"
         case NotAttested():
             return "attestations"
         case RoundKeyError() | CertificateError():

@@ -7,7 +7,7 @@ from time import perf_counter
 import numpy as np
 
 from client_sdk.api.effects import Program, Traffic, metered, work
-from client_sdk.errors import AggregateMismatch
+from client_sdk.errors import Abstained, AggregateMismatch
 from client_sdk.history import History
 from client_sdk.model.catch_up import CaughtUp
 from client_sdk.participation.attestations import require_attested, require_no_equivocation
@@ -40,8 +40,8 @@ def take_unmasked_part(
     """Catch up, train, seal and upload one contribution to the round `view`; return the report.
 
     traffic: counts the bytes of the round. Raises `PolicyRefused`, `RoundKeyError` for a public key that is not the
-    key holder's for this round, the errors of catching up, of `require_attested` and of the upload, and in tasks whose
-    sums anyone can open `ParameterError` when training diverges.
+    key holder's for this round, the errors of catching up, of `require_attested` and of the upload, `Abstained`, and in
+    tasks whose sums anyone can open `ParameterError` when training diverges.
     """
     client.policy.check_round(view)
     require_no_equivocation(client)
@@ -58,6 +58,7 @@ def take_unmasked_part(
     report_rejected(caught_up, progress)
     yield from metered(require_attested(client, caught_up.followed), traffic)
     client.report_measured(caught_up.state, progress)
+    client.require_data(spec, caught_up.state, history)
     current = perf_counter()
     local, failure = yield from work(lambda: _train(client, spec, caught_up, history))
     if progress and failure is not None:
@@ -118,7 +119,7 @@ def _train(client: LocalWork, spec: RoundSpec, caught_up: CaughtUp, history: His
     """Return the result of training, or zeros and the reason when training fails in an encrypted task.
 
     Whether training works may depend on an opened sum, so a client that sent nothing would tell the server about it;
-    a ciphertext of zeros looks like any other.
+    a ciphertext of zeros looks like any other. Counting depends on no sum: `Abstained` when it fails.
     """
     try:
         return client.train(spec, client.follower.view(caught_up.state), history), None
@@ -126,6 +127,8 @@ def _train(client: LocalWork, spec: RoundSpec, caught_up: CaughtUp, history: His
         if client.terms.opened_by == "anyone":
             raise
         reason = str(error)
+        if spec.sum_index <= client.terms.recipe.count_sums:
+            raise Abstained(reason) from error
     layout = client.terms.sum_plan_at(spec.sum_index).layout
     route = client.terms.recipe.route(spec, client.membership.client_id)
     if layout.chosen:

@@ -20,6 +20,7 @@ from client_sdk.history import History
 from client_sdk.local_state.client_state import ClientState
 from client_sdk.training.base import LocalResult, TrainingConfig
 from client_sdk.training.factors import USER_FACTOR
+from client_sdk.training.item_counts import why_abstain
 from client_sdk.training.registry import client_half
 from protocols.combinations import check_combination
 from protocols.crypto.domain import derive_seed
@@ -209,7 +210,8 @@ class Federation:
     def run(self, rounds: int) -> Iterator[SimulatedRound]:
         """Run up to `rounds` more rounds and yield each; `state` and `client_states` hold the model in between.
 
-        Ends earlier when the recipe's model is done.
+        Clients abstain from counts as on their devices. Ends earlier when the recipe's model is done. Raises
+        `ParameterError` for a sum of counts in which every client was counted before.
         """
         for number in range(self.state.round_number + 1, self.state.round_number + rounds + 1):
             if self.recipe.is_done(self.state):
@@ -218,14 +220,24 @@ class Federation:
 
     def _round(self, number: int) -> SimulatedRound:
         spec = self.recipe.round_spec(self.task_seed, number)
-        plan, cohort, tally = self._plan(spec.sum_index), self.cohort(spec), _Tally()
+        plan, tally = self._plan(spec.sum_index), _Tally()
         self._view = self.recipe.view(self.state, self.recipe.device_group_of(spec.sum_index))
+        cohort = np.array([user for user in self.cohort(spec) if not self._abstains(spec, int(user))], np.int64)
+        if not cohort.size:
+            raise ParameterError(
+                f"round {number} counts, and every client of its cohort was counted before: choose fewer count_sums"
+            )
         if isinstance(plan, MaskedPlan) and self.masks:
             total = self._sum_masked(plan, spec, cohort, tally)
         else:
             total = self._sum_sealed(plan, spec, cohort, tally)
         self.state = self.recipe.absorb(self.state, spec, total, cohort.size)
         return tally.round(number, cohort.size)
+
+    def _abstains(self, spec: RoundSpec, user: int) -> bool:
+        """Whether a user has nothing to add to a sum, as its device would decide."""
+        history, client_state = self.history(user), self.client_states[user]
+        return why_abstain(self.recipe, spec, self._view, history, client_state) is not None
 
     def _sum_sealed(
         self, plan: SumPlan, spec: RoundSpec, cohort: NDArray[np.int64], tally: _Tally

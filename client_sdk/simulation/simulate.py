@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from math import ceil, isnan
+from math import isnan
 from time import perf_counter
 from typing import Any, Final
 
@@ -37,7 +37,6 @@ _ROUNDS_STARTED: Final = 20
 _COHORT: Final = 60
 _COHORT_OF_RATINGS: Final = 1000
 _OF_RATINGS: Final = ("rfrec", "rfrecf")
-_MOST_COUNT_SUMS: Final = 10
 _FEWEST_FOR_ADVICE: Final = 3
 _POINTS: Final = 10  # of a curve, unless `every` is given
 
@@ -221,7 +220,7 @@ def _federation(split: Split, request: SimulationRequest) -> Federation:
     if not recipe_entry(request.recipe).has_items:
         raise ParameterError(f"recipe {request.recipe!r} trains a model of your own, which only your program can do")
     able = np.flatnonzero(train.user_degrees())
-    parameters = _parameters(split, request, able.size)
+    parameters = _parameters(split, request)
     made = make_recipe(request.recipe, parameters)
     rounds, usual = _sizes(made, parameters, train, able.size)
     rounds = _ROUNDS_STARTED if request.start_from_privirec else rounds
@@ -239,7 +238,7 @@ def _federation(split: Split, request: SimulationRequest) -> Federation:
     )  # fmt: skip
 
 
-def _parameters(split: Split, request: SimulationRequest, clients: int) -> dict[str, Any]:
+def _parameters(split: Split, request: SimulationRequest) -> dict[str, Any]:
     """Return the recipe's parameters: of the data, those that are named, and the others by the variant."""
     given: dict[str, Any] = {"items": split.train.n_items}
     if predicts_ratings(request.recipe):
@@ -247,11 +246,7 @@ def _parameters(split: Split, request: SimulationRequest, clients: int) -> dict[
     if request.start_from_privirec and request.recipe in STARTED:
         given["dim"] = advise_start(request.recipe, split.train.n_items, split.train.size).dim
     given |= request.recipe_parameters
-    found = parameters_for(request.recipe, given, request.variant, started=request.start_from_privirec)
-    if "count_sums" in found and "count_sums" not in given:
-        cohort = request.cohort or (100 if found.get("item_bias") == "counts" else _COHORT_OF_RATINGS)
-        found["count_sums"] = min(_MOST_COUNT_SUMS, ceil(clients / cohort))
-    return found
+    return parameters_for(request.recipe, given, request.variant, started=request.start_from_privirec)
 
 
 def _sizes(recipe: Recipe, parameters: Mapping[str, Any], train: Interactions, clients: int) -> tuple[int, int]:

@@ -24,7 +24,7 @@ from client_sdk.local_state.client_state import ClientState
 from client_sdk.training.adam import Adam
 from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig, refuse_settings
 from client_sdk.training.factors import USER_FACTOR
-from client_sdk.training.item_counts import COUNTED, may_count, uncounted
+from client_sdk.training.item_counts import counted_in, uncounted
 from client_sdk.training.rfrec_local import LocalModel, Ratings, predicted_ratings
 from protocols.errors import ParameterError
 from protocols.recipes.base import ModelState, RoundSpec
@@ -155,12 +155,10 @@ class RFRecHalf:
         return replace(ratings, offsets=offsets[ratings.items]), offsets
 
     def _rate_items(self, spec: RoundSpec, ratings: Ratings, client_state: ClientState) -> LocalResult:
-        """Return the contribution to a sum of ratings, or zeros if an earlier sum holds them; see `count_items`."""
+        """Return the contribution to a sum of ratings; `ParameterError` if another sum has them, see `count_items`."""
         own = np.zeros((2, self.recipe.parameters.items))
-        if may_count(client_state, spec.sum_index):
-            own[0, ratings.items], own[1, ratings.items] = 1.0, ratings.targets.astype(np.float64) - 0.5
-            client_state = {**client_state, COUNTED: np.array([spec.sum_index], np.int64)}
-        return LocalResult([own.ravel()], 0, client_state, float("nan"), ratings.items.size)
+        own[0, ratings.items], own[1, ratings.items] = 1.0, ratings.targets.astype(np.float64) - 0.5
+        return LocalResult([own.ravel()], 0, counted_in(spec, client_state), float("nan"), ratings.items.size)
 
     def _device(self, state: RFRecState, client_state: ClientState) -> _Device:
         """Return a copy of the model in the client state, or the average of `state` for a client that never took

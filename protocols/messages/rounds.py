@@ -102,8 +102,8 @@ class RoundPage(Message):
     more: bool = False
 
 
-RefusalReason = Literal["policy", "roster", "sharers", "survivors", "certificates", "attestations"]
-"""What a client refuses a round for. It follows from what the server sent, never from a secret of the client."""
+RefusalReason = Literal["policy", "roster", "sharers", "survivors", "certificates", "attestations", "no-data"]
+"""What a client leaves a round for. It never follows from the values of a sum."""
 
 
 class RefusalNotice(Message):
@@ -112,7 +112,8 @@ class RefusalNotice(Message):
     reason: RefusalReason = Field(
         description="policy: the task or the round is less than the client's policy requires. roster, sharers, "
         "survivors: what the server sent of that name in a masked round breaks a rule. certificates: a key is not "
-        "signed or certified as it must be. attestations: too few members hold the aggregates that this client holds."
+        "signed or certified as it must be. attestations: too few members hold the aggregates that this client holds. "
+        "no-data: the client has nothing to add to this sum, or another sum has its data."
     )
 
 

@@ -107,6 +107,11 @@ class SingleGroupRecipe:
     device_groups: Final = 1
 
     @property
+    def count_sums(self) -> int:
+        """Return 0: no sum is of data that do not change."""
+        return 0
+
+    @property
     def main_sum(self) -> int:
         """The index of a sum that stands for the task's sums: the first one."""
         return 1
@@ -203,6 +208,10 @@ class Recipe(Protocol):
     @property
     def main_sum(self) -> int:
         """The index of a sum whose layout stands for the task's sums, in plans and costs: usually of the first."""
+
+    @property
+    def count_sums(self) -> int:
+        """Number of first sums of data that do not change, such as item counts: a client is in at most one of them."""
 
     @property
     def device_groups(self) -> int:

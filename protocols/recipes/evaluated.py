@@ -93,6 +93,11 @@ class Evaluated(SingleGroupRecipe):
         return self.inner.by_snapshot
 
     @property
+    def count_sums(self) -> int:
+        """That of the wrapped recipe."""
+        return self.inner.count_sums
+
+    @property
     def main_sum(self) -> int:
         """The first training sum, which is also the first that measures."""
         return self.inner.main_sum

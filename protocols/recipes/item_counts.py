@@ -7,7 +7,8 @@ counts, one 0 or 1 per item and client, under the task's own mechanism, and b fo
 
 This is the log-odds of a positive against a uniformly drawn negative in a model that knows popularity only, up to the
 number of negatives per positive, which the client subtracts. Round 0 therefore ranks by popularity, and training only
-has to learn what differs from it. A client counts itself in one sum only, even if it is in several cohorts.
+has to learn what differs from it. A client is in one sum of counts only, and abstains from the others; only plain sums
+may count more than once (`protocols.combinations`).
 """
 
 from __future__ import annotations
@@ -64,7 +65,10 @@ class BiasedParameters(FactorParameters):
         default="none", description="counts: item biases from summed item counts. none: as in the paper."
     )
     count_sums: int = Field(
-        default=1, ge=1, le=1000, description="With item_bias counts: how many of the first sums are item counts."
+        default=1,
+        ge=1,
+        le=1000,
+        description="With item_bias counts: how many of the first sums are item counts; 1 unless sums are plain.",
     )
     server_rate: float = Field(
         default=1.0, gt=0, le=100, description="Factor by which the mean change of the item factors is multiplied."

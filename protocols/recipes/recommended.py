@@ -26,7 +26,7 @@ __all__ = [
 Variant = Literal["recommended", "paper"]
 """Which values a new task has where its maker names none: the recommended ones, or those of the paper."""
 
-_FACTORS: Final[Mapping[str, Any]] = {"item_bias": "counts", "count_sums": 5, "batch_size": 32, "weight_decay": 0.005}
+_FACTORS: Final[Mapping[str, Any]] = {"item_bias": "counts", "count_sums": 1, "batch_size": 32, "weight_decay": 0.005}
 
 RECOMMENDED: Final[Mapping[str, Mapping[str, Any]]] = {
     "colr": _FACTORS,
@@ -82,19 +82,18 @@ _VISITS: Final = 300
 
 
 class Advice(NamedTuple):
-    """Sizes for a task of a factor recipe. rounds: sums in total, the `count_sums` first ones included."""
+    """Sizes for a task of a factor recipe. rounds: sums in total, the first one, of item counts, included."""
 
     rounds: int
     cohort_size: int
-    count_sums: int
 
 
 def advise(items: int, clients: int, interactions: int) -> Advice:
     """Return the sizes for data of so many items, clients and interactions in total.
 
-    A cohort is 100 clients, or all. Counts are summed until every client could be in one, at most 10 times. Then each
-    item should be trained as a positive about 300 times: at least 100 sums, at most 1,000. Raises `ParameterError` for
-    fewer than 3 clients, no item, or fewer interactions than clients.
+    A cohort is 100 clients, or all. Counts are summed once: a second sum would hold the items of the clients that are
+    not in the first, which may be few. Then each item should be trained as a positive about 300 times: at least 100
+    sums, at most 1,000. Raises `ParameterError` for fewer than 3 clients, no item, or fewer interactions than clients.
     """
     if items < 1 or clients < 3 or interactions < clients:
         raise ParameterError(
@@ -102,9 +101,8 @@ def advise(items: int, clients: int, interactions: int) -> Advice:
             f"{interactions} interactions"
         )
     cohort = min(100, clients)
-    counting = min(10, ceil(clients / cohort))
     training = ceil(_VISITS * items * clients / (cohort * interactions))
-    return Advice(counting + min(1000, max(100, training)), cohort, counting)
+    return Advice(1 + min(1000, max(100, training)), cohort)
 
 
 _DENSE: Final = 100

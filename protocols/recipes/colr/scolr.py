@@ -5,6 +5,10 @@ The paper's mean divides by N_u/N alone. Here every (column, item) is divided by
 which is the rule of the released code for CoLR. The columns of a client are public (they follow from the round's seed
 and the client's id), so the upload is short: r_u columns and ONE touch vector, which is added to the counts of each of
 the client's columns.
+
+**Only over plain sums.** The count blocks of a sum are r linear equations in the touch vectors of its clients, with
+public coefficients. With r >= the clients of a sum they give each client's touch vector, and a few rounds give its
+items. So no mechanism that hides contributions carries this recipe.
 """
 
 from __future__ import annotations
@@ -53,8 +57,11 @@ class SCoLR(FactorRecipe):
     name: str = "scolr"
 
     def warnings(self) -> tuple[str, ...]:
-        """Return the warning that the columns of a client are public."""
-        return ("Which columns a client trains is public: it follows from the round's seed and the client's id.",)
+        """Return the warning that a sum gives the clients' touch vectors."""
+        return (
+            "Which columns a client trains is public: it follows from the round's seed and the client's id. Whoever "
+            "sees the sums can compute from them which items each client has.",
+        )
 
     def change_layout(self) -> VectorLayout:
         """Return r blocks of N values (columns of A), then r blocks of N counts."""
@@ -96,5 +103,8 @@ ENTRY: Final = RecipeEntry(
     parameters=SCoLRParameters,
     make=SCoLR,
     half="client_sdk.training.factors:half",
+    needs=frozenset({"dense", "clear contributions"}),
+    why_not="the counts of a sum are linear equations in its clients' touch vectors, with public coefficients, from "
+    "which anyone who sees the sum can compute which items each client has",
     source="Nguyen et al., WWW 2024, section 4.3",
 )

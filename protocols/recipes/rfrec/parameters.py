@@ -67,7 +67,10 @@ class RFRecParameters(FactorParameters):
         default="none", description="means: models begin with summed item means. none: as in the paper."
     )
     count_sums: int = Field(
-        default=1, ge=1, le=1000, description="With item_bias means: how many of the first sums are of ratings."
+        default=1,
+        ge=1,
+        le=1000,
+        description="With item_bias means: how many of the first sums are of ratings; 1 unless sums are plain.",
     )
     ldp: LaplaceNoise | None = Field(
         default=None, description="Clip and scale of Laplace noise on every uploaded value, in place of `clip`."

@@ -99,9 +99,14 @@ class RFRec(SingleGroupRecipe):
     by_snapshot: Final = False
 
     @property
+    def count_sums(self) -> int:
+        """Number of first sums that are of ratings; 0 without item means."""
+        return self.parameters.counting
+
+    @property
     def main_sum(self) -> int:
         """The index of the first sum that trains."""
-        return 1 + self.parameters.counting
+        return 1 + self.count_sums
 
     def layout(self, sum_index: int = 1) -> VectorLayout:
         """Return one block: V_i - V, row-major; in the first sums of a task with item means, its ratings."""

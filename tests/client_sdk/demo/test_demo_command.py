@@ -32,7 +32,7 @@ from client_sdk.demo.server import is_in_use, run_server
     [
         (["--dataset", "nope"], "unknown data set 'nope': choose one of"),
         (["--dataset", "ml-100k", "--data-dir", "nowhere"], "ml-100k not found"),
-        (["--recipe", "fedmf"], "the demo runs colr or scolr"),
+        (["--recipe", "fedmf"], "the demo runs colr, privirec-k or privirec"),
         (["--rank", "20"], "rank 20 is greater than the dimension 16"),
         (["--cohort", "4000"], "greater than the 400 users"),
         (["--mechanism", "masked"], "this demo runs ckks or oneshot, not 'masked'"),
