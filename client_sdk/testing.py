@@ -22,6 +22,7 @@ from client_sdk.history import History
 from client_sdk.local_state.client_store import ClientStore
 from client_sdk.local_state.stores import MemoryStore
 from client_sdk.training.base import ClientHalf, LocalResult, ReadsInteractions, TrainingConfig
+from client_sdk.training.item_counts import why_abstain
 from client_sdk.training.registry import client_half
 from protocols.combinations import carriers, check_combination
 from protocols.errors import CodecError, HushRecError, ParameterError
@@ -151,6 +152,21 @@ class RecipeConformance:
             assert vector.shape == bounds.shape and np.isfinite(vector).all()
             assert (np.abs(vector) <= bounds * (1 + 2**-22)).all()
             self._check_counts(layout, route, local)
+
+    def test_a_client_is_counted_once_and_abstains_without_data(self) -> None:
+        made, nobody = self.make(), History(np.zeros(0, np.int32))
+        for number in range(1, made.count_sums + 1):
+            spec, state = made.round_spec(_SEED, number), made.initial_state(_SEED)
+            history = self._history(made, 0)
+            local = self._contribute(made, spec, state, 0)
+            assert any(np.any(block) for block in local.blocks), "zeros would count towards the smallest cohort"
+            assert why_abstain(made, spec, state, history, None) is None
+            assert why_abstain(made, spec, state, nobody, None), "no interactions, nothing to count"
+            again = why_abstain(made, made.round_spec(_SEED, number + 1, number), state, history, local.client_state)
+            assert again is None, "the round failed and is repeated"
+            for other in range(1, made.count_sums + 1):
+                later = made.round_spec(_SEED, other)
+                assert other == number or why_abstain(made, later, state, history, local.client_state)
 
     @staticmethod
     def _check_counts(layout: VectorLayout, route: Any, local: LocalResult) -> None:

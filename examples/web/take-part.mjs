@@ -56,6 +56,7 @@ function line(event) {
   switch (event.kind) {
     case "contributed":
       return `round ${event.round}: sent ${event.bytes} bytes${event.resent ? " again" : ""}`;
+    case "abstained":
     case "missed":
     case "waiting":
     case "unreachable":

@@ -9,7 +9,8 @@ import { sha256 } from "../../examples/web/hushrec/domain.js";
 import { GAUSSIAN_TABLE } from "../../examples/web/hushrec/gaussian_table.js";
 import { newIdentity } from "../../examples/web/hushrec/identity.js";
 import { fetchModel } from "../../examples/web/hushrec/model.js";
-import { rememberCommittee } from "../../examples/web/hushrec/oneshot_round.js";
+import { takeMaskedPart } from "../../examples/web/hushrec/masked_round.js";
+import { rememberCommittee, takeOneshotPart } from "../../examples/web/hushrec/oneshot_round.js";
 import { roundSeed } from "../../examples/web/hushrec/recipes.js";
 import { MemoryStore } from "../../examples/web/hushrec/store.js";
 import { readRound, readTask, stepsOf } from "../../examples/web/hushrec/terms.js";
@@ -75,6 +76,7 @@ for (const [path, value, error] of [
   ["resolved.recipe.parameters.items", 61, "RefusalError"],
   ["resolved.recipe.parameters.start_from", { task: "t_1" }, "PolicyError"],
   ["resolved.recipe.parameters.epochs", 21, "PolicyError"],
+  ["resolved.recipe.parameters", { ...TASK.resolved.recipe.parameters, item_bias: "counts", count_sums: 2 }, "PolicyError"],
   ["resolved.mechanism.parameters.committee", 2, "PolicyError"],
   ["resolved.mechanism.parameters.corrupt", 0, "PolicyError"],
   ["resolved.main_sum.plan.primes", [3], "RefusalError"],
@@ -200,3 +202,38 @@ test("training raises the liked items above the others", () => {
   assert.ok(topItems(state, last.user, liked, 27).every(({ item }) => !liked.includes(item)));
   assert.throws(() => train({ state, projection: null, user: first.user, liked: [], settings, uniform }), { name: "PolicyError" });
 });
+
+/** The events of a client that is asked for round 2 as sum `step`, and what it requests. complete: rounds so far. */
+async function asked(take, task, { step, counted, liked, complete }) {
+  const counting = changed("resolved.recipe.parameters.item_bias", "counts", task);
+  counting.resolved.main_sum.sum_index = 2;
+  const terms = readTask(counting, { organiser: counting.organiser });
+  const store = new MemoryStore();
+  if (counted !== undefined) await store.put("own", { user: new Float32Array(8), counted });
+  const { items, dim } = terms.parameters;
+  const body = new Uint8Array(4 * items * (dim + 1));
+  if (complete) await store.put("model", { round: complete, body });
+  const [seed, page] = [await roundSeed(terms.seed, 2), JSON.stringify({ rounds: [], more: false })];
+  const requests = answering([200, page, { "content-digest": await digestOf(page), "content-type": "application/json" }]);
+  const view = { number: 2, step, state: "collecting", cohort: 12, seed: toBase64Url(seed), contribution_bytes: null };
+  const api = new Api("http://127.0.0.1:1", { pause: async () => {} });
+  const client = { api, store, terms, membership: { client: "c_1" }, identity: null, revoked: new Set(), uniform: Math.random };
+  await assert.rejects(take(client, { ...view, state: take === takeMaskedPart ? "advertising" : "collecting" }, liked, () => {}), (error) => {
+    assert.equal(error.name, "AbstainedError", error.stack);
+    return true;
+  });
+  return requests.map(({ method, url }) => [method ?? "GET", new URL(url).pathname]);
+}
+
+for (const [what, details] of [
+  ["has no items", { step: 1, liked: [], complete: 0 }],
+  ["was counted in another sum", { step: 1, counted: 3, liked: [0], complete: 0 }],
+  ["knows that the sum was released", { step: 1, counted: 1, liked: [0], complete: 1 }],
+  ["would train on nothing", { step: 2, counted: 1, liked: [], complete: 1 }],
+]) {
+  for (const [take, task] of [[takeOneshotPart, TASK], [takeMaskedPart, MASKED]]) {
+    test(`a client that ${what} abstains before it sends anything (${task.mechanism.name})`, async () => {
+      assert.deepEqual(await asked(take, task, details), [["GET", `/v1/tasks/${task.task_id}/rounds`]]);
+    });
+  }
+}

@@ -86,6 +86,7 @@ const EVENTS = {
       }),
     );
   },
+  abstained: ({ round, reason }) => say(`Round ${round} without this device: ${reason}.`),
   missed: ({ round, reason }) => say(`Round ${round} without this device: ${reason}.`, "warn"),
   unreachable: ({ reason, seconds }) => say(`The server does not answer (${reason}). Trying again in ${Math.ceil(seconds)} s.`, "warn"),
   traffic: (request) => panel.count(request),

@@ -33,5 +33,8 @@ export class ApiError extends HushRecError {
 /** The server cannot be reached, or its answer broke off. */
 export class UnreachableError extends HushRecError {}
 
+/** This client has nothing to add to the round's sum, or another sum has its items: it sends nothing. */
+export class AbstainedError extends HushRecError {}
+
 /** The round ended, or went on, before this client had sent its message. */
 export class RoundLostError extends HushRecError {}

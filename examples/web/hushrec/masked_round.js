@@ -11,7 +11,7 @@ import { sign, verify } from "./keys.js";
 import * as masked from "./masked.js";
 import { fetchModel } from "./model.js";
 import { chooseNeighbourhood, quorum } from "./neighbourhood.js";
-import { deliver, localWork, membershipCheck, randomBytes } from "./round_work.js";
+import { deliver, localWork, membershipCheck, randomBytes, requireData } from "./round_work.js";
 import { SHARE_BYTES, split } from "./shamir.js";
 import { readRound } from "./terms.js";
 
@@ -73,11 +73,12 @@ class MaskedRound {
     if (count < this.threshold) throw new ThresholdError(`${stage}: ${count} neighbours are left, ${this.threshold} are needed`);
   }
 
-  async advertise() {
+  async advertise(liked) {
     const { terms, identity, membership, api, store } = this.#client;
     const { number, step, seed, cohort, plan } = this.#round;
     this.#tell("model");
-    const { state, digest } = await fetchModel(api, store, terms, number, this.#signal);
+    const { round: modelRound, state, digest } = await fetchModel(api, store, terms, number, this.#signal);
+    await requireData(this.#client, this.#round, modelRound, liked);
     this.state = state;
     const context = { task: terms.id, round: number, seed, cohort, bits: plan.bits, length: plan.length };
     this.bound = await masked.binding({ ...context, modelDigest: await modelDigest(terms.task, step, digest) });
@@ -240,7 +241,7 @@ class MaskedRound {
  */
 export async function takeMaskedPart(client, view, liked, tell, signal, next) {
   const part = new MaskedRound(client, await readRound(client.terms, view), tell, signal);
-  const steps = [() => part.advertise(), () => part.share(), () => part.contribute(liked), () => part.confirm(), () => part.unmask()];
+  const steps = [() => part.advertise(liked), () => part.share(), () => part.contribute(liked), () => part.confirm(), () => part.unmask()];
   let current = view;
   for (const [at, stage] of STAGES.entries()) {
     if (current.number !== view.number || current.state !== stage) {

@@ -6,7 +6,7 @@ import { RefusalError } from "./errors.js";
 import { GAUSSIAN_TABLE } from "./gaussian_table.js";
 import { fetchModel } from "./model.js";
 import { binding, contribute, decodeKeys, makeCommittee } from "./oneshot.js";
-import { deliver, localWork, membershipCheck, randomBytes } from "./round_work.js";
+import { deliver, localWork, membershipCheck, randomBytes, requireData } from "./round_work.js";
 import { readRound } from "./terms.js";
 
 const LONGEST_KEY = 2 + 1 + 64 + 3 * 32 + 81 + 64;
@@ -37,7 +37,8 @@ export async function takeOneshotPart(client, view, liked, tell, signal) {
   const pending = await store.get("pending");
   if (pending?.round === round.number) return { ...(await deliver(client, pending, tell, signal)), resent: true };
   tell("model");
-  const { state, digest } = await fetchModel(api, store, terms, round.number, signal);
+  const { round: modelRound, state, digest } = await fetchModel(api, store, terms, round.number, signal);
+  await requireData(client, round, modelRound, liked);
   tell("committee");
   const context = { ...round.plan, task: terms.id, round: round.number, step: round.step, cohort: round.cohort };
   context.modelDigest = await modelDigest(terms.task, round.step, digest);

@@ -2,7 +2,7 @@
 
 import { Api, pause } from "./api.js";
 import { fromBase64Url } from "./codec.js";
-import { ApiError, CertificateError, CodecError, PolicyError, RefusalError, RoundLostError, ThresholdError } from "./errors.js";
+import { AbstainedError, ApiError, CertificateError, CodecError, PolicyError, RefusalError, RoundLostError, ThresholdError } from "./errors.js";
 import { checkRevocations } from "./identities.js";
 import { join } from "./enrolment.js";
 import { fetchModel, keptModel } from "./model.js";
@@ -20,7 +20,7 @@ const MISSED = new Set(["round-closed", "not-in-cohort", "contribution-conflict"
 
 /**
  * One client. store: MemoryStore, IndexedStore, or any object with their methods. on(event): called with
- * {kind: "stage" | "contributed" | "missed" | "round" | "model" | "waiting" | "unreachable" | "traffic" | "ended", ...}.
+ * {kind: "stage" | "contributed" | "abstained" | "missed" | "round" | "model" | "waiting" | "unreachable" | "traffic" | "ended", ...}.
  */
 export class Participant {
   #client;
@@ -92,8 +92,12 @@ export class Participant {
     } catch (error) {
       signal?.throwIfAborted();
       const isOne = (kinds) => kinds.some((kind) => error instanceof kind);
+      if (error instanceof AbstainedError) {
+        await this.#tellRefusal(view, "no-data", signal);
+        return this.#on({ kind: "abstained", round: view.number, reason: error.message });
+      }
       if (!isOne(REFUSED) && !isOne(LOST) && !(error instanceof ApiError && MISSED.has(error.slug))) throw error;
-      if (isOne(REFUSED)) await this.#tellRefusal(view, signal);
+      if (isOne(REFUSED)) await this.#tellRefusal(view, "policy", signal);
       this.#on({ kind: "missed", round: view.number, reason: error.message });
     }
   }
@@ -109,10 +113,10 @@ export class Participant {
   }
 
   /** Tells the server that this client leaves a round, so that it does not wait for it. */
-  async #tellRefusal({ number }, signal) {
+  async #tellRefusal({ number }, reason, signal) {
     const { api, terms } = this.#client;
     const path = `/v1/tasks/${terms.id}/rounds/${number}/refusals`;
-    await api.post(path, "refusal of a round", { reason: "policy" }, { signal }).catch((error) => {
+    await api.post(path, "refusal of a round", { reason }, { signal }).catch((error) => {
       if (!(error instanceof ApiError)) throw error; // an ApiError: the round has ended meanwhile
     });
   }

@@ -2,7 +2,7 @@
 
 import { fromBase64Url, toHex } from "./codec.js";
 import { sha256 } from "./domain.js";
-import { CertificateError, CodecError, RefusalError } from "./errors.js";
+import { AbstainedError, CertificateError, CodecError, RefusalError } from "./errors.js";
 import { checkCertificate, decodeCertificate } from "./identities.js";
 import { blocksOf, projection } from "./recipes.js";
 import { stepsOf } from "./terms.js";
@@ -33,12 +33,25 @@ export function membershipCheck({ terms: { organiser }, revoked }, roles) {
   };
 }
 
+/**
+ * Throws `AbstainedError` if this client must not contribute to the round; called before it sends anything. A vector of
+ * zeros would count towards the task's `min_clients`, and the sum would be over fewer clients than that. A client is
+ * counted in one sum, and again only if the round of that sum failed. modelRound: round of the newest model.
+ */
+export async function requireData({ store, terms }, { step }, modelRound, liked) {
+  if (!liked.length) throw new AbstainedError("this client has no items, so it has nothing to add");
+  if (step > terms.counting) return;
+  const counted = (await store.get("own"))?.counted ?? 0;
+  if (![0, step].includes(counted)) throw new AbstainedError(`this client's items are in sum ${counted}, and it is counted once`);
+  if (modelRound > 0) throw new AbstainedError(`the server repeats sum ${step}, which it has released before`);
+}
+
 /** This client's values along the route, and what it keeps from now on: its user factor, and where it was counted. */
 async function trainOrCount(terms, round, state, own, liked, uniform) {
   if (round.step <= terms.counting) {
     const values = new Array(terms.parameters.items).fill(0);
-    if ([0, round.step].includes(own.counted)) liked.forEach((item) => (values[item] = 1));
-    return { values, kept: { ...own, counted: own.counted || round.step }, loss: null, samples: liked.length };
+    liked.forEach((item) => (values[item] = 1));
+    return { values, kept: { ...own, counted: round.step }, loss: null, samples: liked.length };
   }
   const { rank, dim, items, clip } = terms.parameters;
   const b = terms.recipe === "colr" ? await projection(round.seed, rank, dim) : null;

@@ -86,7 +86,7 @@ def expected_factors(fleet: Fleet) -> np.ndarray:
     return after.item_factors
 
 
-@pytest.mark.parametrize("recipe", ["fedmf", "colr", "scolr"])
+@pytest.mark.parametrize("recipe", ["fedmf", "colr"])
 def test_a_masked_round_gives_the_model_of_the_plain_sum(
     server: AggregatorProcess, operator: Operator, recipe: str
 ) -> None:

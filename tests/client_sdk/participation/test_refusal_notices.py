@@ -9,10 +9,10 @@ import pytest
 
 from client_sdk.agreement.policy import Policy
 from client_sdk.api.effects import Program, Request, Response
-from client_sdk.errors import NotAttested, PolicyRefused
+from client_sdk.errors import Abstained, NotAttested, PolicyRefused
 from client_sdk.history import History
 from client_sdk.participation import masked_rounds, participation
-from client_sdk.participation.events import Event, RoundMissed
+from client_sdk.participation.events import Event, RoundAbstained, RoundMissed
 from client_sdk.simulation import fleet_rounds
 from protocols.crypto.keyring import Keyring
 from protocols.errors import CertificateError, RefusalError, RoundKeyError, ThresholdError
@@ -34,7 +34,9 @@ def new_member(keys: Keyring) -> Attack:
     return Attack(terms, keys, aggregate_of(terms, keys, 4))
 
 
-def notices(attack: Attack, answer: Response | None = None) -> list[tuple[str, Any]]:
+def notices(
+    attack: Attack, answer: Response | None = None, expected: type[Event] = RoundMissed
+) -> list[tuple[str, Any]]:
     """Return what the member sends when it attempts round 2, of a server with this answer."""
 
     def server(request: Request) -> Response:
@@ -44,7 +46,7 @@ def notices(attack: Attack, answer: Response | None = None) -> list[tuple[str, A
     events: list[Event] = []
     runner = ProgramRunner(server)
     runner.run(attack.part._attempt_round(attack.view(2), HISTORY, events.append))
-    assert [type(event) for event in events] == [RoundMissed]
+    assert [type(event) for event in events] == [expected]
     return [(request.url.split("/v1/")[1], json.loads(request.body)) for request in runner.requests]
 
 
@@ -60,6 +62,12 @@ def test_a_round_below_the_policy(keys: Keyring) -> None:
     member = new_member(keys)
     member.part.policy = Policy(min_cohort=11)
     assert notices(member) == [("tasks/t_1/rounds/2/refusals", {"reason": "policy"})]
+
+
+def test_a_client_without_data_for_the_sum(keys: Keyring, monkeypatch: pytest.MonkeyPatch) -> None:
+    member = new_member(keys)
+    monkeypatch.setattr(participation, "take_unmasked_part", raising(Abstained("nothing to count")))
+    assert notices(member, expected=RoundAbstained) == [("tasks/t_1/rounds/2/refusals", {"reason": "no-data"})]
 
 
 @pytest.mark.parametrize("answer", ["not-found", "not-in-cohort"])

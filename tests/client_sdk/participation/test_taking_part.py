@@ -88,7 +88,7 @@ def play(server: AggregatorProcess, task: SmallTask, users: int, **options: int)
         ("colr", "plain", {}),
         ("fedmf", "ckks", {"set": "compact"}),
         ("colr", "ckks", {}),
-        ("scolr", "ckks", {"wire": "expanded"}),
+        ("colr", "ckks", {"wire": "expanded"}),
         ("colr", "ckks", {"mode": "public"}),
         ("colr", "paillier", {"mode": "public"}),
     ],

@@ -26,6 +26,7 @@ MECHANISMS: dict[str, dict[str, Any]] = {
 }
 RECIPES: dict[str, dict[str, Any]] = {
     "fedmf": {"dim": 4, "clip": 2.0},
+    "colr": {"dim": 4, "rank": 2, "clip": 2.0, "item_bias": "counts"},
     "scolr": {"dim": 4, "rank": 2, "clip": 2.0, "item_bias": "counts"},
 }
 
@@ -67,8 +68,10 @@ def central(made: Federation) -> dict[str, float]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("mechanism", sorted(MECHANISMS))
-@pytest.mark.parametrize("recipe", sorted(RECIPES))
+@pytest.mark.parametrize(
+    ("recipe", "mechanism"),
+    [*((recipe, mechanism) for recipe in ("colr", "fedmf") for mechanism in sorted(MECHANISMS)), ("scolr", "plain")],
+)
 def test_the_summed_metrics_are_those_of_a_central_evaluation(data: Interactions, recipe: str, mechanism: str) -> None:
     made = federation(data, recipe, mechanism, Evaluation(every=2))
     assert isinstance(made.recipe, Evaluated)
@@ -80,7 +83,7 @@ def test_the_summed_metrics_are_those_of_a_central_evaluation(data: Interactions
     curve = made.recipe.curve(made.state)
     point = curve.points[-1]
     assert (point.model_round, point.round, point.clients) == (first + 1, first + 2, USERS)
-    assert set(curve.measures) == ({*expected} if recipe == "scolr" else {"hr@10", "ndcg@10"})
+    assert set(curve.measures) == ({*expected} if "item_bias" in RECIPES[recipe] else {"hr@10", "ndcg@10"})
     found = curve.metrics(point)
     for name in curve.measures:
         assert found[name] == pytest.approx(expected[name], abs=made.plan.predicted_error / USERS + 1e-7)

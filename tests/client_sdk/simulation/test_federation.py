@@ -14,7 +14,7 @@ from client_sdk.training.mf import MFConfig
 from protocols.errors import CombinationError
 
 USERS, COHORT, ROUNDS = 60, FOLD_BATCH + 4, 4
-RECIPES: dict[str, dict[str, Any]] = {"fedmf": {}, "colr": {"rank": 2}, "scolr": {"rank": 3}}
+RECIPES: dict[str, dict[str, Any]] = {"fedmf": {}, "colr": {"rank": 2}}
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +80,7 @@ def test_the_run_depends_on_the_seed_only(data: LeaveOneOut) -> None:
     assert np.abs(factors(1) - factors(2)).max() > 0.01
 
 
-def test_unsupported_combinations_are_refused(data: LeaveOneOut) -> None:
+@pytest.mark.parametrize("recipe", ["svd", "scolr"])
+def test_unsupported_combinations_are_refused(data: LeaveOneOut, recipe: str) -> None:
     with pytest.raises(CombinationError, match="cannot be combined"):
-        Federation(data.train, "svd", {"items": data.train.n_items, "dim": 6}, "ckks")
+        Federation(data.train, recipe, {"items": data.train.n_items, "dim": 6, "rank": 2}, "ckks")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -13,9 +15,12 @@ from client_sdk.local_state.client_store import ClientStore
 from client_sdk.local_state.stores import MemoryStore
 from client_sdk.operator import task_request
 from client_sdk.simulation.federation import Federation
-from client_sdk.training.item_counts import COUNTED, count_items, logit_offsets
+from client_sdk.training.item_counts import COUNTED, count_items, logit_offsets, why_abstain
 from client_sdk.training.registry import client_half
-from protocols.errors import CodecError, ParameterError
+from protocols.combinations import check_combination
+from protocols.errors import CodecError, CombinationError, ParameterError
+from protocols.messages import Evaluation
+from protocols.recipes.evaluated import with_evaluation
 from protocols.recipes.item_counts import CountedFactors, item_biases
 from protocols.recipes.recommended import RECOMMENDED, advise, advise_start, parameters_for
 from protocols.recipes.registry import recipe
@@ -91,11 +96,34 @@ def test_a_client_is_counted_in_one_sum_only() -> None:
     assert np.flatnonzero(first.blocks[0]).tolist() == [2, 5]
     repeated = count_items(chosen.round_spec(SEED, 2, 1), ITEMS, history, first.client_state)
     assert np.flatnonzero(repeated.blocks[0]).tolist() == [2, 5]  # the same sum after a failed round
-    later = count_items(chosen.round_spec(SEED, 3, 2), ITEMS, history, first.client_state)
-    assert not later.blocks[0].any()
-    assert later.client_state[COUNTED].tolist() == [1]
+    with pytest.raises(ParameterError, match="counted in sum 1 and cannot be counted again"):
+        count_items(chosen.round_spec(SEED, 3, 2), ITEMS, history, first.client_state)
     with pytest.raises(ParameterError, match="without interactions"):
         count_items(chosen.round_spec(SEED, 1), ITEMS, History(np.zeros(0, np.int32)), {})
+
+
+@pytest.mark.parametrize(
+    ("number", "sum_index", "model_round", "items", "counted", "reason"),
+    [
+        (1, 1, 0, [2, 5], None, None),  # never took part
+        (1, 1, 0, [2, 5], 0, None),
+        (2, 1, 0, [2, 5], 1, None),  # the same sum again: round 1 failed
+        (2, 2, 1, [2, 5], 0, None),
+        (2, 2, 1, [2, 5], 1, "are in sum 1"),
+        (2, 1, 1, [2, 5], 1, "repeats sum 1"),  # the model of round 1 shows that its sum was released
+        (2, 1, 1, [2, 5], 0, "repeats sum 1"),
+        (1, 1, 0, [], None, "nothing to count"),
+        (4, 3, 2, [2, 5], 1, None),  # a sum of changes
+    ],
+)
+def test_when_a_client_abstains(
+    number: int, sum_index: int, model_round: int, items: list[int], counted: int | None, reason: str | None
+) -> None:
+    chosen, history = make("fedmf"), History(np.array(items, np.int32))
+    kept = None if counted is None else {COUNTED: np.array([counted], np.int64)}
+    state = replace(chosen.initial_state(SEED), round_number=model_round)
+    found = why_abstain(chosen, chosen.round_spec(SEED, number, sum_index), state, history, kept)
+    assert found is None if reason is None else reason in str(found)
 
 
 @pytest.mark.parametrize("name", ["colr", "fedmf", "pfedclr", "scolr"])
@@ -114,12 +142,43 @@ def test_the_state_of_a_counted_client_is_read_again(name: str) -> None:
 
 @pytest.mark.parametrize(("carrier", "parameters"), [("plain", {}), ("ckks", {}), ("masked", {"dropout": 0.0})])
 @pytest.mark.parametrize("name", ["colr", "pfedclr"])
-def test_every_mechanism_counts_each_client_once(name: str, carrier: str, parameters: dict[str, float]) -> None:
+def test_every_mechanism_counts_the_first_cohort(name: str, carrier: str, parameters: dict[str, float]) -> None:
     train = leave_one_out(synthetic(SyntheticConfig(users=18, items=30, positives=8)), 0).train
-    chosen = {"items": train.n_items, "dim": 8, "item_bias": "counts", "count_sums": 3}
-    made = Federation(train, name, chosen, carrier, parameters, cohort_size=12)  # 36 places for 18 clients
-    list(made.run(4))
+    chosen = {"items": train.n_items, "dim": 8, "item_bias": "counts"}
+    made = Federation(train, name, chosen, carrier, parameters, cohort_size=12)
+    counted = made.cohort(made.recipe.round_spec(made.task_seed, 1))
+    list(made.run(3))
+    expected = np.bincount(np.concatenate([train.positives(int(user)) for user in counted]), minlength=train.n_items)
+    np.testing.assert_array_equal(made.state.item_counts, expected)
+
+
+def test_plain_sums_may_count_more_than_once_and_clients_abstain() -> None:
+    train = leave_one_out(synthetic(SyntheticConfig(users=18, items=30, positives=8)), 0).train
+    chosen = {"items": train.n_items, "dim": 8, "item_bias": "counts", "count_sums": 2}
+    made = Federation(train, "colr", chosen, cohort_size=12)  # 24 places for 18 clients
+    assert [done.survivors for done in made.run(3)] == [12, 6, 12]
     np.testing.assert_array_equal(made.state.item_counts, train.item_degrees())
+    more = Federation(train, "colr", {**chosen, "count_sums": 3}, cohort_size=12)
+    with pytest.raises(ParameterError, match="every client of its cohort was counted before"):
+        list(more.run(3))
+
+
+@pytest.mark.parametrize("carrier", ["ckks", "masked", "oneshot", "paillier"])
+@pytest.mark.parametrize(("name", "bias"), [*((name, "counts") for name in RECIPES), ("rfrec", "means")])
+def test_sums_that_hide_contributions_count_once(name: str, bias: str, carrier: str) -> None:
+    given = {"items": 20, "item_bias": bias}
+    chosen = recipe(name, {**given, "count_sums": 2})
+    check_combination(chosen, "plain")
+    with pytest.raises(CombinationError, match="cannot be combined"):
+        check_combination(chosen, carrier)
+    if name != "scolr":
+        check_combination(recipe(name, given), carrier)
+        check_combination(recipe(name, {"items": 20, "count_sums": 2}), carrier)  # it counts nothing
+        with pytest.raises(CombinationError, match="set count_sums to 1"):
+            plan_request(task_request("again", name, carrier, recipe_parameters={**given, "count_sums": 2}))
+    measured = with_evaluation(chosen, Evaluation(every=1), 20)
+    with pytest.raises(CombinationError, match="cannot be combined"):
+        check_combination(measured, carrier)
 
 
 def test_sums_of_counts_and_of_changes_share_keys() -> None:
@@ -178,9 +237,9 @@ def test_recommended_parameters_give_way_to_those_that_are_named() -> None:
 
 
 def test_advice_follows_the_size_of_the_data() -> None:
-    assert advise(1682, 943, 99_057) == (110, 100, 10)  # dense data: the least rounds
-    assert advise(2983, 2836, 42_697) == (605, 100, 10)  # sparse data: more
-    assert advise(10**6, 50, 5000) == (1001, 50, 1)
+    assert advise(1682, 943, 99_057) == (101, 100)  # dense data: the least rounds
+    assert advise(2983, 2836, 42_697) == (596, 100)  # sparse data: more
+    assert advise(10**6, 50, 5000) == (1001, 50)
     for bad in ((0, 9, 9), (5, 2, 9), (5, 9, 8)):
         with pytest.raises(ParameterError, match="advice"):
             advise(*bad)

@@ -1,0 +1,275 @@
+"""A sum of counts holds the items of `min_clients` clients or more: attacks of members and of a lying server.
+
+Clients that were counted used to send zeros to later sums of counts. The zeros counted towards `min_clients`, and the
+sum was the item list of the one client that was not counted before.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from client_sdk import Client, Fleet, FleetOptions, Identity, MemoryStore, Operator, Policy, task_request
+from client_sdk.errors import InvalidParameters
+from client_sdk.history import History
+from client_sdk.local_state.client_state import ClientState
+from client_sdk.participation import local_work
+from client_sdk.participation.events import Event, RoundAbstained, TaskEnded
+from client_sdk.participation.participant import Participant
+from client_sdk.training import factors
+from client_sdk.training.base import LocalResult
+from client_sdk.training.item_counts import COUNTED, count_items
+from protocols.messages import Schedule
+from protocols.recipes.base import RoundSpec
+from protocols.recipes.item_counts import CountedFactors
+from protocols.recipes.recommended import parameters_for
+from tests.support.organiser import TRIAL
+from tests.support.server import AggregatorProcess, running_aggregator
+from tests.support.tasks import ITEMS, SmallTask, interactions
+
+Counts = NDArray[np.float64]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
+    with running_aggregator(tmp_path_factory.mktemp("counted") / "data") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def operator(server: AggregatorProcess) -> Iterator[Operator]:
+    with Operator(server.url, server.operator_token) as found:
+        yield found
+
+
+def counting_task(
+    operator: Operator, name: str, mechanism: str, schedule: Schedule, recipe: str = "colr", **given: Any
+) -> SmallTask:
+    """A task with the recommended parameters, which count items first."""
+    parameters = parameters_for(recipe, {"items": ITEMS, "dim": 8, "clip": 2.0, **given})
+    request = task_request(name, recipe, mechanism, schedule, parameters, organiser=TRIAL.pin)
+    view = operator.create_task(request)
+    return SmallTask(operator, view.task_id, name, operator.invite(view.task_id, uses=50).invitation, None, True)
+
+
+def item_list(items: NDArray[np.int32]) -> list[int]:
+    return sorted(items.tolist())
+
+
+def counts_of(model: object) -> Counts:
+    assert isinstance(model, CountedFactors)
+    return model.item_counts
+
+
+# --- an honest server ------------------------------------------------------------------------------------------------
+
+
+def test_no_sum_of_a_default_task_is_the_item_list_of_a_member(server: AggregatorProcess, operator: Operator) -> None:
+    """21 members in cohorts of 20, as any member sees it: the counts of one round less those of the round before."""
+    users, chosen = 21, interactions(21)
+    task = counting_task(operator, "default", "masked", Schedule(rounds=4, cohort_size=20, start_clients=users), rank=2)
+    seen: list[Counts] = [np.zeros(ITEMS)]
+    with Fleet(server.url, chosen, FleetOptions(seed=1, downloads="once")) as fleet:
+        fleet.enrol(task.invitation, certificates=task.certificates)
+        played = fleet.run(lambda _: seen.append(counts_of(fleet.model())))
+    assert [(done.state, done.survivors) for done in played] == [("complete", 20)] * 4
+    released = [after - before for before, after in zip(seen, seen[1:], strict=False)]
+    lists = [item_list(items) for items in chosen]
+    assert not [np.flatnonzero(each).tolist() for each in released if np.flatnonzero(each).tolist() in lists]
+    assert released[0].sum() == 20 * 6
+    assert not any(each.any() for each in released[1:])
+
+
+@pytest.mark.parametrize("mechanism", ["masked", "oneshot", "ckks", "paillier"])
+def test_a_task_that_counts_twice_is_refused(operator: Operator, mechanism: str) -> None:
+    for recipe in ("colr", "fedmf", "pfedclr"):
+        with pytest.raises(InvalidParameters, match="set count_sums to 1"):
+            counting_task(operator, "twice", mechanism, Schedule(), recipe, item_bias="counts", count_sums=2)
+
+
+def test_plain_sums_count_members_that_no_sum_holds_yet(server: AggregatorProcess, operator: Operator) -> None:
+    """The one member that is left over is not summed alone: the second sum waits for two that join later."""
+    chosen = interactions(9)
+    schedule = Schedule(rounds=3, cohort_size=6, start_clients=7)
+    task = counting_task(operator, "plain-twice", "plain", schedule, rank=2, count_sums=2)
+    policy = Policy(mechanisms=frozenset({"plain"}))
+    with Fleet(server.url, chosen[:7], FleetOptions(seed=1)) as fleet, ThreadPoolExecutor(2) as pool:
+        fleet.enrol(task.invitation, certificates=task.certificates)
+        (first,) = fleet.run(rounds=1)
+        assert (first.state, first.survivors) == ("complete", 6)
+        waiting = operator.task(task.task_id).waiting_for
+        assert waiting == "new members: sum 2 of counts needs 3 members that no earlier one holds, and has 1"
+        before = counts_of(fleet.model()).copy()
+
+        def join_late(index: int) -> int:
+            with Client(server.url, Identity.generate(), MemoryStore(), policy) as client:
+                part = client.join(task.name, invitation=task.invitation, certificate=task.certificate)
+                return len(part.take_part(chosen[index]))
+
+        late = [pool.submit(join_late, index) for index in (7, 8)]
+        (second,) = fleet.run(rounds=1)
+        assert (second.state, second.asked, second.survivors) == ("complete", 3, 3)
+        added = counts_of(fleet.model()) - before
+        assert added.sum() == 3 * 6
+        fleet.run()
+        assert [future.result() for future in late] != [0, 0]
+    assert operator.task(task.task_id).state == "complete"
+
+
+# --- a lying server --------------------------------------------------------------------------------------------------
+
+MEMBERS, VICTIM = 5, 5
+"""Five members are counted in sum 1. The sixth, the victim, is silent until the server asks for sum 1 again."""
+
+
+class Members:
+    """Six members of one task, each with a store of its own."""
+
+    def __init__(self, server: AggregatorProcess, task: SmallTask) -> None:
+        self.chosen = interactions(MEMBERS + 1)
+        policy = Policy(mechanisms=frozenset({"masked", "plain"}))
+        clients = [Client(server.url, Identity.generate(), MemoryStore(), policy) for _ in self.chosen]
+        self.parts: list[Participant] = [
+            client.join(task.name, invitation=task.invitation, certificate=task.certificate, seed=index)
+            for index, client in enumerate(clients)
+        ]
+        self.clients = clients
+
+    def play(self, number: int, indices: Sequence[int]) -> None:
+        """Let these members take part in round `number`, once it is open."""
+
+        def one(index: int) -> None:
+            part = self.parts[index]
+            while (view := part.current_round(20.0)) is None or view.number < number:
+                pass
+            part.take_part_once(view, self.chosen[index])
+
+        with ThreadPoolExecutor(len(indices)) as pool:
+            list(pool.map(one, indices))
+
+    def await_complete(self, number: int) -> None:
+        """Wait until round `number` is complete."""
+        while (view := self.parts[0].current_round(20.0)) is None or view.number == number:
+            if view is not None and view.state in ("complete", "failed"):
+                assert view.state == "complete", view.failure
+                return
+
+    def follow(self) -> list[list[Event]]:
+        """Let all members take part until the task ends; return what each was told."""
+        events: list[list[Event]] = [[] for _ in self.parts]
+
+        def one(index: int) -> None:
+            self.parts[index].take_part(self.chosen[index], events[index].append)
+
+        with ThreadPoolExecutor(len(self.parts)) as pool:
+            list(pool.map(one, range(len(self.parts))))
+        return events
+
+    def close(self) -> None:
+        for client in self.clients:
+            client.close()
+
+
+@contextmanager
+def five_counted_members(
+    tmp_path: Path, mechanism: str, rounds: int, lie: str, **given: Any
+) -> Iterator[tuple[AggregatorProcess, Members, Counts]]:
+    """Members that took part in `rounds` rounds, before the server's database says what the statements of `lie` make
+    it say; and the first sum of counts."""
+    deadlines = {"stage_seconds": 4.0, "collect_seconds": 4.0}  # the victim is waited for so long
+    schedule = Schedule(rounds=5, cohort_size=6, start_clients=6, max_failed_rounds=2, **deadlines)
+    with running_aggregator(tmp_path / "data") as server, Operator(server.url, server.operator_token) as operator:
+        task = counting_task(operator, "lied-about", mechanism, schedule, rank=2, **given)
+        members = Members(server, task)
+        try:
+            for number in range(1, rounds + 1):
+                members.play(number, range(MEMBERS))
+                members.await_complete(number)
+            first = counts_of(members.parts[0].model()).copy()
+            assert first.sum() == MEMBERS * 6
+            server.kill()
+            with closing(sqlite3.connect(server.data_dir / "hushrec.db")) as database, database:
+                database.executescript(lie)
+            server.start()
+            yield server, members, first
+        finally:
+            members.close()
+
+
+def assert_members_abstain(server: AggregatorProcess, members: Members, step: int, why: str) -> None:
+    """All members take part until the task ends: those that were counted send nothing, and nothing is released."""
+    events = members.follow()
+    for told in events[:MEMBERS]:
+        abstained = [event for event in told if isinstance(event, RoundAbstained)]
+        assert len(abstained) == 2  # the loop goes on after the first
+        assert all(why in event.reason for event in abstained)
+        assert isinstance(told[-1], TaskEnded)
+    assert not any(isinstance(event, RoundAbstained) for event in events[VICTIM])
+    with closing(sqlite3.connect(server.data_dir / "hushrec.db")) as database:
+        found = database.execute(
+            "SELECT step, rounds.state, aggregate_digest, reason, COUNT(*) FROM refusals JOIN rounds ON id = round_id "
+            "GROUP BY round_id, reason"
+        ).fetchall()
+    assert found == [(step, "failed", None, "no-data", MEMBERS)] * 2
+
+
+def test_the_first_sum_again(tmp_path: Path) -> None:
+    """The server says that no round so far was complete, and asks for the counts again, with the victim's."""
+    lie = """
+        UPDATE tasks SET completed_rounds = 0, failures_in_a_row = 0;
+        UPDATE rounds SET state = 'failed';
+        DELETE FROM snapshots;
+    """
+    with five_counted_members(tmp_path, "masked", 2, lie) as (server, members, _):
+        assert_members_abstain(server, members, 1, "repeats sum 1")
+
+
+FORGETS_WHO_WAS_COUNTED = "DELETE FROM contributions;"
+
+
+def test_counted_members_are_no_crowd_for_a_victim(tmp_path: Path) -> None:
+    with five_counted_members(tmp_path, "plain", 1, FORGETS_WHO_WAS_COUNTED, count_sums=2) as played:
+        server, members, _ = played
+        assert_members_abstain(server, members, 2, "are in sum 1")
+
+
+def test_zeros_of_counted_members_would_give_the_item_list_of_a_victim(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same as above, with clients that send zeros instead of abstaining."""
+
+    def zeros(spec: RoundSpec, items: int, history: History, client_state: ClientState) -> LocalResult:
+        if int(client_state[COUNTED][0]) in (0, spec.sum_index):
+            return count_items(spec, items, history, client_state)
+        return LocalResult([np.zeros(items)], 0, client_state, 0.0, len(history))
+
+    monkeypatch.setattr(local_work, "why_abstain", lambda *_: None)
+    monkeypatch.setattr(factors, "count_items", zeros)
+    with five_counted_members(tmp_path, "plain", 1, FORGETS_WHO_WAS_COUNTED, count_sums=2) as played:
+        _, members, first = played
+        members.play(2, range(MEMBERS + 1))
+        members.await_complete(2)
+        stolen = counts_of(members.parts[0].model()) - first
+    assert np.flatnonzero(stolen).tolist() == item_list(members.chosen[VICTIM])
+
+
+def test_a_client_is_recorded_as_counted_before_it_sends(server: AggregatorProcess, operator: Operator) -> None:
+    """Else one whose answer is lost would be counted again, in another sum."""
+    task = counting_task(operator, "record", "masked", Schedule(cohort_size=6), rank=2)
+    store, identity = MemoryStore(), Identity.generate()
+    with Client(server.url, identity, store) as client:
+        core = client.join(task.name, invitation=task.invitation, certificate=task.certificate).core
+        recipe, seed = core.terms.recipe, core.terms.seed
+        local = core.train(recipe.round_spec(seed, 1), recipe.initial_state(seed), core.history([2, 5]))
+        assert np.flatnonzero(local.blocks[0]).tolist() == [2, 5]
+    with Client(server.url, identity, store) as restarted:
+        kept = restarted.join(task.name).core.client_state()
+    assert kept is not None and kept[COUNTED].tolist() == [1]
