@@ -18,6 +18,7 @@ import numpy as np
 from bench._report import Figure, arguments, show, time_in_turn, write_figures
 from client_sdk.history import History
 from client_sdk.training.registry import client_half
+from protocols.combinations import carriers
 from protocols.messages import Evaluation
 from protocols.recipes.base import Recipe
 from protocols.recipes.evaluated import with_evaluation
@@ -39,7 +40,7 @@ MECHANISMS: Final[dict[str, dict[str, Any]]] = {
     "ckks": {},
     "paillier": {"key_bits": 3072},
 }
-_SMALL: Final = ("colr", "scolr")
+_SMALL: Final = ("colr",)
 """Recipes whose sums are short enough for Paillier at this size."""
 
 
@@ -77,7 +78,7 @@ def main() -> None:
         plain = make_recipe(name, {"items": items, "dim": dim, **more})
         measured = with_evaluation(plain, Evaluation(every=1), 100)
         for mechanism in MECHANISMS:
-            if mechanism == "paillier" and name not in _SMALL:
+            if mechanism not in carriers(name) or (mechanism == "paillier" and name not in _SMALL):
                 continue
             before, after = (contribution_bytes(recipe, mechanism) for recipe in (plain, measured))
             figures |= {f"{name}.{mechanism}.bytes": before, f"{name}.{mechanism}.more_bytes": after - before}
