@@ -72,26 +72,29 @@ def sniff(path: Path, first: Chunk, columns: Columns | None = None) -> TextTable
     return TextTable(best, header, width, rows[1:] if header else rows)
 
 
-def _width(rows: Sequence[Sequence[str]]) -> tuple[int, bool, int]:
-    """Return how many rows have the most frequent number of fields, whether the first row has it, and this number.
+def _width(rows: Sequence[Sequence[str]]) -> tuple[float, bool, int]:
+    """Return the share of rows with the most frequent number of fields, whether the first row has it, and this number.
 
-    All are 0 if the number is 1.
+    All are 0 if the number is 1. A share, because separators differ in rows: some split the lines of a quoted field.
     """
     counts = Counter(map(len, rows))
     if not counts:
         return 0, False, 0
     first = len(rows[0])
     width = max(counts, key=lambda width: (counts[width], width > 1, width == first))
-    return (counts[width], width == first, width) if width > 1 else (0, False, 0)
+    return (counts[width] / len(rows), width == first, width) if width > 1 else (0, False, 0)
 
 
 def _rows(lines: Sequence[str], separator: str) -> list[list[str]]:
+    """Return the rows of the lines; not the last one if the lines end inside a quoted field."""
     if len(separator) > 1 or separator == " ":
         return [line.removesuffix("\r").split(separator) for line in lines]
     try:
-        return [row for row in csv.reader((f"{line}\n" for line in lines), delimiter=separator) if row]
+        rows = [row for row in csv.reader((f"{line}\n" for line in lines), delimiter=separator) if row]
     except csv.Error:
         return []
+    is_cut = sum(line.count('"') for line in lines) % 2 == 1
+    return rows[:-1] if is_cut and len(rows) > 1 else rows
 
 
 def _are_id_lists(lines: Sequence[str]) -> bool:

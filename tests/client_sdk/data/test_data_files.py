@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from client_sdk.data import chunks, numbering, text_table
@@ -76,6 +76,8 @@ def test_round_trip_of_tables_in_text(folder, rows, separator, crlf, packed, siz
 
 @settings(max_examples=60, deadline=None)
 @given(rows_of(QUOTED), st.integers(30, 400))
+@example([("A \nA", "A \nA", 1.0, 0)] * 2, 400)  # more lines have one blank than rows have four fields
+@example([("A \nA", "A \nA", 1.0, 0)] * 2, 45)  # the first piece ends inside a field
 def test_round_trip_of_quoted_fields_in_small_pieces(folder, rows, size) -> None:
     written = io.StringIO(newline="")
     csv.writer(written, quoting=csv.QUOTE_ALL).writerows([("user", "item", "rating", "time"), *rows])
