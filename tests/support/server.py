@@ -12,7 +12,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -52,6 +52,7 @@ class AggregatorProcess:
         port: int | None = None,
         *,
         fresh: bool = False,
+        command: Sequence[str] = (),
         **settings: str | int | float | Path,
     ) -> None:
         """`settings` become HUSHREC_* variables, e.g. fold_batch=3; `context`: how to reach a server with TLS.
@@ -59,7 +60,7 @@ class AggregatorProcess:
         test_spawns_workers=1: its fold workers are its children (`tests.support.forked_workers`).
 
         fresh: start a new interpreter instead of a fork that has imported the server; slower by more than a second. The
-        variable HUSHREC_TEST_FRESH_SERVERS does so for all servers.
+        variable HUSHREC_TEST_FRESH_SERVERS does so for all servers. command: starts it in place of that interpreter.
         """
         self.data_dir = data_dir
         self.port = free_port() if port is None else port
@@ -73,7 +74,8 @@ class AggregatorProcess:
             f"HUSHREC_{name.upper()}": str(value)
             for name, value in {"recheck_seconds": 0.2, "log_format": "json", **settings}.items()
         }
-        self._fresh = fresh
+        self._fresh = fresh or bool(command)
+        self._command = list(command) or [sys.executable, "-m", "aggregator_service.cli", "serve"]
         self._process: subprocess.Popen[bytes] | ForkedProcess | None = None
 
     @property
@@ -109,8 +111,7 @@ class AggregatorProcess:
         }
         with self.log_path.open("ab") as log:
             if self._fresh or not can_fork(environment):
-                command = [sys.executable, "-m", "aggregator_service.cli", "serve"]
-                self._process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+                self._process = subprocess.Popen(self._command, env=environment, stdout=log, stderr=log)
             else:
                 self._process = ForkedProcess("server", "aggregator_service.cli", ["serve"], environment, log)
 
