@@ -170,7 +170,7 @@ def build_services(
     Raises `DataDirectoryInUseError`, and what opening the database, the blob store or the executor raises.
     """
     if process is None:
-        resources.enter_context(own_data_directory(settings.data_dir))
+        resources.enter_context(own_data_directory(settings))
     channel = None if process is None else process.channel
     database = Database(settings.database, connections=settings.threads, channel=channel)
     resources.callback(database.close)

@@ -138,7 +138,7 @@ def serve(options: ServeOptions) -> None:
     configure_logging(settings.log_format, settings.log_level)
     for warning in doubtful_settings(settings, os.environ):
         _LOG.warning("%s", warning)
-    with own_data_directory(settings.data_dir) as lock:
+    with own_data_directory(settings) as lock:
         make_private(settings)
         _raise_file_limit(settings)
         service = create_app(settings)

@@ -18,7 +18,7 @@ from aggregator_service.problems import Problem
 from aggregator_service.routes.common import ClientId, RoundNumber, TaskId, binary_request, guarded, receipt_response
 from aggregator_service.routes.late_route import api_router
 from aggregator_service.services import Services, ServicesOf
-from aggregator_service.storage.blobs import new_key
+from aggregator_service.storage.cleanup import body_path
 from aggregator_service.storage.schema import ContributionRow, RoundRow
 from aggregator_service.uploads.admission import Admission, admit, admit_cached
 from aggregator_service.uploads.attestations import attestation_of
@@ -243,7 +243,7 @@ def _announced_chunk(services: Services, request: Request, admission: Admission,
         raise Problem("body-too-short", f"the contribution must have exactly {expected} bytes", expected_bytes=expected)
     if not last and admission.status[1] >= MOST_CHUNKS:
         raise Problem("bad-request", f"an upload has at most {MOST_CHUNKS} chunks and the last one; send longer chunks")
-    path = services.settings.upload_dir / new_key("body", "chunk").replace("/", "-")
+    path = body_path(services.settings.upload_dir, "chunk")
     return Chunk(path, offset, length, digest)
 
 

@@ -28,6 +28,7 @@ from aggregator_service.routes.common import (
 from aggregator_service.routes.late_route import api_router
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.blobs import new_key
+from aggregator_service.storage.cleanup import body_path
 from aggregator_service.storage.schema import ClientRow
 from aggregator_service.storage.small_bodies import is_small, small_bodies
 from aggregator_service.tasks.mailboxes import (
@@ -144,7 +145,7 @@ async def put_envelope(
     await run_in_threadpool(_check_recipient, services, principal, task, client)
     length = content_length(request, most=services.settings.envelope_limit)
     digest = content_digest(request)
-    path = services.settings.upload_dir / new_key("body", "envelope").replace("/", "-")
+    path = body_path(services.settings.upload_dir, "envelope")
     await receive_body(services.settings, request, path, length, digest)
 
     def store() -> bool:

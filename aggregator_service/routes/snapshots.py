@@ -35,6 +35,7 @@ from aggregator_service.routes.common import (
 from aggregator_service.routes.late_route import api_router
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.blobs import new_key
+from aggregator_service.storage.cleanup import body_path
 from aggregator_service.storage.database import announce
 from aggregator_service.storage.rounds import find_round, newest_snapshot
 from aggregator_service.storage.schema import ClientRow, SnapshotRow, TaskRow
@@ -179,7 +180,7 @@ async def put(
         response.status_code = 200
         return known
     check_length(length, expected)
-    path = services.settings.upload_dir / new_key("body", "snapshot").replace("/", "-")
+    path = body_path(services.settings.upload_dir, "snapshot")
     await receive_body(services.settings, request, path, length, digest)
     return await run_in_threadpool(_store, services, principal, task, number, path, digest, length)
 

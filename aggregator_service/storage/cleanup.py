@@ -1,4 +1,4 @@
-"""Clean-up: lock the data directory, and delete received bodies and blobs that no row names (orphans)."""
+"""Clean-up: lock the data directory, and delete unfinished bodies and blobs that no row names (orphans)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import asyncio
 import fcntl
 import logging
 import os
+import secrets
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +19,7 @@ from sqlalchemy import select
 from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.logs import fields
+from aggregator_service.settings import Settings
 from aggregator_service.storage.blobs import BlobStore, BlobsUnavailableError, task_of_key
 from aggregator_service.storage.database import DATABASE_GONE, Database, Effects
 from aggregator_service.storage.named_blobs import named_blobs
@@ -24,6 +27,7 @@ from aggregator_service.storage.schema import TaskRow
 
 __all__ = [
     "DataDirectoryInUseError",
+    "body_path",
     "collect_bodies",
     "collect_orphans",
     "delete_orphans",
@@ -32,6 +36,8 @@ __all__ = [
 ]
 
 _LOG = logging.getLogger(__name__)
+_BODY: Final = "body-"
+"""Beginning of the names of all bodies that are being received."""
 _SWEEP_SECONDS: Final = 1800.0
 _GRACE_SECONDS: Final = 6 * 3600.0
 """Far longer than the time between a blob and its row, and than the difference between two machines' clocks."""
@@ -42,13 +48,19 @@ class DataDirectoryInUseError(RuntimeError):
 
 
 @contextmanager
-def own_data_directory(path: Path) -> Iterator[int]:
+def own_data_directory(settings: Settings) -> Iterator[int]:
     """Create the data directory and lock it for this process; return the descriptor of the lock.
 
     The kernel releases the lock when no process has the descriptor any more: this one, or one that inherited it. Raises
-    `DataDirectoryInUseError` when another process has the lock.
+    `DataDirectoryInUseError` when another process has the lock, and `PermissionError` when the data directory, or one
+    below it in which the server creates and deletes files, belongs to another user, except root; the latter may not be
+    links either.
     """
+    path = settings.data_dir
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _check_owner(path, path.stat())
+    for below in (settings.upload_dir, settings.scratch_dir):
+        _check_directory(below)
     descriptor = os.open(path / "server.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
@@ -63,10 +75,49 @@ def own_data_directory(path: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
+def _check_directory(path: Path) -> None:
+    """Raise `PermissionError` if `path` exists and is no directory, a link, or of another user, except root."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return
+    if not stat.S_ISDIR(found.st_mode):
+        raise PermissionError(
+            f"{path} is a link or a file, and the server deletes files there: remove it, or set --data-dir to the "
+            "server's own directory; to use another disk, mount it there"
+        )
+    _check_owner(path, found)
+
+
+def _check_owner(path: Path, found: os.stat_result) -> None:
+    if found.st_uid not in (os.geteuid(), 0):
+        raise PermissionError(
+            f"{path} belongs to user {found.st_uid}, and the server runs as user {os.geteuid()}: run the server as its "
+            f"owner, or make it the server's own with chown -R {os.geteuid()} {path}"
+        )
+
+
+def body_path(upload_dir: Path, kind: str) -> Path:
+    """Return the path of a new file for a body that is being received. `collect_bodies` deletes it if it is left."""
+    return upload_dir / f"{_BODY}{kind}-{secrets.token_hex(8)}"
+
+
 def collect_bodies(upload_dir: Path) -> int:
-    """Delete the bodies that an earlier run did not finish receiving; return their number. Call it before serving."""
+    """Delete the bodies that an earlier run did not finish receiving; return their number. Call it before serving.
+
+    Deletes only this user's files named by `body_path`, here and in the directories of several processes, and follows
+    no links. Raises `PermissionError` as `own_data_directory` does.
+    """
+    _check_directory(upload_dir)
     upload_dir.mkdir(parents=True, exist_ok=True)
-    bodies = [path for path in upload_dir.rglob("*") if not path.is_dir()]  # each of several processes has a directory
+    own = os.geteuid()
+    bodies = [
+        path
+        for directory in (upload_dir, *upload_dir.glob("process-*"))
+        if stat.S_ISDIR(directory.lstat().st_mode)
+        for path in directory.glob(f"{_BODY}*")
+        if stat.S_ISREG((found := path.lstat()).st_mode) and found.st_uid == own
+    ]
     for path in bodies:
         path.unlink(missing_ok=True)
     if bodies:

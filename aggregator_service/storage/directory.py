@@ -144,8 +144,8 @@ class DirectoryBlobs:
 
     def clean(self, before: float | None = None) -> None:
         """See `BlobStore.clean`."""
-        for path in self.root.glob(f"*/*{_TEMPORARY}"):
-            if _is_older(path, before):
+        for path in self.root.glob(f"*/*-{'[0-9a-f]' * 16}{_TEMPORARY}"):  # the names of `new_key`, and no others
+            if not path.parent.is_symlink() and _is_older(path, before):
                 path.unlink(missing_ok=True)
 
     def check(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import stat
 from pathlib import Path
 from typing import Final
 
@@ -22,8 +23,9 @@ _PUBLIC: Final = 0o077
 def make_private(settings: Settings) -> None:
     """Take the permissions of group and others from the database, its WAL, the blobs and the bodies being received.
 
-    Does nothing for what does not exist yet. Raises `PermissionError`, which names the path, where the permissions
-    cannot be changed. The data directory itself may belong to another user (a mounted volume): then it stays as it is.
+    Does nothing for what does not exist yet, and for links: a command that root runs would change what they point to.
+    Raises `PermissionError`, which names the path, where the permissions cannot be changed. A data directory of another
+    user (root's mounted volume, or the service's for a command of root) stays as it is.
     """
     paths = [settings.upload_dir, settings.scratch_dir]
     url = make_url(settings.database)
@@ -39,10 +41,11 @@ def make_private(settings: Settings) -> None:
 
 def _narrow(path: Path) -> None:
     try:
-        mode = path.stat().st_mode & 0o7777
+        found = path.lstat().st_mode
     except FileNotFoundError:
         return
-    if not mode & _PUBLIC:
+    mode = stat.S_IMODE(found)
+    if stat.S_ISLNK(found) or not mode & _PUBLIC:
         return
     try:
         path.chmod(mode & ~_PUBLIC)

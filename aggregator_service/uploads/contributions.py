@@ -12,6 +12,7 @@ from aggregator_service.crash_points import crash_point
 from aggregator_service.services import Services
 from aggregator_service.storage.blobs import new_key
 from aggregator_service.storage.body_tags import tag_of
+from aggregator_service.storage.cleanup import body_path
 from aggregator_service.storage.file_maps import map_file
 from aggregator_service.storage.rounds import find_contribution
 from aggregator_service.storage.small_bodies import new_small_key
@@ -34,7 +35,7 @@ async def receive_contribution(
     """
     if admission.length <= services.settings.inline_bytes and not admission.plan.ticket_bytes:
         return await _receive_small(services, admission, request, digest)
-    path = services.settings.upload_dir / new_key("body", "contribution").replace("/", "-")
+    path = body_path(services.settings.upload_dir, "contribution")
 
     def check_and_store(body: ReceivedBody) -> UploadOutcome:
         statement = _check(services, admission, body.verified())

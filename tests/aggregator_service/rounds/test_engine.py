@@ -16,7 +16,7 @@ from aggregator_service.compute.split_jobs import SplitJobs
 from aggregator_service.rounds.batches import Batches
 from aggregator_service.rounds.transactions import LostRaceError, close_task, record_fold
 from aggregator_service.storage.blobs import BlobStore, BlobsUnavailableError, new_key
-from aggregator_service.storage.cleanup import collect_bodies, collect_orphans
+from aggregator_service.storage.cleanup import body_path, collect_bodies, collect_orphans
 from aggregator_service.storage.rounds import last_round, list_rounds
 from aggregator_service.storage.schema import ContributionRow, RoundRow, TaskRow
 from aggregator_service.tasks.plans import row_terms
@@ -308,6 +308,6 @@ def test_only_orphans_are_deleted(world: World) -> None:
 
 def test_unfinished_bodies_are_deleted(world: World) -> None:
     world.uploads.mkdir()
-    (world.uploads / "stray").write_bytes(b"half a body")
+    body_path(world.uploads, "contribution").write_bytes(b"half a body")
     assert collect_bodies(world.uploads) == 1
     assert not list(world.uploads.iterdir())
