@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from protocols.combinations import carriers
+from protocols.combinations import check_combination
 from protocols.errors import CodecError, ParameterError
 from protocols.messages import Evaluation, OrganiserPin, Schedule, TaskRequest
 from protocols.parameter_text.first_fault import first_fault
@@ -73,9 +73,7 @@ def require_choice(recipe: str, mechanism: str) -> None:
     """Raise `ParameterError` unless the recipe and the mechanism exist and fit together."""
     if recipe not in recipes() or mechanism not in mechanisms():
         raise ParameterError("choose a recipe and a mechanism from the lists")
-    if mechanism not in carriers(recipe):
-        fitting = ", ".join(name for name in mechanism_texts() if name in carriers(recipe))
-        raise ParameterError(f"the recipe {recipe} cannot be summed with {mechanism}; choose from: {fitting}")
+    check_combination(recipe, mechanism)
 
 
 def field_groups(recipe: str, mechanism: str) -> list[FieldGroup]:

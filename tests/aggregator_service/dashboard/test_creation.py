@@ -89,7 +89,8 @@ def test_every_combination_has_a_form_without_hidden_required_fields(api: Api, r
 def test_combinations_that_do_not_exist_are_refused(api: Api) -> None:
     enter(api)
     for recipe, mechanism, words in (
-        ("svd", "ckks", "the recipe svd cannot be summed with ckks; choose from: plain"),
+        ("svd", "ckks", "&#39;svd&#39; cannot be combined with &#39;ckks&#39;"),
+        ("scolr", "masked", "which items each client has; choose one of: plain"),
         ("nothing", "ckks", "from the lists"),
         ("colr", "", "from the lists"),
     ):
