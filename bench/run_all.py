@@ -11,6 +11,7 @@ target is shown and is not a failure, because targets may be missed on a busy ma
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import time
@@ -121,7 +122,8 @@ def run(job: Job, output: Path, tick: Callable[[float], object] = lambda _: None
 @contextmanager
 def _running(command: Sequence[str], log_file: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
     """Start a process that is terminated if this one is interrupted."""
-    process = subprocess.Popen(command, stdout=log_file, stderr=subprocess.STDOUT, cwd=HERE.parent)
+    in_order = {**os.environ, "PYTHONUNBUFFERED": "1"}  # the log ends with the error, not with what print had kept
+    process = subprocess.Popen(command, stdout=log_file, stderr=subprocess.STDOUT, cwd=HERE.parent, env=in_order)
     try:
         yield process
     finally:

@@ -26,7 +26,10 @@ def test_a_job_writes_its_results_and_its_output(tmp_path: Path) -> None:
     assert (tmp_path / "quick.log").read_text() == "measuring\n"
 
 
-def test_a_failed_job_removes_older_results_and_keeps_the_end_of_its_output(tmp_path: Path) -> None:
+def test_a_failed_job_removes_older_results_and_keeps_the_end_of_its_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     (tmp_path / "broken.json").write_text('{"speed": 1.0}')
     outcome = run(job("broken", FAILS), tmp_path)
     assert outcome.state == "failed"

