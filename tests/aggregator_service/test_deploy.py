@@ -27,6 +27,7 @@ from aggregator_service.round_states import TABLE
 from aggregator_service.settings import Settings
 from aggregator_service.storage.database import Database
 from tests.support.needs import required
+from tests.support.proxies import CADDYFILE
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "docs" / "deploy"
@@ -169,7 +170,11 @@ def test_ports_and_probes_exist() -> None:
     assert default is not None
     port = int(default.group(1))
     (compose,) = documents(DEPLOY / "compose.yaml")
-    assert f"dynamic a hushrec {port}" in compose["configs"]["caddy"]["content"]
+    proxy = compose["services"]["proxy"]
+    assert proxy["environment"]["UPSTREAM_HOST"] in compose["services"]
+    assert proxy["environment"]["UPSTREAM_PORT"] == str(port)
+    assert compose["configs"]["caddy"] == {"file": "./Caddyfile"}
+    assert set(proxy["environment"]) == set(re.findall(r"\{\$([A-Z_]+):", CADDYFILE.read_text(encoding="utf-8")))
     for pod, container in containers():
         named = {one["name"]: one["containerPort"] for one in container.get("ports", [])}
         assert named.get("http", port) == port
