@@ -111,6 +111,8 @@ def test_the_proxy_passes_on_no_upgrade_and_no_address_of_the_client(kind: str, 
         length = b"Content-Length: %d\r\n" % len(body)
         said = converse(door, b"POST /healthz HTTP/1.1\r\n" + HOST + hostile + length + b"\r\n" + body)
         assert [response.status for response in said.responses] == [200]
+        connect = b"CONNECT /smuggled HTTP/1.1\r\n" + HOST + b"Connection: close\r\nContent-Length: 1\r\n\r\na"
+        assert [response.status for response in converse(door, connect).responses] == [405]
     (received,) = [found for found in requests if found]  # a connection without a request: whether the place listens
     fields = [line.lower() for line in bytes(received).partition(b"\r\n\r\n")[0].split(b"\r\n")]
     assert [field for field in fields if field.startswith(b"x-forwarded-for:")] == [b"x-forwarded-for: 127.0.0.1"]
