@@ -17,9 +17,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-__all__ = ["Figure", "Timing", "arguments", "bars", "machine_facts", "show", "time_in_turn", "write_figures"]
+__all__ = ["FACTS", "Figure", "Timing", "arguments", "bars", "machine_facts", "show", "time_in_turn", "write_figures"]
 
 Figure = int | float | str | bool | None
+FACTS = ("machine.", "version.")
+"""Beginnings of the keys of `machine_facts`."""
 _PACKAGES = ("hushrec", "numpy", "scipy", "tenseal", "cryptography", "zstandard", "phe", "gmpy2")
 
 
@@ -43,7 +45,11 @@ class Timing:
 def arguments(description: str) -> argparse.ArgumentParser:
     """A parser with the options `--quick` and `--json FILE`; scripts add further options."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--quick", action="store_true", help="a run of a minute or two instead of the full run")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="the smallest sizes: checks that everything runs and writes its keys; the figures mean nothing",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures as one flat JSON object")
     return parser
 

@@ -37,7 +37,10 @@ from protocols.sums.masked.plan import make_plan
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of a run. large: values of the large model, for `large_clients` clients. flower: two lengths."""
+    """Sizes of a run. large: values of the large model, for `large_clients` clients. flower: two lengths.
+
+    wait: seconds for which a round waits for clients that drop out.
+    """
 
     values: int = 10_000_000
     few: int = 20
@@ -45,17 +48,20 @@ class Sizes:
     large: int = 100_000_000
     large_clients: int = 3
     flower: tuple[int, int] = (100_000, 1_500_000)
+    wait: float = 30.0
 
 
 FULL: Final = Sizes()
-QUICK: Final = Sizes(100_000, 10, 20, 1_000_000, 3, (5_000, 10_000))
+QUICK: Final = Sizes(10_000, 10, 20, 100_000, 3, (5_000, 10_000), wait=4.0)
 
 
 def rounds_of(sizes: Sizes) -> dict[str, OwnModelRound]:
     """The rounds of a run, by the first part of their keys."""
     found = {}
     for name, clients in (("few", sizes.few), ("many", sizes.many)):
-        found[f"masked.{name}"] = OwnModelRound("masked", sizes.values, clients, dropouts=clients // 10)
+        found[f"masked.{name}"] = OwnModelRound(
+            "masked", sizes.values, clients, dropouts=clients // 10, wait=sizes.wait
+        )
         found[f"oneshot.{name}"] = OwnModelRound("oneshot", sizes.values, clients)
     for mechanism in ("plain", "oneshot"):
         found[f"large.{mechanism}"] = OwnModelRound(mechanism, sizes.large, sizes.large_clients, workers=1, std=0.0)

@@ -38,7 +38,7 @@ class Size:
 
 
 FULL: Final = Size(setups=3, helps=30, demos=3, rounds=None)
-QUICK: Final = Size(setups=0, helps=5, demos=1, rounds=2)
+QUICK: Final = Size(setups=0, helps=1, demos=1, rounds=1)
 
 
 def run(command: Sequence[str | Path], folder: Path = ROOT) -> float:

@@ -33,6 +33,4 @@ def rows_of(script: str) -> tuple[Key, ...]:
     system = script.removeprefix("fidelity-")
     if system != script:
         return tuple(row for table in TABLES_OF_FIDELITY[system] for row in TABLES[table])
-    if script == "masked":  # its option `--http` adds the figures of masked_round.py
-        return TABLES["masked"] + TABLES["masked_round"]
     return TABLES[script]

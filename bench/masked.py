@@ -1,11 +1,11 @@
 """Compare masked sums with Flower's SecAgg+ in one run: server and client time of a round, masks, and bytes.
 
-    .venv/bin/python -m bench.masked --peer-python PEERS/bin/python [--quick] [--http] [--json FILE]
+    .venv/bin/python -m bench.masked --peer-python PEERS/bin/python [--quick] [--json FILE]
 
 A round of 100 clients with 100,000 values each, 22 neighbours, threshold 12, of whom 10 drop out after they shared
 their secrets. All parties run in one process, without HTTP, on both sides. Times are processor seconds, which exclude
 other processes. PEERS is an environment with flwr (the extra `peers`), by default this one; without flwr the
-comparisons are left out. `--http` adds the rounds of bench/masked_round.py. bench/README.md lists the keys.
+comparisons are left out. bench/README.md lists the keys.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
-from bench import masked_round
 from bench._report import Figure, Timing, arguments, bars, show, time_in_turn, write_figures
 from bench.protocol_round import CLIP, Shape, play_round
 from bench.targets import verdicts
@@ -178,11 +177,8 @@ def main() -> None:
     parser.add_argument(
         "--peer-python", type=Path, default=here, help="interpreter that can import flwr (default: this one)"
     )
-    parser.add_argument("--http", action="store_true", help="add the rounds over HTTP; takes minutes")
     options = parser.parse_args()
     figures = measure(options.peer_python, options.quick)
-    if options.http:
-        figures |= masked_round.measure_sizes(options.quick)
     show(
         f"Masked sums, {ROUND.clients} clients, {ROUND.values} values, compared with Flower's SecAgg+",
         verdicts("masked", figures),

@@ -15,18 +15,17 @@ from bench._report import Figure, arguments, bars, show, write_figures
 from bench.drawn_rounds import MIB, DrawnRound, play
 from protocols.sums.masked.plan import MaskedPlan
 
-SIZES = (200, 1000)
+SIZES = {"round200": 200, "round1000": 1000}
 DROPOUT = 0.05
 
 
-def measure(clients: int, stage_seconds: float) -> dict[str, Figure]:
+def measure(name: str, clients: int, stage_seconds: float) -> dict[str, Figure]:
     """Figures of one round through a fresh server; `SystemExit` if the round failed."""
     done = play(
         DrawnRound("masked", clients, parameters={"bits": 32}, dropout=DROPOUT, stage_seconds=stage_seconds),
     )
     assert isinstance(done.plan, MaskedPlan)
     near, played, watch = done.plan.neighbourhood(clients), done.round, done.watch
-    name = f"round{clients}"
     return {
         f"{name}.exact": done.exact,
         f"{name}.asked": played.asked,
@@ -45,16 +44,18 @@ def measure(clients: int, stage_seconds: float) -> dict[str, Figure]:
 
 
 def measure_sizes(quick: bool) -> dict[str, Figure]:
-    """Figures of both rounds, the small one first, and the ratio of their peak memory."""
-    sizes = (40, 100) if quick else SIZES
+    """Figures of both rounds, the small one first, and the ratio of their peak memory; the same keys if `quick`."""
     figures: dict[str, Figure] = {}
     with bars() as progress:
-        bar = progress.add_task("rounds", total=len(sizes))
-        for clients in sizes:
-            figures |= measure(clients, stage_seconds=max(20.0, 0.15 * clients))
+        bar = progress.add_task("rounds", total=len(SIZES))
+        for name, clients in SIZES.items():
+            if quick:
+                figures |= measure(name, 20, stage_seconds=6.0)
+            else:
+                figures |= measure(name, clients, stage_seconds=max(20.0, 0.15 * clients))
             progress.advance(bar)
-    small, large = (float(figures[f"round{clients}.peak_rss_mib"] or 0) for clients in sizes)
-    figures[f"round{sizes[1]}.peak_rss_ratio"] = large / small
+    small, large = (float(figures[f"{name}.peak_rss_mib"] or 0) for name in SIZES)
+    figures["round1000.peak_rss_ratio"] = large / small
     return figures
 
 

@@ -44,7 +44,7 @@ def whole_round(plan: OneshotPlan, clients: int, tick: Callable[[], object]) -> 
     names = [f"m{place}" for place in range(plan.committee)]
     identities = {name: Ed25519PrivateKey.generate() for name in names}
     made = {name: make_committee_key(identity, "t_bench", 1, name) for name, identity in identities.items()}
-    context = OneshotContext("t_bench", 1, 0, plan, os.urandom(DIGEST_BYTES), CLIENTS)
+    context = OneshotContext("t_bench", 1, 0, plan, os.urandom(DIGEST_BYTES), clients)
     committee = make_committee(context, [key for _, key in made.values()], lambda _: True)
     policy, rng, truth = OneshotPolicy(), np.random.default_rng(1), np.zeros(VALUES, np.int64)
     statements, sealed, partial, folded = [], [], ONESHOT.fold(plan, None, []), 0.0
@@ -96,12 +96,12 @@ def whole_round(plan: OneshotPlan, clients: int, tick: Callable[[], object]) -> 
 def main() -> None:
     """Measure, print and write the figures."""
     options = arguments(__doc__ or "").parse_args()
-    repetitions, clients = (3, 60) if options.quick else (15, CLIENTS)
-    plan = ONESHOT.plan({"bits": 28, "committee": 5, "corrupt": 1}, LAYOUT, CLIENTS)
+    repetitions, clients = (1, 60) if options.quick else (15, CLIENTS)
+    plan = ONESHOT.plan({"bits": 28, "committee": 5, "corrupt": 1}, LAYOUT, clients)
     vector, organiser = np.random.default_rng(1).uniform(-0.1, 0.1, VALUES), Organiser()
-    masked_client = masked_round_of_one(LAYOUT, CLIENTS, vector, organiser)
+    masked_client = masked_round_of_one(LAYOUT, clients, vector, organiser)
     steps = {
-        "client": oneshot_round_of_one(plan, CLIENTS, vector, organiser),
+        "client": oneshot_round_of_one(plan, clients, vector, organiser),
         "masked_client": lambda: masked_client(True),
         "masked_client_uncertified": lambda: masked_client(False),
     }
@@ -118,7 +118,7 @@ def main() -> None:
         "client_ratio_masked": own / timings["masked_client"].median,
         "client_ratio_masked_uncertified": own / timings["masked_client_uncertified"].median,
         "values": VALUES,
-        "clients": CLIENTS,
+        "clients": clients,
     }
     for name, timing in timings.items():
         figures |= timing.figures(name)

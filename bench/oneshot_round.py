@@ -20,21 +20,24 @@ from bench.drawn_rounds import MIB, DrawnRound, Played, play
 from bench.targets import verdicts
 
 PARTS: Final = ("masked", "size")
-CLIENTS, QUICK_CLIENTS = 1_000, 40
-SIZES, QUICK_SIZES = (1_000, 10_000), (20, 60)
+CLIENTS, QUICK_CLIENTS = 1_000, 20
+SIZES, QUICK_SIZES = (1_000, 10_000), (10, 20)
 GONE: Final = 0.1
 MASKED: Final = DrawnRound("masked", CLIENTS, parameters={"bits": 32, "dropout": 0.15})
 ONESHOT: Final = DrawnRound("oneshot", CLIENTS)
 
 
-def beside_masked(clients: int, tick: Callable[[], object]) -> dict[str, Figure]:
-    """Figures of one round of each mechanism with nobody gone, and of one with 10 % gone."""
+def beside_masked(clients: int, spare: float, tick: Callable[[], object]) -> dict[str, Figure]:
+    """Figures of one round of each mechanism with nobody gone, and of one with 10 % gone.
+
+    spare: seconds that a round with dropouts waits longer than its clients need.
+    """
     figures: dict[str, Figure] = {}
     for gone in (0.0, GONE):
         for drawn in (MASKED, ONESHOT):
             # A round with dropouts waits for its deadline, so the deadline is near the time that its clients need.
             needed = figures.get(f"{drawn.mechanism}.wall_s")
-            deadline = 3_600.0 if needed is None else 15.0 + 1.5 * float(needed)
+            deadline = 3_600.0 if needed is None else spare + 1.5 * float(needed)
             done = play(replace(drawn, clients=clients, dropout=gone, stage_seconds=deadline))
             figures |= _figures(f"{drawn.mechanism}{'_gone' if gone else ''}", done)
             tick()
@@ -81,7 +84,9 @@ def main() -> None:
     with bars() as progress:
         bar = progress.add_task("rounds", total=4 * ("masked" in options.only) + 2 * ("size" in options.only))
         if "masked" in options.only:
-            figures |= beside_masked(QUICK_CLIENTS if options.quick else CLIENTS, lambda: progress.advance(bar))
+            figures |= beside_masked(
+                *((QUICK_CLIENTS, 3.0) if options.quick else (CLIENTS, 15.0)), lambda: progress.advance(bar)
+            )
         if "size" in options.only:
             figures |= sizes(QUICK_SIZES if options.quick else SIZES, lambda: progress.advance(bar))
     show("one-shot rounds over HTTP", figures)

@@ -9,7 +9,7 @@ Top-K phe with one value per ciphertext, which is measured on a sample and multi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -24,27 +24,29 @@ from bench.overhead_parts.steps import Way, figures_of, published_figures
 from bench.overhead_parts.table import markdown
 from bench.overhead_parts.ways import KEY_BITS, ways
 
-REPETITIONS, QUICK_REPETITIONS = 15, 3
-SAMPLE, QUICK_SAMPLE = 32, 8
+REPETITIONS, QUICK_REPETITIONS = 15, 1
+SAMPLE, QUICK_SAMPLE = 32, 2
+CLIENTS, QUICK_CLIENTS = 60, 20
+QUICK_ROWS = tuple(row for row in ROWS if row.share == 1 or row.family == "fedmf")
 
 
 def measure(
-    chosen: tuple[Way, ...], clients: int, repetitions: int, tick: Callable[[int, str], object]
+    chosen: Sequence[tuple[Row, Way]], clients: int, repetitions: int, tick: Callable[[int, str], object]
 ) -> dict[str, Figure]:
-    """Figures of every row in every way that can carry it.
+    """Figures of the chosen rows and ways.
 
     tick: called before each measurement with the number done so far and a description of the next.
     """
     figures: dict[str, Figure] = dict(published_figures(ROWS))
-    for done, (row, way) in enumerate(pairs(chosen)):
+    for done, (row, way) in enumerate(chosen):
         tick(done, f"{row.label}, {way.key}")
         figures |= figures_of(row, way.key, way.measure(row, clients, repetitions))
     return figures
 
 
-def pairs(chosen: tuple[Way, ...]) -> list[tuple[Row, Way]]:
-    """The rows and ways to measure, row by row."""
-    return [(row, way) for row in ROWS for way in chosen if row.family in way.families]
+def pairs(chosen: Sequence[Way], rows: Sequence[Row]) -> list[tuple[Row, Way]]:
+    """Every row in every way that can carry it, row by row."""
+    return [(row, way) for row in rows for way in chosen if row.family in way.families]
 
 
 def write_all(path: Path, figures: dict[str, Figure]) -> list[Path]:
@@ -66,17 +68,17 @@ def main() -> None:
     parser.add_argument(
         "--full", action="store_true", help="measure phe on every value instead of a sample; takes hours"
     )
-    parser.add_argument("--clients", type=int, default=60, help="contributions of one sum (default: 60)")
     options = parser.parse_args()
     sample = None if options.full else QUICK_SAMPLE if options.quick else SAMPLE
     repetitions = QUICK_REPETITIONS if options.quick else REPETITIONS
-    chosen = ways(sample)
+    clients = QUICK_CLIENTS if options.quick else CLIENTS
+    chosen = pairs(ways(sample), QUICK_ROWS if options.quick else ROWS)
     started = perf_counter()
     with bars() as progress:
-        bar = progress.add_task("", total=len(pairs(chosen)))
-        figures = measure(chosen, options.clients, repetitions, partial(_advance, progress, bar))
+        bar = progress.add_task("", total=len(chosen))
+        figures = measure(chosen, clients, repetitions, partial(_advance, progress, bar))
     figures |= {
-        "clients": options.clients,
+        "clients": clients,
         "repetitions": repetitions,
         "phe_key_bits": KEY_BITS,
         "phe_sample": sample,

@@ -1,6 +1,6 @@
 """Are the recommendations worth having? Recommended settings against popularity and against central baselines.
 
-    python -m bench.quality --quick                             one seed, one small set, a few rounds
+    python -m bench.quality --quick                             one seed, two rounds
     python -m bench.quality --data-dir DATA                     all sets and seeds; can be interrupted and resumed
     python -m bench.quality --validation --only ml-100k.colr    on validation rows, to choose settings
 
@@ -26,7 +26,7 @@ from client_sdk.evaluation.leave_one_out import EvaluationResult
 
 __all__ = ["figures_of", "main"]
 
-QUICK_ROUNDS: Final = 12
+QUICK_ROUNDS: Final = 2
 
 
 def main(arguments: list[str] | None = None) -> int:

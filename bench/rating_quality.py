@@ -1,7 +1,7 @@
 """Are predicted ratings worth having? RFRec's recommended settings against means, and against a central model.
 
     python -m bench.rating_quality --data-dir DATA                 all sets and seeds; can be interrupted and resumed
-    python -m bench.rating_quality --quick --data-dir DATA         one seed of filmtrust
+    python -m bench.rating_quality --quick --data-dir DATA         one seed
     python -m bench.rating_quality --validation --data-dir DATA    on validation rows, to choose settings
 
 A fifth of the rating rows is predicted (`split_rows`, drawn with the seed); a validation split holds out an eighth of

@@ -1,102 +1,106 @@
 """Run the benchmarks one after the other and write one HTML page of their results.
 
-    python -m bench.run_all                       quick runs, into bench/results/local (as `make bench`)
+    python -m bench.run_all                       quick runs on made-up data, into bench/results/local (as `make bench`)
     python -m bench.run_all --full --only ckks    full runs of some scripts, as for the committed results
     python -m bench.run_all --committed           run nothing: build the page of the results in bench/results
 
-A script that fails does not stop the others: the page shows the end of its output, and the exit code is 1. A missed
-target is shown and is not a failure, because targets may be missed on a busy machine.
+A script fails if it does not write the keys that its committed results, targets and key table name. It does not stop
+the others: the page shows the end of its output, and the exit code is 1. A missed target is shown and is
+not a failure, because targets may be missed on a busy machine.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import IO, Final
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from bench._report import FACTS
+from bench.key_tables import rows_of
+from bench.keys import faults
+from bench.made_data import write_data
 from bench.page import read_results, render, write_page
 from bench.sections import Outcome
 from bench.systems import SYSTEMS
+from bench.targets import TARGETS
 
 __all__ = ["Job", "jobs", "main", "run"]
 
 HERE: Final = Path(__file__).parent
 COMMITTED: Final = HERE / "results"
 PAGE: Final = "index.html"
+TOOLS: Final = frozenset({"flower_peer", "privirec_plot", "readme", "run_all", "which_recipe"})
+"""Modules that can be run and measure nothing themselves."""
+NOT_QUICK: Final = ("flower", "setup.seconds", ".diverged_at")
+"""Parts of keys that only some runs have: with Flower's interpreter, in full, where training diverges."""
 _LAST_LINES: Final = 25
-_TICK: Final = 0.2
 
 
 @dataclass(frozen=True)
 class Job:
     """A script and its command line.
 
-    minutes: estimated duration of the quick run, for the time left. missing: a requirement that is not met, so that the
-    script is skipped; empty if all are met.
+    missing: a requirement that is not met, so that the script is skipped; empty if all are met.
     """
 
     name: str
     command: tuple[str, ...]
-    minutes: float = 1.0
     missing: str = ""
 
 
-def jobs(data_dir: Path, quick: bool, peer_python: Path | None = None) -> list[Job]:
-    """The jobs of all benchmarks, in the order of the page.
+def benchmarks() -> dict[str, tuple[str, ...]]:
+    """Script and fixed options of every benchmark in the folder, by the name of its results.
 
-    data_dir: folder of the data sets; scripts that need it are skipped if it does not exist. quick: add `--quick`.
-    peer_python: an interpreter that can import flwr.
+    Every module that can be run is one, except `TOOLS`.
     """
-    options = ("--quick",) if quick else ()
-    scripts = (
-        ("ckks", 0.5),
-        ("paillier", 1.5),
-        ("masked", 1.5),
-        ("masked_round", 1.5),
-        ("oneshot", 1.5),
-        ("oneshot_round", 12.0),
-        ("arrays", 3.0),
-        ("federated_evaluation", 0.2),
-        ("overhead", 2.5),
-        ("memory", 0.5),
-        ("service", 2.0),
-        ("demo", 2.0),
-        ("scaling", 1.0),
-    )
-    peer = () if peer_python is None else ("--peer-python", str(peer_python))
-    peer_options = {"arrays": peer, "masked": peer}
-    found = [
-        Job(name, (sys.executable, str(HERE / f"{name}.py"), *options, *peer_options.get(name, ())), minutes)
-        for name, minutes in scripts
-        if (HERE / f"{name}.py").exists()
-    ]
-    on_data = {f"fidelity-{system}": ("fidelity.py", "--system", system) for system in sorted(SYSTEMS)}
-    on_data["privirec-service"] = ("privirec_service.py",)
-    on_data["quality"] = ("quality.py",)
-    on_data["rating_quality"] = ("rating_quality.py",)
-    on_data["training"] = ("training.py",)
-    missing = "" if data_dir.is_dir() else f"data sets in {data_dir} (make bench DATA_DIR=folder)"
-    for name, (script, *chosen) in on_data.items():
-        command = (sys.executable, str(HERE / script), *chosen, "--data-dir", str(data_dir), *options)
-        found.append(Job(name, command, 4.0, missing))
+    found: dict[str, tuple[str, ...]] = {}
+    for path in sorted(HERE.glob("*.py")):
+        if 'if __name__ == "__main__"' not in path.read_text(encoding="utf-8") or path.stem in TOOLS:
+            continue
+        if path.stem == "fidelity":
+            found |= {f"fidelity-{system}": (str(path), "--system", system) for system in sorted(SYSTEMS)}
+        else:
+            found[path.stem] = (str(path),)
     return found
 
 
-def run(job: Job, output: Path, tick: Callable[[float], object] = lambda _: None) -> Outcome:
+def jobs(data_dir: Path | None, quick: bool, peer_python: Path | None = None, work: Path | None = None) -> list[Job]:
+    """The jobs of all benchmarks.
+
+    data_dir: folder of the data sets, None if there is none; scripts that need it are then skipped. quick: add
+    `--quick`. peer_python: an interpreter that can import flwr. work: folder for what a script keeps of finished runs.
+    """
+    found = []
+    for name, command in benchmarks().items():
+        text, missing = Path(command[0]).read_text(encoding="utf-8"), ""
+        options = ["--quick"] if quick else []
+        if peer_python is not None and "--peer-python" in text:
+            options += ["--peer-python", str(peer_python)]
+        if '"--data-dir"' in text:
+            missing = "" if data_dir is not None else "data sets (make bench DATA_DIR=folder)"
+            options += ["--data-dir", str(data_dir)]
+        if work is not None and '"--work"' in text:
+            options += ["--work", str(work)]
+        found.append(Job(name, (sys.executable, *command, *options), missing))
+    return found
+
+
+def run(job: Job, output: Path) -> Outcome:
     """Run one job; write its figures to `output/<name>.json` and its output to `output/<name>.log`.
 
-    An older result is deleted first, so that a failed script never shows old figures. tick: called about five times per
-    second with the seconds so far.
+    An older result is deleted first, so that a failed script never shows old figures.
     """
     result, log = output / f"{job.name}.json", output / f"{job.name}.log"
     result.unlink(missing_ok=True)
@@ -105,18 +109,24 @@ def run(job: Job, output: Path, tick: Callable[[float], object] = lambda _: None
     output.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
     with log.open("wb") as log_file, _running((*job.command, "--json", str(result)), log_file) as process:
-        while True:
-            try:
-                code = process.wait(_TICK)
-                break
-            except subprocess.TimeoutExpired:
-                tick(time.monotonic() - started)
+        code = process.wait()
     seconds = time.monotonic() - started
     if code == 0 and result.exists():
-        return Outcome(job.name, "done", seconds)
+        wrong = key_faults(job.name, json.loads(result.read_text(encoding="utf-8")))
+        return Outcome(job.name, "failed" if wrong else "done", seconds, "\n".join(wrong))
     end = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LAST_LINES:]
     reason = f"exit code {code}" if code else "the script wrote no results"
     return Outcome(job.name, "failed", seconds, "\n".join([*end, reason]))
+
+
+def key_faults(name: str, figures: Iterable[str]) -> list[str]:
+    """What is wrong with the keys that a script wrote, beside its committed results, its targets and its table."""
+    committed = COMMITTED / f"{name}.json"
+    if not committed.exists():
+        return [f"{committed.relative_to(HERE.parent)} is missing: a benchmark has committed results and a key table"]
+    named = {*json.loads(committed.read_text(encoding="utf-8")), *(target.key for target in TARGETS.get(name, ()))}
+    named = {key for key in named if not key.startswith(FACTS) and not any(part in key for part in NOT_QUICK)}
+    return faults([key for key in figures if not key.startswith(FACTS)], sorted(named), rows_of(name))
 
 
 @contextmanager
@@ -133,26 +143,17 @@ def _running(command: Sequence[str], log_file: IO[bytes]) -> Iterator[subprocess
 
 
 def run_all(chosen: Sequence[Job], output: Path, console: Console) -> list[Outcome]:
-    """Run every job in turn and return the outcomes. A bar shows the script, the time taken and the time left."""
+    """Run every job in turn and return the outcomes. A bar shows the script and the time taken."""
     outcomes = []
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("{task.fields[left]}"))
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:
-        bar = progress.add_task("", total=sum(job.minutes for job in chosen), left="")
+        bar = progress.add_task("", total=len(chosen))
         for place, job in enumerate(chosen):
-            before = sum(earlier.minutes for earlier in chosen[:place])
-            after = sum(later.minutes for later in chosen[place + 1 :])
-            progress.update(bar, description=f"{place + 1}/{len(chosen)} {job.name}", completed=before)
-
-            def tick(seconds: float, job: Job = job, before: float = before, after: float = after) -> None:
-                spent = min(seconds / 60, job.minutes)
-                left = after + job.minutes - spent
-                progress.update(bar, completed=before + spent, left=f"about {left:.0f} min left")
-
-            tick(0.0)
-            outcome = run(job, output, tick)
+            progress.update(bar, description=f"{place + 1}/{len(chosen)} {job.name}", completed=place)
+            outcome = run(job, output)
             outcomes.append(outcome)
             console.print(f"{job.name}: {_description(outcome)}", highlight=False, style=_STYLES[outcome.state])
-        progress.update(bar, completed=sum(job.minutes for job in chosen), description="done", left="")
+        progress.update(bar, completed=len(chosen), description="done")
     return outcomes
 
 
@@ -174,12 +175,20 @@ def main(arguments: list[str] | None = None) -> int:
         write_page(page, render(read_results(options.output), subtitle="The committed results."))
         console.print(f"page: {page}", soft_wrap=True)
         return 0
-    every = jobs(options.data_dir, not options.full, options.peer_python)
-    chosen = [job for job in every if not options.only or job.name in options.only]
-    if not chosen:
-        console.print(f"no such script; choose from: {', '.join(job.name for job in every)}", style="red")
-        return 2
-    outcomes = run_all(chosen, options.output, console)
+    quick = not options.full
+    with TemporaryDirectory() as made:
+        if options.data_dir is None and quick:
+            write_data(Path(made))
+            options.data_dir = Path(made)
+        every = jobs(options.data_dir, quick, options.peer_python, Path(made) / "work" if quick else None)
+        chosen = [job for job in every if not options.only or job.name in options.only]
+        if not chosen:
+            console.print(f"no such script; choose from: {', '.join(job.name for job in every)}", style="red")
+            return 2
+        outcomes = run_all(chosen, options.output, console)
+    for outcome in outcomes:
+        if outcome.state == "failed":
+            console.print(f"{outcome.script} failed:\n{outcome.note}", highlight=False, markup=False, soft_wrap=True)
     kind = "full" if options.full else "quick"
     subtitle = f"A {kind} run of {time.strftime('%Y-%m-%d %H:%M')}."
     if kind == "quick":
@@ -198,7 +207,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--only", nargs="+", default=[], metavar="NAME", help="run only these scripts, for example: ckks overhead"
     )
-    parser.add_argument("--data-dir", type=Path, default=Path("data"), help="folder of the data sets (default: data)")
+    parser.add_argument("--data-dir", type=Path, help="folder of the data sets; quick runs make up data without it")
     parser.add_argument("--peer-python", type=Path, help="interpreter that can import flwr (default: this one)")
     parser.add_argument(
         "--output", type=Path, help="folder for results, logs and the page (default: bench/results/local)"

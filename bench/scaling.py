@@ -161,14 +161,14 @@ def measure_sizes(bench: Bench, quick: bool, tick: Callable[[], object]) -> dict
 
 def sizes(quick: bool) -> list[tuple[int, int]]:
     """The pairs (clients, values) to measure."""
-    many, lengths = ((50, 100), (10_000, 100_000)) if quick else ((100, 300, 1000), (10_000, 100_000, 1_000_000))
+    many, lengths = ((20, 40), (1_000, 2_000)) if quick else ((100, 300, 1000), (10_000, 100_000, 1_000_000))
     every = [(clients, values) for clients in many for values in lengths]
     return [(clients, values) for clients, values in every if clients * values <= 300_000_000]
 
 
 def measure_workers(bench: Bench, folder: Path, quick: bool, tick: Callable[[], object]) -> dict[str, Figure]:
     """Figures of one round by kind and number of workers; all kinds take turns."""
-    clients, values, repetitions = (100, 100_000, 2) if quick else (300, 200_000, 3)
+    clients, values, repetitions = (40, 10_000, 1) if quick else (300, 200_000, 3)
     steps = bench.steps(clients, values)
     figures: dict[str, Figure] = {"workers.clients": clients, "workers.values": values, "workers.masks": bench.masks}
     with ExitStack() as stack:

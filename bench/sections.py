@@ -53,7 +53,7 @@ TITLES: Final = {
         "Federated evaluation",
         "Bytes and milliseconds that measuring the model adds to a contribution, by recipe and mechanism.",
     ),
-    "privirec-service": (
+    "privirec_service": (
         "PriviRec through the service",
         "Masked sums of all ML-100K users over HTTP, some of whom drop out, compared with the same data in one place.",
     ),
@@ -71,12 +71,13 @@ TITLES: Final = {
     ),
     "service": (
         "The service under load",
-        "Ingest and small requests, compared with a bare server on the same uvicorn; 10,000 clients in one round.",
+        "Uploads, beside a bare application; 10,000 clients in one round; directly and as behind a proxy.",
     ),
     "demo": (
         "The first minutes",
         "Set-up, the command's start, and the demo as a user runs it: 400 clients, three runs of 40 rounds.",
     ),
+    "signatures": ("Request signatures", "Our profile of RFC 9421, a library for the whole RFC, and Ed25519 alone."),
     "memory": ("Server memory", "The same encrypted round with 50 and with 500 clients."),
     "scaling": (
         "Folds and masks on several workers",
@@ -92,10 +93,11 @@ QUESTIONS: Final = {
         "oneshot",
         "arrays",
         "federated_evaluation",
+        "signatures",
     ),
     "How long does a newcomer wait?": ("demo",),
     "How many clients does one server serve?": ("service", "masked_round", "oneshot_round", "scaling", "memory"),
-    "Is the quality that of the papers?": ("fidelity-", "privirec-service", "training", "quality", "rating_quality"),
+    "Is the quality that of the papers?": ("fidelity-", "privirec_service", "training", "quality", "rating_quality"),
 }
 """Questions of a reader, and the results files that answer each; a name that ends with "-" is a prefix."""
 _OTHER: Final = "Other results"
@@ -254,11 +256,7 @@ def section_of(script: str, figures: Mapping[str, Figure], outcome: Outcome | No
     if script.startswith("fidelity-"):
         title = f"Fidelity: {run_words(script.removeprefix('fidelity-'))}"
         description = "Trained on real data, compared with the published figures where there are any."
-    verdicts = tuple(
-        Verdict(target, _number(figures.get(target.key)))
-        for target in TARGETS.get(script, ())
-        if target.key in figures or not target.optional
-    )
+    verdicts = tuple(Verdict(target, _number(figures.get(target.key))) for target in TARGETS.get(script, ()))
     quality = tuple(fidelity_rows(figures)) if script.startswith(("fidelity-", "privirec-")) else ()
     return Section(script, title or script, description, figures, outcome, verdicts, quality)
 

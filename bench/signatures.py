@@ -1,6 +1,6 @@
 """Compare the cost of request signatures: our profile of RFC 9421, a library for the whole RFC, and Ed25519 alone.
 
-.venv/bin/python -m bench.signatures
+.venv/bin/python -m bench.signatures [--quick] [--json FILE]
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from dataclasses import dataclass, field
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from http_message_signatures import HTTPMessageSigner, HTTPMessageVerifier, MappingKeyResolver, algorithms
 
+from bench._report import Figure, arguments, show, write_figures
 from protocols.crypto.http_signature import SIGNATURE, SIGNATURE_INPUT, SignedRequest, sign_request, verify_request
 
 CLIENT = "c_9b1d3f5a7c2e4f6a8b0d"
 PATH = f"/v1/tasks/t_0f3a9c5b7d1e2f4a6b8c/rounds/7/contributions/{CLIENT}"
 DIGEST = {"content-digest": "sha-256=:LXEWQrcmsEQBYnyp+6wy9chTD7GQPMTbAiWHF5IaSIE=:"}
 CALLS, REPETITIONS = 300, 9
+QUICK_CALLS, QUICK_REPETITIONS = 3, 1
 
 
 @dataclass
@@ -30,13 +32,15 @@ class Message:
     headers: dict[str, str] = field(default_factory=lambda: dict(DIGEST))
 
 
-def microseconds(call: Callable[[], object]) -> float:
+def microseconds(call: Callable[[], object], quick: bool) -> float:
     """Microseconds of one call, minimum over the repetitions, which excludes most of the machine's other load."""
-    return 1e6 * min(timeit.repeat(call, number=CALLS, repeat=REPETITIONS)) / CALLS
+    calls, repetitions = (QUICK_CALLS, QUICK_REPETITIONS) if quick else (CALLS, REPETITIONS)
+    return 1e6 * min(timeit.repeat(call, number=calls, repeat=repetitions)) / calls
 
 
 def main() -> None:
-    """Print a table of microseconds per call."""
+    """Measure, print and write microseconds per call."""
+    options = arguments((__doc__ or "").partition("\n")[0]).parse_args()
     key = Ed25519PrivateKey.generate()
     public, request = key.public_key(), SignedRequest("PUT", "127.0.0.1:8000", PATH, "", DIGEST)
     now = datetime.datetime.now(datetime.UTC)
@@ -60,21 +64,24 @@ def main() -> None:
         )
 
     rows: list[tuple[str, Callable[[], object], Callable[[], object]]] = [
-        ("Ed25519 alone", lambda: key.sign(text), lambda: public.verify(signature, text)),
+        ("ed25519", lambda: key.sign(text), lambda: public.verify(signature, text)),
         (
-            "protocols.crypto.http_signature",
+            "ours",
             lambda: sign_request(key, CLIENT, request, 1790000000),
             lambda: verify_request(raw, CLIENT, request, fields[SIGNATURE_INPUT], fields[SIGNATURE]),
         ),
         (
-            "http-message-signatures",
+            "library",
             library,
             lambda: verifier.verify(signed, expect_tag="hushrec", require_components=covered),
         ),
     ]
-    print(f"{'microseconds':28}{'sign':>8}{'verify':>8}")
+    figures: dict[str, Figure] = {}
     for name, sign, verify in rows:
-        print(f"{name:28}{microseconds(sign):8.0f}{microseconds(verify):8.0f}")
+        figures[f"{name}.sign_us"] = microseconds(sign, options.quick)
+        figures[f"{name}.verify_us"] = microseconds(verify, options.quick)
+    show("request signatures, microseconds", figures)
+    write_figures(options.json, figures)
 
 
 if __name__ == "__main__":

@@ -15,16 +15,12 @@ __all__ = ["TARGETS", "Target", "verdicts"]
 
 @dataclass(frozen=True)
 class Target:
-    """A bound on the value of one key. `meaning` is shown on the page.
-
-    optional: only some runs of the script measure the key; where it is missing, it is left out of the verdicts.
-    """
+    """A bound on the value of one key. `meaning` is shown on the page."""
 
     key: str
     sign: Sign
     bound: float
     meaning: str
-    optional: bool = False
 
     @property
     def words(self) -> str:
@@ -43,15 +39,14 @@ class Target:
         return self.bound / value if value > 0 else float("inf")
 
 
-def _targets(rows: Iterable[Key], optional: bool = False) -> tuple[Target, ...]:
-    return tuple(Target(row.pattern, *row.bound, row.meaning, optional) for row in rows if row.bound is not None)
+def _targets(rows: Iterable[Key]) -> tuple[Target, ...]:
+    return tuple(Target(row.pattern, *row.bound, row.meaning) for row in rows if row.bound is not None)
 
 
 TARGETS: Final[dict[str, tuple[Target, ...]]] = {
-    **{script: found for script, rows in TABLES.items() if (found := _targets(rows))},
-    "masked": _targets(TABLES["masked"]) + _targets(TABLES["masked_round"], optional=True),
+    script: found for script, rows in TABLES.items() if (found := _targets(rows))
 }
-"""Targets by script, which is also the name of the results file. `masked.py --http` runs masked_round.py too."""
+"""Targets by script, which is also the name of the results file."""
 
 
 def verdicts(script: str, figures: Mapping[str, Figure]) -> dict[str, Figure]:
@@ -61,6 +56,6 @@ def verdicts(script: str, figures: Mapping[str, Figure]) -> dict[str, Figure]:
         value = figures.get(target.key)
         if isinstance(value, int | float):
             rows[f"{target.key} ({target.words})"] = f"{value:.4g}{'' if target.met(value) else '   MISSED'}"
-        elif not target.optional:
+        else:
             rows[f"{target.key} ({target.words})"] = "not measured"
     return rows

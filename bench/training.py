@@ -32,7 +32,7 @@ from client_sdk.training.registry import client_half
 from protocols.recipes.registry import recipe as make_recipe
 
 POSITIVES: Final = 165
-COHORT, ROUNDS, QUICK_ROUNDS = 60, 1000, 50
+COHORT, ROUNDS, QUICK_ROUNDS = 60, 1000, 2
 RANK: Final = 4
 SEED: Final = bytes(32)
 CLIENTS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
@@ -111,7 +111,7 @@ def main() -> int:
         Console(stderr=True).print(f"error: {error}", style="red", highlight=False)
         return 1
     rounds = QUICK_ROUNDS if options.quick else ROUNDS
-    figures = measure(train, 21 if options.quick else 101, rounds)
+    figures = measure(train, 1 if options.quick else 101, rounds)
     extent = f", scaled from {rounds} rounds" if figures["colr1000.scaled"] else ""
     show(f"Local training on ML-1M, {COHORT} clients x {ROUNDS} rounds of CoLR{extent}", verdicts("training", figures))
     write_figures(options.json, figures)

@@ -59,7 +59,7 @@ TABLES: Final[dict[str, tuple[Key, ...]]] = {
         Key("<set>.<name>.{mae,rmse}_spread", "", "standard deviation between the seeds"),
         Key("<set>.<name>.seeds", "", "number of seeds"),
     ),
-    "privirec-service": (
+    "privirec_service": (
         Key("ml100k.service.{recall20,ndcg20}", "", "GF-CF from the service's sums; each device scores its own row"),
         Key("ml100k.central.{recall20,ndcg20}", "", "exact float64 singular vectors of the rows that were summed"),
         Key("ml100k.everyone.{recall20,ndcg20}", "", "exact float64 singular vectors of all rows"),

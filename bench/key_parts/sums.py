@@ -130,7 +130,6 @@ TABLES: Final[dict[str, tuple[Key, ...]]] = {
     "masked_round": (
         at_least("round1000.exact", 1, "bool", "1,000 clients over HTTP: the released sum is exact in the ring"),
         at_most("round1000.peak_rss_ratio", 1.2, "", "server's peak memory, 1,000 clients / 200 clients"),
-        Key("round100.peak_rss_ratio", "", "the same in a quick run, 100 clients / 40 clients"),
         Key("round<clients>.exact", "bool", "whether the released sum is exact in the ring"),
         Key("round<clients>.wall_s", "s", "wall time of the round"),
         Key("round<clients>.server_cpu_s", "s", "processor time of the server"),

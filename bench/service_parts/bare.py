@@ -1,85 +1,72 @@
-"""The peer of bench/service.py: the same uvicorn and FastAPI without the service.
+"""The peer of bench/service.py: a bare FastAPI application on uvicorn that reads the same bodies.
 
     python -m bench.service_parts.bare PORT FOLDER
 
-Same protocol (httptools), same loop (uvloop), one process, no access log. `GET /bare` answers with a small pydantic
-model, `PUT /discard` reads a body and discards it. Two more routes add the work that a service cannot avoid:
-`GET /checked` verifies one signature, `PUT /durable` hashes the body, verifies one signature and commits the body to a
-database in FOLDER before it answers.
+`PUT /discarded` drops a body. `PUT /stored` hashes it and writes it durably to a file in FOLDER, in a thread beside
+the event loop.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import os
 import socket
 import sys
 import time
 from contextlib import suppress
 from pathlib import Path
 from subprocess import DEVNULL, Popen
-from tempfile import TemporaryDirectory
+from tempfile import NamedTemporaryFile, TemporaryDirectory
 from types import TracebackType
 from typing import Self
 
-import psutil
 import uvicorn
 from fastapi import FastAPI, Request
-from pydantic import BaseModel
 
-from bench.service_parts.floor import DurableStore, SignedMessage
+__all__ = ["Bare", "app"]
 
-__all__ = ["Bare", "Small", "app"]
-
-
-class Small(BaseModel):
-    """A model of about the size of a client's view of a round."""
-
-    number: int = 1
-    state: str = "collecting"
-    seconds_left: float = 30.0
-    in_cohort: bool = True
-    contributed: bool = False
-
+_AT_ONCE = 2**18
 
 app = FastAPI()
-signed = SignedMessage()
 
 
-@app.get("/bare")
-async def bare() -> Small:
-    """Answer with the model's defaults."""
-    return Small()
+@app.put("/discarded", status_code=201)
+async def discarded(request: Request) -> int:
+    """Read the request body, discard it, and return its length."""
+    return sum([len(chunk) async for chunk in request.stream()])
 
 
-@app.put("/discard", status_code=201)
-async def discard(request: Request) -> Small:
-    """Read the request body, discard it, and answer with the model's defaults."""
-    async for _ in request.stream():
-        pass
-    return Small()
+@app.put("/stored", status_code=201)
+async def stored(request: Request) -> str:
+    """Write the request body to a file, durably, and return its SHA-256."""
+    digest = hashlib.sha256()
+    with NamedTemporaryFile(dir=request.app.state.folder) as file:
 
+        def take(data: bytes) -> None:
+            digest.update(data)
+            file.write(data)
 
-@app.get("/checked")
-async def checked() -> Small:
-    """Verify one signature, and answer as `/bare`."""
-    signed.verify()
-    return Small()
+        def end() -> None:
+            file.flush()
+            os.fsync(file.fileno())
 
-
-@app.put("/durable", status_code=201)
-async def durable(request: Request) -> Small:
-    """Hash the request body, verify one signature, store the body durably, and answer as `/discard`."""
-    body = await request.body()
-    digest = hashlib.sha256(body).hexdigest()
-    signed.verify()
-    await request.app.state.store.store(body, digest)
-    return Small()
+        waiting, taking = bytearray(), None
+        async for chunk in request.stream():
+            waiting += chunk
+            if len(waiting) >= _AT_ONCE:
+                if taking is not None:
+                    await taking
+                taking, waiting = asyncio.create_task(asyncio.to_thread(take, waiting)), bytearray()
+        if taking is not None:
+            await taking
+        await asyncio.to_thread(take, waiting)
+        await asyncio.to_thread(end)
+    return digest.hexdigest()
 
 
 class Bare:
     """The bare server in its own process. It is ready when the constructor returns.
-
-    folder: where the server stores the bodies of `/durable`; it is removed at the end.
 
     Raises `SystemExit` if it does not accept connections within 60 s.
     """
@@ -89,8 +76,7 @@ class Bare:
             probe.bind(("127.0.0.1", 0))
             self.port = int(probe.getsockname()[1])
         self._folder = TemporaryDirectory()
-        self.folder = Path(self._folder.name)
-        command = [sys.executable, "-m", "bench.service_parts.bare", str(self.port), str(self.folder)]
+        command = [sys.executable, "-m", "bench.service_parts.bare", str(self.port), self._folder.name]
         self._process = Popen(command, cwd=Path(__file__).parents[2], stdout=DEVNULL, stderr=DEVNULL)
         for _ in range(1200):
             with suppress(OSError), socket.create_connection(("127.0.0.1", self.port)):
@@ -105,11 +91,6 @@ class Bare:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def cpu(self) -> float:
-        """User and system time of the process so far, in seconds."""
-        times = psutil.Process(self._process.pid).cpu_times()
-        return times.user + times.system
-
     def close(self) -> None:
         """Terminate the process, wait for its end, and remove the folder."""
         with self._folder:
@@ -118,5 +99,5 @@ class Bare:
 
 
 if __name__ == "__main__":
-    app.state.store = DurableStore(Path(sys.argv[2]))
+    app.state.folder = sys.argv[2]
     uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[1]), log_level="warning", access_log=False)

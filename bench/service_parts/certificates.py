@@ -36,10 +36,10 @@ _SCOPE = "bench"
 def measure_certificates(quick: bool, tick: Callable[[], object]) -> dict[str, Figure]:
     """Enrolments with and without a certificate, and one roster of `MEMBERS` members."""
     figures: dict[str, Figure] = {}
-    enrolments, repetitions = (50, 2) if quick else (ENROLMENTS, REPETITIONS)
+    enrolments, repetitions = (5, 1) if quick else (ENROLMENTS, REPETITIONS)
     with TemporaryDirectory() as folder:
         figures |= _enrolments(Path(folder), enrolments, repetitions, tick)
-    return figures | _roster(200 if quick else MEMBERS, repetitions, tick)
+    return figures | _roster(20 if quick else MEMBERS, repetitions, tick)
 
 
 def _enrolments(root: Path, count: int, repetitions: int, tick: Callable[[], object]) -> dict[str, Figure]:

@@ -112,16 +112,25 @@ class Member:
 class Federation:
     """A server without rate limits, and one CKKS task (FedMF, shared secret) of one round over `cohort` members.
 
-    organised: whether the task has an organiser, which certifies the members. settings: further environment variables
+    organised: whether the task has an organiser, which certifies the members. forwarded: whether members' requests have
+    X-Forwarded-For, as behind a proxy. settings: further environment variables
     of the server.
     """
 
     def __init__(
-        self, root: Path, *, items: int, dim: int, cohort: int, organised: bool = True, **settings: str
+        self,
+        root: Path,
+        *,
+        items: int,
+        dim: int,
+        cohort: int,
+        organised: bool = True,
+        forwarded: bool = False,
+        **settings: str,
     ) -> None:
         fixed = {f"HUSHREC_{who}_RATE": "0" for who in ("CLIENT", "OPERATOR", "FAILURE")}
         fixed["HUSHREC_PUBLIC_ORIGINS"] = f"http://{AUTHORITY}"
-        self.cohort = cohort
+        self.cohort, self._forwarded = cohort, forwarded
         self.server = Server(root, **fixed, **settings)
         self.port = int(urlsplit(self.server.url).port or 0)
         self._http = httpx.Client(base_url=self.server.url, timeout=120, headers=_OPERATOR)
@@ -168,7 +177,7 @@ class Federation:
         self, calls: Sequence[Call] | Iterator[Call], *statuses: int, connections: int = CONNECTIONS, **how: Any
     ) -> Run:
         """Send `calls` in a closed loop over `connections` connections; `SystemExit` for a status not in `statuses`."""
-        return closed_loop(self.port, calls, connections, **how).expect(*statuses)
+        return closed_loop(self.port, calls, connections, forwarded=self._forwarded, **how).expect(*statuses)
 
     def enrol(self, wanted: int) -> Run:
         """Enrol the holder, who takes part, and `wanted` - 1 members; the load of the members.

@@ -13,31 +13,33 @@ from numpy.typing import NDArray
 from bench._report import Figure
 from bench._server import Watch
 from bench.service_parts.federation import CONNECTIONS, Federation
+from bench.service_parts.uploads import SMALL, sealed
 from bench.service_parts.wire import Run
-from protocols.layout import whole_route
 from protocols.sums.ckks.mechanism import CKKS
 
 __all__ = ["SIZES", "measure_rounds", "one_round"]
 
 SIZES = (1_000, 10_000)
-QUICK_SIZES = (50, 200)
-ITEMS, DIM = 200, 8
+QUICK_SIZES = (10, 20)
 _MIB = 2**20
 
 
-def measure_rounds(quick: bool, tick: Callable[[], object] = lambda: None) -> dict[str, Figure]:
+def measure_rounds(quick: bool, forwarded: bool, tick: Callable[[], object]) -> dict[str, Figure]:
     """Figures of both rounds, the small one first. The prefixes are `round1k` and `round10k` for quick runs too."""
     figures: dict[str, Figure] = {}
     for name, cohort in zip(("round1k", "round10k"), QUICK_SIZES if quick else SIZES, strict=True):
-        figures |= {f"{name}.{key}": value for key, value in one_round(cohort).items()}
+        figures |= {f"{name}.{key}": value for key, value in one_round(cohort, forwarded).items()}
         tick()
     small, large = (float(figures[f"{name}.peak_rss_mb"] or 0) for name in ("round1k", "round10k"))
     return {**figures, "round10k.peak_rss_ratio": large / small}
 
 
-def one_round(cohort: int) -> dict[str, Figure]:
+def one_round(cohort: int, forwarded: bool = False) -> dict[str, Figure]:
     """Figures of one round on a fresh server: enrolment, envelopes, a poll and a contribution per client, release."""
-    with TemporaryDirectory() as root, Federation(Path(root), items=ITEMS, dim=DIM, cohort=cohort) as federation:
+    with (
+        TemporaryDirectory() as root,
+        Federation(Path(root), **SMALL, cohort=cohort, forwarded=forwarded) as federation,
+    ):
         with Watch(federation.server.pid) as watch:
             started = time.perf_counter()
             enrolled, envelopes = federation.enrol(cohort), federation.upload_envelopes()
@@ -46,7 +48,7 @@ def one_round(cohort: int) -> dict[str, Figure]:
             current = f"{federation.path}/rounds/current"
             polls = federation.load((member.call("GET", current) for member in federation.members), 200)
             sealing = time.perf_counter()  # the clients' time is not part of the round's
-            bodies, total = _contributions(federation)
+            bodies, total = sealed(federation, cohort)
             opened += time.perf_counter() - sealing
             uploads = federation.load(federation.uploads(federation.members, bodies), 201)
             uploaded = time.perf_counter()
@@ -77,20 +79,6 @@ def one_round(cohort: int) -> dict[str, Figure]:
         "peak_rss_workers_mb": watch.workers / _MIB,
         "connections": CONNECTIONS,
     }
-
-
-def _contributions(federation: Federation) -> tuple[list[bytes], NDArray[np.float64]]:
-    """One contribution per client, and the sum of their vectors."""
-    random = np.random.default_rng(1)
-    block, route = federation.plan.layout.blocks[0], whole_route(federation.plan.layout)
-    bounds, counts = block.bounds(), block.integral_mask()
-    total = np.zeros(block.length)
-    bodies = []
-    for _ in federation.members:
-        vector = np.where(counts, 1.0, random.uniform(-bounds, bounds))
-        total += vector
-        bodies.append(CKKS.seal(federation.plan, route, [vector], federation.keyring))
-    return bodies, total
 
 
 def _error(federation: Federation, expected: NDArray[np.float64]) -> tuple[float, float]:

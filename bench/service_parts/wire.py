@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Self, cast
 
 import uvloop
 
-__all__ = ["AUTHORITY", "Answer", "Call", "Run", "at_rate", "closed_loop", "request_bytes"]
+__all__ = ["AUTHORITY", "Answer", "Call", "Run", "closed_loop", "request_bytes"]
 
 AUTHORITY: Final = "127.0.0.1"
 """Host of every request, whatever the port; the server is told that it is its address."""
@@ -84,6 +84,11 @@ def request_bytes(method: str, target: str, headers: dict[str, str], body: bytes
     return Call("\r\n".join(lines).encode() + _END, body)
 
 
+def _forward(call: Call) -> Call:
+    """The same request as a proxy passes it on."""
+    return Call(call.head.removesuffix(b"\r\n") + b"x-forwarded-for: 192.0.2.1" + _END, call.body)
+
+
 class _Connection(asyncio.Protocol):
     """One connection with at most one open request. answered: called with every answer. broken: called on a failure."""
 
@@ -136,7 +141,7 @@ class _Connection(asyncio.Protocol):
 class _Load:
     """A closed loop: every connection sends its next request when it has an answer."""
 
-    def __init__(self, calls: Iterator[Call], keep: Callable[[Answer], object] | None) -> None:
+    def __init__(self, calls: Iterable[Call], keep: Callable[[Answer], object] | None) -> None:
         self.run = Run()
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._numbered, self._keep = enumerate(calls), keep
@@ -170,42 +175,6 @@ class _Load:
             self.done.set_exception(ConnectionError(why))
 
 
-class _Paced(_Load):
-    """Requests at fixed times. The latency of a request includes its wait for a free connection."""
-
-    def __init__(self, calls: Sequence[Call], rate: float, keep: Callable[[Answer], object] | None) -> None:
-        super().__init__(iter(calls), keep)
-        self._calls, self._rate = calls, rate
-        self._due: deque[tuple[int, float]] = deque()
-        self._free: deque[_Connection] = deque()  # in turn: a server closes a connection that is idle for seconds
-
-    def start(self, connections: Sequence[_Connection]) -> None:
-        """Start the schedule now."""
-        self._free, self._origin = deque(connections), time.perf_counter()
-        self._tick(0)
-
-    def _tick(self, index: int) -> None:
-        now = time.perf_counter()
-        while index < len(self._calls) and self._origin + index / self._rate <= now:
-            self._due.append((index, self._origin + index / self._rate))
-            index += 1
-        self._flush()
-        if index < len(self._calls):
-            wait = self._origin + index / self._rate - time.perf_counter()
-            asyncio.get_running_loop().call_later(max(0.0, wait), self._tick, index)
-
-    def _flush(self) -> None:
-        while self._due and self._free:
-            index, due = self._due.popleft()
-            self._free.popleft().send(index, self._calls[index], due)
-
-    def _next(self, connection: _Connection) -> None:
-        self._free.append(connection)
-        self._flush()
-        if self._back == len(self._calls):
-            self.done.set_result(None)
-
-
 async def _run(port: int, count: int, load: _Load) -> Run:
     loop = asyncio.get_running_loop()
     opened = [
@@ -226,27 +195,19 @@ async def _run(port: int, count: int, load: _Load) -> Run:
 
 
 def closed_loop(
-    port: int, calls: Iterable[Call], connections: int, keep: Callable[[Answer], object] | None = None
+    port: int,
+    calls: Iterable[Call],
+    connections: int,
+    keep: Callable[[Answer], object] | None = None,
+    forwarded: bool = False,
 ) -> Run:
     """Send `calls` over `connections` connections; each sends its next request as soon as it has an answer.
 
-    keep: called with each answer. Raises `ConnectionError` if the server closes a connection, and `TimeoutError` after
-    900 s.
+    keep: called with each answer. forwarded: add X-Forwarded-For to each request, as a proxy does. Raises
+    `ConnectionError` if the server closes a connection, and `TimeoutError` after 900 s.
     """
 
     async def run() -> Run:
-        return await _run(port, connections, _Load(iter(calls), keep))
-
-    return uvloop.run(run())
-
-
-def at_rate(port: int, calls: Sequence[Call], connections: int, rate: float) -> Run:
-    """Send `rate` requests per second at even intervals; latencies count from when a request was due.
-
-    Raises `ConnectionError` if the server closes a connection, `TimeoutError` after 900 s.
-    """
-
-    async def run() -> Run:
-        return await _run(port, connections, _Paced(calls, rate, None))
+        return await _run(port, connections, _Load(map(_forward, calls) if forwarded else calls, keep))
 
     return uvloop.run(run())

@@ -27,7 +27,7 @@ SCOLR_TABLE: Final = {
 
 def colr_runs(*, quick: bool, protocol: str, seed: int = 0) -> list[Run]:
     """Runs of FedMF, of CoLR at ranks 1, 4 and 16 over plain and CKKS sums, and of SCoLR's table over plain sums."""
-    rounds = 60 if quick else 1000
+    rounds = 2 if quick else 1000
 
     def run(
         key: str,

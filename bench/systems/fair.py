@@ -26,7 +26,7 @@ __all__ = ["FairRow", "MemoryRow", "fair_flat", "fair_runs", "fair_table"]
 
 DATASET: Final = "goodreads-100"
 TURNS: Final = 20
-QUICK_TURNS: Final = 6
+QUICK_TURNS: Final = 2
 CLIENTS: Final = 10
 """K: devices per turn, in all groups together."""
 TRAINING: Final = FairConfig(learning_rate=2e-3, epochs=5, batch_size=512)

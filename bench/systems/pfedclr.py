@@ -143,7 +143,7 @@ def sampled(federation: Federation, data: LeaveOneOut, candidates: NDArray[np.in
 def pfedclr_runs(*, quick: bool, protocol: str, seed: int = 0) -> list[PFedCLRRun]:  # noqa: ARG001
     """All runs, the most informative first. Both protocols are run whatever `protocol` is, to compare them.
 
-    quick: PFedCLR and its backbone on FilmTrust for 40 rounds.
+    quick: PFedCLR and its backbone on FilmTrust for 2 rounds.
     """
     pairs: list[tuple[str, str, str, dict[str, Any]]] = []
     both = ("ml-100k", "filmtrust")
@@ -154,7 +154,7 @@ def pfedclr_runs(*, quick: bool, protocol: str, seed: int = 0) -> list[PFedCLRRu
         _run(*pair, shown, seed) for pair in pairs for shown in ("paper_protocol", "clean")
     ]  # each leaky run is followed by its clean one
     if quick:
-        return [_shortened(run, 40) for run in made if run.dataset == "filmtrust"]
+        return [_shortened(run, 2) for run in made if run.dataset == "filmtrust"]
     only_leaky: list[tuple[str, str, str, dict[str, Any]]] = [
         ("ml-100k", "clr.laplace0.5", "ldp", {"rank": RANKS["ml-100k"], **NOISE}),
         ("filmtrust", "clr.rank2", "clr", {"rank": 2}),

@@ -1,4 +1,4 @@
-"""PriviRec and PriviRec-k (Nicolas et al.) on Gowalla, and on MovieLens-100K as a quick run."""
+"""PriviRec and PriviRec-k (Nicolas et al.) on Gowalla and MovieLens-100K."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from bench.systems.privirec_measures import MEASURES
 __all__ = ["PriviRecJob", "privirec_flat", "privirec_runs", "privirec_table"]
 
 GOWALLA: Final = Setting("gowalla", "gowalla", 256, 448, (256, 512, 1024, 2048), sample=6000)
-QUICK: Final = Setting("ml-100k", "ml100k", 256, 256, (64, 128, 256, 512))
+ML_100K: Final = Setting("ml-100k", "ml100k", 256, 256, (64, 128, 256, 512))
+QUICK: Final = Setting("ml-100k", "ml100k", 12, 12, (4, 8), oversampling=8)
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,11 @@ class PriviRecJob:
 
 
 def privirec_runs(*, quick: bool, protocol: str, seed: int = 0) -> list[PriviRecJob]:  # noqa: ARG001
-    """All of `MEASURES` on MovieLens-100K and, unless `quick`, on Gowalla. `protocol` has no effect."""
-    settings = (QUICK,) if quick else (QUICK, GOWALLA)
+    """All of `MEASURES` on MovieLens-100K and, unless `quick`, on Gowalla. `protocol` has no effect.
+
+    quick: few columns.
+    """
+    settings = (QUICK,) if quick else (ML_100K, GOWALLA)
     return [PriviRecJob(part, setting, seed) for setting in settings for part in MEASURES]
 
 

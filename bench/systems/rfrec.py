@@ -182,6 +182,7 @@ def _runs(system: str, *, quick: bool, seed: int) -> list[RFRecRun]:
         runs.append(run("released", dataset, released, None, **table(dataset)))
     runs.append(run("paper.raw", "ml-100k", {**paper, "scaling": "raw"}, None, **table("ml-100k")))
     if quick:
+        runs.append(run("released.noise", "ml-100k", {**released, "ldp": NOISE[system]}, BLOCKS))
         return runs
     if system == "rfrec":
         runs.append(run("released.chosen", "ml-100k", CHOSEN, CHOSEN_BLOCKS, **table("ml-100k")))

@@ -54,10 +54,10 @@ class Setting:
 def topk_runs(*, quick: bool, protocol: str, seed: int = 0) -> list[Run]:
     """Runs of own and shared support at every share with and without error feedback, SVD, FedMF and CoLR.
 
-    Shared supports come from the last sum; at one share also from a vote. quick: 30 rounds of ML-100K, one share.
+    Shared supports come from the last sum; at one share also from a vote. quick: 2 rounds of ML-100K, one share.
     """
     if quick:
-        return _runs(Setting("ml-100k", 30, protocol, seed), (4,), (4,))
+        return _runs(Setting("ml-100k", 2, protocol, seed), (4,), (4,))
     settings = [Setting(name, rounds, protocol, seed) for name, rounds in DATASETS.items()]
     return [run for setting in settings for run in _runs(setting, SIXTY_FOURTHS, SVD_RANKS)]
 

@@ -108,14 +108,6 @@ def test_verdicts_are_met_missed_or_not_measured() -> None:
     assert printed["fold_speedup_seeded (>= 3)"] == "2.9   MISSED"
 
 
-def test_a_missing_optional_figure_has_no_verdict() -> None:
-    keys = {verdict.target.key for verdict in section_of("masked", {"bytes_per_value": 4.0}).verdicts}
-    assert "server_speedup_vs_flower" in keys
-    assert "round1000.exact" not in keys
-    with_round = section_of("masked", {"round1000.exact": True}).verdicts
-    assert [v.status for v in with_round if v.target.key == "round1000.exact"] == ["met"]
-
-
 @pytest.mark.parametrize(
     ("target", "value", "met", "margin"),
     [

@@ -11,7 +11,8 @@ import pytest
 import bench.run_all as run_all
 from bench.run_all import Job, jobs, main, run
 
-WRITES = "import json, sys; print('measuring'); json.dump({'speed': 2.0}, open(sys.argv[-1], 'w'))"
+FIGURES = {f"{way}.{step}_us": 2.0 for way in ("ed25519", "ours", "library") for step in ("sign", "verify")}
+WRITES = f"import json, sys; print('measuring'); json.dump({FIGURES}, open(sys.argv[-1], 'w'))"
 FAILS = "import sys; print('half way'); sys.exit('no such processor')"
 
 
@@ -20,10 +21,33 @@ def job(name: str, code: str, missing: str = "") -> Job:
 
 
 def test_a_job_writes_its_results_and_its_output(tmp_path: Path) -> None:
-    outcome = run(job("quick", WRITES), tmp_path)
+    outcome = run(job("signatures", WRITES), tmp_path)
     assert (outcome.state, outcome.note) == ("done", "")
-    assert json.loads((tmp_path / "quick.json").read_text()) == {"speed": 2.0}
-    assert (tmp_path / "quick.log").read_text() == "measuring\n"
+    assert json.loads((tmp_path / "signatures.json").read_text()) == FIGURES
+    assert (tmp_path / "signatures.log").read_text() == "measuring\n"
+
+
+def test_a_job_fails_without_a_key_that_is_committed_and_with_one_that_is_not_described(tmp_path: Path) -> None:
+    outcome = run(job("signatures", WRITES.replace("ours.sign_us", "ours.sign_ns")), tmp_path)
+    assert outcome.state == "failed"
+    assert outcome.note.splitlines() == ["key ours.sign_ns is not described", "key ours.sign_us is absent"]
+
+
+def test_a_script_without_committed_results_fails(tmp_path: Path) -> None:
+    outcome = run(job("newer", WRITES), tmp_path)
+    assert outcome.state == "failed"
+    assert "results/newer.json is missing" in outcome.note
+
+
+def test_every_module_that_can_be_run_is_a_benchmark_or_a_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {Path(command[0]).stem for command in run_all.benchmarks().values()}
+    assert found | run_all.TOOLS == {
+        path.stem for path in run_all.HERE.glob("*.py") if "\ndef main(" in path.read_text()
+    }
+    (tmp_path / "newer.py").write_text('if __name__ == "__main__":\n    pass\n')
+    (tmp_path / "part.py").write_text("pass\n")
+    monkeypatch.setattr(run_all, "HERE", tmp_path)
+    assert run_all.benchmarks() == {"newer": (str(tmp_path / "newer.py"),)}
 
 
 def test_a_failed_job_removes_older_results_and_keeps_the_end_of_its_output(
@@ -49,20 +73,20 @@ def test_a_job_with_a_missing_requirement_is_skipped_and_removes_older_results(t
 def test_the_page_is_written_even_if_a_script_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], broken: bool, code: int
 ) -> None:
-    chosen = [job("first", FAILS if broken else WRITES), job("second", WRITES)]
+    chosen = [job("ckks", FAILS) if broken else job("signatures", WRITES), job("signatures", WRITES)]
     monkeypatch.setattr(run_all, "jobs", lambda *_: chosen)
     (tmp_path / "older.json").write_text('{"speed": 1.0}')
     assert main(["--output", str(tmp_path)]) == code
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
     assert ("no such processor" in page) == broken
-    assert "second" in page
+    assert "Request signatures" in page
     assert "older" not in page, "the page has only results of this run"
     assert str(tmp_path) in capsys.readouterr().out.replace("\n", "")
 
 
 def test_only_selects_scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_all, "jobs", lambda *_: [job("first", FAILS), job("second", WRITES)])
-    assert main(["--output", str(tmp_path), "--only", "second"]) == 0
+    monkeypatch.setattr(run_all, "jobs", lambda *_: [job("first", FAILS), job("signatures", WRITES)])
+    assert main(["--output", str(tmp_path), "--only", "signatures"]) == 0
     assert main(["--output", str(tmp_path), "--only", "third"]) == 2
 
 
@@ -81,11 +105,10 @@ def test_every_script_gets_quick_unless_the_run_is_full(tmp_path: Path) -> None:
 
 
 def test_missing_requirements_are_known_before_anything_runs(tmp_path: Path) -> None:
-    without = {job.name: job.missing for job in jobs(tmp_path / "nowhere", quick=True)}
+    without = {job.name: job.missing for job in jobs(None, quick=False)}
     assert "DATA_DIR" in without["fidelity-colr"]
     assert "DATA_DIR" in without["training"]
     assert without["ckks"] == ""
     given = {job.name: job for job in jobs(tmp_path, quick=True, peer_python=Path("peers/python"))}
     assert given["fidelity-colr"].missing == ""
-    if "masked" in given:
-        assert given["masked"].command[-2:] == ("--peer-python", "peers/python")
+    assert given["masked"].command[-2:] == ("--peer-python", "peers/python")

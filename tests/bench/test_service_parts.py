@@ -1,8 +1,10 @@
-"""The load generator of bench/service.py, and a small round whose sum is checked."""
+"""The load generator of bench/service.py, its bare server, and a small round whose sum is checked."""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import threading
 from collections.abc import Iterator
 from queue import Queue
@@ -10,8 +12,9 @@ from typing import ClassVar
 
 import pytest
 
+from bench.service_parts.bare import Bare
 from bench.service_parts.round10k import one_round
-from bench.service_parts.wire import Answer, Run, at_rate, closed_loop, request_bytes
+from bench.service_parts.wire import Answer, Run, closed_loop, request_bytes
 
 
 class _Echo(asyncio.Protocol):
@@ -73,12 +76,6 @@ def test_a_304_answer_may_have_a_content_length(port: int) -> None:
     assert closed_loop(port, [request_bytes("GET", "/same", {})] * 4, 2).statuses == {304: 4}
 
 
-def test_latencies_count_from_when_a_request_was_due(port: int) -> None:
-    run = at_rate(port, [request_bytes("GET", "/", {})] * 40, 2, rate=200.0)
-    assert len(run.latencies) == 40
-    assert run.seconds >= 39 / 200.0
-
-
 def test_an_unexpected_status_or_a_closed_connection_ends_the_benchmark(port: int) -> None:
     with pytest.raises(SystemExit, match="304"):
         closed_loop(port, [request_bytes("GET", "/same", {})], 1).expect(200)
@@ -86,12 +83,48 @@ def test_an_unexpected_status_or_a_closed_connection_ends_the_benchmark(port: in
         closed_loop(port, [request_bytes("GET", "/bye", {})], 1)
 
 
+def test_a_proxys_field_is_added_to_each_request() -> None:
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        body = await reader.readexactly(3)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(head + body), head + body))
+        await reader.read()  # the end of the connection
+        writer.close()
+        await writer.wait_closed()
+
+    answers: list[Answer] = []
+
+    async def serve() -> None:
+        async with await asyncio.start_server(echo, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            call = request_bytes("PUT", "/", {}, b"abc")
+            await asyncio.to_thread(closed_loop, port, [call], 1, answers.append, forwarded=True)
+
+    asyncio.run(serve())
+    (answer,) = answers
+    assert answer.body.startswith(b"PUT / HTTP/1.1\r\n")
+    assert answer.body.endswith(b"content-length: 3\r\nx-forwarded-for: 192.0.2.1\r\n\r\nabc")
+
+
+def test_the_bare_server_stores_or_discards_bodies() -> None:
+    bodies = [bytes([number]) * 300_000 for number in range(3)]
+    answers: list[Answer] = []
+    with Bare() as bare:
+        for target in ("/discarded", "/stored"):
+            calls = [request_bytes("PUT", target, {}, body) for body in bodies]
+            closed_loop(bare.port, calls, 2, keep=answers.append).expect(201)
+    found = [json.loads(answer.body) for answer in answers]
+    assert found[:3] == [300_000] * 3
+    assert set(found[3:]) == {hashlib.sha256(body).hexdigest() for body in bodies}
+
+
 def test_rate_and_percentiles() -> None:
     run = Run(seconds=2.0, latencies=[float(n) for n in range(100, 0, -1)])
     assert (run.rate, run.percentile(0.5), run.percentile(0.95), run.percentile(0.99)) == (50.0, 51.0, 96.0, 100.0)
 
 
-def test_a_round_ends_with_the_right_sum() -> None:
-    figures = one_round(12)
+@pytest.mark.parametrize("forwarded", [False, True])
+def test_a_round_ends_with_the_right_sum(forwarded: bool) -> None:
+    figures = one_round(12, forwarded)
     assert figures["exact"] is True
     assert (figures["clients"], figures["survivors"]) == (12, 12)
