@@ -96,9 +96,9 @@ def test_combinations_that_do_not_exist_are_refused(api: Api) -> None:
     ):
         page = api.http.get("/dashboard/new", params={"recipe": recipe, "mechanism": mechanism})
         assert page.status_code == 422
-        assert words in page.text.replace("The recipe", "the recipe")
+        assert words in page.text
     forged = send(api, "/new", recipe="svd", mechanism="ckks")
-    assert (forged.status_code, "cannot be summed" in forged.text) == (422, True)
+    assert (forged.status_code, "cannot be combined" in forged.text) == (422, True)
     assert forged.headers["content-type"].startswith("text/html")
 
 
