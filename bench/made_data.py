@@ -9,15 +9,15 @@ import numpy as np
 
 __all__ = ["write_data"]
 
-USERS: Final = 60
-ITEMS: Final = 140
+USERS: Final = 120
+ITEMS: Final = 160
 RATED: Final = 24
 
 
 def write_data(folder: Path) -> None:
-    """Write FilmTrust, Goodreads-100, Gowalla, MovieLens-100K and MovieLens-1M of 60 users and 140 items each."""
+    """Write FilmTrust, Goodreads-100, Gowalla, MovieLens-100K and MovieLens-1M of 120 users and 160 items each."""
     rng = np.random.default_rng(0)
-    popularity = rng.permutation(1 / np.arange(1, ITEMS + 1))
+    popularity = rng.permutation(np.arange(1, ITEMS + 1) ** -0.6)
     popularity /= popularity.sum()
     rated = [rng.choice(ITEMS, RATED - user % 8, replace=False, p=popularity) for user in range(USERS)]
     pairs = [(user, int(item)) for user, items in enumerate(rated) for item in items]

@@ -1,4 +1,4 @@
-"""Run the benchmarks one after the other and write one HTML page of their results.
+"""Run the benchmarks and write one HTML page of their results.
 
     python -m bench.run_all                       quick runs on made-up data, into bench/results/local (as `make bench`)
     python -m bench.run_all --full --only ckks    full runs of some scripts, as for the committed results
@@ -17,15 +17,15 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO, Final
+from typing import Final
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from bench._report import FACTS
 from bench.key_tables import rows_of
@@ -43,8 +43,14 @@ COMMITTED: Final = HERE / "results"
 PAGE: Final = "index.html"
 TOOLS: Final = frozenset({"flower_peer", "privirec_plot", "readme", "run_all", "which_recipe"})
 """Modules that can be run and measure nothing themselves."""
+BESIDE_FLOWER: Final = frozenset({"arrays", "masked"})
+ON_DATA: Final = frozenset({"fidelity", "privirec_service", "quality", "rating_quality", "training"})
+RESUMED: Final = frozenset({"fidelity", "quality", "rating_quality"})
+"""Scripts that keep finished runs in a folder, and do not repeat them."""
 NOT_QUICK: Final = ("flower", "setup.seconds", ".diverged_at")
 """Parts of keys that only some runs have: with Flower's interpreter, in full, where training diverges."""
+AT_ONCE: Final = 2
+"""Quick runs at the same time, whose times mean nothing."""
 _LAST_LINES: Final = 25
 
 
@@ -84,14 +90,13 @@ def jobs(data_dir: Path | None, quick: bool, peer_python: Path | None = None, wo
     """
     found = []
     for name, command in benchmarks().items():
-        text, missing = Path(command[0]).read_text(encoding="utf-8"), ""
-        options = ["--quick"] if quick else []
-        if peer_python is not None and "--peer-python" in text:
+        options, missing, script = ["--quick"] if quick else [], "", Path(command[0]).stem
+        if peer_python is not None and script in BESIDE_FLOWER:
             options += ["--peer-python", str(peer_python)]
-        if '"--data-dir"' in text:
+        if script in ON_DATA:
             missing = "" if data_dir is not None else "data sets (make bench DATA_DIR=folder)"
             options += ["--data-dir", str(data_dir)]
-        if work is not None and '"--work"' in text:
+        if script in RESUMED and work is not None:
             options += ["--work", str(work)]
         found.append(Job(name, (sys.executable, *command, *options), missing))
     return found
@@ -108,14 +113,18 @@ def run(job: Job, output: Path) -> Outcome:
         return Outcome(job.name, "skipped", note=f"needs {job.missing}")
     output.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
-    with log.open("wb") as log_file, _running((*job.command, "--json", str(result)), log_file) as process:
-        code = process.wait()
+    command = (*job.command, "--json", str(result))
+    in_order = {**os.environ, "PYTHONUNBUFFERED": "1"}  # the log ends with the error, not with what print had kept
+    with log.open("wb") as log_file:
+        done = subprocess.run(
+            command, stdout=log_file, stderr=subprocess.STDOUT, cwd=HERE.parent, env=in_order, check=False
+        )
     seconds = time.monotonic() - started
-    if code == 0 and result.exists():
+    if done.returncode == 0 and result.exists():
         wrong = key_faults(job.name, json.loads(result.read_text(encoding="utf-8")))
         return Outcome(job.name, "failed" if wrong else "done", seconds, "\n".join(wrong))
     end = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LAST_LINES:]
-    reason = f"exit code {code}" if code else "the script wrote no results"
+    reason = f"exit code {done.returncode}" if done.returncode else "the script wrote no results"
     return Outcome(job.name, "failed", seconds, "\n".join([*end, reason]))
 
 
@@ -129,31 +138,16 @@ def key_faults(name: str, figures: Iterable[str]) -> list[str]:
     return faults([key for key in figures if not key.startswith(FACTS)], sorted(named), rows_of(name))
 
 
-@contextmanager
-def _running(command: Sequence[str], log_file: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a process that is terminated if this one is interrupted."""
-    in_order = {**os.environ, "PYTHONUNBUFFERED": "1"}  # the log ends with the error, not with what print had kept
-    process = subprocess.Popen(command, stdout=log_file, stderr=subprocess.STDOUT, cwd=HERE.parent, env=in_order)
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            process.terminate()
-            process.wait()
-
-
-def run_all(chosen: Sequence[Job], output: Path, console: Console) -> list[Outcome]:
-    """Run every job in turn and return the outcomes. A bar shows the script and the time taken."""
+def run_all(chosen: Sequence[Job], output: Path, console: Console, at_once: int) -> list[Outcome]:
+    """Run the jobs, `at_once` at a time, and return the outcomes. A bar shows how many are done."""
     outcomes = []
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console) as progress:
-        bar = progress.add_task("", total=len(chosen))
-        for place, job in enumerate(chosen):
-            progress.update(bar, description=f"{place + 1}/{len(chosen)} {job.name}", completed=place)
-            outcome = run(job, output)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as progress, ThreadPoolExecutor(at_once) as pool:
+        bar = progress.add_task("benchmarks", total=len(chosen))
+        for job, outcome in zip(chosen, pool.map(lambda job: run(job, output), chosen), strict=True):
             outcomes.append(outcome)
+            progress.advance(bar)
             console.print(f"{job.name}: {_description(outcome)}", highlight=False, style=_STYLES[outcome.state])
-        progress.update(bar, completed=len(chosen), description="done")
     return outcomes
 
 
@@ -185,7 +179,7 @@ def main(arguments: list[str] | None = None) -> int:
         if not chosen:
             console.print(f"no such script; choose from: {', '.join(job.name for job in every)}", style="red")
             return 2
-        outcomes = run_all(chosen, options.output, console)
+        outcomes = run_all(chosen, options.output, console, AT_ONCE if quick else 1)
     for outcome in outcomes:
         if outcome.state == "failed":
             console.print(f"{outcome.script} failed:\n{outcome.note}", highlight=False, markup=False, soft_wrap=True)
