@@ -100,4 +100,4 @@ class Bare:
 
 if __name__ == "__main__":
     app.state.folder = sys.argv[2]
-    uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[1]), log_level="warning", access_log=False)
+    uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[1]), http="h11", log_level="warning", access_log=False)
