@@ -179,7 +179,7 @@ def test_tokens_are_created_listed_rotated_and_revoked(command: Command) -> None
 def test_the_advised_command_creates_a_task(command: Command) -> None:
     command("init")
     printed = command("task", "advise", "--items", "50", "--clients", "40", "--interactions", "400")
-    assert "rounds 101, of which 1 count items; cohort 40" in printed
+    assert "rounds 101, of which the first counts items; cohort 40" in printed
     words = printed.splitlines()[-1].replace("NAME", "films").split()[1:-2]
     view = json.loads(command(*words))
     assert view["recipe"]["parameters"]["item_bias"] == "counts"

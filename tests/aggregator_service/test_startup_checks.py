@@ -24,6 +24,7 @@ from aggregator_service.storage.database import Database
 from client_sdk import Client, Identity, MemoryStore, Policy
 from client_sdk.errors import UntrustedServer
 from tests.support.certificates import Authority
+from tests.support.replicas import wait_until
 from tests.support.server import AggregatorProcess, running_aggregator
 
 
@@ -104,7 +105,7 @@ def test_a_client_names_an_untrusted_certificate_at_once(tmp_path: Path) -> None
             pytest.raises(UntrustedServer, match="the server's certificate is not trusted"),
         ):
             client.join("films", invitation="hri_" + "x" * 32)
-        assert server.log().count(f"running on {server.url}") == 1
+        wait_until(lambda: server.log().count(f"running on {server.url}") == 1, "the server's address is logged")
 
 
 def test_a_server_does_not_run_on_a_database_of_a_newer_version(tmp_path: Path) -> None:

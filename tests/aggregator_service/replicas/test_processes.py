@@ -56,7 +56,7 @@ class TwoProcesses:
         supervisor = psutil.Process(self.server.pid)
         found: dict[int, int] = {}
         for child in supervisor.children():
-            with suppress(psutil.NoSuchProcess):  # killed a moment ago
+            with suppress(psutil.NoSuchProcess, psutil.AccessDenied):  # killed a moment ago
                 for connection in child.net_connections("tcp"):
                     if connection.status == psutil.CONN_LISTEN and connection.laddr.port in self.ports:
                         found[connection.laddr.port] = child.pid
