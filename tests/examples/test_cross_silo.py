@@ -18,12 +18,12 @@ COMPOSE = Path(run.__file__).with_name("compose.yaml")
 
 @pytest.mark.slow
 def test_five_organisations_train_one_model(tmp_path: Path) -> None:
-    printed = run.run(tmp_path, rounds=3)
+    printed = run.run(tmp_path, rounds=6)
     for name, text in zip(coordinator.ORGANISATIONS, printed, strict=True):
-        assert re.findall(r"^round (\d+)", text, re.M) == ["1", "2", "3"], text
+        assert re.findall(r"^round (\d+)", text, re.M) == [*"123456"], text
         assert f"{name}: {coordinator.ORGANISATIONS[name]} users" in text, text
     first, last = (float(value) for value in re.findall(r"HR@10 ([\d.]+) before, ([\d.]+) after", printed[0])[0])
-    assert last > first + 0.1
+    assert last > first + 0.3  # 0.63 on average, deviation 0.06
 
 
 def test_compose_matches_its_schema_and_names_the_programs() -> None:
