@@ -1,7 +1,7 @@
 """Receive request bodies: vectors into files, small messages into memory.
 
 A body must have exactly the announced length and digest. Bodies of files are hashed, tagged and written in a thread, in
-parts of at least 256 KiB, while the next part arrives: a body of any length takes up to 1 MiB of memory.
+parts of at least 512 KiB, while the next part arrives: a body of any length takes up to 1 MiB of memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from aggregator_service.storage.file_maps import map_file
 
 __all__ = ["ReceivedBody", "receive_body", "receive_small_body", "stream_body"]
 
-_PART: Final = 256 * 1024
+_PART: Final = 512 * 1024
 """Shorter parts cost more to hand to a thread than to write (`bench/service.py`, large.ours_mb_s)."""
 
 
