@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import hmac
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
@@ -26,14 +26,16 @@ from aggregator_service.storage.file_maps import map_file
 __all__ = ["ReceivedBody", "receive_body", "receive_small_body", "stream_body"]
 
 _PART: Final = 512 * 1024
-"""Shorter parts cost more to hand to a thread than to write (`bench/service.py`, large.ours_mb_s)."""
+"""Bytes of a part: shorter ones cost more to hand to a thread than to write (`bench/service.py`, large.ours_mb_s)."""
+_MOST_CHUNKS: Final = 256
+"""Chunks of a part, however short they are: each takes some memory of its own."""
 
 
 class ReceivedBody:
     """A body that is hashed, tagged and written to the new file `path` as it arrives.
 
     path: the file to create. start: bytes to leave free at its beginning. digest: the announced SHA-256 (hex). rest:
-    its last bytes, which `verified` and `persist` append. The methods block: call them in a thread, one at a time.
+    its last chunks, which `verified` and `persist` append. The methods block: call them in a thread, one at a time.
     """
 
     def __init__(self, path: Path, start: int, digest: str) -> None:
@@ -41,15 +43,17 @@ class ReceivedBody:
         self._hash, self._tagger = hashlib.sha256(), BodyTagger()
         self._tag: bytes | None = None
         self._descriptor: int | None = None
-        self.rest = bytearray()
+        self.rest: Sequence[bytes] = ()
 
-    def append(self, part: memoryview) -> None:
-        """Hash, tag and write the next bytes of the body. Raises `OSError` when the disk fails."""
-        self._hash.update(part)
-        self._tagger.update(part)
-        descriptor = self._file()
-        while part:
-            part = part[os.write(descriptor, part) :]
+    def append(self, chunks: Sequence[bytes]) -> None:
+        """Hash, tag and write the next chunks of the body, uncopied. Raises `OSError` when the disk fails."""
+        for chunk in chunks:
+            self._hash.update(chunk)
+            self._tagger.update(chunk)
+        descriptor, length = self._file(), sum(map(len, chunks))
+        written = os.writev(descriptor, chunks)
+        while written < length:  # the disk is almost full
+            written += os.write(descriptor, memoryview(b"".join(chunks))[written:])
 
     def verified(self) -> memoryview:
         """Return all bytes of the body, a mapping of the file. Raises `Problem` bad-digest if the digest is wrong."""
@@ -76,7 +80,7 @@ class ReceivedBody:
 
     def _verify(self) -> None:
         if self._tag is None:
-            self.append(memoryview(self.rest))
+            self.append(self.rest)
             _check_digest(self._hash.hexdigest(), self._digest)
             self._tag = self._tagger.finish()
 
@@ -103,12 +107,14 @@ async def stream_body(
     body = ReceivedBody(path, start, digest)
     try:
         try:
-            part = bytearray()
+            part: list[bytes] = []
+            size = 0
             async for chunk in _chunks(request, settings, length):
-                part += chunk
-                if len(part) >= _PART:
-                    await run_in_threadpool(body.append, memoryview(part))
-                    part = bytearray()
+                part.append(chunk)
+                size += len(chunk)
+                if size >= _PART or len(part) >= _MOST_CHUNKS:
+                    await run_in_threadpool(body.append, part)
+                    part, size = [], 0
             body.rest = part
             yield body
         finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
@@ -91,7 +91,20 @@ def test_no_file_is_left_when_the_disk_fails(tmp_path: Path, monkeypatch: pytest
     def full(_descriptor: int, _chunks: object) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "write", full)
+    monkeypatch.setattr(os, "writev", full)
     with pytest.raises(OSError, match="space"):
         receive_into(tmp_path / "body", request_of(cut(BODY, 2**18)), BODY)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_body_is_completed_where_the_system_writes_only_a_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = os.write
+
+    def some(descriptor: int, chunks: Sequence[bytes]) -> int:
+        return written(descriptor, b"".join(chunks)[:1000])
+
+    monkeypatch.setattr(os, "writev", some)
+    receive_into(tmp_path / "body", request_of(cut(BODY, 2**18)), BODY)
+    assert (tmp_path / "body").read_bytes() == BODY
