@@ -23,7 +23,12 @@ from aggregator_service.commands.api_process import InheritedDescriptor, run_ser
 from aggregator_service.commands.command_options import command_options
 from aggregator_service.commands.common import DatabaseUrl, DataDir
 from aggregator_service.commands.listening import bind_process_ports, bind_service
-from aggregator_service.commands.startup_checks import check_packages, check_tls_files, doubtful_settings
+from aggregator_service.commands.startup_checks import (
+    check_packages,
+    check_semaphores,
+    check_tls_files,
+    doubtful_settings,
+)
 from aggregator_service.commands.supervisor import Supervisor
 from aggregator_service.commands.token_output import TokenFile, hand_over
 from aggregator_service.compute.open_workers import open_workers
@@ -134,6 +139,7 @@ def serve(options: ServeOptions) -> None:
     """
     settings = Settings.load(**{name: value for name, value in asdict(options).items() if name != "token_file"})
     check_packages()
+    check_semaphores()
     check_tls_files(settings)
     configure_logging(settings.log_format, settings.log_level)
     for warning in doubtful_settings(settings, os.environ):

@@ -1,7 +1,8 @@
-"""What `hushrec-server serve` checks before it starts: packages, TLS files, and settings that are probably mistakes."""
+"""Checks of `hushrec-server serve` before it starts: packages, semaphores, TLS files, and settings that look wrong."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import ssl
 from collections.abc import Iterable, Iterator
@@ -13,14 +14,14 @@ from typing import Final
 from aggregator_service.commands.common import CommandError
 from aggregator_service.settings import Settings, is_loopback
 
-__all__ = ["check_packages", "check_tls_files", "doubtful_settings"]
+__all__ = ["check_packages", "check_semaphores", "check_tls_files", "doubtful_settings"]
 
 _IMPORTED_LATER: Final = ("jinja2", "python_multipart")
 """Packages of the extra `server` that are imported for the first page of the dashboard."""
 _PREFIX: Final = "HUSHREC_"
 _NEAR: Final = 0.85
 _CLIENT: Final = "ALLOW_HTTP CERTIFICATE CLIENT_CERT CLIENT_KEY CODE IDENTITY INVITATION ISSUER ORGANISER"
-_TESTS: Final = "ARTIFACTS CHROMIUM CRASH_AT TEST_POSTGRES"
+_TESTS: Final = "ARTIFACTS CHROMIUM CRASH_AT TEST_ALL TEST_DATA TEST_POSTGRES"
 _OTHERS: Final = (*_CLIENT.split(), *_TESTS.split())
 """Variables of the clients' commands and of the tests."""
 
@@ -30,6 +31,17 @@ def check_packages() -> None:
     for name in _IMPORTED_LATER:
         if find_spec(name) is None:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+def check_semaphores() -> None:
+    """Raise `CommandError` if this user cannot create a semaphore: worker processes need them for every sum."""
+    try:
+        multiprocessing.get_context("fork").Lock()
+    except OSError as error:
+        raise CommandError(
+            f"cannot create a semaphore for the worker processes: {error.strerror}. On Linux /dev/shm must be a tmpfs "
+            "that this user may write"
+        ) from error
 
 
 def check_tls_files(settings: Settings) -> None:

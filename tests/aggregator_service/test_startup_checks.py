@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import ssl
 from contextlib import closing
 from pathlib import Path
@@ -17,7 +18,12 @@ from cryptography.hazmat.primitives.serialization import (
 from sqlalchemy import text
 
 from aggregator_service.commands.common import CommandError
-from aggregator_service.commands.startup_checks import check_packages, check_tls_files, doubtful_settings
+from aggregator_service.commands.startup_checks import (
+    check_packages,
+    check_semaphores,
+    check_tls_files,
+    doubtful_settings,
+)
 from aggregator_service.migrations.migrate import migrate
 from aggregator_service.settings import Settings
 from aggregator_service.storage.database import Database
@@ -38,6 +44,19 @@ def test_a_package_for_the_dashboard_is_missed_at_the_start(monkeypatch: pytest.
     with pytest.raises(ModuleNotFoundError) as caught:
         check_packages()
     assert caught.value.name == "jinja2"
+
+
+def test_semaphores_that_cannot_be_created_are_named_at_the_start() -> None:
+    check_semaphores()
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (0, files[1])
+    )  # no file can be opened, as where /dev/shm is not writable
+    try:
+        with pytest.raises(CommandError, match="cannot create a semaphore .*/dev/shm must be a tmpfs"):
+            check_semaphores()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, files)
 
 
 def test_unknown_variables_are_named_with_the_nearest_setting(tmp_path: Path) -> None:
