@@ -145,6 +145,8 @@ class _HttpServerMessages(logging.Filter):
             record.msg = "Response not sent: malformed bytes followed its request."
         if record.levelno > logging.WARNING:
             return True
+        if str(record.msg).startswith("No supported WebSocket library"):
+            return False  # its advice, which follows "Unsupported upgrade request.": the server needs none
         last = self._last.get(record.msg)
         if last is not None and 0 <= record.created - last < 1.0:
             return False

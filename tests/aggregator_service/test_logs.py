@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Literal
 
+import h11
 import pytest
 
 from aggregator_service import request_ids
@@ -126,3 +127,24 @@ def test_a_stream_that_cannot_be_written_to_stops_nothing(
     handler.setStream(sys.stderr)
     log_event(LOGGER, logging.INFO, "uploaded", task="t_2")
     assert without_time(lines()) == ["INFO uploaded task=t_2"]
+
+
+def test_warnings_of_uvicorn_are_logged_once_a_second_and_errors_always(lines: Callable[[], list[str]]) -> None:
+    configure_logging("text")
+    uvicorn = logging.getLogger("uvicorn.error")
+    for _ in range(3):
+        uvicorn.warning("Invalid HTTP request received.")
+        uvicorn.warning("No supported WebSocket library detected. Please use pip")
+        uvicorn.error("a fault of ours")
+    for error in (h11.LocalProtocolError("too late"), ValueError("ours")):
+        try:
+            raise error
+        except Exception:
+            uvicorn.exception("Exception in ASGI application")
+    found = [line.split(" ", 2)[2] for line in lines() if re.match(r"\d{4}-\d\d-\d\d ", line)]
+    assert found == [
+        "WARNING Invalid HTTP request received.",
+        *["ERROR a fault of ours"] * 3,
+        "WARNING Response not sent: malformed bytes followed its request.",
+        "ERROR Exception in ASGI application",
+    ]
