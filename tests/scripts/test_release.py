@@ -67,7 +67,7 @@ def test_preparing_a_release_changes_every_place(release: ModuleType, copy: Path
 def test_release_notes_are_printed() -> None:
     script = [sys.executable, str(ROOT / "scripts" / "release.py"), "notes"]
     done = subprocess.run(script, capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("### ")
+    assert done.stdout.strip() == release.notes((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), "Unreleased")
     missing = subprocess.run([*script, "0.0.1"], capture_output=True, text=True, check=False)
     assert (missing.returncode, missing.stderr.startswith("CHANGELOG.md has no entries for 0.0.1")) == (1, True)
 
