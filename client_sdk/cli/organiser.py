@@ -107,12 +107,13 @@ def codes(
 @organiser.command("revoke")
 def revoke(
     scope: Scope,
-    subject: Annotated[str, typer.Option(help="The subject whose certificates are revoked.")],
+    subject: Annotated[str, typer.Option(help="The subject whose certificate is revoked.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="File for the signed list.")],
     folder: Folder = _FOLDER,
 ) -> None:
-    """Revoke a subject's certificates and write the scope's signed revocation list.
+    """Revoke a subject's certificate and write the scope's signed revocation list.
 
+    The subject, or the code that it was certified with, gets no other certificate until hushrec organiser readmit.
     Give the list to the operator (hushrec-server task revocations). The server rejects the member at once, and so do
     clients that fetch the list. Other clients accept the certificate until it expires.
 
@@ -121,6 +122,22 @@ def revoke(
     listed = Organiser.open(folder).revoke(scope, subject)
     write_private(output, listed.encode())
     console.print(f"{len(listed.serials)} revoked in scope {escape(scope)}; list written to {escape(str(output))}")
+
+
+@organiser.command("readmit")
+def readmit(
+    scope: Scope,
+    subject: Annotated[str, typer.Option(help="The subject whose certificate was revoked.")],
+    folder: Folder = _FOLDER,
+) -> None:
+    """Allow a new certificate for a subject whose certificate was revoked. The revoked certificate stays listed.
+
+    The subject enrols with new keys: the aggregator accepts no identity again whose membership was revoked.
+
+    Example: hushrec organiser readmit --scope movies --subject ann
+    """
+    Organiser.open(folder).readmit(scope, subject)
+    console.print(f"{escape(subject)} can be certified again in scope {escape(scope)}", soft_wrap=True)
 
 
 @organiser.command("list")

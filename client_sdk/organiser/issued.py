@@ -2,7 +2,8 @@
 
 The ledger is one SQLite file of mode 0600. A *subject* is what the organiser's own login identifies: an account, a
 customer number, a one-time code. A subject has one certified identity and one role in each scope, so that one person
-cannot become many members, or a member and a key holder.
+cannot become many members, or a member and a key holder. A subject whose certificate was revoked gets no other until it
+is readmitted.
 """
 
 from __future__ import annotations
@@ -25,11 +26,13 @@ _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS certified (
     scope TEXT NOT NULL, role TEXT NOT NULL, subject TEXT NOT NULL,
     identity_key BLOB NOT NULL, mailbox_key BLOB NOT NULL, serial TEXT NOT NULL UNIQUE, not_after INTEGER NOT NULL,
-    PRIMARY KEY (scope, role, subject)
+    PRIMARY KEY (scope, subject), UNIQUE (scope, identity_key)
 );
-CREATE UNIQUE INDEX IF NOT EXISTS one_subject_an_identity ON certified (scope, role, identity_key);
 CREATE TABLE IF NOT EXISTS revoked (
     scope TEXT NOT NULL, serial TEXT NOT NULL, not_after INTEGER NOT NULL, PRIMARY KEY (scope, serial)
+);
+CREATE TABLE IF NOT EXISTS barred (
+    scope TEXT NOT NULL, subject TEXT NOT NULL, PRIMARY KEY (scope, subject)
 );
 CREATE TABLE IF NOT EXISTS codes (
     code_hash BLOB PRIMARY KEY, scope TEXT NOT NULL, role TEXT NOT NULL
@@ -81,48 +84,63 @@ class IssuedCertificates:
         """Record a certificate for the subject's keys: the first one, or a renewal for the same keys.
 
         A renewal keeps the serial. Raises `ParameterError` if the subject has a certificate for other keys or another
-        role, or another subject has one for these keys.
+        role, if its certificate was revoked, or if another subject has one for these keys.
         """
         with self._connected() as connection:
-            known = _find(connection, scope, role, subject)
-            if known is not None and (known.identity_key, known.mailbox_key) != (identity_key, mailbox_key):
+            if connection.execute("SELECT 1 FROM barred WHERE scope = ? AND subject = ?", (scope, subject)).fetchone():
+                raise ParameterError(
+                    f"the certificate of subject {subject!r} in scope {scope!r} was revoked: it gets no other, for any "
+                    "keys, until the organiser readmits it (hushrec organiser readmit)"
+                )
+            known = connection.execute(
+                "SELECT role, identity_key, mailbox_key, serial FROM certified WHERE scope = ? AND subject = ?",
+                (scope, subject),
+            ).fetchone()
+            if known is None:
+                serial = secrets.randbits(64)
+                row = (scope, role, subject, identity_key, mailbox_key, str(serial), not_after)
+                try:
+                    connection.execute("INSERT INTO certified VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+                except sqlite3.IntegrityError:
+                    raise ParameterError(
+                        f"another subject of scope {scope!r} has a certificate for these keys"
+                    ) from None
+                return IssuedRecord(subject, identity_key, mailbox_key, serial, not_after)
+            if known[0] != role:
+                raise ParameterError(
+                    f"subject {subject!r} already has a certificate for the role {known[0]} in scope {scope!r}, and a "
+                    f"subject has one role: certify another subject as {role}, or revoke that certificate and readmit "
+                    "the subject"
+                )
+            if known[1:3] != (identity_key, mailbox_key):
                 raise ParameterError(
                     f"subject {subject!r} already has a certificate for other keys in scope {scope!r}: use another "
-                    "code or account, or ask the organiser to revoke that certificate"
+                    "code or account, or ask the organiser to revoke that certificate and readmit the subject"
                 )
-            if known is not None:
-                connection.execute(
-                    "UPDATE certified SET not_after = max(not_after, ?) WHERE serial = ?",
-                    (not_after, str(known.serial)),
-                )
-                return IssuedRecord(subject, identity_key, mailbox_key, known.serial, not_after)
-            other = connection.execute(
-                "SELECT role FROM certified WHERE scope = ? AND subject = ?", (scope, subject)
-            ).fetchone()
-            if other is not None:
-                raise ParameterError(
-                    f"subject {subject!r} already has a certificate for the role {other[0]} in scope {scope!r}, and a "
-                    f"subject has one role: certify another subject as {role}, or revoke that certificate first"
-                )
-            serial = secrets.randbits(64)
-            row = (scope, role, subject, identity_key, mailbox_key, str(serial), not_after)
-            try:
-                connection.execute("INSERT INTO certified VALUES (?, ?, ?, ?, ?, ?, ?)", row)
-            except sqlite3.IntegrityError:
-                raise ParameterError(f"another subject of scope {scope!r} has a certificate for these keys") from None
-        return IssuedRecord(subject, identity_key, mailbox_key, serial, not_after)
+            connection.execute(
+                "UPDATE certified SET not_after = max(not_after, ?) WHERE serial = ?", (not_after, known[3])
+            )
+        return IssuedRecord(subject, identity_key, mailbox_key, int(known[3]), not_after)
 
-    def revoke(self, scope: str, subject: str) -> list[int]:
-        """Revoke the subject's certificates in the scope; return their serials, an empty list if it has none."""
+    def revoke(self, scope: str, subject: str) -> bool:
+        """Revoke the subject's certificate in the scope; return False, and change nothing, if it has none.
+
+        The subject, and so the code that it was certified with, gets no other certificate until `readmit`.
+        """
         with self._connected() as connection:
             held = connection.execute(
-                "SELECT serial, not_after FROM certified WHERE scope = ? AND subject = ?", (scope, subject)
-            ).fetchall()
-            connection.executemany(
-                "INSERT OR IGNORE INTO revoked VALUES (?, ?, ?)", [(scope, serial, until) for serial, until in held]
-            )
-            connection.execute("DELETE FROM certified WHERE scope = ? AND subject = ?", (scope, subject))
-        return [int(serial) for serial, _ in held]
+                "DELETE FROM certified WHERE scope = ? AND subject = ? RETURNING serial, not_after", (scope, subject)
+            ).fetchone()
+            if held is not None:
+                connection.execute("INSERT INTO revoked VALUES (?, ?, ?)", (scope, *held))
+                connection.execute("INSERT INTO barred VALUES (?, ?)", (scope, subject))
+        return held is not None
+
+    def readmit(self, scope: str, subject: str) -> bool:
+        """Allow a new certificate for a subject whose certificate was revoked; return False if none was."""
+        with self._connected() as connection:
+            found = connection.execute("DELETE FROM barred WHERE scope = ? AND subject = ?", (scope, subject))
+            return found.rowcount > 0
 
     def revoked(self, scope: str, now: float) -> frozenset[int]:
         """Return the serials of the scope's revoked certificates that have not expired; delete the expired ones."""
@@ -136,7 +154,7 @@ class IssuedCertificates:
         with self._connected() as connection:
             rows = connection.execute(
                 "SELECT subject, identity_key, mailbox_key, serial, not_after FROM certified WHERE scope = ? "
-                "ORDER BY subject, role",
+                "ORDER BY subject",
                 (scope,),
             ).fetchall()
         return [IssuedRecord(row[0], row[1], row[2], int(row[3]), row[4]) for row in rows]
@@ -156,15 +174,6 @@ class IssuedCertificates:
                 "SELECT 1 FROM codes WHERE code_hash = ? AND scope = ? AND role = ?", (code_hash, scope, role)
             ).fetchone()
         return None if found is None else f"code {code_hash.hex()[:16]}"
-
-
-def _find(connection: sqlite3.Connection, scope: str, role: str, subject: str) -> IssuedRecord | None:
-    row = connection.execute(
-        "SELECT subject, identity_key, mailbox_key, serial, not_after FROM certified "
-        "WHERE scope = ? AND role = ? AND subject = ?",
-        (scope, role, subject),
-    ).fetchone()
-    return None if row is None else IssuedRecord(row[0], row[1], row[2], int(row[3]), row[4])
 
 
 def _hash(code: str) -> bytes:

@@ -94,7 +94,8 @@ class Organiser:
 
         subject: the user, as the organiser's own login names it; it has one identity and one role in each scope.
         lifetime: seconds. Raises `ParameterError` if the subject has a certificate for other keys or another role, if
-        another subject has one for these keys, and for keys or a scope that cannot be certified.
+        its certificate was revoked, if another subject has one for these keys, and for keys or a scope that cannot be
+        certified.
         """
         if lifetime < 1:
             raise ParameterError(f"the lifetime of a certificate must be at least 1 second, got {lifetime}")
@@ -139,14 +140,22 @@ class Organiser:
         )
 
     def revoke(self, scope: str, subject: str) -> RevocationList:
-        """Revoke the subject's certificates in the scope; return the new revocation list.
+        """Revoke the subject's certificate in the scope; return the new revocation list.
 
-        The subject may be certified again afterwards, with the same or other keys. Raises `ParameterError` if it has no
+        The subject gets no other certificate, for any keys, until `readmit`. Raises `ParameterError` if it has no
         certificate in the scope.
         """
         if not self.issued.revoke(scope, subject):
             raise ParameterError(f"subject {subject!r} holds no certificate in scope {scope!r}")
         return self.revocations(scope)
+
+    def readmit(self, scope: str, subject: str) -> None:
+        """Allow a new certificate for a subject whose certificate was revoked; the revoked one stays listed.
+
+        Raises `ParameterError` if no certificate of the subject was revoked in the scope.
+        """
+        if not self.issued.readmit(scope, subject):
+            raise ParameterError(f"no certificate of subject {subject!r} was revoked in scope {scope!r}")
 
     def revocations(self, scope: str) -> RevocationList:
         """Sign and return the scope's revocation list, without expired certificates."""

@@ -36,6 +36,24 @@ def test_certify_answers_a_request_file(tmp_path: Path) -> None:
     assert "ann" in run("organiser", "list", "--scope", "movies", *folder)[1]
 
 
+def test_a_revoked_subject_is_certified_again_after_readmit(tmp_path: Path) -> None:
+    folder = ("--folder", str(tmp_path / "organiser"))
+    run("organiser", "init", *folder)
+    of_ann = ("--scope", "movies", "--subject", "ann", *folder)
+    request = tmp_path / "ann.request.json"
+    certify = ("organiser", "certify", str(request), "--subject", "ann", *folder)
+    request.write_text(request_for(Identity.generate(), "movies", "member").model_dump_json())
+    assert run(*certify)[0] == 0
+    assert run("organiser", "revoke", *of_ann, "-o", str(tmp_path / "movies.revoked"))[0] == 0
+    request.write_text(request_for(Identity.generate(), "movies", "member").model_dump_json())
+    status, out, err = run(*certify)
+    assert (status, out, "hushrec organiser readmit" in " ".join(err.split())) == (1, "", True)
+    assert run("organiser", "readmit", *of_ann)[:2] == (0, "ann can be certified again in scope movies\n")
+    assert run(*certify)[0] == 0
+    status, _, err = run("organiser", "readmit", *of_ann)
+    assert (status, "no certificate of subject 'ann' was revoked" in " ".join(err.split())) == (1, True)
+
+
 @pytest.mark.parametrize("role", ["holder", "committee"])
 def test_certify_gives_no_role_that_is_not_stated(tmp_path: Path, role: CertifiedRole) -> None:
     folder = ("--folder", str(tmp_path / "organiser"))

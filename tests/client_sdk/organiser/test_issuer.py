@@ -68,6 +68,19 @@ def test_a_code_is_good_for_one_identity_and_its_renewals(organiser: Organiser) 
     assert "use another code or account" in other.json()["detail"]
 
 
+def test_attack_a_revoked_member_comes_back_with_its_code_and_new_keys(organiser: Organiser) -> None:
+    app = create_issuer(organiser, scopes=["movies"])
+    (code,) = organiser.issued.new_codes("movies", "member", 1)
+    eve = Identity.generate()
+    assert send(app, "POST", "/v1/certificates", json=wanted(eve), headers=bearer(code)).status_code == 201
+    (record,) = organiser.held("movies")
+    organiser.revoke("movies", record.subject)
+    for keys in (eve, Identity.generate()):
+        answer = send(app, "POST", "/v1/certificates", json=wanted(keys), headers=bearer(code))
+        assert (answer.status_code, "was revoked" in answer.json()["detail"]) == (409, True)
+    assert organiser.held("movies") == []
+
+
 @pytest.mark.parametrize("headers", [{}, {"Authorization": "Basic eA=="}, bearer(""), bearer("hoc_invented")])
 def test_without_a_code_nothing_is_issued(organiser: Organiser, headers: dict[str, str]) -> None:
     app = create_issuer(organiser, scopes=["movies"])

@@ -71,17 +71,25 @@ def test_one_subject_has_one_role(organiser: Organiser) -> None:
         with pytest.raises(ParameterError, match="already has a certificate for the role holder"):
             organiser.certify("movies", "ann", keys.public_key, keys.mailbox_key)
     assert len(organiser.held("movies")) == 1
-    organiser.revoke("movies", "ann")
-    organiser.certify("movies", "ann", other.public_key, other.mailbox_key)
+    with pytest.raises(ParameterError, match="another subject"):  # not the keys of a member for the holder, either
+        organiser.certify("movies", "bob", ann.public_key, ann.mailbox_key, "member")
 
 
-def test_after_a_revocation_new_keys_can_be_certified(organiser: Organiser) -> None:
+def test_a_revoked_subject_stays_out_until_it_is_readmitted(organiser: Organiser) -> None:
     lost, fresh = Identity.generate(), Identity.generate()
     old = organiser.certify("movies", "ann", lost.public_key, lost.mailbox_key)
     organiser.revoke("movies", "ann")
+    for keys in (lost, fresh):
+        for role in ("member", "holder"):
+            with pytest.raises(ParameterError, match="revoked: it gets no other, for any keys, until the organiser"):
+                organiser.certify("movies", "ann", keys.public_key, keys.mailbox_key, role)
+    organiser.certify("songs", "ann", lost.public_key, lost.mailbox_key)  # another scope
+    organiser.readmit("movies", "ann")
     new = organiser.certify("movies", "ann", fresh.public_key, fresh.mailbox_key)
     listed = organiser.revocations("movies")
     assert (listed.covers(old), listed.covers(new)) == (True, False)
+    with pytest.raises(ParameterError, match="was revoked in scope"):
+        organiser.readmit("movies", "ann")
     with pytest.raises(ParameterError, match="holds no certificate"):
         organiser.revoke("movies", "nobody")
 
