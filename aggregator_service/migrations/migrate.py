@@ -1,56 +1,48 @@
-"""Migrate a database to the newest schema. Alembic is imported only where there is something to migrate."""
+"""Migrate a database to the newest schema with Alembic."""
 
 from __future__ import annotations
 
-from typing import Final
+from pathlib import Path
 
-from sqlalchemy import Column, Connection, MetaData, PrimaryKeyConstraint, String, Table, insert, inspect, text
-from sqlalchemy.exc import DBAPIError
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection
 
+import aggregator_service.migrations
 from aggregator_service.storage.database import Database
-from aggregator_service.storage.schema import Base
 
-__all__ = ["NEWEST", "migrate"]
+__all__ = ["NewerDatabaseError", "alembic_config", "migrate"]
 
-NEWEST: Final = "0009"
-"""Revision of the newest migration."""
-_VERSION: Final = Table(
-    "alembic_version",
-    MetaData(),
-    Column("version_num", String(32), nullable=False),
-    PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
-)
-"""Alembic's table, as Alembic would create it."""
+
+class NewerDatabaseError(RuntimeError):
+    """A newer version of the server has migrated the database."""
 
 
 def migrate(database: Database) -> None:
-    """Create the tables, or run the missing migrations, in one transaction. Processes that start together take turns.
+    """Run the missing migrations in one transaction. Processes that start together take turns.
 
-    Raises `NewerDatabaseError` if this version does not know the database's schema.
+    Raises `NewerDatabaseError` if this version does not know the database's revision.
     """
-    if not _is_newest(database):
-        database.migrating(_create_or_upgrade)
+    database.migrating(_upgrade)
 
 
-def _is_newest(database: Database) -> bool:
-    try:
-        with database.read() as session:
-            return list(session.scalars(text("SELECT version_num FROM alembic_version"))) == [NEWEST]
-    except DBAPIError:  # a database without tables
-        return False
+def alembic_config(connection: Connection) -> Config:
+    """Return the configuration of Alembic, bound to a connection. There is no ini file."""
+    config = Config()
+    config.set_main_option("script_location", str(Path(aggregator_service.migrations.__file__).parent))
+    config.attributes["connection"] = connection
+    return config
 
 
-def _create_or_upgrade(connection: Connection) -> None:
-    if not inspect(connection).get_table_names():
-        _create(connection)
-        return
-    from aggregator_service.migrations.upgrade import upgrade  # Alembic takes half as long as a whole start
-
-    upgrade(connection)
-
-
-def _create(connection: Connection) -> None:
-    """Create the newest tables in an empty database: the tables to which all migrations lead (a test compares them)."""
-    Base.metadata.create_all(connection, checkfirst=False)
-    _VERSION.create(connection)
-    connection.execute(insert(_VERSION).values(version_num=NEWEST))
+def _upgrade(connection: Connection) -> None:
+    config = alembic_config(connection)
+    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+    unknown = set(MigrationContext.configure(connection).get_current_heads()) - known
+    if unknown:
+        raise NewerDatabaseError(
+            f"a newer version of the server has migrated this database (to {', '.join(sorted(unknown))}): install that "
+            "version, or restore a backup from before the upgrade"
+        )
+    command.upgrade(config, "head")

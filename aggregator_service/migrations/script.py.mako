@@ -1,7 +1,4 @@
-"""${message}
-
-Revision: ${up_revision}, after ${down_revision | comma,n}
-"""
+"""${message}. Revision: ${up_revision}, after ${down_revision | comma,n}."""
 
 from __future__ import annotations
 
@@ -16,7 +13,3 @@ depends_on = None
 
 def upgrade() -> None:
     ${upgrades if upgrades else "pass"}
-
-
-def downgrade() -> None:
-    ${downgrades if downgrades else "pass"}

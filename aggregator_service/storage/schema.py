@@ -1,28 +1,25 @@
 """The tables. A row stays when the bytes that it describes are deleted: its `blob_key` is null then.
 
 The rows determine which blobs exist: a blob that no row names is an orphan of a crash and is deleted. A `blob_key` of
-the kind `rows` names a row of `small_bodies`, which is written and deleted in the same transaction. Each change of a
-table needs a new migration (`migrations/versions/`).
+the kind `rows` names a row of `small_bodies`, which is written and deleted in the same transaction. From the
+first release on, each change of a table needs a new migration (`migrations/versions/`).
 """
 
 from __future__ import annotations
 
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from sqlalchemy import (
     JSON,
     BigInteger,
     Boolean,
-    Connection,
     Float,
     ForeignKey,
     ForeignKeyConstraint,
     Index,
     LargeBinary,
     String,
-    Table,
     UniqueConstraint,
-    event,
     text,
 )
 from sqlalchemy.orm import Mapped, mapped_column
@@ -61,7 +58,6 @@ __all__ = [
 
 
 _IS_HOLDER: Final = text("role = 'holder'")
-_ONE_HOLDER: Final = Index("ix_clients_one_holder", "task_id", unique=True, sqlite_where=_IS_HOLDER)
 
 
 class OperatorRow(Base):
@@ -151,16 +147,16 @@ class ClientRow(Base):
 
     sequence: order of enrolment. turn: place in the round-robin order. retired_in: number of the round after which it
     left the task's cohorts for good: of a frozen cohort, or because it was at fault for the failure of a masked round.
-    device_group: its group in the recipe (column `group_number`). revoked_at: when an operator revoked its membership.
+    device_group: its group in the recipe. revoked_at: when an operator revoked its membership.
     """
 
     __tablename__ = "clients"
     __table_args__ = (
         UniqueConstraint("task_id", "identity_key"),
         UniqueConstraint("task_id", "sequence"),
-        _ONE_HOLDER,
+        Index("ix_clients_one_holder", "task_id", unique=True, sqlite_where=_IS_HOLDER, postgresql_where=_IS_HOLDER),
         # An enrolment reads the lowest count of its group; without this index it would read all rows of the task.
-        Index("ix_clients_least_asked", "task_id", "group_number", "times_asked"),
+        Index("ix_clients_least_asked", "task_id", "device_group", "times_asked"),
     )
 
     id: Mapped[str] = mapped_column(String(40), primary_key=True)
@@ -170,8 +166,8 @@ class ClientRow(Base):
     identity_key: Mapped[bytes] = mapped_column(LargeBinary(32))
     mailbox_key: Mapped[bytes] = mapped_column(LargeBinary(32))
     certificate: Mapped[bytes | None] = mapped_column(LargeBinary(81))
-    renewal: Mapped[int] = mapped_column(default=0, server_default="0")
-    device_group: Mapped[int] = mapped_column("group_number", default=0)
+    renewal: Mapped[int] = mapped_column(default=0)
+    device_group: Mapped[int] = mapped_column(default=0)
     token_hash: Mapped[str] = mapped_column(String(64), unique=True)
     enrolled_at: Mapped[float] = mapped_column(Float)
     turn: Mapped[int] = mapped_column(BigInteger)
@@ -183,17 +179,10 @@ class ClientRow(Base):
     envelope_bytes: Mapped[int | None]
 
 
-@event.listens_for(cast(Table, ClientRow.__table__), "before_create")
-def _complete_for_postgres(_table: Table, connection: Connection, **_: object) -> None:
-    """Add PostgreSQL's condition of an index. In the index, it would import PostgreSQL's dialect on SQLite, too."""
-    if connection.dialect.name == "postgresql":
-        _ONE_HOLDER.dialect_kwargs["postgresql_where"] = _IS_HOLDER
-
-
 class RoundRow(Base):
     """A round.
 
-    sum_index: index of the sum among the task's sums (column `step`). partial_key, partial_digest: the partial sum,
+    sum_index: index of the sum among the task's sums. partial_key, partial_digest: the partial sum,
     which each fold replaces. folded: number of contributions in it. unfinished: uploads that were incomplete when the
     round ended. deadline: of the current stage. model_digest: what the keys of a masked round are bound to; null for
     other rounds. confirms: whether survivors sign the set of survivors. key_digest: SHA-256 of the document of the
@@ -208,13 +197,13 @@ class RoundRow(Base):
     id: Mapped[int] = mapped_column(primary_key=True)
     task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id"))
     number: Mapped[int]
-    sum_index: Mapped[int] = mapped_column("step")
+    sum_index: Mapped[int]
     state: Mapped[str] = mapped_column(String(16))
     seed: Mapped[bytes] = mapped_column(LargeBinary(32))
     model_digest: Mapped[bytes | None] = mapped_column(LargeBinary(32))
     confirms: Mapped[bool] = mapped_column(Boolean, default=False)
     key_digest: Mapped[str | None] = mapped_column(String(64))
-    committee: Mapped[int] = mapped_column(default=0, server_default="0")
+    committee: Mapped[int] = mapped_column(default=0)
     aggregate_chain: Mapped[str | None] = mapped_column(String(64))
     opened_at: Mapped[float] = mapped_column(Float)
     deadline: Mapped[float] = mapped_column(Float)
@@ -270,7 +259,7 @@ class RoundStateRow(Base):
     handed_out: bytes that the server made for clients to fetch at that moment, for all of them together.
     """
 
-    __tablename__ = "phases"
+    __tablename__ = "round_states"
 
     round_id: Mapped[int] = mapped_column(ForeignKey("rounds.id"), primary_key=True)
     state: Mapped[str] = mapped_column(String(16), primary_key=True)
@@ -313,7 +302,7 @@ class ViewRow(Base):
 
     task_id: Mapped[str] = mapped_column(String(40), primary_key=True)
     round_number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    device_group: Mapped[int] = mapped_column("group_number", primary_key=True, autoincrement=False)
+    device_group: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     digest: Mapped[str] = mapped_column(String(64))
     bytes: Mapped[int] = mapped_column(BigInteger)
     blob_key: Mapped[str | None] = mapped_column(String(200))

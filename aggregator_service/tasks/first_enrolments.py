@@ -71,7 +71,7 @@ _PLACE: Final = Prepared(
         select(_CLIENTS.c.id).where(_IN_TASK, _CLIENTS.c.identity_key == bindparam("identity")).scalar_subquery(),
         select(func.coalesce(func.max(_CLIENTS.c.sequence), 0)).where(_IN_TASK).scalar_subquery(),
         select(func.coalesce(func.min(_CLIENTS.c.times_asked), 0))
-        .where(_IN_TASK, _CLIENTS.c.group_number == bindparam("group"), _CLIENTS.c.role != "committee")
+        .where(_IN_TASK, _CLIENTS.c.device_group == bindparam("group"), _CLIENTS.c.role != "committee")
         .scalar_subquery(),
     )
 )
@@ -82,7 +82,7 @@ _INSERT: Final = Prepared(
     insert(_CLIENTS),
     (
         *("id", "task_id", "sequence", "role", "identity_key", "mailbox_key", "certificate", "renewal"),
-        *("group_number", "token_hash", "enrolled_at", "turn", "times_asked"),
+        *("device_group", "token_hash", "enrolled_at", "turn", "times_asked"),
     ),
 )
 _MOST_TASKS: Final = 1024
@@ -146,7 +146,7 @@ def enrol_first(session: Session, request: EnrolmentRequest, now: float) -> Firs
             "mailbox_key": mailbox_key,
             "certificate": certificate,
             "renewal": request.renewal,
-            "group_number": device_group,
+            "device_group": device_group,
             "token_hash": hash_token(token),
             "enrolled_at": now,
             "turn": round_robin_place(cast(TaskRow, task), request),

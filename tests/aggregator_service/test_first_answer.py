@@ -9,7 +9,6 @@ from pathlib import Path
 from tests.support.server import free_port
 
 NEEDLESS = (
-    "alembic",  # the directory is empty, so the tables are created
     "dask",
     "distributed",
     "jinja2",
@@ -20,7 +19,6 @@ NEEDLESS = (
     "pydantic.v1",
     "rich",
     "scipy",
-    "sqlalchemy.dialects.postgresql",
     "tenseal",
 )
 _PROGRAM = """

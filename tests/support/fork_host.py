@@ -33,7 +33,7 @@ _IMPORTED: dict[Kind, tuple[str, ...]] = {  # all but the module that is run: th
     "server": (
         "aggregator_service.commands.lazy_commands",
         "aggregator_service.commands.serve",
-        "aggregator_service.migrations.upgrade",
+        "aggregator_service.migrations.migrate",
         "sqlalchemy.dialects.postgresql.psycopg",
         "uvicorn.lifespan.on",
         "uvicorn.loops.uvloop",

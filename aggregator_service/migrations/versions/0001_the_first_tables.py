@@ -31,6 +31,12 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("secret_hash", name=op.f("pk_sign_ins")),
     )
     op.create_table(
+        "small_bodies",
+        sa.Column("key", sa.String(length=200), nullable=False),
+        sa.Column("body", sa.LargeBinary(), nullable=False),
+        sa.PrimaryKeyConstraint("key", name=op.f("pk_small_bodies")),
+    )
+    op.create_table(
         "tasks",
         sa.Column("id", sa.String(length=40), nullable=False),
         sa.Column("name", sa.String(length=63), nullable=False),
@@ -45,6 +51,11 @@ def upgrade() -> None:
         sa.Column("opened_by", sa.String(length=16), nullable=False),
         sa.Column("needs_keyring", sa.Boolean(), nullable=False),
         sa.Column("data_set", sa.String(length=63), nullable=True),
+        sa.Column("organiser_key", sa.LargeBinary(length=32), nullable=True),
+        sa.Column("organiser_scope", sa.String(length=100), nullable=True),
+        sa.Column("revocations", sa.LargeBinary(), nullable=True),
+        sa.Column("evaluation", sa.JSON(none_as_null=True), nullable=True),
+        sa.Column("best_round", sa.Integer(), nullable=True),
         sa.Column("repeatable", sa.Boolean(), nullable=False),
         sa.Column("created_at", sa.Float(), nullable=False),
         sa.Column("completed_rounds", sa.Integer(), nullable=False),
@@ -54,9 +65,8 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_tasks")),
         sa.UniqueConstraint("name", name=op.f("uq_tasks_name")),
     )
-    with op.batch_alter_table("tasks", schema=None) as batch_op:
-        batch_op.create_index(batch_op.f("ix_tasks_data_set"), ["data_set"], unique=False)
-        batch_op.create_index(batch_op.f("ix_tasks_state"), ["state"], unique=False)
+    op.create_index(op.f("ix_tasks_data_set"), "tasks", ["data_set"], unique=False)
+    op.create_index(op.f("ix_tasks_state"), "tasks", ["state"], unique=False)
 
     op.create_table(
         "clients",
@@ -66,8 +76,9 @@ def upgrade() -> None:
         sa.Column("role", sa.String(length=16), nullable=False),
         sa.Column("identity_key", sa.LargeBinary(length=32), nullable=False),
         sa.Column("mailbox_key", sa.LargeBinary(length=32), nullable=False),
-        sa.Column("membership_proof", sa.LargeBinary(length=32), nullable=True),
-        sa.Column("group_number", sa.Integer(), nullable=False),
+        sa.Column("certificate", sa.LargeBinary(length=81), nullable=True),
+        sa.Column("renewal", sa.Integer(), nullable=False),
+        sa.Column("device_group", sa.Integer(), nullable=False),
         sa.Column("token_hash", sa.String(length=64), nullable=False),
         sa.Column("enrolled_at", sa.Float(), nullable=False),
         sa.Column("turn", sa.BigInteger(), nullable=False),
@@ -83,15 +94,15 @@ def upgrade() -> None:
         sa.UniqueConstraint("task_id", "sequence", name=op.f("uq_clients_task_id_sequence")),
         sa.UniqueConstraint("token_hash", name=op.f("uq_clients_token_hash")),
     )
-    with op.batch_alter_table("clients", schema=None) as batch_op:
-        batch_op.create_index(
-            "ix_clients_one_holder",
-            ["task_id"],
-            unique=True,
-            sqlite_where=sa.text("role = 'holder'"),
-            postgresql_where=sa.text("role = 'holder'"),
-        )
-        batch_op.create_index("ix_clients_least_asked", ["task_id", "group_number", "times_asked"], unique=False)
+    op.create_index("ix_clients_least_asked", "clients", ["task_id", "device_group", "times_asked"], unique=False)
+    op.create_index(
+        "ix_clients_one_holder",
+        "clients",
+        ["task_id"],
+        unique=True,
+        sqlite_where=sa.text("role = 'holder'"),
+        postgresql_where=sa.text("role = 'holder'"),
+    )
 
     op.create_table(
         "invitations",
@@ -108,19 +119,30 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_invitations")),
         sa.UniqueConstraint("token_hash", name=op.f("uq_invitations_token_hash")),
     )
-    with op.batch_alter_table("invitations", schema=None) as batch_op:
-        batch_op.create_index(batch_op.f("ix_invitations_task_id"), ["task_id"], unique=False)
+    op.create_index(op.f("ix_invitations_task_id"), "invitations", ["task_id"], unique=False)
 
+    op.create_table(
+        "round_keys",
+        sa.Column("task_id", sa.String(length=40), nullable=False),
+        sa.Column("round_number", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("digest", sa.String(length=64), nullable=False),
+        sa.Column("body", sa.LargeBinary(), nullable=False),
+        sa.ForeignKeyConstraint(["task_id"], ["tasks.id"], name=op.f("fk_round_keys_task_id")),
+        sa.PrimaryKeyConstraint("task_id", "round_number", name=op.f("pk_round_keys")),
+    )
     op.create_table(
         "rounds",
         sa.Column("id", sa.Integer(), nullable=False),
         sa.Column("task_id", sa.String(length=40), nullable=False),
         sa.Column("number", sa.Integer(), nullable=False),
-        sa.Column("step", sa.Integer(), nullable=False),
+        sa.Column("sum_index", sa.Integer(), nullable=False),
         sa.Column("state", sa.String(length=16), nullable=False),
         sa.Column("seed", sa.LargeBinary(length=32), nullable=False),
         sa.Column("model_digest", sa.LargeBinary(length=32), nullable=True),
         sa.Column("confirms", sa.Boolean(), nullable=False),
+        sa.Column("key_digest", sa.String(length=64), nullable=True),
+        sa.Column("committee", sa.Integer(), nullable=False),
+        sa.Column("aggregate_chain", sa.String(length=64), nullable=True),
         sa.Column("opened_at", sa.Float(), nullable=False),
         sa.Column("deadline", sa.Float(), nullable=False),
         sa.Column("cohort", sa.Integer(), nullable=False),
@@ -141,15 +163,6 @@ def upgrade() -> None:
         sa.UniqueConstraint("task_id", "number", name=op.f("uq_rounds_task_id_number")),
     )
     op.create_table(
-        "phases",
-        sa.Column("round_id", sa.Integer(), nullable=False),
-        sa.Column("state", sa.String(length=16), nullable=False),
-        sa.Column("entered_at", sa.Float(), nullable=False),
-        sa.Column("handed_out", sa.BigInteger(), nullable=False),
-        sa.ForeignKeyConstraint(["round_id"], ["rounds.id"], name=op.f("fk_phases_round_id")),
-        sa.PrimaryKeyConstraint("round_id", "state", name=op.f("pk_phases")),
-    )
-    op.create_table(
         "snapshots",
         sa.Column("task_id", sa.String(length=40), nullable=False),
         sa.Column("round_number", sa.Integer(), autoincrement=False, nullable=False),
@@ -161,19 +174,16 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("task_id", "round_number", name=op.f("pk_snapshots")),
     )
     op.create_table(
-        "views",
-        sa.Column("task_id", sa.String(length=40), nullable=False),
-        sa.Column("round_number", sa.Integer(), autoincrement=False, nullable=False),
-        sa.Column("group_number", sa.Integer(), autoincrement=False, nullable=False),
-        sa.Column("digest", sa.String(length=64), nullable=False),
+        "chunks",
+        sa.Column("round_id", sa.Integer(), nullable=False),
+        sa.Column("client_id", sa.String(length=40), nullable=False),
+        sa.Column("chunk_offset", sa.BigInteger(), autoincrement=False, nullable=False),
         sa.Column("bytes", sa.BigInteger(), nullable=False),
-        sa.Column("blob_key", sa.String(length=200), nullable=True),
-        sa.ForeignKeyConstraint(
-            ["task_id", "round_number"],
-            ["snapshots.task_id", "snapshots.round_number"],
-            name=op.f("fk_views_task_id_round_number"),
-        ),
-        sa.PrimaryKeyConstraint("task_id", "round_number", "group_number", name=op.f("pk_views")),
+        sa.Column("digest", sa.String(length=64), nullable=False),
+        sa.Column("blob_key", sa.String(length=200), nullable=False),
+        sa.ForeignKeyConstraint(["client_id"], ["clients.id"], name=op.f("fk_chunks_client_id")),
+        sa.ForeignKeyConstraint(["round_id"], ["rounds.id"], name=op.f("fk_chunks_round_id")),
+        sa.PrimaryKeyConstraint("round_id", "client_id", "chunk_offset", name=op.f("pk_chunks")),
     )
     op.create_table(
         "cohorts",
@@ -184,6 +194,21 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("round_id", "client_id", name=op.f("pk_cohorts")),
     )
     op.create_table(
+        "committee_keys",
+        sa.Column("task_id", sa.String(length=40), nullable=False),
+        sa.Column("round_number", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("client_id", sa.String(length=40), nullable=False),
+        sa.Column("round_id", sa.Integer(), nullable=True),
+        sa.Column("digest", sa.String(length=64), nullable=False),
+        sa.Column("body", sa.LargeBinary(), nullable=False),
+        sa.ForeignKeyConstraint(["client_id"], ["clients.id"], name=op.f("fk_committee_keys_client_id")),
+        sa.ForeignKeyConstraint(["round_id"], ["rounds.id"], name=op.f("fk_committee_keys_round_id")),
+        sa.ForeignKeyConstraint(["task_id"], ["tasks.id"], name=op.f("fk_committee_keys_task_id")),
+        sa.PrimaryKeyConstraint("task_id", "round_number", "client_id", name=op.f("pk_committee_keys")),
+    )
+    op.create_index(op.f("ix_committee_keys_round_id"), "committee_keys", ["round_id"], unique=False)
+
+    op.create_table(
         "contributions",
         sa.Column("round_id", sa.Integer(), nullable=False),
         sa.Column("client_id", sa.String(length=40), nullable=False),
@@ -192,14 +217,16 @@ def upgrade() -> None:
         sa.Column("stored_at", sa.Float(), nullable=False),
         sa.Column("blob_key", sa.String(length=200), nullable=True),
         sa.Column("folded", sa.Boolean(), nullable=False),
+        sa.Column("statement", sa.LargeBinary(), nullable=True),
+        sa.Column("attestation", sa.Text(), nullable=True),
+        sa.Column("tag", sa.LargeBinary(), nullable=True),
         sa.ForeignKeyConstraint(["client_id"], ["clients.id"], name=op.f("fk_contributions_client_id")),
         sa.ForeignKeyConstraint(["round_id"], ["rounds.id"], name=op.f("fk_contributions_round_id")),
         sa.PrimaryKeyConstraint("round_id", "client_id", name=op.f("pk_contributions")),
     )
-    with op.batch_alter_table("contributions", schema=None) as batch_op:
-        batch_op.create_index(
-            "ix_contributions_unfolded", ["round_id", "folded", "stored_at", "client_id"], unique=False
-        )
+    op.create_index(
+        "ix_contributions_unfolded", "contributions", ["round_id", "folded", "stored_at", "client_id"], unique=False
+    )
 
     op.create_table(
         "handouts",
@@ -210,6 +237,25 @@ def upgrade() -> None:
         sa.Column("body", sa.LargeBinary(), nullable=False),
         sa.ForeignKeyConstraint(["round_id"], ["rounds.id"], name=op.f("fk_handouts_round_id")),
         sa.PrimaryKeyConstraint("round_id", "kind", "recipient", name=op.f("pk_handouts")),
+    )
+    op.create_table(
+        "refusals",
+        sa.Column("round_id", sa.Integer(), nullable=False),
+        sa.Column("client_id", sa.String(length=40), nullable=False),
+        sa.Column("reason", sa.String(length=16), nullable=False),
+        sa.Column("refused_at", sa.Float(), nullable=False),
+        sa.ForeignKeyConstraint(["client_id"], ["clients.id"], name=op.f("fk_refusals_client_id")),
+        sa.ForeignKeyConstraint(["round_id"], ["rounds.id"], name=op.f("fk_refusals_round_id")),
+        sa.PrimaryKeyConstraint("round_id", "client_id", name=op.f("pk_refusals")),
+    )
+    op.create_table(
+        "round_states",
+        sa.Column("round_id", sa.Integer(), nullable=False),
+        sa.Column("state", sa.String(length=16), nullable=False),
+        sa.Column("entered_at", sa.Float(), nullable=False),
+        sa.Column("handed_out", sa.BigInteger(), nullable=False),
+        sa.ForeignKeyConstraint(["round_id"], ["rounds.id"], name=op.f("fk_round_states_round_id")),
+        sa.PrimaryKeyConstraint("round_id", "state", name=op.f("pk_round_states")),
     )
     op.create_table(
         "stage_messages",
@@ -225,48 +271,17 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("round_id", "stage", "client_id", name=op.f("pk_stage_messages")),
     )
     op.create_table(
-        "chunks",
-        sa.Column("round_id", sa.Integer(), nullable=False),
-        sa.Column("client_id", sa.String(length=40), nullable=False),
-        sa.Column("chunk_offset", sa.BigInteger(), autoincrement=False, nullable=False),
-        sa.Column("bytes", sa.BigInteger(), nullable=False),
+        "views",
+        sa.Column("task_id", sa.String(length=40), nullable=False),
+        sa.Column("round_number", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("device_group", sa.Integer(), autoincrement=False, nullable=False),
         sa.Column("digest", sa.String(length=64), nullable=False),
-        sa.Column("blob_key", sa.String(length=200), nullable=False),
-        sa.ForeignKeyConstraint(["client_id"], ["clients.id"], name=op.f("fk_chunks_client_id")),
-        sa.ForeignKeyConstraint(["round_id"], ["rounds.id"], name=op.f("fk_chunks_round_id")),
-        sa.PrimaryKeyConstraint("round_id", "client_id", "chunk_offset", name=op.f("pk_chunks")),
+        sa.Column("bytes", sa.BigInteger(), nullable=False),
+        sa.Column("blob_key", sa.String(length=200), nullable=True),
+        sa.ForeignKeyConstraint(
+            ["task_id", "round_number"],
+            ["snapshots.task_id", "snapshots.round_number"],
+            name=op.f("fk_views_task_id_round_number"),
+        ),
+        sa.PrimaryKeyConstraint("task_id", "round_number", "device_group", name=op.f("pk_views")),
     )
-
-
-def downgrade() -> None:
-    op.drop_table("chunks")
-    op.drop_table("stage_messages")
-    op.drop_table("handouts")
-    with op.batch_alter_table("contributions", schema=None) as batch_op:
-        batch_op.drop_index("ix_contributions_unfolded")
-
-    op.drop_table("contributions")
-    op.drop_table("cohorts")
-    op.drop_table("views")
-    op.drop_table("snapshots")
-    op.drop_table("phases")
-    op.drop_table("rounds")
-    with op.batch_alter_table("invitations", schema=None) as batch_op:
-        batch_op.drop_index(batch_op.f("ix_invitations_task_id"))
-
-    op.drop_table("invitations")
-    with op.batch_alter_table("clients", schema=None) as batch_op:
-        batch_op.drop_index("ix_clients_least_asked")
-        batch_op.drop_index(
-            "ix_clients_one_holder",
-            sqlite_where=sa.text("role = 'holder'"),
-            postgresql_where=sa.text("role = 'holder'"),
-        )
-
-    op.drop_table("clients")
-    with op.batch_alter_table("tasks", schema=None) as batch_op:
-        batch_op.drop_index(batch_op.f("ix_tasks_state"))
-
-    op.drop_table("tasks")
-    op.drop_table("sign_ins")
-    op.drop_table("operators")
