@@ -29,7 +29,7 @@ def store_revocations(session: Session, task: TaskRow, body: bytes, now: float) 
         raise Problem("bad-request", str(error)) from error
     except CertificateError as error:
         raise Problem("forbidden", str(error)) from error
-    if task.revocations is not None and listed.issued_at < RevocationList.decode(task.revocations).issued_at:
+    if task.revocations is not None and listed.is_older_than(RevocationList.decode(task.revocations)):
         raise Problem("conflict", "the stored revocation list is newer than this one")
     task.revocations = body
     query = select(ClientRow).where(

@@ -114,7 +114,7 @@ class MemberRound:
     def _inspect(self, view: RoundView) -> Program[member.Inspection]:
         kept = self._inspection
         if kept is None or view.survivors_digest not in (None, kept.digest.hex()):
-            yield from self.membership_check.refresh(self.calls, self.terms.task_id)
+            yield from self.membership_check.refresh(self.calls, self.client_store, self.terms.task_id)
             ready = yield from self._join(view)
             kept = yield from inspect_proposal(self.calls, ready, self.membership.client_id, self.membership_check)
             self._inspection = kept

@@ -26,7 +26,7 @@ from client_sdk.local_state.signed_sets import SignedSets
 from client_sdk.local_state.stores import Store
 from protocols.codec import b64decode, b64encode
 from protocols.crypto.aggregate_chain import CHAIN_BYTES, AggregateChain
-from protocols.crypto.certificates import CERTIFICATE_BYTES
+from protocols.crypto.certificates import CERTIFICATE_BYTES, RevocationList
 from protocols.crypto.domain import digest
 from protocols.crypto.keyring import Keyring, decode_keyring, encode_keyring
 from protocols.errors import CodecError, ParameterError
@@ -52,6 +52,7 @@ _SIGNED_SETS: Final = "signed_sets.json"
 _HOLDER: Final = "holder.bin"
 _HOLDER_BYTES: Final = 32
 _ROUND_KEYS: Final = "round_keys.bin"
+_REVOCATIONS: Final = "revocations.bin"
 
 
 @dataclass(frozen=True, repr=False)
@@ -200,6 +201,18 @@ class ClientStore:
         """Store the key pairs for rounds of one task, replacing those stored before."""
         self.write(task_id, _ROUND_KEYS, keys.encode())
 
+    def revocations(self, organiser: OrganiserPin) -> RevocationList | None:
+        """Return the newest revocation list of an organiser's scope that any server gave this client, None if none."""
+        body = self.store.read(self.owner, _organiser_key(organiser), _REVOCATIONS)
+        try:
+            return None if body is None else RevocationList.decode(body)
+        except CodecError as error:
+            raise LocalFileError(f"the stored revocation list of scope {organiser.scope!r} is damaged") from error
+
+    def keep_revocations(self, organiser: OrganiserPin, listed: RevocationList) -> None:
+        """Store the newest revocation list of an organiser's scope, which holds for all tasks on all servers."""
+        self.store.write(self.owner, _organiser_key(organiser), _REVOCATIONS, listed.encode())
+
     def contributions(self, task_id: str) -> dict[int, OwnContribution]:
         """Return this client's records of its contributions to one task, by round number."""
         body = self.read(task_id, _CONTRIBUTIONS)
@@ -305,6 +318,11 @@ def _server_key(url: str) -> str:
     """Return a part of a folder name that stands for the server at `url`: its host, for people, and a digest."""
     host = "".join(c if c.isascii() and (c.isalnum() or c in ".-") else "_" for c in urlsplit(url).netloc)
     return f"{host}-{digest('server address', url).hex()[:32]}"
+
+
+def _organiser_key(organiser: OrganiserPin) -> str:
+    """Return a folder name that stands for an organiser's scope."""
+    return f"organiser-{digest('organiser scope', organiser.key, organiser.scope).hex()[:32]}"
 
 
 def _is_compatible(stored: NDArray[Any], like: NDArray[Any]) -> bool:

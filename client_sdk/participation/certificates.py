@@ -10,11 +10,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Protocol
 
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.effects import Program, work
 from client_sdk.api.retry import RetryPolicy
+from client_sdk.local_state.client_store import ClientStore
 from client_sdk.local_state.identity import Identity
 from protocols.codec import b64decode, b64encode
 from protocols.crypto.certificates import (
@@ -157,23 +159,26 @@ class MembershipCheck:
             check_certificate(self._key, self.pin.scope, identity_key, mailbox_key, decoded, at)
             self._verified[checked] = decoded.not_after
 
-    def refresh(self, calls: ApiCalls, task_id: str) -> Program[None]:
-        """Fetch the newest revocation list.
+    def refresh(self, calls: ApiCalls, client_store: ClientStore, task_id: str) -> Program[None]:
+        """Fetch the newest revocation list and store it, so that it also holds after a restart.
 
-        Raises `CertificateError` for a list that the organiser did not sign or that is older than the last one, and if
-        the server returns none after it returned one; `CodecError` for a malformed list.
+        Raises `CertificateError` for a list that the organiser did not sign, and if the server returns an older list
+        than `client_store` has of this organiser's scope, or none; `CodecError` for a malformed list.
         """
         if self.pin is None:
             return
         body = yield from calls.revocations(task_id)
-        if body is None:
-            if self._revocations is not None:
-                raise CertificateError(
-                    "the server no longer returns the organiser's revocation list, which it returned before"
-                )
-            return
-        listed = RevocationList.decode(body)
-        check_revocations(self._key, self.pin.scope, listed)
-        if self._revocations is not None and listed.issued_at < self._revocations.issued_at:
-            raise CertificateError("the server returned an older revocation list than before")
+        listed = None if body is None else RevocationList.decode(body)
+        if listed is not None:
+            check_revocations(self._key, self.pin.scope, listed)
+        known = client_store.revocations(self.pin)
+        if known is not None and (listed is None or listed.is_older_than(known)):
+            raise CertificateError(
+                f"the server returned {'no' if listed is None else 'an older'} revocation list of scope "
+                f"{self.pin.scope!r}, although this client has seen one that was issued at "
+                f"{datetime.fromtimestamp(known.issued_at, UTC):%Y-%m-%d %H:%M:%S} UTC: the operator must publish the "
+                "organiser's newest list for this task (hushrec-server task revocations)"
+            )
+        if listed is not None and listed != known:
+            client_store.keep_revocations(self.pin, listed)
         self._revocations = listed

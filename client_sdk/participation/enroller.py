@@ -109,7 +109,7 @@ class Enroller:
         calls = own_calls(self.calls, self.identity, membership)
         if membership_check is None:
             membership_check = MembershipCheck(membership.organiser)
-            yield from membership_check.refresh(calls, membership.task_id)
+            yield from membership_check.refresh(calls, self.client_store, membership.task_id)
         client_store = None if shared else self.client_store
         return Participation(
             calls,

@@ -157,6 +157,12 @@ class RevocationList:
         """Whether the certificate is revoked."""
         return certificate.serial in self.serials
 
+    def is_older_than(self, other: RevocationList) -> bool:
+        """Whether it was issued before `other`, or in the same second without all of its serials."""
+        return self.issued_at < other.issued_at or (
+            self.issued_at == other.issued_at and not self.serials >= other.serials
+        )
+
     def encode(self) -> bytes:
         """Return issued_at (8 bytes), number of serials (4), serials (8 each) in ascending order, signature (64)."""
         head = _LIST_HEAD.pack(self.issued_at, len(self.serials))

@@ -39,6 +39,7 @@ _LOCAL = {
     "masked key check": "any key serves",
     "round-robin place": "the server's own order",
     "server address": "a local file's name",
+    "organiser scope": "a local file's name",
     "signed survivor": "a local record",
     "differencing guard": "a client's own choice",
     "demo task": "the demonstration",

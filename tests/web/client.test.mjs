@@ -4,10 +4,12 @@ import { readFileSync } from "node:fs";
 import test from "node:test";
 import assert from "node:assert/strict";
 import { Api, baseUrl } from "../../examples/web/hushrec/api.js";
-import { toBase64, toBase64Url, utf8 } from "../../examples/web/hushrec/codec.js";
-import { sha256 } from "../../examples/web/hushrec/domain.js";
+import { concat, littleEndian, toBase64, toBase64Url, utf8 } from "../../examples/web/hushrec/codec.js";
+import { sha256, tag } from "../../examples/web/hushrec/domain.js";
+import { refreshRevocations } from "../../examples/web/hushrec/enrolment.js";
 import { GAUSSIAN_TABLE } from "../../examples/web/hushrec/gaussian_table.js";
 import { newIdentity } from "../../examples/web/hushrec/identity.js";
+import { sign } from "../../examples/web/hushrec/keys.js";
 import { fetchModel } from "../../examples/web/hushrec/model.js";
 import { takeMaskedPart } from "../../examples/web/hushrec/masked_round.js";
 import { rememberCommittee, takeOneshotPart } from "../../examples/web/hushrec/oneshot_round.js";
@@ -139,6 +141,29 @@ test("a server that does not answer is waited for until the client stops", async
   const stop = new AbortController();
   const api = new Api("http://localhost:1", { unreachable: () => stop.abort() });
   await assert.rejects(api.get("/v1/tasks/t", "task", { signal: stop.signal }), { name: "AbortError" });
+});
+
+test("a revocation list never goes back, in this task or another one, also after a restart", async () => {
+  const organiser = await newIdentity();
+  const pin = { key: toBase64Url(organiser.identityKey), scope: "films" };
+  const list = async (issuedAt, ...serials) => {
+    const bytes = concat(...serials.map((serial) => littleEndian(serial, 8)));
+    const signature = await sign(organiser.signing, tag("revoked certificates", pin.scope, BigInt(issuedAt), bytes));
+    return concat(littleEndian(issuedAt, 8), littleEndian(serials.length, 4), bytes, signature);
+  };
+  const [api, store] = [new Api("http://localhost:1"), new MemoryStore()];
+  const refreshed = async (body, id = "t_1") => {
+    const stated = body && { "content-digest": `sha-256=:${toBase64(await sha256(body))}:` };
+    answering(body ? [200, body, stated] : [404, problem("not-found"), PROBLEM]);
+    return refreshRevocations(api, store, { id, organiser: pin });
+  };
+  assert.deepEqual(await refreshed(null), new Set());
+  assert.deepEqual(await refreshed(await list(1000, 7, 9)), new Set([7n, 9n]));
+  for (const body of [await list(999, 7, 9, 11), await list(1000, 7), null]) {
+    for (const id of ["t_1", "t_2"]) await assert.rejects(refreshed(body, id), { name: "CertificateError" });
+  }
+  assert.deepEqual(await refreshed(await list(1000, 7, 9)), new Set([7n, 9n]));
+  assert.deepEqual(await refreshed(await list(1001, 9)), new Set([9n])); // 7 has expired
 });
 
 test("a stale signature is made again with the server's clock", async () => {

@@ -4,11 +4,12 @@ import { agreedTerms, readTask } from "./terms.js";
 import { baseUrl } from "./api.js";
 import { fromBase64Url, toBase64Url } from "./codec.js";
 import { tag } from "./domain.js";
-import { ApiError, RefusalError } from "./errors.js";
-import { checkCertificate, signEnrolment } from "./identities.js";
+import { ApiError, CertificateError, RefusalError } from "./errors.js";
+import { checkCertificate, checkRevocations, signEnrolment } from "./identities.js";
 import { newIdentity } from "./identity.js";
 import { sign } from "./keys.js";
 
+const MOST_REVOKED = 100_000;
 const now = () => Date.now() / 1000;
 
 /** The body of a request to an organiser's issuing endpoint. */
@@ -68,4 +69,33 @@ export async function join(api, store, { invitation, organiser, issue, policy, s
   if (agreedTerms(task) !== membership.agreed) throw new RefusalError("the task's terms changed after this client joined");
   await store.put("task", task);
   return { api: own, terms, membership, identity };
+}
+
+/** Whether a revocation list was issued before another, or in the same second without all of its serials. */
+function isOlder(list, other) {
+  if (list.issuedAt !== other.issuedAt) return list.issuedAt < other.issuedAt;
+  const serials = new Set(list.serials);
+  return !other.serials.every((serial) => serials.has(serial));
+}
+
+/**
+ * The serials on the organiser's revocation list, which the store keeps: after a restart, too, `CertificateError` for an
+ * older list than this client has seen of the scope, in any task, and for none.
+ */
+export async function refreshRevocations(api, store, { id, organiser: { key, scope } }, signal) {
+  let body = null;
+  try {
+    body = await api.bytes(`/v1/tasks/${id}/revocations`, "revocation list", { signal, most: 8 * MOST_REVOKED + 76 });
+  } catch (error) {
+    if (!(error instanceof ApiError && error.status === 404)) throw error;
+  }
+  const read = (list) => checkRevocations(fromBase64Url(key), scope, list);
+  const listed = body && (await read(body));
+  const name = `revocations ${key} ${scope}`;
+  const known = await store.get(name);
+  if (known && (!listed || isOlder(listed, await read(known)))) {
+    throw new CertificateError(`the server returned ${listed ? "an older" : "no"} revocation list, and this client has seen a newer one`);
+  }
+  if (body) await store.put(name, body);
+  return new Set(listed?.serials);
 }

@@ -1,10 +1,8 @@
 /** A client of one task until the task ends: it follows the rounds, takes part in them, and recommends on the device. */
 
 import { Api, pause } from "./api.js";
-import { fromBase64Url } from "./codec.js";
 import { AbstainedError, ApiError, CertificateError, CodecError, PolicyError, RefusalError, RoundLostError, ThresholdError } from "./errors.js";
-import { checkRevocations } from "./identities.js";
-import { join } from "./enrolment.js";
+import { join, refreshRevocations } from "./enrolment.js";
 import { fetchModel, keptModel } from "./model.js";
 import { takeMaskedPart } from "./masked_round.js";
 import { takeOneshotPart } from "./oneshot_round.js";
@@ -12,7 +10,6 @@ import { readTask } from "./terms.js";
 import { fitUser, randomUser, secureUniform, settingsOf, topItems } from "./training.js";
 
 const LONG_POLL = 20;
-const MOST_REVOKED = 100_000;
 const OPENING = { oneshot: "collecting", masked: "advertising" };
 const REFUSED = [PolicyError, RefusalError, CertificateError, CodecError];
 const LOST = [RoundLostError, ThresholdError];
@@ -39,10 +36,8 @@ export class Participant {
     const report = (request) => on({ kind: "traffic", ...request });
     const unreachable = (error, seconds) => on({ kind: "unreachable", reason: error.message, seconds });
     const joined = await join(new Api(url, { report, unreachable }), store, { invitation, organiser, issue, policy, signal });
-    const client = { ...joined, store, uniform: secureUniform(), revoked: new Set() };
-    const participant = new Participant(client, on);
-    await participant.#refreshRevocations(signal);
-    return participant;
+    const revoked = await refreshRevocations(joined.api, store, joined.terms, signal);
+    return new Participant({ ...joined, store, uniform: secureUniform(), revoked }, on);
   }
 
   get task() {
@@ -131,25 +126,6 @@ export class Participant {
       if (!(error instanceof RefusalError || error instanceof CodecError)) throw error;
       this.#on({ kind: "missed", round: number, reason: error.message });
     }
-  }
-
-  async #refreshRevocations(signal) {
-    const { api, store, terms } = this.#client;
-    const path = `/v1/tasks/${terms.id}/revocations`;
-    let body;
-    try {
-      body = await api.bytes(path, "revocation list", { signal, most: 8 * MOST_REVOKED + 76 });
-    } catch (error) {
-      if (!(error instanceof ApiError && error.status === 404)) throw error;
-    }
-    const before = (await store.get("revocations")) ?? -1;
-    if (!body && before >= 0) throw new CertificateError("the server no longer has the organiser's revocation list");
-    if (!body) return;
-    const { key, scope } = terms.organiser;
-    const { issuedAt, serials } = await checkRevocations(fromBase64Url(key), scope, body);
-    if (Number(issuedAt) < before) throw new CertificateError("the server returned an older revocation list than before");
-    await store.put("revocations", Number(issuedAt));
-    this.#client.revoked = new Set(serials);
   }
 
   /** See `recommend`. */
