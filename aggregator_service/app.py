@@ -26,10 +26,6 @@ from aggregator_service.dashboard import routes as dashboard
 from aggregator_service.dashboard.live import Streams
 from aggregator_service.http.body_guard import BodyGuard
 from aggregator_service.http.cross_origin import CrossOrigin
-from aggregator_service.http.direct_routes import DirectRoutes
-from aggregator_service.http.fast_answers import answer_finder
-from aggregator_service.http.fast_polls import poll_finder
-from aggregator_service.http.fast_responses import FastResponses
 from aggregator_service.http.head_requests import HeadRequests
 from aggregator_service.http.security_headers import SecurityHeaders
 from aggregator_service.logs import fields
@@ -45,12 +41,8 @@ from aggregator_service.rounds.commit_listeners import CommitListeners
 from aggregator_service.rounds.engine import RoundEngine
 from aggregator_service.rounds.leadership import Leadership
 from aggregator_service.rounds.progress_relay import ProgressRelay
-from aggregator_service.routes.direct import DIRECT_ROUTES
-from aggregator_service.routes.ledger import CLIENT_LEDGER
 from aggregator_service.routes.openapi import describe
-from aggregator_service.routes.rounds import CURRENT_ROUND
 from aggregator_service.routes.routers import API_ROUTERS
-from aggregator_service.routes.tasks import SHOWN_TASK
 from aggregator_service.services import Services
 from aggregator_service.settings import Settings
 from aggregator_service.storage.cleanup import collect_bodies, collect_orphans, own_data_directory, sweep
@@ -101,8 +93,6 @@ def create_app(
     describe(app)
     install_problem_handlers(app)
     # from the innermost to the outermost
-    app.add_middleware(DirectRoutes, router=DIRECT_ROUTES)
-    app.add_middleware(FastResponses, finders=(poll_finder(CURRENT_ROUND), answer_finder(SHOWN_TASK, CLIENT_LEDGER)))
     app.add_middleware(BodyGuard, json_limit=settings.json_body_limit, idle_seconds=settings.body_idle_seconds)
     app.add_middleware(RequestRecorder, metrics=instruments.metrics, tracer=instruments.tracer)
     app.add_middleware(HeadRequests)

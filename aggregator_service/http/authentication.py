@@ -1,7 +1,6 @@
 """Authentication: operators send a bearer token, enrolled clients a bearer token and a signature.
 
-Only hashes of tokens are stored or compared. Every request that needs a token is checked by `verify_request`: in the
-dependency `authenticate`, or in `http.fast_polls` for polls that are answered from memory.
+Only hashes of tokens are stored or compared. Every route that needs a token depends on `authenticate`.
 """
 
 from __future__ import annotations
@@ -35,17 +34,14 @@ __all__ = [
     "OperatorIs",
     "OperatorOnly",
     "PrincipalOf",
-    "REFUSAL",
     "ReaderOnly",
     "authenticate",
     "client_address",
     "member_of",
-    "principal_with",
     "refuse_unknown_parameters",
     "require_operator",
     "signed_request",
     "task_of",
-    "verify_request",
 ]
 
 _RANKS: Final[tuple[OperatorRole, ...]] = ("read-only", "operator", "admin")
@@ -75,8 +71,6 @@ _bearer = HTTPBearer(
 Bearer = Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
 """The bearer token of a request; None if the request has none."""
 _SIGNED_REQUEST: Final = "hushrec.signed_request"
-REFUSAL: Final = "hushrec.refusal"
-"""Scope key of the `Problem` that `http.fast_polls` was refused with; `authenticate` raises it again."""
 
 
 async def authenticate(services: ServicesOf, request: Request, credentials: Bearer) -> Principal:
@@ -86,28 +80,19 @@ async def authenticate(services: ServicesOf, request: Request, credentials: Bear
     client has not signed the request, or not recently; too-many-requests. Raises `RequestValidationError` for a query
     that the route does not know, after all others.
     """
-    refusal: Problem | None = request.scope.get(REFUSAL)
-    if refusal is not None:
-        raise refusal
     if credentials is None:
         services.limits.failure(client_address(request.scope))
         raise Problem("unauthenticated", "send a token in the header Authorization: Bearer <token>")
     if len(request.headers.getlist("authorization")) > 1:
         services.limits.failure(client_address(request.scope))
         raise Problem("unauthenticated", "the request has more than one Authorization header; send one")
-    principal = await principal_with(services, request.scope, credentials.credentials)
-    check_query(request)
-    return principal
-
-
-async def principal_with(services: Services, scope: Scope, token: str) -> Principal:
-    """Return the principal that makes a request with this token. Raises as `authenticate`, but reads no query."""
-    token_hash = hash_token(token)
-    principal = services.task_cache.client(token_hash) or await load_principal(services, token_hash)
+    token_hash = hash_token(credentials.credentials)
+    principal = services.task_cache.client(token_hash) or await _load_principal(services, token_hash)
     if principal is None:
-        services.limits.failure(client_address(scope))
+        services.limits.failure(client_address(request.scope))
         raise Problem("unauthenticated", "the token is unknown, or a later enrolment has replaced it")
-    verify_request(services, scope, principal, token_hash)
+    _verify_request(services, request.scope, principal, token_hash)
+    check_query(request)
     return principal
 
 
@@ -122,7 +107,7 @@ def _authenticates(dependant: Dependant) -> bool:
     return dependant.call is authenticate or any(_authenticates(one) for one in dependant.dependencies)
 
 
-def verify_request(services: Services, scope: Scope, principal: Principal, token_hash: str) -> None:
+def _verify_request(services: Services, scope: Scope, principal: Principal, token_hash: str) -> None:
     """Check that a request with this token is signed and recent, if `principal` must sign, and count it.
 
     token_hash: SHA-256 of the principal's token, hex. Raises `Problem`: bad-signature, bad-digest, too-many-requests,
@@ -160,7 +145,7 @@ def client_address(scope: Scope) -> str:
     return "" if client is None else client[0]
 
 
-async def load_principal(services: Services, token_hash: str) -> Principal | None:
+async def _load_principal(services: Services, token_hash: str) -> Principal | None:
     """Read from the database whose token this is, and cache a client.
 
     token_hash: SHA-256 of the token, hex. Returns None if the token is unknown. Raises `Problem` unauthenticated if an

@@ -32,8 +32,6 @@ _ROUND_TOPICS: Final = frozenset({"round", "folding"})
 _MOST_CLIENTS: Final = 50_000
 _MAX_ROUND_AGE: Final = 5.0
 """Seconds after which a round is read again: some counts (how much is folded) change without a new version."""
-_MOST_ANSWERS: Final = 10_000
-"""Answers about one task."""
 _UNUSED_SECONDS: Final = 60.0
 """A task that nobody asked for in this time is removed."""
 
@@ -47,28 +45,14 @@ class _CachedTask:
     used_at: float
     cached_round: CachedRound | None = None
     read_at: float = 0.0
-    answers: dict[str, _Answer] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class _Answer:
-    """An answer, good until `expires_at` at the latest. changes: see `Mark`."""
-
-    content: object
-    changes: int
-    expires_at: float
 
 
 @dataclass(frozen=True)
 class Mark:
-    """A moment: the cache's generation, which each invalidation raises, and the monotonic time in seconds.
-
-    changes: the commits of this process so far that may change more than what clients delivered.
-    """
+    """A moment: the cache's generation, which each invalidation raises, and the monotonic time in seconds."""
 
     generation: int
     at: float
-    changes: int
 
 
 @dataclass
@@ -97,11 +81,10 @@ class TaskCache:
         self._reads: dict[str, _PendingRead] = {}
         self._clients: OrderedDict[str, Enrolled] = OrderedDict()
         self._generation = 0
-        self._changes = 0
 
     def mark(self) -> Mark:
         """Return the present moment. Take it before a database query whose result is given to the cache."""
-        return Mark(self._generation, self._monotonic(), self._changes)
+        return Mark(self._generation, self._monotonic())
 
     # --- clients ----------------------------------------------------------------------------------------------------
 
@@ -127,29 +110,6 @@ class TaskCache:
             self._clients[token_hash] = client
             if len(self._clients) > _MOST_CLIENTS:
                 self._clients.popitem(last=False)
-
-    # --- answers ----------------------------------------------------------------------------------------------------
-
-    def answer(self, task_id: str, name: str) -> object | None:
-        """Return the answer about a task that `keep_answer` was given; None unless it is cached, valid and recent."""
-        cached = self._valid_task(task_id)
-        found = None if cached is None else cached.answers.get(name)
-        if found is None or found.changes != self._changes or self._monotonic() > found.expires_at:
-            return None
-        return found.content
-
-    def keep_answer(self, mark: Mark, task_id: str, name: str, content: object, seconds: float) -> None:
-        """Cache an answer about a task that was read after `mark` was taken, for at most so many seconds.
-
-        Does nothing when anything was committed here since, except deliveries, and while the task is not cached.
-        """
-        with self._lock:
-            cached = self._tasks.get(task_id)
-            if cached is None or mark.changes != self._changes or mark.generation != self._generation:
-                return
-            if len(cached.answers) >= _MOST_ANSWERS:
-                cached.answers.clear()
-            cached.answers[name] = _Answer(content, mark.changes, mark.at + seconds)
 
     # --- rounds -----------------------------------------------------------------------------------------------------
 
@@ -210,8 +170,6 @@ class TaskCache:
     def committed_here(self, effects: Effects) -> None:
         """Apply a commit of this process: nothing cached contradicts it when this returns."""
         with self._lock:
-            if not effects.only_deliveries:
-                self._changes += 1
             for token_hash in effects.voided:
                 self._generation += 1
                 self._clients.pop(token_hash, None)
@@ -248,7 +206,6 @@ class TaskCache:
             self._remove(task_id)
             return
         cached.version = version
-        cached.answers = {}
         if is_round_changed:
             cached.cached_round = None
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Annotated, Any, Final, cast
+from typing import Annotated, Any, Final
 
 from fastapi import Header, Path, Query, Request
 from fastapi.responses import Response, StreamingResponse
-from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.http.digests import digest_header
 from aggregator_service.http.etags import not_modified
-from aggregator_service.http.json_bytes import JsonBytes
 from aggregator_service.http.queries import LONGEST_WAIT
 from aggregator_service.problems import responses
 from aggregator_service.services import Services
@@ -25,21 +21,18 @@ __all__ = [
     "IfNoneMatch",
     "RoundNumber",
     "SnapshotNumber",
-    "StoredBody",
     "TaskId",
     "Wait",
     "binary_request",
     "binary_response",
     "blob_response",
     "bytes_response",
-    "download",
     "guarded",
     "receipt_response",
     "wait_seconds",
 ]
 
 _LARGEST_NUMBER: Final = 2**31 - 1
-_FOUND_SECONDS: Final = 30.0
 
 TaskId = Annotated[str, Path(description="Task id.", max_length=40, examples=["t_0f3a9c5b7d1e2f4a6b8c"])]
 ClientId = Annotated[str, Path(description="Client id.", max_length=40, examples=["c_9b1d3f5a7c2e4f6a8b0d"])]
@@ -130,43 +123,9 @@ def blob_response(
     return StreamingResponse(body, media_type=OCTETS, headers=headers)
 
 
-@dataclass(frozen=True)
-class StoredBody:
-    """A blob that a row names: its key, SHA-256 (hex) and length in bytes."""
-
-    key: str
-    digest: str
-    length: int
-
-
-async def download(
-    services: Services,
-    request: Request,
-    task_id: str,
-    name: str | None,
-    find: Callable[[], StoredBody],
-    if_none_match: str | None,
-) -> Response:
-    """Return the blob that `find` finds in the database, as `blob_response` does.
-
-    name: names in the task cache what `find` returns for everyone who is allowed to ask; None: it is not kept. What is
-    in memory is answered without a thread.
-    """
-    kept = None if name is None or not services.alone else services.task_cache.answer(task_id, name)
-    body = cast("StoredBody | None", kept)
-    if body is None:
-        mark = services.task_cache.mark()
-        body = await run_in_threadpool(find)
-        if name is not None and services.alone:
-            services.task_cache.keep_answer(mark, task_id, name, body, _FOUND_SECONDS)
-    if not_modified(if_none_match, f'"{body.digest}"') or services.recent_blobs.held(body.key, body.digest) is not None:
-        return blob_response(services, request, body.key, body.digest, body.length, if_none_match)
-    return await run_in_threadpool(blob_response, services, request, body.key, body.digest, body.length, if_none_match)
-
-
 def receipt_response(receipt: UploadReceipt, status: int) -> Response:
     """Return the acknowledgement of an upload."""
-    return JsonBytes(receipt.model_dump_json().encode(), status)
+    return Response(receipt.model_dump_json(), status, media_type="application/json")
 
 
 def bytes_response(body: bytes, digest: str, if_none_match: str | None, media_type: str = OCTETS) -> Response:

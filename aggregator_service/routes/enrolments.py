@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from typing import Annotated, Final, cast
+from typing import Annotated
 
 from fastapi import Header, Request, Response
-from fastapi.routing import APIRoute
 from sqlalchemy.exc import IntegrityError
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import ClientDisconnect
 
 from aggregator_service.access.tokens import hash_token
 from aggregator_service.http.authentication import client_address
-from aggregator_service.http.json_bytes import JsonBytes
 from aggregator_service.observability.request_record import ENROLLED
 from aggregator_service.problems import Problem, responses
 from aggregator_service.routes.late_route import api_router
@@ -23,7 +19,7 @@ from aggregator_service.tasks.first_enrolments import check_enrolment, enrol_fir
 from aggregator_service.tasks.tasks import task_view
 from protocols.messages import Enrolment, EnrolmentRequest, TaskView
 
-__all__ = ["ENROLMENT", "create_directly", "router"]
+__all__ = ["router"]
 
 router = api_router("/v1/enrolments", tag="enrolment")
 
@@ -83,26 +79,6 @@ async def create(services: ServicesOf, http: Request, request: EnrolmentRequest,
     http.scope[ENROLLED] = enrolment
     response.status_code = 201 if is_new else 200
     return enrolment
-
-
-ENROLMENT: Final = cast(APIRoute, router.routes[-1])
-"""The route of `create`."""
-
-
-async def create_directly(services: Services, http: Request, _path: dict[str, str]) -> Response | None:
-    """Answer an enrolment as `create` does; None where FastAPI has to say what is wrong with the body."""
-    if http.headers.get("content-type") != "application/json":
-        return None
-    try:
-        request = EnrolmentRequest.model_validate(json.loads(await http.body()))
-    except ClientDisconnect:
-        raise Problem("bad-request", "the connection closed before the end of the body") from None
-    except (ValueError, RecursionError):
-        return None
-    enrolment, is_new = await _enrol(services, client_address(http.scope), request)
-    http.scope[ENROLLED] = enrolment
-    shown = enrolment.model_dump_json().encode()
-    return JsonBytes(shown, 201 if is_new else 200)
 
 
 async def _enrol(services: Services, address: str, request: EnrolmentRequest) -> tuple[Enrolment, bool]:

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, cast
+from typing import Annotated, Final
 
 from fastapi import Query, Response
-from fastapi.routing import APIRoute
 
 from aggregator_service.http.authentication import PrincipalOf, ReaderOnly, member_of, task_of
 from aggregator_service.http.etags import TAGGED, TaggedJson
-from aggregator_service.http.fast_answers import ledger_answer
 from aggregator_service.routes.common import IfNoneMatch, TaskId, guarded
 from aggregator_service.routes.late_route import api_router
 from aggregator_service.services import ServicesOf
 from aggregator_service.tasks.ledger import client_ledger, task_ledger
 from protocols.messages import LedgerPage
 
-__all__ = ["CLIENT_LEDGER", "router"]
+__all__ = ["router"]
 
 router = api_router("/v1/tasks/{task}", tag="ledger")
 
 _LIMIT: Final = 100
-_KEPT_SECONDS: Final = 30.0
 After = Annotated[int, Query(description="Return only sums of rounds with a larger number.", ge=0, le=2**31 - 1)]
 Limit = Annotated[int, Query(description="Largest number of sums in the page.", ge=1, le=1000)]
 
@@ -51,14 +48,6 @@ def of_client(
 ) -> Response:
     """Return the released sums that include the client's contributions, with the digest of each contribution."""
     member = member_of(principal, task)
-    mark = services.task_cache.mark()
     with services.database.read() as session:
         page = client_ledger(session, task_of(session, principal, task), member.client_id, after, limit)
-    answer = TaggedJson(page.model_dump_json().encode())
-    if services.alone and (after, limit) == (0, _LIMIT):
-        services.task_cache.keep_answer(mark, task, ledger_answer(member.client_id), answer, _KEPT_SECONDS)
-    return answer.response(if_none_match)
-
-
-CLIENT_LEDGER: Final = cast(APIRoute, router.routes[-1])
-"""The route of `of_client`, whose answers `http.fast_answers` sends from memory where it can."""
+    return TaggedJson(page.model_dump_json().encode()).response(if_none_match)

@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from typing import Annotated, Final
 
 from fastapi import Query, Request, Response
-from fastapi.routing import APIRoute
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.access.principals import Enrolled, Operator, Principal
 from aggregator_service.http.authentication import MemberIs, OperatorIs, PrincipalOf, member_of, task_of
 from aggregator_service.http.etags import not_modified
-from aggregator_service.http.fast_polls import reliable_status
 from aggregator_service.logs import fields
 from aggregator_service.polling.round_views import compact_round, round_etag, round_view
 from aggregator_service.problems import Problem
@@ -22,11 +20,10 @@ from aggregator_service.rounds.interventions import abort_round, extend_round
 from aggregator_service.routes.common import (
     IfNoneMatch,
     RoundNumber,
-    StoredBody,
     TaskId,
     Wait,
     binary_response,
-    download,
+    blob_response,
     guarded,
     wait_seconds,
 )
@@ -39,7 +36,7 @@ from aggregator_service.storage.schema import RoundRow
 from protocols.messages import CohortView, Extension, RefusalNotice, RoundPage, RoundView
 from protocols.messages.stages import RoundState
 
-__all__ = ["CURRENT_ROUND", "router"]
+__all__ = ["router"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -114,20 +111,15 @@ async def current(
     return Response(status_code=304, headers={"ETag": newest.etag})
 
 
-CURRENT_ROUND: Final = next(
-    route for route in router.routes if isinstance(route, APIRoute) and route.endpoint is current
-)
-"""The route of `current`, whose polls `http.fast_polls` answers from memory where it can."""
-
-
 async def _newest_round(services: Services, principal: Principal, task_id: str) -> _RoundAnswer | None:
     """Return the newest round as the principal sees it, from memory where that is reliable; None before the first."""
     if isinstance(principal, Enrolled):
         cached_round = await services.task_cache.current_round(member_of(principal, task_id).task_id)
         if cached_round is not None and not cached_round.has_round:
             return None
-        status = None if cached_round is None else reliable_status(services, cached_round, principal)
-        if cached_round is not None and status is not None:
+        status = None if cached_round is None else cached_round.status(principal.client_id)
+        # Another server may just have stored what the round still awaits from this client here: then ask the database.
+        if cached_round is not None and status is not None and (services.alone or not status.is_awaited):
             return _RoundAnswer(cached_round.view(status, services.clock.now()), cached_round.etag(status))
     return await run_in_threadpool(_stored_round, services, principal, task_id)
 
@@ -256,7 +248,7 @@ def abort(services: ServicesOf, operator: OperatorIs, task: TaskId, number: Roun
         **guarded(),
     },
 )
-async def aggregate(
+def aggregate(
     services: ServicesOf,
     principal: PrincipalOf,
     request: Request,
@@ -265,15 +257,9 @@ async def aggregate(
     if_none_match: IfNoneMatch = None,
 ) -> Response:
     """Return the sum of a completed round; 404 before its release, and if the round failed."""
-
-    def find() -> StoredBody:
-        with services.database.read() as session:
-            task_of(session, principal, task)
-            row = _round(session, task, number)
-        if row.aggregate_key is None or row.aggregate_digest is None or row.aggregate_bytes is None:
-            raise Problem("not-found", "the round has released no aggregate")
-        return StoredBody(row.aggregate_key, row.aggregate_digest, row.aggregate_bytes)
-
-    is_member = isinstance(principal, Enrolled) and principal.task_id == task
-    name = f"aggregate {number}" if is_member else None
-    return await download(services, request, task, name, find, if_none_match)
+    with services.database.read() as session:
+        task_of(session, principal, task)
+        row = _round(session, task, number)
+    if row.aggregate_key is None or row.aggregate_digest is None or row.aggregate_bytes is None:
+        raise Problem("not-found", "the round has released no aggregate")
+    return blob_response(services, request, row.aggregate_key, row.aggregate_digest, row.aggregate_bytes, if_none_match)

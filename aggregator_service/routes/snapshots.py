@@ -23,12 +23,11 @@ from aggregator_service.routes.common import (
     IfNoneMatch,
     RoundNumber,
     SnapshotNumber,
-    StoredBody,
     TaskId,
     Wait,
     binary_request,
     binary_response,
-    download,
+    blob_response,
     guarded,
     wait_seconds,
 )
@@ -102,7 +101,7 @@ def best(services: ServicesOf, principal: PrincipalOf, task: TaskId) -> Snapshot
         **guarded(),
     },
 )
-async def fetch(
+def fetch(
     services: ServicesOf,
     principal: PrincipalOf,
     request: Request,
@@ -112,25 +111,13 @@ async def fetch(
     if_none_match: IfNoneMatch = None,
 ) -> Response:
     """Return the model state after a round as the asking member's device group sees it. The newest two are kept."""
-
-    def find() -> StoredBody:
-        with services.database.read() as session:
-            device_group = _device_group(session, principal, task, group)
-            kept = find_snapshot(session, task, number)
-            row = None if kept is None else seen_by(session, kept, device_group)
-        if row is None or row.blob_key is None:
-            raise Problem("not-found", "there is no snapshot of this round, or it is no longer kept")
-        return StoredBody(row.blob_key, row.digest, row.bytes)
-
-    name = None
-    if (
-        isinstance(principal, Enrolled)
-        and principal.task_id == task
-        and principal.role != "committee"
-        and group is None
-    ):
-        name = f"snapshot {number} {principal.device_group}"
-    return await download(services, request, task, name, find, if_none_match)
+    with services.database.read() as session:
+        device_group = _device_group(session, principal, task, group)
+        kept = find_snapshot(session, task, number)
+        row = None if kept is None else seen_by(session, kept, device_group)
+    if row is None or row.blob_key is None:
+        raise Problem("not-found", "there is no snapshot of this round, or it is no longer kept")
+    return blob_response(services, request, row.blob_key, row.digest, row.bytes, if_none_match)
 
 
 def _device_group(session: Session, principal: Principal, task_id: str, asked: int | None) -> int | None:

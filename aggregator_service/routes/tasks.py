@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, cast
+from typing import Annotated
 
 from fastapi import Header, Path, Query, Response
-from fastapi.routing import APIRoute
 from sqlalchemy.orm import Session
 
 from aggregator_service.http.authentication import OperatorIs, OperatorOnly, PrincipalOf, ReaderOnly, task_of
 from aggregator_service.http.etags import TAGGED, TaggedJson
-from aggregator_service.http.fast_answers import TASK_ANSWER
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.transactions import close_task
 from aggregator_service.routes.common import IfNoneMatch, TaskId, guarded
@@ -24,10 +22,8 @@ from aggregator_service.tasks.sum_views import sum_view
 from aggregator_service.tasks.tasks import create_task, list_tasks, plan_request, task_view
 from protocols.messages import SumView, TaskPage, TaskRequest, TaskView
 
-__all__ = ["SHOWN_TASK", "router"]
+__all__ = ["router"]
 
-_VIEW_SECONDS: Final = 1.0
-"""Seconds that a view is kept: a certificate of the committee may expire, which changes no row."""
 router = api_router("/v1/tasks", tag="tasks")
 
 IdempotencyKey = Annotated[
@@ -83,18 +79,10 @@ def list_all(
 @router.get("/{task}", summary="Show a task", response_model=TaskView, responses={**TAGGED, **guarded()})
 def show(services: ServicesOf, principal: PrincipalOf, task: TaskId, if_none_match: IfNoneMatch = None) -> Response:
     """Return a task as operators and its members see it."""
-    mark = services.task_cache.mark()
     with services.database.read() as session:
         found = task_of(session, principal, task)
         view = task_view(session, found, services.settings.signatures, services.clock.now())
-    answer = TaggedJson(view.model_dump_json().encode())
-    if services.alone:
-        services.task_cache.keep_answer(mark, task, TASK_ANSWER, answer, _VIEW_SECONDS)
-    return answer.response(if_none_match)
-
-
-SHOWN_TASK: Final = cast(APIRoute, router.routes[-1])
-"""The route of `show`, whose answers `http.fast_answers` sends from memory where it can."""
+    return TaggedJson(view.model_dump_json().encode()).response(if_none_match)
 
 
 @router.get("/{task}/sums/{number}", summary="Show a sum", responses=guarded())

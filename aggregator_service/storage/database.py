@@ -105,12 +105,6 @@ class Effects:
     outcomes: list[str] = field(default_factory=list)
     dropouts: list[tuple[str, int]] = field(default_factory=list)
 
-    @property
-    def only_deliveries(self) -> bool:
-        """Whether the transaction did nothing but store what clients sent in a round."""
-        others = self.voided or self.orphans or self.outcomes or self.dropouts
-        return bool(self.deliveries) and not others and all(one.version is None for one in self.announcements)
-
 
 class Database:
     """A database with sessions that read and sessions that write. Thread-safe.

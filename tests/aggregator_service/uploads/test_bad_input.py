@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,6 +14,7 @@ import pytest
 
 from protocols.messages.problem import PROBLEM_TYPES, problem_uri
 from tests.support.api import Api, TestMember, TestTask, digest_field
+from tests.support.inside import aggregator_inside
 from tests.support.server import AggregatorProcess, running_aggregator
 from tests.support.signing import raw_head
 
@@ -215,7 +217,24 @@ def test_a_long_json_body_is_refused(task: TestTask) -> None:
     problem(task.api.http.post("/v1/enrolments", content=b"[" + b"1," * 40_000 + b"1]"), "body-too-long")
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"\xff\xfe", b'{"invitation": ', b"[" * 5000])
+def test_a_client_that_leaves_before_its_json_body_is_no_fault_of_the_server(tmp_path: Path) -> None:
+    scope = {"type": "http", "method": "POST", "path": "/v1/enrolments", "query_string": b"", "http_version": "1.1"}
+    scope |= {"headers": [(b"content-type", b"application/json"), (b"content-length", b"9")], "scheme": "http"}
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    with aggregator_inside(tmp_path / "data") as api:
+        api.http.portal.call(api.http.app, scope, receive, send)  # type: ignore[attr-defined]
+    assert sent[0]["status"] == 400
+    assert "connection closed" in json.loads(sent[1]["body"])["detail"]
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"\xff\xfe", b'{"invitation": ', b"[" * 30_000])
 def test_malformed_json_is_refused(task: TestTask, body: bytes) -> None:
     answer = task.api.http.post("/v1/enrolments", content=body, headers={"Content-Type": "application/json"})
     problem(answer, "bad-request" if body else "invalid-parameters")
