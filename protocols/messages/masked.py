@@ -19,7 +19,7 @@ class MaskedForecast(Message):
     threshold: int = Field(description="Shares needed to reconstruct a secret: as many neighbours must answer.")
     mode: Literal["curious", "semi-malicious"] = Field(description="Behaviour of the server that the round withstands.")
     log2_disconnected: float | None = Field(
-        description="log2 of the probability that the graph of honest survivors is disconnected; null: impossible."
+        description="log2 of the probability that the graph of honest survivors falls apart; null: impossible."
     )
     log2_too_many_corrupt: float | None = Field(
         description="log2 of the probability that colluding neighbours can reconstruct a secret; null: impossible."

@@ -218,16 +218,26 @@ def _neighbourhood(n: int, bad: int, gone: int, mode: str, sigma: int, eta: int)
         ways = sum(math.comb(marked, x) * math.comb(n - marked, k - x) for x in range(max(low, 0), high + 1))
         return n * ways / math.comb(n, k)
 
+    def apart(k: int, t: int) -> float:
+        if mode == "curious":
+            return math.prod(max(bad + gone - i, 0) for i in range(k)) / math.prod(n - i for i in range(k))
+        held = range(t - k // 2, k // 2 + 1)
+        ways = sum(
+            math.comb(k // 2, x) * math.comb(k // 2, y) * math.comb(n - k, bad - x - y)
+            for x in held
+            for y in held
+            if x + y <= bad
+        )
+        return ways / math.comb(n, bad)
+
     for k in range(2, min(n - 2, 1024) + 1, 2):
-        lost = math.prod(max(bad + gone - i, 0) for i in range(k)) / math.prod(n - i for i in range(k))
-        if n * (n - k - 1) / 2 * lost >= 2.0 ** -(sigma + 1):
-            continue
         for t in range(2, k + 1):
             reach = t if mode == "curious" else 2 * t - k
             if reach > 0 and tail(bad, k, reach, k) <= 2.0 ** -(sigma + 1):
-                if tail(n - gone, k, 0, t - 1) <= 2.0**-eta:
+                if tail(n - gone, k, 0, t - 1) > 2.0**-eta:
+                    break
+                if n * (n - k - 1) / 2 * apart(k, t) <= 2.0 ** -(sigma + 1):
                     return k, t
-                break
     t = max(bad + 1 if mode == "curious" else (n - 1 + bad) // 2 + 1, 2)
     return (n - 1, t) if t <= n - gone - 1 else None
 

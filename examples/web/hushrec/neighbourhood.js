@@ -33,6 +33,16 @@ function tails(logs, k, log2Clients) {
   return { below: below.map(log), above: above.map(log) };
 }
 
+/** log2 of Pr[both halves of the k places hold `least` of the marked or more]. */
+function inBothHalves(logs, k, least) {
+  const [half, among] = [logBinomials(k / 2, k / 2), logBinomials(k, k)];
+  const total = weights(logs, k);
+  let sum = 0;
+  for (let x = least; x <= k / 2; x++)
+    for (let y = least; y <= k / 2; y++) sum += Math.exp(total[x + y] + half[x] + half[y] - among[x + y]);
+  return Math.log2(sum);
+}
+
 /** {degree, threshold}; `ParameterError` if no values fit. */
 export function chooseNeighbourhood(n, corrupt, dropout, mode, sigma, eta) {
   if (n < 3) throw new ParameterError("a masked sum has at least 3 clients");
@@ -48,12 +58,16 @@ export function chooseNeighbourhood(n, corrupt, dropout, mode, sigma, eta) {
   let product = 0;
   for (let k = 1; k <= most; k++) {
     product += Math.log2(Math.max(bad + gone - k + 1, 0)) - Math.log2(n - k + 1);
-    if (k % 2 || Math.log2((n * (n - k - 1)) / 2) + product >= secret) continue;
+    if (k % 2) continue;
+    const pairs = Math.log2((n * (n - k - 1)) / 2);
     const { above } = tails(corrupted, k, Math.log2(n));
     const { below } = tails(surviving, k, Math.log2(n));
     const worst = above.findLastIndex((log) => log > secret);
-    const t = Math.max(mode === "curious" ? worst + 1 : Math.floor((k + worst) / 2) + 1, 2);
-    if (t <= Math.max(below.findIndex((log) => log > -eta), 0)) return { degree: k, threshold: t };
+    const enough = below.findIndex((log) => log > -eta);
+    for (let t = Math.max(mode === "curious" ? worst + 1 : Math.floor((k + worst) / 2) + 1, 2); t <= enough; t++) {
+      const apart = mode === "curious" ? product : inBothHalves(corrupted, k, t - k / 2);
+      if (pairs + apart <= secret) return { degree: k, threshold: t };
+    }
   }
   const t = Math.max(mode === "curious" ? bad + 1 : Math.floor((n - 1 + bad) / 2) + 1, 2);
   if (n - 1 <= MOST && t <= n - gone - 1) return { degree: n - 1, threshold: t };

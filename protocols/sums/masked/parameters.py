@@ -2,19 +2,31 @@
 
 Every client shares its two secrets among k neighbours, and t of the shares reconstruct a secret. Of n clients at most
 A = max(1, floor(corrupt * n)) collude with the server, none if corrupt is 0, and at most D = floor(dropout * n) drop
-out, so S = n - D survive. The neighbours of a client are a uniform sample of the cohort without replacement, hence
-hypergeometric (Bell et al., CCS 2020; here a client holds no share of its own). Per round, over all clients, with
-probability
+out, so S = n - D survive. The graph is the circle of the cohort in random order, each linked with the k/2 nearest on
+either side, hence the corrupt neighbours of a client are hypergeometric (Bell et al., CCS 2020; here a client holds no
+share of its own). Per round, over all clients, with probability
 
-    2^-(sigma+1)  at most, the graph of the honest survivors is disconnected, and the server would learn the sum of
-                  each part: n(n-k-1)/2 * prod_{i<k} (A+D-i)/(n-i)
+    2^-(sigma+1)  at most, the honest survivors fall apart, and the server would learn the sum of each part.
+                  curious: n(n-k-1)/2 * prod_{i<k} (A+D-i)/(n-i);
+                  semi-malicious: n(n-k-1)/2 * Pr[two windows of k/2 places hold t - k/2 of the A or more, each]
     2^-(sigma+1)  at most, a client has so many corrupt neighbours that they reconstruct its secret:
                   n * Pr[Hyp(n, A, k) >= t]; semi-malicious: n * Pr[Hyp(n, A, k) >= 2t-k]
     2^-eta        at most, a client has too few survivors among its neighbours, and the round fails:
                   n * Pr[Hyp(n, S, k) < t]
 
-A semi-malicious server may report a client as alive to some neighbours and as dropped out to others. It must not get t
-honest shares for both, hence 2t > k + corrupt neighbours: the semi-malicious form of the second line.
+*Parts.* A curious server's dropouts do not depend on the graph. A semi-malicious server declares clients dropped out
+after it has seen the graph, as many as it likes. Parts need two gaps of at least k/2 places without an honest survivor.
+The honest survivor before a gap has at most k/2 surviving neighbours on its other side, and answers only if t of its
+neighbours signed the survivors, so the k/2 places after it hold at least t - k/2 corrupt clients. The two windows are
+disjoint, with an honest survivor before each: n(n-k-1)/2 pairs. Their k places are a uniform sample, so with
+Z = Hyp(n, A, k) and h = t - k/2
+
+    Pr[both hold h or more] = sum_z Pr[Z = z] * sum_{h <= x <= z-h} C(k/2, x) C(k/2, z-x) / C(k, z)
+
+exactly; 0 if A < 2h. The union bound over the pairs is the only loss.
+
+A semi-malicious server may also report a client as alive to some neighbours and as dropped out to others. It must not
+get t honest shares for both, hence 2t > k + corrupt neighbours: the semi-malicious form of the second line.
 
 *The complete graph.* In small cohorts no sparse graph has such tails. Then every client is a neighbour of every other,
 k = n-1, and the conditions are exact: at most A neighbours of an honest client are corrupt and at least S-1 survive, so
@@ -180,29 +192,32 @@ def _search(clients: int, corrupt: float, dropout: float, mode: Mode, sigma: int
     disconnected = _disconnected(clients, bad + gone, most)
     corrupt_tail, survivor_tail = _Hypergeometric(clients, bad, most), _Hypergeometric(clients, clients - gone, most)
     secret, alive = -(sigma + 1.0), float(-eta)
-    failing = "the graph of the honest survivors would be disconnected"
+    failing = "no threshold is both above the number of corrupt neighbours and within that of survivors"
     for degree in range(2, most + 1, 2):
-        if disconnected[degree] >= secret:
-            continue
         above, below = corrupt_tail.at_least(degree) + log2(clients), survivor_tail.at_most(degree) + log2(clients)
         corrupt_most = int(np.flatnonzero(above > secret)[-1])  # at(0) is log2(n) > secret
-        threshold = max(corrupt_most + 1 if mode == "curious" else (degree + corrupt_most) // 2 + 1, 2)
-        if threshold > int(np.argmax(below > alive)):
-            failing = "no threshold is both above the number of corrupt neighbours and within that of survivors"
-            continue
-        return Neighbourhood(
-            clients,
-            degree,
-            threshold,
-            corrupt,
-            dropout,
-            mode,
-            sigma,
-            eta,
-            float(disconnected[degree]),
-            float(above[threshold if mode == "curious" else 2 * threshold - degree]),
-            float(below[threshold - 1]),
-        )
+        least = max(corrupt_most + 1 if mode == "curious" else (degree + corrupt_most) // 2 + 1, 2)
+        for threshold in range(least, int(np.argmax(below > alive)) + 1):
+            apart = float(disconnected[degree])
+            if mode == "semi-malicious":
+                pairs = log2(clients * (clients - degree - 1) / 2)
+                apart = pairs + corrupt_tail.in_both_halves(degree, threshold - degree // 2)
+            if apart > secret:
+                failing = "the graph of the honest survivors would be disconnected"
+                continue
+            return Neighbourhood(
+                clients,
+                degree,
+                threshold,
+                corrupt,
+                dropout,
+                mode,
+                sigma,
+                eta,
+                apart,
+                float(above[threshold if mode == "curious" else 2 * threshold - degree]),
+                float(below[threshold - 1]),
+            )
     if clients - 1 <= _MOST_NEIGHBOURS:
         threshold = max(bad + 1 if mode == "curious" else (clients - 1 + bad) // 2 + 1, 2)
         if threshold <= clients - gone - 1:
@@ -231,7 +246,7 @@ def _floor(share: float, clients: int) -> int:
 
 
 def _disconnected(clients: int, lost: int, most: int) -> NDArray[np.float64]:
-    """Return log2 of the bound on the probability of a disconnected graph, for k from 0 to `most`."""
+    """Return log2 of the curious bound on the probability of a disconnected graph, for k from 0 to `most`."""
     steps = np.arange(most)
     with np.errstate(divide="ignore"):
         ratios = np.log2(np.maximum(lost - steps, 0.0)) - np.log2(clients - steps)
@@ -257,6 +272,14 @@ class _Hypergeometric:
     def at_most(self, degree: int) -> NDArray[np.float64]:
         """Return log2 Pr[X <= x] for x = 0 to k."""
         return self._summed(self._log_weights(degree))
+
+    def in_both_halves(self, degree: int, least: int) -> float:
+        """Return log2 Pr[each half of the k places has `least` marked or more]; `least` from 0 to k/2."""
+        half, among = (np.exp(_log_binomials(size, size)) for size in (degree // 2, degree))  # below 2^1024
+        ways = np.zeros(degree + 1)
+        ways[2 * least :] = np.convolve(half[least:], half[least:])
+        probability = float(np.sum(np.exp(self._log_weights(degree)) * (ways / among)))
+        return log2(probability) if probability else -inf
 
     def _log_weights(self, degree: int) -> NDArray[np.float64]:
         weights: NDArray[np.float64] = self._marked[: degree + 1] + self._rest[degree::-1] - self._all[degree]

@@ -25,9 +25,9 @@ TABLE = """
 0.10 curious        | 6/3  | 12/6  | 22/11 | 36/19  | 46/25   | 52/28   | 60/32   | 70/37
 0.20 curious        | 10/5 | 22/11 | 42/21 | 68/36  | 98/51   | 112/59  | 136/71  | 160/83
 0.33 curious        | 14/7 | 34/17 | 68/34 | 128/66 | 230/118 | 310/159 | 480/246 | 576/294
-0.05 semi-malicious |      |       | 16/11 |        |         | 62/43   | 74/51   | 86/59
-0.10 semi-malicious |      |       | 32/22 |        |         | 114/78  | 144/98  | 168/114
-0.20 semi-malicious |      |       | 62/42 |        |         | 340/229 | 566/381 | 696/468
+0.05 semi-malicious |      |       | 16/11 |        |         | 62/43   | 80/56   | 96/67
+0.10 semi-malicious |      |       | 32/22 |        |         | 118/81  | 154/106 | 184/127
+0.20 semi-malicious |      |       | 62/42 |        |         | 346/234 | 598/405 | 768/521
 """
 """k/t for corrupt = dropout, sigma = 40, eta = 30."""
 
@@ -36,10 +36,8 @@ PUBLISHED = [
     (10**6, 0.33, 0.33, "curious", "518/270"),
     (1000, 0.05, 0.05, "curious", "30/17"),
     (100, 0.05, 0.33, "curious", "28/6"),
-    (1000, 0.30, 0.30, "semi-malicious", "872/584"),
-    (1000, 0.33, 0.05, "semi-malicious", "132/109"),
 ]
-"""sigma = 40, eta = 20."""
+"""sigma = 40, eta = 20, from Bell et al. Their semi-malicious values assume dropouts that do not see the graph."""
 
 
 def cells() -> list[tuple[float, Mode, int, str]]:
@@ -63,10 +61,23 @@ def test_the_published_values(clients: int, corrupt: float, dropout: float, mode
     assert f"{found.degree}/{found.threshold}" == expected
 
 
+@pytest.mark.parametrize("published", [(0.3, 0.3, 872), (0.33, 0.05, 132)])
+def test_dropouts_that_are_chosen_after_the_graph_cost_more_neighbours(published: tuple[float, float, int]) -> None:
+    """Than the values of Bell et al. for 1000 clients of a semi-malicious server, sigma = 40, eta = 20."""
+    corrupt, dropout, degree = published
+    found = choose_neighbourhood(1000, corrupt, dropout, sigma=40, eta=20)
+    assert degree < found.degree <= degree + 10
+
+
 @pytest.mark.parametrize("mode", ["curious", "semi-malicious"])
 def test_half_corrupt_and_half_gone_is_refused(mode: Mode) -> None:
-    with pytest.raises(ParameterError, match="would be disconnected.*a dropout of at most 0"):
+    with pytest.raises(ParameterError, match="no threshold.*a dropout of at most 0"):
         choose_neighbourhood(1000, 0.5, 0.5, mode, eta=20)
+
+
+def test_a_graph_that_a_server_can_cut_is_refused() -> None:
+    with pytest.raises(ParameterError, match="would be disconnected.*a dropout of at most 0"):
+        choose_neighbourhood(10**4, 0.3, 0.2, sigma=40)
 
 
 @pytest.mark.parametrize(
@@ -95,15 +106,29 @@ def tail(clients: int, marked: int, degree: int, values: range) -> Fraction:
     return Fraction(sum(comb(marked, x) * comb(clients - marked, degree - x) for x in values), comb(clients, degree))
 
 
+def cut(clients: int, bad: int, window: int, least: int) -> Fraction:
+    """Pr[both of two windows of a random order hold `least` of the `bad` clients or more], exactly."""
+    ways = sum(
+        comb(window, x) * comb(window, y) * comb(clients - 2 * window, bad - x - y)
+        for x in range(least, window + 1)
+        for y in range(least, min(window, bad - x) + 1)
+    )
+    return Fraction(ways, comb(clients, bad))
+
+
 def tails(found: Neighbourhood, degree: int, threshold: int) -> tuple[Fraction, Fraction, Fraction]:
     """The three probabilities of a (k, t), exactly."""
     n = found.clients
     bad, dropouts = (int(Fraction(str(share)) * n) for share in (found.corrupt, found.dropout))
     bad = max(bad, 1) if found.corrupt else 0
     apart = Fraction(n * (n - degree - 1), 2)
-    for i in range(degree):
-        apart *= Fraction(max(bad + dropouts - i, 0), n - i)
-    least = threshold if found.mode == "curious" else max(2 * threshold - degree, 0)
+    if found.mode == "curious":
+        least = threshold
+        for i in range(degree):
+            apart *= Fraction(max(bad + dropouts - i, 0), n - i)
+    else:
+        least = max(2 * threshold - degree, 0)
+        apart *= cut(n, bad, degree // 2, max(threshold - degree // 2, 0))
     return (
         apart,
         n * tail(n, bad, degree, range(least, degree + 1)),
@@ -112,7 +137,7 @@ def tails(found: Neighbourhood, degree: int, threshold: int) -> tuple[Fraction, 
 
 
 @given(
-    clients=st.integers(3, 400),
+    clients=st.integers(3, 300),
     corrupt=st.integers(0, 40),
     dropout=st.integers(0, 40),
     mode=st.sampled_from(["curious", "semi-malicious"]),
@@ -136,7 +161,7 @@ def test_the_first_that_holds_is_taken(clients: int, corrupt: int, dropout: int,
 
     def holds(degree: int, threshold: int) -> bool:
         apart, corrupted, lost = tails(found, degree, threshold)
-        return apart < secret and corrupted <= secret and lost <= alive
+        return apart <= secret and corrupted <= secret and lost <= alive
 
     assert found.degree % 2 == 0
     assert holds(found.degree, found.threshold)
@@ -174,7 +199,7 @@ def test_a_refusal_of_a_small_cohort_names_a_larger_one() -> None:
     choose_neighbourhood(7, 0.05, 0.34)
 
 
-@pytest.mark.parametrize(("clients", "expected"), [(100, "26/16"), (1000, "102/68"), (10**4, "130/87")])
+@pytest.mark.parametrize(("clients", "expected"), [(100, "26/16"), (1000, "106/71"), (10**4, "138/93")])
 def test_the_default_parameters(clients: int, expected: str) -> None:
     """The figures of docs/masked.md: corrupt 0.05, dropout 0.1, sigma 64."""
     own = MaskedParameters()
