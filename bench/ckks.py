@@ -26,12 +26,13 @@ from protocols.crypto.envelope import EnvelopeSender
 from protocols.crypto.keyring import Keyring
 from protocols.crypto.round_key import RoundKeyPurpose, open_round_key, sign_round_key
 from protocols.layout import Block, Segment, VectorLayout, whole_route
+from protocols.sum_classes import TRAINED
 from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.ckks.opened_slots import check_slots
 from protocols.sums.ckks.planner import CkksPlan
 
 ITEMS, DIM, CLIP = 3706, 64, 0.1
-LAYOUT = VectorLayout((Block("items", (Segment("item_factors", ITEMS * DIM, CLIP),)),))
+LAYOUT = VectorLayout((Block("items", (Segment("item_factors", ITEMS * DIM, CLIP),)),), sum_class=TRAINED)
 ROUTE = whole_route(LAYOUT)
 PLAIN_BYTES = 4 * LAYOUT.length
 

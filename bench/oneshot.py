@@ -23,6 +23,7 @@ from bench.oneshot_parts.clients import Organiser, masked_round_of_one, oneshot_
 from bench.targets import verdicts
 from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.layout import Block, Segment, VectorLayout, whole_route
+from protocols.sum_classes import TRAINED
 from protocols.sums.oneshot import client, member, server
 from protocols.sums.oneshot.committee import make_committee, make_committee_key
 from protocols.sums.oneshot.context import DIGEST_BYTES, OneshotContext
@@ -33,7 +34,7 @@ from protocols.sums.oneshot.policy import OneshotPolicy
 
 CLIENTS: Final = 1_000
 VALUES: Final = 237_184
-LAYOUT: Final = VectorLayout((Block("item factors", (Segment("values", VALUES, 0.1),)),))
+LAYOUT: Final = VectorLayout((Block("item factors", (Segment("values", VALUES, 0.1),)),), sum_class=TRAINED)
 ROUTE: Final = whole_route(LAYOUT)
 BODIES: Final = 40
 """Distinct contributions in memory, more than the processor's caches hold."""

@@ -21,6 +21,7 @@ from bench._report import Figure, Timing, arguments, bars, show, time_in_turn, w
 from bench.targets import verdicts
 from protocols.crypto.keyring import Keyring
 from protocols.layout import Block, Segment, VectorLayout, whole_route
+from protocols.sum_classes import TRAINED
 from protocols.sums.paillier.keys import load_public_key, load_secret_key
 from protocols.sums.paillier.mechanism import PAILLIER
 from protocols.sums.paillier.planner import PaillierPlan
@@ -28,7 +29,7 @@ from protocols.sums.paillier.pool import RandomiserPool
 from protocols.sums.paillier.randomisers import ShortExponentTable
 
 VALUES, CLIP, PRECISION = 3706, 0.1, 2.0**-32
-LAYOUT = VectorLayout((Block("top", (Segment("values", VALUES, CLIP),)),))
+LAYOUT = VectorLayout((Block("top", (Segment("values", VALUES, CLIP),)),), sum_class=TRAINED)
 ROUTE = whole_route(LAYOUT)
 KEY_BITS = (2048, 3072)
 SAMPLE, SAMPLE_QUICK = 32, 2

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.crypto.domain import SEED_BYTES
 from protocols.layout import Block, Route, Segment, VectorLayout, whole_route
+from protocols.sum_classes import TRAINED
 from protocols.sums.masked import client, server
 from protocols.sums.masked.context import DIGEST_BYTES, RoundContext
 from protocols.sums.masked.mechanism import MASKED
@@ -46,7 +47,7 @@ class Shape:
     @cached_property
     def plan(self) -> MaskedPlan:
         """The plan, in semi-malicious mode."""
-        layout = VectorLayout((Block("b", (Segment("values", self.values, CLIP),)),))
+        layout = VectorLayout((Block("b", (Segment("values", self.values, CLIP),)),), sum_class=TRAINED)
         return MASKED.plan(json.loads(self.parameters), layout, self.clients)
 
     @property

@@ -131,7 +131,7 @@ class RecipeConformance:
             route = one.route(spec, "c_1")
             assert route == other.route(spec, "c_1")
             layout.check_route(route)
-            if layout.repeated:
+            if layout.sum_class.repeated:
                 assert one.frozen_cohort, "only a frozen cohort sums the same data again"
         retried = one.round_spec(_SEED, 2, 1)
         assert (retried.number, retried.sum_index) == (2, 1) and retried.seed == one.round_spec(_SEED, 2).seed

@@ -44,8 +44,8 @@ def check_combination(what: Recipe | str, mechanism: str) -> None:
                 "count_sums to 1"
             )
         layout = what.layout(what.main_sum)
-        if mechanism == "masked" and what.frozen_cohort != layout.repeated:
-            raise CombinationError(f"recipe {name!r}: a frozen cohort and layouts that are `repeated` go together")
+        if mechanism == "masked" and what.frozen_cohort != layout.sum_class.repeated:
+            raise CombinationError(f"recipe {name!r}: a frozen cohort and sums of class `repeated` go together")
         _check_layout(name, how, layout)
 
 

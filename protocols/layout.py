@@ -9,13 +9,14 @@ the client trains).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from protocols.errors import ParameterError, RoutingError
+from protocols.sum_classes import SumClass
 
 __all__ = ["Block", "Route", "Segment", "VectorLayout", "clip_to_bounds", "whole_route"]
 
@@ -102,15 +103,15 @@ class Block:
 class VectorLayout:
     """The blocks of an aggregate, in their order in the opened vector.
 
-    chosen: 0 if routes are public. Otherwise the number of blocks, all of equal shape, that each contribution adds to
-    and names itself, in the clear: this reveals the choice, so a recipe needs explicit consent. The route is then ()
-    (`protocols.sums.chosen` defines the wire form). repeated: whether all sums of a task are over the same data. Raises
-    `ParameterError` without blocks, or for an invalid `chosen`.
+    sum_class: how often the data of one client may enter such sums (`protocols.sum_classes`). chosen: 0 if routes are
+    public. Otherwise the number of blocks, all of equal shape, that each contribution adds to and names itself, in the
+    clear: this reveals the choice, so a recipe needs explicit consent. The route is then () (`protocols.sums.chosen`
+    defines the wire form). Raises `ParameterError` without blocks, or for an invalid `chosen`.
     """
 
     blocks: tuple[Block, ...]
-    chosen: int = 0
-    repeated: bool = False
+    sum_class: SumClass = field(kw_only=True)
+    chosen: int = field(default=0, kw_only=True)
 
     def __post_init__(self) -> None:
         if not self.blocks:
@@ -122,7 +123,8 @@ class VectorLayout:
             raise ParameterError("blocks that a contribution chooses among must have equal shapes")
 
     def __hash__(self) -> int:
-        return hash((len(self.blocks), self.blocks[0], self.chosen))  # fast, because layouts are keys of caches
+        # fast, because layouts are keys of caches
+        return hash((len(self.blocks), self.blocks[0], self.chosen, self.sum_class))
 
     @property
     def length(self) -> int:

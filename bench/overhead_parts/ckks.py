@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from bench.overhead_parts.rows import Row
 from bench.overhead_parts.steps import Steps, medians
 from protocols.layout import Block, Segment, VectorLayout, whole_route
+from protocols.sum_classes import TRAINED
 from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.ckks.planner import CkksPlan
 
@@ -23,7 +24,7 @@ CLIP: Final = 0.1
 
 def layout_of(values: int) -> VectorLayout:
     """A layout of one block of `values` values: the paper's vector, without touch counts."""
-    return VectorLayout((Block("update", (Segment("values", values, CLIP),)),))
+    return VectorLayout((Block("update", (Segment("values", values, CLIP),)),), sum_class=TRAINED)
 
 
 def vector_of(values: int) -> NDArray[np.float64]:

@@ -21,6 +21,7 @@ from protocols.codec import b64encode
 from protocols.crypto.certificates import CERTIFICATE_BYTES, certify
 from protocols.layout import Block, Segment, VectorLayout
 from protocols.messages import OrganiserPin
+from protocols.sum_classes import TRAINED
 from protocols.sums.masked.client import advertise
 from protocols.sums.masked.context import RoundContext
 from protocols.sums.masked.plan import MaskedPlan, make_plan
@@ -95,7 +96,7 @@ def _roster(members: int, repetitions: int, tick: Callable[[], object]) -> dict[
 
 
 def _made_roster(organiser: Ed25519PrivateKey, members: int) -> Roster:
-    plan = make_plan({}, VectorLayout((Block("v", (Segment("v", 4, 1.0),)),)), members)
+    plan = make_plan({}, VectorLayout((Block("v", (Segment("v", 4, 1.0),)),), sum_class=TRAINED), members)
     if not isinstance(plan, MaskedPlan):
         raise SystemExit("the masked mechanism made another plan")
     context = RoundContext("t_bench", 1, bytes(32), plan, bytes(32), members)

@@ -102,11 +102,12 @@ def _ckks() -> Finding:
     import numpy as np
 
     from protocols.layout import Block, Segment, VectorLayout, whole_route
+    from protocols.sum_classes import TRAINED
     from protocols.sums.registry import mechanism
 
     try:
         ckks = mechanism("ckks")
-        layout = VectorLayout((Block("probe", (Segment("values", 8, 1.0),)),))
+        layout = VectorLayout((Block("probe", (Segment("values", 8, 1.0),)),), sum_class=TRAINED)
         plan = ckks.plan({}, layout, 2)
         keyring = ckks.generate_keyring(plan)
         route = whole_route(layout)

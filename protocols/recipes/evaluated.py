@@ -148,8 +148,8 @@ class Evaluated(SingleGroupRecipe):
         own = (Segment("evaluated", 1, 1.0, integral=True), Segment("measured", len(self.measures), 1.0))
         if len(inner.blocks) == 1:
             (block,) = inner.blocks
-            return VectorLayout((Block(block.name, block.segments + own),))
-        return VectorLayout((*inner.blocks, Block("evaluation", own)))
+            return VectorLayout((Block(block.name, block.segments + own),), sum_class=inner.sum_class)
+        return VectorLayout((*inner.blocks, Block("evaluation", own)), sum_class=inner.sum_class)
 
     def longest_vector(self) -> int:
         """Return the largest number of values of any sum."""

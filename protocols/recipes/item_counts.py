@@ -26,6 +26,7 @@ from protocols.errors import ParameterError
 from protocols.layout import Block, Segment, VectorLayout
 from protocols.recipes.base import FactorState, ModelState, RoundSpec
 from protocols.recipes.factors import FactorParameters, decode_factors, encode_factors
+from protocols.sum_classes import ONCE_ROWS
 
 __all__ = [
     "BiasedParameters",
@@ -142,7 +143,7 @@ class CountedFactors(FactorState):
 @lru_cache(maxsize=16)
 def count_layout(items: int) -> VectorLayout:
     """Return the layout of a sum of counts: one block of `items` counts, each 0 or 1 in a contribution."""
-    return VectorLayout((Block("counts", (Segment("counts", items, 1.0, integral=True),)),))
+    return VectorLayout((Block("counts", (Segment("counts", items, 1.0, integral=True),)),), sum_class=ONCE_ROWS)
 
 
 def item_biases(state: ModelState) -> NDArray[np.float32] | None:

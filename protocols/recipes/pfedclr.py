@@ -39,6 +39,7 @@ from protocols.recipes.factors import MAX_DIM, dense_rows
 from protocols.recipes.item_counts import BiasedParameters
 from protocols.recipes.rows import FactorModel
 from protocols.recipes.weighted import weigh, weight_of, weighted_block, weighted_mean
+from protocols.sum_classes import TRAINED
 
 __all__ = ["ENTRY", "PFedCLR", "PFedCLRParameters", "Start", "Variant"]
 
@@ -135,7 +136,7 @@ class PFedCLR(FactorModel):
         """Return the one block, the same for every sum of changes."""
         p = self.parameters
         bound = p.clip if p.noise is None else p.noise.bound
-        return VectorLayout((weighted_block("items", p.items * p.dim, bound),))
+        return VectorLayout((weighted_block("items", p.items * p.dim, bound),), sum_class=TRAINED)
 
     def contribute(
         self, update: Update, interactions: int, entropy: Callable[[int], bytes] = os.urandom

@@ -29,6 +29,7 @@ from protocols.recipes.item_counts import (
     decode_counted,
     encode_counted,
 )
+from protocols.sum_classes import TRAINED
 
 __all__ = ["FactorModel", "FactorRecipe", "RowRecipe"]
 
@@ -172,4 +173,4 @@ class RowRecipe(FactorRecipe):
 
 @lru_cache(maxsize=64)  # each upload of a round asks for the same one
 def _layout_of_rows(items: int, width: int, clip: float) -> VectorLayout:
-    return VectorLayout((rows_block("items", items, width, clip),))
+    return VectorLayout((rows_block("items", items, width, clip),), sum_class=TRAINED)

@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 
 from protocols.errors import ParameterError, RoutingError
 from protocols.layout import Block, Segment, VectorLayout, clip_to_bounds, whole_route
+from protocols.sum_classes import TRAINED
 
 VALUES = Segment("values", 3, 0.5)
 COUNTS = Segment("counts", 2, 1.0, integral=True)
-LAYOUT = VectorLayout((Block("a", (VALUES,)), Block("b", (VALUES,)), Block("c", (VALUES, COUNTS))))
+LAYOUT = VectorLayout((Block("a", (VALUES,)), Block("b", (VALUES,)), Block("c", (VALUES, COUNTS))), sum_class=TRAINED)
 
 
 @pytest.mark.parametrize(("length", "clip"), [(0, 1.0), (-1, 1.0), (1, 0.0), (1, -1.0), (1, np.inf), (1, np.nan)])
@@ -42,7 +43,7 @@ def test_nothing_is_empty() -> None:
     with pytest.raises(ParameterError):
         Block("b", ())
     with pytest.raises(ParameterError):
-        VectorLayout(())
+        VectorLayout((), sum_class=TRAINED)
 
 
 def test_lengths_bounds_and_masks() -> None:

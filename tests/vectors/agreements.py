@@ -10,6 +10,7 @@ from protocols.crypto.domain import digest
 from protocols.crypto.envelope import enrolment_message
 from protocols.crypto.keyring import Keyring, decode_keyring, encode_keyring
 from protocols.layout import Block, Segment, VectorLayout
+from protocols.sum_classes import TRAINED
 from protocols.sums.masked.parameters import Mode, choose_neighbourhood, quorum
 from protocols.sums.registry import mechanism
 from tests.vectors.common import SEED, error_of
@@ -17,9 +18,11 @@ from tests.vectors.common import SEED, error_of
 __all__ = ["enrolments", "keyrings", "neighbourhoods", "plans"]
 
 _LAYOUTS: Final = {
-    "rows": VectorLayout((Block("items", (Segment("update", 6, 0.1), Segment("touched", 3, 1.0, integral=True))),)),
+    "rows": VectorLayout(
+        (Block("items", (Segment("update", 6, 0.1), Segment("touched", 3, 1.0, integral=True))),), sum_class=TRAINED
+    ),
     "two blocks": VectorLayout(
-        (Block("a", (Segment("v", 5, 4.0, sum_bound=6.5),)), Block("b", (Segment("v", 2, 1e-3),)))
+        (Block("a", (Segment("v", 5, 4.0, sum_bound=6.5),)), Block("b", (Segment("v", 2, 1e-3),))), sum_class=TRAINED
     ),
 }
 _PLANS: Final[tuple[tuple[str, dict[str, Any]], ...]] = (

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from protocols.crypto.domain import digest
 from protocols.crypto.keyring import Keyring
 from protocols.layout import Block, Segment, VectorLayout, whole_route
+from protocols.sum_classes import TRAINED
 from protocols.sums.ckks.keys import load_public_key, load_secret_key
 from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.ckks.packing import pack_blocks
@@ -22,7 +23,9 @@ from tests.vectors.common import error_of
 
 __all__ = ["ckks_keys", "ckks_seeds"]
 
-LAYOUT: Final = VectorLayout((Block("items", (Segment("update", 6, 0.5), Segment("touched", 3, 1.0, integral=True))),))
+LAYOUT: Final = VectorLayout(
+    (Block("items", (Segment("update", 6, 0.5), Segment("touched", 3, 1.0, integral=True))),), sum_class=TRAINED
+)
 VALUES: Final = ((0.5, -0.25, 0.125, 0.0, -0.5, 0.3, 1, 0, 1), (0.1, 0.25, -0.125, 0.4, 0.0, 0.2, 1, 1, 0))
 
 

@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.crypto.domain import digest
 from protocols.layout import Block, Segment, VectorLayout
+from protocols.sum_classes import TRAINED
 from protocols.sums.masked import client, server
 from protocols.sums.masked.context import RoundContext, model_digest
 from protocols.sums.masked.key_agreement import mask_context, pair_mask_key, seed_commitment
@@ -43,7 +44,7 @@ def drawn(label: str) -> Callable[[int], bytes]:
 
 
 def plan_of(mode: str, bits: int) -> MaskedPlan:
-    layout = VectorLayout((Block("b", (Segment("v", 5, 1.0),)),))
+    layout = VectorLayout((Block("b", (Segment("v", 5, 1.0),)),), sum_class=TRAINED)
     return make_plan({"mode": mode, "bits": bits, "corrupt": 0.0, "dropout": 0.25}, layout, len(NAMES))
 
 

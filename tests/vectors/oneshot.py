@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.crypto.domain import digest
 from protocols.layout import Block, Segment, VectorLayout
+from protocols.sum_classes import TRAINED
 from protocols.sums.oneshot import client, member, server
 from protocols.sums.oneshot.committee import Committee, check_committee_key, make_committee, make_committee_key
 from protocols.sums.oneshot.context import OneshotContext
@@ -119,7 +120,7 @@ def identity_of(name: str) -> Ed25519PrivateKey:
 
 
 def one_round(bits: int) -> dict[str, Any]:
-    layout = VectorLayout((Block("b", (Segment("v", 7, 1.0),)),))
+    layout = VectorLayout((Block("b", (Segment("v", 7, 1.0),)),), sum_class=TRAINED)
     plan = make_plan({"bits": bits, "committee": 3, "corrupt": 0}, layout, 3)
     context = OneshotContext("t_1", 7, 2, plan, MODEL, 3)
     made = {name: make_committee_key(identity_of(name), "t_1", 7, name, random=drawn(name)) for name in MEMBERS}

@@ -9,6 +9,7 @@ from gmpy2 import mpz
 
 from protocols.crypto.domain import digest
 from protocols.layout import Block, Route, Segment, VectorLayout, whole_route
+from protocols.sum_classes import TRAINED
 from protocols.sums.base import Mechanism, SumPlan
 from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.ckks.parameters import PARAMETER_SETS
@@ -34,7 +35,7 @@ def fold_case(mechanism: Mechanism, plan: SumPlan, pieces: list[tuple[Route, byt
 def plain() -> dict[str, Any]:
     """Plain contributions along routes, their sum, and invalid contributions."""
     block = (Segment("values", 2, 0.5), Segment("counts", 1, 1.0, integral=True))
-    layout = VectorLayout((Block("a", block), Block("b", block)))
+    layout = VectorLayout((Block("a", block), Block("b", block)), sum_class=TRAINED)
     plan, whole = PLAIN.plan({}, layout, 3), whole_route(layout)
     clients: list[tuple[Route, list[list[float]]]] = [
         (whole, [[0.5, -0.25, 1.0], [0.125, 0.0, 0.0]]),
@@ -103,7 +104,9 @@ def ckks_wire() -> dict[str, Any]:
 
 def ckks_fold() -> dict[str, Any]:
     """A fold of known residues, which a rule gives, to keep the file small; checked coefficient by coefficient."""
-    layout = VectorLayout((Block("a", (Segment("values", 5, 0.1),)), Block("b", (Segment("values", 5, 0.1),))))
+    layout = VectorLayout(
+        (Block("a", (Segment("values", 5, 0.1),)), Block("b", (Segment("values", 5, 0.1),))), sum_class=TRAINED
+    )
     cases, refused = [], []
     for name in PARAMETER_SETS:
         plan = CKKS.plan({"set": name, "wire": "expanded"}, layout, 3)
@@ -151,7 +154,7 @@ def ruled_body(plan: CkksPlan, route: Route, factor: int, offset: int) -> bytes:
 def paillier() -> dict[str, Any]:
     """Packed contributions under a made-up key with made-up randomisers, their sum, and invalid contributions."""
     block = (Segment("values", 53, 0.5), Segment("counts", 2, 3.0, integral=True))
-    layout = VectorLayout((Block("a", block), Block("b", block)))
+    layout = VectorLayout((Block("a", block), Block("b", block)), sum_class=TRAINED)
     plan, whole = PAILLIER.plan({"key_bits": 2048}, layout, 60), whole_route(layout)
     (p, q), keyring, packing = made_up_primes(2048), made_up_keyring(plan), plan.packings[0]
     n, route_back = p * q, ((1, 0),)

@@ -13,6 +13,7 @@ from tenseal import sealapi
 from protocols.crypto.domain import digest
 from protocols.crypto.keyring import Keyring
 from protocols.layout import Block, Segment, VectorLayout, whole_route
+from protocols.sum_classes import TRAINED
 from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.ckks.parameters import PARAMETER_SETS
 from protocols.sums.ckks.seal_io import MemoryFile, seal_context
@@ -47,7 +48,7 @@ def test_seal_expands_the_seeds() -> None:
 @pytest.mark.parametrize("case", load("ckks_keys.json")["cases"], ids=lambda case: str(case["set"]))
 def test_seal_opens_the_ciphertexts(case: Any) -> None:
     segments = (Segment("update", 6, 0.5), Segment("touched", 3, 1.0, integral=True))
-    layout = VectorLayout((Block("items", segments),))
+    layout = VectorLayout((Block("items", segments),), sum_class=TRAINED)
     plan = CKKS.plan({"set": case["set"], "wire": "seeded", "degree": 2048}, layout, case["contributions"])
     assert (plan.degree, plan.scale, plan.parameter_id.hex()) == (case["degree"], case["scale"], case["parameter_id"])
     keys = [bytes.fromhex(case[name]) for name in ("public_key", "secret_key")]

@@ -8,6 +8,7 @@ import numpy as np
 
 from protocols.layout import Block, Segment, VectorLayout
 from protocols.recipes.topk.supports import first_units, renewed_units, strongest_first
+from protocols.sum_classes import TRAINED
 from protocols.sums.plain import PLAIN
 from tests.vectors.common import SEED, error_of
 
@@ -18,7 +19,7 @@ ENTRY: Final = Block("entry", (Segment("update", 1, 2.0), Segment("touched", 1, 
 
 def chosen() -> dict[str, Any]:
     """Plain contributions that name the blocks they feed, their sum, and heads that are refused."""
-    layout = VectorLayout((ENTRY,) * 5, chosen=2)
+    layout = VectorLayout((ENTRY,) * 5, chosen=2, sum_class=TRAINED)
     plan = PLAIN.plan({}, layout, 4)
     contributions, bodies = [], []
     for numbers, values in (([0, 3], [0.5, 1, -1.5, 1]), ([1, 3], [2, 1, 0.25, 1]), ([3, 4], [-0.125, 1, 0, 0])):

@@ -10,6 +10,7 @@ import numpy as np
 
 from client_sdk.demo.privirec.setup import PriviRecSetup
 from protocols.layout import Block, Segment, VectorLayout
+from protocols.sum_classes import TRAINED
 from protocols.sums.masked.masks import SECRET_BYTES, Mask, add_masks
 from protocols.sums.masked.mechanism import MASKED
 from protocols.sums.masked.plan import MaskedPlan
@@ -50,7 +51,7 @@ def _seconds_of_a_mask(plan: MaskedPlan) -> float:
 
 def _seconds_of_a_pair() -> float:
     """Return the seconds that a client's work for one neighbour takes: agreement, shares, checks and opening them."""
-    layout = VectorLayout((Block("estimate", (Segment("value", 1, 1.0),)),))
+    layout = VectorLayout((Block("estimate", (Segment("value", 1, 1.0),)),), sum_class=TRAINED)
     plan = MASKED.plan({"mode": "curious", "dropout": 0.0}, layout, _SAMPLE_CLIENTS)
     vectors = {f"c_{number}": np.zeros(1) for number in range(_SAMPLE_CLIENTS)}
     started = perf_counter()

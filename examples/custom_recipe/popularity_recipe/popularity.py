@@ -14,6 +14,7 @@ from protocols.layout import Block, Route, Segment, VectorLayout, whole_route
 from protocols.recipes import factors
 from protocols.recipes.base import ItemParameters, ModelState, RoundSpec, SingleGroupRecipe
 from protocols.recipes.entry import RecipeEntry
+from protocols.sum_classes import ONCE_ROWS
 
 __all__ = ["ENTRY", "Popularity", "PopularityParameters", "popularity_state"]
 
@@ -40,7 +41,9 @@ class Popularity(SingleGroupRecipe):
 
     def layout(self, sum_index: int = 1) -> VectorLayout:
         """Return one block of N counts, each 0 or 1 in a contribution."""
-        return VectorLayout((Block("items", (Segment("has", self.parameters.items, 1.0, integral=True),)),))
+        return VectorLayout(
+            (Block("items", (Segment("has", self.parameters.items, 1.0, integral=True),)),), sum_class=ONCE_ROWS
+        )
 
     def route(self, spec: RoundSpec, client_id: str) -> Route:
         """Return the route to the one block."""

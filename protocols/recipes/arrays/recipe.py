@@ -25,6 +25,7 @@ from protocols.recipes.arrays.state import ArraysState, arrays_state
 from protocols.recipes.arrays.update import LEAST_WEIGHT, block_of, touched_name, weight_name
 from protocols.recipes.base import ModelState, PartOfSum, RoundSpec, SingleGroupRecipe
 from protocols.recipes.entry import RecipeEntry
+from protocols.sum_classes import TRAINED
 
 __all__ = ["ENTRY", "Arrays", "ArraysParameters"]
 
@@ -43,7 +44,7 @@ class Arrays(SingleGroupRecipe):
 
     def layout(self, sum_index: int = 1) -> VectorLayout:
         """Return the one block, the same for every sum."""
-        return VectorLayout((block_of(self.parameters),))
+        return VectorLayout((block_of(self.parameters),), sum_class=TRAINED)
 
     def route(self, spec: RoundSpec, client_id: str) -> Route:
         """Return the route to the one block."""

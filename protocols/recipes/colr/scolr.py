@@ -31,6 +31,7 @@ from protocols.recipes.factors import (
     dense_rows,
 )
 from protocols.recipes.rows import FactorRecipe
+from protocols.sum_classes import TRAINED
 
 __all__ = ["ENTRY", "SCoLR", "SCoLRParameters", "client_columns"]
 
@@ -68,7 +69,7 @@ class SCoLR(FactorRecipe):
         p = self.parameters
         columns = tuple(Block(f"column {c}", (Segment("update", p.items, p.clip),)) for c in range(p.rank))
         counts = tuple(Block(f"count {c}", (count_segment(p.items),)) for c in range(p.rank))
-        return VectorLayout(columns + counts)
+        return VectorLayout(columns + counts, sum_class=TRAINED)
 
     def route(self, spec: RoundSpec, client_id: str) -> Route:
         """Return one target per column of the client, then the touch vector's targets: the counts of those columns."""

@@ -54,6 +54,7 @@ from protocols.recipes.fair.state import (
 )
 from protocols.recipes.fair.subspaces import bucket_counts, chunks, hash_key, means
 from protocols.recipes.weighted import UPDATE, WEIGHT, weigh, weight_of, weighted_block
+from protocols.sum_classes import TRAINED
 
 __all__ = ["ENTRY", "Fair", "FairParameters", "dense_length"]
 
@@ -143,7 +144,7 @@ class Fair:
     def layout(self, sum_index: int = 1) -> VectorLayout:
         """Return one block: weighted changes of the group's two tables and of the small layers, then the weight."""
         length = len(TABLES) * self.buckets[self.device_group_of(sum_index)] + self.dense_values
-        return VectorLayout((weighted_block("model", length, self.parameters.clip),))
+        return VectorLayout((weighted_block("model", length, self.parameters.clip),), sum_class=TRAINED)
 
     def round_spec(self, task_seed: bytes, number: int, sum_index: int | None = None) -> RoundSpec:
         """Return the round's broadcast, its public seed derived from the task's."""

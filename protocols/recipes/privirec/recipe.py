@@ -38,6 +38,7 @@ from protocols.recipes.privirec.parameters import GRAM_REVEALS, PriviRecKParamet
 from protocols.recipes.privirec.spectrum import captured, iterate, relative_change, ritz, start_basis
 from protocols.recipes.privirec.state import PriviRecState, StateForm, privirec_state
 from protocols.recipes.privirec.triangle import triangle_length
+from protocols.sum_classes import REPEATED_ROWS
 
 __all__ = ["PRIVIREC", "PRIVIREC_K", "PriviRec", "PriviRecK", "Sum"]
 
@@ -86,7 +87,7 @@ class PriviRecK(SingleGroupRecipe):
         else:
             length = triangle_length(p.items) if kind == "gram" else p.items * p.columns
             segment = Segment(kind, length, 1.0, sum_bound=self._sum_bound)
-        return VectorLayout((Block(kind, (segment,)),), repeated=True)
+        return VectorLayout((Block(kind, (segment,)),), sum_class=REPEATED_ROWS)
 
     @property
     def _sum_bound(self) -> float:

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocols.layout import Block, Segment, VectorLayout
+from protocols.sum_classes import ONCE_ROWS
 
 __all__ = ["ItemMeans", "item_means", "means_layout", "rating_offsets"]
 
@@ -36,7 +37,8 @@ class ItemMeans(NamedTuple):
 def means_layout(items: int) -> VectorLayout:
     """Return the layout of a sum of ratings: who rated each item, and the ratings minus 1/2."""
     return VectorLayout(
-        (Block("ratings", (Segment("rated", items, 1.0, integral=True), Segment("above", items, 0.5))),)
+        (Block("ratings", (Segment("rated", items, 1.0, integral=True), Segment("above", items, 0.5))),),
+        sum_class=ONCE_ROWS,
     )
 
 

@@ -41,6 +41,7 @@ from protocols.recipes.factors import decode_factors, encode_factors, round_spec
 from protocols.recipes.rfrec.coins import Stretch, stretches
 from protocols.recipes.rfrec.means import means_layout
 from protocols.recipes.rfrec.parameters import RFRecFParameters, RFRecParameters
+from protocols.sum_classes import TRAINED
 
 __all__ = [
     "INITIAL_STD",
@@ -113,7 +114,7 @@ class RFRec(SingleGroupRecipe):
         p = self.parameters
         if sum_index <= p.counting:
             return means_layout(p.items)
-        return VectorLayout((Block("items", (Segment("difference", p.items * p.dim, p.bound),)),))
+        return VectorLayout((Block("items", (Segment("difference", p.items * p.dim, p.bound),)),), sum_class=TRAINED)
 
     def round_spec(self, task_seed: bytes, number: int, sum_index: int | None = None) -> RoundSpec:
         """Return the round's broadcast; nothing is drawn from its seed."""

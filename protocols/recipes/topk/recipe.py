@@ -32,6 +32,7 @@ from protocols.recipes.entry import RecipeEntry
 from protocols.recipes.factors import FactorParameters, advance, count_segment, decode_factors, dense_rows, mean_rows
 from protocols.recipes.rows import FactorRecipe
 from protocols.recipes.topk.supports import entries_of_rows, first_units, renewed_units, strongest_first
+from protocols.sum_classes import TRAINED
 
 __all__ = ["ENTRY", "OwnTopK", "Sending", "SharedTopK", "TopKParameters", "TopKRecipe", "TopKState", "top_k"]
 
@@ -301,13 +302,13 @@ def _shared_layout(parameters: TopKParameters, kept: int) -> VectorLayout:
     segments = [Segment("update", kept, parameters.clip), count_segment(parameters.items)]
     if parameters.support_from == "vote":
         segments.append(Segment("votes", parameters.items, 1.0, integral=True))
-    return VectorLayout((Block("support", tuple(segments)),))
+    return VectorLayout((Block("support", tuple(segments)),), sum_class=TRAINED)
 
 
 @lru_cache(maxsize=16)
 def _own_layout(entries: int, clip: float, kept: int) -> VectorLayout:
     entry = Block("entry", (Segment("update", 1, clip), count_segment(1)))
-    return VectorLayout((entry,) * entries, chosen=kept)
+    return VectorLayout((entry,) * entries, chosen=kept, sum_class=TRAINED)
 
 
 ENTRY: Final = RecipeEntry(

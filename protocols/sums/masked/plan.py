@@ -74,7 +74,7 @@ class MaskedPlan:
     @property
     def repeated(self) -> bool:
         """Whether all sums of the task are over the same data and the server may lie about the survivors."""
-        return self.layout.repeated and self.mode == "semi-malicious"
+        return self.layout.sum_class.repeated and self.mode == "semi-malicious"
 
     @property
     def dtype(self) -> np.dtype[Any]:

@@ -10,6 +10,7 @@ import pytest
 from protocols.errors import ParameterError
 from protocols.layout import Block, Segment, VectorLayout
 from protocols.recipes.registry import recipe
+from protocols.sum_classes import TRAINED
 from protocols.sums.ckks.mechanism import CKKS
 
 COLR_NAMES = (
@@ -17,7 +18,7 @@ COLR_NAMES = (
     "start_from, start_weight, "
     "rank"
 )
-LAYOUT = VectorLayout((Block("b", (Segment("s", 8, 1.0),)),))
+LAYOUT = VectorLayout((Block("b", (Segment("s", 8, 1.0),)),), sum_class=TRAINED)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from protocols.crypto.keyring import Keyring
 from protocols.errors import BudgetError, CodecError, ContributionError, KeyringError, ParameterError, RoutingError
 from protocols.layout import Block, Route, Segment, VectorLayout, whole_route
+from protocols.sum_classes import TRAINED
 from protocols.sums.base import Mechanism, SumPlan
 from protocols.sums.run import run_sum, split_along
 
@@ -28,7 +29,8 @@ LAYOUT = VectorLayout(
         Block("left", (Segment("values", 70, 0.1), Segment("touched", 30, 1.0, integral=True))),
         Block("right", (Segment("values", 70, 0.1), Segment("touched", 30, 1.0, integral=True))),
         Block("alone", (Segment("values", 20, 2.0),)),
-    )
+    ),
+    sum_class=TRAINED,
 )
 ROUTES: tuple[Route, ...] = (((0,), (1,), (2,)), ((1, 0),), ((2,), (0,)), ((0, 1), (2,)), ())
 CLIENTS = 5

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from protocols.errors import BudgetError, ContributionError, ParameterError, RoutingError
 from protocols.layout import Block, Segment, VectorLayout, whole_route
+from protocols.sum_classes import TRAINED
 from protocols.sums.base import Mechanism, SumPlan
 from protocols.sums.ckks.planner import make_plan as ckks_plan
 from protocols.sums.masked.plan import make_plan as masked_plan
@@ -19,7 +20,7 @@ from tests.protocols.sums.paillier.cases import MadeUpKeys
 
 BLOCKS, CHOSEN, CLIENTS = 12, 4, 6
 ENTRY = Block("entry", (Segment("update", 2, 0.5), Segment("touched", 1, 1.0, integral=True)))
-LAYOUT = VectorLayout((ENTRY,) * BLOCKS, chosen=CHOSEN)
+LAYOUT = VectorLayout((ENTRY,) * BLOCKS, chosen=CHOSEN, sum_class=TRAINED)
 MECHANISMS: dict[str, tuple[Mechanism, dict[str, Any]]] = {
     "plain": (PLAIN, {}),
     "paillier": (MadeUpKeys(), {"key_bits": 2048}),
@@ -120,9 +121,9 @@ def test_layouts_of_chosen_blocks() -> None:
     assert LAYOUT.length == 3 * BLOCKS
     assert LAYOUT.contribution_bounds(()).tolist() == [0.5, 0.5, 1.0] * CHOSEN
     assert LAYOUT.integral_mask().tolist() == [False, False, True] * BLOCKS
-    assert hash(LAYOUT) == hash(VectorLayout((ENTRY,) * BLOCKS, chosen=CHOSEN))
-    assert VectorLayout((ENTRY,) * BLOCKS, chosen=CHOSEN + 1) != LAYOUT
+    assert hash(LAYOUT) == hash(VectorLayout((ENTRY,) * BLOCKS, chosen=CHOSEN, sum_class=TRAINED))
+    assert VectorLayout((ENTRY,) * BLOCKS, chosen=CHOSEN + 1, sum_class=TRAINED) != LAYOUT
     other = Block("other", (Segment("update", 3, 0.5),))
     for blocks, chosen in (((ENTRY, other), 1), ((ENTRY,), 2), ((ENTRY,), -1)):
         with pytest.raises(ParameterError, match="chosen|equal shapes"):
-            VectorLayout(blocks, chosen=chosen)
+            VectorLayout(blocks, chosen=chosen, sum_class=TRAINED)

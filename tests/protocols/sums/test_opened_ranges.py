@@ -9,6 +9,7 @@ import pytest
 
 from protocols.errors import CodecError, ParameterError
 from protocols.layout import Block, Segment, VectorLayout
+from protocols.sum_classes import TRAINED
 from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.opened_ranges import require_possible
 from protocols.sums.plain import PLAIN
@@ -18,7 +19,8 @@ LAYOUT = VectorLayout(
     (
         Block("items", (Segment("update", 3, 0.1), Segment("touched", 2, 1.0, integral=True))),
         Block("norm", (Segment("length", 1, 1.0, sum_bound=2.0),)),
-    )
+    ),
+    sum_class=TRAINED,
 )
 PLAN = PLAIN.plan({}, LAYOUT, 8)
 GOOD = np.array([0.4, -0.4, 0.0, 4.0, 0.0, 2.0])
@@ -51,7 +53,7 @@ def test_impossible_sums(place: int, value: float, where: str) -> None:
 
 def test_sums_of_chosen_blocks() -> None:
     block = Block("row", (Segment("update", 2, 0.1),))
-    layout = VectorLayout((block, block, block), chosen=1)
+    layout = VectorLayout((block, block, block), chosen=1, sum_class=TRAINED)
     plan = PLAIN.plan({}, layout, 8)
     vector = np.array([0.3, -0.3, 0.0, 0.0, 0.1, 0.2])
     require_possible(plan, vector, 3)

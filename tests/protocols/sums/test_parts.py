@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from protocols.errors import CodecError, ContributionError, ParameterError
 from protocols.layout import Block, Segment, VectorLayout, whole_route
+from protocols.sum_classes import TRAINED
 from protocols.sums.base import ChecksByParts, Mechanism, OpensByParts, SumPlan
 from protocols.sums.draft import Draft
 from protocols.sums.masked.mechanism import MASKED
@@ -28,7 +29,8 @@ LAYOUT = VectorLayout(
     (
         Block("a", (Segment("v", 1000, 0.1), Segment("n", 77, 1.0, integral=True))),
         Block("b", (Segment("w", 500, 2.0),)),
-    )
+    ),
+    sum_class=TRAINED,
 )
 ROUTE = whole_route(LAYOUT)
 PLACES = [(0, 1577), (0, 1), (63, 65), (64, 128), (999, 1078), (1576, 1577), (3, 3), (1100, 1577)]
@@ -132,7 +134,7 @@ def test_masks_come_off_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
         oneshot_fold.release_unmasked(plan, partial, binding, secret[1:])
 
 
-LONG = VectorLayout((Block("b", (Segment("v", 1_000_000, 0.1),)),))
+LONG = VectorLayout((Block("b", (Segment("v", 1_000_000, 0.1),)),), sum_class=TRAINED)
 
 
 def peak_of(work: Callable[[], object]) -> int:
@@ -189,6 +191,6 @@ def test_long_vectors_are_packed_in_pieces(count: int) -> None:
 
 def test_contributions_that_name_their_blocks_are_not_checked_in_parts() -> None:
     entry = Block("entry", (Segment("update", 2, 0.5),))
-    layout = VectorLayout((entry,) * 4, chosen=2)
+    layout = VectorLayout((entry,) * 4, chosen=2, sum_class=TRAINED)
     with pytest.raises(ParameterError, match="as a whole"):
         PLAIN.check_part(PLAIN.plan({}, layout, 3), whole_route(LAYOUT), 0, bytes(16))

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from protocols.errors import BudgetError, CodecError, ContributionError
 from protocols.layout import Block, Segment, VectorLayout, whole_route
+from protocols.sum_classes import TRAINED
 from protocols.sums.plain import PLAIN
 from protocols.sums.run import run_sum
 from tests.protocols.sums.conformance import MechanismConformance
 
-LAYOUT = VectorLayout((Block("b", (Segment("v", 3, 0.1), Segment("n", 2, 1.0, integral=True))),))
+LAYOUT = VectorLayout((Block("b", (Segment("v", 3, 0.1), Segment("n", 2, 1.0, integral=True))),), sum_class=TRAINED)
 ROUTE = whole_route(LAYOUT)
 PLAN = PLAIN.plan({}, LAYOUT, 100)
 
@@ -85,7 +86,7 @@ def test_each_value_is_held_against_the_clip_of_its_segment(
 ) -> None:
     """Whether the maxima of a few runs are compared, or, with many, all values."""
     blocks = (Block("b", tuple(Segment(f"s{n}", length, clip) for n, (length, clip) in enumerate(segments))),)
-    plan = PLAIN.plan({}, VectorLayout(blocks), 10)
+    plan = PLAIN.plan({}, VectorLayout(blocks, sum_class=TRAINED), 10)
     route = whole_route(plan.layout)
     bounds = plan.layout.contribution_bounds(route)
     values = np.zeros(bounds.size, "<f4")

@@ -5,10 +5,11 @@ import pytest
 
 from protocols.errors import ParameterError
 from protocols.layout import Block, Segment, VectorLayout
+from protocols.sum_classes import TRAINED
 from protocols.sums.plain import PLAIN
 from protocols.sums.run import run_sum, split_along
 
-LAYOUT = VectorLayout((Block("a", (Segment("v", 3, 1.0),)), Block("b", (Segment("w", 2, 1.0),))))
+LAYOUT = VectorLayout((Block("a", (Segment("v", 3, 1.0),)), Block("b", (Segment("w", 2, 1.0),))), sum_class=TRAINED)
 PLAN = PLAIN.plan({}, LAYOUT, 4)
 
 

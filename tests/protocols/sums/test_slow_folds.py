@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from protocols.layout import Block, Segment, VectorLayout
+from protocols.sum_classes import TRAINED
 from protocols.sums.base import Mechanism, folds_slowly
 from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.masked.mechanism import MASKED
 from protocols.sums.plain import PLAIN
 from tests.protocols.sums.paillier.cases import MadeUpKeys
 
-LAYOUT = VectorLayout((Block("a", (Segment("v", 10, 1.0),)),))
+LAYOUT = VectorLayout((Block("a", (Segment("v", 10, 1.0),)),), sum_class=TRAINED)
 
 
 @pytest.mark.parametrize(

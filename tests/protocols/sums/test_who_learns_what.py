@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from protocols.layout import Block, Segment, VectorLayout, whole_route
+from protocols.sum_classes import TRAINED
 from protocols.sums.masked.run import run_masked_sum
 from protocols.sums.registry import mechanism
 from tests.protocols.sums.paillier.cases import made_up_keyring
 
-_LAYOUT: Final = VectorLayout((Block("b", (Segment("v", 6, 1.0),)),))
+_LAYOUT: Final = VectorLayout((Block("b", (Segment("v", 6, 1.0),)),), sum_class=TRAINED)
 _ROUTE: Final = whole_route(_LAYOUT)
 _KEYED: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "plain": ("plain", {}),

@@ -25,6 +25,7 @@ from protocols.crypto.certificates import NO_CERTIFICATE, certify
 from protocols.layout import Block, Segment, VectorLayout
 from protocols.messages import OrganiserPin, RoundView
 from protocols.messages import Schedule as TaskSchedule
+from protocols.sum_classes import REPEATED_ROWS, TRAINED
 from protocols.sums.masked.context import RoundContext, model_digest
 from protocols.sums.masked.key_agreement import clamped, sign_advertisement
 from protocols.sums.masked.parameters import MaskedParameters, Neighbourhood
@@ -45,7 +46,7 @@ __all__ = [
     "plan_of",
 ]
 
-LAYOUT: Final = VectorLayout((Block("a", (Segment("v", 4, 1.0),)),))
+LAYOUT: Final = VectorLayout((Block("a", (Segment("v", 4, 1.0),)),), sum_class=TRAINED)
 _SCOPE: Final = "lies"
 _ORGANISER: Final = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 _STRANGER: Final = Ed25519PrivateKey.from_private_bytes(bytes(range(1, 33)))
@@ -67,7 +68,7 @@ class _CompletePlan(MaskedPlan):
 def plan_of(task: Task) -> MaskedPlan:
     """Return the plan of the task's sums."""
     parameters = MaskedParameters(corrupt=task.corrupt, dropout=task.dropout)
-    layout = replace(LAYOUT, repeated=task.frozen)
+    layout = replace(LAYOUT, sum_class=REPEATED_ROWS if task.frozen else TRAINED)
     return (_CompletePlan if task.complete else MaskedPlan)(parameters, layout, task.cohort_size if task.frozen else 64)
 
 

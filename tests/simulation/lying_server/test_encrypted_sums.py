@@ -26,10 +26,11 @@ from protocols.crypto.keyring import Keyring, encode_keyring
 from protocols.errors import CertificateError, EnvelopeError, KeyringError
 from protocols.layout import Block, Segment, VectorLayout, whole_route
 from protocols.messages import OrganiserPin
+from protocols.sum_classes import TRAINED
 from protocols.sums.registry import mechanism
 from tests.protocols.sums.paillier.cases import made_up_keyring
 
-_LAYOUT: Final = VectorLayout((Block("b", (Segment("v", 8, 1.0),)),))
+_LAYOUT: Final = VectorLayout((Block("b", (Segment("v", 8, 1.0),)),), sum_class=TRAINED)
 MODES: Final = ["ckks shared", "ckks public", "paillier shared", "paillier public"]
 EVERY_MODE = pytest.mark.parametrize("mode", MODES)
 DEFENDED = pytest.mark.parametrize("defended", [True, False], ids=["defended", "defence taken out"])

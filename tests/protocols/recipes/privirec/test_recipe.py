@@ -19,6 +19,7 @@ from protocols.recipes.privirec.recipe import PriviRec, PriviRecK
 from protocols.recipes.privirec.state import PriviRecState
 from protocols.recipes.privirec.triangle import triangle_length, triangle_places
 from protocols.recipes.registry import recipe
+from protocols.sum_classes import REPEATED_ROWS
 
 TASK_SEED = bytes(range(32))
 USERS, ITEMS, K = 40, 12, 5
@@ -76,7 +77,7 @@ def test_the_sums_of_a_task_by_step() -> None:
     ]
     assert [block.segments[0].integral for block in chosen.layout(1).blocks] == [True]
     assert (chosen.frozen_cohort, chosen.by_snapshot, make().steps) == (True, True, 4)
-    assert all(chosen.layout(sum_index).repeated for sum_index in range(1, 6))
+    assert all(chosen.layout(sum_index).sum_class == REPEATED_ROWS for sum_index in range(1, 6))
     for sum_index in (0, 6):
         with pytest.raises(ParameterError, match="5 sums"):
             chosen.layout(sum_index)

@@ -8,6 +8,7 @@ import numpy as np
 from tenseal import sealapi
 
 from protocols.layout import Block, Segment, VectorLayout, whole_route
+from protocols.sum_classes import TRAINED
 from protocols.sums.ckks.parameters import DEGREES, PARAMETER_SETS
 from protocols.sums.ckks.planner import SEED_BYTES, CkksPlan, make_plan
 from protocols.sums.ckks.seal_io import MemoryFile, seal_context
@@ -23,7 +24,7 @@ COMBINATIONS = [(form, name, degree) for form in FORMS for name in PARAMETER_SET
 
 def two_ciphertexts(form: str, set_name: str, degree: int, contributions: int = 4) -> CkksPlan:
     """A plan of one block that fills one ciphertext and part of a second, at any degree."""
-    layout = VectorLayout((Block("b", (Segment("v", degree + 5, 0.1),)),))
+    layout = VectorLayout((Block("b", (Segment("v", degree + 5, 0.1),)),), sum_class=TRAINED)
     plan = make_plan({**FORMS[form], "set": set_name}, layout, contributions)
     return CkksPlan(plan.parameters, layout, contributions, degree)
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from protocols.errors import BudgetError, CodecError, ParameterError
 from protocols.layout import Block, Segment, VectorLayout, whole_route
+from protocols.sum_classes import TRAINED
 from protocols.sums.ckks import seal_io
 from protocols.sums.ckks.encryption import gaussian_noise
 from protocols.sums.ckks.mechanism import CKKS
@@ -20,7 +21,7 @@ from protocols.sums.ckks.wire import WireBuffer
 from protocols.sums.plain import PLAIN
 from tests.protocols.sums.ckks.cases import FORMS
 
-LAYOUT = VectorLayout((Block("b", (Segment("v", 40, 0.1), Segment("n", 10, 1.0, integral=True))),))
+LAYOUT = VectorLayout((Block("b", (Segment("v", 40, 0.1), Segment("n", 10, 1.0, integral=True))),), sum_class=TRAINED)
 ROUTE = whole_route(LAYOUT)
 
 
@@ -77,7 +78,7 @@ def test_malformed_aggregates_are_refused() -> None:
 
 
 def test_public_sums_are_flooded_and_never_opened_twice_alike() -> None:
-    layout = VectorLayout((Block("b", (Segment("v", 2048, 1.0),)),))
+    layout = VectorLayout((Block("b", (Segment("v", 2048, 1.0),)),), sum_class=TRAINED)
     plan = CKKS.plan({"mode": "public", "flood_bits": 20}, layout, 3)
     keyring = CKKS.generate_keyring(plan)
     aggregate = CKKS.fold(plan, None, [(((0,),), CKKS.seal(plan, ((0,),), [np.zeros(2048)], keyring))])[8:]

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from protocols.crypto.keyring import Keyring
 from protocols.errors import ImpossibleSumError
 from protocols.layout import Block, Segment, VectorLayout, whole_route
+from protocols.sum_classes import TRAINED
 from protocols.sums.ckks import encryption
 from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.ckks.opened_slots import slot_tolerance
@@ -16,9 +17,11 @@ from protocols.sums.ckks.planner import COUNT_BYTES, CkksPlan
 from tests.protocols.sums.ckks.key_extraction import false_contribution, read_contribution, recover_secret_key
 
 DEGREE = 2048
-FULL = VectorLayout((Block("b", (Segment("v", DEGREE, 0.5),)),))
-PADDED = VectorLayout((Block("b", (Segment("v", DEGREE - 8, 0.5),)),))
-COUNTED = VectorLayout((Block("b", (Segment("v", DEGREE - 64, 0.5), Segment("n", 64, 1.0, integral=True))),))
+FULL = VectorLayout((Block("b", (Segment("v", DEGREE, 0.5),)),), sum_class=TRAINED)
+PADDED = VectorLayout((Block("b", (Segment("v", DEGREE - 8, 0.5),)),), sum_class=TRAINED)
+COUNTED = VectorLayout(
+    (Block("b", (Segment("v", DEGREE - 64, 0.5), Segment("n", 64, 1.0, integral=True))),), sum_class=TRAINED
+)
 
 
 def plan_of(layout: VectorLayout) -> CkksPlan:

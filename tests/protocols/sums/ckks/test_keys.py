@@ -8,10 +8,11 @@ import pytest
 from protocols.crypto.keyring import Keyring, decode_keyring, encode_keyring
 from protocols.errors import KeyringError
 from protocols.layout import Block, Segment, VectorLayout, whole_route
+from protocols.sum_classes import TRAINED
 from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.ckks.parameters import PARAMETER_SETS
 
-LAYOUT = VectorLayout((Block("b", (Segment("v", 9, 0.1),)),))
+LAYOUT = VectorLayout((Block("b", (Segment("v", 9, 0.1),)),), sum_class=TRAINED)
 ROUTE = whole_route(LAYOUT)
 SHARED = CKKS.plan({}, LAYOUT, 4)
 PUBLIC = CKKS.plan({"mode": "public", "set": "standard", "flood_bits": 8}, LAYOUT, 4)

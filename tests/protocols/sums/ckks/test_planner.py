@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from protocols.errors import BudgetError, ParameterError
 from protocols.layout import Block, Segment, VectorLayout
+from protocols.sum_classes import TRAINED
 from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.ckks.parameters import DEGREES, PARAMETER_SETS
 from protocols.sums.ckks.planner import CkksPlan, make_plan
@@ -16,7 +17,9 @@ from protocols.sums.ckks.seal_io import seal_context
 
 
 def layout(*lengths: int, clip: float = 0.1) -> VectorLayout:
-    return VectorLayout(tuple(Block(f"b{i}", (Segment("v", n, clip),)) for i, n in enumerate(lengths)))
+    return VectorLayout(
+        tuple(Block(f"b{i}", (Segment("v", n, clip),)) for i, n in enumerate(lengths)), sum_class=TRAINED
+    )
 
 
 MATRIX = layout(3706 * 64)
@@ -88,7 +91,8 @@ def test_no_coefficient_of_a_sum_can_wrap(name: str, contributions: int, mode: s
 
 def test_errors_stand_in_each_segments_unit() -> None:
     mixed = VectorLayout(
-        (Block("b", (Segment("small", 5, 0.01), Segment("large", 5, 2.0), Segment("n", 5, 1.0, True))),)
+        (Block("b", (Segment("small", 5, 0.01), Segment("large", 5, 2.0), Segment("n", 5, 1.0, True))),),
+        sum_class=TRAINED,
     )
     plan = make_plan({}, mixed, 60)
     errors = plan.segment_errors
@@ -97,7 +101,7 @@ def test_errors_stand_in_each_segments_unit() -> None:
 
 
 def test_a_count_that_could_round_wrongly_is_refused_with_what_fits() -> None:
-    counts = VectorLayout((Block("b", (Segment("n", 5, 1.0, True),)),))
+    counts = VectorLayout((Block("b", (Segment("n", 5, 1.0, True),)),), sum_class=TRAINED)
     with pytest.raises(BudgetError, match=r"at most \d+ contributions fit, or the set 'standard' fits") as refusal:
         make_plan({"set": "compact"}, counts, 100_000)
     most = int(str(refusal.value).split("at most ")[1].split()[0])

@@ -13,13 +13,14 @@ from tenseal import sealapi
 
 from protocols.errors import CodecError, ParameterError
 from protocols.layout import Block, Segment, VectorLayout, whole_route
+from protocols.sum_classes import TRAINED
 from protocols.sums.ckks import seal_io
 from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.ckks.seal_io import MemoryFile, SealContext, seal_context
 
 PREFIX = b"a prefix"
 RESIDUES = np.arange(4, dtype=np.uint64)
-LAYOUT = VectorLayout((Block("b", (Segment("v", 4, 1.0),)),))
+LAYOUT = VectorLayout((Block("b", (Segment("v", 4, 1.0),)),), sum_class=TRAINED)
 
 
 class Saved:

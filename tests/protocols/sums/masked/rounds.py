@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from protocols.crypto.certificates import Certificate, certify, check_certificate
 from protocols.errors import CertificateError
 from protocols.layout import Block, Segment, VectorLayout
+from protocols.sum_classes import TRAINED
 from protocols.sums.masked import client, server
 from protocols.sums.masked.context import RoundContext, model_digest
 from protocols.sums.masked.packing import ring_dtype, unpack
@@ -23,7 +24,9 @@ from protocols.sums.masked.plan import MaskedPlan
 from protocols.sums.masked.policy import ClientPolicy
 from protocols.sums.masked.roster import Roster, RosterEntry, make_roster
 
-LAYOUT = VectorLayout((Block("a", (Segment("v", 5, 1.0),)), Block("b", (Segment("n", 2, 1.0, integral=True),))))
+LAYOUT = VectorLayout(
+    (Block("a", (Segment("v", 5, 1.0),)), Block("b", (Segment("n", 2, 1.0, integral=True),))), sum_class=TRAINED
+)
 ORGANISER = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 MAILBOX = X25519PrivateKey.from_private_bytes(bytes(range(32))).public_key().public_bytes_raw()
 ANY_MODE: frozenset[Mode] = frozenset({"curious", "semi-malicious"})

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from protocols.errors import BudgetError, CodecError, ContributionError, ParameterError
 from protocols.layout import Block, Segment, VectorLayout, whole_route
+from protocols.sum_classes import TRAINED
 from protocols.sums.masked.mechanism import MASKED
 from protocols.sums.masked.packing import pack
 from protocols.sums.masked.plan import COUNT_BYTES, MaskedPlan, encode
@@ -20,7 +21,8 @@ LAYOUT = VectorLayout(
     (
         Block("a", (Segment("values", 3, 0.5), Segment("counts", 2, 4.0, integral=True))),
         Block("b", (Segment("values", 3, 0.5, sum_bound=1.0), Segment("counts", 2, 4.0, integral=True))),
-    )
+    ),
+    sum_class=TRAINED,
 )
 
 
@@ -29,7 +31,7 @@ def plan_of(layout: VectorLayout = LAYOUT, contributions: int = 100, **parameter
 
 
 def one(segment: Segment) -> VectorLayout:
-    return VectorLayout((Block("b", (segment,)),))
+    return VectorLayout((Block("b", (segment,)),), sum_class=TRAINED)
 
 
 def scales(plan: MaskedPlan) -> list[float]:

@@ -7,6 +7,7 @@ import pytest
 from protocols.codec import b64encode
 from protocols.layout import Block, Segment, VectorLayout
 from protocols.messages import TaskView
+from protocols.sum_classes import TRAINED
 from protocols.sums.masked.context import RoundContext
 from protocols.sums.masked.mechanism import MASKED
 from protocols.sums.masked.task_binding import broadcast_digest, differing_part, state_binding
@@ -75,7 +76,7 @@ def test_another_model_or_another_sum_gives_another_digest() -> None:
 
 
 def context(number: int) -> RoundContext:
-    layout = VectorLayout((Block("values", (Segment("values", 6, 1.0),)),))
+    layout = VectorLayout((Block("values", (Segment("values", 6, 1.0),)),), sum_class=TRAINED)
     return RoundContext("t_1", number, bytes(32), MASKED.plan({"dropout": 0.0}, layout, 5), bytes(32), 5)
 
 

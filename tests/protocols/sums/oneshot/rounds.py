@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.layout import Block, Segment, VectorLayout, whole_route
+from protocols.sum_classes import TRAINED
 from protocols.sums.oneshot import client, member, server
 from protocols.sums.oneshot.committee import Committee, make_committee, make_committee_key
 from protocols.sums.oneshot.context import OneshotContext
@@ -31,7 +32,9 @@ NO_LEDGER = member.Ledger()
 
 
 def small_plan(clients: int = CLIENTS, values: int = VALUES, **parameters: Any) -> OneshotPlan:
-    layout = VectorLayout((Block("b", (Segment("values", values, 1.0), Segment("counts", 3, 1.0, integral=True))),))
+    layout = VectorLayout(
+        (Block("b", (Segment("values", values, 1.0), Segment("counts", 3, 1.0, integral=True))),), sum_class=TRAINED
+    )
     return make_plan(parameters, layout, clients)
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from protocols.crypto.domain import domain_tag
 from protocols.errors import ParameterError
 from protocols.layout import Block, Segment, VectorLayout
+from protocols.sum_classes import TRAINED
 from protocols.sums.oneshot.parameters import DEGREES, LOG_Q_CAPS, MOST_CLIENTS
 from protocols.sums.oneshot.plan import make_plan
 from protocols.sums.oneshot.polynomials import add_products, canonical, public_polynomials, reduced
@@ -141,7 +142,7 @@ def test_the_chosen_ring_is_secure_fits_and_is_smallest(bits: int, values: int, 
 
 def test_the_plan_of_the_item_matrix() -> None:
     """The target: 4.2 bytes a value for 1,000 clients and sums of 28 bits, shares below 100,000 bytes."""
-    layout = VectorLayout((Block("b", (Segment("values", 237_184, 0.1),)),))
+    layout = VectorLayout((Block("b", (Segment("values", 237_184, 0.1),)),), sum_class=TRAINED)
     plan = make_plan({}, layout, 1000)
     assert (plan.ring.degree, len(plan.ring.primes), plan.ring.per) == (4096, 3, 3)
     facts = plan.describe()
@@ -162,13 +163,13 @@ def test_the_plan_of_the_item_matrix() -> None:
     ],
 )
 def test_what_does_not_fit_is_refused_with_what_would(parameters: dict[str, int], clients: int, text: str) -> None:
-    layout = VectorLayout((Block("b", (Segment("values", 10, 1.0),)),))
+    layout = VectorLayout((Block("b", (Segment("values", 10, 1.0),)),), sum_class=TRAINED)
     with pytest.raises(ParameterError, match=text):
         make_plan(parameters, layout, clients)
 
 
 def test_the_threshold_makes_any_two_sides_share_an_honest_member() -> None:
-    layout = VectorLayout((Block("b", (Segment("values", 10, 1.0),)),))
+    layout = VectorLayout((Block("b", (Segment("values", 10, 1.0),)),), sum_class=TRAINED)
     for committee in range(3, 17):
         for corrupt in range(committee):
             plan = make_plan({"committee": committee, "corrupt": corrupt}, layout, 10)

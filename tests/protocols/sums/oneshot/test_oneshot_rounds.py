@@ -14,6 +14,7 @@ from protocols.codec import Reader
 from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.errors import CodecError, ContributionError, ParameterError, RefusalError, ThresholdError
 from protocols.layout import Block, Segment, VectorLayout
+from protocols.sum_classes import TRAINED
 from protocols.sums.oneshot import client, member, server
 from protocols.sums.oneshot.committee import check_committee_key, make_committee, make_committee_key
 from protocols.sums.oneshot.context import OneshotContext
@@ -61,7 +62,9 @@ def test_sums_equal_the_fixed_point_sums_bit_for_bit(
 ) -> None:
     """Also where single contributions are larger than any sum (`sum_bound`)."""
     rng = np.random.default_rng(seed)
-    layout = VectorLayout((Block("b", (Segment("v", values, 1.0, sum_bound=bound), Segment("w", 2, 30.0))),))
+    layout = VectorLayout(
+        (Block("b", (Segment("v", values, 1.0, sum_bound=bound), Segment("w", 2, 30.0))),), sum_class=TRAINED
+    )
     plan = make_plan({"bits": bits, "committee": 3, "corrupt": 0}, layout, clients)
     played = Round(plan, clients=clients, seed=seed, policy=OneshotPolicy(min_corrupt=0))
     scattered = rng.uniform(-1, 1, (clients, values))
@@ -76,7 +79,7 @@ def test_sums_equal_the_fixed_point_sums_bit_for_bit(
 
 
 def test_a_round_over_more_than_one_polynomial() -> None:
-    plan = make_plan({"bits": 28}, VectorLayout((Block("b", (Segment("values", 30_000, 1.0),)),)), 3)
+    plan = make_plan({"bits": 28}, VectorLayout((Block("b", (Segment("values", 30_000, 1.0),)),), sum_class=TRAINED), 3)
     assert plan.polynomials == 3
     rng = np.random.default_rng(1)
     vectors = {f"c{n}": rng.uniform(-1, 1, 30_000) for n in range(3)}
@@ -143,7 +146,7 @@ def test_a_committee_is_checked_by_every_party(done: Round) -> None:
 
 def test_every_fact_of_a_round_is_in_its_binding(done: Round) -> None:
     base = done.context
-    layouts = make_plan({}, VectorLayout((Block("b", (Segment("v", 5, 1.0),)),)), 6)
+    layouts = make_plan({}, VectorLayout((Block("b", (Segment("v", 5, 1.0),)),), sum_class=TRAINED), 6)
     others = [
         replace(base, task_id="t_2"),
         replace(base, round_number=2),

@@ -13,12 +13,15 @@ from phe import paillier
 from protocols.crypto.domain import derive_key, digest
 from protocols.crypto.keyring import Keyring
 from protocols.layout import Block, Segment, VectorLayout
+from protocols.sum_classes import TRAINED
 from protocols.sums.base import SumPlan
 from protocols.sums.paillier.keys import is_blum_pair
 from protocols.sums.paillier.mechanism import PaillierMechanism
 from protocols.sums.paillier.planner import PaillierPlan, make_plan
 
-LAYOUT = VectorLayout((Block("b", (Segment("values", 90, 0.1), Segment("touched", 40, 1.0, integral=True))),))
+LAYOUT = VectorLayout(
+    (Block("b", (Segment("values", 90, 0.1), Segment("touched", 40, 1.0, integral=True))),), sum_class=TRAINED
+)
 
 
 class MadeUpKeys(PaillierMechanism):

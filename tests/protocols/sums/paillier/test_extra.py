@@ -32,9 +32,10 @@ def test_folding_needs_no_phe() -> None:
 import sys
 sys.modules["phe"] = None
 from protocols.layout import Block, Segment, VectorLayout
+from protocols.sum_classes import TRAINED
 from protocols.sums.registry import mechanism
 paillier = mechanism("paillier")
-plan = paillier.plan({}, VectorLayout((Block("b", (Segment("v", 3, 1.0),)),)), 2)
+plan = paillier.plan({}, VectorLayout((Block("b", (Segment("v", 3, 1.0),)),), sum_class=TRAINED), 2)
 paillier.release(plan, paillier.fold(plan, None, []))
 """
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from protocols.errors import CodecError, ContributionError
 from protocols.layout import Block, Route, Segment, VectorLayout
+from protocols.sum_classes import TRAINED
 from protocols.sums.paillier.mechanism import PAILLIER
 from protocols.sums.paillier.run import run_paillier_sum
 from protocols.sums.run import split_along
@@ -21,7 +22,7 @@ BODIES = [PAILLIER.seal(PLAN, ROUTE, [some_vector(seed)], KEYRING) for seed in r
 N = int.from_bytes(KEYRING.public_key, "big")
 
 BLOCK = (Segment("values", 60, 0.5), Segment("counts", 9, 3.0, integral=True))
-ROUTED = small_plan(VectorLayout((Block("a", BLOCK), Block("b", BLOCK), Block("c", BLOCK))), 6)
+ROUTED = small_plan(VectorLayout((Block("a", BLOCK), Block("b", BLOCK), Block("c", BLOCK)), sum_class=TRAINED), 6)
 ROUTES: list[Route] = [((0,), (1,), (2,)), ((2, 0),), ((1,), (0, 2)), ((0, 1, 2),), ((1,),), ()]
 
 

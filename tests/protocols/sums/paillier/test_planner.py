@@ -5,13 +5,14 @@ import pytest
 from protocols.codec import b64encode
 from protocols.errors import BudgetError, ParameterError
 from protocols.layout import Block, Segment, VectorLayout, whole_route
+from protocols.sum_classes import TRAINED
 from protocols.sums.base import NamesPublicKey
 from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.paillier.mechanism import PAILLIER
 from protocols.sums.paillier.planner import make_plan
 from tests.protocols.sums.paillier.cases import LAYOUT, made_up_primes, small_plan
 
-VECTOR = VectorLayout((Block("b", (Segment("values", 3706, 0.1),)),))
+VECTOR = VectorLayout((Block("b", (Segment("values", 3706, 0.1),)),), sum_class=TRAINED)
 
 
 @pytest.mark.parametrize(("bits", "slots", "ciphertexts"), [(2048, 51, 73), (3072, 76, 49)])
@@ -33,7 +34,7 @@ def test_the_error_is_half_a_step_a_contribution() -> None:
 
 
 def test_counts_are_packed_closer_than_values() -> None:
-    counts = VectorLayout((Block("b", (Segment("touched", 3706, 1.0, integral=True),)),))
+    counts = VectorLayout((Block("b", (Segment("touched", 3706, 1.0, integral=True),)),), sum_class=TRAINED)
     assert make_plan({"key_bits": 2048}, counts, 60).ciphertexts == 13  # 292 slots of 7 bits
 
 
@@ -68,10 +69,10 @@ def test_a_refusal_says_what_fits() -> None:
         small_plan(contributions=6_000_000)
     small_plan(contributions=5_242_878)
     small_plan(contributions=6_000_000, value_bits=31)
-    heavy = VectorLayout((Block("b", (Segment("weight", 1, 2.0**52, integral=True),)),))
+    heavy = VectorLayout((Block("b", (Segment("weight", 1, 2.0**52, integral=True),)),), sum_class=TRAINED)
     with pytest.raises(BudgetError, match="at most 1 contributions fit$"):
         small_plan(heavy, 2)
-    heavier = VectorLayout((Block("b", (Segment("weight", 1, 2.0**60, integral=True),)),))
+    heavier = VectorLayout((Block("b", (Segment("weight", 1, 2.0**60, integral=True),)),), sum_class=TRAINED)
     with pytest.raises(BudgetError, match="no number of contributions fits these counts"):
         small_plan(heavier, 1)
 
