@@ -35,6 +35,15 @@ def model_bytes(recipe: Recipe) -> int:
     return 2 * recipe.longest_state_bytes() + _VALUE_BYTES * recipe.longest_vector()
 
 
+def _check_size(recipe: Recipe, view: TaskView, max_bytes: int | None) -> None:
+    """Raise `PolicyRefused` for a recipe with more than `max_bytes` of `model_bytes`."""
+    if max_bytes is not None and (needed := model_bytes(recipe)) > max_bytes:
+        raise PolicyRefused(
+            f"task {view.name!r} needs {needed:,} bytes of memory for its model; this client's policy allows "
+            f"{max_bytes:,} (change it with --max-model-bytes, or Policy(max_model_bytes=...))"
+        )
+
+
 class AgreedTerms(Message):
     """The terms that a task must not change after a client has joined it. The client stores them when it joins."""
 
@@ -94,12 +103,9 @@ class TaskTerms:
         parameters imply.
         """
         made = make_recipe(view.recipe.name, view.recipe.parameters, view.recipe.version)
+        _check_size(made, view, max_bytes)  # before anything, as `with_evaluation`, asks the recipe for a layout
         recipe = with_evaluation(made, view.evaluation, view.schedule.rounds)
-        if max_bytes is not None and (needed := model_bytes(recipe)) > max_bytes:
-            raise PolicyRefused(
-                f"task {view.name!r} needs {needed:,} bytes of memory for its model; this client's policy allows "
-                f"{max_bytes:,} (change it with --max-model-bytes, or Policy(max_model_bytes=...))"
-            )
+        _check_size(recipe, view, max_bytes)
         check_combination(recipe, view.mechanism.name)
         mechanism_entry(view.mechanism.name, view.mechanism.version)
         mechanism = find_mechanism(view.mechanism.name)
@@ -170,10 +176,14 @@ class TaskTerms:
     def round_spec(self, view: RoundView) -> RoundSpec:
         """Return the specification of a round, computed from the task's seed.
 
-        Raises `ContractBroken` when the server announces another seed, or a sum ahead of the round.
+        Raises `ContractBroken` when the server announces another seed, a sum ahead of the round, or one that the
+        schedule does not have.
         """
-        if view.step > view.number:
-            detail = f"round {view.number} is announced as sum {view.step}, which is greater than the round's number"
+        if view.step > min(view.number, self.schedule.rounds):
+            detail = (
+                f"round {view.number} is announced as sum {view.step}, which is greater than the round's number, or "
+                f"than the {self.schedule.rounds} sums of the task"
+            )
             raise ContractBroken("GET", f"/v1/tasks/{self.task_id}/rounds/{view.number}", 200, detail)
         spec = self.recipe.round_spec(self.seed, view.number, view.step)
         if b64encode(spec.seed) != view.seed:

@@ -9,7 +9,7 @@ from client_sdk.errors import Conflict
 from client_sdk.local_state.followed_state import FollowedState
 from protocols.crypto.envelope import open_snapshot, seal_snapshot
 from protocols.crypto.keyring import Keyring
-from protocols.errors import KeyringError, ParameterError
+from protocols.errors import CodecError, KeyringError, ParameterError
 from protocols.messages import SnapshotView
 
 __all__ = ["publish_snapshot", "publish_snapshot_when_due", "read_snapshot"]
@@ -22,16 +22,22 @@ def read_snapshot(
 
     view_group: the device group whose view of the state the snapshot holds; None for the whole state. Raises
     `KeyringError` without the keyring, `EnvelopeError` when the snapshot does not open, `CodecError` when it is
-    malformed.
+    malformed or claims more sums than the schedule has.
     """
     chain = None
     if terms.chained:
         if keyring is None:
             raise KeyringError("a snapshot of this task can only be opened with the task's keyring")
         body, chain = open_snapshot(body, keyring.state_key, terms.task_id, view.round)
-    if view_group is not None:
-        return FollowedState(terms.recipe.decode_view(view.round, body, view_group), chain, True)
-    return FollowedState(terms.recipe.decode_state(view.round, body), chain, True)
+    recipe = terms.recipe
+    state = (
+        recipe.decode_state(view.round, body)
+        if view_group is None
+        else recipe.decode_view(view.round, body, view_group)
+    )
+    if state.sums > terms.schedule.rounds:  # a client may take steps for each of them
+        raise CodecError(f"a snapshot claims {state.sums:,} sums of a task of {terms.schedule.rounds:,}")
+    return FollowedState(state, chain, True)
 
 
 def publish_snapshot(

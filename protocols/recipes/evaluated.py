@@ -52,6 +52,11 @@ class EvaluatedState(ModelState):
     model: ModelState
     points: tuple[CurvePoint, ...]
 
+    @property
+    def sums(self) -> int:
+        """Those of the model."""
+        return self.model.sums
+
     def freeze(self) -> None:
         """Make every array of the model read-only."""
         self.model.freeze()

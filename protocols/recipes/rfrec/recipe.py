@@ -66,6 +66,11 @@ class RFRecState(FactorState):
 
     sum_index: int
 
+    @property
+    def sums(self) -> int:
+        """All of them: a client takes the local steps of each that it missed."""
+        return self.sum_index
+
 
 @dataclass(frozen=True)
 class RFRecFState(RFRecState):

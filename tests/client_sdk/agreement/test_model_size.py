@@ -1,18 +1,25 @@
-"""A client refuses a model that is too large for it, from the task's parameters, before it allocates anything."""
+"""A client refuses a model that is too large for it, from the task's parameters, before it allocates anything.
+
+And more sums than the task has, for each of which a client of RFRec would take the local steps that it missed.
+"""
 
 from __future__ import annotations
 
 import tracemalloc
+from hashlib import sha256
 from typing import Any
 
 import pytest
 
 from client_sdk import Policy
 from client_sdk.agreement.terms import TaskTerms, model_bytes
-from client_sdk.errors import PolicyRefused
+from client_sdk.errors import ContractBroken, PolicyRefused
+from client_sdk.model.snapshots import read_snapshot
 from protocols.codec import b64encode
-from protocols.errors import ParameterError
-from protocols.messages import MechanismChoice, RecipeChoice, Schedule, TaskView
+from protocols.errors import CodecError, ParameterError
+from protocols.messages import MechanismChoice, RecipeChoice, RoundView, Schedule, SnapshotView, TaskView
+from protocols.messages.evaluation import Evaluation
+from protocols.messages.stages import RoundState
 from protocols.recipes.base import MAX_ITEMS
 from protocols.recipes.registry import OWN as RECIPES
 from protocols.recipes.registry import recipe, recipe_entry
@@ -44,7 +51,7 @@ HUGE: dict[str, dict[str, Any]] = {
 }
 
 
-def view_of(name: str, parameters: dict[str, Any]) -> TaskView:
+def view_of(name: str, parameters: dict[str, Any], evaluation: Evaluation | None = None) -> TaskView:
     return TaskView(
         task_id="t_1",
         name="movies",
@@ -53,6 +60,7 @@ def view_of(name: str, parameters: dict[str, Any]) -> TaskView:
         mechanism=MechanismChoice(name="plain"),
         schedule=Schedule(cohort_size=10, min_clients=3),
         seed=b64encode(bytes(32)),
+        evaluation=evaluation,
         plan={},
         opened_by="anyone",
         members=10,
@@ -76,10 +84,11 @@ def peak_of(view: TaskView, limit: int | None) -> int:
     return peak
 
 
+@pytest.mark.parametrize("evaluation", [None, Evaluation(every=2)], ids=["", "measured"])
 @pytest.mark.parametrize("name", sorted(RECIPES))
-def test_attack_a_task_claims_a_huge_model(name: str) -> None:
-    """The largest parameters that a recipe allows cost the client almost nothing."""
-    view = view_of(name, {**ITEMS.get(name, {}), **HUGE[name]})
+def test_attack_a_task_claims_a_huge_model(name: str, evaluation: Evaluation | None) -> None:
+    """The largest parameters that a recipe allows cost the client almost nothing, measured or not."""
+    view = view_of(name, {**ITEMS.get(name, {}), **HUGE[name]}, evaluation)
     assert model_bytes(recipe(view.recipe.name, view.recipe.parameters)) > LIMIT
     assert peak_of(view, LIMIT) < 1 << 20
     with pytest.raises(PolicyRefused):
@@ -136,3 +145,38 @@ def test_no_sum_or_state_is_longer_than_stated(name: str) -> None:
     sums = getattr(made, "steps", 2 * made.device_groups)
     assert max(made.layout(index).length for index in range(1, sums + 1)) == made.longest_vector()
     assert max(made.state_bytes(index) for index in range(1, sums + 1)) <= made.longest_state_bytes()
+
+
+def rfrec_terms(rounds: int, **more: Any) -> TaskTerms:
+    view = view_of("rfrec", {"items": 30, "dim": 4, "variant": "paper"}, **more)
+    return TaskTerms.of(view.model_copy(update={"schedule": Schedule(rounds=rounds, cohort_size=10, min_clients=3)}))
+
+
+def test_attack_a_round_of_rfrec_is_announced_as_sum_a_million() -> None:
+    terms = rfrec_terms(5)
+
+    def announced(number: int, step: int) -> RoundView:
+        seed = b64encode(terms.recipe.round_spec(terms.seed, number, step).seed)
+        facts: dict[str, Any] = {"cohort": 10, "received": 0, "survivors": 0, "folded": 0}
+        unknown: dict[str, Any] = {"seconds_left": None, "aggregate_bytes": None}
+        return RoundView(
+            task_id="t_1", number=number, step=step, state=RoundState.COLLECTING, seed=seed, **facts, **unknown
+        )
+
+    assert terms.round_spec(announced(1_000_000, 5)).sum_index == 5  # many rounds failed
+    with pytest.raises(ContractBroken, match="announced as sum 1000000, .* the 5 sums of the task"):
+        terms.round_spec(announced(1_000_000, 1_000_000))
+
+
+@pytest.mark.parametrize("evaluation", [None, Evaluation(every=2)], ids=["", "measured"])
+def test_attack_a_snapshot_of_rfrec_claims_a_million_sums(evaluation: Evaluation | None) -> None:
+    terms = rfrec_terms(5, evaluation=evaluation)
+    start = terms.recipe.encode_state(terms.recipe.initial_state(terms.seed))
+    for sums in (5, 1_000_000):
+        body = sums.to_bytes(4, "little") + start[4:]
+        view = SnapshotView(round=2_000_000, bytes=len(body), digest=sha256(body).hexdigest(), author="server")
+        if sums == 5:
+            assert read_snapshot(terms, None, None, view, body).state.sums == 5
+        else:
+            with pytest.raises(CodecError, match="claims 1,000,000 sums of a task of 5"):
+                read_snapshot(terms, None, None, view, body)
