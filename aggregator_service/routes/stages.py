@@ -32,7 +32,7 @@ from aggregator_service.uploads.stage_messages import admit_to_stage, handed_out
 from protocols.messages import UploadReceipt
 from protocols.messages.media_types import OCTETS, STAGE_TYPES, handout_type
 from protocols.messages.stages import StageMessage
-from protocols.sums.masked.task_binding import ROUND_BINDING
+from protocols.task_binding import ROUND_BINDING
 
 __all__ = ["router"]
 

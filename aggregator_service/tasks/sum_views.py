@@ -11,7 +11,7 @@ from aggregator_service.tasks.plans import TaskPlan, TaskTerms, plan_task
 from protocols.layout import Block
 from protocols.messages.sums import BlockView, LayoutView, ResolvedChoice, ResolvedTask, SegmentView, SumView
 from protocols.sums.base import SumPlan
-from protocols.sums.registry import parameters_of
+from protocols.sums.registry import resolved_parameters
 
 __all__ = ["resolved_task", "sum_view"]
 
@@ -20,9 +20,7 @@ __all__ = ["resolved_task", "sum_view"]
 def resolved_task(terms: TaskTerms) -> ResolvedTask:
     """Return the parameters of a task with their defaults, and its main sum."""
     plan = plan_task(terms)
-    model = parameters_of(terms.mechanism_name)
-    given = json.loads(terms.mechanism_parameters)
-    own = {} if model is None else model.model_validate(given).model_dump(mode="json")
+    own = resolved_parameters(terms.mechanism_name, json.loads(terms.mechanism_parameters))
     return ResolvedTask(
         recipe=ResolvedChoice(name=terms.recipe_name, parameters=plan.recipe.parameters.model_dump(mode="json")),
         mechanism=ResolvedChoice(name=terms.mechanism_name, parameters=own),

@@ -38,8 +38,8 @@ from protocols.messages import (
 from protocols.recipes.base import Recipe
 from protocols.recipes.registry import recipe_entry
 from protocols.sums.masked.context import RoundContext
-from protocols.sums.masked.task_binding import broadcast_digest, differing_part
 from protocols.sums.registry import mechanism_entry
+from protocols.task_binding import broadcast_digest, differing_part
 
 __all__ = [
     "agreed_digest",

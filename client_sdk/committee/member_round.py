@@ -27,10 +27,10 @@ from protocols.errors import RefusalError
 from protocols.messages import BadShares, RoundView
 from protocols.messages.committee import MOST_BAD_SHARES
 from protocols.messages.stages import StageMessage
-from protocols.sums.masked.task_binding import broadcast_digest
 from protocols.sums.oneshot import member
 from protocols.sums.oneshot.handouts import split_confirmations
 from protocols.sums.oneshot.plan import SIGNATURE_BYTES
+from protocols.task_binding import broadcast_digest
 
 __all__ = ["MemberRound"]
 

@@ -6,7 +6,7 @@ import hashlib
 
 from client_sdk.agreement.terms import TaskTerms
 from protocols.recipes.base import ModelState, RoundSpec
-from protocols.sums.masked.task_binding import broadcast_digest
+from protocols.task_binding import broadcast_digest
 
 __all__ = ["own_digest"]
 

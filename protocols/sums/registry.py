@@ -5,17 +5,19 @@ A mechanism is imported on first use, so that a plain client needs no HE library
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
-from typing import Final, cast
+from typing import Any, Final, cast
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from protocols.errors import ParameterError
+from protocols.parameter_text.first_fault import first_fault
 from protocols.plugins import MECHANISM_GROUP, load, places
 from protocols.sums.base import Mechanism
 from protocols.sums.entry import MechanismEntry
 
-__all__ = ["OWN", "mechanism", "mechanism_entry", "mechanisms", "parameters_of"]
+__all__ = ["OWN", "mechanism", "mechanism_entry", "mechanisms", "parameters_of", "resolved_parameters"]
 
 OWN: Final[dict[str, str]] = {
     name: f"protocols.sums.entries:{name.upper()}" for name in ("ckks", "masked", "oneshot", "paillier", "plain")
@@ -63,3 +65,17 @@ def parameters_of(name: str) -> type[BaseModel] | None:
     """Return the model of a mechanism's parameters, None if it has none; `ParameterError` for an unknown name."""
     place = mechanism_entry(name).parameters
     return None if place is None else cast(type[BaseModel], load(place))
+
+
+def resolved_parameters(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all parameters of a mechanism as JSON values: the given ones, and the defaults of the others.
+
+    Raises `ParameterError` for an unknown mechanism and for a parameter that is invalid (the text names it).
+    """
+    model = parameters_of(name)
+    if model is None:
+        return {}
+    try:
+        return model.model_validate(dict(given)).model_dump(mode="json")
+    except ValidationError as error:
+        raise ParameterError(f"mechanism {name!r}: {first_fault(error, model.model_fields)}") from None

@@ -24,7 +24,7 @@ from protocols.sums.masked.context import RoundContext
 from protocols.sums.masked.mechanism import own_plan
 from protocols.sums.masked.plan import MaskedPlan, encode
 from protocols.sums.masked.policy import ClientPolicy
-from protocols.sums.masked.task_binding import broadcast_digest
+from protocols.task_binding import broadcast_digest
 from tests.support.api import Api, TestTask, digest_field, signed_enrolment
 from tests.support.server import AggregatorProcess
 

@@ -14,7 +14,6 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.layout import whole_route
 from protocols.messages import TaskView
-from protocols.sums.masked.task_binding import broadcast_digest
 from protocols.sums.oneshot import client, member
 from protocols.sums.oneshot.committee import Committee, make_committee, make_committee_key
 from protocols.sums.oneshot.context import OneshotContext
@@ -24,6 +23,7 @@ from protocols.sums.oneshot.messages import Statement, Upload, body_digest
 from protocols.sums.oneshot.plan import OneshotPlan, encode
 from protocols.sums.oneshot.policy import OneshotPolicy
 from protocols.sums.oneshot.sealing import signed_statement
+from protocols.task_binding import broadcast_digest
 from tests.support.api import Api, TestTask, digest_field, signed_enrolment
 from tests.support.masked import expire, vector_of
 from tests.support.server import AggregatorProcess

@@ -8,7 +8,7 @@ from protocols.canonical_json import canonical_json
 from protocols.codec import b64encode
 from protocols.crypto.domain import digest
 from protocols.messages import Evaluation, OrganiserPin, TaskView
-from protocols.sums.masked.task_binding import bound_terms, broadcast_bytes, broadcast_digest
+from protocols.task_binding import bound_terms, broadcast_bytes, broadcast_digest
 from tests.vectors.common import SEED, error_of
 
 __all__ = ["canonical", "model_digest"]
@@ -18,7 +18,7 @@ _TASK: Final[dict[str, Any]] = {
     "name": "movies",
     "state": "open",
     "recipe": {"name": "colr", "parameters": {"items": 30, "dim": 8, "rank": 2, "clip": 0.1, "learning_rate": 1e-7}},
-    "mechanism": {"name": "masked", "parameters": {"bits": 32, "corrupt": 0.05, "dropout": 0.0}},
+    "mechanism": {"name": "masked", "parameters": {"corrupt": 0.05, "dropout": 0.0}},
     "schedule": {"rounds": 10, "cohort_size": 20, "min_clients": 5, "collect_seconds": 90.5},
     "seed": b64encode(SEED),
     "plan": {},
@@ -64,7 +64,8 @@ def model_digest() -> dict[str, Any]:
         )
     return {
         "about": "terms: RFC 8785 form of an object with the members task (the task's task_id), recipe, mechanism, "
-        "schedule and seed, as in the task's JSON, and organiser and evaluation unless they are null. broadcast: "
+        "schedule and seed, as in the task's JSON, and organiser and evaluation unless they are null. Recipe and "
+        "mechanism have all their parameters, with the defaults of those that the task leaves out. broadcast: "
         "'step:', the index of the sum in decimal, a line feed; then the SHA-256 of the snapshot of the newest "
         "complete round, or 'initial'. model_digest = digest('masked model', terms, broadcast), two byte strings.",
         "cases": cases,

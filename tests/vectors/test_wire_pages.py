@@ -22,10 +22,10 @@ from protocols.recipes.registry import recipe
 from protocols.sums.ckks.parameters import PARAMETER_SETS
 from protocols.sums.masked import messages, shamir
 from protocols.sums.masked.parameters import _MOST_NEIGHBOURS
-from protocols.sums.masked.task_binding import bound_terms
 from protocols.sums.oneshot import messages as oneshot
 from protocols.sums.oneshot.parameters import LOG_Q_CAPS, SIGMA
-from tests.protocols.sums.masked.test_task_binding import task
+from protocols.task_binding import bound_terms
+from tests.protocols.test_task_binding import task
 from tests.vectors import generate
 
 ROOT = Path(__file__).parents[2]

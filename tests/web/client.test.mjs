@@ -4,6 +4,7 @@ import { readFileSync } from "node:fs";
 import test from "node:test";
 import assert from "node:assert/strict";
 import { Api, baseUrl } from "../../examples/web/hushrec/api.js";
+import { boundTerms, modelDigest } from "../../examples/web/hushrec/canonical.js";
 import { concat, littleEndian, toBase64, toBase64Url, utf8 } from "../../examples/web/hushrec/codec.js";
 import { sha256, tag } from "../../examples/web/hushrec/domain.js";
 import { refreshRevocations } from "../../examples/web/hushrec/enrolment.js";
@@ -57,30 +58,50 @@ test("a task as the server states it is accepted", () => {
   assert.deepEqual([plan.degree, plan.primes, plan.per, plan.threshold], [degree, primes, per, TASK.plan.threshold]);
 });
 
-for (const [path, value] of [
-  ["resolved.mechanism.parameters.mode", "curious"],
-  ["resolved.mechanism.parameters.corrupt", 0.01],
-  ["resolved.mechanism.parameters.sigma", 40],
+/** The task with another parameter of its recipe or mechanism, and what the server makes of it. */
+const stating = (of, name, value, from = TASK) =>
+  changed(`resolved.${of}.parameters.${name}`, value, changed(`${of}.parameters.${name}`, value, from));
+
+for (const [of, name, value, from = TASK] of [
+  ["mechanism", "mode", "curious", MASKED],
+  ["mechanism", "corrupt", 0.01, MASKED],
+  ["mechanism", "sigma", 40, MASKED],
+  ["mechanism", "committee", 2],
+  ["mechanism", "corrupt", 0],
+  ["recipe", "epochs", 21],
+  ["recipe", "start_from", { task: "t_1" }],
+  ["recipe", "another", 1],
 ]) {
-  test(`a masked task with another ${path} is refused`, () => {
-    const options = { organiser: MASKED.organiser };
-    assert.equal(readTask(MASKED, options).planAt(1).uploadBytes, MASKED.plan.aggregate_bytes);
-    assert.throws(() => readTask(changed(path, value, MASKED), options), { name: "PolicyError" });
+  test(`a ${from.mechanism.name} task that states another ${name} is refused`, () => {
+    readTask(from, { organiser: from.organiser });
+    assert.throws(() => readTask(stating(of, name, value, from), { organiser: from.organiser }), { name: "PolicyError" });
   });
 }
 
+for (const from of [TASK, MASKED]) {
+  for (const of of ["recipe", "mechanism"]) {
+    for (const [name, own] of Object.entries(from.resolved[of].parameters)) {
+      test(`attack: a server resolves another ${name} of ${from.mechanism.name} for one client`, async () => {
+        const other = typeof own === "number" ? own * 2 + 1 : own === null ? 100 : "other";
+        const lie = changed(`resolved.${of}.parameters.${name}`, other, from);
+        assert.throws(() => readTask(lie, { organiser: from.organiser }), { name: "RefusalError" });
+        // and masks are bound to all parameters, so that those of two clients with different ones do not cancel
+        const { bound } = readTask(from, { organiser: from.organiser });
+        assert.ok(bound.includes(JSON.stringify(name)));
+        const resolved = (task) => boundTerms(task, { recipe: task.resolved.recipe.parameters, mechanism: task.resolved.mechanism.parameters });
+        assert.equal(resolved(from), bound);
+        assert.notDeepEqual(await modelDigest(resolved(lie), 1, null), await modelDigest(bound, 1, null));
+      });
+    }
+  }
+}
+
 for (const [path, value, error] of [
-  ["mechanism.name", "plain", "RefusalError"],
-  ["resolved.mechanism.name", "ckks", "PolicyError"],
+  ["mechanism.name", "ckks", "PolicyError"],
   ["resolved.mechanism.name", "masked", "RefusalError"],
-  ["resolved.recipe.name", "svd", "PolicyError"],
+  ["recipe.name", "svd", "PolicyError"],
+  ["resolved.recipe.name", "fedmf", "RefusalError"],
   ["recipe.parameters.items", 61, "RefusalError"],
-  ["resolved.recipe.parameters.items", 61, "RefusalError"],
-  ["resolved.recipe.parameters.start_from", { task: "t_1" }, "PolicyError"],
-  ["resolved.recipe.parameters.epochs", 21, "PolicyError"],
-  ["resolved.recipe.parameters", { ...TASK.resolved.recipe.parameters, item_bias: "counts", count_sums: 2 }, "PolicyError"],
-  ["resolved.mechanism.parameters.committee", 2, "PolicyError"],
-  ["resolved.mechanism.parameters.corrupt", 0, "PolicyError"],
   ["resolved.main_sum.plan.primes", [3], "RefusalError"],
   ["resolved.main_sum.plan.threshold", 3, "RefusalError"],
   ["resolved.main_sum.layout.blocks", [], "RefusalError"],
@@ -95,13 +116,18 @@ for (const [path, value, error] of [
   });
 }
 
+test("a task that counts items more than once is refused", () => {
+  const twice = stating("recipe", "count_sums", 2, stating("recipe", "item_bias", "counts"));
+  assert.throws(() => readTask(twice, { organiser: ORGANISER }), { name: "PolicyError" });
+});
+
 test("rounds that contradict the terms are refused", async () => {
   const terms = readTask(TASK, { organiser: ORGANISER });
   const plan = terms.planAt(1);
   const seed = toBase64Url(await roundSeed(terms.seed, 2));
   const view = { number: 2, step: 1, cohort: TASK.schedule.cohort_size, seed, contribution_bytes: plan.uploadBytes };
   assert.equal((await readRound(terms, view)).plan, plan);
-  for (const wrong of [{ step: 3 }, { number: 0 }, { cohort: 2 }, { cohort: 99 }, { seed: TASK.seed }, { contribution_bytes: 1 }]) {
+  for (const wrong of [{ step: 3 }, { number: 9, step: 9 }, { number: 0 }, { cohort: 2 }, { cohort: 99 }, { seed: TASK.seed }, { contribution_bytes: 1 }]) {
     await assert.rejects(readRound(terms, { ...view, ...wrong }), { name: "RefusalError" });
   }
   const values = new Array(plan.length).fill(0);
@@ -230,7 +256,7 @@ test("training raises the liked items above the others", () => {
 
 /** The events of a client that is asked for round 2 as sum `step`, and what it requests. complete: rounds so far. */
 async function asked(take, task, { step, counted, liked, complete }) {
-  const counting = changed("resolved.recipe.parameters.item_bias", "counts", task);
+  const counting = stating("recipe", "item_bias", "counts", task);
   counting.resolved.main_sum.sum_index = 2;
   const terms = readTask(counting, { organiser: counting.organiser });
   const store = new MemoryStore();

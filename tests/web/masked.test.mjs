@@ -85,7 +85,7 @@ class Server {
   async facts() {
     const { bits, length } = TERMS.planAt(1);
     const seed = await roundSeed(fromBase64Url(TASK.seed), 1);
-    const round = { task: TASK.task_id, round: 1, seed, modelDigest: await modelDigest(TASK, this.step, null), cohort: CLIENTS };
+    const round = { task: TASK.task_id, round: 1, seed, modelDigest: await modelDigest(TERMS.bound, this.step, null), cohort: CLIENTS };
     const bound = await masked.binding({ ...round, bits, length });
     const roster = await masked.rosterDigest(bound, DEGREE, THRESHOLD, "semi-malicious", await this.roster());
     const neighbours = await masked.neighbours(CLIENTS, DEGREE, await masked.graphSeed(seed, roster));

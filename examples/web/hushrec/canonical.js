@@ -1,7 +1,7 @@
 /** The canonical form of JSON (RFC 8785), and the model digest of a task (docs/wire/terms.md). */
 
-import { concat, pack, toBase64, utf8 } from "./codec.js";
-import { digest, sha256 } from "./domain.js";
+import { concat, utf8 } from "./codec.js";
+import { digest } from "./domain.js";
 import { ParameterError } from "./errors.js";
 
 function text(value) {
@@ -25,9 +25,13 @@ function text(value) {
 /** The canonical JSON of a value as text. */
 export const canonicalJson = text;
 
-/** The terms of a task (its JSON, parsed) to which all parties are bound, as canonical JSON. */
-export function boundTerms(task) {
-  const { task_id, recipe, mechanism, schedule, seed, organiser, evaluation } = task;
+/**
+ * The terms of a task (its JSON, parsed) to which all parties are bound, as canonical JSON. recipe, mechanism: all their
+ * parameters, with this client's own defaults; see `allParameters` of terms.js.
+ */
+export function boundTerms(task, parameters) {
+  const { task_id, schedule, seed, organiser, evaluation } = task;
+  const [recipe, mechanism] = ["recipe", "mechanism"].map((of) => ({ ...task[of], parameters: parameters[of] }));
   const terms = { task: task_id, recipe, mechanism, schedule, seed };
   if (organiser) terms.organiser = organiser;
   if (evaluation) terms.evaluation = evaluation;
@@ -38,17 +42,6 @@ export function boundTerms(task) {
 export const broadcastBytes = (sumIndex, snapshotDigest) =>
   concat(utf8(`step:${sumIndex}\n`), snapshotDigest ?? utf8("initial"));
 
-export const modelDigest = (task, sumIndex, snapshotDigest) =>
-  digest("masked model", utf8(boundTerms(task)), broadcastBytes(sumIndex, snapshotDigest));
-
-/** The header Round-Binding of an advertisement. */
-export async function roundBinding(task, sumIndex, snapshotDigest, round, plan) {
-  const facts = [task.task_id, round.number, round.cohort, plan.bits, plan.length].map((fact) => utf8(String(fact)));
-  const parts = {
-    terms: utf8(boundTerms(task)),
-    broadcast: broadcastBytes(sumIndex, snapshotDigest),
-    round: pack(...facts, round.seed),
-  };
-  const stated = Object.entries(parts).map(async ([name, part]) => `${name}=:${toBase64(await sha256(part))}:`);
-  return (await Promise.all(stated)).join(", ");
-}
+/** bound: the result of `boundTerms`. */
+export const modelDigest = (bound, sumIndex, snapshotDigest) =>
+  digest("masked model", utf8(bound), broadcastBytes(sumIndex, snapshotDigest));

@@ -1,6 +1,6 @@
 /** Joining a task: certificate, enrolment, membership (docs/wire/identities.md). */
 
-import { agreedTerms, readTask } from "./terms.js";
+import { readTask } from "./terms.js";
 import { baseUrl } from "./api.js";
 import { fromBase64Url, toBase64Url } from "./codec.js";
 import { tag } from "./domain.js";
@@ -56,7 +56,7 @@ export async function join(api, store, { invitation, organiser, issue, policy, s
   let membership = await store.get("membership");
   if (!membership || membership.url !== baseUrl(api.url)) {
     const { json: offered } = await api.get("/v1/enrolments/task", "task of the invitation", { signal, token: invitation });
-    const agreed = agreedTerms(readTask(offered, { organiser, policy }).task);
+    const { bound: agreed } = readTask(offered, { organiser, policy });
     const certificate = await obtainCertificate(identity, organiser, issue);
     const { task_id: task, client_id: client, token, role } = await enrol(api, identity, invitation, certificate, signal);
     if (task !== offered.task_id || role !== "member") throw new RefusalError("the server enrolled this client in another task");
@@ -66,7 +66,7 @@ export async function join(api, store, { invitation, organiser, issue, policy, s
   const own = api.enrolled(membership.client, identity.signing, membership.token);
   const { json: task } = await own.get(`/v1/tasks/${membership.task}`, "task", { signal });
   const terms = readTask(task, { organiser, policy });
-  if (agreedTerms(task) !== membership.agreed) throw new RefusalError("the task's terms changed after this client joined");
+  if (terms.bound !== membership.agreed) throw new RefusalError("the task's terms changed after this client joined");
   await store.put("task", task);
   return { api: own, terms, membership, identity };
 }

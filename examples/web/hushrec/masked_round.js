@@ -81,7 +81,7 @@ class MaskedRound {
     await requireData(this.#client, this.#round, modelRound, liked);
     this.state = state;
     const context = { task: terms.id, round: number, seed, cohort, bits: plan.bits, length: plan.length };
-    this.bound = await masked.binding({ ...context, modelDigest: await modelDigest(terms.task, step, digest) });
+    this.bound = await masked.binding({ ...context, modelDigest: await modelDigest(terms.bound, step, digest) });
     this.secrets = { mask: clamped(randomBytes(32)), sealing: randomBytes(32), seed: randomBytes(32) };
     this.own = await masked.advertise(this.bound, membership.client, { identity: identity.signing, ...this.secrets });
     await this.#put("advertise", "keys of the round", this.own);

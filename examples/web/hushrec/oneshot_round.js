@@ -41,7 +41,7 @@ export async function takeOneshotPart(client, view, liked, tell, signal) {
   await requireData(client, round, modelRound, liked);
   tell("committee");
   const context = { ...round.plan, task: terms.id, round: round.number, step: round.step, cohort: round.cohort };
-  context.modelDigest = await modelDigest(terms.task, round.step, digest);
+  context.modelDigest = await modelDigest(terms.bound, round.step, digest);
   const bound = await binding(context);
   const path = `/v1/tasks/${terms.id}/rounds/${round.number}/committee`;
   const body = await api.bytes(path, "committee's keys", { signal, most: round.plan.committee * LONGEST_KEY });

@@ -18,6 +18,17 @@ export const POLICY = {
 };
 
 const RECIPES = { colr: (p) => p.rank, fedmf: (p) => p.dim };
+const FACTORS = {
+  ...{ items: null, dim: 64, clip: 4, item_bias: "none", count_sums: 1, server_rate: 1 },
+  ...{ learning_rate: null, epochs: null, batch_size: null, weight_decay: null, negatives: null },
+  ...{ start_from: null, start_weight: 16 },
+};
+/** What this client takes where a task states nothing. The server's word would let it choose parameters for one client. */
+const DEFAULTS = {
+  ...{ colr: { ...FACTORS, rank: 4 }, fedmf: FACTORS },
+  masked: { bits: 32, mode: "semi-malicious", corrupt: 0.05, dropout: 0.1, sigma: 64, eta: 30 },
+  oneshot: { bits: 28, committee: 5, corrupt: 1 },
+};
 
 function require(condition, message) {
   if (!condition) throw new PolicyError(message);
@@ -66,21 +77,29 @@ const CHECKS = {
   },
 };
 
+/** All parameters of a recipe or mechanism: as stated, and this client's defaults. */
+export function allParameters({ name, parameters }) {
+  const unknown = Object.keys(parameters).find((stated) => !Object.hasOwn(DEFAULTS[name], stated));
+  require(!unknown, `this client does not know the parameter ${unknown} of ${name}`);
+  return { ...DEFAULTS[name], ...parameters };
+}
+
 function requireSame(found, stated, what) {
   if (canonicalJson(found) === canonicalJson(stated)) return;
   throw new RefusalError(`the server states another ${what} than the task's parameters give`);
 }
 
-/** The terms of a task that this client can and will take part in; `PolicyError` or `RefusalError` otherwise. */
+/**
+ * The terms of a task that this client can and will take part in; `PolicyError` or `RefusalError` otherwise. bound: what
+ * masks are bound to, as canonical JSON, and what must not change after a client has joined.
+ */
 export function readTask(task, { organiser = null, policy = POLICY } = {}) {
-  const { recipe, mechanism, main_sum: main } = task.resolved;
-  const [p, m] = [recipe.parameters, mechanism.parameters];
+  const { recipe, mechanism, resolved } = task;
   require(Object.hasOwn(PLANS, mechanism.name), `this client takes part in one-shot and masked sums, not in ${mechanism.name}`);
   require(Object.hasOwn(RECIPES, recipe.name), `this client trains colr and fedmf, not ${recipe.name}`);
-  requireSame([recipe.name, mechanism.name], [task.recipe.name, task.mechanism.name], "recipe or mechanism");
-  for (const [stated, resolved] of [[task.recipe.parameters, p], [task.mechanism.parameters, m]]) {
-    for (const [name, value] of Object.entries(stated)) requireSame(value, resolved[name], name);
-  }
+  const [p, m] = [allParameters(recipe), allParameters(mechanism)];
+  const own = { recipe: { name: recipe.name, parameters: p }, mechanism: { name: mechanism.name, parameters: m } };
+  requireSame(own, { recipe: resolved.recipe, mechanism: resolved.mechanism }, "recipe or mechanism");
   require(!p.start_from, "this client does not start from another task's model");
   require(!task.evaluation, "this client does not measure models");
   const width = RECIPES[recipe.name](p);
@@ -99,10 +118,11 @@ export function readTask(task, { organiser = null, policy = POLICY } = {}) {
     if (!plans.has(counted)) plans.set(counted, planOf(mechanism.name, segmentsOf(width, p, counted), m, task.schedule.cohort_size));
     return plans.get(counted);
   };
-  checkStated(main, planAt(counting + 1), counting + 1);
+  checkStated(resolved.main_sum, planAt(counting + 1), counting + 1);
   const seed = fromBase64Url(task.seed);
   const id = task.task_id;
-  return { task, id, recipe: recipe.name, mechanism: mechanism.name, parameters: p, width, counting, planAt, seed, policy, organiser };
+  const bound = boundTerms(task, { recipe: p, mechanism: m });
+  return { task, bound, id, recipe: recipe.name, mechanism: mechanism.name, parameters: p, width, counting, planAt, seed, policy, organiser };
 }
 
 /** Compares what the server states of its main sum with this client's own plan. */
@@ -118,13 +138,10 @@ function checkStated({ layout, plan, sum_index: index }, own, main) {
   requireSame([own.threshold, own.uploadBytes], [threshold, uploadBytes], "plan");
 }
 
-/** The terms as canonical JSON: what must not change after a client has joined. */
-export const agreedTerms = boundTerms;
-
 /** The plan and seed of a round; `RefusalError` for a round that contradicts the terms. */
 export async function readRound(terms, view) {
   const { policy, task } = terms;
-  if (!isCount(view.number, 1, 2 ** 31) || !isCount(view.step, 1, view.number)) throw new RefusalError("a round out of order");
+  if (!isCount(view.number, 1, 2 ** 31) || !isCount(view.step, 1, Math.min(view.number, task.schedule.rounds))) throw new RefusalError("a round out of order");
   if (!isCount(view.cohort, policy.minCohort, task.schedule.cohort_size) || view.cohort < task.schedule.min_clients) {
     throw new RefusalError(`round ${view.number} is over ${view.cohort} clients, which the task does not allow`);
   }

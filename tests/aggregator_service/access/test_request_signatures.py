@@ -15,7 +15,7 @@ from aggregator_service.clock import ManualClock
 from aggregator_service.settings import Settings
 from protocols.crypto.http_signature import SIGNATURE, SIGNATURE_INPUT
 from protocols.messages import TaskView
-from protocols.sums.masked.task_binding import broadcast_digest
+from protocols.task_binding import broadcast_digest
 from tests.support.api import Api, TestMember, TestTask, digest_field
 from tests.support.inside import aggregator_inside
 from tests.support.server import running_aggregator

@@ -27,7 +27,7 @@ from protocols.errors import ParameterError
 from protocols.messages import Schedule, TaskRequest, TaskView
 from protocols.recipes.fair.state import fair_state
 from protocols.recipes.registry import recipe
-from protocols.sums.masked.task_binding import broadcast_digest
+from protocols.task_binding import broadcast_digest
 from tests.support.api import Api, TestTask, signed_enrolment
 from tests.support.server import AggregatorProcess, running_aggregator
 from tests.support.world import SECONDS, World

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from protocols.messages import TaskView
-from protocols.sums.masked.task_binding import ROUND_BINDING, broadcast_digest, state_binding
+from protocols.task_binding import ROUND_BINDING, broadcast_digest, state_binding
 from tests.support.api import Api, digest_field
 from tests.support.masked import enrol_masked, masked_task
 from tests.support.server import AggregatorProcess, running_aggregator

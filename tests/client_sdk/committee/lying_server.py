@@ -23,7 +23,6 @@ from protocols.codec import b64decode, b64encode
 from protocols.crypto.certificates import CertifiedRole
 from protocols.layout import whole_route
 from protocols.messages import BadShares, RoundView, Schedule, TaskView
-from protocols.sums.masked.task_binding import broadcast_digest
 from protocols.sums.oneshot import client, server
 from protocols.sums.oneshot.committee import Committee, make_committee
 from protocols.sums.oneshot.context import OneshotContext
@@ -31,6 +30,7 @@ from protocols.sums.oneshot.mechanism import ONESHOT
 from protocols.sums.oneshot.messages import CommitteeKey, Statement, Upload, body_digest, survivors_digest
 from protocols.sums.oneshot.plan import OneshotPlan, encode
 from protocols.sums.oneshot.policy import OneshotPolicy
+from protocols.task_binding import broadcast_digest
 from tests.support.organiser import TRIAL
 from tests.support.programs import ProgramRunner, problem
 

@@ -14,7 +14,9 @@ from protocols.codec import pack
 from protocols.crypto.digest_fields import format_digests, parse_digests
 from protocols.errors import CodecError
 from protocols.messages import TaskView
+from protocols.recipes.registry import recipe
 from protocols.sums.masked.context import RoundContext, model_digest
+from protocols.sums.registry import resolved_parameters
 
 __all__ = ["ROUND_BINDING", "broadcast_bytes", "broadcast_digest", "bound_terms", "differing_part", "state_binding"]
 
@@ -22,8 +24,8 @@ ROUND_BINDING: Final = "round-binding"
 """The header of an advertisement that states the digests of its parts, in lower case. It is not signed."""
 
 _PARTS: Final[dict[str, str]] = {
-    "terms": "the task's terms differ: recipe, mechanism, schedule, seed, organiser or evaluation, or their canonical "
-    "JSON form",
+    "terms": "the task's terms differ: recipe or mechanism, or the defaults of their parameters, schedule, seed, "
+    "organiser or evaluation, or their canonical JSON form",
     "broadcast": "the model differs, or the index of the sum: the snapshot of the newest complete round, or the word "
     "initial before the first one",
     "round": "the round's facts differ: task id, round number, round seed, cohort, bits or length of the sum",
@@ -32,11 +34,17 @@ _PARTS: Final[dict[str, str]] = {
 
 
 def bound_terms(task: TaskView) -> bytes:
-    """Return the canonical JSON (RFC 8785) of the terms of `task` that all parties are bound to."""
+    """Return the canonical JSON (RFC 8785) of the terms of `task` that all parties are bound to.
+
+    They have every parameter of recipe and mechanism, with this party's own defaults where the task states none: masks
+    of a party with other defaults do not cancel. Raises `ParameterError` for parameters that are invalid here.
+    """
+    own_recipe = recipe(task.recipe.name, task.recipe.parameters).parameters.model_dump(mode="json")
+    own_mechanism = resolved_parameters(task.mechanism.name, task.mechanism.parameters)
     terms: dict[str, Any] = {
         "task": task.task_id,
-        "recipe": task.recipe.model_dump(mode="json"),
-        "mechanism": task.mechanism.model_dump(mode="json"),
+        "recipe": {**task.recipe.model_dump(mode="json"), "parameters": own_recipe},
+        "mechanism": {**task.mechanism.model_dump(mode="json"), "parameters": own_mechanism},
         "schedule": task.schedule.model_dump(mode="json"),
         "seed": task.seed,
     }

@@ -1,16 +1,20 @@
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from protocols.codec import b64encode
+from protocols.errors import ParameterError
 from protocols.layout import Block, Segment, VectorLayout
 from protocols.messages import TaskView
+from protocols.recipes.fedmf import FedMFParameters
 from protocols.sum_classes import TRAINED
 from protocols.sums.masked.context import RoundContext
 from protocols.sums.masked.mechanism import MASKED
-from protocols.sums.masked.task_binding import broadcast_digest, differing_part, state_binding
+from protocols.sums.masked.parameters import MaskedParameters
+from protocols.task_binding import bound_terms, broadcast_digest, differing_part, state_binding
 
 SNAPSHOT = bytes(range(32))
 
@@ -44,13 +48,16 @@ def test_the_order_of_parameters_does_not_matter() -> None:
     assert broadcast_digest(task(recipe=turned), 1, None) == broadcast_digest(task(), 1, None)
 
 
-def test_the_digest_is_pinned() -> None:
-    """Clients and servers of different releases must agree on it within a task."""
-    assert broadcast_digest(task(), 1, None).hex() == "315ca7e5014fd72f664cdafb80f53ca04edb0bc0391d9e013c4b718aa7fdc202"
-    assert (
-        broadcast_digest(task(), 2, SNAPSHOT).hex()
-        == "fd9e36af5da2584e6322f1fde6e5413001b6c550f01b6efbaeb5bc55005722da"
-    )
+def test_parameters_that_a_task_leaves_out_are_bound_with_their_defaults() -> None:
+    """Parties with other defaults, such as another release, have masks that do not cancel."""
+    for of, stated in (("recipe", {"items": 30, "dim": 4, "clip": 4}), ("mechanism", {"bits": 32, "sigma": 64})):
+        same = task(**{of: {"name": getattr(task(), of).name, "parameters": stated}})
+        assert bound_terms(same) == bound_terms(task())
+    terms = json.loads(bound_terms(task()))
+    assert terms["recipe"]["parameters"].keys() == FedMFParameters.model_fields.keys()
+    assert terms["mechanism"]["parameters"].keys() == MaskedParameters.model_fields.keys()
+    with pytest.raises(ParameterError, match="mechanism 'masked': bits"):
+        bound_terms(task(mechanism={"name": "masked", "parameters": {"bits": 8}}))
 
 
 @pytest.mark.parametrize(
