@@ -39,7 +39,7 @@ def uniforms(seed: bytes, purpose: str, count: int) -> NDArray[np.float64]:
 
 
 def normals(seed: bytes, purpose: str, count: int) -> NDArray[np.float64]:
-    """Return `count` standard normal values, float64, by Box and Muller (1958): equal up to rounding on all machines."""
+    """Return `count` standard normal values, float64, by Box and Muller (1958): everywhere alike up to rounding."""
     half = (count + 1) // 2
     u = uniforms(seed, purpose, 2 * half)
     first, second = u[:half], u[half:]
