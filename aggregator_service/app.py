@@ -48,7 +48,6 @@ from aggregator_service.settings import Settings
 from aggregator_service.storage.cleanup import collect_bodies, collect_orphans, own_data_directory, sweep
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.group_commit import GroupCommit
-from aggregator_service.storage.local_channel import ApiProcess
 from aggregator_service.storage.stores import open_store
 
 __all__ = ["Server", "build_services", "create_app"]
@@ -62,11 +61,8 @@ def create_app(
     clock: Clock | None = None,
     executor: Executor | None = None,
     tracer_provider: TracerProvider | None = None,
-    process: ApiProcess | None = None,
 ) -> FastAPI:
     """Return the aggregator as an ASGI application. Storage is opened when its lifespan starts.
-
-    process: which of several API processes of one server this is; their supervisor has locked the data directory.
 
     `clock`, `executor` and `tracer_provider` are for tests and simulations. The defaults are the system clock, the
     executor that `settings.executor` names, and the exporter that `settings.traces` names. Raises `ParameterError` if
@@ -75,9 +71,7 @@ def create_app(
     provider, flush_spans = tracing(settings.traces) if tracer_provider is None else (tracer_provider, lambda: None)
     instruments = Instruments(Metrics(), tracer_of(provider))
     app = FastAPI(
-        lifespan=lambda app: _lifespan(
-            app, settings, clock or SystemClock(), executor, instruments, flush_spans, process
-        ),
+        lifespan=lambda app: _lifespan(app, settings, clock or SystemClock(), executor, instruments, flush_spans),
         docs_url=None,  # FastAPI's viewers load scripts from other hosts
         redoc_url=None,
         redirect_slashes=False,  # the redirect's Location would repeat the Host header of the request
@@ -85,11 +79,10 @@ def create_app(
     )
     app.state.open_bodies = Counter()
     app.state.live_streams = Streams()
-    app.state.beside_server = _nothing_beside  # `commands.api_process` replaces it
+    app.state.beside_server = _nothing_beside  # `commands.serve` replaces it
     routers = (*API_ROUTERS, front.router, creation.router, dashboard.router)
-    app.state.all_routes = [route for router in routers for route in router.routes]
-    # not `include_router`: the first request would make all routes of the included routers again
-    app.router.routes.extend(app.state.all_routes)
+    # not `include_router`, which wraps each route once more: nothing is added to what the routers declare
+    app.router.routes.extend(route for router in routers for route in router.routes)
     describe(app)
     install_problem_handlers(app)
     # from the innermost to the outermost
@@ -109,15 +102,13 @@ async def _lifespan(
     executor: Executor | None,
     instruments: Instruments,
     flush_spans: Callable[[], None],
-    process: ApiProcess | None,
 ) -> AsyncIterator[None]:
     anyio.to_thread.current_default_thread_limiter().total_tokens = settings.threads
     async with AsyncExitStack() as resources:
         resources.callback(flush_spans)
-        server = build_services(settings, clock, executor, instruments, resources, process)
+        server = build_services(settings, clock, executor, instruments, resources)
         app.state.services = server.services
-        if process is None:  # of several processes, only the one that leads needs workers
-            await run_in_threadpool(_check_workers, server.services.workers)
+        await run_in_threadpool(_check_workers, server.services.workers)
         for job in (*server.background_jobs(), app.state.beside_server(server.services)):
             resources.push_async_callback(_cancel, asyncio.create_task(job))
         if settings.signatures == "off":
@@ -151,26 +142,20 @@ def build_services(
     executor: Executor | None,
     instruments: Instruments,
     resources: AsyncExitStack,
-    process: ApiProcess | None = None,
 ) -> Server:
     """Open storage and workers, and connect every part of a server. Call it in the event loop that will serve.
 
     executor: runs folds in place of the one that `settings.executor` names. resources: closes what is opened here.
-    process: see `create_app`.
     Raises `DataDirectoryInUseError`, and what opening the database, the blob store or the executor raises.
     """
-    if process is None:
-        resources.enter_context(own_data_directory(settings))
-    channel = None if process is None else process.channel
-    database = Database(settings.database, connections=settings.threads, channel=channel)
+    resources.enter_context(own_data_directory(settings))
+    database = Database(settings.database, connections=settings.threads)
     resources.callback(database.close)
     migrate(database)
     blobs = open_store(settings.blob_location, settings.scratch_dir)
     blobs.prepare()
     collect_bodies(settings.upload_dir)
-    if (
-        settings.owns_storage and process is None
-    ):  # otherwise another process may have written blobs that it has not committed yet
+    if settings.owns_storage:  # otherwise another process may have written blobs that it has not committed yet
         collect_orphans(database, blobs)
     workers = open_workers(settings.executor, settings.workers, blobs, executor)
     resources.callback(workers.close)
@@ -204,9 +189,7 @@ def build_services(
     )
     resources.callback(services.member_writes.close)
     resources.callback(services.deliveries.close)
-    leadership = Leadership(
-        database.candidacy(), metrics.leads, recheck, own_blobs=settings.blobs is None and process is None
-    )
+    leadership = Leadership(database.candidacy(), metrics.leads, recheck, own_blobs=settings.blobs is None)
     relay = ProgressRelay(database)
     loop = asyncio.get_running_loop()
     listeners = CommitListeners(loop, task_cache, notifier, engine, leadership, relay, blobs)

@@ -9,37 +9,14 @@ from __future__ import annotations
 
 import os
 from importlib import metadata
-from typing import Annotated, ClassVar, Final, NoReturn
+from typing import Annotated, Final, NoReturn
 
 import typer
 
-from aggregator_service.commands.lazy_commands import LazyCommand, LazyGroup
-
-__all__ = ["app", "main"]
+__all__ = ["command_line", "main"]
 
 _UMASK: Final = 0o077
 """What a command creates is for the user that runs it."""
-_HERE: Final = "aggregator_service.commands"
-
-
-class _Commands(LazyGroup):
-    lazy: ClassVar = {
-        "init": LazyCommand(f"{_HERE}.serve", "init", "Create the data directory and the database."),
-        "serve": LazyCommand(f"{_HERE}.serve", "serve", "Run the server until it receives SIGINT or SIGTERM."),
-        "task": LazyCommand(f"{_HERE}.tasks", "tasks", "Create, list, show and close tasks."),
-        "invite": LazyCommand(f"{_HERE}.tasks", "invite", "Create an invitation and print it once."),
-        "invitation": LazyCommand(f"{_HERE}.invitations", "invitations", "List and revoke a task's invitations."),
-        "round": LazyCommand(f"{_HERE}.rounds", "rounds", "Extend or abort an active round."),
-        "member": LazyCommand(f"{_HERE}.members", "members", "List and revoke the members of a task."),
-        "token": LazyCommand(f"{_HERE}.tokens", "tokens", "Create, list, rotate and revoke operator tokens."),
-        "backup": LazyCommand(f"{_HERE}.storage", "backup", "Copy an SQLite database and its blobs in use."),
-        "migrate-storage": LazyCommand(f"{_HERE}.storage", "migrate_storage", "Copy everything to another storage."),
-        "export-openapi": LazyCommand(f"{_HERE}.documents", "export_openapi", "Write the OpenAPI document as JSON."),
-        "diagram": LazyCommand(f"{_HERE}.documents", "show_diagram", "Print the states of a round as a diagram."),
-    }
-
-
-app = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_show_locals=False, rich_markup_mode=None)
 
 
 def _print_version(wanted: bool) -> None:
@@ -48,8 +25,7 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
-def options(
+def _options(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
@@ -61,13 +37,34 @@ def options(
     del version  # used by its callback
 
 
+def command_line() -> typer.Typer:
+    """Return the command with its subcommands. Raises `ModuleNotFoundError` if a package of the server is missing."""
+    from aggregator_service.commands import documents, invitations, members, rounds, serve, storage, tasks, tokens
+
+    made = typer.Typer(no_args_is_help=True, pretty_exceptions_show_locals=False, rich_markup_mode=None)
+    made.callback()(_options)
+    made.command("init")(serve.init)
+    made.command("serve")(serve.serve)
+    made.add_typer(tasks.tasks, name="task")
+    made.command("invite")(tasks.invite)
+    made.add_typer(invitations.invitations, name="invitation")
+    made.add_typer(rounds.rounds, name="round")
+    made.add_typer(members.members, name="member")
+    made.add_typer(tokens.tokens, name="token")
+    made.command("backup")(storage.backup)
+    made.command("migrate-storage")(storage.migrate_storage)
+    made.command("export-openapi")(documents.export_openapi)
+    made.command("diagram")(documents.show_diagram)
+    return made
+
+
 def main() -> None:
     """Run the command. Print errors that the caller can correct in one line, without a traceback; exit status 1."""
     os.umask(_UMASK)
     # Pydantic would look for plugins in the metadata of all installed packages, and show them every message.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
-        app()
+        command_line()()
     except Exception as error:
         text = _correctable(error)
         if text is None:

@@ -5,18 +5,16 @@ from __future__ import annotations
 import json
 import logging
 import sys
-import time
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, TextIO
+from typing import Any, Final, Literal
 
 import h11
 
 from aggregator_service import request_ids
 
-__all__ = ["JsonFormatter", "TextFormatter", "configure_logging", "fields", "log_event"]
+__all__ = ["JsonFormatter", "TextFormatter", "configure_logging", "fields"]
 
 _FIELDS: Final = "hushrec_fields"
-_SERVICE: Final = logging.getLogger("aggregator_service")
 
 
 def fields(**values: str | int | float | None) -> dict[str, Any]:
@@ -24,107 +22,39 @@ def fields(**values: str | int | float | None) -> dict[str, Any]:
     return {_FIELDS: {name: value for name, value in values.items() if value is not None}}
 
 
-def log_event(logger: logging.Logger, level: int, message: str, **values: str | int | float | None) -> None:
-    """Log a constant `message` with structured fields, as `logger.log(level, message, extra=fields(...))` does.
-
-    Where the line goes to the handler of `configure_logging` alone, it is written without a `LogRecord`, which takes
-    half of the time of a line.
-    """
-    if not logger.isEnabledFor(level):
-        return
-    handler = _only_handler(logger)
-    if handler is None:
-        logger.log(level, message, extra=fields(**values))
-        return
-    try:
-        handler.write_event(logger.name, level, message, values)
-    except Exception:  # the stream is closed or full: the handler of a record deals with that
-        logger.log(level, message, extra=fields(**values))
+def _values(record: logging.LogRecord) -> dict[str, Any]:
+    """Return the structured fields of a record, after the id of the request being handled."""
+    found = {"request": request_ids.current.get(), **getattr(record, _FIELDS, {})}
+    return {name: value for name, value in found.items() if value is not None}
 
 
-def _only_handler(logger: logging.Logger) -> _LineHandler | None:
-    """Return our handler if it is the only one that a record of this logger of the service would reach."""
-    found = _SERVICE.handlers
-    if logger.handlers or logger.filters or len(found) != 1 or logger.parent is not _SERVICE or _SERVICE.propagate:
-        return None
-    only = found[0]
-    return only if isinstance(only, _LineHandler) and not only.filters else None
-
-
-class _LineHandler(logging.StreamHandler[TextIO]):
-    """Writes lines to a stream, of records and of events without one."""
-
-    def __init__(self, stream: TextIO, formatter: JsonFormatter | TextFormatter) -> None:
-        super().__init__(stream)
-        self.setFormatter(formatter)
-        self._line = formatter.line
-
-    def write_event(self, name: str, level: int, message: str, values: dict[str, Any]) -> None:
-        """Write the line of an event that happens now."""
-        if level < self.level:
-            return
-        line = self._line(time.time(), logging.getLevelName(level), name, message, _with_request(values))
-        lock: Any = self.lock
-        with lock:
-            self.stream.write(line + self.terminator)
-            self.stream.flush()
-
-
-def _with_request(own: dict[str, Any]) -> dict[str, Any]:
-    """Return structured fields and the id of the request being handled."""
-    return {"request": request_ids.current.get(), **own}
-
-
-class _LineFormatter(logging.Formatter):
-    """Formats a record as one line, which `line` makes, and a traceback."""
-
-    def line(self, created: float, level: str, name: str, message: str, values: dict[str, Any]) -> str:
-        """Return a line, without the values that are None.
-
-        created: seconds since the epoch. level, name: of the level and of the logger.
-        """
-        raise NotImplementedError
-
-    def _of_record(self, record: logging.LogRecord, **more: Any) -> str:
-        values = {**_with_request(getattr(record, _FIELDS, {})), **more}
-        return self.line(record.created, record.levelname, record.name, record.getMessage(), values)
-
-
-class JsonFormatter(_LineFormatter):
-    """Formats each record as one line of JSON."""
-
-    def line(self, created: float, level: str, name: str, message: str, values: dict[str, Any]) -> str:
-        """Return time, level, logger, message and the structured fields."""
-        moment = datetime.fromtimestamp(created, UTC).isoformat(timespec="milliseconds")
-        found = {name: value for name, value in values.items() if value is not None}
-        return json.dumps({"time": moment, "level": level.lower(), "logger": name, "message": message, **found})
+class JsonFormatter(logging.Formatter):
+    """Formats each record as one line of JSON: time, level, logger, message, the structured fields, a traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return `line`, with a traceback as `exception`."""
+        """Return the line."""
+        line = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **_values(record),
+        }
         if record.exc_info:
-            return self._of_record(record, exception=self.formatException(record.exc_info))
-        return self._of_record(record)
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line)
 
 
-class TextFormatter(_LineFormatter):
+class TextFormatter(logging.Formatter):
     """Formats each record as text: time, level and message, then the structured fields as name=value."""
 
-    _second: tuple[int, str] = (-1, "")
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(message)s")
 
-    def line(self, created: float, level: str, name: str, message: str, values: dict[str, Any]) -> str:  # noqa: ARG002
-        """Return `time level message name=value ...`; the text of a second of local time is made once."""
-        second, text = self._second
-        if second != int(created):
-            second = int(created)
-            text = time.strftime(self.default_time_format, time.localtime(second))
-            self._second = second, text
-        pairs = "".join([f" {name}={value}" for name, value in values.items() if value is not None])
-        return f"{text},{int(created % 1 * 1000):03d} {level} {message}{pairs}"
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Return `line`, and a traceback on the lines below."""
-        line = self._of_record(record)
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """Return the line without a traceback."""
+        pairs = "".join(f" {name}={value}" for name, value in _values(record).items())
+        return super().formatMessage(record) + pairs
 
 
 class _HttpServerMessages(logging.Filter):
@@ -160,13 +90,11 @@ def configure_logging(form: Literal["text", "json"], level: Literal["debug", "in
     form: format of the lines. level: least severe level that is logged. uvicorn's access log is disabled:
     `observability.requests` logs each request.
     """
-    handler = _LineHandler(sys.stderr, JsonFormatter() if form == "json" else TextFormatter())
-    for logger in (_SERVICE, logging.getLogger("uvicorn")):
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
+    for logger in (logging.getLogger("aggregator_service"), logging.getLogger("uvicorn")):
         logger.handlers[:] = [handler]
         logger.setLevel(level.upper())
         logger.propagate = False
     logging.getLogger("uvicorn.access").disabled = True
     logging.getLogger("uvicorn.error").filters[:] = [_HttpServerMessages()]
-    # Our lines do not contain these facts, and finding them costs time for each line.
-    logging._srcfile = None  # source file and line number
-    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False

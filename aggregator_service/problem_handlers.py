@@ -99,7 +99,7 @@ def _http(request: Request, error: Exception) -> JSONResponse:
 def _methods(request: Request) -> str:
     """Return every method of the path; the router's own answer names those of one route only."""
     found: set[str] = set()
-    for route in request.app.state.all_routes:
+    for route in request.app.routes:
         if route.matches(request.scope)[0] is not Match.NONE:
             found |= getattr(route, "methods", None) or set()
     return ", ".join(sorted(found | ({"HEAD"} if "GET" in found else set())))

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, cast
 
 from fastapi import Depends, Request
+from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.access.rate_limits import Limits
 from aggregator_service.clock import Clock
@@ -16,18 +19,33 @@ from aggregator_service.polling.notifier import Notifier
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.engine import RoundEngine
 from aggregator_service.settings import Settings
-from aggregator_service.single_flight import SingleFlight
 from aggregator_service.storage.blobs import BlobStore
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.group_commit import GroupCommit
 from aggregator_service.storage.recent_blobs import RecentBlobs
-from protocols.errors import ParameterError
-from protocols.sums.masked.parameters import Neighbourhood
 
 if TYPE_CHECKING:
     from aggregator_service.polling.task_cache import TaskCache
 
 __all__ = ["Services", "ServicesOf"]
+
+_KEPT_SECONDS = 1.0
+
+
+class Readiness:
+    """The result of the last check whether the server is ready. Requests share a check, and its result for a second."""
+
+    def __init__(self) -> None:
+        self._turn, self._until = asyncio.Lock(), 0.0
+        self._found: dict[str, str] | Problem = {}
+
+    async def get(self, check: Callable[[], dict[str, str] | Problem]) -> dict[str, str] | Problem:
+        """Return the last result, or that of `check`, which runs in a thread."""
+        async with self._turn:
+            if time.monotonic() >= self._until:
+                self._found = await run_in_threadpool(check)
+                self._until = time.monotonic() + _KEPT_SECONDS
+            return self._found
 
 
 @dataclass(frozen=True)
@@ -54,14 +72,12 @@ class Services:
     recent_blobs: RecentBlobs = field(default_factory=RecentBlobs)
     # A check maps a whole body into memory; two at a time bound the memory of a burst of uploads.
     checking: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
-    readiness: SingleFlight[dict[str, str] | Problem] = field(default_factory=lambda: SingleFlight(1, seconds=1.0))
-    # A search takes up to half a second of CPU time.
-    neighbourhoods: SingleFlight[Neighbourhood | ParameterError] = field(default_factory=lambda: SingleFlight(256))
+    readiness: Readiness = field(default_factory=Readiness)
 
     @property
     def alone(self) -> bool:
         """Whether no other process serves this database, so that this process's caches are complete."""
-        return self.settings.database_url is None and self.settings.processes == 1
+        return self.settings.database_url is None
 
 
 async def _services(request: Request) -> Services:

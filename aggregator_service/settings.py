@@ -9,7 +9,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AfterValidator, Field, PrivateAttr, SecretStr, field_validator, model_validator
+from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from protocols.crypto.http_signature import format_authority
@@ -100,15 +100,6 @@ class Settings(BaseSettings):
         default=False,
         description="Whether executor may be dask://, without TLS, to another machine; only on a network you trust.",
     )
-    processes: int = Field(
-        default=1, ge=1, le=64, description="API processes of this server, which share the port; one drives the rounds."
-    )
-    process_port: int = Field(
-        default=0,
-        ge=0,
-        le=65535,
-        description="Process number i of several also listens on this port + i, on the loopback address; 0: on none.",
-    )
     workers: int = Field(default=1, ge=1, le=64, description="Worker processes of the local executor.")
     split_bytes: int = Field(
         default=SPLIT_BYTES,
@@ -194,8 +185,6 @@ class Settings(BaseSettings):
         default="none", description="Exporter of OpenTelemetry spans; otlp needs the extra `otel`."
     )
 
-    _process: int | None = PrivateAttr(default=None)
-
     @field_validator("operator_token")
     @classmethod
     def _check_token(cls, token: SecretStr | None) -> SecretStr | None:
@@ -228,16 +217,6 @@ class Settings(BaseSettings):
         return self
 
     @model_validator(mode="after")
-    def _check_processes(self) -> Self:
-        if self.process_port and self.processes == 1:
-            raise ValueError("process_port is for several processes: set processes to 2 or more")
-        if self.process_port and self.process_port + self.processes > 65535:
-            raise ValueError("process_port + processes must be at most 65535")
-        if self.process_port and self.process_port < self.port <= self.process_port + self.processes:
-            raise ValueError("port is one of the processes' own ports: choose another process_port")
-        return self
-
-    @model_validator(mode="after")
     def _check_tls(self) -> Self:
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError("tls_cert and tls_key must be set together")
@@ -249,12 +228,6 @@ class Settings(BaseSettings):
     def load(cls, **explicit: Any) -> Settings:
         """Return `Settings(**explicit)` without the arguments that are None: options that were not given."""
         return cls(**{name: value for name, value in explicit.items() if value is not None})
-
-    def for_process(self, number: int) -> Settings:
-        """Return the settings of API process `number`, from 1: with its own directory for uploads."""
-        own = self.model_copy()
-        own._process = number
-        return own
 
     @cached_property
     def public_authorities(self) -> tuple[str, ...]:
@@ -281,8 +254,7 @@ class Settings(BaseSettings):
     @property
     def upload_dir(self) -> Path:
         """Directory of request bodies being received; on the file system of the default blobs, to which they move."""
-        uploads = self.data_dir / "uploads"
-        return uploads if self._process is None else uploads / f"process-{self._process}"
+        return self.data_dir / "uploads"
 
     @property
     def scratch_dir(self) -> Path:

@@ -2,105 +2,56 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import resource
+import signal
 import socket
+import ssl
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from multiprocessing import get_context
-from multiprocessing.process import BaseProcess
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Final
+from types import FrameType
+from typing import Annotated, Final, NoReturn
 
 import typer
+import uvicorn
+from fastapi import FastAPI
 
 from aggregator_service.access.operator_tokens import create_admin
 from aggregator_service.app import create_app
 from aggregator_service.clock import SystemClock
-from aggregator_service.commands.api_process import InheritedDescriptor, run_server, serve_process
-from aggregator_service.commands.command_options import command_options
-from aggregator_service.commands.common import DatabaseUrl, DataDir
-from aggregator_service.commands.listening import bind_process_ports, bind_service
+from aggregator_service.commands.common import CommandError, DatabaseUrl, DataDir
 from aggregator_service.commands.startup_checks import (
     check_packages,
     check_semaphores,
     check_tls_files,
     doubtful_settings,
 )
-from aggregator_service.commands.supervisor import Supervisor
 from aggregator_service.commands.token_output import TokenFile, hand_over
 from aggregator_service.compute.open_workers import open_workers
 from aggregator_service.logs import configure_logging
 from aggregator_service.migrations.migrate import migrate
+from aggregator_service.services import Services
 from aggregator_service.settings import Settings
-from aggregator_service.storage.cleanup import collect_bodies, collect_orphans, own_data_directory
+from aggregator_service.storage.cleanup import own_data_directory
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.private import make_private
 from aggregator_service.storage.stores import open_store
 
-__all__ = ["ServeOptions", "init", "serve"]
+__all__ = ["bind", "init", "serve"]
 
 _LOG = logging.getLogger(__name__)
 _OTHER_FILES: Final = 512
 """Open files besides connections: database, blobs, uploads, workers."""
-
-
-@dataclass(frozen=True)
-class ServeOptions:
-    """Options of `hushrec-server serve`; None: the environment variable in brackets, or the default behind it."""
-
-    data_dir: DataDir = None
-    database_url: DatabaseUrl = None
-    host: Annotated[str | None, typer.Option(help="Address to listen on [HUSHREC_HOST; 127.0.0.1]")] = None
-    port: Annotated[int | None, typer.Option(help="Port to listen on; 0 selects a free port [HUSHREC_PORT; 8000]")] = (
-        None
-    )
-    public_origins: Annotated[
-        str | None,
-        typer.Option(
-            help="Addresses that clients use, if not host and port: https://name,... [HUSHREC_PUBLIC_ORIGINS]"
-        ),
-    ] = None
-    behind_proxy: Annotated[
-        bool | None,
-        typer.Option(
-            "--behind-proxy", help="Clients reach this server only through a reverse proxy [HUSHREC_BEHIND_PROXY]"
-        ),
-    ] = None
-    processes: Annotated[int | None, typer.Option(help="API processes that share the port [HUSHREC_PROCESSES; 1]")] = (
-        None
-    )
-    process_port: Annotated[
-        int | None,
-        typer.Option(help="Process i of several also listens on this port + i, locally [HUSHREC_PROCESS_PORT]"),
-    ] = None
-    executor: Annotated[
-        str | None, typer.Option(help="Where sums are computed: local, or dask://host:port [HUSHREC_EXECUTOR; local]")
-    ] = None
-    workers: Annotated[int | None, typer.Option(help="Worker processes of the local executor [HUSHREC_WORKERS; 1]")] = (
-        None
-    )
-    fold_batch: Annotated[
-        int | None, typer.Option(help="Contributions in one fold [HUSHREC_FOLD_BATCH; 32, up to 512 short ones]")
-    ] = None
-    body_idle_seconds: Annotated[
-        float | None,
-        typer.Option(help="Seconds without data after which an upload fails with 408 [HUSHREC_BODY_IDLE_SECONDS; 30]"),
-    ] = None
-    log_format: Annotated[
-        str | None, typer.Option(help="Format of log lines: text or json [HUSHREC_LOG_FORMAT; text]")
-    ] = None
-    tls_cert: Annotated[Path | None, typer.Option(help="Certificate chain, PEM file [HUSHREC_TLS_CERT]")] = None
-    tls_key: Annotated[Path | None, typer.Option(help="Private key of the certificate, PEM file [HUSHREC_TLS_KEY]")] = (
-        None
-    )
-    client_ca: Annotated[
-        Path | None,
-        typer.Option(help="CA certificates, PEM file: clients must present a certificate [HUSHREC_CLIENT_CA]"),
-    ] = None
-    token_file: TokenFile = None
+_NO_APP: Final = "none"
+_LOOK_SECONDS: Final = 0.1
+"""Time between two looks at whether the server has started, or stops."""
+_HEAD_BYTES: Final = 16 * 1024
+"""Longest request line and headers that arrive in pieces; a request of ours has about 1 KiB."""
+_UNREAD_MILLISECONDS: Final = 60_000
+"""The system closes a connection whose peer has taken nothing of a response for so long."""
 
 
 def init(data_dir: DataDir = None, database_url: DatabaseUrl = None, token_file: TokenFile = None) -> None:
@@ -125,8 +76,51 @@ def init(data_dir: DataDir = None, database_url: DatabaseUrl = None, token_file:
         database.close()
 
 
-@command_options(ServeOptions)
-def serve(options: ServeOptions) -> None:
+def serve(
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on [HUSHREC_HOST; 127.0.0.1]")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on; 0 selects a free port [HUSHREC_PORT; 8000]")] = (
+        None
+    ),
+    public_origins: Annotated[
+        str | None,
+        typer.Option(
+            help="Addresses that clients use, if not host and port: https://name,... [HUSHREC_PUBLIC_ORIGINS]"
+        ),
+    ] = None,
+    behind_proxy: Annotated[
+        bool | None,
+        typer.Option(
+            "--behind-proxy", help="Clients reach this server only through a reverse proxy [HUSHREC_BEHIND_PROXY]"
+        ),
+    ] = None,
+    executor: Annotated[
+        str | None, typer.Option(help="Where sums are computed: local, or dask://host:port [HUSHREC_EXECUTOR; local]")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(help="Worker processes of the local executor [HUSHREC_WORKERS; 1]")] = (
+        None
+    ),
+    fold_batch: Annotated[
+        int | None, typer.Option(help="Contributions in one fold [HUSHREC_FOLD_BATCH; 32, up to 512 short ones]")
+    ] = None,
+    body_idle_seconds: Annotated[
+        float | None,
+        typer.Option(help="Seconds without data after which an upload fails with 408 [HUSHREC_BODY_IDLE_SECONDS; 30]"),
+    ] = None,
+    log_format: Annotated[
+        str | None, typer.Option(help="Format of log lines: text or json [HUSHREC_LOG_FORMAT; text]")
+    ] = None,
+    tls_cert: Annotated[Path | None, typer.Option(help="Certificate chain, PEM file [HUSHREC_TLS_CERT]")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Private key of the certificate, PEM file [HUSHREC_TLS_KEY]")] = (
+        None
+    ),
+    client_ca: Annotated[
+        Path | None,
+        typer.Option(help="CA certificates, PEM file: clients must present a certificate [HUSHREC_CLIENT_CA]"),
+    ] = None,
+    token_file: TokenFile = None,
+) -> None:
     """Run the server until it receives SIGINT or SIGTERM. The first start prints an admin token, once.
 
     If the output is not a terminal, the token is written to a file (mode 0600),
@@ -137,55 +131,37 @@ def serve(options: ServeOptions) -> None:
 
     Example: hushrec-server serve --data-dir /var/lib/hushrec --host 0.0.0.0 --port 8000
     """
-    settings = Settings.load(**{name: value for name, value in asdict(options).items() if name != "token_file"})
+    settings = Settings.load(
+        data_dir=data_dir,
+        database_url=database_url,
+        host=host,
+        port=port,
+        public_origins=public_origins,
+        behind_proxy=behind_proxy,
+        executor=executor,
+        workers=workers,
+        fold_batch=fold_batch,
+        body_idle_seconds=body_idle_seconds,
+        log_format=log_format,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        client_ca=client_ca,
+    )
     check_packages()
     check_semaphores()
     check_tls_files(settings)
     configure_logging(settings.log_format, settings.log_level)
     for warning in doubtful_settings(settings, os.environ):
         _LOG.warning("%s", warning)
-    with own_data_directory(settings) as lock:
+    with own_data_directory(settings):
         make_private(settings)
         _raise_file_limit(settings)
         service = create_app(settings)
-        listening = bind_service(settings)
-        own_ports = bind_process_ports(settings)
+        listening = bind(settings)
         _prepare_storage(settings)
         if settings.operator_token is None:
-            _print_first_token(settings, options.token_file)
-        if settings.processes > 1:
-            sys.exit(_serve_in_processes(settings, listening, own_ports, lock))
-    run_server(settings, service, [listening])
-
-
-def _serve_in_processes(
-    settings: Settings, listening: socket.socket, own_ports: Sequence[socket.socket], lock: int
-) -> int:
-    """Run the API processes until a signal; return the exit status. lock: descriptor of the data directory's lock.
-
-    own_ports: of each process, or empty. Each process inherits the lock. If this process is killed, no other server
-    starts before all of them have ended.
-    """
-    collect_bodies(settings.upload_dir)
-    if settings.owns_storage:
-        database = Database(settings.database, connections=1)
-        try:
-            collect_orphans(database, open_store(settings.blob_location, settings.scratch_dir))
-        finally:
-            database.close()
-    context = get_context("spawn")  # a fork would share open connections
-
-    def start(number: int, channel: socket.socket) -> BaseProcess:
-        sockets = [listening, *own_ports[number - 1 : number]]
-        process = context.Process(
-            target=serve_process,
-            args=(settings, number, sockets, channel, InheritedDescriptor(lock)),
-            name=f"API process {number}",
-        )
-        process.start()
-        return process
-
-    return Supervisor(settings.processes, start).run()
+            _print_first_token(settings, token_file)
+    _run(settings, service, listening)
 
 
 def _raise_file_limit(settings: Settings) -> None:
@@ -233,3 +209,71 @@ def _print_first_token(settings: Settings, token_file: Path | None) -> None:
     if made is not None:
         typer.echo(f"operator token (given once, only its hash is kept): {text}")
         sys.stdout.flush()
+
+
+def bind(settings: Settings) -> socket.socket:
+    """Return the bound socket of the service; `CommandError` if the address is in use or not available."""
+    log = logging.getLogger("uvicorn.error")
+    level = log.level
+    log.setLevel(logging.CRITICAL)  # it would log that it runs, before it does, or an error without the address
+    try:
+        bound = _config(settings, None).bind_socket()
+    except SystemExit:
+        raise CommandError(
+            f"cannot listen on {settings.host}:{settings.port}; choose another address with --host and --port "
+            f"(port 0 selects a free port)"
+        ) from None
+    finally:
+        log.setLevel(level)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; accepted connections inherit it
+        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNREAD_MILLISECONDS)
+    return bound
+
+
+def _config(settings: Settings, app: FastAPI | None) -> uvicorn.Config:
+    """Return uvicorn's configuration. app: None for one that only binds the socket."""
+    return uvicorn.Config(
+        app or _NO_APP,
+        host=settings.host,
+        port=settings.port,
+        root_path=settings.root_path,
+        # h11 ignores trailers, answers a pipeline one request at a time, and never takes a body for a request
+        http="h11",
+        h11_max_incomplete_event_size=_HEAD_BYTES,
+        limit_concurrency=settings.max_connections + 1 if settings.max_connections else None,
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=75,  # clients train between requests: keep their connections open meanwhile
+        timeout_graceful_shutdown=5,
+        ssl_certfile=settings.tls_cert,
+        ssl_keyfile=settings.tls_key,
+        ssl_ca_certs=None if settings.client_ca is None else str(settings.client_ca),
+        ssl_cert_reqs=ssl.CERT_NONE if settings.client_ca is None else ssl.CERT_REQUIRED,
+    )
+
+
+def _run(settings: Settings, app: FastAPI, listening: socket.socket) -> None:
+    """Serve on a bound socket until SIGINT or SIGTERM; the process then ends with status 0."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises them again after its shutdown: exit with status 0
+        signal.signal(number, _exit)
+    server = uvicorn.Server(_config(settings, app))
+    app.state.beside_server = partial(_accompany, server, listening.getsockname())
+    server.run(sockets=[listening])
+
+
+async def _accompany(server: uvicorn.Server, address: tuple[str, int], services: Services) -> None:
+    """Log the address once requests are answered. When the server stops, answer all long polls: it waits for them."""
+    while not server.started:
+        await asyncio.sleep(_LOOK_SECONDS)
+    host, port = address[:2]
+    name = f"[{host}]" if ":" in host else host
+    _LOG.info("running on %s://%s:%d", "https" if server.config.is_ssl else "http", name, port)
+    while not server.should_exit:
+        await asyncio.sleep(_LOOK_SECONDS)
+    services.notifier.close()
+
+
+def _exit(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise SystemExit(0)

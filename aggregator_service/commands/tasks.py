@@ -32,6 +32,7 @@ from aggregator_service.commands.parameter_help import parameter_help
 from aggregator_service.rounds.transactions import close_task
 from aggregator_service.settings import Settings
 from aggregator_service.tasks.measurements import measurements
+from aggregator_service.tasks.plans import plan_task, task_terms
 from aggregator_service.tasks.revocations import store_revocations
 from aggregator_service.tasks.starts import (
     StartSource,
@@ -49,6 +50,8 @@ from protocols.parameter_text.named_values import named_values
 from protocols.recipes.arrays.initial import shapes_of
 from protocols.recipes.recommended import Variant, advise, advise_start, parameters_for
 from protocols.recipes.registry import recipe_entry, recipes
+from protocols.sums.masked.parameters import upload_bytes
+from protocols.sums.masked.plan import MaskedPlan
 from protocols.sums.registry import mechanisms
 
 __all__ = ["invite", "tasks"]
@@ -189,8 +192,15 @@ def task_advise(
     clients: Annotated[int, typer.Option(help="Number of clients that will take part.")],
     interactions: Annotated[int, typer.Option(help="Interactions of all clients together; an estimate is enough.")],
     recipe: Annotated[Literal["colr", "fedmf"], typer.Option(help="Recipe of the task.")] = "colr",
+    mechanism: Annotated[str, typer.Option(help=f"Mechanism of the task: {', '.join(mechanisms())}.")] = "ckks",
+    mechanism_parameter: Annotated[
+        list[str] | None, typer.Option("-m", help="Mechanism parameter, name=value; repeatable.")
+    ] = None,
 ) -> None:
     """Print sizes and settings for data of this size, and the command that creates the task.
+
+    For masked sums it also prints the neighbours of a client, the probabilities
+    of failure, and the bytes that a client sends.
 
     Example: hushrec-server task advise --items 1682 --clients 943 --interactions 100000
     """
@@ -199,13 +209,25 @@ def task_advise(
     typer.echo(f"rounds {advice.rounds}, of which the first counts items; cohort {advice.cohort_size}")
     for name, value in sorted(chosen.items()):
         typer.echo(f"  {name} = {value}")
+    schedule = Schedule(cohort_size=advice.cohort_size, rounds=advice.rounds)
+    own = named_values(mechanism_parameter or [])
+    terms = task_terms(recipe, chosen, mechanism, own, schedule, None)
+    plan = plan_task(terms).sum_plan
+    if isinstance(plan, MaskedPlan):
+        neighbourhood = plan.neighbourhood(advice.cohort_size)
+        typer.echo("a masked round of one cohort:")
+        for name, value in neighbourhood.describe().items():
+            typer.echo(f"  {name} = {value}")
+        for stage, length in upload_bytes(neighbourhood, plan.layout.length, plan.bits).items():
+            typer.echo(f"  a client sends {length} bytes to {stage}")
+    pairs = "".join(f"-m {pair} " for pair in mechanism_parameter or [])
     start = advise_start(recipe, items, interactions)
     typer.echo(
         f"for a spectral start: privirec-k with -r components={start.components}, then --start-from it with "
         f"-r dim={start.dim} -s rounds=20"
     )
     typer.echo(
-        f"hushrec-server task create NAME --recipe {recipe} -r items={items} "
+        f"hushrec-server task create NAME --recipe {recipe} -r items={items} --mechanism {mechanism} {pairs}"
         f"-s cohort_size={advice.cohort_size} -s rounds={advice.rounds} --organiser KEY"
     )
 

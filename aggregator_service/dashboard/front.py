@@ -6,12 +6,11 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
 from aggregator_service.dashboard.pages import page
-from aggregator_service.routes.late_route import LateRoute
 from aggregator_service.services import ServicesOf
 
 __all__ = ["router"]
 
-router = APIRouter(route_class=LateRoute, include_in_schema=False)
+router = APIRouter(include_in_schema=False)
 
 
 @router.get("/")

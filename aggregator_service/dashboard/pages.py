@@ -13,6 +13,7 @@ from urllib.parse import quote
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse
+from fastapi.routing import APIRoute
 from markupsafe import Markup
 from starlette.exceptions import HTTPException
 
@@ -20,7 +21,6 @@ from aggregator_service.dashboard import words
 from aggregator_service.dashboard.access import HOME, NotSignedInError
 from aggregator_service.dashboard.sign_ins import Visitor
 from aggregator_service.problems import Problem
-from aggregator_service.routes.late_route import LateRoute
 from aggregator_service.storage.database import DATABASE_GONE
 from protocols.errors import ParameterError
 from protocols.messages.problem import PROBLEM_TYPES
@@ -103,7 +103,7 @@ def redirect(request: Request, path: str) -> Response:
     return RedirectResponse(home(request) + path, 303)
 
 
-class PageRoute(LateRoute):
+class PageRoute(APIRoute):
     """A route that answers errors with pages, and redirects visitors who are not signed in to the sign-in page."""
 
     def get_route_handler(self) -> Callable[[Request], Awaitable[Any]]:  # type: ignore[override]

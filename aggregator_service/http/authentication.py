@@ -8,8 +8,6 @@ from __future__ import annotations
 from typing import Annotated, Any, Final, cast
 
 from fastapi import Depends, Request, Security
-from fastapi.dependencies.models import Dependant
-from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
@@ -19,7 +17,7 @@ from starlette.types import Scope
 from aggregator_service.access.principals import Enrolled, Operator, Principal
 from aggregator_service.access.request_signatures import check_fresh, check_signature
 from aggregator_service.access.tokens import hash_token, matches
-from aggregator_service.http.queries import check_query
+from aggregator_service.http.routing import check_query
 from aggregator_service.problems import Problem
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.prepared import Prepared
@@ -38,7 +36,6 @@ __all__ = [
     "authenticate",
     "client_address",
     "member_of",
-    "refuse_unknown_parameters",
     "require_operator",
     "signed_request",
     "task_of",
@@ -94,17 +91,6 @@ async def authenticate(services: ServicesOf, request: Request, credentials: Bear
     _verify_request(services, request.scope, principal, token_hash)
     check_query(request)
     return principal
-
-
-def refuse_unknown_parameters(request: Request) -> None:
-    """Check the query of a route of the API. Where a token is needed, `authenticate` does it, after the token."""
-    route = request.scope["route"]
-    if not (isinstance(route, APIRoute) and _authenticates(route.dependant)):
-        check_query(request)
-
-
-def _authenticates(dependant: Dependant) -> bool:
-    return dependant.call is authenticate or any(_authenticates(one) for one in dependant.dependencies)
 
 
 def _verify_request(services: Services, scope: Scope, principal: Principal, token_hash: str) -> None:

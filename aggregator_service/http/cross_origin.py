@@ -17,7 +17,6 @@ _SENT: Final = (
     "Authorization",
     "Content-Digest",
     "Content-Type",
-    "Idempotency-Key",
     "If-None-Match",
     "Range",
     "Repr-Digest",

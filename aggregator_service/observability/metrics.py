@@ -18,20 +18,31 @@ from sqlalchemy import func, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from aggregator_service.observability.request_tallies import RequestTallies
 from aggregator_service.round_states import ACTIVE, TABLE, TERMINAL
 from aggregator_service.storage.database import Database, Effects
 from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundRow, TaskRow
 from protocols.messages import RefusalReason
+from protocols.messages.problem import PROBLEM_TYPES
 from protocols.messages.stages import RoundState
 
 if TYPE_CHECKING:
     from aggregator_service.observability.request_record import RequestRecord
 
-__all__ = ["MEDIA_TYPE", "Metrics"]
+__all__ = ["MEDIA_TYPE", "RAW_BODIES", "Metrics"]
 
 MEDIA_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _FINAL_EVENTS: Final = {event for row in TABLE.values() for event, target in row.items() if target in TERMINAL}
+_CONTRIBUTION: Final = "contribution"
+RAW_BODIES: Final = {
+    "/v1/tasks/{task}/rounds/{number}/contributions/{client}": _CONTRIBUTION,
+    "/v1/tasks/{task}/rounds/{number}/stages/{stage}/{client}": "stage",
+    "/v1/tasks/{task}/snapshots/{number}": "snapshot",
+    "/v1/tasks/{task}/keyring/{client}": "envelope",
+    "/v1/tasks/{task}/public-key": "public-key",
+    "/v1/tasks/{task}/committee/{client}/keys/{number}": "committee-key",
+}
+"""Kinds of raw bodies whose bytes are counted, by the path of the route that receives them."""
+_REQUEST_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _JOB_SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 
 
@@ -41,8 +52,25 @@ class Metrics:
     def __init__(self) -> None:
         self._registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
-        self._tallies = RequestTallies()
-        registry.register(self._tallies)
+        self._requests = Counter(
+            "hushrec_requests", "Requests answered.", ["method", "route", "status"], registry=registry
+        )
+        self._request_seconds = Histogram(
+            "hushrec_request_seconds",
+            "Time from a request's headers to the end of its response; waited: it was a long poll.",
+            ["method", "route", "waited"],
+            buckets=_REQUEST_SECONDS,
+            registry=registry,
+        )
+        self._contributions = Counter(
+            "hushrec_contributions",
+            "Uploads of contributions by result; reason: problem type of refused ones.",
+            ["result", "reason"],
+            registry=registry,
+        )
+        self._upload_bytes = Counter(
+            "hushrec_upload_bytes", "Bytes of raw bodies received, by kind.", ["kind"], registry=registry
+        )
         self._outcomes = Counter(
             "hushrec_round_outcomes_total",
             "Rounds that ended, by the event that ended them.",
@@ -73,6 +101,10 @@ class Metrics:
 
     def _create_series(self) -> None:
         """Create series with value 0, so that Prometheus sees the change when the first event is counted."""
+        for result in ("accepted", "repeated", "conflict"):
+            self._contributions.labels(result, "")
+        for kind in RAW_BODIES.values():
+            self._upload_bytes.labels(kind)
         for reason in get_args(RefusalReason):
             self._refusals.labels(reason)
         for event in _FINAL_EVENTS:
@@ -93,7 +125,14 @@ class Metrics:
 
     def request(self, record: RequestRecord) -> None:
         """Count a finished request and its body."""
-        self._tallies.count(record)
+        self._requests.labels(record.method, record.route, str(record.status)).inc()
+        waited = "yes" if record.waited else "no"
+        self._request_seconds.labels(record.method, record.route, waited).observe(record.seconds)
+        kind = RAW_BODIES.get(record.route) if record.method in ("PUT", "PATCH") else None
+        if kind is not None:
+            self._upload_bytes.labels(kind).inc(record.received)
+        if kind == _CONTRIBUTION and record.status != 204:  # a chunk is no contribution yet
+            self._contributions.labels(*_outcome(record.status, record.problem)).inc()
 
     def leads(self, now: bool) -> None:
         """Record whether this process drives the rounds now."""
@@ -128,6 +167,15 @@ class Metrics:
 
 def _jobs_histogram(name: str, text: str, registry: CollectorRegistry) -> Histogram:
     return Histogram(name, f"{text} Seconds, including the wait for a worker.", buckets=_JOB_SECONDS, registry=registry)
+
+
+def _outcome(status: int, problem: str | None) -> tuple[str, str]:
+    """Return result and reason of the upload of a contribution."""
+    if status in (200, 201):
+        return ("accepted" if status == 201 else "repeated"), ""
+    if problem == "contribution-conflict":
+        return "conflict", ""
+    return "refused", problem if problem in PROBLEM_TYPES else "no-answer"
 
 
 class _Stored(Collector):

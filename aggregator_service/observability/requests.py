@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from aggregator_service import request_ids
-from aggregator_service.logs import log_event
+from aggregator_service.logs import fields
 from aggregator_service.observability.metrics import Metrics
 from aggregator_service.observability.request_record import RequestRecord
 from aggregator_service.problem_handlers import crashed
@@ -85,10 +85,7 @@ def _span(tracer: Tracer, method: str, headers: Mapping[bytes, bytes]) -> Abstra
 def _log(record: RequestRecord) -> None:
     """Log a finished request: 304 responses at debug level, because most polls get one; all others at info level."""
     level = logging.DEBUG if record.status == _NOT_MODIFIED else logging.INFO
-    log_event(
-        _LOG,
-        level,
-        "request",
+    found = fields(
         method=record.method,
         route=record.route,
         status=record.status,
@@ -102,6 +99,7 @@ def _log(record: RequestRecord) -> None:
         role=record.role,
         digest=record.digest,
     )
+    _LOG.log(level, "request", extra=found)
 
 
 def _is_long_poll(scope: Scope) -> bool:

@@ -9,6 +9,7 @@ from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.http.authentication import OperatorOnly, PrincipalOf, member_of, task_of
 from aggregator_service.http.digests import content_digest, content_length
+from aggregator_service.http.routing import api_router
 from aggregator_service.problems import Problem
 from aggregator_service.routes.common import (
     IfNoneMatch,
@@ -18,7 +19,6 @@ from aggregator_service.routes.common import (
     bytes_response,
     guarded,
 )
-from aggregator_service.routes.late_route import api_router
 from aggregator_service.services import ServicesOf
 from aggregator_service.storage.schema import TaskRow
 from aggregator_service.tasks.certification import renew_certificate

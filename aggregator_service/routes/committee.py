@@ -13,6 +13,7 @@ from aggregator_service.access.principals import Enrolled, Principal
 from aggregator_service.http.authentication import CommitteeMemberIs, PrincipalOf, member_of, task_of
 from aggregator_service.http.digests import content_digest, content_length
 from aggregator_service.http.etags import not_modified
+from aggregator_service.http.routing import api_router
 from aggregator_service.polling.round_views import round_view
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.oneshot_stages import take_out
@@ -27,7 +28,6 @@ from aggregator_service.routes.common import (
     bytes_response,
     guarded,
 )
-from aggregator_service.routes.late_route import api_router
 from aggregator_service.services import ServicesOf
 from aggregator_service.storage.committee import committee_keys
 from aggregator_service.storage.rounds import find_round

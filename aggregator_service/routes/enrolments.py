@@ -10,9 +10,9 @@ from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.access.tokens import hash_token
 from aggregator_service.http.authentication import client_address
+from aggregator_service.http.routing import QueryChecked, api_router
 from aggregator_service.observability.request_record import ENROLLED
 from aggregator_service.problems import Problem, responses
-from aggregator_service.routes.late_route import api_router
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.tasks.enrolments import enrol, invited_task
 from aggregator_service.tasks.first_enrolments import check_enrolment, enrol_first
@@ -21,7 +21,7 @@ from protocols.messages import Enrolment, EnrolmentRequest, TaskView
 
 __all__ = ["router"]
 
-router = api_router("/v1/enrolments", tag="enrolment")
+router = api_router("/v1/enrolments", tag="enrolment", dependencies=[QueryChecked])
 
 
 @router.get(

@@ -7,14 +7,14 @@ from typing import Any
 
 from fastapi.responses import JSONResponse
 
+from aggregator_service.http.routing import QueryChecked, api_router
 from aggregator_service.problems import Problem, responses
-from aggregator_service.routes.late_route import api_router
 from aggregator_service.services import Services, ServicesOf
 
 __all__ = ["router"]
 
 _LOG = logging.getLogger(__name__)
-router = api_router(tag="health")
+router = api_router(tag="health", dependencies=[QueryChecked])
 
 
 def _answers(title: str, *slugs: str) -> dict[int | str, dict[str, Any]]:
@@ -42,7 +42,7 @@ async def ready(services: ServicesOf) -> JSONResponse:
     A Dask cluster without workers counts as ready, because it may start workers on demand; `executor` then says that
     workers are missing. Concurrent requests share one check, and its result is kept for a second.
     """
-    found = await services.readiness.get("ready", lambda: _check(services))
+    found = await services.readiness.get(lambda: _check(services))
     if isinstance(found, Problem):
         raise found.with_traceback(None)
     return JSONResponse(found)

@@ -8,8 +8,8 @@ from fastapi import Query, Response
 
 from aggregator_service.http.authentication import PrincipalOf, ReaderOnly, member_of, task_of
 from aggregator_service.http.etags import TAGGED, TaggedJson
+from aggregator_service.http.routing import api_router
 from aggregator_service.routes.common import IfNoneMatch, TaskId, guarded
-from aggregator_service.routes.late_route import api_router
 from aggregator_service.services import ServicesOf
 from aggregator_service.tasks.ledger import client_ledger, task_ledger
 from protocols.messages import LedgerPage

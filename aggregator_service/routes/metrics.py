@@ -7,15 +7,15 @@ from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.http.authentication import Bearer, authenticate, require_operator
+from aggregator_service.http.routing import QueryChecked, api_router
 from aggregator_service.observability.metrics import MEDIA_TYPE
 from aggregator_service.problems import Problem
 from aggregator_service.routes.common import guarded
-from aggregator_service.routes.late_route import api_router
 from aggregator_service.services import ServicesOf
 
 __all__ = ["router"]
 
-router = api_router(tag="health")
+router = api_router(tag="health", dependencies=[QueryChecked])
 
 
 @router.get(

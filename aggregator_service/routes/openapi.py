@@ -11,7 +11,7 @@ __all__ = ["describe", "document_text"]
 
 
 def describe(app: FastAPI) -> None:
-    """Set the OpenAPI document of `app`: tags, examples, links, and problem documents for errors."""
+    """Set the OpenAPI document of `app`: tags, examples, and problem documents for errors."""
     app.openapi = lambda: _document(app)  # type: ignore[method-assign]
 
 

@@ -1,4 +1,4 @@
-"""What the OpenAPI document says, for client generators in other languages: routes, examples, links and schemas."""
+"""What the OpenAPI document says, for client generators in other languages: routes, examples and schemas."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any, Final
 from fastapi.openapi.utils import get_openapi
 from starlette.routing import BaseRoute
 
-from aggregator_service.routes.openapi_links import add_links
 from aggregator_service.routes.openapi_schemas import add_schemas
 from protocols.messages import (
     CohortView,
@@ -19,7 +18,6 @@ from protocols.messages import (
     InvitationPage,
     InvitationRequest,
     LedgerPage,
-    MaskedForecast,
     MemberPage,
     OperatorRequest,
     OperatorToken,
@@ -187,17 +185,6 @@ _EXAMPLES: Final[dict[type, dict[str, Any]]] = {
         ],
         "next": None,
     },
-    MaskedForecast: {
-        "clients": 100,
-        "degree": 26,
-        "threshold": 16,
-        "mode": "semi-malicious",
-        "log2_disconnected": None,
-        "log2_too_many_corrupt": None,
-        "log2_too_few_survivors": None,
-        "sent": {"advertise": 160, "share": 2132, "contribute": 400000, "confirm": 64, "unmask": 858},
-        "received": {"roster": 27904, "inbox": 2145, "survivors": 13, "confirmations": 1664},
-    },
     RoundView: _ROUND,
     RoundPage: {"rounds": [_ROUND], "more": False},
     CohortView: {"round": 7, "clients": [_CLIENT]},
@@ -223,7 +210,6 @@ def make_document(routes: Sequence[BaseRoute]) -> dict[str, Any]:
     for message, example in _EXAMPLES.items():
         schemas[message.__name__]["examples"] = [example]
     _drop_validation_errors(document)
-    add_links(document)
     add_schemas(document)
     return document
 

@@ -101,7 +101,7 @@ def _one_of(targets: dict[str, str], by: str) -> dict[str, Any]:
 
 
 def _state_minima(request: dict[str, Any]) -> None:
-    """Say how many clients each mechanism needs at least; /v1/parameters/masked gives what parameters demand beyond."""
+    """Say how many clients each mechanism needs at least; its parameters may demand more."""
     request["allOf"] = [
         {
             "if": {"properties": {"mechanism": {"properties": {"name": {"const": name}}, "required": ["name"]}}},

@@ -13,6 +13,7 @@ from starlette.concurrency import run_in_threadpool
 from aggregator_service.access.principals import Principal
 from aggregator_service.http.authentication import HolderIs, PrincipalOf, task_of
 from aggregator_service.http.digests import content_digest, content_length
+from aggregator_service.http.routing import api_router
 from aggregator_service.logs import fields
 from aggregator_service.polling.round_views import round_view
 from aggregator_service.problems import Problem
@@ -26,7 +27,6 @@ from aggregator_service.routes.common import (
     bytes_response,
     guarded,
 )
-from aggregator_service.routes.late_route import api_router
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.rounds import find_round
 from aggregator_service.storage.schema import ClientRow

@@ -13,6 +13,7 @@ from starlette.concurrency import run_in_threadpool
 from aggregator_service.access.principals import Enrolled, Operator, Principal
 from aggregator_service.http.authentication import MemberIs, OperatorIs, PrincipalOf, member_of, task_of
 from aggregator_service.http.etags import not_modified
+from aggregator_service.http.routing import api_router
 from aggregator_service.logs import fields
 from aggregator_service.polling.round_views import compact_round, round_etag, round_view
 from aggregator_service.problems import Problem
@@ -27,7 +28,6 @@ from aggregator_service.routes.common import (
     guarded,
     wait_seconds,
 )
-from aggregator_service.routes.late_route import api_router
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.database import announce
 from aggregator_service.storage.refusals import add_refusal

@@ -15,6 +15,7 @@ from starlette.concurrency import run_in_threadpool
 from aggregator_service.access.principals import Enrolled, Principal
 from aggregator_service.http.authentication import PrincipalOf, member_of, task_of
 from aggregator_service.http.digests import check_length, content_digest, content_length
+from aggregator_service.http.routing import api_router
 from aggregator_service.logs import fields
 from aggregator_service.polling.round_views import snapshot_view
 from aggregator_service.problems import Problem
@@ -31,7 +32,6 @@ from aggregator_service.routes.common import (
     guarded,
     wait_seconds,
 )
-from aggregator_service.routes.late_route import api_router
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.blobs import new_key
 from aggregator_service.storage.cleanup import body_path

@@ -12,6 +12,7 @@ from aggregator_service.access.principals import Principal
 from aggregator_service.http.authentication import PrincipalOf
 from aggregator_service.http.digests import check_length, content_digest, content_length
 from aggregator_service.http.media_types import check_media_type
+from aggregator_service.http.routing import api_router
 from aggregator_service.routes.common import (
     ClientId,
     IfNoneMatch,
@@ -23,7 +24,6 @@ from aggregator_service.routes.common import (
     guarded,
     receipt_response,
 )
-from aggregator_service.routes.late_route import api_router
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.stages import Handout
 from aggregator_service.uploads.outcomes import Stored

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Header, Path, Query, Response
+from fastapi import Path, Query, Response
 from sqlalchemy.orm import Session
 
-from aggregator_service.http.authentication import OperatorIs, OperatorOnly, PrincipalOf, ReaderOnly, task_of
+from aggregator_service.http.authentication import OperatorOnly, PrincipalOf, ReaderOnly, task_of
 from aggregator_service.http.etags import TAGGED, TaggedJson
+from aggregator_service.http.routing import api_router
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.transactions import close_task
 from aggregator_service.routes.common import IfNoneMatch, TaskId, guarded
-from aggregator_service.routes.late_route import api_router
 from aggregator_service.services import ServicesOf
 from aggregator_service.storage.schema import TaskRow
 from aggregator_service.tasks.plans import row_terms
-from aggregator_service.tasks.repeats import find_repeated, repeatable_id
 from aggregator_service.tasks.starts import check_start
 from aggregator_service.tasks.sum_views import sum_view
 from aggregator_service.tasks.tasks import create_task, list_tasks, plan_request, task_view
@@ -26,10 +25,6 @@ __all__ = ["router"]
 
 router = api_router("/v1/tasks", tag="tasks")
 
-IdempotencyKey = Annotated[
-    str | None,
-    Header(description="A string in quotation marks, unique to this request.", examples=['"5b1e0d7c"']),
-]
 SumIndex = Annotated[int, Path(description="Index of the sum.", ge=1, le=1_000_000, examples=[1])]
 
 
@@ -37,31 +32,15 @@ SumIndex = Annotated[int, Path(description="Index of the sum.", ge=1, le=1_000_0
     "",
     status_code=201,
     summary="Create a task",
-    responses={
-        200: {"model": TaskView, "description": "An earlier request with this Idempotency-Key created the task."},
-        **guarded("bad-request", "conflict", "body-too-long", "upload-timeout"),
-    },
+    dependencies=[OperatorOnly],
+    responses=guarded("bad-request", "conflict", "body-too-long", "upload-timeout"),
 )
-def create(
-    services: ServicesOf,
-    operator: OperatorIs,
-    request: TaskRequest,
-    response: Response,
-    idempotency_key: IdempotencyKey = None,
-) -> TaskView:
-    """Create a task with a recipe, a mechanism and a schedule; 422 with the reason if they cannot work together.
-
-    A request that is repeated with the same Idempotency-Key gets the task of the first one; 422 for another request.
-    """
-    task_id = None if idempotency_key is None else repeatable_id(operator.name, idempotency_key)
+def create(services: ServicesOf, request: TaskRequest) -> TaskView:
+    """Create a task with a recipe, a mechanism and a schedule; 422 with the reason if they cannot work together."""
     check_start(request)
     plan = plan_request(request)
     with services.database.write() as session:
-        task = None if task_id is None else find_repeated(session, task_id, request)
-        if task is not None:
-            response.status_code = 200
-        else:
-            task = create_task(session, request, plan, services.clock.now(), task_id)
+        task = create_task(session, request, plan, services.clock.now())
         return task_view(session, task, services.settings.signatures, services.clock.now())
 
 

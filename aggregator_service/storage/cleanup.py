@@ -48,13 +48,12 @@ class DataDirectoryInUseError(RuntimeError):
 
 
 @contextmanager
-def own_data_directory(settings: Settings) -> Iterator[int]:
-    """Create the data directory and lock it for this process; return the descriptor of the lock.
+def own_data_directory(settings: Settings) -> Iterator[None]:
+    """Create the data directory and lock it for this process; the kernel releases the lock when the process ends.
 
-    The kernel releases the lock when no process has the descriptor any more: this one, or one that inherited it. Raises
-    `DataDirectoryInUseError` when another process has the lock, and `PermissionError` when the data directory, or one
-    below it in which the server creates and deletes files, belongs to another user, except root; the latter may not be
-    links either.
+    Raises `DataDirectoryInUseError` when another process has the lock, and `PermissionError` when the data directory,
+    or one below it in which the server creates and deletes files, belongs to another user, except root; the latter may
+    not be links either.
     """
     path = settings.data_dir
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -70,7 +69,7 @@ def own_data_directory(settings: Settings) -> Iterator[int]:
                 f"another server runs on {path}: give each server its own data directory (--data-dir), "
                 f"also when several share a database"
             ) from None
-        yield descriptor
+        yield
     finally:
         os.close(descriptor)
 
@@ -105,17 +104,15 @@ def body_path(upload_dir: Path, kind: str) -> Path:
 def collect_bodies(upload_dir: Path) -> int:
     """Delete the bodies that an earlier run did not finish receiving; return their number. Call it before serving.
 
-    Deletes only this user's files named by `body_path`, here and in the directories of several processes, and follows
-    no links. Raises `PermissionError` as `own_data_directory` does.
+    Deletes only this user's files named by `body_path`, and follows no links. Raises `PermissionError` as
+    `own_data_directory` does.
     """
     _check_directory(upload_dir)
     upload_dir.mkdir(parents=True, exist_ok=True)
     own = os.geteuid()
     bodies = [
         path
-        for directory in (upload_dir, *upload_dir.glob("process-*"))
-        if stat.S_ISDIR(directory.lstat().st_mode)
-        for path in directory.glob(f"{_BODY}*")
+        for path in upload_dir.glob(f"{_BODY}*")
         if stat.S_ISREG((found := path.lstat()).st_mode) and found.st_uid == own
     ]
     for path in bodies:

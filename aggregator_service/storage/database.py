@@ -32,7 +32,6 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from aggregator_service.storage.dialects import Candidacy, dialect_of
 from aggregator_service.storage.kept_connection import KeptConnection
-from aggregator_service.storage.local_channel import LocalChannel
 from aggregator_service.storage.prepared import Prepared
 from aggregator_service.storage.schema import TaskRow
 from aggregator_service.storage.small_bodies import delete_small_body, is_small
@@ -110,12 +109,11 @@ class Database:
     """A database with sessions that read and sessions that write. Thread-safe.
 
     url: a SQLAlchemy URL; `ParameterError` unless it is of SQLite or PostgreSQL. connections: size of the pool.
-    channel: to the other API processes of this server. listeners: called with the effects of each commit, in the
-    committing thread.
+    listeners: called with the effects of each commit, in the committing thread.
     """
 
-    def __init__(self, url: str, connections: int = 16, channel: LocalChannel | None = None) -> None:
-        self._dialect, self._url = dialect_of(url, channel)
+    def __init__(self, url: str, connections: int = 16) -> None:
+        self._dialect, self._url = dialect_of(url)
         self._engine = self._dialect.create(self._url, connections)
         self._reading = self._dialect.readers(self._engine)
         self._writing = self._dialect.writers(self._engine)

@@ -13,7 +13,6 @@ from sqlalchemy import URL, Connection, Engine, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.orm import Session
 
-from aggregator_service.storage.local_channel import LocalChannel
 from aggregator_service.storage.postgres import Postgres
 from aggregator_service.storage.sqlite import SQLite
 from protocols.errors import ParameterError
@@ -81,11 +80,10 @@ class Dialect(Protocol):
         """End the threads that work beside the engine's connections."""
 
 
-def dialect_of(url: str, channel: LocalChannel | None = None) -> tuple[Dialect, URL]:
+def dialect_of(url: str) -> tuple[Dialect, URL]:
     """Return the dialect of a SQLAlchemy URL, and the URL with our driver.
 
-    channel: to the other API processes of this server, for databases that cannot notify them. Raises
-    `ParameterError` for an invalid URL and for a database that is not supported.
+    Raises `ParameterError` for an invalid URL and for a database that is not supported.
     """
     try:
         parsed = make_url(url)
@@ -95,7 +93,7 @@ def dialect_of(url: str, channel: LocalChannel | None = None) -> tuple[Dialect, 
         case "sqlite" if parsed.database in (None, "", ":memory:"):
             raise ParameterError("the SQLite database must be a file: sqlite:////path/to/file")
         case "sqlite":
-            return SQLite(channel), parsed
+            return SQLite(), parsed
         case "postgresql" | "postgres":
             return Postgres(), parsed.set(drivername="postgresql+psycopg")
         case other:

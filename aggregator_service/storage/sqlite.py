@@ -6,7 +6,6 @@ import fcntl
 import os
 import sqlite3
 import threading
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -17,15 +16,11 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from aggregator_service.storage.checkpoints import MOST_PAGES, Checkpoints
-from aggregator_service.storage.local_channel import LocalChannel
 from aggregator_service.storage.prepared import run_plainly
 
 __all__ = ["SQLite"]
 
 _WRITES: Final = "hushrec_writes"
-_MESSAGES: Final = "messages"
-_WAIT_SECONDS: Final = 5.0
-_PAUSE_SECONDS: Final = 0.0005
 # A small page cache: each connection has its own, and the operating system caches the file anyway.
 _PRAGMAS: Final = (
     *("journal_mode=WAL", "synchronous=FULL", f"wal_autocheckpoint={MOST_PAGES}"),
@@ -36,9 +31,7 @@ _PRAGMAS: Final = (
 class SQLite:
     """See `Dialect`. There are no row locks: BEGIN IMMEDIATE locks the whole database."""
 
-    def __init__(self, channel: LocalChannel | None = None) -> None:
-        """channel: to the other API processes of this server, if there are any."""
-        self._channel = channel
+    def __init__(self) -> None:
         # A lock in the process is fair, and faster than SQLite's busy handler.
         self._lock: AbstractContextManager[object] = threading.Lock()
         self._checkpoints: Checkpoints | None = None
@@ -46,12 +39,10 @@ class SQLite:
     @property
     def has_others(self) -> bool:
         """See `Dialect.has_others`."""
-        return self._channel is not None
+        return False
 
     def create(self, url: URL, connections: int) -> Engine:
         """See `Dialect.create`."""
-        if self._channel is not None:
-            self._lock = _SharedLock(Path(f"{Path(url.database or '').resolve()}-writer"))
         self._checkpoints = Checkpoints(Path(url.database or ""))
         engine = create_engine(url, pool_size=connections, max_overflow=4, hide_parameters=True)
         event.listen(engine, "connect", _prepare)
@@ -78,20 +69,16 @@ class SQLite:
         return False
 
     def notify(self, session: Session, message: str) -> None:
-        """See `Dialect.notify`. SQLite has no notifications: the message goes to this server's other processes only."""
-        session.info.setdefault(_MESSAGES, []).append(message)
+        """Does nothing: SQLite has no notifications. Other processes query the database."""
 
     def committed(self, session: Session, writes: int) -> None:
-        """See `Dialect.committed`: send the messages, and count the writes for the next checkpoint."""
+        """See `Dialect.committed`: count the writes for the next checkpoint."""
         if self._checkpoints is not None:
             self._checkpoints.count(writes)
-        if self._channel is not None:
-            for message in session.info.pop(_MESSAGES, ()):
-                self._channel.send(message)
 
     def listen(self, url: URL, on_message: Callable[[str], None]) -> Callable[[], None]:
-        """See `Dialect.listen`. A server of one process never gets a message."""
-        return _do_nothing if self._channel is None else self._channel.listen(on_message)
+        """Return a function that does nothing: there are no notifications."""
+        return _do_nothing
 
     def close(self) -> None:
         """See `Dialect.close`: end the thread that checkpoints."""
@@ -101,47 +88,6 @@ class SQLite:
     def candidacy(self, url: URL) -> _Candidate:
         """See `Dialect.candidacy`."""
         return _Candidate(Path(f"{Path(url.database or '').resolve()}-leader"))
-
-
-class _SharedLock:
-    """The lock of the one writer among several processes: the lock of a file, taken in turn with other threads here.
-
-    SQLite's busy handler sleeps for longer and longer, so a process that writes often would keep the others out. When
-    the lock is not free for `_WAIT_SECONDS`, SQLite decides, whose own lock is the one that counts.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._threads = path, threading.Lock()
-        self._descriptor: int | None = None
-
-    def __enter__(self) -> None:
-        self._threads.acquire()
-        try:
-            if self._descriptor is None:
-                self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            self._lock_file(self._descriptor)
-        except BaseException:
-            self._threads.release()
-            raise
-
-    def _lock_file(self, descriptor: int) -> None:
-        end = time.monotonic() + _WAIT_SECONDS
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() > end:
-                    return
-                time.sleep(_PAUSE_SECONDS)
-            else:
-                return
-
-    def __exit__(self, *_: object) -> None:
-        try:
-            if self._descriptor is not None:
-                fcntl.flock(self._descriptor, fcntl.LOCK_UN)
-        finally:
-            self._threads.release()
 
 
 class _Candidate:

@@ -18,7 +18,6 @@ from protocols.messages.enrolment import (
 )
 from protocols.messages.evaluation import Evaluation
 from protocols.messages.ledger import LedgerEntry, LedgerPage
-from protocols.messages.masked import MaskedForecast
 from protocols.messages.operators import (
     OperatorPage,
     OperatorRequest,
@@ -68,7 +67,6 @@ __all__ = [
     "IssuedCertificate",
     "LedgerEntry",
     "LedgerPage",
-    "MaskedForecast",
     "MechanismChoice",
     "Member",
     "MemberPage",

@@ -236,6 +236,18 @@ def test_errors_are_one_line(command: Command, arguments: list[str], word: str) 
     assert len(text.strip().splitlines()) == 1
 
 
+def test_advice_on_masked_sums_says_what_a_client_sends(command: Command) -> None:
+    size = ("--items", "1682", "--clients", "943", "--interactions", "100000")
+    text = command("task", "advise", *size, "--mechanism", "masked", "-m", "dropout=0.1")
+    assert "  degree = 26\n  threshold = 16\n" in text
+    assert [line for line in text.splitlines() if "share" in line] == ["  a client sends 2964 bytes to share"]
+    assert "--mechanism masked -m dropout=0.1 -s cohort_size=100" in text
+    assert "degree" not in command("task", "advise", *size)
+    assert "no neighbourhood" in command(
+        "task", "advise", *size, "--mechanism", "masked", "-m", "dropout=0.8", status=1
+    )
+
+
 def test_a_missing_database_is_an_error_and_creates_nothing(command: Command) -> None:
     text = command("task", "list", status=1)
     assert str(command.data_dir) in text
@@ -243,15 +255,11 @@ def test_a_missing_database_is_an_error_and_creates_nothing(command: Command) ->
     assert not command.data_dir.exists()
 
 
-@pytest.mark.parametrize(("processes", "used"), [(1, 0), (2, 2)], ids=["of-the-service", "of-one-process"])
-def test_a_port_in_use_is_an_error_before_a_token_is_created(command: Command, processes: int, used: int) -> None:
-    first = free_port(3)
-    port = first + used
+def test_a_port_in_use_is_an_error_before_a_token_is_created(command: Command) -> None:
+    port = free_port()
     with socket.create_server(("127.0.0.1", port)):
         environment = {name: value for name, value in os.environ.items() if not name.startswith("HUSHREC_")}
-        environment |= {"HUSHREC_DATA_DIR": str(command.data_dir), "HUSHREC_PORT": str(first)}
-        if processes > 1:
-            environment |= {"HUSHREC_PROCESSES": str(processes), "HUSHREC_PROCESS_PORT": str(first)}
+        environment |= {"HUSHREC_DATA_DIR": str(command.data_dir), "HUSHREC_PORT": str(port)}
         done = subprocess.run(
             [sys.executable, "-m", "aggregator_service.cli", "serve"],
             env=environment,

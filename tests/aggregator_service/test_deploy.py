@@ -20,7 +20,7 @@ import yaml
 from packaging.requirements import Requirement
 
 from aggregator_service.app import create_app
-from aggregator_service.cli import app
+from aggregator_service.cli import command_line
 from aggregator_service.migrations.migrate import migrate
 from aggregator_service.observability.metrics import Metrics
 from aggregator_service.round_states import TABLE
@@ -144,7 +144,7 @@ def test_images_and_commands_exist() -> None:
     dockerfile = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
     assert 'ENTRYPOINT ["hushrec-server"]' in dockerfile
     assert "hushrec-server" in scripts
-    commands = set(typer.main.get_command(app).list_commands(None))  # type: ignore[attr-defined,arg-type]
+    commands = set(typer.main.get_command(command_line()).list_commands(None))  # type: ignore[attr-defined,arg-type]
     (compose,) = documents(DEPLOY / "compose.yaml")
     assert compose["services"]["hushrec"]["image"] == IMAGE
     assert (DEPLOY / compose["services"]["hushrec"]["build"]["context"]).resolve() == ROOT

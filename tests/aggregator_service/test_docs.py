@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import typer.main
 
-from aggregator_service.cli import app
+from aggregator_service.cli import command_line
 from aggregator_service.problems import document
 from aggregator_service.round_states import (
     ACTIVE,
@@ -74,7 +74,7 @@ def test_every_route_is_documented() -> None:
 
 def top_commands() -> dict[str, Any]:
     """The commands and groups of `hushrec-server` by name."""
-    group: Any = typer.main.get_command(app)
+    group: Any = typer.main.get_command(command_line())
     return {name: group.get_command(None, name) for name in group.list_commands(None)}
 
 

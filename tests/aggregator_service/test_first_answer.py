@@ -16,7 +16,6 @@ NEEDLESS = (
     "obstore",
     "opentelemetry.sdk",
     "psycopg",
-    "pydantic.v1",
     "rich",
     "scipy",
     "tenseal",

@@ -1,12 +1,10 @@
-"""Events that are logged without a record: the same lines as those of records, and only where nobody else listens."""
+"""The lines of the log, as text and as JSON, and what of uvicorn's messages is logged."""
 
 from __future__ import annotations
 
-import io
 import json
 import logging
 import re
-import sys
 from collections.abc import Callable, Iterator
 from typing import Literal
 
@@ -14,10 +12,10 @@ import h11
 import pytest
 
 from aggregator_service import request_ids
-from aggregator_service.logs import configure_logging, fields, log_event
+from aggregator_service.logs import configure_logging, fields
 
 SERVICE = logging.getLogger("aggregator_service")
-LOGGER = logging.getLogger("aggregator_service.tests_of_events")
+LOGGER = logging.getLogger("aggregator_service.tests_of_lines")
 
 
 @pytest.fixture
@@ -39,94 +37,47 @@ def without_time(found: list[str]) -> list[str]:
     return [re.sub(r'^\S+ \S+,\d{3} |"time": "[^"]+"', "", line) for line in found]
 
 
-def no_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise AssertionError("a record was made")
-
-    monkeypatch.setattr(logging.Logger, "makeRecord", refuse)
-
-
 @pytest.mark.parametrize("form", ["text", "json"])
 @pytest.mark.parametrize("level", [logging.INFO, logging.ERROR])
-def test_an_event_has_the_line_of_its_record(
-    lines: Callable[[], list[str]], form: Literal["text", "json"], level: int, monkeypatch: pytest.MonkeyPatch
+def test_a_line_has_the_fields_of_its_record_and_the_id_of_the_request(
+    lines: Callable[[], list[str]], form: Literal["text", "json"], level: int
 ) -> None:
     configure_logging(form)
     token = request_ids.current.set("r-1")
     LOGGER.log(level, "uploaded", extra=fields(task="t_1", round=3, digest=None, client="é"))
-    no_records(monkeypatch)
-    log_event(LOGGER, level, "uploaded", task="t_1", round=3, digest=None, client="é")
     request_ids.current.reset(token)
-    found = lines()
-    record, event = without_time(found)
-    assert event == record
-    assert "r-1" in event
+    (line,) = lines()
+    name = logging.getLevelName(level)
     if form == "json":
-        made, again = (json.loads(line)["time"] for line in found)
-        assert made <= again
+        found = json.loads(line)
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", found.pop("time"))
+        common = {"level": name.lower(), "logger": LOGGER.name, "message": "uploaded"}
+        assert found == {**common, "request": "r-1", "task": "t_1", "round": 3, "client": "é"}
     else:
-        assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ", found[1])
+        assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ", line)
+        assert without_time([line]) == [f"{name} uploaded request=r-1 task=t_1 round=3 client=é"]
 
 
-def test_an_event_below_the_level_makes_no_line(lines: Callable[[], list[str]]) -> None:
-    configure_logging("text", "warning")
-    log_event(LOGGER, logging.INFO, "unheard")
-    log_event(LOGGER, logging.WARNING, "heard")
-    SERVICE.setLevel(logging.INFO)
-    SERVICE.handlers[0].setLevel(logging.ERROR)
-    log_event(LOGGER, logging.WARNING, "unheard")
-    assert without_time(lines()) == ["WARNING heard"]
-
-
-@pytest.mark.parametrize("listens", ["handler", "handler of the logger", "filter", "filter of the handler", "root"])
-def test_whoever_else_listens_gets_a_record(lines: Callable[[], list[str]], listens: str) -> None:
-    configure_logging("text")
-    seen: list[str] = []
-
-    class Listener(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            seen.append(record.getMessage())
-
-    def note(record: logging.LogRecord) -> bool:
-        seen.append(record.getMessage())
-        return True
-
-    handler, root = Listener(), logging.getLogger()
-    {
-        "handler": lambda: SERVICE.addHandler(handler),
-        "handler of the logger": lambda: LOGGER.addHandler(handler),
-        "filter": lambda: LOGGER.addFilter(note),
-        "filter of the handler": lambda: SERVICE.handlers[0].addFilter(note),
-        "root": lambda: (setattr(SERVICE, "propagate", True), root.addHandler(handler)),
-    }[listens]()
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_traceback_follows_the_line(lines: Callable[[], list[str]], form: Literal["text", "json"]) -> None:
+    configure_logging(form)
     try:
-        log_event(LOGGER, logging.INFO, "uploaded", task="t_1")
-    finally:
-        LOGGER.removeHandler(handler)
-        LOGGER.removeFilter(note)
-        root.removeHandler(handler)
-    assert seen == ["uploaded"]
-    assert without_time(lines()) == ["INFO uploaded task=t_1"]
+        raise ValueError("a defect")
+    except ValueError:
+        LOGGER.exception("failed", extra=fields(task="t_1"))
+    found = lines()
+    if form == "json":
+        assert json.loads(found[0])["exception"].endswith("ValueError: a defect")
+    else:
+        assert without_time(found)[0] == "ERROR failed task=t_1"
+        assert found[-1] == "ValueError: a defect"
 
 
-def test_a_stream_that_cannot_be_written_to_stops_nothing(
-    lines: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As with records: a request is answered although its line cannot be written."""
-    configure_logging("text")
-    monkeypatch.setattr(logging, "raiseExceptions", False)  # in a server that prints them, they go to the same stream
-    handler = SERVICE.handlers[0]
-    assert isinstance(handler, logging.StreamHandler)
-
-    class Broken(io.StringIO):
-        def write(self, _: str) -> int:
-            raise BrokenPipeError
-
-    handler.setStream(Broken())
-    log_event(LOGGER, logging.INFO, "uploaded", task="t_1")
-    handler.setStream(sys.stderr)
-    log_event(LOGGER, logging.INFO, "uploaded", task="t_2")
-    assert without_time(lines()) == ["INFO uploaded task=t_2"]
+def test_a_record_below_the_level_makes_no_line(lines: Callable[[], list[str]]) -> None:
+    configure_logging("text", "warning")
+    LOGGER.info("unheard")
+    LOGGER.warning("heard")
+    assert without_time(lines()) == ["WARNING heard"]
 
 
 def test_warnings_of_uvicorn_are_logged_once_a_second_and_errors_always(lines: Callable[[], list[str]]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from aggregator_service.logs import JsonFormatter, TextFormatter, fields
 from aggregator_service.settings import Settings
 from protocols.parameter_text.first_fault import first_fault
 from tests.support.api import Api
+from tests.support.inside import aggregator_inside, services
 from tests.support.server import running_aggregator
 
 
@@ -33,6 +35,25 @@ def test_readiness_checks_the_blob_store(tmp_path: Path) -> None:
         assert "blob" in answer.json()["detail"]
         assert api.http.get("/healthz").status_code == 200
         api.close()
+
+
+def test_readiness_is_checked_once_a_second_however_many_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with aggregator_inside(tmp_path) as api:
+        checks, ping = [], services(api).database.ping
+
+        def slow() -> None:
+            checks.append(1)
+            time.sleep(0.2)
+            ping()
+
+        monkeypatch.setattr(services(api).database, "ping", slow)
+        with ThreadPoolExecutor(8) as pool:
+            answers = list(pool.map(lambda _: api.http.get("/readyz"), range(24)))
+        assert {answer.status_code for answer in answers} == {200}
+        assert len(checks) == 1
+        time.sleep(1.1)
+        assert api.http.get("/readyz").status_code == 200
+        assert len(checks) == 2
 
 
 def test_settings_come_from_flags_then_environment_then_defaults(monkeypatch: pytest.MonkeyPatch) -> None:

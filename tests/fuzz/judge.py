@@ -17,13 +17,14 @@ from typing import Any, Final
 import schemathesis
 
 from protocols.messages.problem import PROBLEM_TYPES, ProblemDocument
+from tests.fuzz.links import with_links
 from tests.support.promises import promised
 
 __all__ = ["DOCUMENT", "INSIDES", "OPERATIONS", "SCHEMA", "Answer", "Judge", "Known", "operation_of", "strings_in"]
 
 DOCUMENT: Final = Path(__file__).parents[2] / "openapi" / "openapi.json"
-SCHEMA: Final = schemathesis.openapi.from_path(DOCUMENT)
 _TEXT: Final = DOCUMENT.read_text(encoding="utf-8")
+SCHEMA: Final = schemathesis.openapi.from_dict(with_links(json.loads(_TEXT)))
 _PATHS: Final[dict[str, dict[str, Any]]] = json.loads(_TEXT)["paths"]
 OPERATIONS: Final = sorted((method.upper(), path) for path, methods in _PATHS.items() for method in methods)
 

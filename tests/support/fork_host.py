@@ -31,7 +31,6 @@ LIMIT = 1 << 17
 Kind = Literal["server", "dask"]
 _IMPORTED: dict[Kind, tuple[str, ...]] = {  # all but the module that is run: the command, and what it imports late
     "server": (
-        "aggregator_service.commands.lazy_commands",
         "aggregator_service.commands.serve",
         "aggregator_service.migrations.migrate",
         "sqlalchemy.dialects.postgresql.psycopg",

@@ -17,7 +17,7 @@ from typing import Final
 import psutil
 import pytest
 
-from aggregator_service.commands.listening import bind_service
+from aggregator_service.commands.serve import bind
 from aggregator_service.settings import Settings
 from tests.support.api import Api, digest_field
 from tests.support.cluster import wait_until
@@ -238,7 +238,7 @@ def test_attack_more_sockets_than_the_server_allows(tmp_path: Path) -> None:
 
 def test_the_system_closes_a_connection_whose_peer_takes_nothing_for_a_minute(tmp_path: Path) -> None:
     option = getattr(socket, "TCP_USER_TIMEOUT", None)  # only Linux has it
-    with bind_service(Settings(data_dir=tmp_path, port=0)) as listening:
+    with bind(Settings(data_dir=tmp_path, port=0)) as listening:
         listening.listen()
         with socket.create_connection(listening.getsockname()), listening.accept()[0] as accepted:
             assert option is None or accepted.getsockopt(socket.IPPROTO_TCP, option) == 60_000

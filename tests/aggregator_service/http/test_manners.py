@@ -96,29 +96,6 @@ def test_a_contribution_has_a_media_type(api: Api) -> None:
     assert api.http.put(path, content=body, headers=typed).status_code == 201
 
 
-def test_a_task_is_created_once_for_an_idempotency_key(api: Api) -> None:
-    request = {
-        "name": "once",
-        "recipe": {"name": "fedmf", "parameters": {"items": 5, "dim": 2}},
-        "mechanism": {"name": "plain"},
-        "schedule": {"cohort_size": 3, "collect_seconds": 600},
-    }
-    keyed = {**api.operator, "Idempotency-Key": '"8e03978e-40d5-43dd-bc93-6894a57f9324"'}
-    first = api.http.post("/v1/tasks", json=request, headers=keyed)
-    again = api.http.post("/v1/tasks", json=request, headers=keyed)
-    assert (first.status_code, again.status_code) == (201, 200)
-    assert first.json() == again.json()
-    other = api.http.post("/v1/tasks", json=request | {"name": "twice"}, headers=keyed)
-    assert (other.status_code, slug(other)) == (422, "invalid-parameters")
-    unkeyed = api.http.post("/v1/tasks", json=request, headers=api.operator)
-    assert (unkeyed.status_code, slug(unkeyed)) == (409, "conflict")
-    bare = api.http.post("/v1/tasks", json=request, headers={**api.operator, "Idempotency-Key": "bare"})
-    assert (bare.status_code, slug(bare)) == (400, "bad-request")
-    admin = api.http.post("/v1/operators", json={"name": "second", "role": "operator"}, headers=api.operator).json()
-    another = {**keyed, "Authorization": f"Bearer {admin['token']}"}
-    assert api.http.post("/v1/tasks", json=request | {"name": "theirs"}, headers=another).status_code == 201
-
-
 def test_uploads_in_chunks_answer_as_the_draft_says(api: Api) -> None:
     plain = api.create_task("chunked", cohort=2)
     (member, _) = plain.enrol(2)
@@ -190,7 +167,7 @@ def test_every_digest_in_json_has_one_form() -> None:
 
 
 @pytest.mark.parametrize("wait", ["31", "30.5", "99"])
-def test_too_long_a_wait_is_refused_on_both_paths(api: Api, wait: str) -> None:
+def test_too_long_a_wait_is_refused(api: Api, wait: str) -> None:
     fast = api.create_task(f"wait-{wait.replace('.', '-')}", cohort=2)
     (member, _) = fast.enrol(2)
     fast.wait_round(1, "collecting")

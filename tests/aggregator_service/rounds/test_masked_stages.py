@@ -304,23 +304,6 @@ def test_a_frozen_cohort_that_could_not_be_summed_again_is_refused(api: Api) -> 
     assert "start_clients must be at least 6, or 0" in refused.json()["detail"]
 
 
-def test_the_parameters_of_a_masked_round_are_computed(api: Api) -> None:
-    asked = {"clients": 1000, "values": 100_000, "corrupt": 0.05, "dropout": 0.05, "sigma": 40}
-    found = api.http.get("/v1/parameters/masked", params=asked, headers=api.operator).json()
-    assert (found["degree"], found["threshold"], found["mode"]) == (62, 43, "semi-malicious")
-    assert found["log2_disconnected"] < -41
-    assert found["log2_too_many_corrupt"] < -41
-    assert found["log2_too_few_survivors"] < -30
-    sent = {"advertise": 160, "share": 114 * 62, "contribute": 400_000, "confirm": 64, "unmask": 33 * 62}
-    assert found["sent"] == sent
-    assert found["received"]["inbox"] == 125 + 114 * 62
-    curious = api.http.get("/v1/parameters/masked", params=asked | {"mode": "curious"}, headers=api.operator).json()
-    assert set(curious["sent"]) == {"advertise", "share", "contribute", "unmask"}
-    refused = api.http.get("/v1/parameters/masked", params={"clients": 3, "dropout": 0.5}, headers=api.operator)
-    assert refused.status_code == 422
-    assert "no neighbourhood of 3 clients" in refused.json()["detail"]
-
-
 def test_a_task_that_could_not_be_summed_at_its_floor_is_refused(api: Api) -> None:
     request = {
         "name": "impossible",

@@ -30,22 +30,20 @@ def open_directory(data: Path) -> None:
         pass
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-def test_a_start_deletes_its_own_bodies_and_nothing_else(tmp_path: Path, processes: int) -> None:
+def test_a_start_deletes_its_own_bodies_and_nothing_else(tmp_path: Path) -> None:
     uploads, elsewhere = tmp_path / "data" / "uploads", tmp_path / "elsewhere"
-    own, other_process = body_path(uploads, "contribution"), body_path(uploads / "process-1", "chunk")
-    kept = [uploads / "photo.jpg", uploads / "album" / "body-1", uploads / "process-1" / "notes", elsewhere / "body-2"]
-    for path in (own, other_process, *kept):
+    own, other = body_path(uploads, "contribution"), body_path(uploads, "chunk")
+    kept = [uploads / "photo.jpg", uploads / "album" / "body-1", elsewhere / "body-2"]
+    for path in (own, other, *kept):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"content")
-    (uploads / "process-7").symlink_to(elsewhere, target_is_directory=True)
     (uploads / "body-linked").symlink_to(elsewhere / "body-2")
     if os.geteuid() == 0:
         kept.append(uploads / "body-of-another-user")
         kept[-1].write_bytes(b"content")
         os.chown(kept[-1], OTHER_USER, OTHER_USER)
-    with running_aggregator(tmp_path / "data", processes=processes):
-        assert not own.exists() and not other_process.exists()
+    with running_aggregator(tmp_path / "data"):
+        assert not own.exists() and not other.exists()
         assert all(path.read_bytes() == b"content" for path in kept)
         assert (uploads / "body-linked").is_symlink()
 

@@ -25,7 +25,7 @@ from tests.support.server import free_port
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "docs" / "tutorials"
 PAGES = sorted(FOLDER.glob("*.md"))
-APPS = {"hushrec": client_sdk.cli.app, "hushrec-server": aggregator_service.cli.app}
+APPS = {"hushrec": client_sdk.cli.app, "hushrec-server": aggregator_service.cli.command_line()}
 
 
 def blocks(page: str) -> dict[str, str]:

@@ -1,11 +1,11 @@
-"""OpenAPI links: which values in a response are parameters of which other operations."""
+"""OpenAPI links, which the state machine follows: values in a response that are parameters of other operations."""
 
 from __future__ import annotations
 
 import re
 from typing import Any, Final
 
-__all__ = ["add_links"]
+__all__ = ["with_links"]
 
 _TASK: Final = "/v1/tasks/{task}"
 _ROUND: Final = _TASK + "/rounds/{number}"
@@ -134,8 +134,8 @@ _LINKS: Final[tuple[tuple[str, dict[str, str], tuple[str, ...]], ...]] = (
 """(response as "METHOD path status", parameters and where the response has their values, target operations)."""
 
 
-def add_links(document: dict[str, Any]) -> None:
-    """Add the links to an OpenAPI document. Raises KeyError if a link names an operation that the document lacks."""
+def with_links(document: dict[str, Any]) -> dict[str, Any]:
+    """Add the links to an OpenAPI document, and return it. `KeyError` if a link names an operation that it lacks."""
     for answer, given, targets in _LINKS:
         method, path, status = answer.split(" ")
         response = document["paths"][path][method.lower()]["responses"][status]
@@ -144,6 +144,7 @@ def add_links(document: dict[str, Any]) -> None:
             taken = {name: value for name, value in given.items() if _has_parameter(operation, name)}
             link = {"operationId": operation["operationId"], "description": operation["summary"], "parameters": taken}
             response.setdefault("links", {})[_name(operation["summary"])] = link
+    return document
 
 
 def _operation(document: dict[str, Any], named: str) -> dict[str, Any]:
