@@ -1,4 +1,7 @@
-"""Public random numbers from a broadcast seed, the same on every machine.
+"""Public random numbers from a broadcast seed.
+
+Words, uniforms and permutations are the same on every machine, bit for bit. Normals are so up to the last bits of a
+float64, in which the logarithm and the cosine of mathematics libraries differ.
 
 numpy guarantees the raw stream of a BitGenerator across versions, but not the output of `Generator`. Uniforms and
 normals are therefore computed here from Philox's raw 64-bit words.
@@ -36,7 +39,7 @@ def uniforms(seed: bytes, purpose: str, count: int) -> NDArray[np.float64]:
 
 
 def normals(seed: bytes, purpose: str, count: int) -> NDArray[np.float64]:
-    """Return `count` standard normal values, float64, by Box and Muller (1958)."""
+    """Return `count` standard normal values, float64, by Box and Muller (1958): everywhere alike up to rounding."""
     half = (count + 1) // 2
     u = uniforms(seed, purpose, 2 * half)
     first, second = u[:half], u[half:]

@@ -29,7 +29,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from protocols.errors import ParameterError
 from protocols.privacy.discrete_laplace import KEY_BYTES, discrete_laplace
 
-__all__ = ["LaplaceNoise", "privatise"]
+__all__ = ["LaplaceNoise", "privatise", "refuse_exact_sums"]
 
 _STEPS: Final = 20
 """Scales are 2**20 to 2**21 steps, so rounding a scale up to a whole number of steps adds less than one millionth."""
@@ -72,6 +72,15 @@ class LaplaceNoise(BaseModel):
     def grid(self) -> float:
         """The step of the grid of noisy values, a power of two: scale / 2**21 < grid <= scale / 2**20."""
         return 2.0 ** (math.frexp(self.scale)[1] - 1 - _STEPS)
+
+
+def refuse_exact_sums(noise: LaplaceNoise | None, setting: str, exact: bool) -> None:
+    """Raise `ValueError` if a task with noise also sums its clients' data without: `setting` says so, if `exact`."""
+    if noise is not None and exact:
+        raise ValueError(
+            f"{setting} sums the same data without noise, so the epsilon of the noise would promise nothing: "
+            "leave one of the two out"
+        )
 
 
 def privatise(

@@ -16,7 +16,8 @@ as a copy of one model, and only this reaches the published figures (docs/pfedcl
 own.
 
 Local differential privacy: independent Laplace noise on every entry. A client's weight reveals its number of
-interactions, so with noise all clients must have the same weight: `max_interactions` = 1.
+interactions, so with noise all clients must have the same weight: `max_interactions` = 1. Item counts would sum the
+rows themselves, and are refused.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from pydantic import Field, model_validator
 
 from protocols.crypto.public_random import normals
 from protocols.layout import VectorLayout, clip_to_bounds
-from protocols.privacy.laplace import LaplaceNoise, privatise
+from protocols.privacy.laplace import LaplaceNoise, privatise, refuse_exact_sums
 from protocols.recipes.base import FactorState, RoundSpec, Update
 from protocols.recipes.entry import RecipeEntry
 from protocols.recipes.factors import MAX_DIM, dense_rows
@@ -93,6 +94,7 @@ class PFedCLRParameters(BiasedParameters):
                 "a client's weight reveals its number of interactions, which noise on its vector does not hide: with "
                 "noise_scale, set max_interactions to 1"
             )
+        refuse_exact_sums(self.noise, "item_bias 'counts'", self.has_counts)
         return self
 
     def training_settings(self) -> dict[str, float | int]:

@@ -7,7 +7,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from protocols.privacy.laplace import LaplaceNoise
+from protocols.privacy.laplace import LaplaceNoise, refuse_exact_sums
 from protocols.recipes.factors import MAX_DIM, FactorParameters
 
 __all__ = ["LocalRule", "Moves", "RFRecFParameters", "RFRecParameters"]
@@ -82,8 +82,9 @@ class RFRecParameters(FactorParameters):
             raise ValueError(f"rating_min {self.rating_min:g} must be less than rating_max {self.rating_max:g}")
         if self.variant == "released" and self.scaling != "unit":
             raise ValueError("variant 'released' predicts ratings in [0, 1] by a sigmoid: set scaling to 'unit'")
-        if self.item_bias == "means" and (self.variant != "released" or self.ldp is not None):
-            raise ValueError("item_bias 'means' needs variant 'released' and no ldp: the ratings are summed exactly")
+        if self.item_bias == "means" and self.variant != "released":
+            raise ValueError("item_bias 'means' needs variant 'released'")
+        refuse_exact_sums(self.ldp, "item_bias 'means'", self.item_bias == "means")
         return self
 
     @property

@@ -37,7 +37,7 @@ with t at least 2. At least two honest clients survive, and their graph is compl
 
 *Tries.* The graph follows from the digest of the roster, which the clients' keys of the round are in, so a server can
 try rosters only while the round waits for one. After T tries the probability is T * 2^-sigma at most: sigma = 64 leaves
-2^-40 after 2^24 tries.
+2^-33 after 2^31 tries, which 1,000 cores make in an hour at 1.9 ms each.
 """
 
 from __future__ import annotations

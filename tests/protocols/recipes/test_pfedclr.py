@@ -92,6 +92,23 @@ def test_noise_is_drawn_for_every_entry_untouched_items_included() -> None:
     assert np.abs(noise[:-1].mean()) < 0.03
 
 
+@pytest.mark.parametrize(
+    ("name", "parameters", "exact"),
+    [
+        ("pfedclr", {"noise_scale": 0.5, "max_interactions": 1}, {"item_bias": "counts"}),
+        ("rfrec", {"ldp": {"clip": 0.2, "scale": 0.04}}, {"item_bias": "means"}),
+    ],
+)
+def test_noise_comes_without_exact_sums_of_the_same_rows(
+    name: str, parameters: dict[str, Any], exact: dict[str, Any]
+) -> None:
+    """The first sum of such a task would be the row itself, whatever epsilon its warning states."""
+    for kept in (parameters, exact):
+        recipe(name, {"items": 5, **kept})
+    with pytest.raises(ParameterError, match="the same data without noise"):
+        recipe(name, {"items": 5, **parameters, **exact})
+
+
 def test_noise_comes_with_equal_weights_only() -> None:
     with pytest.raises(ParameterError, match="reveals its number of interactions"):
         make(noise_scale=0.5)

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import combinations
 from typing import Final
 from unittest.mock import patch
 
@@ -42,6 +43,8 @@ from tests.simulation.lying_server.schedule import Attempt, Claim, Schedule
 __all__ = ["LiesError", "Outcome", "play"]
 
 _BITS: Final = 32
+_TRIES: Final = 10
+"""Rosters that the server tries before it hands one out: with new keys of its own members, each has another graph."""
 _CRAFTED: Final = np.zeros(LAYOUT.length, np.uint32)
 
 
@@ -133,8 +136,14 @@ class _Round:
     def play(self) -> None:
         """Play the round from its first to its last stage."""
         sent = self._advertise()
-        if not self._make_rosters(sent):
-            return
+        for _ in range(_TRIES if self.attempt.cut else 1):
+            if not self._make_rosters(sent):
+                return
+            claims, cuts = self._cut() if self.attempt.cut else (self.attempt.claims, True)
+            if cuts:
+                break
+        for index, body in sent.items():
+            self.world.advertisements[index].append(body)
         for index, roster in self.rosters.items():
             body = self._hand_out("roster", roster.body)
             told = self._ask(index, "sharing", {"roster": body})
@@ -145,7 +154,6 @@ class _Round:
                 self.world.adversary.shares.append(SentShares(self.rosters[index], place, told["share"]))
         for index in self.shares:
             self._collect(index)
-        claims = self.attempt.claims
         for together in [(claim,) for claim in claims] if self.attempt.in_turn else [claims]:
             for ask in (self._confirm, self._unmask):
                 for claim in together:
@@ -179,8 +187,6 @@ class _Round:
                 entries[index] = RosterEntry(
                     name_of(index), own.public_key, own.mailbox_key, certificate_of(index), body
                 )
-        for index, body in sent.items():
-            self.world.advertisements[index].append(body)
         for index in everyone:
             crafted, listed = index in attempt.crafted, lists[index in attempt.second]
             if index not in listed or index not in sent:
@@ -191,6 +197,27 @@ class _Round:
             except (ParameterError, ThresholdError):
                 self._note("no such roster can be made")
         return bool(self.rosters)
+
+    def _cut(self) -> tuple[tuple[Claim, ...], bool]:
+        """Return dropouts for which the graph of the honest survivors falls apart, and whether all can answer.
+
+        These are the fewest dropouts; of as many, those that leave the members the most survivors among neighbours.
+        """
+        roster, task = next(iter(self.rosters.values())), self.world.task
+        listed = [entry.client_id for entry in roster.entries]
+        beside = [frozenset(roster.neighbours_of(place)) for place in range(len(roster))]
+        honest = frozenset(listed.index(name_of(one)) for one in self.rosters)
+        kept, most = honest, -1
+        for count in range(1, len(roster) - task.min_clients + 1):
+            for gone in map(frozenset, combinations(sorted(honest), count)):
+                left = honest - gone
+                fewest = min(len(beside[place] - gone) for place in left)
+                if fewest > most and _falls_apart(beside, left):
+                    kept, most = left, fewest
+            if most >= roster.threshold:
+                break
+        answering = frozenset(one for one in self.rosters if listed.index(name_of(one)) in kept)
+        return (Claim(answering, answering | task.helpers),), most >= roster.threshold
 
     def _puppet(self, who: object, helps: bool) -> RosterEntry:
         context = context_of(self.world.task, self.number, crafted=False)
@@ -341,3 +368,13 @@ class _Round:
 
     def _note(self, text: str) -> None:
         self.world.outcome.trace.append(f"  round {self.number}: {text}")
+
+
+def _falls_apart(beside: Sequence[frozenset[int]], places: frozenset[int]) -> bool:
+    """Return whether the graph of these places is in two parts or more. beside: the neighbours of each place."""
+    reached: frozenset[int] = frozenset()
+    found = frozenset({min(places)})
+    while found:
+        reached |= found
+        found = frozenset().union(*(beside[place] for place in found)) & places - reached
+    return reached != places

@@ -68,6 +68,8 @@ class Attempt:
     second: clients that get another roster, with the members `second_listed`. unshared: members left out of the list of
     sharers. hidden: (client, peer): the client's own list of sharers lacks the peer. claims: who is told which
     survivors; a client in two claims is asked twice. in_turn: whether a claim is answered before the next one is made.
+    cut: whether the server tries rosters and then names the dropouts that cut the circle of the roster's graph, instead
+    of `claims`.
     crafted: clients that get a model for which their contribution is zero. disturbed: share of all answers that are
     replaced by an earlier one, or damaged.
     """
@@ -83,6 +85,7 @@ class Attempt:
     hidden: frozenset[tuple[int, int]] = frozenset()
     claims: tuple[Claim, ...] = ()
     in_turn: bool = False
+    cut: bool = False
     crafted: Group = NOBODY
     disturbed: float = 0.0
 
@@ -166,11 +169,20 @@ def _draw_two_cohorts_task(choose: random.Random) -> Task:
     return Task(14, NOBODY, 3, 3, True, 0.1, True, dropout=0.13, cohort=8)
 
 
+def _draw_circle_task(choose: random.Random) -> Task:
+    helpers = choose.choice([2, 2, 3])
+    members = choose.randint(12, 13)
+    return Task(
+        members, frozenset(choose.sample(range(members), helpers)), 8, 8, False, 0.17 if helpers == 2 else 0.25, False
+    )
+
+
 _OWN_TASKS: Final[Mapping[str, Callable[[random.Random], Task]]] = {
     "disjoint confirmers": _draw_shrinking_task,
     "two cohorts": _draw_two_cohorts_task,
+    "arcs": _draw_circle_task,
 }
-"""Lies about frozen cohorts that need tasks of a certain size."""
+"""Lies that need tasks of a certain size."""
 
 
 # --- the lies ---------------------------------------------------------------------------------------------------------
@@ -343,6 +355,11 @@ def _two_cohorts(task: Task, index: int, choose: random.Random) -> list[Attempt]
     return [*choose.sample(sums, 2), _honestly(task, again, one), _honestly(task, again, other)]
 
 
+def _arcs(task: Task, index: int, choose: random.Random) -> list[Attempt]:
+    """Dropouts that are chosen after the graph, so that the survivors are on two arcs of its circle."""
+    return [Attempt(index + step, _everyone(task), cut=True) for step in range(choose.randint(1, 2))]
+
+
 def _anything(task: Task, index: int, choose: random.Random) -> list[Attempt]:
     """Lies at random."""
     everyone = _everyone(task)
@@ -382,6 +399,7 @@ LIES: Final[Mapping[str, Callable[[Task, int, random.Random], list[Attempt]]]] =
     "three sums": _three_sums,
     "disjoint confirmers": _disjoint_confirmers,
     "two cohorts": _two_cohorts,
+    "arcs": _arcs,
     "anything": _anything,
 }
 """The lies by name."""

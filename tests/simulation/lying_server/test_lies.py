@@ -205,6 +205,12 @@ def threshold(patch: Patch) -> None:
     patch.setattr(MaskedPlan, "quorum", lambda *_: 0)  # the quorum alone prevents it, too
 
 
+def circle(patch: Patch) -> None:
+    """The threshold is above the corrupt neighbours only: dropouts may be named after the graph."""
+    real = MaskedPlan.neighbourhood
+    patch.setattr(MaskedPlan, "neighbourhood", lambda *given: replace(real(*given), degree=4, threshold=3))
+
+
 def round_binding(patch: Patch) -> None:
     """Signatures and masks are not bound to the round."""
 
@@ -265,6 +271,7 @@ _SIGNS_OF_LOSS: Final = {roster_digest: 2, sharers_in_masks: 2}
         (certificates, {"invented members"}),
         (one_answer, {"alive and dead"}),
         (threshold, {"alive and dead"}),
+        (circle, {"arcs"}),
         (round_binding, {"old keys"}),
         (model_binding, {"two models"}),
         (double_masks, {"late upload"}),
