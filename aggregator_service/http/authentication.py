@@ -20,7 +20,6 @@ from aggregator_service.access.tokens import hash_token, matches
 from aggregator_service.http.routing import check_query
 from aggregator_service.problems import Problem
 from aggregator_service.services import Services, ServicesOf
-from aggregator_service.storage.prepared import Prepared
 from aggregator_service.storage.schema import ClientRow, OperatorRow, TaskRow
 from protocols.crypto.http_signature import SignedRequest
 from protocols.messages import OperatorRole
@@ -43,7 +42,7 @@ __all__ = [
 
 _RANKS: Final[tuple[OperatorRole, ...]] = ("read-only", "operator", "admin")
 
-_CLIENT_WITH: Final = Prepared(
+_CLIENT_WITH: Final = (
     select(
         ClientRow.id,
         ClientRow.task_id,
@@ -151,11 +150,10 @@ async def _load_principal(services: Services, token_hash: str) -> Principal | No
 def _find(services: Services, token_hash: str) -> tuple[Enrolled, int] | Operator | None:
     """Return a client with the version of its task, an operator, or None."""
     with services.database.read() as session:
-        found = _CLIENT_WITH.first(session, {"token_hash": token_hash})
-        if found is not None:
-            *client, stored_hash, version = found
-            if matches(token_hash, stored_hash):
-                return Enrolled(*client), version
+        found = session.execute(_CLIENT_WITH, {"token_hash": token_hash}).first()
+        if found is not None and matches(token_hash, found.token_hash):
+            client = Enrolled(found.id, found.task_id, found.role, found.device_group, found.identity_key)
+            return client, found.version
         operator = session.scalars(select(OperatorRow).where(OperatorRow.token_hash == token_hash)).one_or_none()
         if operator is None or not matches(token_hash, operator.token_hash):
             return None

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import Header, Request, Response
-from sqlalchemy.exc import IntegrityError
-from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.access.tokens import hash_token
 from aggregator_service.http.authentication import client_address
@@ -14,8 +12,7 @@ from aggregator_service.http.routing import QueryChecked, api_router
 from aggregator_service.observability.request_record import ENROLLED
 from aggregator_service.problems import Problem, responses
 from aggregator_service.services import Services, ServicesOf
-from aggregator_service.tasks.enrolments import enrol, invited_task
-from aggregator_service.tasks.first_enrolments import check_enrolment, enrol_first
+from aggregator_service.tasks.enrolments import check_signature, enrol, invited_task
 from aggregator_service.tasks.tasks import task_view
 from protocols.messages import Enrolment, EnrolmentRequest, TaskView
 
@@ -84,30 +81,13 @@ async def create(services: ServicesOf, http: Request, request: EnrolmentRequest,
 async def _enrol(services: Services, address: str, request: EnrolmentRequest) -> tuple[Enrolment, bool]:
     """Enrol a client; return the enrolment and whether the client is new. address: the client's, for the limits."""
     services.limits.attempt(address)  # before a transaction is opened
-    if check_enrolment(request):
-        first = await _enrol_first(services, request)
-        if first is not None:
-            return first, True
+    mark, now = services.task_cache.mark(), services.clock.now()
     try:
-        return await run_in_threadpool(_enrol_otherwise, services, request)
+        check_signature(request)
+        admitted = await services.member_writes.run(lambda session: enrol(session, request, now))
     except Problem:
         services.limits.failure(address)
         raise
-
-
-async def _enrol_first(services: Services, request: EnrolmentRequest) -> Enrolment | None:
-    """Enrol a new client, and cache it for the requests that follow; None if this is another kind of enrolment."""
-    mark = services.task_cache.mark()
-    now = services.clock.now()
-    try:
-        first = await services.member_writes.run(lambda session: enrol_first(session, request, now))
-    except IntegrityError:  # a second key holder, or another process enrolled this client meanwhile
-        return None
-    if first is None:
-        return None
-    services.task_cache.remember(mark, hash_token(first.enrolment.token), first.client, first.version)
-    return first.enrolment
-
-
-def _enrol_otherwise(services: Services, request: EnrolmentRequest) -> tuple[Enrolment, bool]:
-    return services.database.transact(lambda session: enrol(session, request, services.clock.now()))
+    # its first requests follow at once
+    services.task_cache.remember(mark, hash_token(admitted.enrolment.token), admitted.client, admitted.version)
+    return admitted.enrolment, admitted.is_new

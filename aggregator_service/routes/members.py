@@ -9,7 +9,7 @@ from fastapi.responses import Response
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
-from aggregator_service.access.principals import Enrolled, Principal
+from aggregator_service.access.principals import Enrolled
 from aggregator_service.http.authentication import OperatorOnly, PrincipalOf, member_of, task_of
 from aggregator_service.http.digests import content_digest, content_length
 from aggregator_service.http.routing import api_router
@@ -29,14 +29,13 @@ from aggregator_service.routes.common import (
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.blobs import new_key
 from aggregator_service.storage.cleanup import body_path
-from aggregator_service.storage.schema import ClientRow
-from aggregator_service.storage.small_bodies import is_small, small_bodies
+from aggregator_service.storage.schema import ClientRow, TaskRow
+from aggregator_service.storage.small_bodies import is_small, new_small_key, small_bodies
 from aggregator_service.tasks.mailboxes import (
-    awaits_key,
+    check_recipient,
     mailbox_topic,
     publish_key,
     store_envelope,
-    store_small_envelope,
 )
 from aggregator_service.tasks.members import member_page, revoke_member
 from aggregator_service.uploads.receive import receive_body, receive_small_body
@@ -133,18 +132,18 @@ async def put_envelope(
     services: ServicesOf, principal: PrincipalOf, request: Request, task: TaskId, client: ClientId
 ) -> Response:
     """The key holder stores the keys for a member in a sealed envelope, which the server cannot open."""
-    if member_of(principal, task).role == "holder" and _is_short(services, request):
-        length, digest = content_length(request), content_digest(request)
-        envelope = await receive_small_body(services.settings, request, length, digest)
-        stored = await services.member_writes.run(
-            lambda session: store_small_envelope(session, task, client, envelope, digest)
-        )
-        if stored is None:
-            stored = await run_in_threadpool(_store_otherwise, services, principal, task, client, envelope, digest)
-        return Response(status_code=201 if stored else 200)
-    await run_in_threadpool(_check_recipient, services, principal, task, client)
+    if member_of(principal, task).role != "holder":
+        raise Problem("forbidden", "only the key holder may store envelopes")
+    await run_in_threadpool(_check_recipient, services, task, client)
     length = content_length(request, most=services.settings.envelope_limit)
     digest = content_digest(request)
+    if length <= services.settings.inline_bytes:
+        envelope = await receive_small_body(services.settings, request, length, digest)
+        key = new_small_key(task)
+        stored = await services.member_writes.run(
+            lambda session: store_envelope(session, task, client, key, digest, length, envelope)
+        )
+        return Response(status_code=201 if stored else 200)
     path = body_path(services.settings.upload_dir, "envelope")
     await receive_body(services.settings, request, path, length, digest)
 
@@ -165,41 +164,9 @@ async def put_envelope(
     return Response(status_code=201 if await run_in_threadpool(store) else 200)
 
 
-def _is_short(services: Services, request: Request) -> bool:
-    """Return whether the headers announce an envelope that the database keeps."""
-    length = request.headers.get("content-length", "")
-    limit = min(services.settings.inline_bytes, services.settings.envelope_limit)
-    return length.isascii() and length.isdigit() and len(length) < 10 and 0 < int(length) <= limit
-
-
-def _store_otherwise(
-    services: Services, principal: Principal, task_id: str, client_id: str, envelope: bytes, digest: str
-) -> bool:
-    """Say why a short envelope was not stored, or store it if the reason is gone."""
-    _check_recipient(services, principal, task_id, client_id)
-
-    def write(session: Session) -> bool:
-        stored = store_small_envelope(session, task_id, client_id, envelope, digest)
-        if stored is None:
-            raise Problem("conflict", "another envelope is stored in this client's mailbox")
-        return stored
-
-    return services.database.transact(write)
-
-
-def _check_recipient(services: Services, principal: Principal, task_id: str, client_id: str) -> None:
-    holder = member_of(principal, task_id)
-    if holder.role != "holder":
-        raise Problem("forbidden", "only the key holder may store envelopes")
+def _check_recipient(services: Services, task_id: str, client_id: str) -> None:
     with services.database.read() as session:
-        task = task_of(session, principal, task_id)
-        if not task.needs_keyring:
-            raise Problem("conflict", "the task's mechanism uses no keys")
-        if awaits_key(task):
-            raise Problem("conflict", "publish the public key before storing envelopes")
-        client = session.get(ClientRow, client_id)
-        if client is None or client.task_id != task_id or client.revoked_at is not None:
-            raise Problem("not-found", "there is no such member")
+        check_recipient(session, session.get_one(TaskRow, task_id), client_id)
 
 
 @router.get(

@@ -12,7 +12,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Final, TypeVar, cast
 
 from sqlalchemy import (
@@ -26,13 +26,11 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.exc import DBAPIError, InterfaceError, NoResultFound, OperationalError, TimeoutError
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, TimeoutError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from aggregator_service.storage.dialects import Candidacy, dialect_of
-from aggregator_service.storage.kept_connection import KeptConnection
-from aggregator_service.storage.prepared import Prepared
 from aggregator_service.storage.schema import TaskRow
 from aggregator_service.storage.small_bodies import delete_small_body, is_small
 
@@ -48,6 +46,7 @@ __all__ = [
     "count_outcome",
     "discard",
     "progress",
+    "savepoint",
     "void_token",
 ]
 
@@ -57,7 +56,7 @@ _ATTEMPTS: Final = 6
 _PAUSE: Final = 0.02
 _MAX_NOTIFICATION: Final = 3000
 _TASKS: Final = cast(Table, TaskRow.__table__)  # an ORM update takes several times as long
-_RAISE_VERSION: Final = Prepared(
+_RAISE_VERSION: Final = (
     update(_TASKS)
     .where(_TASKS.c.id == bindparam("task"))
     .values(version=_TASKS.c.version + 1)
@@ -138,35 +137,16 @@ class Database:
         Use `transact` for work that locks rows which others lock too. An exception of a listener is logged, not raised:
         the transaction is committed.
         """
-        with Session(self._writing, expire_on_commit=False) as session, self._dialect.one_writer(), session.begin():
-            yield from self._transaction(session)
-        self._committed(session)
-
-    @contextmanager
-    def write_over(self, kept: KeptConnection) -> Iterator[Session]:
-        """Return a session as `write` does, in a transaction over `kept`."""
-        with self._dialect.one_writer(), kept.begin() as session:
-            yield from self._transaction(session)
-        self._committed(session)
-
-    def keep_connection(self) -> KeptConnection:
-        """Return what one thread needs for transactions with `write_over`; the caller closes it."""
-        return KeptConnection(self._writing)
-
-    def _transaction(self, session: Session) -> Iterator[Session]:
-        effects = session.info[_EFFECTS] = Effects()
-        yield session
-        self._notify_all(session, effects)
-
-    def _committed(self, session: Session) -> None:
-        """Call the listeners, and send what the database does not send itself."""
-        effects = _effects(session)
+        with Session(self._writing, expire_on_commit=False) as session:
+            effects = session.info[_EFFECTS] = Effects()
+            with self._dialect.one_writer(), session.begin():
+                yield session
+                self._notify_all(session, effects)
         for listener in self.listeners:
             try:
                 listener(effects)
             except Exception:
                 _LOG.exception("a listener failed after a commit")
-        self._dialect.committed(session, len(effects.deliveries) or 1)
 
     def transact(self, work: Callable[[Session], Result]) -> Result:
         """Call `work` in a transaction; return its result after the commit.
@@ -240,7 +220,6 @@ class Database:
     def close(self) -> None:
         """Close all connections; one that a thread still uses is closed when it is returned."""
         event.listen(self._engine, "checkin", _close_returned)  # the pool would keep it open, and be forgotten with it
-        self._dialect.close()
         self._engine.dispose()
 
 
@@ -249,12 +228,24 @@ def announce(session: Session, task_id: str, *topics: str) -> int:
 
     Returns the version.
     """
-    raised = _RAISE_VERSION.first(session, {"task": task_id})
-    if raised is None:
-        raise NoResultFound("there is no such task")
-    version: int = raised[0]
+    version: int = session.execute(_RAISE_VERSION, {"task": task_id}).scalar_one()
     _effects(session).announcements.append(Announcement(task_id, topics, version))
     return version
+
+
+@contextmanager
+def savepoint(session: Session) -> Iterator[None]:
+    """Undo what the block wrote, and its effects, when it raises. Mapped objects of the block are detached after it."""
+    effects, of_block = _effects(session), Effects()
+    session.info[_EFFECTS] = of_block
+    try:
+        with session.begin_nested():
+            yield
+    finally:
+        session.info[_EFFECTS] = effects
+        session.expunge_all()
+    for one in fields(Effects):
+        getattr(effects, one.name).extend(getattr(of_block, one.name))
 
 
 def progress(session: Session, delivery: Delivery) -> None:

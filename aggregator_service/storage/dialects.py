@@ -61,12 +61,6 @@ class Dialect(Protocol):
     def notify(self, session: Session, message: str) -> None:
         """Send `message` (at most 4,000 bytes) to the processes that listen, when the transaction is committed."""
 
-    def committed(self, session: Session, writes: int) -> None:
-        """Send what `notify` was given in this session, where the database did not send it with the commit.
-
-        writes: about how many writes were committed together.
-        """
-
     def listen(self, url: URL, on_message: Callable[[str], None]) -> Callable[[], None]:
         """Call `on_message`, in a thread of its own, with each message; return a function that stops it.
 
@@ -75,9 +69,6 @@ class Dialect(Protocol):
 
     def candidacy(self, url: URL) -> Candidacy:
         """Return this process's candidacy for the leadership."""
-
-    def close(self) -> None:
-        """End the threads that work beside the engine's connections."""
 
 
 def dialect_of(url: str) -> tuple[Dialect, URL]:

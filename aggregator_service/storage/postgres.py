@@ -121,9 +121,6 @@ class Postgres:
         """
         session.execute(text("SELECT pg_notify(:channel, :message)"), {"channel": _CHANNEL, "message": message})
 
-    def committed(self, session: Session, writes: int) -> None:
-        """See `Dialect.committed`: PostgreSQL has sent the notifications with the commit."""
-
     def listen(self, url: URL, on_message: Callable[[str], None]) -> Callable[[], None]:
         """See `Dialect.listen`."""
         listener = _Listener(url, on_message)
@@ -133,9 +130,6 @@ class Postgres:
     def candidacy(self, url: URL) -> _Candidate:
         """See `Dialect.candidacy`."""
         return _Candidate(url)
-
-    def close(self) -> None:
-        """Does nothing: all connections are the engine's, or of those who listen."""
 
 
 class _Listener:

@@ -8,18 +8,16 @@ committed with the row that names it, so that there is no orphan after a crash, 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final, cast
 
 from sqlalchemy import Table, bindparam, delete, insert, select
 from sqlalchemy.orm import Session
 
 from aggregator_service.storage.blobs import new_key
-from aggregator_service.storage.prepared import Prepared
 from aggregator_service.storage.schema import ContributionRow, SmallBodyRow
 
 __all__ = [
-    "add_small_bodies",
     "add_small_body",
     "delete_small_bodies",
     "delete_small_body",
@@ -33,7 +31,7 @@ _BATCH: Final = 500
 """Keys of one statement."""
 _UNSYNCHRONISED: Final = {"synchronize_session": False}
 _TABLE: Final = cast(Table, SmallBodyRow.__table__)
-_INSERT: Final = Prepared(insert(_TABLE), ("key", "body"))
+_INSERT: Final = insert(_TABLE)
 _DELETE: Final = delete(_TABLE).where(_TABLE.c.key == bindparam("key_"))
 
 
@@ -52,12 +50,7 @@ def is_small(key: str) -> bool:
 
 def add_small_body(session: Session, key: str, body: bytes) -> None:
     """Add a body under a new key. Another row of the same transaction must name the key."""
-    _INSERT.change(session, {"key": key, "body": body})
-
-
-def add_small_bodies(session: Session, bodies: Mapping[str, bytes]) -> None:
-    """Add bodies by new key, each as `add_small_body` does."""
-    _INSERT.change_all(session, [{"key": key, "body": body} for key, body in bodies.items()])
+    session.execute(_INSERT, {"key": key, "body": body})
 
 
 def small_bodies(session: Session, keys: Sequence[str]) -> dict[str, bytes]:
@@ -71,7 +64,7 @@ def small_bodies(session: Session, keys: Sequence[str]) -> dict[str, bytes]:
 
 def delete_small_body(session: Session, key: str) -> None:
     """Delete one body."""
-    session.connection().execute(_DELETE, {"key_": key})
+    session.execute(_DELETE, {"key_": key})
 
 
 def delete_small_bodies(session: Session, round_id: int) -> None:

@@ -15,15 +15,12 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from aggregator_service.storage.checkpoints import MOST_PAGES, Checkpoints
-from aggregator_service.storage.prepared import run_plainly
-
 __all__ = ["SQLite"]
 
 _WRITES: Final = "hushrec_writes"
 # A small page cache: each connection has its own, and the operating system caches the file anyway.
 _PRAGMAS: Final = (
-    *("journal_mode=WAL", "synchronous=FULL", f"wal_autocheckpoint={MOST_PAGES}"),
+    *("journal_mode=WAL", "synchronous=FULL", "wal_autocheckpoint=4000"),
     *("foreign_keys=ON", "busy_timeout=15000", "cache_size=-512"),
 )
 
@@ -33,8 +30,7 @@ class SQLite:
 
     def __init__(self) -> None:
         # A lock in the process is fair, and faster than SQLite's busy handler.
-        self._lock: AbstractContextManager[object] = threading.Lock()
-        self._checkpoints: Checkpoints | None = None
+        self._lock = threading.Lock()
 
     @property
     def has_others(self) -> bool:
@@ -43,7 +39,6 @@ class SQLite:
 
     def create(self, url: URL, connections: int) -> Engine:
         """See `Dialect.create`."""
-        self._checkpoints = Checkpoints(Path(url.database or ""))
         engine = create_engine(url, pool_size=connections, max_overflow=4, hide_parameters=True)
         event.listen(engine, "connect", _prepare)
         event.listen(engine, "begin", _begin)
@@ -71,19 +66,9 @@ class SQLite:
     def notify(self, session: Session, message: str) -> None:
         """Does nothing: SQLite has no notifications. Other processes query the database."""
 
-    def committed(self, session: Session, writes: int) -> None:
-        """See `Dialect.committed`: count the writes for the next checkpoint."""
-        if self._checkpoints is not None:
-            self._checkpoints.count(writes)
-
     def listen(self, url: URL, on_message: Callable[[str], None]) -> Callable[[], None]:
         """Return a function that does nothing: there are no notifications."""
         return _do_nothing
-
-    def close(self) -> None:
-        """See `Dialect.close`: end the thread that checkpoints."""
-        if self._checkpoints is not None:
-            self._checkpoints.close()
 
     def candidacy(self, url: URL) -> _Candidate:
         """See `Dialect.candidacy`."""
@@ -137,4 +122,4 @@ def _prepare(connection: sqlite3.Connection, _record: object) -> None:
 def _begin(connection: Connection) -> None:
     # A writer locks at once: a reader that becomes a writer could get SQLITE_BUSY and could not retry.
     immediate = connection.get_execution_options().get(_WRITES, False)
-    run_plainly(connection, "BEGIN IMMEDIATE" if immediate else "BEGIN")
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")

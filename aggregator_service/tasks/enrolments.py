@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import secrets
+from typing import NamedTuple, cast
 
 from sqlalchemy import func, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from aggregator_service.access.principals import Enrolled
 from aggregator_service.access.tokens import hash_token, matches, new_id, new_token
 from aggregator_service.problems import Problem
 from aggregator_service.storage.database import announce, void_token
@@ -20,25 +22,33 @@ from protocols.codec import b64decode
 from protocols.crypto.ed25519 import verifies
 from protocols.crypto.envelope import enrolment_message
 from protocols.crypto.round_robin import repeatable_place
-from protocols.messages import Enrolment, EnrolmentRequest
+from protocols.messages import Enrolment, EnrolmentRequest, Role
 
-__all__ = ["check_signature", "enrol", "invited_task", "round_robin_place"]
+__all__ = ["Admitted", "check_signature", "enrol", "invited_task"]
 
 _LOG = logging.getLogger(__name__)
 
 
-def enrol(session: Session, request: EnrolmentRequest, now: float) -> tuple[Enrolment, bool]:
-    """Enrol a client with its invitation.
+class Admitted(NamedTuple):
+    """An enrolment, the client as its requests are authenticated, its task's version, and whether it is new."""
 
-    Returns the enrolment and whether the client is new; an identity that is enrolled already gets a new token.
+    enrolment: Enrolment
+    client: Enrolled
+    version: int
+    is_new: bool
 
-    Raises `Problem`: 403 for an unknown invitation, a wrong signature or a revoked identity, 409 conflict when the task
-    is over, the keys differ from those of the first enrolment, or `renewal` is not greater than in the last one, 410
-    gone for an invitation that is revoked, expired or used up, 422 invalid-parameters for a wrong group.
+
+def enrol(session: Session, request: EnrolmentRequest, now: float) -> Admitted:
+    """Enrol a client with its invitation; an identity that is enrolled already gets a new token.
+
+    Call `check_signature` before the transaction: it takes time in which rows would be locked.
+
+    Raises `Problem`: 403 for an unknown invitation or a revoked identity, 409 conflict when the task is over, the keys
+    differ from those of the first enrolment, or `renewal` is not greater than in the last one, 410 gone for an
+    invitation that is revoked, expired or used up, 422 invalid-parameters for a wrong group.
     """
     identity_key, mailbox_key = request.keys
     invitation = _invitation(session, request.invitation, lock=True)
-    check_signature(request)
     task = lock_task(session, invitation.task_id)
     known = session.scalars(
         select(ClientRow).where(ClientRow.task_id == task.id, ClientRow.identity_key == identity_key)
@@ -46,16 +56,13 @@ def enrol(session: Session, request: EnrolmentRequest, now: float) -> tuple[Enro
     if known is not None and known.revoked_at is not None:
         raise Problem("forbidden", "this identity's membership was revoked")
     if known is not None:
-        return _enrol_again(session, task, known, request, mailbox_key, now), False
+        return _enrol_again(session, task, known, request, mailbox_key, now)
     if task.state != "open":
         raise Problem("conflict", "the task is over: no client can enrol any more")
     _check_open(invitation, now)
     if invitation.used >= invitation.uses:
         raise Problem("gone", "the invitation is used up; ask the operator for another")
-    certificate = certified(task, request, invitation.role, now)
-    device_group = 0 if invitation.role == "committee" else _group(task, request)
-    invitation.used += 1
-    return _enrol_first(session, task, invitation, request, certificate, device_group, now), True
+    return _enrol_first(session, task, invitation, request, now)
 
 
 def invited_task(session: Session, token: str, now: float) -> TaskRow:
@@ -111,7 +118,7 @@ def _group(task: TaskRow, request: EnrolmentRequest) -> int:
 
 def _enrol_again(
     session: Session, task: TaskRow, client: ClientRow, request: EnrolmentRequest, mailbox_key: bytes, now: float
-) -> Enrolment:
+) -> Admitted:
     if client.mailbox_key != mailbox_key:
         raise Problem(
             "conflict", "this identity is enrolled with another mailbox key, to which its envelopes are sealed"
@@ -132,27 +139,16 @@ def _enrol_again(
     client.token_hash = hash_token(token)
     client.certificate = certificate  # a later one, or the same
     client.renewal = request.renewal
-    announce(session, client.task_id, "members", "tokens")
+    version = announce(session, client.task_id, "members", "tokens")
     session.flush()
-    return _enrolment(client, token)
-
-
-def round_robin_place(task: TaskRow, request: EnrolmentRequest) -> int:
-    """A place in the round-robin order: random; in a repeatable task derived from its seed and the client's key."""
-    if not task.repeatable:
-        return secrets.randbelow(1 << 62)
-    return repeatable_place(task.seed, request.keys[0])
+    return _admitted(client, token, version, is_new=False)
 
 
 def _enrol_first(
-    session: Session,
-    task: TaskRow,
-    invitation: InvitationRow,
-    request: EnrolmentRequest,
-    certificate: bytes | None,
-    device_group: int,
-    now: float,
-) -> Enrolment:
+    session: Session, task: TaskRow, invitation: InvitationRow, request: EnrolmentRequest, now: float
+) -> Admitted:
+    certificate = certified(task, request, invitation.role, now)
+    device_group = 0 if invitation.role == "committee" else _group(task, request)
     newest = select(func.coalesce(func.max(ClientRow.sequence), 0)).where(ClientRow.task_id == task.id)
     # A new client starts with the lowest count of its group: it does not catch up on the rounds before.
     same_group = (
@@ -174,25 +170,30 @@ def _enrol_first(
         device_group=device_group,
         token_hash=hash_token(token),
         enrolled_at=now,
-        turn=round_robin_place(task, request),
+        turn=_round_robin_place(task, request),
         times_asked=session.execute(turns).scalar_one(),
     )
+    invitation.used += 1
     session.add(client)
     try:
         session.flush()
     except IntegrityError:
         raise Problem("conflict", "the task already has a key holder") from None
-    announce(session, task.id, "members")
-    return _enrolment(client, token)
+    version = announce(session, task.id, "members")
+    return _admitted(client, token, version, is_new=True)
 
 
-def _enrolment(client: ClientRow, token: str) -> Enrolment:
-    return Enrolment.model_validate(
-        {
-            "task_id": client.task_id,
-            "client_id": client.id,
-            "token": token,
-            "role": client.role,
-            "group": client.device_group,
-        }
+def _round_robin_place(task: TaskRow, request: EnrolmentRequest) -> int:
+    """A place in the round-robin order: random; in a repeatable task derived from its seed and the client's key."""
+    if not task.repeatable:
+        return secrets.randbelow(1 << 62)
+    return repeatable_place(task.seed, request.keys[0])
+
+
+def _admitted(client: ClientRow, token: str, version: int, *, is_new: bool) -> Admitted:
+    role = cast(Role, client.role)
+    enrolment = Enrolment(
+        task_id=client.task_id, client_id=client.id, token=token, role=role, group=client.device_group
     )
+    enrolled = Enrolled(client.id, client.task_id, role, client.device_group, client.identity_key)
+    return Admitted(enrolment, enrolled, version, is_new)

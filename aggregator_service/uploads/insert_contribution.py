@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Self, cast
+from typing import Final, cast
 
 from sqlalchemy import (
     BigInteger,
@@ -28,19 +27,16 @@ from aggregator_service.crash_points import crash_point
 from aggregator_service.polling.round_views import receipt
 from aggregator_service.problems import Problem
 from aggregator_service.storage.chunks import drop_chunks
-from aggregator_service.storage.database import Database, Delivery, progress
-from aggregator_service.storage.group_commit import JointWork
-from aggregator_service.storage.prepared import Prepared
+from aggregator_service.storage.database import Database, Delivery, changed_rows, progress
 from aggregator_service.storage.rounds import find_contribution, lock_round_shared
 from aggregator_service.storage.schema import ChunkRow, ContributionRow, RoundRow
-from aggregator_service.storage.small_bodies import add_small_bodies, add_small_body
+from aggregator_service.storage.small_bodies import add_small_body
 from aggregator_service.uploads.admission import Admission
 from aggregator_service.uploads.outcomes import AlreadyStored, Stored, UploadOutcome
 from protocols.messages import UploadReceipt
 
 __all__ = ["SmallContribution", "insert_contribution", "new_receipt", "same_or_conflict"]
 
-_STORED_BEFORE_ROW: Final = "upload.stored-before-row"
 _CONTRIBUTION: Final = ContributionRow.round_id == bindparam("round"), ContributionRow.client_id == bindparam("client")
 _CHUNKS: Final = ChunkRow.round_id == bindparam("round"), ChunkRow.client_id == bindparam("client")
 _IS_COLLECTING: Final = RoundRow.state == "collecting", RoundRow.deadline > bindparam("now", type_=Float)
@@ -80,7 +76,7 @@ def _insert_where(*conditions: ColumnElement[bool]) -> Insert:
     return insert(table).from_select(columns, locked)
 
 
-_INSERT: Final = Prepared(_insert_where(*_IS_COLLECTING, *_HAS_NOTHING_STORED))
+_INSERT: Final = _insert_where(*_IS_COLLECTING, *_HAS_NOTHING_STORED)
 """Inserts a contribution if its round is collecting and its client has stored neither a contribution nor chunks."""
 
 
@@ -111,7 +107,7 @@ def insert_contribution(
 
 
 @dataclass(frozen=True, eq=False)
-class SmallContribution(JointWork[UploadOutcome]):
+class SmallContribution:
     """A short contribution that is inserted together with its bytes, as the small body `key`.
 
     digest: SHA-256 of `body`, hex. Raises as `insert_contribution`.
@@ -125,46 +121,11 @@ class SmallContribution(JointWork[UploadOutcome]):
 
     def __call__(self, session: Session) -> UploadOutcome:
         """Insert this contribution."""
-        crash_point(_STORED_BEFORE_ROW)
+        crash_point("upload.stored-before-row")
         outcome = _insert(session, self.admission, self.key, self.digest, self.clock.now(), None)
         if isinstance(outcome, Stored):
             add_small_body(session, self.key, self.body)
         return outcome
-
-    @classmethod
-    def together(cls, session: Session, works: Sequence[Self]) -> list[UploadOutcome]:
-        """Insert several contributions. Raises `LookupError` if one is not inserted."""
-        crash_point(_STORED_BEFORE_ROW)
-        now = works[0].clock.now()
-        rows = [_row(one.admission, one.key, one.digest, now) for one in works]
-        if _INSERT.change_all(session, rows) != len(rows):
-            raise LookupError("a contribution of the group is not inserted: alone, each finds out why")
-        add_small_bodies(session, {one.key: one.body for one in works})
-        return [_inserted(session, one.admission, one.digest) for one in works]
-
-
-def _row(
-    admission: Admission, key: str, digest: str, now: float, statement: bytes | None = None, tag: bytes | None = None
-) -> dict[str, Any]:
-    """Return the parameters of `_INSERT`."""
-    return {
-        "round": admission.round.id,
-        "client": admission.client.client_id,
-        "digest_": digest,
-        "bytes_": admission.length,
-        "now": now,
-        "key": key,
-        "statement_": statement,
-        "attestation_": admission.attestation,
-        "tag_": tag,
-    }
-
-
-def _inserted(session: Session, admission: Admission, digest: str) -> Stored:
-    """Return the outcome of an insert; after the commit, others learn of it."""
-    delivery = Delivery(admission.round.task_id, admission.round.id, "contribute", admission.client.client_id)
-    progress(session, delivery)
-    return Stored(new_receipt(admission, digest))
 
 
 def _insert(
@@ -181,15 +142,26 @@ def _insert(
     The statement locks the round in share mode until the commit: a contribution is stored before collecting ends, or
     refused.
     """
-    row = _row(admission, key, digest, now, statement, tag)
-    if _INSERT.change(session, row) == 0:
+    row = {
+        "round": admission.round.id,
+        "client": admission.client.client_id,
+        "digest_": digest,
+        "bytes_": admission.length,
+        "now": now,
+        "key": key,
+        "statement_": statement,
+        "attestation_": admission.attestation,
+        "tag_": tag,
+    }
+    if changed_rows(session, _INSERT, row) == 0:
         stored = _find_obstacle(session, admission, digest, now)
         if stored is not None:
             return stored
         drop_chunks(session, admission.round.id, admission.client.client_id)
-        if _INSERT.change(session, row) == 0:
+        if changed_rows(session, _INSERT, row) == 0:
             raise AssertionError("the insert changed no row, although no rule forbids it")
-    return _inserted(session, admission, digest)
+    progress(session, Delivery(admission.round.task_id, admission.round.id, "contribute", admission.client.client_id))
+    return Stored(new_receipt(admission, digest))
 
 
 def _find_obstacle(session: Session, admission: Admission, digest: str, now: float) -> AlreadyStored | None:

@@ -22,8 +22,7 @@ from aggregator_service.clock import Clock
 from aggregator_service.compute.process_pool import FoldPool
 from aggregator_service.rounds import cohorts, differencing
 from aggregator_service.storage import blobs as blob_keys
-from aggregator_service.storage import group_commit
-from aggregator_service.storage.writer_thread import WriterThread
+from aggregator_service.storage.group_commit import GroupCommit
 from tests.simulation.storage import Crash
 
 __all__ = ["Actor", "InLinePool", "Crashable", "in_line", "without_threads"]
@@ -126,16 +125,6 @@ class _Seeded:
         return self._choose.randbytes(count)
 
 
-async def _submitted(work: Callable[[], None], end: Callable[[BaseException | None], None]) -> None:
-    """Replaces `WriterThread.submit`. It ends with its process."""
-    failure: BaseException | None = None
-    try:
-        await in_line(work)
-    except (Crash, Exception) as error:
-        failure = error
-    end(failure)
-
-
 @contextmanager
 def without_threads(choose: random.Random, clock: Clock) -> Iterator[None]:
     """Inside the block, the service pauses for the driver instead of using threads, and draws from `choose`."""
@@ -146,8 +135,7 @@ def without_threads(choose: random.Random, clock: Clock) -> Iterator[None]:
                 patch.setattr(module, "run_in_threadpool", in_line)
         for module in (blob_keys, tokens):
             patch.setattr(module, "secrets", seeded)
-        patch.setattr(WriterThread, "submit", lambda _, work, end: asyncio.create_task(_submitted(work, end)))
-        patch.setattr(group_commit, "_GATHER_SECONDS", 0.0)  # the driver decides what waits for what
+        patch.setattr(GroupCommit, "_in_thread", lambda self, group: in_line(self._commit, group))
         patch.setattr(differencing, "os", seeded)
         patch.setattr(cohorts, "_RANDOM", choose)
         yield

@@ -44,7 +44,7 @@ class People:
         request = EnrolmentRequest.model_validate(body)
 
         def work(session: Session) -> None:
-            answer, _ = enrol(session, request, process.services.clock.now())
+            answer = enrol(session, request, process.services.clock.now()).enrolment
             found.append((answer.client_id, answer.token))
 
         found: list[tuple[str, str]] = []

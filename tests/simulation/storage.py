@@ -7,7 +7,7 @@ import shutil
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +20,6 @@ from aggregator_service.migrations.migrate import migrate
 from aggregator_service.storage.blobs import BlobsUnavailableError
 from aggregator_service.storage.database import Database, Effects
 from aggregator_service.storage.directory import DirectoryBlobs
-from aggregator_service.storage.kept_connection import KeptConnection
 from aggregator_service.storage.schema import Base
 
 __all__ = ["Crash", "Disk", "FaultyBlobs", "FaultyDatabase", "Point", "new_disk"]
@@ -105,17 +104,9 @@ class FaultyDatabase(Database):
     @contextmanager
     def write(self) -> Iterator[Session]:
         """See `Database.write`. The process may die before the commit, or after it before the listeners are called."""
-        yield from self._faulty(super().write())
-
-    @contextmanager
-    def write_over(self, kept: KeptConnection) -> Iterator[Session]:
-        """See `Database.write_over`, and `write`."""
-        yield from self._faulty(super().write_over(kept))
-
-    def _faulty(self, transaction: AbstractContextManager[Session]) -> Iterator[Session]:
         self._reach("database.begin")
         try:
-            with transaction as session:
+            with super().write() as session:
                 yield session
                 self._reach("database.commit")
         except _UnansweredError:

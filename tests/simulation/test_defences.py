@@ -20,7 +20,6 @@ from aggregator_service.rounds import advance, cohorts, openings, transactions
 from aggregator_service.routes import contributions as routes
 from aggregator_service.storage.database import DATABASE_GONE, Database, discard
 from aggregator_service.storage.directory import DirectoryBlobs
-from aggregator_service.storage.prepared import Prepared
 from aggregator_service.storage.rounds import lock_round_exclusive
 from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundRow, TaskRow
 from aggregator_service.uploads import chunks, contributions, insert_contribution, receive
@@ -85,7 +84,7 @@ def contributions_at_any_time(patch: Patch) -> None:
 
     patch.setattr(insert_contribution, "lock_round_shared", lock_round_shared)
     statement = insert_contribution._insert_where(*insert_contribution._HAS_NOTHING_STORED)
-    patch.setattr(insert_contribution, "_INSERT", Prepared(statement))
+    patch.setattr(insert_contribution, "_INSERT", statement)
 
 
 def _columns(row: RoundRow) -> dict[str, Any]:

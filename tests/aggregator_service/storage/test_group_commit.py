@@ -4,30 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from pathlib import Path
-from typing import ClassVar, Self
+from functools import partial
 
 import pytest
 from sqlalchemy import select
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import Session
 
 from aggregator_service.migrations.migrate import migrate
-from aggregator_service.storage import group_commit
-from aggregator_service.storage.database import Database, Effects
-from aggregator_service.storage.group_commit import GroupCommit, JointWork
+from aggregator_service.storage.database import Database, Delivery, Effects, discard, progress
+from aggregator_service.storage.group_commit import GroupCommit
 from aggregator_service.storage.schema import SmallBodyRow
-from aggregator_service.storage.small_bodies import add_small_bodies, add_small_body, new_small_key
+from aggregator_service.storage.small_bodies import add_small_body, new_small_key
+from tests.support.postgres import TestDatabase
 
 NAME: ContextVar[str] = ContextVar("name", default="nobody")
 KEYS = [new_small_key("t_1") for _ in range(6)]
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    made = Database(f"sqlite:///{tmp_path / 'group.db'}", connections=4)
+def database(database_url: str) -> Iterator[Database]:
+    made = Database(database_url, connections=4)
     migrate(made)
     yield made
     made.close()
@@ -87,58 +86,58 @@ def test_a_write_that_raises_is_rolled_back_alone(database: Database) -> None:
     assert stored(database) == {KEYS[0], KEYS[1]}
 
 
-class Adding(JointWork[str]):
-    """Adds a body under a key; together only keys without "odd" in them. calls: what was executed."""
-
-    calls: ClassVar[list[list[str]]] = []
-
-    def __init__(self, key: str) -> None:
-        self.key = key
-
-    def __call__(self, session: Session) -> str:
-        Adding.calls.append([self.key])
-        add_small_body(session, self.key, b"body")
-        return self.key
-
-    @classmethod
-    def together(cls, session: Session, works: Sequence[Self]) -> list[str]:
-        keys = [work.key for work in works]
-        cls.calls.append(keys)
-        add_small_bodies(session, dict.fromkeys(keys, b"body"))
-        if any("odd" in key for key in keys):
-            raise LookupError("not together")
-        return keys
-
-
-@pytest.mark.parametrize("keys", [["rows/1"], ["rows/1", "rows/2", "rows/3"], ["rows/1", "rows/odd", "rows/3"]])
-def test_writes_of_one_kind_are_executed_together_where_possible(database: Database, keys: list[str]) -> None:
+@pytest.mark.parametrize("others", [0, 2])
+def test_what_a_refused_write_did_has_no_effect(database: Database, others: int) -> None:
+    """Neither its rows nor its announcements and deliveries: a waiting client would be told of what is not stored."""
     group, counted, seen = GroupCommit(database), commits(database), list[set[str]]()
-    Adding.calls.clear()
 
-    async def all_at_once() -> list[object]:
-        return await asyncio.gather(
-            *(group.run(Adding(key)) for key in keys[:2]),
-            group.run(adding(KEYS[0], seen, database)),
-            *(group.run(Adding(key)) for key in keys[2:]),
-        )
+    def refused(session: Session) -> None:
+        progress(session, Delivery("t_1", 1, "contribute", "c_lost"))
+        discard(session, "contributions/t_1/needed")
+        raise LookupError("refused")
+
+    def accepted(session: Session) -> None:
+        progress(session, Delivery("t_1", 1, "contribute", "c_kept"))
+
+    async def all_at_once() -> None:
+        works = [*(adding(key, seen, database) for key in KEYS[:others]), refused, accepted]
+        await asyncio.gather(*(group.run(work) for work in works), return_exceptions=True)
+
+    asyncio.run(all_at_once())
+    assert [one.client_id for effects in counted for one in effects.deliveries] == ["c_kept"]
+    assert [key for effects in counted for key in effects.orphans] == []
+
+
+def test_a_write_that_breaks_a_constraint_harms_no_other(database: Database) -> None:
+    group, counted, seen = GroupCommit(database), commits(database), list[set[str]]()
+
+    async def all_at_once() -> list[set[str] | BaseException]:
+        works = [adding(key, seen, database) for key in (KEYS[0], KEYS[0], KEYS[1])]
+        return await asyncio.gather(*(group.run(work) for work in works), return_exceptions=True)
 
     answers = asyncio.run(all_at_once())
-    assert [answer for answer in answers if isinstance(answer, str)] == keys
-    assert stored(database) == {*keys, KEYS[0]}
-    alone = [[key] for key in keys]
-    assert Adding.calls == ([keys, *alone] if "rows/odd" in keys else [keys])
-    assert len(counted) == (len(keys) + 1 if "rows/odd" in keys else 1)
+    assert [isinstance(answer, IntegrityError) for answer in answers] == [False, True, False]
+    assert stored(database) == {KEYS[0], KEYS[1]}
+    assert len(counted) == 1
 
 
-def test_a_write_without_others_is_executed_alone(database: Database) -> None:
+def test_writes_of_a_group_see_the_rows_and_not_the_objects_of_others(database: Database) -> None:
     group = GroupCommit(database)
-    Adding.calls.clear()
 
-    async def one() -> str:
-        return await group.run(Adding("rows/odd"))
+    def add(session: Session) -> None:
+        session.add(SmallBodyRow(key="rows/a", body=b"first"))
 
-    assert asyncio.run(one()) == "rows/odd"
-    assert stored(database) == {"rows/odd"}
+    def change(session: Session) -> None:
+        session.get_one(SmallBodyRow, "rows/a").body = b"second"
+
+    def read(session: Session) -> bytes:
+        assert not session.identity_map
+        return session.get_one(SmallBodyRow, "rows/a").body
+
+    async def all_at_once() -> bytes:
+        return (await asyncio.gather(group.run(add), group.run(change), group.run(read)))[2]
+
+    assert asyncio.run(all_at_once()) == b"second"
 
 
 def test_a_refusal_of_a_single_write_is_final_and_an_error_of_the_database_is_not(database: Database) -> None:
@@ -222,35 +221,40 @@ def test_a_request_that_is_cancelled_does_not_stop_the_others(database: Database
     assert KEYS[1] in stored(database)
 
 
-def test_clients_that_answer_at_the_same_time_stay_in_one_group(
-    database: Database, monkeypatch: pytest.MonkeyPatch
+def test_a_write_after_the_connection_broke_is_committed_over_another(database: Database) -> None:
+    group, broken = GroupCommit(database), list[bool]()
+
+    def write(session: Session) -> None:
+        if not broken:
+            broken.append(True)
+            session.connection().connection.dbapi_connection.close()  # type: ignore[union-attr]
+        add_small_body(session, f"rows/{len(broken)}", b"body")
+        broken.append(False)
+
+    async def two() -> None:
+        for _ in range(2):
+            await group.run(write)
+
+    asyncio.run(two())
+    group.close()
+    assert len(stored(database)) == 2
+
+
+def test_a_write_after_postgresql_ended_the_idle_connection_is_committed(
+    postgres: TestDatabase, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """After a commit of four, the next group waits until the four have sent their next writes."""
-    monkeypatch.setattr(group_commit, "_GATHER_SECONDS", 60.0)
-    group, counted, seen = GroupCommit(database), commits(database), list[set[str]]()
-    rounds = [[f"rows/t_1-{turn}-{index}" for index in range(4)] for turn in range(5)]
+    database = Database(str(postgres.schema()), connections=3)
+    migrate(database)
+    group = GroupCommit(database)
 
-    async def client(index: int) -> None:
-        for keys in rounds:
-            await group.run(adding(keys[index], seen, database))
-            for _ in range(index):  # the clients need different times for their next request
-                await asyncio.sleep(0)
+    async def two_groups() -> None:
+        for name in "ab":
+            writes = [partial(add_small_body, key=f"rows/{name}{index}", body=b"body") for index in range(3)]
+            await asyncio.gather(*(group.run(write) for write in writes))
+            postgres.cut_off()
 
-    async def all_clients() -> None:
-        await asyncio.gather(*(client(index) for index in range(4)))
-
-    asyncio.run(all_clients())
-    assert stored(database) == {key for keys in rounds for key in keys}
-    assert len(counted) == len(rounds)
-
-
-def test_writes_one_after_the_other_wait_for_nothing(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_commit, "_GATHER_SECONDS", 3600.0)
-    group, seen = GroupCommit(database), list[set[str]]()
-
-    async def one_after_the_other() -> None:
-        for key in KEYS:
-            await group.run(adding(key, seen, database))
-
-    asyncio.run(asyncio.wait_for(one_after_the_other(), 60))
-    assert stored(database) == set(KEYS)
+    asyncio.run(two_groups())
+    assert stored(database) == {"rows/a0", "rows/a1", "rows/a2", "rows/b0", "rows/b1", "rows/b2"}
+    group.close()
+    database.close()
+    assert not [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
