@@ -173,6 +173,10 @@ class Operator:
         """Close a task. Its open round, if any, fails."""
         return self._driver.run(self._calls.close_task(task_id))
 
+    def resume_task(self, task_id: str) -> TaskView:
+        """Open a failed task again, at the sum at which it failed. `Conflict` for one that ended otherwise."""
+        return self._driver.run(self._calls.resume_task(task_id))
+
     def extend_round(self, task_id: str, number: int, seconds: float) -> RoundView:
         """Extend the current stage of a round by `seconds`; `Conflict` when the round no longer waits for clients."""
         return self._driver.run(self._calls.extend_round(task_id, number, seconds))

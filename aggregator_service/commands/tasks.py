@@ -29,6 +29,7 @@ from aggregator_service.commands.evaluation_options import (
 )
 from aggregator_service.commands.initial_values import read_initial
 from aggregator_service.commands.parameter_help import parameter_help
+from aggregator_service.rounds.interventions import resume_task
 from aggregator_service.rounds.transactions import close_task
 from aggregator_service.settings import Settings
 from aggregator_service.tasks.measurements import measurements
@@ -56,7 +57,7 @@ from protocols.sums.registry import mechanisms
 
 __all__ = ["invite", "tasks"]
 
-tasks = typer.Typer(help="Create, list, show and close tasks.", no_args_is_help=True, rich_markup_mode=None)
+tasks = typer.Typer(help="Create, list, show, close and resume tasks.", no_args_is_help=True, rich_markup_mode=None)
 
 
 def _schedule(pairs: list[str]) -> Schedule:
@@ -299,6 +300,21 @@ def task_close(
     with transaction(data_dir, database_url) as session:
         row = named_task(session, task)
         close_task(session, row, SystemClock().now())
+        typer.echo(f"{row.name}  {row.id}  {row.state}")
+
+
+@tasks.command("resume")
+def task_resume(
+    task: Annotated[str, typer.Argument(help="Name or id of the task.")],
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Open a failed task again: its next round computes the sum at which it failed.
+
+    Example: hushrec-server task resume movies
+    """
+    with transaction(data_dir, database_url) as session:
+        row = resume_task(session, named_task(session, task).id, "(command line)")
         typer.echo(f"{row.name}  {row.id}  {row.state}")
 
 

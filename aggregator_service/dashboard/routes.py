@@ -32,7 +32,14 @@ from aggregator_service.dashboard.sign_ins import Visitor
 from aggregator_service.dashboard.words import span
 from aggregator_service.http.authentication import client_address
 from aggregator_service.problems import Problem
-from aggregator_service.rounds.interventions import abort_round, extend_round, refuse_abort, refuse_extension
+from aggregator_service.rounds.interventions import (
+    abort_round,
+    extend_round,
+    refuse_abort,
+    refuse_extension,
+    refuse_resumption,
+    resume_task,
+)
 from aggregator_service.routes.common import RoundNumber, TaskId
 from aggregator_service.services import Services, ServicesOf
 from protocols.messages.rounds import LONGEST_STAGE
@@ -212,6 +219,22 @@ def abort(
         lambda session: abort_round(session, task, number, visitor.operator.name, services.clock.now())
     )
     return redirect(request, f"/tasks/{task}/rounds/{number}")
+
+
+@router.get("/tasks/{task}/resume")
+def resume_page(services: ServicesOf, request: Request, visitor: ActorOf, task: TaskId) -> Response:
+    """Show the form to resume a failed task, with the effects."""
+    with services.database.read() as session:
+        found = task_of(session, task)
+    refuse_resumption(found)
+    return page(request, "resume", services.clock.now(), visitor, task=found)
+
+
+@router.post("/tasks/{task}/resume")
+def resume(services: ServicesOf, request: Request, _poster: PosterOf, visitor: ActorOf, task: TaskId) -> Response:
+    """Resume the task and return to its page; 409 if it has not failed."""
+    services.database.transact(lambda session: resume_task(session, task, visitor.operator.name))
+    return redirect(request, f"/tasks/{task}")
 
 
 def _confirm(

@@ -1,4 +1,6 @@
-"""Tasks with a frozen cohort: the sets of survivors of released sums, and which clients leave when two are similar.
+"""Tasks with a frozen cohort: the sets of survivors of its sums, and which clients leave when two are similar.
+
+A sum whose survivors were fixed counts like a released one, also if it could not be opened (`storage.rounds`).
 
 The rule and its reasons are in `protocols.privacy.differencing`.
 """
@@ -13,9 +15,9 @@ from typing import Final
 from sqlalchemy import Select, select, update
 from sqlalchemy.orm import Session
 
-from aggregator_service.storage.rounds import last_that_collected, list_completed, list_judged, lock_data_set
+from aggregator_service.storage.rounds import last_that_collected, list_judged, list_summed, lock_data_set
 from aggregator_service.storage.schema import ClientRow, RoundRow, TaskRow
-from aggregator_service.storage.stages import clients_with
+from aggregator_service.storage.stages import Part, clients_with
 from aggregator_service.tasks.eligibility import able_members
 from aggregator_service.tasks.plans import plan_round
 from protocols.crypto.domain import SEED_BYTES
@@ -24,7 +26,7 @@ from protocols.privacy.differencing import Allowed, Isolating, TooComplex, judge
 from protocols.sums.base import SumPlan
 from protocols.sums.masked.plan import MaskedPlan
 
-__all__ = ["TooSimilar", "frozen_cohort", "least_cohort", "retire_if_too_similar"]
+__all__ = ["TooSimilar", "frozen_cohort", "least_cohort", "remaining_clients", "retire_if_too_similar"]
 
 _BATCH: Final = 500
 
@@ -41,19 +43,22 @@ class TooSimilar:
     counts: bool = False
 
 
-def retire_if_too_similar(session: Session, task: TaskRow, round_: RoundRow) -> TooSimilar | None:
+def retire_if_too_similar(
+    session: Session, task: TaskRow, round_: RoundRow, present: Part = "contribute"
+) -> TooSimilar | None:
     """Judge the survivors of a round whose collecting is over beside those of earlier sums. None: it may be released.
 
     Otherwise retire, in this transaction, the clients that dropped out and as many more as the threshold requires.
-    Clients are identified by their identity keys: the same key in two tasks is the same person.
+    Clients are identified by their identity keys: the same key in two tasks is the same person. present: what the
+    survivors have done.
     """
     if not plan_round(task, round_).recipe.frozen_cohort:
         return None
     schedule = Schedule.model_validate(task.schedule)
     threshold = schedule.min_difference or schedule.min_clients
-    own = _released_survivors(session, task)
+    own = [_survivors(session, row.id).keys() for row in list_summed(session, task.id)]
     others = _survivors_over_same_data(session, task)
-    survivors = _survivors(session, round_.id)
+    survivors = _survivors(session, round_.id, present)
     verdict = judge([*own, *others], survivors.keys(), threshold, os.urandom(SEED_BYTES))
     if isinstance(verdict, Allowed):
         return None
@@ -83,12 +88,6 @@ def retire_if_too_similar(session: Session, task: TaskRow, round_: RoundRow) -> 
     return TooSimilar(reason, remaining)
 
 
-def _released_survivors(session: Session, task: TaskRow) -> list[Collection[str]]:
-    """Survivors of the task's released sums, each set once: cohorts only shrink, so sets of equal size are equal."""
-    rounds = {row.survivors: row.id for row in list_completed(session, task.id)}
-    return [_survivors(session, round_id).keys() for round_id in rounds.values()]
-
-
 def _survivors_over_same_data(session: Session, task: TaskRow) -> list[Collection[str]]:
     """Survivors of the sums of all other tasks with this data set label, also of those that are about to be released.
 
@@ -106,9 +105,9 @@ def _survivors_over_same_data(session: Session, task: TaskRow) -> list[Collectio
     return found
 
 
-def _survivors(session: Session, round_id: int) -> dict[str, str]:
-    """Client ids by identity key (hex) of the clients that contributed to a round."""
-    query = select(ClientRow.identity_key, ClientRow.id).where(ClientRow.id.in_(clients_with(round_id, "contribute")))
+def _survivors(session: Session, round_id: int, present: Part = "contribute") -> dict[str, str]:
+    """Client ids by identity key (hex) of the clients that contributed to a round, or did `present` in it."""
+    query = select(ClientRow.identity_key, ClientRow.id).where(ClientRow.id.in_(clients_with(round_id, present)))
     return {row[0].hex(): row[1] for row in session.execute(query)}
 
 
@@ -120,18 +119,19 @@ def mark_retired(session: Session, clients: Collection[str], number: int) -> Non
         session.execute(some, execution_options={"synchronize_session": False})
 
 
-def frozen_cohort(session: Session, task: TaskRow, completed: RoundRow | None) -> list[str] | None:
+def frozen_cohort(session: Session, task: TaskRow) -> list[str] | None:
     """Return the next cohort of a task with a frozen one; None if it is still to be drawn.
 
     These are the survivors of its last sum that have not left since. Before the first sum of a masked task they are the
     members of the last roster in which clients were asked to contribute: clients keep to that roster.
     """
-    if completed is not None:
-        return _remaining(session, clients_with(completed.id, "contribute"))
+    summed = list_summed(session, task.id)
+    if summed:
+        return remaining_clients(session, clients_with(summed[-1].id, "contribute"))
     collected = last_that_collected(session, task.id)
     if collected is None or not _keeps_roster(plan_round(task, collected).sum_plan):
         return None
-    return _remaining(session, clients_with(collected.id, "advertise"))
+    return remaining_clients(session, clients_with(collected.id, "advertise"))
 
 
 def least_cohort(task: TaskRow, round_: RoundRow) -> int:
@@ -146,7 +146,7 @@ def _keeps_roster(plan: SumPlan) -> bool:
     return isinstance(plan, MaskedPlan) and plan.repeated
 
 
-def _remaining(session: Session, clients: Select[str]) -> list[str]:
+def remaining_clients(session: Session, clients: Select[str]) -> list[str]:
     """Return the clients among these that have not left the task, in the order of their enrolment."""
     remaining = select(ClientRow.id).where(
         ClientRow.id.in_(clients),

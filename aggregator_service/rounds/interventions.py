@@ -12,13 +12,22 @@ from aggregator_service.problems import Problem
 from aggregator_service.round_states import ACTIVE, RoundEvent
 from aggregator_service.rounds.transactions import fail_round
 from aggregator_service.storage.database import announce
-from aggregator_service.storage.rounds import find_round, lock_round_exclusive
+from aggregator_service.storage.rounds import find_round, lock_round_exclusive, lock_task
 from aggregator_service.storage.schema import RoundRow, TaskRow
 from aggregator_service.storage.stages import awaited_message
+from protocols.messages import Schedule
 from protocols.messages.rounds import LONGEST_STAGE
 from protocols.messages.stages import RoundState
 
-__all__ = ["ABORTED", "abort_round", "extend_round", "refuse_abort", "refuse_extension"]
+__all__ = [
+    "ABORTED",
+    "abort_round",
+    "extend_round",
+    "refuse_abort",
+    "refuse_extension",
+    "refuse_resumption",
+    "resume_task",
+]
 
 _LOG = logging.getLogger(__name__)
 
@@ -70,6 +79,33 @@ def abort_round(session: Session, task_id: str, number: int, operator: str, now:
     fail_round(session, task, round_, RoundEvent.ABORTED, ABORTED, now, counts=False)
     _LOG.info("round aborted", extra=fields(task=task.id, round=number, operator=operator))
     return task, round_
+
+
+def resume_task(session: Session, task_id: str, operator: str) -> TaskRow:
+    """Open a failed task again, with the sum that it failed at; return it. An open task stays as it is.
+
+    Its failures in a row are forgotten. operator: the name for the log. Raises `Problem`: 404 for an unknown task, 409
+    conflict when it is complete or closed, or no sum of its schedule is left.
+    """
+    if session.get(TaskRow, task_id) is None:
+        raise Problem("not-found", "there is no such task")
+    task = lock_task(session, task_id)
+    if task.state == "open":
+        return task
+    refuse_resumption(task)
+    task.state, task.failures_in_a_row = "open", 0
+    session.flush()
+    announce(session, task.id, "round", "members", "snapshot")
+    _LOG.info("task resumed", extra=fields(task=task.id, operator=operator))
+    return task
+
+
+def refuse_resumption(task: TaskRow) -> None:
+    """Raise `Problem` conflict (409) when a task has not failed, or no sum of its schedule is left."""
+    if task.state != "failed":
+        raise Problem("conflict", f"the task is {task.state}: only a failed task can be resumed")
+    if task.next_sum > Schedule.model_validate(task.schedule).rounds:
+        raise Problem("conflict", "no sum of the task's schedule is left: create a new task")
 
 
 def refuse_extension(round_: RoundRow, now: float) -> None:

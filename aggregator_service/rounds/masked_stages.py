@@ -122,7 +122,7 @@ def end_stage(session: Session, round_id: int, now: float) -> RoundRow:
     count_dropouts(session, round_.state, missing_clients(session, round_))
     schedule = Schedule.model_validate(task.schedule)
     try:
-        event = stage_end(session, task, round_, schedule.min_clients, now)
+        event = stage_end(session, task, round_, round_.cohort if round_.again else schedule.min_clients, now)
     except (ThresholdError, ParameterError) as error:
         fail_stage(session, task, round_, str(error), now)
         return round_
@@ -146,12 +146,12 @@ def fail_stage(session: Session, task: TaskRow, round_: RoundRow, reason: str, n
 def fail_at_fault(session: Session, task: TaskRow, round_: RoundRow, error: AtFaultError, now: float) -> None:
     """Fail a masked round that clients made fail, and retire them: later cohorts do without them.
 
-    The failure does not count towards `max_failed_rounds`: each one leaves fewer clients that can cause another.
+    Each such failure leaves fewer clients that can cause another.
     """
     mark_retired(session, error.clients, round_.number)
     for client in error.clients:
         _LOG.warning("client at fault, retired", extra=fields(task=task.id, round=round_.number, client=client))
-    fail_round(session, task, round_, RoundEvent.STAGE_MISSED, str(error), now, counts=False)
+    fail_stage(session, task, round_, str(error), now)
     announce(session, task.id, "members")
 
 
@@ -164,7 +164,7 @@ def stage_is_over(session: Session, round_: RoundRow, now: float) -> bool:
 
 
 def _check_min_clients(stage: str, present: int, floor: int) -> None:
-    """Check the task's `min_clients`, besides the thresholds of the masked sum."""
+    """Check the task's `min_clients`, or that all are back in a repeated round, besides the masked sum's thresholds."""
     if present < floor:
         raise ThresholdError(stage, floor, present)
 

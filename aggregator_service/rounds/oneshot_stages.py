@@ -115,7 +115,7 @@ def _propose(session: Session, task: TaskRow, round_: RoundRow, now: float) -> b
     """Store the digest of the contributions' set, for the committee to confirm; return False if the round failed."""
     plan = own_plan(plan_round(task, round_).sum_plan)
     stated = stated_contributions(session, round_.id)
-    floor = Schedule.model_validate(task.schedule).min_clients
+    floor = round_.cohort if round_.again else Schedule.model_validate(task.schedule).min_clients
     if len(stated) < floor:
         reason = f"{len(stated)} of {round_.cohort} clients contributed in time, but {floor} are needed"
         fail_round(session, task, round_, RoundEvent.STAGE_MISSED, reason, now)

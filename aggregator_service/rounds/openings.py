@@ -11,6 +11,7 @@ from aggregator_service.round_states import ACTIVE
 from aggregator_service.rounds.attestations import chain_to_state
 from aggregator_service.rounds.cohorts import draw_cohort, enough_members, write_cohort
 from aggregator_service.rounds.differencing import frozen_cohort
+from aggregator_service.rounds.unopened import repeat_or_abandon
 from aggregator_service.storage.committee import delete_keys_before
 from aggregator_service.storage.database import announce
 from aggregator_service.storage.rounds import last_completed, last_round
@@ -36,13 +37,13 @@ def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
 
     Returns None when a round is active, the task is over, too few members can contribute, or the round's keys, which
     the key holder or the committee publishes, are not there. A task whose terms an earlier version allowed and this one
-    refuses fails instead.
+    refuses fails instead. A task also ends here when the last sum of its schedule is abandoned (`unopened`).
     """
     previous = last_round(session, task.id)
     if task.state != "open" or (previous is not None and previous.state in ACTIVE):
         return None
     schedule = Schedule.model_validate(task.schedule)
-    number, sum_index = 1 if previous is None else previous.number + 1, task.completed_rounds + 1
+    number = 1 if previous is None else previous.number + 1
     terms = row_terms(task)
     try:
         check_terms(terms)
@@ -51,6 +52,11 @@ def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
         announce(session, task.id, "round", "members")
         _LOG.warning("task failed: %s", error, extra=fields(task=task.id))
         return None
+    repeated = repeat_or_abandon(session, task, previous)
+    if task.state != "open":
+        announce(session, task.id, "round", "members", "snapshot")
+        return None
+    sum_index = task.next_sum
     plan = plan_task(terms, sum_index)
     completed = last_completed(session, task.id)
     key = find_round_key(session, task.id, number)
@@ -59,7 +65,10 @@ def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
     committee = choose_committee(session, task, number, now) if plan.committee else []
     if committee is None:
         return None
-    clients = _choose_cohort(session, task, plan.recipe, sum_index, completed, first=previous is None)
+    if repeated is not None:
+        clients: list[str] | None = repeated.clients
+    else:
+        clients = _choose_cohort(session, task, plan.recipe, sum_index, first=previous is None)
     if clients is None:
         return None
     interactive, state = plan.mechanism.interactive, opening_state(task.mechanism_name)
@@ -76,6 +85,7 @@ def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
         confirms=isinstance(plan.sum_plan, MaskedPlan) and plan.sum_plan.mode == "semi-malicious",
         opened_at=now,
         deadline=now + (schedule.collect_seconds if collects else schedule.stage_seconds),
+        again=None if repeated is None else repeated.first,
         cohort=len(clients),
         committee=len(committee),
         folded=0,
@@ -94,11 +104,9 @@ def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
     return round_
 
 
-def _choose_cohort(
-    session: Session, task: TaskRow, recipe: Recipe, sum_index: int, completed: RoundRow | None, *, first: bool
-) -> list[str] | None:
+def _choose_cohort(session: Session, task: TaskRow, recipe: Recipe, sum_index: int, *, first: bool) -> list[str] | None:
     """Return the client ids of the next cohort; None when too few members can contribute."""
-    frozen = frozen_cohort(session, task, completed) if recipe.frozen_cohort else None
+    frozen = frozen_cohort(session, task) if recipe.frozen_cohort else None
     if frozen is not None:
         return frozen
     schedule, device_group = Schedule.model_validate(task.schedule), recipe.device_group_of(sum_index)

@@ -14,6 +14,7 @@ from aggregator_service.logs import fields
 from aggregator_service.round_states import ACTIVE, RoundEvent, next_state
 from aggregator_service.rounds.attestations import drop_attestations, drop_old_attestations
 from aggregator_service.rounds.differencing import least_cohort, retire_if_too_similar
+from aggregator_service.rounds.unopened import counts_as_failure
 from aggregator_service.storage.chunks import drop_chunks
 from aggregator_service.storage.database import announce, changed_rows, count_dropouts, count_outcome, discard
 from aggregator_service.storage.refusals import refused_now
@@ -162,7 +163,7 @@ def complete_round(
     drop_old_attestations(session, round_)
     task.completed_rounds += 1
     task.failures_in_a_row = 0
-    if is_done or task.completed_rounds >= Schedule.model_validate(task.schedule).rounds:
+    if is_done or task.next_sum > Schedule.model_validate(task.schedule).rounds:
         task.state = "complete"
     session.flush()
     announce(session, task.id, "round", "snapshot")
@@ -197,8 +198,10 @@ def fail_round(
 ) -> None:
     """End a round as failed: nothing is released, its contributions and its partial sum are deleted.
 
-    reason: for operators and clients. counts: whether it counts as one of the failures in a row that end a task.
+    reason: for operators and clients. counts: whether it may count as one of the failures in a row that end a task; see
+    `unopened.counts_as_failure`.
     """
+    counts = counts and counts_as_failure(session, task, round_)
     move(session, round_, event, now)
     count_outcome(session, event.name.lower())
     round_.failure = reason if len(reason) <= _MAX_REASON else f"{reason[: _MAX_REASON - 4]} ..."

@@ -1,4 +1,4 @@
-"""Tasks: create, list, show, close."""
+"""Tasks: create, list, show, close, resume."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from aggregator_service.http.authentication import OperatorOnly, PrincipalOf, Re
 from aggregator_service.http.etags import TAGGED, TaggedJson
 from aggregator_service.http.routing import api_router
 from aggregator_service.problems import Problem
+from aggregator_service.rounds.interventions import resume_task
 from aggregator_service.rounds.transactions import close_task
 from aggregator_service.routes.common import IfNoneMatch, TaskId, guarded
 from aggregator_service.services import ServicesOf
@@ -81,6 +82,20 @@ def close(services: ServicesOf, task: TaskId) -> TaskView:
         if row is None:
             raise Problem("not-found", "there is no such task")
         close_task(session, row, services.clock.now())
+        return task_view(session, row, services.settings.signatures, services.clock.now())
+
+    return services.database.transact(write)
+
+
+@router.post("/{task}/resume", summary="Resume a failed task", responses=guarded("conflict"))
+def resume(services: ServicesOf, operator: OperatorIs, task: TaskId) -> TaskView:
+    """Open a failed task again: its next round computes the sum at which it failed. Idempotent.
+
+    409 if the task is complete or closed. Clients that left it when it failed have to be started again.
+    """
+
+    def write(session: Session) -> TaskView:
+        row = resume_task(session, task, operator.name)
         return task_view(session, row, services.settings.signatures, services.clock.now())
 
     return services.database.transact(write)

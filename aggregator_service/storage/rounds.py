@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from sqlalchemy import BindParameter, bindparam, func, select
+from sqlalchemy import BindParameter, ColumnElement, Select, and_, bindparam, func, or_, select
 from sqlalchemy.orm import Session
 
 from aggregator_service.round_states import ORDER
@@ -24,14 +24,16 @@ __all__ = [
     "last_completed",
     "last_round",
     "last_that_collected",
-    "list_completed",
     "list_judged",
     "list_rounds",
+    "list_summed",
     "lock_round_exclusive",
     "lock_task",
     "newest_snapshot",
     "entered_states",
+    "has_fixed_survivors",
     "received_count",
+    "summed_clause",
     "unfolded",
     "unfolded_among",
     "unfolded_count",
@@ -63,6 +65,13 @@ _UNFOLDED: Final = (
     .limit(bindparam("most"))
 )
 _UNFOLDED_COUNT: Final = select(func.count()).select_from(ContributionRow).where(*_IS_UNFOLDED)
+
+
+def _entered(state: RoundState) -> ColumnElement[bool]:
+    return RoundRow.id.in_(select(RoundStateRow.round_id).where(RoundStateRow.state == state))
+
+
+_FIXED_SURVIVORS: Final = or_(_entered(RoundState.UNMASKING), and_(RoundRow.confirms, _entered(RoundState.CONFIRMING)))
 
 
 def find_round(session: Session, task_id: str, number: int) -> RoundRow | None:
@@ -117,22 +126,41 @@ def last_that_collected(session: Session, task_id: str) -> RoundRow | None:
     return session.scalars(query.order_by(RoundRow.number.desc()).limit(1)).one_or_none()
 
 
-def list_completed(session: Session, task_id: str) -> Sequence[RoundRow]:
-    """Return all rounds that released an aggregate, by number."""
-    query = select(RoundRow).where(RoundRow.task_id == task_id, RoundRow.state == "complete")
-    return session.scalars(query.order_by(RoundRow.number)).all()
-
-
 def list_judged(session: Session, task_id: str) -> Sequence[RoundRow]:
-    """Return the rounds whose sum was released or is about to be, one for each set of survivors.
+    """Return what `list_summed` does, and the rounds whose sum is about to be released."""
+    before_release = (RoundState.FOLDING, RoundState.CONFIRMING, RoundState.UNMASKING, RoundState.DECRYPTING)
+    judged = or_(summed_clause(), RoundRow.state.in_(before_release))
+    return _one_for_each_set(session, select(RoundRow).where(RoundRow.task_id == task_id, judged))
+
+
+def has_fixed_survivors(session: Session, round_: RoundRow) -> bool:
+    """Whether clients, or members of the committee, may have agreed to the round's set of survivors.
+
+    They agree to no other set for the same data, whether the sum is released or not. A masked round fixes its set when
+    it hands it out. In a one-shot round a signature binds nobody, but the summed shares do.
+    """
+    query = select(RoundRow.id).where(RoundRow.id == round_.id, _FIXED_SURVIVORS)
+    return session.execute(query).first() is not None
+
+
+def summed_clause() -> ColumnElement[bool]:
+    """Return the condition for rounds whose contributions count as summed: released, or failed with a fixed set."""
+    failed = and_(RoundRow.state == RoundState.FAILED, _FIXED_SURVIVORS)
+    return or_(RoundRow.state == RoundState.COMPLETE, failed)
+
+
+def list_summed(session: Session, task_id: str) -> Sequence[RoundRow]:
+    """Return the rounds for which `summed_clause` holds, one for each set of survivors, the newest last.
 
     For tasks with a frozen cohort: their sets of survivors only shrink, so sets of equal size are equal.
     """
-    before_release = (RoundState.FOLDING, RoundState.CONFIRMING, RoundState.UNMASKING, RoundState.DECRYPTING)
-    settled = (*before_release, RoundState.COMPLETE)
-    query = select(RoundRow).where(RoundRow.task_id == task_id, RoundRow.state.in_(settled)).order_by(RoundRow.number)
-    rows = session.scalars(query).all()
-    return list({row.survivors if row.state == RoundState.COMPLETE else -row.id: row for row in rows}.values())
+    return _one_for_each_set(session, select(RoundRow).where(RoundRow.task_id == task_id, summed_clause()))
+
+
+def _one_for_each_set(session: Session, rounds: Select[RoundRow]) -> Sequence[RoundRow]:
+    rows = session.scalars(rounds.order_by(RoundRow.number)).all()
+    newest = {row.survivors or -row.id: row for row in rows}  # the set of a failed round is not counted
+    return sorted(newest.values(), key=lambda row: row.number)
 
 
 def lock_data_set(session: Session, label: str) -> None:

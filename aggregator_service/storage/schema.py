@@ -94,8 +94,8 @@ class TaskRow(Base):
 
     public_key: published by the holder, for mechanisms that need one. organiser_key, organiser_scope: who certifies the
     members; null for nobody. revocations: the organiser's newest signed list. evaluation: the evaluation block; null
-    for none. best_round: round of the best measured model, whose snapshot is kept. version: raised by each change that
-    long polls wait for, in any process.
+    for none. best_round: round of the best measured model, whose snapshot is kept. abandoned_sums: sums that the
+    task went on without (`rounds.unopened`). version: raised by each change that long polls wait for, in any process.
     """
 
     __tablename__ = "tasks"
@@ -123,7 +123,13 @@ class TaskRow(Base):
     completed_rounds: Mapped[int] = mapped_column(default=0)
     failed_rounds: Mapped[int] = mapped_column(default=0)
     failures_in_a_row: Mapped[int] = mapped_column(default=0)
+    abandoned_sums: Mapped[int] = mapped_column(default=0)
     version: Mapped[int] = mapped_column(BigInteger, default=0)
+
+    @property
+    def next_sum(self) -> int:
+        """The index of the sum that the task computes now: after those that were released and those abandoned."""
+        return self.completed_rounds + self.abandoned_sums + 1
 
 
 class InvitationRow(Base):
@@ -188,7 +194,8 @@ class RoundRow(Base):
     other rounds. confirms: whether survivors sign the set of survivors. key_digest: SHA-256 of the document of the
     round's key; null where one keyring serves the whole task. committee: members of the committee of a one-shot round;
     0 for other rounds. aggregate_chain: what contributions state about the aggregates before this round
-    (`protocols.crypto.aggregate_chain`), hex; null where anyone can open the sums.
+    (`protocols.crypto.aggregate_chain`), hex; null where anyone can open the sums. again: number of the round that failed
+    with fixed survivors, if all of them are asked for the same sum again (`rounds.unopened`); null for other rounds.
     """
 
     __tablename__ = "rounds"
@@ -205,6 +212,7 @@ class RoundRow(Base):
     key_digest: Mapped[str | None] = mapped_column(String(64))
     committee: Mapped[int] = mapped_column(default=0)
     aggregate_chain: Mapped[str | None] = mapped_column(String(64))
+    again: Mapped[int | None]
     opened_at: Mapped[float] = mapped_column(Float)
     deadline: Mapped[float] = mapped_column(Float)
     cohort: Mapped[int]

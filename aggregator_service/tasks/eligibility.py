@@ -6,10 +6,9 @@ from sqlalchemy import ColumnElement, and_, func, select, true
 from sqlalchemy.orm import Session
 
 from aggregator_service.round_states import ACTIVE
-from aggregator_service.storage.rounds import last_round
+from aggregator_service.storage.rounds import last_round, summed_clause
 from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundRow, TaskRow
 from protocols.messages import Schedule
-from protocols.messages.stages import RoundState
 from protocols.recipes.base import Recipe
 
 __all__ = [
@@ -34,16 +33,17 @@ def eligible_clause(task: TaskRow) -> ColumnElement[bool]:
 def uncounted_clause(task: TaskRow, recipe: Recipe) -> ColumnElement[bool]:
     """Return the condition for members that do not abstain from the task's next sum: true unless it counts again.
 
-    A client is in one sum of counts. Those whose contribution an earlier one holds are not asked for the next.
+    A client is in one sum of counts. Those whose contribution an earlier one holds are not asked for the next, also if
+    that one was never opened.
     """
     if not _counts_again(task, recipe):
         return true()
     counted = select(ContributionRow.client_id).join(RoundRow, RoundRow.id == ContributionRow.round_id)
-    return ClientRow.id.not_in(counted.where(RoundRow.task_id == task.id, RoundRow.state == RoundState.COMPLETE.value))
+    return ClientRow.id.not_in(counted.where(RoundRow.task_id == task.id, summed_clause()))
 
 
 def _counts_again(task: TaskRow, recipe: Recipe) -> bool:
-    return 0 < task.completed_rounds < recipe.count_sums
+    return task.completed_rounds + task.failed_rounds > 0 and task.next_sum <= recipe.count_sums
 
 
 def awaited_uncounted(session: Session, task: TaskRow, recipe: Recipe) -> str | None:
@@ -53,7 +53,7 @@ def awaited_uncounted(session: Session, task: TaskRow, recipe: Recipe) -> str | 
         return None
     needed = Schedule.model_validate(task.schedule).min_clients
     (able,) = able_members(session, task, 1, uncounted_clause(task, recipe))
-    counting = f"sum {task.completed_rounds + 1} of counts needs {needed} members that no earlier one holds"
+    counting = f"sum {task.next_sum} of counts needs {needed} members that no earlier one holds"
     return None if able >= needed else f"new members: {counting}, and has {able}"
 
 

@@ -102,6 +102,7 @@ def create_task(session: Session, request: TaskRequest, plan: TaskPlan, now: flo
         completed_rounds=0,
         failed_rounds=0,
         failures_in_a_row=0,
+        abandoned_sums=0,
         version=0,
     )
     session.add(task)
@@ -160,6 +161,7 @@ def task_view(session: Session, task: TaskRow, signatures: Signatures = "require
             "keyed_members": sum(able) if task.needs_keyring else 0,
             "able_members": able,
             "completed_rounds": task.completed_rounds,
+            "abandoned_sums": task.abandoned_sums,
             "failed_rounds": task.failed_rounds,
             "waiting_for": _waiting_for(session, task, plan.recipe, now),
             "warnings": task_warnings(plan, schedule, task.repeatable, signatures),

@@ -58,6 +58,10 @@ class MemberCalls(ApiRequests):
         """Close a task (operators). Closing it again changes nothing."""
         return self._post(path_of_task(task_id, "close"), None, TaskView, idempotent=True)
 
+    def resume_task(self, task_id: str) -> Program[TaskView]:
+        """Open a failed task again (operators). Resuming it again changes nothing."""
+        return self._post(path_of_task(task_id, "resume"), None, TaskView, idempotent=True)
+
     def extend_round(self, task_id: str, number: int, seconds: float) -> Program[RoundView]:
         """Extend the deadline of the current stage of a round by `seconds` (operators). Each call extends it again."""
         return self._post(path_of_task(task_id, "rounds", number, "extend"), Extension(seconds=seconds), RoundView)

@@ -95,10 +95,8 @@ class FairHalf:
     ) -> LocalResult:
         """Train; contribute the weighted changes of the buckets that were used and of the small layers."""
         view = fair_view(state)
-        if view.sum_index != spec.sum_index - 1:
-            raise ParameterError(
-                f"sum {spec.sum_index} follows the model of sum {spec.sum_index - 1}, not that of {view.sum_index}"
-            )
+        if view.sum_index >= spec.sum_index:
+            raise ParameterError(f"sum {spec.sum_index} follows an earlier model, not that of sum {view.sum_index}")
         buckets = self.recipe.buckets[self.recipe.device_group_of(spec.sum_index)]
         if view.tables.shape[1] != buckets:
             raise ParameterError(

@@ -96,10 +96,8 @@ class RFRecHalf:
         """
         newest = rfrec_state(state)
         ratings, _ = self._ratings(history, newest)
-        if newest.sum_index != spec.sum_index - 1:
-            raise ParameterError(
-                f"sum {spec.sum_index} follows the model of sum {spec.sum_index - 1}, not that of {newest.sum_index}"
-            )
+        if newest.sum_index >= spec.sum_index:
+            raise ParameterError(f"sum {spec.sum_index} follows an earlier model, not that of sum {newest.sum_index}")
         if spec.sum_index <= self.recipe.parameters.counting:
             return self._rate_items(spec, ratings, client_state)
         device = self._device(newest, client_state)

@@ -180,6 +180,9 @@ class TaskView(Message):
         description="Members that can contribute, one number per device group.",
     )
     completed_rounds: int = Field(ge=0)
+    abandoned_sums: int = Field(
+        default=0, ge=0, description="Sums that could not be opened, and without which the task went on."
+    )
     failed_rounds: int = Field(ge=0)
     waiting_for: str | None = Field(default=None, description="What the next round waits for besides its members.")
     warnings: list[str] = Field(default_factory=list, description="What the task reveals, in plain words.")

@@ -14,6 +14,7 @@ _HANDED_OUT: Final = tuple(f"GET {_ROUND}/{what}" for what in ("roster", "inbox"
 _OF_A_TASK: Final = (
     f"GET {_TASK}",
     f"POST {_TASK}/close",
+    f"POST {_TASK}/resume",
     f"POST {_TASK}/invitations",
     f"GET {_TASK}/invitations",
     f"GET {_TASK}/members",

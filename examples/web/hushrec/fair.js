@@ -74,7 +74,20 @@ export function contribution(p, index, { places, changes, dense, interactions })
 }
 
 export async function absorb(p, state, index, total) {
-  if (index !== state.sums + 1) throw new ParameterError(`sum ${index} does not follow a model of sum ${state.sums}`);
+  if (index <= state.sums) throw new ParameterError(`sum ${index} does not follow a model of sum ${state.sums}`);
+  let before = state;
+  while (before.sums + 1 < index) before = await withoutSum(p, before, before.sums + 1);
+  return withSum(p, before, index, total);
+}
+
+/** The state after an abandoned sum, which counts as zeros. */
+function withoutSum(p, state, index) {
+  const [group, groups] = [state.given.length, p.capacities.length];
+  if (group + 1 === groups && !state.given.flat().some((x) => x !== 0)) return { ...state, sums: index, given: [] };
+  return withSum(p, state, index, new Array(2 * bucketsOf(p)[group] + layersOf(p) + 1).fill(0));
+}
+
+async function withSum(p, state, index, total) {
   const given = [...state.given, total.map(round32)];
   if (given.length < p.capacities.length) return { ...state, sums: index, given };
   const weights = given.map((sum) => sum.at(-1));

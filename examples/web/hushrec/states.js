@@ -201,7 +201,7 @@ export async function rfrecInitial(name, p, seed) {
 }
 
 export function rfrecAbsorb(name, p, { sums, extra, average }, index, total, contributions) {
-  if (index !== sums + 1) throw new ParameterError(`sum ${index} does not follow a state of sum ${sums}`);
+  if (index <= sums) throw new ParameterError(`sum ${index} does not follow a state of sum ${sums}`);
   if (name === "rfrec" && p.item_bias === "means" && index <= p.count_sums) {
     return { sums: index, extra: toFloats(fromFloats(extra).map((x, i) => x + total[i])), average };
   }

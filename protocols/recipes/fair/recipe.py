@@ -193,20 +193,34 @@ class Fair:
     def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> ModelState:
         """Return the state with the group's sum stored or, after the last group of a turn, with the model moved.
 
-        Raises `ParameterError` if the sum does not follow `state`, or the weights of a turn are not positive.
+        Sums between the state's and this one were abandoned; they count as sums of zeros. Raises `ParameterError` if
+        the sum does not follow `state`, or the weights of a turn are negative, or all zero although none was abandoned.
         """
         own = fair_state(state)
-        if spec.number <= own.round_number or spec.sum_index != own.sum_index + 1:
+        if spec.number <= own.round_number or spec.sum_index <= own.sum_index:
             raise ParameterError(
                 f"sum {spec.sum_index} of round {spec.number} does not follow a model of sum {own.sum_index}, round "
                 f"{own.round_number}"
             )
-        given = (*own.given, self.layout(spec.sum_index).split(total)[0].astype(np.float32))
-        if len(given) < self.device_groups:
-            return replace(own, round_number=spec.number, sum_index=spec.sum_index, given=given)
-        return self._average(own, spec, given)
+        for abandoned in range(own.sum_index + 1, spec.sum_index):
+            own = self._without_sum(own, spec.number, abandoned)
+        given = self.layout(spec.sum_index).split(total)[0].astype(np.float32)
+        return self._with_sum(own, spec.number, spec.sum_index, given)
 
-    def _average(self, state: FairState, spec: RoundSpec, given: tuple[NDArray[np.float32], ...]) -> FairState:
+    def _without_sum(self, own: FairState, number: int, sum_index: int) -> FairState:
+        if len(own.given) + 1 == self.device_groups and not any(total.any() for total in own.given):
+            return replace(own, round_number=number, sum_index=sum_index, given=())  # all of the turn was abandoned
+        return self._with_sum(own, number, sum_index, np.zeros(self.layout(sum_index).length, np.float32))
+
+    def _with_sum(self, own: FairState, number: int, sum_index: int, one: NDArray[np.float32]) -> FairState:
+        given = (*own.given, one)
+        if len(given) < self.device_groups:
+            return replace(own, round_number=number, sum_index=sum_index, given=given)
+        return self._average(own, number, sum_index, given)
+
+    def _average(
+        self, state: FairState, number: int, sum_index: int, given: tuple[NDArray[np.float32], ...]
+    ) -> FairState:
         """Return the model after a whole turn: tables by `average_table`, layers plus their weighted mean change."""
         sums = [
             self.layout(device_group + 1).blocks[0].split(total.astype(np.float64))
@@ -218,14 +232,14 @@ class Fair:
             raise ParameterError("a turn of sums needs a positive weight")
         dense = state.dense + sum(update[-self.dense_values :] for update in updates) / sum(weights)
         tables = np.empty_like(state.tables)
-        for number, table in enumerate(TABLES):
+        for place, table in enumerate(TABLES):
             groups = [
-                GroupSum(weight, update[number * buckets : (number + 1) * buckets])
+                GroupSum(weight, update[place * buckets : (place + 1) * buckets])
                 for weight, update, buckets in zip(weights, updates, self.buckets, strict=True)
             ]
             key = hash_key(state.seed, table)
-            average_table(state.tables[number], key, groups, self.parameters.mixing, out=tables[number])
-        return FairState(spec.number, spec.sum_index, state.seed, tables, dense.astype(np.float32))
+            average_table(state.tables[place], key, groups, self.parameters.mixing, out=tables[place])
+        return FairState(number, sum_index, state.seed, tables, dense.astype(np.float32))
 
     def state_bytes(self, sum_index: int) -> int:
         """Return the length in bytes of the tables, the layers, and the sums of the turn so far."""

@@ -150,9 +150,12 @@ class RFRec(SingleGroupRecipe):
         return [held], clipped
 
     def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> RFRecState:
-        """Return the state whose average is V + total / contributions: the mean of the V_i in the sum."""
+        """Return the state whose average is V + total / contributions: the mean of the V_i in the sum.
+
+        Sums between the state's and this one were abandoned; they changed nothing.
+        """
         old, p = rfrec_state(state), self.parameters
-        if spec.number <= old.round_number or spec.sum_index != old.sum_index + 1:
+        if spec.number <= old.round_number or spec.sum_index <= old.sum_index:
             raise ParameterError(
                 f"sum {spec.sum_index} of round {spec.number} does not follow a state of sum {old.sum_index}, round "
                 f"{old.round_number}"
@@ -248,11 +251,14 @@ class RFRecF(RFRec):
         return stretches(state.coins, p.iterations, p.chance, p.moves_by)
 
     def stretch(self, state: ModelState, sum_index: int) -> Stretch:
-        """Return the stretch of sum `sum_index`; `ParameterError` if the task has no such sum."""
+        """Return the stretch of sum `sum_index`, which is empty after the last one: that one was abandoned then.
+
+        Raises `ParameterError` for an index below 1.
+        """
         found = self.stretches(state)
-        if not 1 <= sum_index <= len(found):
-            raise ParameterError(f"this task has {len(found)} sums, there is no sum {sum_index}")
-        return found[sum_index - 1]
+        if sum_index < 1:
+            raise ParameterError(f"sums are numbered from 1, there is no sum {sum_index}")
+        return found[sum_index - 1] if sum_index <= len(found) else Stretch(0, 0, found[-1].until)
 
     def initial_state(self, task_seed: bytes) -> RFRecState:
         """Return the state of round 0; `ParameterError` if no iteration of the task trains."""
@@ -264,7 +270,7 @@ class RFRecF(RFRec):
     def report(self, state: ModelState) -> dict[str, float]:
         """Return the number of complete iterations, the sums so far, and the sums in total."""
         own, found = rfrec_state(state), self.stretches(state)
-        until = found[own.sum_index - 1].until if own.sum_index else 0
+        until = self.stretch(state, own.sum_index).until if own.sum_index else 0
         return {"iterations": float(until), "sums": float(own.sum_index), "sums_in_all": float(len(found))}
 
     def is_done(self, state: ModelState) -> bool:

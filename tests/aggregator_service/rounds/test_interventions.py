@@ -1,4 +1,4 @@
-"""Extend and abort: interventions of operators in an active round, over HTTP, with a manual clock."""
+"""Extend, abort and resume: interventions of operators, over HTTP, with a manual clock."""
 
 from __future__ import annotations
 
@@ -287,3 +287,23 @@ def test_a_failed_round_has_the_time_of_its_failure(tmp_path: Path) -> None:
         rows = {row.state: row.entered_at for row in session.scalars(select(RoundStateRow))}
     assert rows["failed"] - rows["collecting"] == 7
     world.close()
+
+
+def test_a_failed_task_goes_on_when_it_is_resumed(api: Api) -> None:
+    task = api.create_task("resumed", cohort=3, collect_seconds=100.0, max_failed_rounds=1)
+    members = task.enrol(3)
+    task.wait_round(1, "collecting")
+    path = f"{task.path}/resume"
+    assert api.http.post(path, headers=api.operator).json()["state"] == "open"  # nothing to do
+    CLOCK.advance(101)
+    task.wait_round(1, "failed")
+    assert api.http.get(task.path, headers=api.operator).json()["state"] == "failed"
+    assert api.http.post(path, headers=members[0].auth).status_code == 403
+    assert api.http.post(path, headers=api.operator).json()["state"] == "open"
+    assert task.wait_round(2, "collecting")["step"] == 1
+    for member in members:
+        assert member.put(2, member.contribution(2, 2.0)).status_code == 201
+    task.wait_round(2, "complete")
+    assert api.http.post(f"{task.path}/close", headers=api.operator).status_code == 200
+    refused = api.http.post(path, headers=api.operator)
+    assert (refused.status_code, "only a failed task" in refused.json()["detail"]) == (409, True)

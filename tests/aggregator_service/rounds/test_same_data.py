@@ -15,7 +15,7 @@ from sqlalchemy import select
 from aggregator_service.rounds import transactions
 from aggregator_service.rounds.transactions import end_collecting
 from aggregator_service.storage.blobs import new_key
-from aggregator_service.storage.rounds import list_completed
+from aggregator_service.storage.rounds import list_rounds
 from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundRow, TaskRow
 from aggregator_service.storage.stages import clients_with
 from aggregator_service.tasks.plans import plan_task, round_spec, row_terms
@@ -114,7 +114,7 @@ def released(world: World) -> list[tuple[str, frozenset[bytes]]]:
     found = []
     with world.database.read() as session:
         for task in session.scalars(select(TaskRow)):
-            for row in list_completed(session, task.id):
+            for row in list_rounds(session, task.id, 0, 1000, "complete"):
                 keys = select(ClientRow.identity_key).where(ClientRow.id.in_(clients_with(row.id, "contribute")))
                 found.append((task.data_set or task.id, frozenset(session.scalars(keys))))
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -198,8 +199,8 @@ def test_mismatched_views_and_settings_are_refused() -> None:
         half.contribute(spec, "c", chosen.initial_state(TASK_SEED), history, client_state, rng)
     with pytest.raises(ParameterError, match="values a table"):
         half.contribute(spec, "c", chosen.initial_view(TASK_SEED, 1), history, client_state, rng)
-    with pytest.raises(ParameterError, match="follows the model of sum 1"):
-        half.contribute(chosen.round_spec(TASK_SEED, 2), "c", view, history, client_state, rng)
+    with pytest.raises(ParameterError, match="follows an earlier model, not that of sum 1"):
+        half.contribute(spec, "c", replace(view, sum_index=1), history, client_state, rng)
     with pytest.raises(ParameterError, match="FairConfig"):
         client_half(chosen, MFConfig())
     for wrong in ({"epochs": 0}, {"batch_size": 0}, {"learning_rate": 0.0}):

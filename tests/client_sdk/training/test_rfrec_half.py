@@ -213,10 +213,9 @@ def test_histories_without_valid_ratings_are_refused(history: History, problem: 
 def test_model_of_a_different_sum_is_refused() -> None:
     made, half = make("rfrec")
     rng = np.random.default_rng(0)
-    with pytest.raises(ParameterError, match="follows the model of sum 2, not that of 0"):
-        half.contribute(
-            made.round_spec(SEED, 3), "c", made.initial_state(SEED), HISTORY, half.initial_client_state(rng), rng
-        )
+    later = replace(made.initial_state(SEED), round_number=3, sum_index=3)
+    with pytest.raises(ParameterError, match="follows an earlier model, not that of sum 3"):
+        half.contribute(made.round_spec(SEED, 3), "c", later, HISTORY, half.initial_client_state(rng), rng)
 
 
 def test_scaling_of_ratings_is_invertible() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -121,6 +122,29 @@ def test_a_round_that_failed_is_followed_by_one_of_the_same_sum() -> None:
     assert (later.round_number, later.sum_index) == (3, 1)
     with pytest.raises(ParameterError, match="does not follow"):
         chosen.absorb(later, chosen.round_spec(TASK_SEED, 4, 1), np.zeros(chosen.layout(1).length), 2)
+
+
+@pytest.mark.parametrize("capacities", [(2,), (0, 2), (0, 1, 2)])
+def test_an_abandoned_sum_counts_as_zeros(capacities: tuple[int, ...]) -> None:
+    """Whether one sum of a turn or all of them were abandoned, the model and the turns of later sums stay right."""
+    chosen = make(capacities)
+    groups = chosen.device_groups
+    state, given, last = chosen.initial_state(TASK_SEED), {1, groups + 1, 3 * groups + 2}, 0
+    for number, sum_index in enumerate(sorted(given), start=1):
+        state = chosen.absorb(
+            state, chosen.round_spec(TASK_SEED, 10 * number, sum_index), np.ones(chosen.layout(sum_index).length), 2
+        )
+        last = sum_index
+    with_zeros = chosen.initial_state(TASK_SEED)
+    for sum_index in range(1, last + 1):
+        if (sum_index - 1) // groups == 2 or (groups == 1 and sum_index not in given):
+            with_zeros = replace(with_zeros, sum_index=sum_index)  # a whole turn
+            continue
+        total = np.full(chosen.layout(sum_index).length, float(sum_index in given))
+        with_zeros = chosen.absorb(with_zeros, chosen.round_spec(TASK_SEED, 10 + sum_index, sum_index), total, 2)
+    np.testing.assert_array_equal(state.tables, with_zeros.tables)
+    np.testing.assert_array_equal(state.dense, with_zeros.dense)
+    assert (state.sum_index, len(state.given)) == (last, last % groups)
 
 
 @pytest.mark.parametrize("capacities", SCHEMES)

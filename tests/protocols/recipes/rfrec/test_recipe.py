@@ -44,7 +44,15 @@ def test_the_average_is_the_mean_of_those_who_sent_something(name: str) -> None:
     assert (again.round_number, again.sum_index) == (3, 2)
 
 
-@pytest.mark.parametrize(("number", "sum_index"), [(1, 1), (2, 1), (3, 3)])
+def test_an_abandoned_sum_changes_nothing() -> None:
+    made = make("rfrec")
+    state = made.absorb(made.initial_state(SEED), made.round_spec(SEED, 1), np.zeros(ITEMS * DIM), 3)
+    after = made.absorb(state, made.round_spec(SEED, 5, 3), np.full(ITEMS * DIM, 6.0), 3)
+    assert (after.round_number, after.sum_index) == (5, 3)
+    np.testing.assert_allclose(after.item_factors, state.item_factors + 2.0, atol=1e-6)
+
+
+@pytest.mark.parametrize(("number", "sum_index"), [(1, 1), (2, 1)])
 def test_a_sum_is_absorbed_once_and_in_its_turn(number: int, sum_index: int) -> None:
     made = make("rfrec")
     state = made.absorb(made.initial_state(SEED), made.round_spec(SEED, 1), np.zeros(ITEMS * DIM), 3)
@@ -119,8 +127,9 @@ def test_rfrecf_is_done_when_its_coins_are_used_up() -> None:
         state = made.absorb(state, made.round_spec(SEED, number), np.zeros(ITEMS * DIM), 2)
     assert made.is_done(state)
     assert made.report(state) == {"iterations": 40.0, "sums": in_all, "sums_in_all": in_all}
+    assert made.stretch(state, in_all + 1) == Stretch(0, 0, 40)  # if the last sum was abandoned
     with pytest.raises(ParameterError, match="there is no sum"):
-        made.stretch(state, in_all + 1)
+        made.stretch(state, 0)
 
 
 def test_coins_that_never_train_are_refused_when_the_task_is_made() -> None:

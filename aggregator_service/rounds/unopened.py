@@ -1,0 +1,148 @@
+"""Sums that were not opened although their survivors were fixed: whom the next round asks, and for which sum.
+
+Clients that agreed to a set of survivors agree to no other one for the same sum (`client_sdk.local_state.signed_sets`;
+in one-shot rounds the members of the committee that sent their share, `client_sdk.committee.record`). So a new cohort
+could not open that sum.
+
+| class of the sum | after a round that failed with fixed survivors | the next round |
+|---|---|---|
+| `once`, `trained` | some did not answer; all survivors are members | the same sum, of exactly them; `REPEATS` times |
+| `trained` | all answered, a survivor left, or not all came back | the sum is abandoned: the next sum, a new cohort |
+| `once` | the same | the same sum, of others; where too few are left, it is abandoned. The survivors count as counted |
+| `repeated` | any | the same sum, of the survivors: their set counts like a released one (`differencing`) |
+
+None of these failures counts towards `max_failed_rounds`: the number of sums of the schedule bounds them.
+
+The next sum of a lying server gives it nothing new. It could as well publish a model that did not change, and ask for
+the next sum by the schedule: values of class `trained` depend on fresh randomness, whatever the model is.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy.orm import Session
+
+from aggregator_service.logs import fields
+from aggregator_service.rounds.differencing import (
+    least_cohort,
+    mark_retired,
+    remaining_clients,
+    retire_if_too_similar,
+)
+from aggregator_service.storage.rounds import entered_states, find_round, has_fixed_survivors
+from aggregator_service.storage.schema import RoundRow, TaskRow
+from aggregator_service.storage.stages import Part, clients_with, count_of
+from aggregator_service.tasks.eligibility import able_members, uncounted_clause
+from aggregator_service.tasks.plans import plan_round, plan_task, row_terms
+from protocols.messages import Schedule
+from protocols.messages.stages import RoundState
+from protocols.sums.oneshot.plan import OneshotPlan
+
+__all__ = ["REPEATS", "Repeated", "counts_as_failure", "repeat_or_abandon"]
+
+_LOG = logging.getLogger(__name__)
+REPEATS: Final = 2
+"""How often the same clients are asked for a sum again."""
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """A sum that is asked again of the same clients. first: number of the round that fixed them first."""
+
+    first: int
+    clients: list[str]
+
+
+def repeat_or_abandon(session: Session, task: TaskRow, previous: RoundRow | None) -> Repeated | None:
+    """Return of whom the task's last sum is asked again; None if a cohort is chosen for `task.next_sum`.
+
+    previous: the task's newest round; it is over. Abandons the last sum, in this transaction, if nobody can open it
+    any more. The task is then over if the schedule has no other sum.
+    """
+    if previous is None or previous.state != RoundState.FAILED or previous.sum_index != task.next_sum:
+        return None
+    fixed = has_fixed_survivors(session, previous)
+    if previous.again is None and not fixed:
+        return None
+    if plan_round(task, previous).recipe.frozen_cohort:
+        if fixed:
+            _retire_absent(session, task, previous)
+        return None
+    first = previous.number if previous.again is None else previous.again
+    if fixed and previous.number - first < REPEATS and not _all_answered(session, task, previous):
+        clients = remaining_clients(session, clients_with(previous.id, "contribute"))
+        if len(clients) == count_of(session, previous.id, "contribute"):
+            return Repeated(first, clients)
+    _abandon(session, task, first)
+    return None
+
+
+def _all_answered(session: Session, task: TaskRow, round_: RoundRow) -> bool:
+    """Whether nobody was missing: the sum cannot be right, and asking the same clients again cannot help."""
+    plan = plan_round(task, round_).sum_plan
+    needed = plan.threshold if isinstance(plan, OneshotPlan) else count_of(session, round_.id, "contribute")
+    return count_of(session, round_.id, "unmask") >= needed
+
+
+def _abandon(session: Session, task: TaskRow, first: int) -> None:
+    terms, schedule = row_terms(task), Schedule.model_validate(task.schedule)
+    recipe = plan_task(terms, task.next_sum).recipe
+    if task.next_sum <= recipe.count_sums:
+        able = able_members(session, task, recipe.device_groups, uncounted_clause(task, recipe))
+        if able[recipe.device_group_of(task.next_sum)] >= schedule.min_clients:
+            return  # the others can be counted in this sum
+    _LOG.warning("sum abandoned", extra=fields(task=task.id, round=first, sum=task.next_sum))
+    task.abandoned_sums += 1
+    if task.next_sum > schedule.rounds:
+        task.state = "complete" if task.completed_rounds else "failed"
+
+
+def _retire_absent(session: Session, task: TaskRow, round_: RoundRow) -> None:
+    """Retire those who did not answer in a masked round, if it was the last of `REPEATS` over one frozen cohort.
+
+    As many others leave as the minimum difference requires; the task fails if too few stay. Without this, a member that
+    never answers would keep a frozen cohort from opening any sum.
+    """
+    asked = [round_] if round_.confirms else []
+    while asked and len(asked) <= REPEATS:
+        before = find_round(session, task.id, asked[-1].number - 1)
+        if before is None or not _missed_again(session, before, asked[-1]):
+            return
+        asked.append(before)
+    answer: Part = "unmask" if count_of(session, round_.id, "unmask") else "confirm"
+    answered = set(session.scalars(clients_with(round_.id, answer)))
+    absent = set(session.scalars(clients_with(round_.id, "contribute"))) - answered
+    if not asked or not absent or not answered:
+        return
+    similar = retire_if_too_similar(session, task, round_, present=answer)
+    mark_retired(session, absent, round_.number)
+    remaining = len(answered) if similar is None else similar.remaining
+    if remaining < least_cohort(task, round_):
+        task.state = "failed"
+
+
+def _missed_again(session: Session, before: RoundRow, after: RoundRow) -> bool:
+    """Whether two rounds fixed the same survivors of the same sum, and both failed when a deadline was over."""
+    ends = [entered_states(session, round_.id)[-1].entered_at for round_ in (before, after)]
+    survivors = [count_of(session, round_.id, "contribute") for round_ in (before, after)]
+    return (
+        before.sum_index == after.sum_index
+        and has_fixed_survivors(session, before)
+        and survivors[0] == survivors[1]
+        and ends[0] >= before.deadline
+        and ends[1] >= after.deadline
+    )
+
+
+def counts_as_failure(session: Session, task: TaskRow, round_: RoundRow) -> bool:
+    """Return whether a round that fails now counts towards `max_failed_rounds`.
+
+    A round with fixed survivors, or one that asks for a sum again, does not, unless the next one would ask the same
+    clients for ever: all of a frozen cohort have answered, and nobody was found at fault.
+    """
+    if not has_fixed_survivors(session, round_):
+        return round_.again is None
+    return plan_round(task, round_).recipe.frozen_cohort and _all_answered(session, task, round_)
