@@ -4,7 +4,7 @@ Clients that agreed to a set of survivors agree to no other one for the same sum
 in one-shot rounds the members of the committee that sent their share, `client_sdk.committee.record`). So a new cohort
 could not open that sum.
 
-| class of the sum | after a round that failed with fixed survivors | the next round |
+| class of the sum (`protocols.sum_classes`) | after a round that failed with fixed survivors | the next round |
 |---|---|---|
 | `once`, `trained` | some did not answer; all survivors are members | the same sum, of exactly them; `REPEATS` times |
 | `trained` | all answered, a survivor left, or not all came back | the sum is abandoned: the next sum, a new cohort |
@@ -88,9 +88,8 @@ def _all_answered(session: Session, task: TaskRow, round_: RoundRow) -> bool:
 
 
 def _abandon(session: Session, task: TaskRow, first: int) -> None:
-    terms, schedule = row_terms(task), Schedule.model_validate(task.schedule)
-    recipe = plan_task(terms, task.next_sum).recipe
-    if task.next_sum <= recipe.count_sums:
+    schedule, recipe = Schedule.model_validate(task.schedule), plan_task(row_terms(task), task.next_sum).recipe
+    if recipe.layout(task.next_sum).sum_class.once:
         able = able_members(session, task, recipe.device_groups, uncounted_clause(task, recipe))
         if able[recipe.device_group_of(task.next_sum)] >= schedule.min_clients:
             return  # the others can be counted in this sum

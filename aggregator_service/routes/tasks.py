@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import Path, Query, Response
 from sqlalchemy.orm import Session
 
-from aggregator_service.http.authentication import OperatorOnly, PrincipalOf, ReaderOnly, task_of
+from aggregator_service.http.authentication import OperatorIs, OperatorOnly, PrincipalOf, ReaderOnly, task_of
 from aggregator_service.http.etags import TAGGED, TaggedJson
 from aggregator_service.http.routing import api_router
 from aggregator_service.problems import Problem

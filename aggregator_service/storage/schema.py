@@ -194,8 +194,8 @@ class RoundRow(Base):
     other rounds. confirms: whether survivors sign the set of survivors. key_digest: SHA-256 of the document of the
     round's key; null where one keyring serves the whole task. committee: members of the committee of a one-shot round;
     0 for other rounds. aggregate_chain: what contributions state about the aggregates before this round
-    (`protocols.crypto.aggregate_chain`), hex; null where anyone can open the sums. again: number of the round that failed
-    with fixed survivors, if all of them are asked for the same sum again (`rounds.unopened`); null for other rounds.
+    (`protocols.crypto.aggregate_chain`), hex; null where anyone can open the sums. again: number of the round
+    that failed with fixed survivors, if all of them are asked for the same sum again (`rounds.unopened`); else null.
     """
 
     __tablename__ = "rounds"

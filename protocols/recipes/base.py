@@ -39,7 +39,7 @@ class RoundSpec:
     """What the server broadcasts for a round.
 
     number: number of the round, from 1. seed: 32 public random bytes. sum_index: index of the sum among the task's
-    sums, from 1; a round that fails is followed by one with the same index.
+    sums, from 1; a round that fails is followed by one with the same index, or, if its sum is abandoned, the next.
     """
 
     number: int

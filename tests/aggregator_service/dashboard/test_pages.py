@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from aggregator_service.rounds.interventions import ABORTED
-from aggregator_service.storage.schema import OperatorRow
+from aggregator_service.storage.schema import OperatorRow, TaskRow
 from tests.support.api import Api, TestTask
 from tests.support.dashboard import HERE, OURS, enter, new_operator, page_of, sign_in
 from tests.support.inside import aggregator_inside, services
@@ -70,6 +70,20 @@ def test_a_round_that_has_ended_has_no_actions(api: Api) -> None:
         answer = api.http.post(page_of(task, action=action), data={"form_token": carried, "minutes": "5"}, headers=OURS)
         assert asked.status_code == answer.status_code == 409
         assert "failed" in answer.text
+
+
+def test_a_failed_task_can_be_resumed(api: Api) -> None:
+    task = started(api, "resumable")
+    carried, place = enter(api), f"/dashboard/tasks/{task.id}"
+    assert f"{place}/resume" not in api.http.get(place).text
+    assert api.http.get(f"{place}/resume").status_code == 409
+    with services(api).database.write() as session:
+        session.get_one(TaskRow, task.id).state = "failed"
+    assert f"{place}/resume" in api.http.get(place).text
+    assert "Resume resumable?" in api.http.get(f"{place}/resume").text
+    done = api.http.post(f"{place}/resume", data={"form_token": carried}, headers=OURS)
+    assert (done.status_code, done.headers["location"]) == (303, place)
+    assert api.http.get(task.path, headers=api.operator).json()["state"] == "open"
 
 
 FOREIGN: dict[str, dict[str, str]] = {

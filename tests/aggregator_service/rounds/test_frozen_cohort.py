@@ -162,7 +162,10 @@ def test_sums_over_random_dropouts_never_differ_by_a_few(dropouts: list[int], wa
             if world.state(task) == "open":
                 deliver(world, task, missing=min(missing, len(world.cohort(task))))
         with world.database.read() as session:
-            sets = [set(session.scalars(clients_with(row.id, "contribute"))) for row in list_rounds(session, task, 0, 1000, "complete")]
+            sets = [
+                set(session.scalars(clients_with(row.id, "contribute")))
+                for row in list_rounds(session, task, 0, 1000, "complete")
+            ]
         world.close()
     for one, other in combinations(sets, 2):
         assert len(one ^ other) == 0 or len(one ^ other) >= wanted

@@ -1,4 +1,4 @@
-"""Masked sums whose survivors were fixed and that were not opened: of whom they are asked again, and what comes then."""
+"""Masked sums with fixed survivors that were not opened: of whom they are asked again, and what comes then."""
 
 from __future__ import annotations
 
