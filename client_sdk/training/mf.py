@@ -24,6 +24,7 @@ from client_sdk.training.base import TrainingConfig
 from client_sdk.training.distinct import distinct
 from client_sdk.training.negatives import draw_negatives
 from protocols.errors import ParameterError
+from protocols.recipes.normalisation import NEGATIVES
 
 __all__ = [
     "LocalUpdate",
@@ -53,7 +54,7 @@ class MFConfig(TrainingConfig):
     """Samples in one step."""
     weight_decay: float = 5e-4
     """L2 weight wd on both factors."""
-    negatives: int = 4
+    negatives: int = NEGATIVES
     """Negatives drawn for each positive, anew in each round that the client takes part in."""
 
     def __post_init__(self) -> None:

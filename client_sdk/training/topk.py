@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from client_sdk.history import History
 from client_sdk.local_state.client_state import ClientState
-from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig, refuse_settings, training_for
+from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig, refuse_settings, task_training
 from client_sdk.training.factors import USER_FACTOR, FactorHalf
+from client_sdk.training.item_counts import count_items
 from client_sdk.training.mf import MFConfig
 from protocols.recipes.base import ModelState, RoundSpec, Update
 from protocols.recipes.topk.recipe import TopKRecipe
@@ -65,13 +66,15 @@ class TopKHalf(FactorHalf):
         rng: np.random.Generator,
         excluded: NDArray[np.int32] | None = None,
     ) -> LocalResult:
-        """Train, add the residual, contribute the entries that the support selects, and keep the rest as the
-        residual."""
+        """Return the client's item counts; or train, add the residual, contribute the entries that the support selects,
+        and keep the rest as the residual."""
+        if spec.sum_index <= self.recipe.count_sums:
+            return count_items(spec, self.recipe.parameters.items, history, client_state)
         local = self._train(spec, client_id, state, history, client_state, rng, excluded)
         change = add_rows(self._residual(client_state), Update(local.items, local.values))
         sending = self.recipe.lay_out(state, change, rng)
         residual = without_empty_rows(Update(change.items, change.values - sending.sent))
-        kept = {USER_FACTOR: local.user_factor, **self._state_of(residual)}
+        kept = {**client_state, USER_FACTOR: local.user_factor, **self._state_of(residual)}
         return LocalResult(sending.blocks, sending.clipped, kept, local.loss, local.samples)
 
     def _no_residual(self) -> Update:
@@ -91,4 +94,4 @@ class TopKHalf(FactorHalf):
 def half(recipe: TopKRecipe, training: TrainingConfig | None = None, graph_filter: str | None = None) -> ClientHalf:
     """Return the client half; `ParameterError` for settings that the recipe does not have."""
     refuse_settings(recipe, graph_filter=graph_filter)
-    return TopKHalf(recipe, training_for(recipe.name, training, MFConfig))
+    return TopKHalf(recipe, task_training(recipe.name, recipe.parameters, training, MFConfig))

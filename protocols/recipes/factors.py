@@ -1,14 +1,8 @@
-"""Shared by the matrix-factorisation recipes: parameters, initial item factors, touch counts and per-item means.
-
-The released CoLR code does not weight clients by N_u/N as the paper says. It divides each item's row by the number of
-participants that touched the item, sampled negatives included. Here that count is part of the sum, so it is
-encrypted or masked like the values.
-"""
+"""Shared by the matrix-factorisation recipes: parameters, initial factors, dense rows and their change."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -19,22 +13,19 @@ from protocols.codec import exact
 from protocols.crypto.domain import derive_seed
 from protocols.crypto.public_random import normals
 from protocols.errors import CodecError, ParameterError
-from protocols.layout import Block, Segment, clip_to_bounds
+from protocols.layout import Block, clip_to_bounds
 from protocols.recipes.base import FactorState, ItemParameters, ModelState, RoundSpec, Update
 
 __all__ = [
     "FactorParameters",
     "advance",
     "clip_blocks",
-    "count_segment",
     "decode_factors",
     "dense_rows",
     "encode_factors",
     "factors_of",
     "initial_factors",
-    "mean_rows",
     "round_spec",
-    "rows_block",
 ]
 
 MAX_DIM: Final = 4096
@@ -80,17 +71,6 @@ def factors_of(state: ModelState) -> FactorState:
     return state
 
 
-def count_segment(items: int) -> Segment:
-    """Return the segment that counts how many contributions touched each item: whole numbers, 0 or 1 per client."""
-    return Segment("touched", items, 1.0, integral=True)
-
-
-@lru_cache(maxsize=16)
-def rows_block(name: str, items: int, width: int, clip: float) -> Block:
-    """Return a block of update rows (items x width, row-major) followed by the touch counts (items)."""
-    return Block(name, (Segment("update", items * width, clip), count_segment(items)))
-
-
 def dense_rows(update: Update, items: int, width: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the update's rows scattered to float64 (items, width), and the touch vector, float64 (items,).
 
@@ -106,11 +86,6 @@ def dense_rows(update: Update, items: int, width: int) -> tuple[NDArray[np.float
     rows = np.zeros((items, width))
     rows[update.items] = update.values
     return rows, touched
-
-
-def mean_rows(total: NDArray[np.float64], counts: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return each row of `total` (items, width) divided by max(1, its count), as in the released CoLR code."""
-    return total / np.maximum(counts, 1.0)[:, None]
 
 
 def clip_blocks(blocks: tuple[Block, ...], vectors: list[NDArray[np.float64]]) -> tuple[list[NDArray[np.float64]], int]:

@@ -11,21 +11,21 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from protocols.recipes.base import RoundSpec
+from protocols.recipes.base import ModelState, RoundSpec
 from protocols.recipes.entry import RecipeEntry
-from protocols.recipes.item_counts import BiasedParameters
+from protocols.recipes.normalisation import NormalisedParameters
 from protocols.recipes.rows import RowRecipe
 
 __all__ = ["ENTRY", "FedMF", "FedMFParameters"]
 
 
-class FedMFParameters(BiasedParameters):
+class FedMFParameters(NormalisedParameters):
     """FedMF has no parameters of its own."""
 
 
 @dataclass(frozen=True)
 class FedMF(RowRecipe):
-    """Full item factors: N*d values and N counts per contribution."""
+    """Full item factors: N*d values per contribution."""
 
     parameters: FedMFParameters
     name: str = "fedmf"
@@ -39,9 +39,11 @@ class FedMF(RowRecipe):
         """Return None: the full matrix is trained."""
         return None
 
-    def change(self, spec: RoundSpec, total: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the sum of the changes of each row i / number of clients that touched i, float64 (items, dim)."""
-        return self.mean_update(total)
+    def change(
+        self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int
+    ) -> NDArray[np.float64]:
+        """Return the mean change of each row, float64 (items, dim)."""
+        return self.mean_update(state, total, contributions)
 
 
 ENTRY: Final = RecipeEntry(

@@ -13,16 +13,16 @@ may count more than once (`protocols.combinations`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Final, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from protocols.codec import exact
-from protocols.errors import ParameterError
+from protocols.errors import CodecError, ParameterError
 from protocols.layout import Block, Segment, VectorLayout
 from protocols.recipes.base import FactorState, ModelState, RoundSpec
 from protocols.recipes.factors import FactorParameters, decode_factors, encode_factors
@@ -34,15 +34,15 @@ __all__ = [
     "ItemBias",
     "StartFrom",
     "count_layout",
+    "counts_bytes",
     "decode_counted",
+    "decode_counts",
     "encode_counted",
     "item_biases",
 ]
 
 ItemBias = Literal["counts", "none"]
 """Where b_i comes from: the first sums of the task, or nowhere (b = 0), as in the papers."""
-
-_COUNT_BYTES: Final = 4
 
 
 class StartFrom(BaseModel):
@@ -116,9 +116,13 @@ class BiasedParameters(FactorParameters):
 
 @dataclass(frozen=True)
 class CountedFactors(FactorState):
-    """Item factors and, in tasks with item biases, item_counts: float64 (items,), whole numbers from the first sums."""
+    """Item factors and, from the first sums, how many of how many clients have each item.
+
+    item_counts: float64 (items,), whole numbers. clients: number of clients that were counted.
+    """
 
     item_counts: NDArray[np.float64]
+    clients: int
 
     @cached_property
     def biases(self) -> NDArray[np.float32]:
@@ -128,7 +132,7 @@ class CountedFactors(FactorState):
         found.flags.writeable = False
         return found
 
-    def counted(self, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> CountedFactors:
+    def counted(self, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> Self:
         """Return the state after a sum of counts. Counts outside 0..contributions are moved to the nearest bound.
 
         Raises `ParameterError` if `spec` is of this state's round or an earlier one.
@@ -137,7 +141,7 @@ class CountedFactors(FactorState):
             raise ParameterError(f"round {spec.number} is already in a state of round {self.round_number}")
         # a sum of honest clients has no count outside 0..contributions
         counts = self.item_counts + np.clip(np.rint(total), 0, contributions)
-        return CountedFactors(spec.number, self.item_factors, counts)
+        return replace(self, round_number=spec.number, item_counts=counts, clients=self.clients + contributions)
 
 
 @lru_cache(maxsize=16)
@@ -151,16 +155,36 @@ def item_biases(state: ModelState) -> NDArray[np.float32] | None:
     return state.biases if isinstance(state, CountedFactors) else None
 
 
+def counts_bytes(items: int) -> int:
+    """Return the length in bytes of the counts of so many items, and the number of clients, in a state."""
+    return 4 * (items + 1)
+
+
 def encode_counted(state: ModelState) -> bytes:
-    """Return the item factors (float32) and the counts, if any (uint32), little-endian."""
-    counts = state.item_counts.astype("<u4").tobytes() if isinstance(state, CountedFactors) else b""
-    return encode_factors(state) + counts
+    """Return the item factors (float32) and, if any, the counts and the number of clients (uint32), little-endian."""
+    if not isinstance(state, CountedFactors):
+        return encode_factors(state)
+    return encode_factors(state) + np.append(state.item_counts, state.clients).astype("<u4").tobytes()
 
 
 def decode_counted(round_number: int, body: bytes, parameters: BiasedParameters) -> CountedFactors:
-    """Decode the bytes of `encode_counted` with counts; `CodecError` for another length or values not finite."""
-    tail = _COUNT_BYTES * parameters.items
+    """Decode the bytes of `encode_counted` with counts.
+
+    Raises `CodecError` for another length, values that are not finite, and a count above the number of clients.
+    """
+    tail = counts_bytes(parameters.items)
     view = exact(body, parameters.items * parameters.dim * 4 + tail, "a model state")
     factors = decode_factors(round_number, bytes(view[:-tail]), parameters)
-    counts = np.frombuffer(view, "<u4", parameters.items, len(view) - tail).astype(np.float64)
-    return CountedFactors(round_number, factors.item_factors, counts)
+    return CountedFactors(round_number, factors.item_factors, *decode_counts(view[-tail:]))
+
+
+def decode_counts(view: memoryview) -> tuple[NDArray[np.float64], int]:
+    """Return item counts, float64 (items,), and the number of clients, from their uint32 encoding.
+
+    Raises `CodecError` for a count above the number of clients.
+    """
+    numbers = np.frombuffer(view, "<u4")
+    counts, clients = numbers[:-1].astype(np.float64), int(numbers[-1])
+    if counts.max() > clients:
+        raise CodecError(f"a model state counts an item for {counts.max():.0f} of {clients} clients")
+    return counts, clients

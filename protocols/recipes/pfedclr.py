@@ -34,7 +34,7 @@ from pydantic import Field, model_validator
 from protocols.crypto.public_random import normals
 from protocols.layout import VectorLayout, clip_to_bounds
 from protocols.privacy.laplace import LaplaceNoise, privatise, refuse_exact_sums
-from protocols.recipes.base import FactorState, RoundSpec, Update
+from protocols.recipes.base import FactorState, ModelState, RoundSpec, Update
 from protocols.recipes.entry import RecipeEntry
 from protocols.recipes.factors import MAX_DIM, dense_rows
 from protocols.recipes.item_counts import BiasedParameters
@@ -158,7 +158,9 @@ class PFedCLR(FactorModel):
         held, clipped = clip_to_bounds(self.change_layout().blocks[0], np.append(change, weight))
         return [weigh(held[:-1], weight)], clipped
 
-    def change(self, spec: RoundSpec, total: NDArray[np.float64]) -> NDArray[np.float64]:
+    def change(
+        self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int
+    ) -> NDArray[np.float64]:
         """Return the sum of weight * change / sum of weights (eq. 11), float64 (items, dim)."""
         p = self.parameters
         return weighted_mean(total).reshape(p.items, p.dim)

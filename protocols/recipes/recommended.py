@@ -1,4 +1,4 @@
-"""Recommended parameters of new tasks, chosen on validation rows (bench/quality.py); the papers' are the defaults.
+"""Recommended parameters of new tasks, chosen on validation rows (bench/quality.py), and those of the papers.
 
 A stored task means what its parameters say, and a parameter that it leaves out keeps the paper's value. Recommended
 values are therefore written into a task's parameters when the task is made, where clients read and check them.
@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, NamedTuple
 from protocols.errors import ParameterError
 
 __all__ = [
+    "PAPER",
     "RECOMMENDED",
     "STARTED",
     "Advice",
@@ -37,6 +38,11 @@ RECOMMENDED: Final[Mapping[str, Mapping[str, Any]]] = {
 }
 """Recipe -> its recommended parameters. A recipe that is not listed has its paper's."""
 
+_TOUCHED: Final[Mapping[str, Any]] = {"normalise": "touched", "reveal_touched": True}
+
+PAPER: Final[Mapping[str, Mapping[str, Any]]] = dict.fromkeys(("colr", "fedmf", "scolr", "svd", "topk"), _TOUCHED)
+"""Recipe -> the parameters of its paper or its released code that reveal constants of clients, so are not defaults."""
+
 STARTED: Final[Mapping[str, Mapping[str, Any]]] = {
     "colr": {"item_bias": "counts", "learning_rate": 0.0001},
     "fedmf": {"item_bias": "counts", "learning_rate": 0.0001, "server_rate": 1.0},
@@ -59,15 +65,16 @@ The steps are small because user factors are long (`start_weight`): docs/evaluat
 def parameters_for(
     recipe: str, given: Mapping[str, Any], variant: Variant = "recommended", *, started: bool = False
 ) -> dict[str, Any]:
-    """Return the parameters of a new task: those `given`, and the recommended ones for what is not given.
+    """Return the parameters of a new task: those `given`, and the recommended or the paper's for what is not given.
 
     started: whether the task starts from a spectrum.
 
     A task without item biases gets no recommended value, because the others were chosen for item biases; nor does one
     that names RFRec's variant "paper" or noise.
     """
-    without = given.get("item_bias") == "none" or given.get("variant") == "paper" or given.get("ldp") is not None
-    if variant == "paper" or without:
+    if variant == "paper":
+        return {**PAPER.get(recipe, {}), **given}
+    if given.get("item_bias") == "none" or given.get("variant") == "paper" or given.get("ldp") is not None:
         return dict(given)
     more = STARTED.get(recipe, {}) if started else {}
     chosen = {**RECOMMENDED.get(recipe, {}), **more}

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocols.errors import ParameterError
-from protocols.layout import Route, VectorLayout, whole_route
+from protocols.layout import Block, Route, Segment, VectorLayout, whole_route
 from protocols.recipes.base import FactorState, ModelState, RoundSpec, SingleGroupRecipe, Update
 from protocols.recipes.factors import (
     FactorParameters,
@@ -18,17 +18,17 @@ from protocols.recipes.factors import (
     decode_factors,
     dense_rows,
     initial_factors,
-    mean_rows,
     round_spec,
-    rows_block,
 )
 from protocols.recipes.item_counts import (
     BiasedParameters,
     CountedFactors,
     count_layout,
+    counts_bytes,
     decode_counted,
     encode_counted,
 )
+from protocols.recipes.normalisation import TOUCHED, NormalisedParameters, divisors, touch_segments
 from protocols.sum_classes import TRAINED
 
 __all__ = ["FactorModel", "FactorRecipe", "RowRecipe"]
@@ -81,16 +81,18 @@ class FactorModel(SingleGroupRecipe):
                 raise ParameterError(f"this state holds no item counts: it is a {type(state).__name__}")
             return state.counted(spec, total, contributions)
         rate = self.parameters.server_rate if isinstance(self.parameters, BiasedParameters) else 1.0
-        return advance(state, spec, self.change(spec, total), rate)
+        return advance(state, spec, self.change(state, spec, total, contributions), rate)
 
-    def change(self, spec: RoundSpec, total: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the change of the item factors from the opened sum, float64 (items, dim)."""
+    def change(
+        self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int
+    ) -> NDArray[np.float64]:
+        """Return the change of the item factors from the opened sum over `contributions`, float64 (items, dim)."""
         raise NotImplementedError
 
     def state_bytes(self, sum_index: int) -> int:
-        """Return 4 bytes for each entry of the item factors and, with item biases, for each item's count."""
+        """Return 4 bytes for each entry of the item factors and, with item biases, the length of the counts."""
         p = self.parameters
-        return 4 * p.items * (p.dim + (1 if self.has_counts else 0))
+        return 4 * p.items * p.dim + (counts_bytes(p.items) if self.has_counts else 0)
 
     def round_spec(self, task_seed: bytes, number: int, sum_index: int | None = None) -> RoundSpec:
         """Return the round's broadcast, its public seed derived from the task's."""
@@ -108,11 +110,11 @@ class FactorModel(SingleGroupRecipe):
         if isinstance(self.parameters, BiasedParameters) and self.parameters.start_from is not None:
             raise ParameterError("this task starts from another task's model: round 0 is a snapshot, not from the seed")
         if self.has_counts:
-            return CountedFactors(0, item_factors, np.zeros(self.parameters.items))
+            return CountedFactors(0, item_factors, np.zeros(self.parameters.items), 0)
         return FactorState(0, item_factors)
 
     def encode_state(self, state: ModelState) -> bytes:
-        """Return the item factors (float32, row-major) and the item counts, if any (uint32), little-endian."""
+        """Return the item factors (float32, row-major) and, if any, item counts and clients (uint32), little-endian."""
         return encode_counted(state)
 
     def decode_state(self, round_number: int, body: bytes) -> FactorState:
@@ -148,7 +150,9 @@ class FactorRecipe(FactorModel):
 
 
 class RowRecipe(FactorRecipe):
-    """A recipe in which every client sends `width` values per item and the touch vector, as one block."""
+    """A recipe in which every client sends `width` values per item as one block, whose mean an item's row is."""
+
+    parameters: NormalisedParameters
 
     @property
     def width(self) -> int:
@@ -156,21 +160,29 @@ class RowRecipe(FactorRecipe):
         raise NotImplementedError
 
     def change_layout(self) -> VectorLayout:
-        """Return one block: update rows (items x width, row-major) and touch counts (items)."""
-        return _layout_of_rows(self.parameters.items, self.width, self.parameters.clip)
+        """Return one block: update rows (items x width, row-major) and, with normalise "touched", touch counts."""
+        return _layout_of_rows(self.parameters, self.width)
 
     def contribute(self, spec: RoundSpec, client_id: str, update: Update) -> tuple[list[NDArray[np.float64]], int]:
-        """Return the client's rows as a dense matrix with its touch vector, and how many values were clipped."""
-        layout = self.change_layout()
+        """Return the client's rows as a dense matrix, and how many values were clipped."""
+        (block,) = self.change_layout().blocks
         rows, touched = dense_rows(update, self.parameters.items, self.width)
-        return clip_blocks(layout.blocks, [layout.blocks[0].join({"update": rows, "touched": touched})])
+        parts = {"update": rows} | ({TOUCHED: touched} if self.parameters.divides_by == "touched" else {})
+        return clip_blocks((block,), [block.join(parts)])
 
-    def mean_update(self, total: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return each item's summed row divided by the number of clients that touched it, float64 (items, width)."""
+    def mean_update(self, state: ModelState, total: NDArray[np.float64], contributions: int) -> NDArray[np.float64]:
+        """Return each item's summed row divided as `normalise` says, float64 (items, width)."""
         parts = self.change_layout().blocks[0].split(total)
-        return mean_rows(parts["update"].reshape(self.parameters.items, self.width), parts["touched"])
+        found = divisors(self.parameters, state, contributions, parts.get(TOUCHED))
+        return np.asarray(parts["update"].reshape(self.parameters.items, self.width) / found[:, None])
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return what touch counts reveal, if the sums have them."""
+        return self.parameters.touch_warnings()
 
 
 @lru_cache(maxsize=64)  # each upload of a round asks for the same one
-def _layout_of_rows(items: int, width: int, clip: float) -> VectorLayout:
-    return VectorLayout((rows_block("items", items, width, clip),), sum_class=TRAINED)
+def _layout_of_rows(p: NormalisedParameters, width: int) -> VectorLayout:
+    return VectorLayout(
+        (Block("items", (Segment("update", p.items * width, p.clip), *touch_segments(p))),), sum_class=TRAINED
+    )

@@ -4,7 +4,7 @@ PriviRec-k computes V and s, the leading right singular vectors and values of R~
 degrees d, from sums over the clients (Islam et al., PriviRec). The start takes from them
 
     item factors    Q = a V_d diag(s_d)^1/4, with a such that the mean squared norm of a row is 1
-    item counts     d, so that the task needs no sums of counts
+    item counts     d and the number of clients, so that the task needs no sums of counts
     user factor     p = (c / sqrt(n)) * sum over the user's n items i of sqrt(mean(d) / d_i) q_i
 
 so that b_i + p . q_i is, up to the factor c, the score V diag(s)^1/2 V^T D_i^-1/2 r of a low-pass filter with
@@ -29,6 +29,7 @@ from protocols.recipes.evaluated import Evaluated, EvaluatedState
 from protocols.recipes.item_counts import BiasedParameters, CountedFactors, StartFrom
 from protocols.recipes.privirec.state import PriviRecState, privirec_state
 from protocols.recipes.rows import FactorModel
+from protocols.recipes.topk.recipe import TopKRecipe
 
 __all__ = ["projected_user", "spectral_factors", "start_of", "start_parameters", "start_state"]
 
@@ -69,13 +70,15 @@ def start_state(recipe: Recipe, source: ModelState) -> ModelState:
     if isinstance(recipe, Evaluated):
         return EvaluatedState(0, start_state(recipe.inner, source), ())
     spectrum, parameters = privirec_state(source), recipe.parameters
-    if not (isinstance(recipe, FactorModel) and isinstance(parameters, BiasedParameters)):
+    startable = isinstance(recipe, FactorModel) and not isinstance(recipe, TopKRecipe)
+    if not (startable and isinstance(parameters, BiasedParameters)):
         raise ParameterError(f"recipe {recipe.name!r} cannot start from a spectrum")
     if spectrum.item_degrees.size != parameters.items:
         raise ParameterError(
             f"the task has {parameters.items} items, the task that it starts from has {spectrum.item_degrees.size}"
         )
-    return CountedFactors(0, spectral_factors(spectrum, parameters.dim), spectrum.item_degrees.copy())
+    factors = spectral_factors(spectrum, parameters.dim)
+    return CountedFactors(0, factors, spectrum.item_degrees.copy(), spectrum.clients)
 
 
 def start_parameters(

@@ -20,15 +20,15 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from protocols.errors import ParameterError
-from protocols.recipes.base import RoundSpec, Update
+from protocols.recipes.base import ModelState, RoundSpec, Update
 from protocols.recipes.entry import RecipeEntry
-from protocols.recipes.factors import FactorParameters
+from protocols.recipes.normalisation import NormalisedParameters
 from protocols.recipes.rows import RowRecipe
 
 __all__ = ["ENTRY", "SVD", "SVDParameters", "low_rank"]
 
 
-class SVDParameters(FactorParameters):
+class SVDParameters(NormalisedParameters):
     """The shape of the item factors, and the rank."""
 
     rank: int = Field(default=4, ge=1, description="Rank r to which each client's change and their mean are reduced.")
@@ -55,7 +55,7 @@ def low_rank(rows: NDArray[np.floating], rank: int) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class SVD(RowRecipe):
-    """FedMF with compressed changes: N*d values of rank r and N counts per contribution."""
+    """FedMF with compressed changes: N*d values of rank r per contribution."""
 
     parameters: SVDParameters
     name: str = "svd"
@@ -76,15 +76,17 @@ class SVD(RowRecipe):
         return None
 
     def contribute(self, spec: RoundSpec, client_id: str, update: Update) -> tuple[list[NDArray[np.float64]], int]:
-        """Return the best rank-r part of the client's rows with its touch vector, and how many values were clipped."""
+        """Return the best rank-r part of the client's rows, and how many values were clipped."""
         if update.values.ndim == 2:  # `dense_rows` raises for other shapes
             compressed = low_rank(update.values, self.parameters.rank).astype(np.float32)
             update = Update(update.items, compressed)
         return super().contribute(spec, client_id, update)
 
-    def change(self, spec: RoundSpec, total: NDArray[np.float64]) -> NDArray[np.float64]:
+    def change(
+        self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int
+    ) -> NDArray[np.float64]:
         """Return the best rank-r part of the mean change of every row, float64 (items, dim)."""
-        return low_rank(self.mean_update(total), self.parameters.rank)
+        return low_rank(self.mean_update(state, total, contributions), self.parameters.rank)
 
 
 ENTRY: Final = RecipeEntry(

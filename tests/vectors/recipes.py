@@ -9,7 +9,7 @@ import numpy as np
 from protocols.layout import VectorLayout, whole_route
 from protocols.recipes.base import Recipe, Update
 from protocols.recipes.colr.colr import shared_projection
-from protocols.recipes.colr.scolr import client_columns
+from protocols.recipes.colr.scolr import client_level
 from protocols.recipes.factors import initial_factors, round_spec
 from protocols.recipes.privirec.recipe import PriviRecK
 from protocols.recipes.registry import recipe
@@ -32,6 +32,7 @@ SMALL: Final[dict[str, dict[str, Any]]] = {
     "svd": {"items": 5, "dim": 4},
     "topk": {"items": 12, "dim": 4},
 }
+_TOUCHED: Final = {"normalise": "touched", "reveal_touched": True}
 """Parameters of a small task of each recipe."""
 
 _OTHER_SUMS: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
@@ -40,10 +41,13 @@ _OTHER_SUMS: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
     ("privirec-k", {"items": 6, "components": 2, "user_exponent": 0.75}),
     ("rfrec", {"items": 5, "dim": 4, "item_bias": "means"}),
     ("rfrec", {"items": 5, "dim": 4, "ldp": {"clip": 0.5, "scale": 0.25}}),
-    ("topk", {"items": 12, "dim": 4, "support_from": "vote"}),
+    ("colr", {"items": 5, "dim": 4, "rank": 2, **_TOUCHED}),
+    ("scolr", {"items": 5, "dim": 4, "rank": 4, "levels": 3, **_TOUCHED}),
+    ("topk", {"items": 12, "dim": 4, "item_bias": "counts"}),
+    ("topk", {"items": 12, "dim": 4, "support_from": "vote", **_TOUCHED}),
     ("topk", {"items": 12, "dim": 4, "support": "own", "reveal_indices": True}),
 )
-"""Tasks whose sums have other layouts: counts, noise, means, votes, blocks that a contribution names."""
+"""Tasks whose sums have other layouts: counts, noise, means, touch counts, votes, blocks that a contribution names."""
 
 
 def derived() -> dict[str, Any]:
@@ -51,23 +55,21 @@ def derived() -> dict[str, Any]:
     rounds = []
     for number in (1, 2, 300):
         spec = round_spec(SEED, number)
-        columns = {client: client_columns(spec, client, 4).tolist() for client in ("c_1", "c_2", "c_3")}
+        levels = {client: client_level(spec, client, 4) for client in ("c_1", "c_2", "c_3")}
         projection = shared_projection(spec.seed, 2, 6)
-        rounds.append(
-            {"number": number, "seed": spec.seed.hex(), "columns": columns, "projection": projection.tolist()}
-        )
+        rounds.append({"number": number, "seed": spec.seed.hex(), "levels": levels, "projection": projection.tolist()})
     return {
         "about": "Streams as in expand.json. Seed of a round: digest('round', task seed, number). initial_factors: "
         "normals of (task seed, 'initial item factors') row by row, divided by sqrt(dim), rounded to float32. "
         "projection B: of normals of (round seed, 'projection') as rows x dim, the orthogonal polar factor U V^T of "
-        "the thin SVD (= (G G^T)^(-1/2) G), times sqrt(dim / rank), rounded to float32. columns of SCoLR: seed = "
-        "digest('scolr columns', round seed, client id); r = ceil(first uniform of (seed, 'local rank') * rank); the "
-        "first r of the permutation of (seed, 'columns'), ascending. Floats agree up to the last bits of the platform.",
+        "the thin SVD (= (G G^T)^(-1/2) G), times sqrt(dim / rank), rounded to float32. levels of SCoLR's clients: "
+        "seed = digest('scolr level', round seed, client id); max(1, ceil(first uniform of (seed, 'level') * most_levels)). "
+        "Floats agree up to the last bits of the platform.",
         "task_seed": SEED.hex(),
         "initial_factors": initial_factors(SEED, 3, 4).tolist(),
         "rank": 2,
         "dim": 6,
-        "column_rank": 4,
+        "most_levels": 4,
         "rounds": rounds,
     }
 
@@ -164,6 +166,7 @@ def _absorbed(name: str, parameters: dict[str, Any]) -> dict[str, Any]:
     return {
         "recipe": name,
         "parameters": parameters,
+        "resolved": made.parameters.model_dump(mode="json"),
         "initial": first.hex(),
         "whole_route": whole_route(made.layout(2)),
         "sums": sums,
@@ -181,16 +184,23 @@ def _refused(made: Recipe, body: bytes) -> list[dict[str, str]]:
 
 def absorbed() -> dict[str, Any]:
     """Two rounds of FedMF (with item counts first), CoLR and SCoLR: vectors, totals and states."""
-    names = ("fedmf", "colr", "scolr")
+    levels = {"items": 5, "dim": 4, "rank": 4, "levels": 2}
+    tasks: tuple[tuple[str, dict[str, Any]], ...] = (
+        *((name, SMALL[name]) for name in ("fedmf", "colr", "scolr")),
+        ("colr", SMALL["colr"] | _TOUCHED),
+        ("scolr", levels | _TOUCHED),
+        ("scolr", levels | {"item_bias": "counts", "negatives": 1}),
+    )
     return {
         "about": "Rows of a client are its change of the item factors (fedmf: dim values a row; colr: a row of A; "
         "scolr: the client's columns of A), clipped to +-clip. fedmf and colr send one block: items x width values row "
-        "by row, zero for items not touched, then 0 or 1 for each item. scolr sends each of its columns, then one "
-        "touch vector for the counts of all of them. State: item factors, float32 LE row by row; with item_bias "
-        "'counts' then a uint32 LE for each item. A sum of counts adds its total, held within 0 and the number of "
+        "by row, zero for items not touched. scolr sends a block for each level up to the client's: the level's "
+        "columns, one behind the other, then 1. With normalise 'touched' each block ends with 0 or 1 for each item. "
+        "State: item factors, float32 LE row by row; with item_bias 'counts' then a uint32 LE for each item, and one "
+        "for the number of clients counted. A sum of counts adds its total, held within 0 and the number of "
         "contributions, to the counts. Another sum adds server_rate * mean (fedmf) or server_rate * mean @ B to the "
-        "factors in float64, rounded to float32; mean: each row (scolr: each entry) divided by the number of clients "
-        "that touched it, at least 1. States agree up to the last bits of the platform.",
+        "factors in float64, rounded to float32; mean: each row divided as the wire page says under normalise. States "
+        "agree up to the last bits of the platform.",
         "task_seed": SEED.hex(),
-        "cases": [_absorbed(name, SMALL[name]) for name in names],
+        "cases": [_absorbed(name, parameters) for name, parameters in tasks],
     }

@@ -225,7 +225,8 @@ def topk() -> dict[str, Any]:
     settings: tuple[dict[str, Any], ...] = (
         {"support_from": "aggregate"},
         {"support_from": "aggregate", "error_feedback": True},
-        {"support_from": "vote"},
+        {"support_from": "vote", "normalise": "touched", "reveal_touched": True},
+        {"item_bias": "counts", "server_rate": 0.5},
         {"support": "own", "reveal_indices": True},
     )
     cases = []
@@ -235,8 +236,11 @@ def topk() -> dict[str, Any]:
         assert isinstance(made, SharedTopK | OwnTopK)
         played = Played(made)
         for number in (1, 2, 3):
-            members = []
+            members: list[tuple[dict[str, Any], Blocks]] = []
             for client, items in enumerate(((0, 3, 4), (1, 2, 3), (0, 1, 4))):
+                if number <= made.count_sums:
+                    members.append(({"items": items}, [np.bincount(items, minlength=5).astype(np.float64)]))
+                    continue
                 update = rows_of(client + number, items, 2)
                 update.values[update.values == 0] = 0.0625  # no client lacks entries, which it would draw in secret
                 sending = made.lay_out(played.state, update, np.random.default_rng(0))
@@ -251,10 +255,10 @@ def topk() -> dict[str, Any]:
         cases.append(case(played, parameters, bad))
     return {
         "about": "K = max(1, round half to even(share * items * dim)); with votes dim * max(1, round(share * items)). "
-        "shared: a client sends its change at the entries of the support, then 0 or 1 for each touched item, then with "
-        "votes 1 for its K / dim touched items of largest Euclidean norm (above 0; ties: the lower number). own: "
-        "blocks are the entry numbers and value, count pairs. All held within +-clip; sent: what error feedback takes "
-        "as sent. State: item factors float32 LE, and with shared support the entries of the next one, uint32 LE.",
+        "shared: a client sends its change at the entries of the support, then with normalise 'touched' 0 or 1 for each "
+        "item, then with votes 1 for its K / dim touched items of largest Euclidean norm (above 0; ties: the lower "
+        "number). own: blocks are the entry numbers and value, count pairs. All held within +-clip; sent: what error "
+        "feedback takes as sent. State: that of fedmf, and with shared support the entries of the next one, uint32 LE.",
         "cases": cases,
     }
 

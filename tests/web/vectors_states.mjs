@@ -57,7 +57,7 @@ async function play(shown, one, what) {
 
 const factors = (p) => ({
   decode: (body) => ({ factors: states.decodeFactors(p, body) }),
-  encode: (state) => states.encodeTopk({ ...state, support: [] }),
+  encode: ({ factors: flatFactors }) => recipes.encodeState({ factors: [flatFactors], counts: null }),
 });
 
 export const RUNNERS = {
@@ -88,7 +88,7 @@ export const RUNNERS = {
         ...factors(p),
         initial: async () => ({ factors: await states.svdInitial(p, seed) }),
         send: (_, __, client) => states.svdContribution(p, client),
-        absorb: ({ factors: before }, { total }) => ({ factors: states.svdAbsorb(p, before, total) }),
+        absorb: ({ factors: before }, { total, contributions }) => ({ factors: states.svdAbsorb(p, before, total, contributions) }),
       }, "svd");
     }
   },
@@ -118,8 +118,9 @@ export const RUNNERS = {
         initial: () => states.topkInitial(p, seed),
         decode: (body) => states.decodeTopk(p, body),
         encode: states.encodeTopk,
-        send: (state, _, client) => states.topkContribution(p, state, client),
-        absorb: async (state, { round, total }) => states.topkAbsorb(p, state, total, await recipes.roundSeed(seed, round)),
+        send: (state, _, client) => (client.rows ? states.topkContribution(p, state, client) : client.blocks),
+        absorb: async (state, { round, total, contributions }) =>
+          states.topkAbsorb(p, state, round, total, contributions, await recipes.roundSeed(seed, round)),
       }, `topk ${p.support} ${p.support_from}`);
     }
   },
@@ -206,7 +207,7 @@ export const RUNNERS = {
       const { items, dim } = p;
       const [size, count] = [shown.initial.length / 2, shown.measures.length];
       const mainSum = p.item_bias === "counts" ? 2 : 1;
-      same(size, 4 * items * (dim + Number(mainSum === 2)) + (name === "rfrec" ? 4 : 0));
+      same(size, 4 * items * dim + (mainSum === 2 ? 4 * (items + 1) : 0) + (name === "rfrec" ? 4 : 0));
       const named = layouts.filter(({ recipe }) => recipe === name);
       const points = [];
       const decode = (body, round) => {
@@ -216,7 +217,7 @@ export const RUNNERS = {
       const absorb = async (state, total, round, contributions) => {
         if (name === "rfrec") return states.rfrecAbsorb(name, p, state, round, total, contributions);
         if (round < mainSum) return recipes.absorbCounts(state, total, contributions);
-        return recipes.absorb(name, state, total, await recipes.roundSeed(seed, round), p.rank ?? dim);
+        return recipes.absorb(name, p, state, total, contributions, await recipes.roundSeed(seed, round));
       };
       let model = decode(fromHex(shown.initial), 0);
       for (const { round, clients, total, measures, state } of shown.sums) {

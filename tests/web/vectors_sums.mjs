@@ -95,24 +95,21 @@ export const RUNNERS = {
     same(found, opened);
   },
 
-  async "derived.json"({ task_seed, initial_factors, rank, dim, column_rank, rounds }) {
+  async "derived.json"({ task_seed, initial_factors, rank, dim, most_levels, rounds }) {
     const seed = fromHex(task_seed);
     near(await recipes.initialFactors(seed, 3, 4), initial_factors);
-    for (const { number, seed: own, columns, projection } of rounds) {
+    for (const { number, seed: own, levels, projection } of rounds) {
       const found = await recipes.roundSeed(seed, number);
       same(toHex(found), own);
       near(await recipes.projection(found, rank, dim), projection);
-      for (const [client, listed] of Object.entries(columns)) {
-        same(await recipes.clientColumns(found, client, column_rank), listed);
-      }
+      for (const [client, level] of Object.entries(levels)) same(await recipes.clientLevel(found, client, most_levels), level);
     }
   },
 
   async "absorbed.json"({ task_seed, cases }) {
-    for (const { recipe, parameters, initial, sums, refused: wrong } of cases) {
-      const { items, dim, rank = dim, clip = 4, item_bias } = parameters;
-      const counted = item_bias === "counts";
-      const open = (hex) => recipes.decodeState(fromHex(hex), items, dim, counted);
+    for (const { recipe, resolved: p, initial, sums, refused: wrong } of cases) {
+      const { items, dim } = p;
+      const open = (hex) => recipes.decodeState(fromHex(hex), items, dim, p.item_bias === "counts");
       let state = open(initial);
       near(state.factors, await recipes.initialFactors(fromHex(task_seed), items, dim));
       for (const { round, clients, total, state: after } of sums) {
@@ -120,13 +117,16 @@ export const RUNNERS = {
         for (const { client, items: touched, rows, blocks } of clients) {
           if (!rows) continue;
           const width = rows[0].length;
-          if (recipe === "scolr") same(width, (await recipes.clientColumns(seed, client, rank)).length);
-          same(recipes.blocksOf(recipe, { items: touched, rows }, items, width, clip), blocks, recipe);
+          if (recipe === "scolr") {
+            const edges = recipes.levelEdges(p);
+            same(width, edges[await recipes.clientLevel(seed, client, edges.length - 1)]);
+          }
+          same(recipes.blocksOf(recipe, p, { items: touched, rows }, width), blocks, recipe);
         }
-        if (clients[0].rows) state = await recipes.absorb(recipe, state, total, seed, rank);
+        if (clients[0].rows) state = await recipes.absorb(recipe, p, state, total, clients.length, seed);
         else state = recipes.absorbCounts(state, total, clients.length);
         near(state.factors, open(after).factors, recipe);
-        same(state.counts, open(after).counts);
+        same([state.counts, state.clients], [open(after).counts, open(after).clients]);
         same(recipes.encodeState(open(after)).length, fromHex(after).length);
       }
       for (const { what, state: body, error } of wrong) await refused(error, () => open(body), what);

@@ -7,7 +7,7 @@ import { decodeState, initialFactors } from "./recipes.js";
 
 const SNAPSHOT_WAIT = 20;
 
-const stateBytes = ({ parameters: p }) => 4 * p.items * (p.dim + Number(p.item_bias === "counts"));
+const stateBytes = ({ parameters: p }) => 4 * p.items * p.dim + (p.item_bias === "counts" ? 4 * (p.items + 1) : 0);
 
 async function decoded(terms, body) {
   const { items, dim, item_bias: bias } = terms.parameters;
@@ -15,7 +15,7 @@ async function decoded(terms, body) {
 }
 
 async function initialState({ seed, parameters: { items, dim, item_bias: bias } }) {
-  return { factors: await initialFactors(seed, items, dim), counts: bias === "counts" ? new Array(items).fill(0) : null };
+  return { factors: await initialFactors(seed, items, dim), counts: bias === "counts" ? new Array(items).fill(0) : null, clients: 0 };
 }
 
 /** Number of the newest complete round below `limit`; 0 without one. */

@@ -4,8 +4,8 @@ import { concat, exact, littleEndian, Reader } from "./codec.js";
 import { CodecError } from "./errors.js";
 import { toFloats } from "./plain.js";
 import { normals } from "./random.js";
-import { eigen, product, rowsOf, transposed } from "./recipes.js";
-import { finiteFloats, rint, uint32s } from "./states.js";
+import { eigen, product, readCounts, rint, rowsOf, transposed } from "./recipes.js";
+import { finiteFloats, uint32s } from "./states.js";
 
 const round32 = Math.fround;
 const norm = (values) => Math.sqrt(values.reduce((sum, x) => sum + x * x, 0));
@@ -55,7 +55,7 @@ export async function absorb(p, state, index, total, contributions, seed) {
   if (index === 1) {
     const degrees = total.map((x) => Math.max(0, Math.min(contributions, rint(x))));
     const basis = await startBasis(seed, p.items, columns);
-    return { sums: 1, degrees, basis, values: new Array(columns).fill(0), captured: 0, change: 1, gram: [] };
+    return { sums: 1, degrees, clients: contributions, basis, values: new Array(columns).fill(0), captured: 0, change: 1, gram: [] };
   }
   if (kindOf(p, index) === "gram") return { ...state, sums: index, gram: total.map(round32) };
   const product_ = rowsOf(total, columns);
@@ -85,7 +85,7 @@ export function encode(state) {
   if (!state.sums) return littleEndian(0, 4);
   const figures = new Uint8Array(new Float64Array([state.captured, state.change]).buffer);
   const floats = toFloats([...state.basis.flat(), ...state.values]);
-  return concat(littleEndian(state.sums, 4), uint32s(state.degrees), floats, figures, toFloats(state.gram));
+  return concat(littleEndian(state.sums, 4), uint32s([...state.degrees, state.clients]), floats, figures, toFloats(state.gram));
 }
 
 export function decode(name, p, round, body) {
@@ -94,9 +94,9 @@ export function decode(name, p, round, body) {
   const [sums, m, columns] = [reader.number(4), p.items, columnsOf(p)];
   if (sums > stepsOf(name, p) || sums > round) throw new CodecError("a model state claims more sums than there are");
   const triangle = sums > 1 + p.iterations ? (m * (m + 1)) / 2 : 0;
-  exact(body, 4 + (sums ? 4 * (m + m * columns + columns) + 16 : 0) + 4 * triangle, "a model state");
+  exact(body, 4 + (sums ? 4 * (m + 1) * (1 + columns) + 16 : 0) + 4 * triangle, "a model state");
   if (!sums) return empty();
-  const degrees = Array.from({ length: m }, () => reader.number(4));
+  const { counts: degrees, clients } = readCounts(reader, m);
   const basis = rowsOf(finiteFloats(reader.fixed(4 * m * columns)), columns);
   const values = finiteFloats(reader.fixed(4 * columns));
   const [captured, change] = new Float64Array(reader.fixed(16).buffer);
@@ -105,5 +105,5 @@ export function decode(name, p, round, body) {
   if (long || values.some((x) => x < 0) || !Number.isFinite(captured + change)) {
     throw new CodecError("a model state holds a column longer than 1, or a negative singular value");
   }
-  return { sums, degrees, basis, values, captured, change, gram };
+  return { sums, degrees, clients, basis, values, captured, change, gram };
 }

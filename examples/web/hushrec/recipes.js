@@ -4,7 +4,13 @@ import { concat, littleEndian, Reader } from "./codec.js";
 import { digest } from "./domain.js";
 import { CodecError } from "./errors.js";
 import { fromFloats, toFloats } from "./plain.js";
-import { normals, permutation, uniforms } from "./random.js";
+import { normals, uniforms } from "./random.js";
+
+/** Round half to even. */
+export function rint(x) {
+  const down = Math.floor(x);
+  return x - down === 0.5 ? down + (down % 2) : Math.round(x);
+}
 
 export const roundSeed = (taskSeed, number) => digest("round", taskSeed, number);
 
@@ -53,11 +59,16 @@ export async function projection(seed, rank, dim) {
   return product(inverse, drawn).map((row) => row.map((x) => Math.fround(x * Math.sqrt(dim / rank))));
 }
 
-/** The columns of A that a client of SCoLR trains. */
-export async function clientColumns(seed, client, rank) {
-  const own = await digest("scolr columns", seed, client);
-  const [u] = await uniforms(own, "local rank", 1);
-  return (await permutation(own, "columns", rank)).slice(0, Math.ceil(u * rank)).sort((a, b) => a - b);
+/** The level of a client of SCoLR in a round, from 1. */
+export async function clientLevel(seed, client, levels) {
+  const [u] = await uniforms(await digest("scolr level", seed, client), "level", 1);
+  return Math.max(1, Math.ceil(u * levels));
+}
+
+/** 0, then the rank of each level of SCoLR. */
+export function levelEdges({ rank, levels }) {
+  const count = levels ?? rank;
+  return Array.from({ length: count + 1 }, (_, level) => Math.ceil((level * rank) / count));
 }
 
 /** Values of a contribution's block (fedmf, colr): dense rows, clipped, then touched. update: {items, rows}. */
@@ -71,44 +82,89 @@ export function denseBlock({ items, rows }, count, width, clip) {
   return { values, touched };
 }
 
-/** The blocks that a client contributes; columns: its own, for scolr. */
-export function blocksOf(recipe, update, count, width, clip) {
-  const { values, touched } = denseBlock(update, count, width, clip);
-  if (recipe !== "scolr") return [[...values, ...touched]];
-  return [...transposed(rowsOf(values, width)), touched];
+/** The blocks that a client contributes. width: values of a row, for scolr the client's own rank. */
+export function blocksOf(recipe, p, update, width) {
+  const { values, touched } = denseBlock(update, p.items, width, p.clip);
+  const counts = p.normalise === "touched" ? touched : [];
+  if (recipe !== "scolr") return [[...values, ...counts]];
+  const columns = transposed(rowsOf(values, width));
+  const ranks = levelEdges(p).filter((rank) => rank <= width);
+  return ranks.slice(1).map((rank, level) => [...columns.slice(ranks[level], rank).flat(), 1, ...counts]);
 }
 
-/** state: {factors: rows, counts: null or numbers}. Returns the state after a sum of counts. */
-export const absorbCounts = ({ factors, counts }, total, contributions) => ({
+const power = (base, exponent) => {
+  let result = 1;
+  for (let left = exponent, square = base; left; left = Math.floor(left / 2), square *= square) if (left % 2) result *= square;
+  return result;
+};
+
+/** How many of n clients are expected to touch each item, from the task's item counts. */
+export function expectedTouches(counts, clients, negatives, n) {
+  if (!clients) return counts.map(() => n);
+  const mean = counts.reduce((sum, count) => sum + count, 0) / clients;
+  const chance = 1 - power(1 - 1 / Math.max(counts.length - mean, 1), rint(negatives * mean));
+  return counts.map((count) => Math.min(count / clients, 1)).map((has) => n * (has + (1 - has) * chance));
+}
+
+/** What each item's summed row is divided by. touched: summed touch counts, with normalise "touched". */
+export function divisors(p, { counts, clients }, n, touched) {
+  const by = p.normalise ?? (p.item_bias === "counts" ? "expected" : "clients");
+  const found = by === "touched" ? touched : by === "clients" ? null : expectedTouches(counts, clients, p.negatives ?? 4, n);
+  return Array.from({ length: p.items }, (_, i) => Math.max(1, found ? found[i] : n));
+}
+
+/** state: {factors: rows, counts: null or numbers, clients}. Returns the state after a sum of counts. */
+export const absorbCounts = ({ factors, counts, clients }, total, contributions) => ({
   factors,
-  counts: counts.map((count, i) => count + Math.max(0, Math.min(contributions, Math.round(total[i])))),
+  counts: counts.map((count, i) => count + Math.max(0, Math.min(contributions, rint(total[i])))),
+  clients: clients + contributions,
 });
 
-/** The state after a sum of changes. width: rank, or dim for fedmf. */
-export async function absorb(recipe, { factors, counts }, total, seed, width, rate = 1) {
-  const items = factors.length;
-  const dim = factors[0].length;
-  let mean;
-  if (recipe === "scolr") {
-    mean = factors.map((_, i) =>
-      Array.from({ length: width }, (__, c) => total[c * items + i] / Math.max(1, total[(width + c) * items + i])),
-    );
-  } else {
-    const touched = total.slice(items * width);
-    mean = rowsOf(total.slice(0, items * width), width).map((row, i) => row.map((x) => x / Math.max(1, touched[i])));
+/** The mean of the clients' rows in a sum of changes: items rows, of rank values or of dim for fedmf. */
+function meanRows(recipe, p, state, total, contributions) {
+  if (recipe !== "scolr") {
+    const width = recipe === "fedmf" ? p.dim : p.rank;
+    const by = divisors(p, state, contributions, total.slice(p.items * width));
+    return rowsOf(total.slice(0, p.items * width), width).map((row, i) => row.map((x) => x / by[i]));
   }
-  const change = recipe === "fedmf" ? mean : product(mean, await projection(seed, width, dim));
-  return { factors: factors.map((row, i) => row.map((x, j) => Math.fround(x + rate * change[i][j]))), counts };
+  const ranks = levelEdges(p);
+  const counts = p.normalise === "touched" ? p.items : 0;
+  let at = 0;
+  const columns = ranks.slice(1).flatMap((rank, level) => {
+    const end = at + (rank - ranks[level]) * p.items;
+    const block = rowsOf(total.slice(at, end), p.items);
+    const by = divisors(p, state, Math.round(total[end]), total.slice(end + 1, end + 1 + counts));
+    at = end + 1 + counts;
+    return block.map((column) => column.map((x, i) => x / by[i]));
+  });
+  return transposed(columns);
 }
 
-export const encodeState = ({ factors, counts }) =>
-  concat(toFloats(factors.flat()), ...(counts ?? []).map((count) => littleEndian(count, 4)));
+/** The state after a sum of changes. seed: of the round. */
+export async function absorb(recipe, p, state, total, contributions, seed) {
+  const mean = meanRows(recipe, p, state, total, contributions);
+  const change = recipe === "fedmf" ? mean : product(mean, await projection(seed, p.rank, p.dim));
+  const moved = (row, i) => row.map((x, j) => Math.fround(x + p.server_rate * change[i][j]));
+  return { ...state, factors: state.factors.map(moved) };
+}
+
+const uint32s = (values) => concat(...values.map((value) => littleEndian(value, 4)));
+
+export const encodeState = ({ factors, counts, clients }) =>
+  concat(toFloats(factors.flat()), uint32s(counts ? [...counts, clients] : []));
+
+/** Item counts and the number of clients, at the reader's place. */
+export function readCounts(reader, items) {
+  const counts = Array.from({ length: items }, () => reader.number(4));
+  const clients = reader.number(4);
+  if (counts.some((count) => count > clients)) throw new CodecError("a model state counts an item for more clients than there are");
+  return { counts, clients };
+}
 
 export function decodeState(body, items, dim, counted) {
-  if (body.length !== 4 * items * (dim + Number(counted))) throw new CodecError("a model state of another length");
+  if (body.length !== 4 * items * dim + (counted ? 4 * (items + 1) : 0)) throw new CodecError("a model state of another length");
   const factors = fromFloats(body.slice(0, 4 * items * dim));
   if (!factors.every(Number.isFinite)) throw new CodecError("a model state holds values that are not finite");
-  const reader = new Reader(body.slice(4 * items * dim));
-  const counts = counted ? Array.from({ length: items }, () => reader.number(4)) : null;
-  return { factors: rowsOf(factors, dim), counts };
+  const found = counted ? readCounts(new Reader(body.slice(4 * items * dim)), items) : { counts: null, clients: 0 };
+  return { factors: rowsOf(factors, dim), ...found };
 }

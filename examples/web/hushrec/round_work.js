@@ -53,11 +53,11 @@ async function trainOrCount(terms, round, state, own, liked, uniform) {
     liked.forEach((item) => (values[item] = 1));
     return { values, kept: { ...own, counted: round.step }, loss: null, samples: liked.length };
   }
-  const { rank, dim, items, clip } = terms.parameters;
+  const { rank, dim } = terms.parameters;
   const b = terms.recipe === "colr" ? await projection(round.seed, rank, dim) : null;
   const settings = settingsOf(terms.parameters);
   const trained = train({ state, projection: b, user: own.user, liked, settings, uniform });
-  const [values] = blocksOf(terms.recipe, trained, items, terms.width, clip);
+  const [values] = blocksOf(terms.recipe, terms.parameters, trained, terms.width);
   return { values, kept: { ...own, user: trained.user }, loss: trained.loss, samples: trained.samples };
 }
 

@@ -8,17 +8,11 @@ import { digest } from "./domain.js";
 import { CodecError, ParameterError } from "./errors.js";
 import { fromFloats, toFloats } from "./plain.js";
 import { normals, permutation, uniforms } from "./random.js";
-import { eigen, product, rowsOf, transposed } from "./recipes.js";
+import { absorbCounts, decodeState, divisors, eigen, encodeState, product, rint, rowsOf, transposed } from "./recipes.js";
 
 const held = (x, clip) => Math.max(-clip, Math.min(clip, x));
 const round32 = Math.fround;
 const sum = (values) => values.reduce((all, x) => all + x, 0);
-
-/** Round half to even. */
-export function rint(x) {
-  const down = Math.floor(x);
-  return x - down === 0.5 ? down + (down % 2) : Math.round(x);
-}
 
 export function finiteFloats(bytes) {
   const values = fromFloats(bytes);
@@ -152,16 +146,15 @@ export function lowRank(rows, rank) {
 export function svdContribution(p, { items, rows }) {
   const low = lowRank(rows, p.rank).map((row) => row.map(round32));
   const { values, touched } = dense({ items, rows: low }, p, (x) => held(x, p.clip));
-  return [...values, ...touched];
+  return [...values, ...(p.normalise === "touched" ? touched : [])];
 }
 
-const rowMeans = (p, total) =>
-  rowsOf(total.slice(0, p.items * p.dim), p.dim).map((row, i) => row.map((x) => x / Math.max(1, total[p.items * p.dim + i])));
-
 export const svdInitial = (p, seed) => drawn(seed, p, 1 / Math.sqrt(p.dim));
-export const svdAbsorb = (p, factors, total) => {
-  const change = lowRank(rowMeans(p, total), p.rank).flat();
-  return factors.map((x, i) => round32(x + change[i]));
+export const svdAbsorb = (p, factors, total, contributions) => {
+  const by = divisors(p, {}, contributions, total.slice(p.items * p.dim));
+  const mean = rowsOf(total.slice(0, p.items * p.dim), p.dim).map((row, i) => row.map((x) => x / by[i]));
+  const change = lowRank(mean, p.rank).flat();
+  return factors.map((x, i) => round32(x + p.server_rate * change[i]));
 };
 export const decodeFactors = (p, body) => finiteFloats(exact(body, 4 * p.items * p.dim, "a model state"));
 
@@ -255,11 +248,13 @@ const strongest = (candidates, strength) =>
     .sort((a, b) => b[1] - a[1] || a[0] - b[0])
     .map(([number]) => number);
 
+/** state: {factors: rows, counts, clients, support}. */
 export async function topkInitial(p, seed) {
-  const factors = await svdInitial(p, seed);
-  if (p.support === "own") return { factors, support: [] };
+  const counted = p.item_bias === "counts";
+  const state = { factors: rowsOf(await svdInitial(p, seed), p.dim), counts: counted ? new Array(p.items).fill(0) : null, clients: 0 };
+  if (p.support === "own") return { ...state, support: [] };
   const units = ascending((await permutation(seed, "first support", unitsOf(p))).slice(0, keptUnits(p)));
-  return { factors, support: entriesOf(units, p) };
+  return { ...state, support: entriesOf(units, p) };
 }
 
 /** Blocks of a contribution; with support "own" of a client that changes at least K entries. */
@@ -275,36 +270,43 @@ export function topkContribution(p, { support }, update) {
     const norms = update.rows.map((row) => Math.hypot(...row));
     for (const item of strongest(update.items, norms).slice(0, keptUnits(p))) votes[item] = 1;
   }
-  return [[...support.map(inside), ...touched, ...votes]];
+  return [[...support.map(inside), ...(p.normalise === "touched" ? touched : []), ...votes]];
 }
 
-/** seed: of the round. */
-export async function topkAbsorb(p, { factors, support }, total, seed) {
+/** index, seed: of the sum and of the round. */
+export async function topkAbsorb(p, state, index, total, contributions, seed) {
+  const { factors: rows, support } = state;
+  if (state.counts && index <= p.count_sums) return { ...absorbCounts(state, total, contributions), support };
+  const factors = rows.flat();
+  const with_ = (moved, next) => ({ ...state, factors: rowsOf(moved, p.dim), support: next });
   if (p.support === "own") {
-    return { factors: factors.map((x, i) => round32(x + total[2 * i] / Math.max(1, total[2 * i + 1]))), support };
+    const moved = (x, i) => round32(x + p.server_rate * (total[2 * i] / Math.max(1, total[2 * i + 1])));
+    return with_(factors.map(moved), support);
   }
-  const [kept, moved] = [keptOf(p), [...factors]];
-  const mean = support.map((entry, i) => total[i] / Math.max(1, total[kept + Math.floor(entry / p.dim)]));
+  const kept = keptOf(p);
+  const by = divisors(p, state, contributions, total.slice(kept));
+  const mean = support.map((entry, i) => total[i] / by[Math.floor(entry / p.dim)]);
   const gain = p.error_feedback ? 1 : (p.items * p.dim) / kept;
-  support.forEach((entry, i) => (moved[entry] = round32(factors[entry] + gain * mean[i])));
+  const moved = [...factors];
+  support.forEach((entry, i) => (moved[entry] = round32(factors[entry] + p.server_rate * (gain * mean[i]))));
   const order = byRowsOf(p)
-    ? strongest(Array.from({ length: p.items }, (_, i) => i), total.slice(kept + p.items))
+    ? strongest(Array.from({ length: p.items }, (_, i) => i), total.slice(total.length - p.items))
     : strongest(support, mean.map(Math.abs));
   const half = order.slice(0, Math.floor(keptUnits(p) / 2));
   const others = (await permutation(seed, "support", unitsOf(p))).filter((unit) => !half.includes(unit));
-  return { factors: moved, support: entriesOf(ascending([...half, ...others.slice(0, keptUnits(p) - half.length)]), p) };
+  return with_(moved, entriesOf(ascending([...half, ...others.slice(0, keptUnits(p) - half.length)]), p));
 }
 
-export const encodeTopk = ({ factors, support }) => concat(toFloats(factors), uint32s(support));
+export const encodeTopk = (state) => concat(encodeState(state), uint32s(state.support));
 
 export function decodeTopk(p, body) {
   const [entries, kept] = [p.items * p.dim, p.support === "own" ? 0 : keptOf(p)];
-  exact(body, 4 * (entries + kept), "a model state");
-  const support = integers(body.slice(4 * entries));
+  const end = body.length - 4 * kept;
+  const support = integers(body.slice(end));
   if (support.some((entry, i) => entry >= entries || (i && entry <= support[i - 1]))) {
     throw new CodecError("a support must be ascending entry numbers");
   }
-  return { factors: finiteFloats(body.slice(0, 4 * entries)), support };
+  return { ...decodeState(body.slice(0, end), p.items, p.dim, p.item_bias === "counts"), support };
 }
 
 // --- evaluation -----------------------------------------------------------------------------------------------------

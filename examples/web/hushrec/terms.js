@@ -38,9 +38,8 @@ const isCount = (value, least, most) => Number.isSafeInteger(value) && value >= 
 
 /** The layout of a sum: segments of its only block, in order. */
 function segmentsOf(width, p, counting) {
-  const counts = (name) => ({ name, length: p.items, clip: 1, integral: true });
-  if (counting) return [counts("counts")];
-  return [{ name: "update", length: p.items * width, clip: p.clip, integral: false }, counts("touched")];
+  if (counting) return [{ name: "counts", length: p.items, clip: 1, integral: true }];
+  return [{ name: "update", length: p.items * width, clip: p.clip, integral: false }];
 }
 
 /** What the mechanisms need of a sum: `binding` and `contribute` of oneshot.js, and masked_round.js. */
@@ -100,11 +99,12 @@ export function readTask(task, { organiser = null, policy = POLICY } = {}) {
   const [p, m] = [allParameters(recipe), allParameters(mechanism)];
   const own = { recipe: { name: recipe.name, parameters: p }, mechanism: { name: mechanism.name, parameters: m } };
   requireSame(own, { recipe: resolved.recipe, mechanism: resolved.mechanism }, "recipe or mechanism");
+  require(!p.reveal_touched, "the sums of this task show which items its clients have");
   require(!p.start_from, "this client does not start from another task's model");
   require(!task.evaluation, "this client does not measure models");
   const width = RECIPES[recipe.name](p);
   require(isCount(p.items, 2, policy.mostValues) && isCount(p.dim, 1, 4096) && isCount(width, 1, p.dim), "the model is too large");
-  require(p.items * (width + 1) <= policy.mostValues, `a contribution has more than ${policy.mostValues} values`);
+  require(p.items * width <= policy.mostValues, `a contribution has more than ${policy.mostValues} values`);
   require((p.epochs ?? 1) <= policy.mostEpochs, `the task trains more than ${policy.mostEpochs} epochs in a round`);
   require(task.schedule.min_clients >= policy.minCohort, `a sum may be over fewer than ${policy.minCohort} clients`);
   CHECKS[mechanism.name](m, policy);

@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from protocols.crypto.public_random import normals
-from protocols.recipes.base import RoundSpec
+from protocols.recipes.base import ModelState, RoundSpec
 from protocols.recipes.entry import RecipeEntry
-from protocols.recipes.item_counts import BiasedParameters
+from protocols.recipes.normalisation import NormalisedParameters
 from protocols.recipes.rows import RowRecipe
 
 __all__ = ["ENTRY", "CoLR", "CoLRParameters", "shared_projection"]
 
 
-class CoLRParameters(BiasedParameters):
+class CoLRParameters(NormalisedParameters):
     """CoLR's parameters: the shape of the item factors and the rank."""
 
     rank: int = Field(default=4, ge=1, description="Rank r of the change: clients send N*r values instead of N*d.")
@@ -53,7 +53,7 @@ def shared_projection(seed: bytes, rank: int, dim: int) -> NDArray[np.float32]:
 
 @dataclass(frozen=True)
 class CoLR(RowRecipe):
-    """Low-rank change: N*r values and N counts per contribution."""
+    """Low-rank change: N*r values per contribution."""
 
     parameters: CoLRParameters
     name: str = "colr"
@@ -67,10 +67,12 @@ class CoLR(RowRecipe):
         """Return B of this round, the same for every client."""
         return shared_projection(spec.seed, self.parameters.rank, self.parameters.dim)
 
-    def change(self, spec: RoundSpec, total: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return A B, float64 (items, dim), with A[i] = sum of A_u[i] / number of clients that touched i."""
+    def change(
+        self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int
+    ) -> NDArray[np.float64]:
+        """Return A B, float64 (items, dim), with A the mean of the clients' A_u."""
         projection = shared_projection(spec.seed, self.parameters.rank, self.parameters.dim)
-        return np.asarray(self.mean_update(total) @ projection.astype(np.float64))
+        return np.asarray(self.mean_update(state, total, contributions) @ projection.astype(np.float64))
 
 
 ENTRY: Final = RecipeEntry(

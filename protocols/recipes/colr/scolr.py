@@ -1,102 +1,144 @@
 """SCoLR: CoLR for clients with different resources; each client trains and sends only some columns of A.
 
-Nguyen et al. (WWW 2024), section 4.3: client u takes r_u <= r columns, the first r_u of a random permutation of the r.
-The paper's mean divides by N_u/N alone. Here every (column, item) is divided by the number of clients that trained it,
-which is the rule of the released code for CoLR. The columns of a client are public (they follow from the round's seed
-and the client's id), so the upload is short: r_u columns and ONE touch vector, which is added to the counts of each of
-the client's columns.
+Nguyen et al. (WWW 2024), section 4.4: client u trains r_u <= r columns, the first r_u of a shuffled list of the r. Here
+these are columns 0 to r_u - 1 for all clients: rows of B are exchangeable and redrawn every round, so shuffling changes
+nothing, and with nested columns the sums show less. A client's level in a round, 1 to L = `levels`, is uniform, from
+the round's seed and its id; at level l it trains ceil(l r / L) columns. With L = r the rank is uniform in 1..r (paper,
+section 5.5).
 
-**Only over plain sums.** The count blocks of a sum are r linear equations in the touch vectors of its clients, with
-public coefficients. With r >= the clients of a sum they give each client's touch vector, and a few rounds give its
-items. So no mechanism that hides contributions carries this recipe.
+The sum has a block for each level, with the columns that the level adds; a client contributes to the blocks up to its
+own level. Whoever sees the sums can compare two blocks, whose difference comes from the clients of one level. So each
+level in a sum must be that of no client, or of as many as the smallest cohort (`protocols.patterns`).
+
+The paper's mean divides by N_u/N alone. Here an entry is divided as `normalise` says, over the clients that trained its
+column, of which each block counts the number.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from functools import lru_cache
+from itertools import pairwise
+from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, model_validator
 
 from protocols.crypto.domain import derive_seed
-from protocols.crypto.public_random import permutation, uniforms
+from protocols.crypto.public_random import uniforms
 from protocols.layout import Block, Route, Segment, VectorLayout, whole_route
-from protocols.recipes.base import RoundSpec, Update
+from protocols.recipes.base import ModelState, RoundSpec, Update
 from protocols.recipes.colr.colr import CoLRParameters, shared_projection
 from protocols.recipes.entry import RecipeEntry
-from protocols.recipes.factors import (
-    clip_blocks,
-    count_segment,
-    dense_rows,
-)
+from protocols.recipes.factors import clip_blocks, dense_rows
+from protocols.recipes.normalisation import TOUCHED, divisors, touch_segments
 from protocols.recipes.rows import FactorRecipe
 from protocols.sum_classes import TRAINED
 
-__all__ = ["ENTRY", "SCoLR", "SCoLRParameters", "client_columns"]
+__all__ = ["ENTRY", "SCoLR", "SCoLRParameters", "client_level"]
+
+_CLIENTS: Final = "clients"
+"""Name of the segment that counts a block's contributions."""
 
 
 class SCoLRParameters(CoLRParameters):
-    """SCoLR's parameters; `rank` is the shared rank r, and each client's own rank is drawn from 1..r."""
+    """SCoLR's parameters; `rank` is the shared rank r."""
+
+    levels: int | None = Field(
+        default=None,
+        ge=1,
+        description="Number L of different ranks of clients, at most rank; each must be that of at least min_clients "
+        "clients of a sum. Unset: rank, as in the paper.",
+    )
+
+    @model_validator(mode="after")
+    def _levels_fit(self) -> Self:
+        if self.levels is not None and self.levels > self.rank:
+            raise ValueError(f"levels {self.levels} is greater than rank {self.rank}")
+        return self
+
+    @property
+    def edges(self) -> tuple[int, ...]:
+        """0, then the rank of each level, ascending."""
+        levels = self.levels or self.rank
+        return tuple(-(-level * self.rank // levels) for level in range(levels + 1))
 
 
-def client_columns(spec: RoundSpec, client_id: str, rank: int) -> NDArray[np.int64]:
-    """Return S_u, the columns of A that this client trains, int64 (r_u,), ascending.
-
-    r_u is uniform in 1..rank (paper, section 5.5).
-    """
-    seed = derive_seed(spec.seed, "scolr columns", client_id)
-    local_rank = int(np.ceil(uniforms(seed, "local rank", 1)[0] * rank))
-    return np.sort(permutation(seed, "columns", rank)[:local_rank])
+def client_level(spec: RoundSpec, client_id: str, levels: int) -> int:
+    """Return the client's level in this round, uniform in 1..levels."""
+    seed = derive_seed(spec.seed, "scolr level", client_id)
+    return max(1, int(np.ceil(uniforms(seed, "level", 1)[0] * levels)))
 
 
 @dataclass(frozen=True)
 class SCoLR(FactorRecipe):
-    """One block per column of A: r_u*N values and N counts per contribution."""
+    """One block per level: its columns of A, N values each, and the number of clients."""
 
     parameters: SCoLRParameters
     name: str = "scolr"
 
     def warnings(self) -> tuple[str, ...]:
-        """Return the warning that a sum gives the clients' touch vectors."""
-        return (
-            "Which columns a client trains is public: it follows from the round's seed and the client's id. Whoever "
-            "sees the sums can compute from them which items each client has.",
-        )
+        """Return that ranks are public, and what touch counts reveal, if the sums have them."""
+        own = "Which columns a client trains is public: it follows from the round's seed and the client's id."
+        return (own, *self.parameters.touch_warnings())
 
     def change_layout(self) -> VectorLayout:
-        """Return r blocks of N values (columns of A), then r blocks of N counts."""
-        p = self.parameters
-        columns = tuple(Block(f"column {c}", (Segment("update", p.items, p.clip),)) for c in range(p.rank))
-        counts = tuple(Block(f"count {c}", (count_segment(p.items),)) for c in range(p.rank))
-        return VectorLayout(columns + counts, sum_class=TRAINED)
+        """Return a block for each level: columns of A (one behind the other), clients and, if any, touch counts."""
+        return _layout(self.parameters)
 
     def route(self, spec: RoundSpec, client_id: str) -> Route:
-        """Return one target per column of the client, then the touch vector's targets: the counts of those columns."""
+        """Return the route to the blocks up to the client's level."""
         if spec.sum_index <= self.count_sums:
             return whole_route(self.layout(spec.sum_index))
-        rank = self.parameters.rank
-        columns = [int(c) for c in client_columns(spec, client_id, rank)]
-        return (*((c,) for c in columns), tuple(rank + c for c in columns))
+        level = client_level(spec, client_id, len(self.parameters.edges) - 1)
+        return tuple((block,) for block in range(level))
 
     def projection(self, spec: RoundSpec, client_id: str) -> NDArray[np.float32] | None:
         """Return the rows of B that belong to this client's columns, float32 (r_u, d)."""
         p = self.parameters
-        return shared_projection(spec.seed, p.rank, p.dim)[client_columns(spec, client_id, p.rank)]
+        return shared_projection(spec.seed, p.rank, p.dim)[: p.edges[len(self.route(spec, client_id))]]
 
     def contribute(self, spec: RoundSpec, client_id: str, update: Update) -> tuple[list[NDArray[np.float64]], int]:
-        """Return the client's columns of A, its touch vector, and how many values were clipped."""
-        p = self.parameters
-        route = self.route(spec, client_id)
-        rows, touched = dense_rows(update, p.items, len(route) - 1)
-        return clip_blocks(self.change_layout().contribution_blocks(route), [*np.ascontiguousarray(rows.T), touched])
+        """Return the client's columns of A, level by level, and how many values were clipped."""
+        p, level = self.parameters, len(self.route(spec, client_id))
+        rows, touched = dense_rows(update, p.items, p.edges[level])
+        shared = {_CLIENTS: np.ones(1)} | ({TOUCHED: touched} if p.divides_by == "touched" else {})
+        blocks = self.change_layout().blocks[:level]
+        columns = [np.ascontiguousarray(rows[:, a:b].T) for a, b in pairwise(p.edges[: level + 1])]
+        return clip_blocks(
+            blocks, [block.join({"update": own} | shared) for block, own in zip(blocks, columns, strict=True)]
+        )
 
-    def change(self, spec: RoundSpec, total: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return A B, float64 (items, dim), with A[i, c] = sum over the clients that train c / how many touched i."""
-        p = self.parameters
-        sums, counts = total.reshape(2, p.rank, p.items)
-        mean = (sums / np.maximum(counts, 1.0)).T
-        return np.asarray(mean @ shared_projection(spec.seed, p.rank, p.dim).astype(np.float64))
+    def change(
+        self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int
+    ) -> NDArray[np.float64]:
+        """Return A B, float64 (items, dim), with each column of A divided for the clients that trained it."""
+        p, layout, mean = self.parameters, self.change_layout(), []
+        for block, values in zip(layout.blocks, layout.split(total), strict=True):
+            parts = block.split(values)
+            found = divisors(p, state, round(parts[_CLIENTS][0]), parts.get(TOUCHED))
+            mean.append(parts["update"].reshape(-1, p.items) / found)
+        projection = shared_projection(spec.seed, p.rank, p.dim).astype(np.float64)
+        return np.asarray(np.concatenate(mean).T @ projection)
+
+
+@lru_cache(maxsize=64)
+def _layout(p: SCoLRParameters) -> VectorLayout:
+    return VectorLayout(
+        tuple(
+            Block(
+                f"level {level}",
+                (
+                    Segment("update", p.items * (b - a), p.clip),
+                    Segment(_CLIENTS, 1, 1.0, integral=True),
+                    *touch_segments(p),
+                ),
+            )
+            for level, (a, b) in enumerate(pairwise(p.edges), start=1)
+        ),
+        sum_class=TRAINED,
+    )
 
 
 ENTRY: Final = RecipeEntry(
@@ -105,7 +147,6 @@ ENTRY: Final = RecipeEntry(
     make=SCoLR,
     half="client_sdk.training.factors:half",
     needs=frozenset({"dense", "clear contributions"}),
-    why_not="the counts of a sum are linear equations in its clients' touch vectors, with public coefficients, from "
-    "which anyone who sees the sum can compute which items each client has",
-    source="Nguyen et al., WWW 2024, section 4.3",
+    why_not="a level that few clients of a sum have would show their columns",
+    source="Nguyen et al., WWW 2024, section 4.4",
 )

@@ -155,7 +155,11 @@ class PriviRecK(SingleGroupRecipe):
         degrees = np.clip(np.rint(total), 0, contributions)
         basis = start_basis(spec.seed, p.items, p.columns).astype(np.float32)
         return state.following(
-            spec, item_degrees=degrees, basis=basis, singular_values=np.zeros(p.columns, dtype=np.float32)
+            spec,
+            item_degrees=degrees,
+            clients=contributions,
+            basis=basis,
+            singular_values=np.zeros(p.columns, dtype=np.float32),
         )
 
     def _iterated(self, state: PriviRecState, spec: RoundSpec, product: NDArray[np.float64]) -> PriviRecState:

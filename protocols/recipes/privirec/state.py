@@ -1,8 +1,8 @@
 """PriviRec's model state (the results of the sums so far) and its encoding.
 
 sum index         uint32
-from sum 1 on     item degrees (m uint32) || Q (m x K float32, row-major) || singular values (K float32)
-                  || captured, change (float64 each)
+from sum 1 on     item degrees (m uint32) || clients (uint32) || Q (m x K float32, row-major)
+                  || singular values (K float32) || captured, change (float64 each)
 after a Gram sum  the upper triangle of P (m (m+1) / 2 float32)
 
 All little-endian. The sum index determines the length.
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from protocols.codec import exact
 from protocols.errors import CodecError, ParameterError
 from protocols.recipes.base import ModelState, RoundSpec
+from protocols.recipes.item_counts import counts_bytes, decode_counts
 from protocols.recipes.privirec.triangle import triangle_length
 
 __all__ = ["PriviRecState", "StateForm", "privirec_state"]
@@ -38,13 +39,15 @@ def _empty_array(*shape: int) -> Any:
 class PriviRecState(ModelState):
     """The results of `sum_index` sums; arrays are empty before their sum.
 
-    item_degrees: float64 (m,), whole numbers. basis: Q, float32 (m, K), orthonormal columns. singular_values: float32
-    (K,), of R~, zeros before the first iteration. captured: ||Q_old^T Q_new||_F^2 / K of the last iteration. change:
-    relative change of the singular values in it. gram: float32 (m (m+1) / 2,), P's upper triangle.
+    item_degrees: float64 (m,), whole numbers. clients: how many clients they were summed over. basis: Q, float32
+    (m, K), orthonormal columns. singular_values: float32 (K,), of R~, zeros before the first iteration. captured:
+    ||Q_old^T Q_new||_F^2 / K of the last iteration. change: relative change of the singular values in it. gram: float32
+    (m (m+1) / 2,), P's upper triangle.
     """
 
     sum_index: int = 0
     item_degrees: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    clients: int = 0
     basis: NDArray[np.float32] = _empty_array(0, 0)
     singular_values: NDArray[np.float32] = _empty_array(0)
     captured: float = 0.0
@@ -83,7 +86,7 @@ class StateForm:
         """Return the length of an encoded state after `sum_index` sums; `ParameterError` if there is no such sum."""
         if not 0 <= sum_index <= self.steps:
             raise ParameterError(f"a task of this recipe has {self.steps} sums, there is no sum {sum_index}")
-        known = self.items * (4 + 4 * self.columns) + 4 * self.columns + _FIGURES.size if sum_index else 0
+        known = counts_bytes(self.items) + 4 * (self.items + 1) * self.columns + _FIGURES.size if sum_index else 0
         return _SUM_INDEX.size + known + 4 * self._gram_values(sum_index)
 
     def _gram_values(self, sum_index: int) -> int:
@@ -96,7 +99,7 @@ class StateForm:
         return b"".join(
             (
                 _SUM_INDEX.pack(state.sum_index),
-                state.item_degrees.astype("<u4").tobytes(),
+                np.append(state.item_degrees, state.clients).astype("<u4").tobytes(),
                 state.basis.astype("<f4").tobytes(),
                 state.singular_values.astype("<f4").tobytes(),
                 _FIGURES.pack(state.captured, state.change),
@@ -107,8 +110,9 @@ class StateForm:
     def decode(self, round_number: int, body: bytes) -> PriviRecState:
         """Decode the bytes of `encode`.
 
-        Raises `CodecError` for a sum index that the task does not have, another length, values that are not finite,
-        negative singular values, or a column of Q with a norm over 1, which clients would multiply with their rows.
+        Raises `CodecError` for a sum index that the task does not have, another length, values that are not finite, a
+        degree above the number of clients, negative singular values, or a column of Q with a norm over 1, which clients
+        would multiply with their rows.
         """
         if len(body) < _SUM_INDEX.size:
             raise CodecError(f"a model state has at least {_SUM_INDEX.size} bytes, got {len(body)}")
@@ -119,8 +123,8 @@ class StateForm:
         if not sum_index:
             return replace(self.empty(), round_number=round_number)
         m, columns = self.items, self.columns
-        places = np.cumsum([_SUM_INDEX.size, 4 * m, 4 * m * columns, 4 * columns, _FIGURES.size])
-        degrees = np.frombuffer(view, "<u4", m, places[0]).astype(np.float64)
+        places = np.cumsum([_SUM_INDEX.size, counts_bytes(m), 4 * m * columns, 4 * columns, _FIGURES.size])
+        degrees, clients = decode_counts(view[places[0] : places[1]])
         basis = np.frombuffer(view, "<f4", m * columns, places[1]).reshape(m, columns).astype(np.float32)
         values = np.frombuffer(view, "<f4", columns, places[2]).astype(np.float32)
         share, change = _FIGURES.unpack_from(view, places[3])
@@ -129,4 +133,4 @@ class StateForm:
             raise CodecError("a model state holds values that are not finite, or negative singular values")
         if not (np.linalg.norm(basis, axis=0) <= _UNIT).all():
             raise CodecError("a model state's basis has a column with a norm over 1")
-        return PriviRecState(round_number, sum_index, degrees, basis, values, share, change, gram)
+        return PriviRecState(round_number, sum_index, degrees, clients, basis, values, share, change, gram)

@@ -9,9 +9,9 @@ touched, so there are two supports:
     own      as in the paper: every client sends its own K largest entries and their positions in the clear. The server
              learns where the client's change is largest, and so which items it interacted with.
 
-Each entry of the sum is divided by the number of clients that changed it: with shared support the clients that touched
-the item, as in the released code (a contribution includes N counts); with own support the clients that sent the entry.
-The counts are encrypted like the values, so a client with fewer than K changed entries adds others with count 0.
+With shared support an entry of the sum is divided as `normalise` says (`protocols.recipes.normalisation`). With own
+support it is divided by the number of clients that sent the entry, which is summed beside it: a client with fewer than
+K changed entries adds others with count 0.
 """
 
 from __future__ import annotations
@@ -29,15 +29,27 @@ from protocols.errors import CodecError, ParameterError
 from protocols.layout import Block, Route, Segment, VectorLayout, clip_to_bounds, whole_route
 from protocols.recipes.base import FactorState, ModelState, RoundSpec, Update
 from protocols.recipes.entry import RecipeEntry
-from protocols.recipes.factors import FactorParameters, advance, count_segment, decode_factors, dense_rows, mean_rows
+from protocols.recipes.factors import advance, dense_rows
+from protocols.recipes.item_counts import CountedFactors
+from protocols.recipes.normalisation import TOUCHED, NormalisedParameters, divisors, touch_segments
 from protocols.recipes.rows import FactorRecipe
 from protocols.recipes.topk.supports import entries_of_rows, first_units, renewed_units, strongest_first
 from protocols.sum_classes import TRAINED
 
-__all__ = ["ENTRY", "OwnTopK", "Sending", "SharedTopK", "TopKParameters", "TopKRecipe", "TopKState", "top_k"]
+__all__ = [
+    "ENTRY",
+    "CountedTopKState",
+    "OwnTopK",
+    "Sending",
+    "SharedTopK",
+    "TopKParameters",
+    "TopKRecipe",
+    "TopKState",
+    "top_k",
+]
 
 
-class TopKParameters(FactorParameters):
+class TopKParameters(NormalisedParameters):
     """The shape of the item factors, the share of their change that is sent, and the choice of its entries."""
 
     share: float = Field(
@@ -51,7 +63,7 @@ class TopKParameters(FactorParameters):
     support_from: Literal["aggregate", "vote"] = Field(
         default="aggregate",
         description="How the next shared support is chosen: the strongest entries of the last sum, or a vote on items "
-        "that is part of every contribution.",
+        "that is part of every contribution; needs reveal_touched.",
     )
     error_feedback: bool = Field(
         default=False, description="Whether clients add what they did not send to their next change."
@@ -69,7 +81,16 @@ class TopKParameters(FactorParameters):
             )
         if self.support == "shared" and self.reveal_indices:
             raise ValueError("reveal_indices=true needs support 'own': support 'shared' reveals no indices")
+        if self.support == "own" and (self.item_bias != "none" or self.normalise == "expected"):
+            raise ValueError("own support has no item counts: set item_bias to 'none' and leave normalise out")
+        if self.start_from is not None:
+            raise ValueError("topk cannot start from another task's model: leave out start_from")
         return self
+
+    def shows_touched(self) -> tuple[str, ...]:
+        """Return which parameters make the sums show touched items: votes are mostly for a client's own items."""
+        votes = ("support_from 'vote'",) if self.support_from == "vote" else ()
+        return (*super().shows_touched(), *votes)
 
     @property
     def entries(self) -> int:
@@ -82,6 +103,11 @@ class TopKState(FactorState):
     """The item factors and the next support: int32 (K,), ascending row-major entry numbers."""
 
     support: NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class CountedTopKState(TopKState, CountedFactors):
+    """The state of a task with item biases."""
 
 
 @dataclass(frozen=True)
@@ -111,19 +137,11 @@ class TopKRecipe(FactorRecipe):
 
     def route(self, spec: RoundSpec, client_id: str) -> Route:
         """Return the route to the one block; () with own support, where contributions name their blocks."""
-        return whole_route(self.layout())
+        return whole_route(self.layout(spec.sum_index))
 
     def projection(self, spec: RoundSpec, client_id: str) -> NDArray[np.float32] | None:
         """Return None: the full matrix is trained."""
         return None
-
-    def layout(self, sum_index: int = 1) -> VectorLayout:
-        """Return the layout of the aggregate, the same for every sum."""
-        raise NotImplementedError
-
-    def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> ModelState:
-        """Return the state after the round whose opened sum is `total`, float64 (layout.length,)."""
-        raise NotImplementedError
 
     def lay_out(self, state: ModelState, update: Update, rng: np.random.Generator) -> Sending:
         """Return the part of `update` (rows of width dim) that a client with model `state` sends.
@@ -136,7 +154,7 @@ class TopKRecipe(FactorRecipe):
 
 @dataclass(frozen=True)
 class SharedTopK(TopKRecipe):
-    """Shared support: K values, N counts and, with support_from "vote", N votes per contribution."""
+    """Shared support: K values and, by consent, N touch counts and N votes per contribution."""
 
     @property
     def kept(self) -> int:
@@ -153,9 +171,13 @@ class SharedTopK(TopKRecipe):
         """
         return 1.0 if self.parameters.error_feedback else self.parameters.entries / self.kept
 
-    def layout(self, sum_index: int = 1) -> VectorLayout:
-        """Return one block: the support's values (K), touch counts (items) and, if any, votes (items)."""
+    def change_layout(self) -> VectorLayout:
+        """Return one block: the support's values (K) and, if any, touch counts (items) and votes (items)."""
         return _shared_layout(self.parameters, self.kept)
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return what touch counts and votes reveal, if the sums have them."""
+        return self.parameters.touch_warnings()
 
     def state_bytes(self, sum_index: int) -> int:
         """Return 4 bytes for each factor entry and each entry of the support."""
@@ -164,55 +186,57 @@ class SharedTopK(TopKRecipe):
     def initial_state(self, task_seed: bytes) -> TopKState:
         """Return the state of round 0: item factors and the first support, from the task's seed."""
         first = super().initial_state(task_seed)
-        units = first_units(task_seed, self._units, self._kept_units)
-        return TopKState(0, first.item_factors, self._support(units))
+        return _with_support(first, self._support(first_units(task_seed, self._units, self._kept_units)))
 
     def encode_state(self, state: ModelState) -> bytes:
-        """Return the item factors as float32, then the support as uint32, little-endian."""
+        """Return the item factors, the item counts, if any, and the support as uint32, little-endian."""
         return super().encode_state(state) + support_of(state).astype("<u4").tobytes()
 
     def decode_state(self, round_number: int, body: bytes) -> TopKState:
         """Decode the bytes of `encode_state`; `CodecError` unless the length and every value are valid."""
         view = exact(body, self.state_bytes(1), "a model state")
-        factors = decode_factors(round_number, bytes(view[: 4 * self.parameters.entries]), self.parameters)
-        support = np.frombuffer(view[4 * self.parameters.entries :], "<u4").astype(np.int64)
+        rest, tail = view[: -4 * self.kept], view[-4 * self.kept :]
+        found, support = super().decode_state(round_number, bytes(rest)), np.frombuffer(tail, "<u4").astype(np.int64)
         if support[-1] >= self.parameters.entries or not (support[1:] > support[:-1]).all():
             raise CodecError("a model state's support must be ascending entry numbers of the item factors")
-        return TopKState(round_number, factors.item_factors, support.astype(np.int32))
+        return _with_support(found, support.astype(np.int32))
 
     def lay_out(self, state: ModelState, update: Update, rng: np.random.Generator) -> Sending:
-        """Return the update's values on the support (0 where it has none), the touch vector and the vote."""
+        """Return the update's values on the support (0 where it has none) and, if any, touch vector and vote."""
         p, support = self.parameters, support_of(state)
         rows, touched = finite_rows(update, p)
-        parts = {"update": rows.ravel()[support], "touched": touched}
+        parts = {"update": rows.ravel()[support]}
+        if p.divides_by == "touched":
+            parts[TOUCHED] = touched
         if p.support_from == "vote":
             parts["votes"] = np.zeros(p.items)
             strength = np.linalg.norm(update.values.astype(np.float64), axis=1)
             chosen = strongest_first(update.items.astype(np.int64), strength)
             parts["votes"][chosen[: self._kept_units]] = 1.0
-        block = self.layout().blocks[0]
+        block = self.change_layout().blocks[0]
         vector, clipped = clip_to_bounds(block, block.join(parts))
         sent = np.zeros(p.entries, np.float32)
         sent[support] = vector[: self.kept]
         return Sending([vector], clipped, sent.reshape(p.items, p.dim)[update.items])
 
-    def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> TopKState:
-        """Return the state whose support entries are moved by `gain` times their mean change, with the next support.
-
-        The mean is over the clients that touched the item; the next support follows from this sum and the round's seed.
+    def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> ModelState:
+        """Return the state after a sum of counts, or the one whose support entries are moved by `gain` times their mean
+        change, with the next support, which follows from this sum and the round's seed.
         """
+        if spec.sum_index <= self.count_sums:
+            return super().absorb(state, spec, total, contributions)
         p, support = self.parameters, support_of(state)
-        parts = self.layout().blocks[0].split(total)
-        mean = parts["update"] / np.maximum(parts["touched"], 1.0)[support // p.dim]
+        parts = self.change_layout().blocks[0].split(total)
+        mean = parts["update"] / divisors(p, state, contributions, parts.get(TOUCHED))[support // p.dim]
         change = np.zeros(p.entries)
         change[support] = self.gain * mean
-        moved = advance(state, spec, change.reshape(p.items, p.dim))
+        moved = advance(state, spec, change.reshape(p.items, p.dim), p.server_rate)
         if p.support_from == "vote":
             strongest = strongest_first(np.arange(p.items), parts["votes"])
         else:
             strongest = strongest_first(support.astype(np.int64), np.abs(mean))
         units = renewed_units(strongest, spec.seed, self._units, self._kept_units)
-        return TopKState(moved.round_number, moved.item_factors, self._support(units))
+        return _with_support(moved, self._support(units))
 
     @property
     def _units(self) -> int:
@@ -232,7 +256,7 @@ class SharedTopK(TopKRecipe):
 class OwnTopK(TopKRecipe):
     """Own support: each client's own K entries, each with a count of 1, at positions it names in the clear."""
 
-    def layout(self, sum_index: int = 1) -> VectorLayout:
+    def change_layout(self) -> VectorLayout:
         """Return one block, value and count, for each of the N*d entries, of which a contribution names K."""
         return _own_layout(self.parameters.entries, self.parameters.clip, self.kept)
 
@@ -270,11 +294,12 @@ class OwnTopK(TopKRecipe):
         blocks = [places[order].astype(np.float64), pairs[order].ravel()]
         return Sending(blocks, clipped, sent.reshape(update.values.shape))
 
-    def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> FactorState:
-        """Return the state with every entry moved by its mean change over the clients that sent it."""
-        p = self.parameters
-        update, counts = total.reshape(p.entries, 2).T
-        return advance(state, spec, mean_rows(update[:, None], counts).reshape(p.items, p.dim))
+    def change(
+        self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int
+    ) -> NDArray[np.float64]:
+        """Return the mean change of every entry over the clients that sent it, float64 (items, dim)."""
+        update, counts = total.reshape(self.parameters.entries, 2).T
+        return np.asarray(update / np.maximum(counts, 1.0)).reshape(self.parameters.items, self.parameters.dim)
 
 
 def top_k(parameters: TopKParameters) -> TopKRecipe:
@@ -290,6 +315,12 @@ def finite_rows(update: Update, parameters: TopKParameters) -> tuple[NDArray[np.
     return rows, touched
 
 
+def _with_support(state: FactorState, support: NDArray[np.int32]) -> TopKState:
+    if isinstance(state, CountedFactors):
+        return CountedTopKState(state.round_number, state.item_factors, state.item_counts, state.clients, support)
+    return TopKState(state.round_number, state.item_factors, support)
+
+
 def support_of(state: ModelState) -> NDArray[np.int32]:
     """Return the support of `state`; `ParameterError` for a state of another recipe."""
     if not isinstance(state, TopKState):
@@ -299,7 +330,7 @@ def support_of(state: ModelState) -> NDArray[np.int32]:
 
 @lru_cache(maxsize=16)
 def _shared_layout(parameters: TopKParameters, kept: int) -> VectorLayout:
-    segments = [Segment("update", kept, parameters.clip), count_segment(parameters.items)]
+    segments = [Segment("update", kept, parameters.clip), *touch_segments(parameters)]
     if parameters.support_from == "vote":
         segments.append(Segment("votes", parameters.items, 1.0, integral=True))
     return VectorLayout((Block("support", tuple(segments)),), sum_class=TRAINED)
@@ -307,7 +338,7 @@ def _shared_layout(parameters: TopKParameters, kept: int) -> VectorLayout:
 
 @lru_cache(maxsize=16)
 def _own_layout(entries: int, clip: float, kept: int) -> VectorLayout:
-    entry = Block("entry", (Segment("update", 1, clip), count_segment(1)))
+    entry = Block("entry", (Segment("update", 1, clip), Segment("sent", 1, 1.0, integral=True)))
     return VectorLayout((entry,) * entries, chosen=kept, sum_class=TRAINED)
 
 

@@ -65,10 +65,11 @@ def test_a_message_costs_its_time_in_each_direction() -> None:
 
 
 @pytest.mark.parametrize("rank", [1, 8])
-def test_plain_sums_send_one_count_an_item_more_than_the_paper_counts(rank: int) -> None:
-    counted = published_traffic(colr(rank), ROUNDS)
-    sent = wire_traffic(colr(rank), mechanism("plain"), {}, 60, ROUNDS)
-    assert sent.up_bytes - counted.up_bytes == sent.down_bytes - counted.down_bytes == ROUNDS * 3706 * 4
+def test_plain_sums_send_what_the_paper_counts_and_by_consent_one_count_an_item_more(rank: int) -> None:
+    counted, released = published_traffic(colr(rank), ROUNDS), {"normalise": "touched", "reveal_touched": True}
+    for parameters, more in (({}, 0), (released, ROUNDS * 3706 * 4)):
+        sent = wire_traffic(ml1m("colr", rank=rank, **parameters), mechanism("plain"), {}, 60, ROUNDS)
+        assert sent.up_bytes - counted.up_bytes == sent.down_bytes - counted.down_bytes == more
 
 
 def test_the_lengths_of_a_mechanism_are_those_of_its_plan() -> None:

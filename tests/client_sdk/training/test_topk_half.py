@@ -22,7 +22,7 @@ from protocols.recipes.registry import recipe
 ITEMS, DIM, TASK_SEED = 40, 6, bytes(32)
 MODES: dict[str, dict[str, Any]] = {
     "aggregate": {},
-    "vote": {"support_from": "vote"},
+    "vote": {"support_from": "vote", "reveal_touched": True},
     "own": {"support": "own", "reveal_indices": True},
 }
 

@@ -81,13 +81,15 @@ def test_the_state_keeps_its_counts(name: str) -> None:
     chosen = make(name)
     state = chosen.absorb(chosen.initial_state(SEED), chosen.round_spec(SEED, 1), np.arange(ITEMS, dtype=float), 99)
     body = chosen.encode_state(state)
-    assert len(body) == chosen.state_bytes(1) == 4 * ITEMS * 5
+    assert len(body) == chosen.state_bytes(1) == 4 * ITEMS * 5 + 4
     again = chosen.decode_state(1, body)
     assert isinstance(again, CountedFactors)
     np.testing.assert_array_equal(again.item_counts, state.item_counts)
     np.testing.assert_array_equal(again.item_factors, state.item_factors)
-    with pytest.raises(CodecError):
-        chosen.decode_state(1, body[:-4])
+    assert again.clients == 99
+    for bad in (body[:-4], body[:-4] + bytes([ITEMS - 2, 0, 0, 0])):
+        with pytest.raises(CodecError):
+            chosen.decode_state(1, bad)
 
 
 def test_a_client_is_counted_in_one_sum_only() -> None:
@@ -210,7 +212,7 @@ def test_the_server_rate_multiplies_the_mean_change() -> None:
     for rate in (1.0, 4.0):
         chosen = recipe("fedmf", {"items": 2, "dim": 1, "server_rate": rate})
         before = chosen.initial_state(SEED)
-        after = chosen.absorb(before, chosen.round_spec(SEED, 1), np.array([0.5, 0.5, 2.0, 0.0]), 3)
+        after = chosen.absorb(before, chosen.round_spec(SEED, 1), np.array([0.5, 0.5]), 3)
         moved.append(after.item_factors - before.item_factors)
     np.testing.assert_allclose(moved[1], 4 * moved[0], rtol=1e-5)
 
@@ -230,7 +232,9 @@ def test_recommended_parameters_give_way_to_those_that_are_named() -> None:
         made = recipe(name, parameters_for(name, {"items": 100}))
         assert made.parameters.model_dump().items() >= dict(chosen).items()
     assert parameters_for("colr", {"items": 3, "batch_size": 9})["batch_size"] == 9
-    assert parameters_for("colr", {"items": 3}, "paper") == {"items": 3}
+    touched = {"normalise": "touched", "reveal_touched": True}
+    assert parameters_for("colr", {"items": 3}, "paper") == {"items": 3, **touched}
+    assert parameters_for("privirec-k", {"items": 3}, "paper") == {"items": 3}
     assert parameters_for("colr", {"items": 3, "item_bias": "none"}) == {"items": 3, "item_bias": "none"}
     assert parameters_for("privirec-k", {"items": 3}) == {"items": 3, "components": 3, "rayleigh_ritz": True}
     assert parameters_for("topk", {"items": 3}) == {"items": 3}

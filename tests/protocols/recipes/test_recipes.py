@@ -15,7 +15,7 @@ from protocols.errors import CodecError, CombinationError, ParameterError
 from protocols.layout import VectorLayout
 from protocols.recipes.base import Recipe, RoundSpec, Update
 from protocols.recipes.colr.colr import shared_projection
-from protocols.recipes.colr.scolr import client_columns
+from protocols.recipes.colr.scolr import client_level
 from protocols.recipes.registry import recipe
 from protocols.sum_classes import TRAINED
 
@@ -56,30 +56,32 @@ def plain_sum(chosen: Recipe, spec: RoundSpec, made: dict[str, Update]) -> np.nd
     return total
 
 
-def expected_change(chosen: Recipe, spec: RoundSpec, made: dict[str, Update]) -> np.ndarray:
-    """Every (item, coordinate of the trained factor) divided by the number of clients that trained it."""
+def expected_change(chosen: Recipe, spec: RoundSpec, made: dict[str, Update], *, by_touched: bool) -> np.ndarray:
+    """Every (item, column) divided by the number of clients that trained it, or its column."""
     if chosen.name == "fedmf":
         full, projection = np.zeros((ITEMS, DIM)), np.eye(DIM)
     else:
         full, projection = np.zeros((ITEMS, RANK)), shared_projection(spec.seed, RANK, DIM).astype(np.float64)
     counts = np.zeros_like(full)
-    for client, update in made.items():
-        columns = client_columns(spec, client, RANK) if chosen.name == "scolr" else np.arange(full.shape[1])
+    for update in made.values():
+        columns = np.arange(update.values.shape[1])
         full[np.ix_(update.items, columns)] += update.values
-        counts[np.ix_(update.items, columns)] += 1
+        counts[np.ix_(update.items if by_touched else np.arange(ITEMS), columns)] += 1
     return full / np.maximum(counts, 1) @ projection
 
 
+@pytest.mark.parametrize("by_touched", [False, True])
 @pytest.mark.parametrize("name", sorted(CHOICES))
 @given(seed=st.integers(0, 2**32 - 1))
-def test_absorb_divides_each_row_by_those_who_touched_it(name: str, seed: int) -> None:
-    chosen = make(name)
+def test_absorb_divides_each_row_by_all_clients_or_those_who_touched_it(name: str, by_touched: bool, seed: int) -> None:
+    chosen = make(name, **({"normalise": "touched", "reveal_touched": True} if by_touched else {}))
     spec = chosen.round_spec(TASK_SEED, 3)
     made = updates(chosen, spec, seed)
     before = chosen.initial_state(TASK_SEED)
     after = chosen.absorb(before, spec, plain_sum(chosen, spec, made), len(made))
     assert after.round_number == 3
-    np.testing.assert_allclose(after.item_factors - before.item_factors, expected_change(chosen, spec, made), atol=1e-5)
+    expected = expected_change(chosen, spec, made, by_touched=by_touched)
+    np.testing.assert_allclose(after.item_factors - before.item_factors, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", sorted(CHOICES))
@@ -147,13 +149,19 @@ def test_initial_factors_have_variance_one_over_dim() -> None:
     assert abs(float(factors.var()) * 64 - 1) < 0.02
 
 
-def test_scolr_ranks_are_uniform_and_columns_fair() -> None:
+def test_scolr_levels_are_uniform_and_their_ranks_nested() -> None:
     spec = make("scolr").round_spec(TASK_SEED, 1)
-    drawn = [client_columns(spec, f"c_{n}", RANK) for n in range(4000)]
-    ranks = np.bincount([c.size for c in drawn], minlength=RANK + 1)[1:] / len(drawn)
-    shares = np.bincount(np.concatenate(drawn), minlength=RANK) / sum(c.size for c in drawn)
-    np.testing.assert_allclose(ranks, 1 / RANK, atol=0.03)
-    np.testing.assert_allclose(shares, 1 / RANK, atol=0.03)
+    levels = np.bincount([client_level(spec, f"c_{n}", RANK) for n in range(4000)])[1:] / 4000
+    np.testing.assert_allclose(levels, 1 / RANK, atol=0.03)
+    for count, edges in ((None, (0, 1, 2, 3, 4)), (3, (0, 2, 3, 4)), (1, (0, 4))):
+        chosen = make("scolr", levels=count)
+        assert chosen.parameters.edges == edges
+        for client in CLIENTS:
+            route = chosen.route(spec, client)
+            assert route == tuple((block,) for block in range(len(route)))
+            assert width(chosen, spec, client) == edges[len(route)]
+    with pytest.raises(ParameterError, match="levels 5 is greater than rank 4"):
+        make("scolr", levels=5)
 
 
 @pytest.mark.parametrize(

@@ -146,9 +146,12 @@ def test_what_cannot_start_is_refused(train: Interactions, spectrum: PriviRecSta
         start_state(recipe("colr", parameters(train.n_items + 1)), spectrum)
     with pytest.raises(ParameterError, match="20 singular vectors"):
         spectral_factors(spectrum, 21)
+    start = {"task": "t_1", "round": 11, "snapshot": "0" * 64, "digest": "0" * 64}
+    with pytest.raises(ParameterError, match="topk cannot start"):
+        recipe("topk", parameters(train.n_items) | {"start_from": start})
     with pytest.raises(ParameterError, match="cannot start"):
         start_state(recipe("topk", {"items": train.n_items}), spectrum)
-    early = PriviRecState(1, 1, spectrum.item_degrees, spectrum.basis, np.zeros(20, np.float32))
+    early = PriviRecState(1, 1, spectrum.item_degrees, spectrum.clients, spectrum.basis, np.zeros(20, np.float32))
     with pytest.raises(ParameterError, match="no singular values"):
         spectral_factors(early, DIM)
 

@@ -13,10 +13,11 @@ from protocols.recipes.registry import recipe
 from protocols.recipes.svd import SVD, low_rank
 
 ITEMS, DIM, RANK, TASK_SEED = 30, 8, 3, bytes(32)
+TOUCHED = {"normalise": "touched", "reveal_touched": True}
 
 
 def make(rank: int = RANK) -> SVD:
-    chosen = recipe("svd", {"items": ITEMS, "dim": DIM, "rank": rank, "clip": 50.0})
+    chosen = recipe("svd", {"items": ITEMS, "dim": DIM, "rank": rank, "clip": 50.0, **TOUCHED})
     assert isinstance(chosen, SVD)
     return chosen
 
@@ -51,7 +52,10 @@ def test_clients_and_the_mean_are_both_cut_to_the_rank(seed: int) -> None:
 
 
 def test_full_rank_is_fedmf() -> None:
-    chosen, plain = make(DIM), recipe("fedmf", {"items": ITEMS, "dim": DIM, "clip": 50.0})
+    chosen, plain = (
+        make(DIM),
+        recipe("fedmf", {"items": ITEMS, "dim": DIM, "clip": 50.0, **TOUCHED}),
+    )
     rng, spec = np.random.default_rng(3), make().round_spec(TASK_SEED, 1)
     update = Update(np.arange(12, dtype=np.int32), rng.normal(size=(12, DIM)).astype(np.float32))
     ours, theirs = chosen.contribute(spec, "c", update)[0][0], plain.contribute(spec, "c", update)[0][0]

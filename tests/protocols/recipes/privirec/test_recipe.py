@@ -198,7 +198,7 @@ def test_every_state_round_trips_at_its_exact_length(name: str) -> None:
         assert len(body) <= chosen.longest_state_bytes()
         again = chosen.decode_state(state.round_number, body)
         assert again.sum_index == state.sum_index
-        for field in ("item_degrees", "basis", "singular_values", "captured", "change", "gram"):
+        for field in ("item_degrees", "clients", "basis", "singular_values", "captured", "change", "gram"):
             np.testing.assert_array_equal(getattr(again, field), getattr(state, field))
         for bad in (body[:-1], body + b"\0", b""):
             with pytest.raises(CodecError):
@@ -220,7 +220,7 @@ def test_states_that_no_task_has_are_refused() -> None:
     chosen = make()
     state = play(chosen, matrix(7))[2]
     body = chosen.encode_state(state)
-    basis = 4 + 4 * ITEMS
+    basis = 4 + 4 * ITEMS + 4
     values = basis + 4 * ITEMS * K
 
     def with_float(place: int, value: float, form: str = "<f") -> bytes:
@@ -232,6 +232,7 @@ def test_states_that_no_task_has_are_refused() -> None:
         struct.pack("<I", 5) + body[4:],
         with_float(basis, np.nan),
         with_float(basis, 1.5),
+        with_float(basis - 4, 0, "<I"),
         with_float(values, -0.5),
         with_float(values, np.inf),
         with_float(len(body) - 8, np.nan, "<d"),

@@ -20,10 +20,12 @@ TASK_SEED = bytes(range(32))
 ITEMS, DIM, CLIENTS = 30, 8, 7
 SHARE = 1 / 6
 OWN: dict[str, Any] = {"support": "own", "reveal_indices": True}
+TOUCHED: dict[str, Any] = {"normalise": "touched", "reveal_touched": True}
 MODES: dict[str, dict[str, Any]] = {
-    "aggregate": {},
-    "vote": {"support_from": "vote"},
-    "feedback": {"error_feedback": True},
+    "aggregate": TOUCHED,
+    "clients": {},
+    "feedback": {"error_feedback": True, **TOUCHED},
+    "vote": {"support_from": "vote", **TOUCHED},
     "own": OWN,
 }
 
@@ -66,7 +68,7 @@ def test_absorb_moves_each_entry_by_its_mean_over_those_who_count(mode: str, see
     after = chosen.absorb(before, spec, summed(chosen, sendings), CLIENTS)
     assert after.round_number == 3
     gain = chosen.gain if isinstance(chosen, SharedTopK) else 1.0
-    expected = before.item_factors + gain * change / np.maximum(counts, 1)
+    expected = before.item_factors + gain * change / (CLIENTS if mode == "clients" else np.maximum(counts, 1))
     np.testing.assert_allclose(after.item_factors, expected, atol=1e-5)
 
 
@@ -115,7 +117,7 @@ def test_what_fills_an_own_support_is_drawn_anew_and_counts_for_nothing() -> Non
     assert first.blocks[1].reshape(-1, 2).sum(axis=0).tolist() == [DIM, DIM]
 
 
-@pytest.mark.parametrize("mode", ["aggregate", "vote", "feedback"])
+@pytest.mark.parametrize("mode", ["aggregate", "clients", "feedback", "vote"])
 def test_a_shared_support_says_nothing_about_a_client(mode: str) -> None:
     """The positions follow from the state alone: clients with different data send the same positions and lengths."""
     chosen, rng = make(mode), np.random.default_rng(5)
@@ -129,7 +131,7 @@ def test_a_shared_support_says_nothing_about_a_client(mode: str) -> None:
         == chosen.route(chosen.round_spec(TASK_SEED, 9), "c_2")
         == ((0,),)
     )
-    assert chosen.warnings() == ()
+    assert any("which items each client has" in text for text in chosen.warnings()) == (mode != "clients")
     assert "in the clear" in make("own").warnings()[0]
 
 
@@ -227,6 +229,9 @@ def test_another_recipes_state_is_refused() -> None:
     [
         ({"support": "own"}, "shows the server which entries .* reveal_indices=true"),
         ({"reveal_indices": True}, "support 'shared' reveals no indices"),
+        ({"support_from": "vote"}, "support_from 'vote' shows how many .* reveal_touched=true, or leave support_from"),
+        ({"reveal_touched": True}, "no sum of this task shows touched items"),
+        ({**OWN, "item_bias": "counts"}, "own support has no item counts"),
         ({"share": 0.0}, "share"),
         ({"share": 1.1}, "share"),
         ({"support_from": "dice"}, "support_from"),
@@ -244,10 +249,10 @@ def test_shares_are_of_all_entries() -> None:
         return chosen.kept
 
     assert [kept(n / 64) for n in (1, 2, 16)] == [kept(n / 64, **OWN) for n in (1, 2, 16)] == [3706, 7412, 59296]
-    assert kept(1 / 64, support_from="vote") == 58 * 64
+    assert kept(1 / 64, support_from="vote", reveal_touched=True) == 58 * 64
     assert kept(1e-9) == 1
     gains = {mode: getattr(make(mode), "gain", 1.0) for mode in MODES}
-    assert gains == {"aggregate": 6.0, "vote": 6.0, "feedback": 1.0, "own": 1.0}
+    assert gains == {"aggregate": 6.0, "clients": 6.0, "vote": 6.0, "feedback": 1.0, "own": 1.0}
 
 
 def test_combinations_look_at_the_support_and_the_size() -> None:
@@ -264,7 +269,7 @@ def test_combinations_look_at_the_support_and_the_size() -> None:
     large = {"items": 3706, "dim": 64}
     check_combination(recipe("topk", {**large, "share": 16 / 64}), "paillier")
     check_combination(recipe("colr", {**large, "rank": 4}), "paillier")
-    with pytest.raises(CombinationError, match="240,890 values; Paillier is for small sums"):
+    with pytest.raises(CombinationError, match="237,184 values; Paillier is for small sums"):
         check_combination(recipe("fedmf", large), "paillier")
     with pytest.raises(CombinationError, match="237,184 blocks"):
         check_combination(recipe("topk", {**large, **OWN}), "paillier")
