@@ -90,7 +90,7 @@ def notes(figures: Mapping[str, Figure]) -> list[str]:
         "Paillier with a table of fixed-base powers, made beforehand.",
         "Masked: a 32-bit ring in semi-malicious mode; the client's and the server's work in all five stages of a "
         "round without dropouts.",
-        "All ways sum the paper's vector. A real task also sums how many clients touched each item, 3,706 more values.",
+        "All ways sum the paper's vector, as a task does.",
     ]
     if "repetitions" in figures:
         found.append(f"Medians of {figures['repetitions']} repetitions; fewer if one repetition takes seconds.")

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from bench.systems.base import Run
 from client_sdk.training.mf import MFConfig
+from protocols.recipes.recommended import parameters_for
 
 __all__ = ["colr_runs"]
 
@@ -41,7 +42,7 @@ def colr_runs(*, quick: bool, protocol: str, seed: int = 0) -> list[Run]:
             key=f"ml1m.{key}.{mechanism}" + (f".seed{seed}" if seed else ""),
             dataset="ml-1m",
             recipe=recipe,
-            recipe_parameters={"dim": DIM, "clip": CLIP, **parameters},
+            recipe_parameters=parameters_for(recipe, {"dim": DIM, "clip": CLIP, **parameters}, "paper"),
             mechanism=mechanism,
             mechanism_parameters={"set": "standard"} if mechanism == "ckks" else {},
             training=TRAINING,

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from bench.systems.base import Run
 from bench.systems.colr import CLIP, DIM, TRAINING
+from protocols.recipes.recommended import parameters_for
 
 __all__ = ["topk_runs"]
 
@@ -39,7 +40,7 @@ class Setting:
             key=f"{prefix}.{key}.rounds{self.rounds}.plain{seed}",
             dataset=self.dataset,
             recipe=recipe,
-            recipe_parameters={"dim": DIM, "clip": CLIP, **parameters},
+            recipe_parameters=parameters_for(recipe, {"dim": DIM, "clip": CLIP, **parameters}, "paper"),
             mechanism="plain",
             mechanism_parameters={},
             training=TRAINING,
@@ -70,5 +71,6 @@ def _runs(setting: Setting, shares: tuple[int, ...], ranks: tuple[int, ...]) -> 
                 key = f"topk.{support}.share{share}of64" + (".feedback" if feedback else "")
                 parameters = {**wanted, "share": share / 64, "error_feedback": feedback}
                 runs.append(setting.run(key, "topk", parameters))
-    runs.append(setting.run("topk.vote.share4of64", "topk", {"support_from": "vote", "share": 4 / 64}))
+    vote = {"support_from": "vote", "reveal_touched": True, "share": 4 / 64}
+    runs.append(setting.run("topk.vote.share4of64", "topk", vote))
     return runs + [setting.run(f"svd.rank{rank}", "svd", {"rank": rank}) for rank in ranks]

@@ -20,11 +20,10 @@ __all__ = ["CostOptions", "cost"]
 
 _NOTE = (
     "The paper counts the float32 values of one update up and the same number down (Top-K: each entry twice, for its "
-    "index). The messages of this version also contain the number of clients that touched each item (one value an "
-    "item, needed for the mean), the overhead of the encryption, the handshake of a masked round and the sealed shares "
-    "of a one-shot round. The client takes part in every round; a client that takes part in fewer rounds sends less, "
-    "but still downloads every sum or a snapshot of the model. Control messages (about 1 kB a round) and computing "
-    "time are not counted."
+    "index). The messages of this version also contain the overhead of the encryption, the handshake of a masked round "
+    "and the sealed shares of a one-shot round. The client takes part in every round; a client that takes part in "
+    "fewer rounds sends less, but still downloads every sum or a snapshot of the model. Control messages (about 1 kB a "
+    "round) and computing time are not counted."
 )
 _HEADINGS = {"paper": "paper's counting"}
 

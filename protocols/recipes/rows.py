@@ -183,6 +183,5 @@ class RowRecipe(FactorRecipe):
 
 @lru_cache(maxsize=64)  # each upload of a round asks for the same one
 def _layout_of_rows(p: NormalisedParameters, width: int) -> VectorLayout:
-    return VectorLayout(
-        (Block("items", (Segment("update", p.items * width, p.clip), *touch_segments(p))),), sum_class=TRAINED
-    )
+    update = Segment("update", p.items * width, p.clip)
+    return VectorLayout((Block("items", (update, *touch_segments(p))),), sum_class=TRAINED)

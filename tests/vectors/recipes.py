@@ -63,7 +63,8 @@ def derived() -> dict[str, Any]:
         "normals of (task seed, 'initial item factors') row by row, divided by sqrt(dim), rounded to float32. "
         "projection B: of normals of (round seed, 'projection') as rows x dim, the orthogonal polar factor U V^T of "
         "the thin SVD (= (G G^T)^(-1/2) G), times sqrt(dim / rank), rounded to float32. levels of SCoLR's clients: "
-        "seed = digest('scolr level', round seed, client id); max(1, ceil(first uniform of (seed, 'level') * most_levels)). "
+        "seed = digest('scolr level', round seed, client id); max(1, ceil(first uniform of (seed, 'level') times "
+        "most_levels)). "
         "Floats agree up to the last bits of the platform.",
         "task_seed": SEED.hex(),
         "initial_factors": initial_factors(SEED, 3, 4).tolist(),

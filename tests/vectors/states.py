@@ -255,10 +255,11 @@ def topk() -> dict[str, Any]:
         cases.append(case(played, parameters, bad))
     return {
         "about": "K = max(1, round half to even(share * items * dim)); with votes dim * max(1, round(share * items)). "
-        "shared: a client sends its change at the entries of the support, then with normalise 'touched' 0 or 1 for each "
-        "item, then with votes 1 for its K / dim touched items of largest Euclidean norm (above 0; ties: the lower "
-        "number). own: blocks are the entry numbers and value, count pairs. All held within +-clip; sent: what error "
-        "feedback takes as sent. State: that of fedmf, and with shared support the entries of the next one, uint32 LE.",
+        "shared: a client sends its change at the entries of the support, with normalise 'touched' then 0 or 1 for "
+        "each item, with votes then 1 for its K / dim touched items of largest Euclidean norm (above 0; ties: the "
+        "lower number). own: blocks are the entry numbers and value, count pairs. All held within +-clip; sent: what "
+        "error feedback takes as sent. State: that of fedmf, and with shared support the entries of the next one, "
+        "uint32 LE.",
         "cases": cases,
     }
 

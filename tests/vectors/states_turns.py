@@ -116,13 +116,15 @@ def privirec() -> dict[str, Any]:
             played.sum(members, kind=made.sum_of(number))
         body = made.encode_state(played.state)
         head, m, columns = 4, parameters["items"], made.parameters.columns
-        at, values = head + 4 * m, head + 4 * m + 4 * m * columns
+        at = head + 4 * (m + 1)
+        values = at + 4 * m * columns
         bad = {
             "short": body[:-1],
             "long": body + b"\0",
             "another number of sums": bytes(4) + body[4:],
             "more sums than the task has": b"\x63\0\0\0" + body[4:],
             "not a number": body[:at] + b"\0\0\xc0\x7f" + body[at + 4 :],
+            "more degrees than clients": body[: at - 4] + bytes(4) + body[at:],
             "a column longer than 1": body[:at] + b"\0\0\0\x40" + body[at + 4 :],
             "a negative singular value": body[:values] + b"\0\0\x80\xbf" + body[values + 4 :],
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import math
 import struct
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from numpy.typing import NDArray
 
 FOLDER = Path(__file__).parent
 _MASK = 2**64 - 1
@@ -110,70 +112,78 @@ def test_what_follows_from_the_seed_by_hand() -> None:
         values, basis = np.linalg.eigh(drawn @ drawn.T)  # the polar factor without an SVD
         polar = basis @ np.diag(values**-0.5) @ basis.T @ drawn
         np.testing.assert_allclose(polar * np.sqrt(dim / rank), case["projection"], rtol=1e-6)
-        for client, columns in case["columns"].items():
-            at = digest("scolr columns", own, client)
-            count = math.ceil(uniforms(at, "local rank", 1)[0] * vectors["column_rank"])
-            words = stream(at, "columns", vectors["column_rank"])
-            assert sorted(sorted(range(len(words)), key=words.__getitem__)[:count]) == columns
+        for client, level in case["levels"].items():
+            at = digest("scolr level", own, client)
+            assert max(1, math.ceil(uniforms(at, "level", 1)[0] * vectors["most_levels"])) == level
 
 
 def test_absorbed_sums_by_hand() -> None:
     vectors = load("absorbed.json")
     task_seed = bytes.fromhex(vectors["task_seed"])
     for case in vectors["cases"]:
-        own, items = case["parameters"], case["parameters"]["items"]
-        rank, dim, clip = own.get("rank", own["dim"]), own["dim"], own.get("clip", 4.0)
-        counted = "item_bias" in own
-        state = bytes.fromhex(case["initial"])
+        p, state = case["resolved"], bytes.fromhex(case["initial"])
+        factors, tail = 4 * p["items"] * p["dim"], state[4 * p["items"] * p["dim"] :]
         for step in case["sums"]:
-            total = [0.0] * len(step["total"])
+            total, lengths = np.zeros(len(step["total"])), _block_lengths(case["recipe"], p)
             for client in step["clients"]:
-                for targets, block in zip(client["route"], client["blocks"], strict=True):
-                    for target in targets:
-                        length = len(block)
-                        for i, value in enumerate(block):
-                            total[target * length + i] += value
+                vector = np.concatenate([np.array(block) for block in client["blocks"]])
+                total[: vector.size] += vector  # routes lead to the first blocks
                 if client["rows"] is not None:
-                    sent = sum(client["blocks"], [])
-                    assert max(map(abs, sent)) <= max(clip, 1.0)
-            assert total == step["total"]
-            state = _absorb(case["recipe"], state, step, total, items, dim, rank, task_seed, counted)
-            np.testing.assert_allclose(_floats(state, items * dim), _floats(bytes.fromhex(step["state"]), items * dim))
-            assert state[4 * items * dim :] == bytes.fromhex(step["state"])[4 * items * dim :]
+                    assert vector.size in np.cumsum(lengths)
+                    assert np.abs(vector).max() <= max(p["clip"], 1.0)
+            assert total.tolist() == step["total"]
+            state = _absorb(case["recipe"], p, state, step, total, task_seed)
+            expected = bytes.fromhex(step["state"])
+            np.testing.assert_allclose(_floats(state, factors), _floats(expected, factors), rtol=1e-6)
+            assert state[factors:] == expected[factors:] and len(expected) == factors + len(tail)
 
 
-def _floats(state: bytes, count: int) -> tuple[float, ...]:
-    return struct.unpack(f"<{count}f", state[: 4 * count])
+def _floats(state: bytes, length: int) -> NDArray[np.float64]:
+    return np.frombuffer(state[:length], "<f4").astype(np.float64)
 
 
-def _absorb(
-    name: str,
-    state: bytes,
-    step: Any,
-    total: list[float],
-    items: int,
-    dim: int,
-    rank: int,
-    task_seed: bytes,
-    counted: bool,
-) -> bytes:
-    factors, tail = np.array(_floats(state, items * dim)).reshape(items, dim), state[4 * items * dim :]
-    if counted and step["round"] == 1:
-        held = struct.unpack(f"<{items}I", tail)
-        return state[: 4 * items * dim] + struct.pack(
-            f"<{items}I", *(int(old + new) for old, new in zip(held, total, strict=True))
-        )
+def _edges(p: Any) -> list[int]:
+    levels = p["levels"] or p["rank"]
+    return [math.ceil(level * p["rank"] / levels) for level in range(levels + 1)]
+
+
+def _block_lengths(name: str, p: Any) -> list[int]:
+    touched = p["items"] if p["normalise"] == "touched" else 0
     if name == "scolr":
-        sums, counts = np.array(total).reshape(2, rank, items)
-        mean = (sums / np.maximum(counts, 1)).T
-    else:
-        rows, counts = np.array(total[: items * rank]).reshape(items, rank), np.array(total[items * rank :])
-        mean = rows / np.maximum(counts, 1)[:, None]
+        return [p["items"] * (b - a) + 1 + touched for a, b in itertools.pairwise(_edges(p))]
+    return [p["items"] * p.get("rank", p["dim"]) + touched]
+
+
+def _absorb(name: str, p: Any, state: bytes, step: Any, total: NDArray[np.float64], task_seed: bytes) -> bytes:
+    items, dim, n = p["items"], p["dim"], len(step["clients"])
+    factors, tail = _floats(state, 4 * items * dim).reshape(items, dim), state[4 * items * dim :]
+    counts = list(struct.unpack(f"<{len(tail) // 4}I", tail))
+    if counts and step["round"] == 1:
+        added = [*total.astype(int), n]
+        return state[: 4 * items * dim] + struct.pack(f"<{items + 1}I", *np.add(counts, added))
+    mean = []
+    for number, block in enumerate(np.split(total, np.cumsum(_block_lengths(name, p))[:-1])):
+        width = np.diff(_edges(p))[number] if name == "scolr" else p.get("rank", dim)
+        values, rest = block[: items * width], block[items * width :]
+        columns = values.reshape(width, items) if name == "scolr" else values.reshape(items, width).T
+        clients, touched = (rest[0], rest[1:]) if name == "scolr" else (n, rest)
+        mean += [column / np.maximum(_divisors(p, counts, clients, touched), 1) for column in columns]
+    change = np.array(mean).T
     if name != "fedmf":
-        drawn = np.array(normals(digest("round", task_seed, step["round"]), "projection", rank * dim))
-        left, _, right = np.linalg.svd(drawn.reshape(rank, dim), full_matrices=False)
-        mean = mean @ (left @ right * math.sqrt(dim / rank)).astype(np.float32).astype(np.float64)
-    return (factors + mean).astype("<f4").tobytes() + tail
+        drawn = np.array(normals(digest("round", task_seed, step["round"]), "projection", p["rank"] * dim))
+        left, _, right = np.linalg.svd(drawn.reshape(p["rank"], dim), full_matrices=False)
+        change = change @ (left @ right * math.sqrt(dim / p["rank"])).astype(np.float32).astype(np.float64)
+    return (factors + p["server_rate"] * change).astype("<f4").tobytes() + tail
+
+
+def _divisors(p: Any, counts: list[int], n: float, touched: NDArray[np.float64]) -> Any:
+    if p["normalise"] == "touched":
+        return touched
+    if not counts:
+        return n
+    has, mean = np.array(counts[:-1]) / counts[-1], sum(counts[:-1]) / counts[-1]
+    chance = 1 - (1 - 1 / (p["items"] - mean)) ** round((p["negatives"] or 4) * mean)
+    return n * (has + (1 - has) * chance)
 
 
 def test_scales_by_their_formulas() -> None:

@@ -89,8 +89,8 @@ def test_a_state_without_counts_cannot_be_normalised_by_them() -> None:
 class Observed:
     """What an observer of a task's sums knows, and what it is after.
 
-    who: bool (rounds, users), the cohorts. counts: of touches, (rounds, items). changes: of the factors, (rounds, items,
-    dim). has: bool (users, items), which items each user has.
+    who: bool (rounds, users), the cohorts. counts: of touches, (rounds, items). changes: of the factors, as (rounds,
+    items, dim). has: bool (users, items), which items each user has.
     """
 
     who: NDArray[np.bool_]
