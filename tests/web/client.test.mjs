@@ -262,7 +262,7 @@ async function asked(take, task, { step, counted, liked, complete }) {
   const store = new MemoryStore();
   if (counted !== undefined) await store.put("own", { user: new Float32Array(8), counted });
   const { items, dim } = terms.parameters;
-  const body = new Uint8Array(4 * items * (dim + 1));
+  const body = new Uint8Array(4 * items * dim + 4 * (items + 1));
   if (complete) await store.put("model", { round: complete, body });
   const [seed, page] = [await roundSeed(terms.seed, 2), JSON.stringify({ rounds: [], more: false })];
   const requests = answering([200, page, { "content-digest": await digestOf(page), "content-type": "application/json" }]);

@@ -21,7 +21,7 @@ const RECIPES = { colr: (p) => p.rank, fedmf: (p) => p.dim };
 const FACTORS = {
   ...{ items: null, dim: 64, clip: 4, item_bias: "none", count_sums: 1, server_rate: 1 },
   ...{ learning_rate: null, epochs: null, batch_size: null, weight_decay: null, negatives: null },
-  ...{ start_from: null, start_weight: 16 },
+  ...{ start_from: null, start_weight: 16, normalise: null, reveal_touched: false },
 };
 /** What this client takes where a task states nothing. The server's word would let it choose parameters for one client. */
 const DEFAULTS = {
