@@ -39,10 +39,6 @@ class RoundEvent(StrEnum):
     SUM_WRONG = "the masks do not come off the sum"
     TOO_SIMILAR = "survivors too similar to those of an earlier sum"
     RELEASED = "aggregate released"
-    HANDED_OVER = "sum handed to the key holder"
-    DECRYPTED = "model published by the key holder"
-    REFUSED = "refused by the key holder"
-    HOLDER_ABSENT = "deadline, no answer of the key holder"
     STORAGE_DAMAGED = "a stored blob is damaged"
     TASK_CLOSED = "task closed"
     ABORTED = "aborted by an operator"
@@ -77,7 +73,6 @@ TABLE: Final[Mapping[RoundState, Mapping[RoundEvent, RoundState]]] = {
     RoundState.FOLDING: {
         RoundEvent.BATCH_FOLDED: RoundState.FOLDING,
         RoundEvent.RELEASED: RoundState.COMPLETE,
-        RoundEvent.HANDED_OVER: RoundState.DECRYPTING,
         RoundEvent.STORAGE_DAMAGED: RoundState.FAILED,
         RoundEvent.TASK_CLOSED: RoundState.FAILED,
         RoundEvent.ABORTED: RoundState.FAILED,
@@ -100,13 +95,6 @@ TABLE: Final[Mapping[RoundState, Mapping[RoundEvent, RoundState]]] = {
         RoundEvent.COMMITTEE_ABSENT: RoundState.FAILED,
         RoundEvent.SUM_WRONG: RoundState.FAILED,
         RoundEvent.STORAGE_DAMAGED: RoundState.FAILED,
-        RoundEvent.TASK_CLOSED: RoundState.FAILED,
-        RoundEvent.ABORTED: RoundState.FAILED,
-    },
-    RoundState.DECRYPTING: {
-        RoundEvent.DECRYPTED: RoundState.COMPLETE,
-        RoundEvent.REFUSED: RoundState.FAILED,
-        RoundEvent.HOLDER_ABSENT: RoundState.FAILED,
         RoundEvent.TASK_CLOSED: RoundState.FAILED,
         RoundEvent.ABORTED: RoundState.FAILED,
     },

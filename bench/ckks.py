@@ -17,18 +17,14 @@ from typing import Any
 
 import numpy as np
 import tenseal as ts
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
 from bench._report import Figure, Timing, arguments, bars, show, time_in_turn, write_figures
 from bench.targets import verdicts
-from protocols.crypto.envelope import EnvelopeSender
 from protocols.crypto.keyring import Keyring
-from protocols.crypto.round_key import RoundKeyPurpose, open_round_key, sign_round_key
 from protocols.layout import Block, Segment, VectorLayout, whole_route
 from protocols.sum_classes import TRAINED
 from protocols.sums.ckks.mechanism import CKKS
-from protocols.sums.ckks.opened_slots import check_slots
 from protocols.sums.ckks.planner import CkksPlan
 
 ITEMS, DIM, CLIP = 3706, 64, 0.1
@@ -41,9 +37,8 @@ FORMS: dict[str, dict[str, Any]] = {
     "standard": {"set": "standard"},
     "precise": {"set": "precise"},
     "standard_expanded": {"set": "standard", "wire": "expanded"},
-    "public": {"mode": "public"},
 }
-"""Task parameters by form; `public` is the default of public-key mode, the set `precise`."""
+"""Task parameters by form."""
 
 
 @dataclass(frozen=True)
@@ -109,23 +104,6 @@ class TenSealPeer:
         self._total += ts.ckks_vector_from(self._context, self.body)
 
 
-def round_key_steps() -> tuple[dict[str, Callable[[], object]], dict[str, Figure]]:
-    """What the key of one round costs in public mode: the steps to time, and its bytes."""
-    plan = CKKS.plan(FORMS["public"], LAYOUT, 60)
-    purpose = RoundKeyPurpose("t_0f3a9c5b7d1e2f4a6b8c", 1, "ckks", plan.parameter_id)
-    sender = EnvelopeSender(Ed25519PrivateKey.generate(), bytes(32))
-    public_key = CKKS.generate_keyring(plan).public_key
-    document = sign_round_key(purpose, public_key, sender)
-    slots = np.zeros((plan.ciphertexts, plan.degree // 2), np.complex128)
-    steps: dict[str, Callable[[], object]] = {
-        "generate": lambda: CKKS.generate_keyring(plan),
-        "sign": lambda: sign_round_key(purpose, public_key, sender),
-        "verify": lambda: open_round_key(purpose, document, len(public_key), lambda *_: None),
-        "check_sum": lambda: check_slots(plan, slots, 60),
-    }
-    return steps, {"round_key_bytes": len(document), "round_key_secret_bytes": len(public_key) // 2}
-
-
 def ratios(forms: dict[str, Form], seals: dict[str, Timing], folds: dict[str, Timing]) -> dict[str, Figure]:
     """Upload ratios and speed-ups, most of which have targets."""
     clients = len(forms["standard"].contributions)
@@ -135,10 +113,8 @@ def ratios(forms: dict[str, Form], seals: dict[str, Timing], folds: dict[str, Ti
         "encrypt_speedup_seeded": seals["tenseal"].median / seals["standard"].median,
         "encrypt_speedup_compact": seals["tenseal"].median / seals["compact"].median,
         "encrypt_speedup_precise": seals["tenseal"].median / seals["precise"].median,
-        "encrypt_speedup_public": seals["tenseal"].median / seals["public"].median,
         "fold_speedup_expanded": fold_peer / (folds["standard_expanded"].median / clients),
         "fold_speedup_seeded": fold_peer / (folds["standard"].median / clients),
-        "fold_speedup_public": fold_peer / (folds["public"].median / clients),
         "check_and_fold_speedup_expanded": fold_peer
         / (folds["standard_expanded"].median / clients + folds["check standard_expanded"].median),
     }
@@ -173,10 +149,6 @@ def measure(clients: int, repetitions: int) -> dict[str, Figure]:
     figures["fold_expanded_gigabytes_per_second"] = (
         clients * len(expanded.contributions[0]) / folds["standard_expanded"].median / 1e9
     )
-    steps, sizes = round_key_steps()
-    figures |= sizes
-    for name, timing_of in time_in_turn(steps, repetitions, lambda: None, {}).items():
-        figures |= timing_of.figures(f"round_key_{name}")
     for name, form in forms.items():
         figures |= errors(name, form, vectors.sum(axis=0))
     return figures

@@ -17,10 +17,9 @@ _FORMS = {
     "standard": "standard",
     "precise": "precise",
     "standard_expanded": "standard, expanded",
-    "public": "public key",
     "tenseal": "TenSEAL",
 }
-_COLOUR = {"tenseal": "usual", "public": "public"}
+_COLOUR = {"tenseal": "usual"}
 
 
 @dataclass(frozen=True)
@@ -54,8 +53,7 @@ def paillier_plots(figures: Mapping[str, Figure]) -> list[tuple[str, str]]:
         "bytes_ratio": "bytes",
         "decrypt_speedup": "decrypt",
         "fold_speedup": "fold",
-        "encrypt_speedup_crt": "encrypt, secret key",
-        "encrypt_speedup_table": "encrypt, table",
+        "encrypt_speedup_crt": "encrypt",
         "encrypt_speedup_pool": "encrypt, filled pool",
     }
     made = []

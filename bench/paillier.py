@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,11 +21,10 @@ from bench.targets import verdicts
 from protocols.crypto.keyring import Keyring
 from protocols.layout import Block, Segment, VectorLayout, whole_route
 from protocols.sum_classes import TRAINED
-from protocols.sums.paillier.keys import load_public_key, load_secret_key
+from protocols.sums.paillier.keys import load_secret_key
 from protocols.sums.paillier.mechanism import PAILLIER
 from protocols.sums.paillier.planner import PaillierPlan
 from protocols.sums.paillier.pool import RandomiserPool
-from protocols.sums.paillier.randomisers import ShortExponentTable
 
 VALUES, CLIP, PRECISION = 3706, 0.1, 2.0**-32
 LAYOUT = VectorLayout((Block("top", (Segment("values", VALUES, CLIP),)),), sum_class=TRAINED)
@@ -69,28 +67,24 @@ class PhePeer:
 
 @dataclass(frozen=True)
 class Ours:
-    """A packed sum: the plans with short and with strict randomisers, the holder's keys, and all contributions."""
+    """A packed sum: its plan, its keys, and all contributions."""
 
     plan: PaillierPlan
-    strict: PaillierPlan
-    holder: Keyring
+    keyring: Keyring
     contributions: tuple[bytes, ...]
     aggregate: bytes
 
     @classmethod
     def prepare(cls, bits: int, vectors: NDArray[np.float64], tick: Callable[[], object]) -> Ours:
-        """Make the plans, a key of `bits` bits, and the sum of `vectors`; call `tick` after each contribution."""
-        parameters: dict[str, Any] = {"key_bits": bits, "mode": "public"}
-        plan, strict = (
-            PAILLIER.plan(parameters | {"randomiser": way}, LAYOUT, len(vectors)) for way in ("short", "strict")
-        )
-        holder = PAILLIER.generate_keyring(plan)
+        """Make the plan, a key of `bits` bits, and the sum of `vectors`; call `tick` after each contribution."""
+        plan = PAILLIER.plan({"key_bits": bits}, LAYOUT, len(vectors))
+        keyring = PAILLIER.generate_keyring(plan)
         contributions = []
         for vector in vectors:
-            contributions.append(PAILLIER.seal(plan, ROUTE, [vector], holder.without_secret_key()))
+            contributions.append(PAILLIER.seal(plan, ROUTE, [vector], keyring))
             tick()
         partial_sum = PAILLIER.fold(plan, None, ((ROUTE, body) for body in contributions))
-        return cls(plan, strict, holder, tuple(contributions), PAILLIER.release(plan, partial_sum))
+        return cls(plan, keyring, tuple(contributions), PAILLIER.release(plan, partial_sum))
 
     def fold(self) -> bytes:
         """The server's fold of one batch with the contributions of all clients."""
@@ -98,20 +92,15 @@ class Ours:
 
     def open(self) -> NDArray[np.float64]:
         """The opened sum, float64 (values,)."""
-        return PAILLIER.open(self.plan, self.aggregate, len(self.contributions), self.holder)
+        return PAILLIER.open(self.plan, self.aggregate, len(self.contributions), self.keyring)
 
-    def seals(self, vector: NDArray[np.float64]) -> dict[str, Callable[[], object]]:
-        """The seal functions to time, by source of randomisers; only the strict plan has a pool."""
-        member = self.holder.without_secret_key()
-        return {
-            "table": lambda: PAILLIER.seal(self.plan, ROUTE, [vector], member),
-            "crt": lambda: PAILLIER.seal(self.plan, ROUTE, [vector], self.holder),
-            "pool": lambda: PAILLIER.seal(self.strict, ROUTE, [vector], member),
-        }
+    def seal(self, vector: NDArray[np.float64]) -> bytes:
+        """The contribution of one client: the timed client step."""
+        return PAILLIER.seal(self.plan, ROUTE, [vector], self.keyring)
 
     def phe_key(self) -> PaillierPrivateKey:
         """The same key as a phe object."""
-        key = load_secret_key(self.plan, self.holder)
+        key = load_secret_key(self.plan, self.keyring)
         return PaillierPrivateKey(PaillierPublicKey(int(key.p * key.q)), int(key.p), int(key.q))
 
     def is_exact(self, vectors: NDArray[np.float64]) -> bool:
@@ -127,20 +116,20 @@ def measure(bits: int, vectors: NDArray[np.float64], repetitions: int, sample: i
         ours = Ours.prepare(bits, vectors, partial(progress.advance, sealing))
         peer = PhePeer(ours.phe_key(), vectors[0][:sample])
         steps: dict[str, Callable[[], object]] = {
-            **{f"encrypt_{name}": seal for name, seal in ours.seals(vectors[0]).items()},
+            "encrypt_crt": partial(ours.seal, vectors[0]),
             "encrypt_phe": peer.seal,
             "fold": ours.fold,
             "fold_phe": peer.fold,
             "check": lambda: PAILLIER.check(ours.plan, ROUTE, ours.contributions[0]),
             "decrypt": ours.open,
             "decrypt_phe": peer.open,
-            "table": lambda: ShortExponentTable.build(load_public_key(ours.plan, ours.holder)),
         }
         timing = progress.add_task(f"{bits} bits: time the steps", total=repetitions + 1)
-        capacity = ours.plan.ciphertexts * (repetitions + 1)
-        with RandomiserPool(ours.strict, ours.holder, capacity).fill():
-            calls = {"check": 20, "fold_phe": max(1, len(vectors) * ours.plan.ciphertexts // sample)}
-            times = time_in_turn(steps, repetitions, partial(progress.advance, timing), calls)
+        calls = {"check": 20, "fold_phe": max(1, len(vectors) * ours.plan.ciphertexts // sample)}
+        times = time_in_turn(steps, repetitions, partial(progress.advance, timing), calls)
+        with RandomiserPool(ours.plan, ours.keyring, ours.plan.ciphertexts * (repetitions + 1)).fill():
+            pooled: dict[str, Callable[[], object]] = {"encrypt_pool": partial(ours.seal, vectors[0])}
+            times |= time_in_turn(pooled, repetitions, lambda: None, {})
     return {f"bits{bits}.{key}": figure for key, figure in _figures(ours, peer, times, sample, vectors).items()}
 
 
@@ -150,12 +139,11 @@ def _figures(
     scaled = {step: times[f"{step}_phe"].median * VALUES / sample for step in ("encrypt", "fold", "decrypt")}
     phe_bytes = sum(len(body) for body in peer.bodies) * VALUES // sample
     figures: dict[str, Figure] = {
-        **{f"encrypt_speedup_{w}": scaled["encrypt"] / times[f"encrypt_{w}"].median for w in ("table", "pool", "crt")},
+        **{f"encrypt_speedup_{w}": scaled["encrypt"] / times[f"encrypt_{w}"].median for w in ("pool", "crt")},
         "bytes_ratio": phe_bytes / len(ours.contributions[0]),
         "fold_speedup": scaled["fold"] / (times["fold"].median / len(vectors)),
         "check_and_fold_speedup": scaled["fold"] / (times["fold"].median / len(vectors) + times["check"].median),
         "decrypt_speedup": scaled["decrypt"] / times["decrypt"].median,
-        "table_seconds": times["table"].median,
         "exact": ours.is_exact(vectors),
         "max_error": float(np.abs(ours.open() - vectors.sum(axis=0)).max()),
         "predicted_error": ours.plan.predicted_error,
@@ -167,7 +155,7 @@ def _figures(
     }
     for step, seconds in scaled.items():
         figures[f"{step}_phe_seconds"] = seconds
-    for name in ("encrypt_table", "encrypt_pool", "encrypt_crt", "check", "decrypt"):
+    for name in ("encrypt_pool", "encrypt_crt", "check", "decrypt"):
         figures |= times[name].figures(name)
     return figures | times["fold"].figures("fold", len(vectors))
 
@@ -189,7 +177,7 @@ def main() -> None:
         f"Paillier, {VALUES} values, {clients} clients, compared with phe ({extent})",
         verdicts("paillier", figures),
     )
-    further = [f"bits{bits}.{key}" for bits in KEY_BITS for key in ("table_seconds", "exact", "values_per_ciphertext")]
+    further = [f"bits{bits}.{key}" for bits in KEY_BITS for key in ("exact", "values_per_ciphertext")]
     show("Further figures", {key: figures[key] for key in further})
     write_figures(options.json, figures)
 

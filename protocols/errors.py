@@ -7,12 +7,10 @@
     │   └── RoutingError         a route names blocks of the sum that it must not name
     ├── CodecError               bytes that do not have the exact form that their parameters imply
     │   ├── ContributionError    a contribution that must not enter a sum (the sender's fault)
-    │   ├── ImpossibleSumError   an opened sum that honest contributions cannot add up to
     │   └── SignatureError       a request's signature is malformed or does not match
     ├── KeyringError             a key is missing, belongs to another task, or does not decrypt the data
     │   ├── CertificateError     a membership certificate has expired, is revoked or was not signed by the organiser
-    │   ├── EnvelopeError        a sealed envelope does not open or was not made by a member of the group
-    │   └── RoundKeyError        a round's public key was not signed by the task's key holder for this round
+    │   └── EnvelopeError        a sealed envelope does not open or was not made by a member of the group
     ├── RefusalError             a client leaves a round: the server breaks a rule or the client's own policy
     ├── AtFaultError             clients sent what proves them at fault: the round fails, and they must leave
     └── ThresholdError           too few clients reached a stage of a round: nothing is opened
@@ -32,11 +30,9 @@ __all__ = [
     "ContributionError",
     "EnvelopeError",
     "HushRecError",
-    "ImpossibleSumError",
     "KeyringError",
     "ParameterError",
     "RefusalError",
-    "RoundKeyError",
     "RoutingError",
     "SignatureError",
     "ThresholdError",
@@ -67,10 +63,6 @@ class ContributionError(CodecError):
     """A contribution that must not enter a sum: wrong length, residues out of range. The sender's fault."""
 
 
-class ImpossibleSumError(CodecError):
-    """An opened sum that honest contributions cannot add up to: a client or the server sent something else."""
-
-
 class SignatureError(CodecError):
     """A request's signature is malformed, covers other components than required, or does not match the key."""
 
@@ -85,10 +77,6 @@ class CertificateError(KeyringError):
 
 class EnvelopeError(KeyringError):
     """A sealed envelope does not open: wrong recipient, wrong signer, or altered on the way."""
-
-
-class RoundKeyError(KeyringError):
-    """A round's public key that the task's key holder did not sign for this task, round and mechanism."""
 
 
 class RoutingError(ParameterError):

@@ -37,7 +37,7 @@ _RECIPE_TEXTS: Final[Mapping[str, str]] = {
 _MECHANISM_TEXTS: Final[Mapping[str, str]] = {
     "masked": "masks that cancel: no keys, clients stay for several stages",
     "oneshot": "one message a client, and a committee takes the masks off",
-    "ckks": "CKKS ciphertexts: members share a key, or a key holder has it",
+    "ckks": "CKKS ciphertexts: members share a key",
     "paillier": "Paillier ciphertexts, for small vectors",
     "plain": "no protection: the server sees every contribution",
 }

@@ -17,7 +17,6 @@ from aggregator_service.storage.schema import (
     RoundRow,
     RoundStateRow,
     StageMessageRow,
-    TaskRow,
 )
 from protocols.messages.stages import MESSAGE_IN, RoundState, prerequisite_of
 
@@ -69,14 +68,13 @@ class Tally:
     """A round and its counts.
 
     parts: message name to (clients, bytes). uploads: clients with an incomplete upload. entered: states in order.
-    opened_by_holder: whether only the key holder can open the sum. refusals: clients that refused the round, by reason.
+    refusals: clients that refused the round, by reason.
     """
 
     round: RoundRow
     parts: dict[str, tuple[int, int]] = field(default_factory=dict)
     uploads: int = 0
     entered: list[RoundStateRow] = field(default_factory=list)
-    opened_by_holder: bool = False
     refusals: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -101,9 +99,8 @@ class Tally:
 
     @property
     def deadline(self) -> float | None:
-        """Deadline of the current state, if it waits for clients or the key holder."""
-        waits = self.round.state in MESSAGE_IN or self.round.state == RoundState.DECRYPTING
-        return self.round.deadline if waits else None
+        """Deadline of the current state, if it waits for clients."""
+        return self.round.deadline if self.round.state in MESSAGE_IN else None
 
     @property
     def stage_began(self) -> float:
@@ -156,9 +153,8 @@ class Tally:
         if self.round.committee:
             return (RoundState.COLLECTING, RoundState.CONFIRMING, RoundState.UNMASKING, RoundState.COMPLETE)
         if not self.masked:
-            last = (RoundState.DECRYPTING,) if self.opened_by_holder else ()
-            return (RoundState.COLLECTING, RoundState.FOLDING, *last, RoundState.COMPLETE)
-        others = (RoundState.FOLDING, RoundState.DECRYPTING, RoundState.FAILED)
+            return (RoundState.COLLECTING, RoundState.FOLDING, RoundState.COMPLETE)
+        others = (RoundState.FOLDING, RoundState.FAILED)
         order = [state for state in ORDER if state not in others]
         return [state for state in order if state != RoundState.CONFIRMING or self.round.confirms]
 
@@ -207,12 +203,9 @@ def tallies(session: Session, rounds: Iterable[RoundRow]) -> list[Tally]:
     begun = select(ChunkRow.round_id, func.count(ChunkRow.client_id.distinct())).where(ChunkRow.round_id.in_(ids))
     for round_id, clients in session.execute(begun.group_by(ChunkRow.round_id)):
         found[round_id].uploads = clients
-    entered = select(RoundStateRow, TaskRow.opened_by).join(RoundRow, RoundRow.id == RoundStateRow.round_id)
-    entered = entered.join(TaskRow, TaskRow.id == RoundRow.task_id).where(RoundStateRow.round_id.in_(ids))
-    states = sorted(session.execute(entered), key=lambda one: (one[0].entered_at, ORDER.index(one[0].state)))
-    for state, opened_by in states:
+    entered = session.scalars(select(RoundStateRow).where(RoundStateRow.round_id.in_(ids)))
+    for state in sorted(entered, key=lambda one: (one.entered_at, ORDER.index(one.state))):
         found[state.round_id].entered.append(state)
-        found[state.round_id].opened_by_holder = opened_by == "holder"
     for round_id, reasons in refusals_by_reason(session, ids).items():
         found[round_id].refusals = reasons
     return list(found.values())

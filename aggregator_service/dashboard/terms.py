@@ -15,7 +15,6 @@ __all__ = ["Term", "all_parameters", "security_level", "security_terms"]
 _SEEN_BY = {
     "anyone": ("anyone", "including the server"),
     "members": ("every member", "together with the server also single contributions"),
-    "holder": ("the key holder", "together with the server also single contributions"),
 }
 
 

@@ -30,7 +30,6 @@ ROUND_STATES: Final[Mapping[str, str]] = {
     "confirming": "The survivors, or the committee, sign the set of survivors.",
     "unmasking": "The survivors, or the committee, send the shares that remove the masks from the sum.",
     "folding": "The server adds the remaining contributions to the sum.",
-    "decrypting": "The key holder opens and checks the sum, and publishes the model.",
     "complete": "The aggregate was released.",
     "failed": "Nothing was released. The data that clients sent was deleted.",
 }

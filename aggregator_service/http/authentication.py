@@ -197,16 +197,6 @@ MemberIs = Annotated[Enrolled, Depends(_require_member)]
 """The caller, a client of the task that the path names: checked before the body."""
 
 
-def _require_holder(member: MemberIs) -> Enrolled:
-    if member.role != "holder":
-        raise Problem("forbidden", "only the key holder may do this")
-    return member
-
-
-HolderIs = Annotated[Enrolled, Depends(_require_holder)]
-"""The caller, the key holder of the task that the path names: checked before the body."""
-
-
 def _require_committee(member: MemberIs) -> Enrolled:
     if member.role != "committee":
         raise Problem("forbidden", "only members of the committee may do this")

@@ -35,7 +35,7 @@ _DETAILS: Final = {
 }
 _FORMS: Final = "/dashboard/"
 _STAGES: Final = "stages"
-_RAW_RESOURCES: Final = ("key", "public-key", "certificate", "revocations")
+_RAW_RESOURCES: Final = ("public-key", "certificate", "revocations")
 
 
 def carries_raw_body(scope: Scope) -> bool:

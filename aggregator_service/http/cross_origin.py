@@ -21,7 +21,6 @@ _SENT: Final = (
     "Range",
     "Repr-Digest",
     "Round-Binding",
-    "Round-Key",
     "Signature",
     "Signature-Input",
     "Upload-Complete",

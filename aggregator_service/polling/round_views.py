@@ -14,14 +14,13 @@ from aggregator_service.storage.stages import awaited_message, count_of, find_ha
 from aggregator_service.tasks.plans import plan_round, round_spec
 from protocols.codec import b64encode
 from protocols.messages import RoundView, SnapshotView, UploadReceipt
-from protocols.messages.stages import RoundState
 
 __all__ = ["compact_round", "receipt", "round_etag", "round_view", "snapshot_view"]
 
 
 def compact_round(session: Session, round_: RoundRow, now: float) -> RoundView:
     """Return the view of a round that is the same for everybody; now: seconds since the epoch."""
-    waiting = awaited_message(round_) is not None or round_.state == RoundState.DECRYPTING
+    waiting = awaited_message(round_) is not None
     return RoundView.model_validate(
         {
             "task_id": round_.task_id,
@@ -36,7 +35,6 @@ def compact_round(session: Session, round_: RoundRow, now: float) -> RoundView:
             "seconds_left": max(0.0, round_.deadline - now) if waiting else None,
             "aggregate_bytes": round_.aggregate_bytes,
             "aggregate_digest": round_.aggregate_digest,
-            "key_digest": round_.key_digest,
             "committee": round_.committee,
             "answered": _answered(session, round_),
             "survivors_digest": _proposed(session, round_),

@@ -10,8 +10,7 @@ is kept between two actions, except that a sum is released at once after the fol
 | advertising, sharing, collecting, confirming | end the stage | all clients have sent, or at the deadline |
 | confirming, unmasking, folding | fold a batch | any contribution is not folded |
 | collecting | fold a batch | enough contributions for a whole batch are not folded; a few, where adding takes long |
-| folding | release the sum, or hand it to the key holder | every contribution is folded |
-| decrypting | fail the round | the key holder has not answered by the deadline |
+| folding | release the sum | every contribution is folded |
 | unmasking | remove the masks, release the sum | every contribution is folded; all replies, or at the deadline |
 """
 
@@ -35,7 +34,6 @@ from aggregator_service.observability.instruments import Instruments
 from aggregator_service.round_states import ACTIVE, RoundEvent
 from aggregator_service.rounds.active_round import ActiveRound, partial_of
 from aggregator_service.rounds.batches import Batches
-from aggregator_service.rounds.decrypting import end_decrypting
 from aggregator_service.rounds.masked_stages import end_stage, fail_at_fault, fail_stage, read_masks
 from aggregator_service.rounds.oneshot_stages import (
     end_oneshot_stage,
@@ -106,8 +104,6 @@ class RoundAdvancer:
                 return await self._fold(active) if active.batch else await self._release(active)
             if active.round.state == RoundState.UNMASKING:
                 return await self._unmask(active)
-            if active.round.state == RoundState.DECRYPTING:
-                return await self._wait_for_holder(active)
             return await self._wait_for_clients(active)
         except BlobDamagedError as error:
             await run_in_threadpool(self._fail_damaged, active, error)
@@ -158,13 +154,6 @@ class RoundAdvancer:
         if active.batch:
             return await self._fold(active)
         return left
-
-    async def _wait_for_holder(self, active: ActiveRound) -> float:
-        now = self._clock.now()
-        if active.round.deadline > now:
-            return active.round.deadline - now
-        await run_in_threadpool(self._database.transact, lambda session: end_decrypting(session, active.round.id, now))
-        return 0.0
 
     def _end_stage(self, active: ActiveRound) -> None:
         end = end_oneshot_stage if active.round.committee else end_stage if active.masked else end_collecting

@@ -17,7 +17,6 @@ from aggregator_service.storage.schema import RoundRow, TaskRow
 from aggregator_service.storage.stages import awaited_message
 from protocols.messages import Schedule
 from protocols.messages.rounds import LONGEST_STAGE
-from protocols.messages.stages import RoundState
 
 __all__ = [
     "ABORTED",
@@ -116,7 +115,7 @@ def refuse_extension(round_: RoundRow, now: float) -> None:
     """
     if round_.state not in ACTIVE:
         raise Problem("conflict", f"the round is {round_.state}: it has no deadline")
-    if awaited_message(round_) is None and round_.state != RoundState.DECRYPTING:
+    if awaited_message(round_) is None:
         raise Problem("conflict", f"the round is {round_.state}: it does not wait for clients, so it has no deadline")
     if now >= round_.deadline:
         raise Problem("conflict", "the stage's deadline is over")

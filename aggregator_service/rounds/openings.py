@@ -19,7 +19,6 @@ from aggregator_service.storage.schema import RoundRow, RoundStateRow, TaskRow
 from aggregator_service.tasks.committee import choose_committee
 from aggregator_service.tasks.eligibility import able_members, uncounted_clause
 from aggregator_service.tasks.plans import check_terms, plan_task, row_terms
-from aggregator_service.tasks.round_keys import find_round_key, needs_round_keys
 from aggregator_service.tasks.tasks import agreed_digest
 from protocols.errors import CombinationError
 from protocols.messages import Schedule
@@ -35,9 +34,9 @@ _LOG = logging.getLogger(__name__)
 def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
     """Open the next round of a task and draw its cohort.
 
-    Returns None when a round is active, the task is over, too few members can contribute, or the round's keys, which
-    the key holder or the committee publishes, are not there. A task whose terms an earlier version allowed and this one
-    refuses fails instead. A task also ends here when the last sum of its schedule is abandoned (`unopened`).
+    Returns None when a round is active, the task is over, too few members can contribute, or the committee has not
+    published the round's keys. A task whose terms an earlier version allowed and this one refuses fails instead. A task
+    also ends here when the last sum of its schedule is abandoned (`unopened`).
     """
     previous = last_round(session, task.id)
     if task.state != "open" or (previous is not None and previous.state in ACTIVE):
@@ -59,9 +58,6 @@ def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
     sum_index = task.next_sum
     plan = plan_task(terms, sum_index)
     completed = last_completed(session, task.id)
-    key = find_round_key(session, task.id, number)
-    if key is None and needs_round_keys(task):
-        return None
     committee = choose_committee(session, task, number, now) if plan.committee else []
     if committee is None:
         return None
@@ -80,7 +76,6 @@ def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
         sum_index=sum_index,
         seed=plan.recipe.round_spec(task.seed, number, sum_index).seed,
         model_digest=agreed_digest(session, task, sum_index, completed) if interactive else None,
-        key_digest=None if key is None else key.digest,
         aggregate_chain=chain_to_state(task, completed),
         confirms=isinstance(plan.sum_plan, MaskedPlan) and plan.sum_plan.mode == "semi-malicious",
         opened_at=now,

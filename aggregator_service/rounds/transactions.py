@@ -121,9 +121,6 @@ def record_fold(
 def record_release(session: Session, round_id: int, partial: BlobRef, released: Released, now: float) -> RoundRow:
     """Publish the aggregate, which never changes afterwards, and the model state where the server computes it.
 
-    Where only the key holder can open the sum, the round is complete when it has published the model. Its deadline for
-    that is `collect_seconds`.
-
     Raises `LostRaceError` when the round changed since the release began.
     """
     task, round_ = lock_round_exclusive(session, round_id)
@@ -143,13 +140,7 @@ def record_release(session: Session, round_id: int, partial: BlobRef, released: 
     round_.survivors = round_.folded
     round_.aggregate_key, round_.aggregate_digest = released.aggregate.key, released.aggregate.digest
     round_.aggregate_bytes, round_.report = released.aggregate_bytes, released.report
-    if task.opened_by == "holder":
-        move(session, round_, RoundEvent.HANDED_OVER, now)
-        round_.deadline = now + schedule.collect_seconds
-        session.flush()
-        announce(session, task.id, "round")
-    else:
-        complete_round(session, task, round_, RoundEvent.RELEASED, now, is_done=released.is_done)
+    complete_round(session, task, round_, RoundEvent.RELEASED, now, is_done=released.is_done)
     return round_
 
 
@@ -206,7 +197,6 @@ def fail_round(
     count_outcome(session, event.name.lower())
     round_.failure = reason if len(reason) <= _MAX_REASON else f"{reason[: _MAX_REASON - 4]} ..."
     _delete_messages(session, round_)
-    _withdraw_sum(session, round_)
     drop_attestations(session, round_.id)
     task.failed_rounds += 1
     task.failures_in_a_row += counts
@@ -215,13 +205,6 @@ def fail_round(
     session.flush()
     announce(session, task.id, "round")
     _LOG.warning("round failed", extra=fields(task=task.id, round=round_.number, event=event.value))
-
-
-def _withdraw_sum(session: Session, round_: RoundRow) -> None:
-    """Delete a sum that the key holder did not open."""
-    discard(session, round_.aggregate_key)
-    round_.aggregate_key = round_.aggregate_digest = round_.aggregate_bytes = round_.survivors_digest = None
-    round_.survivors = 0
 
 
 def close_task(session: Session, task: TaskRow, now: float) -> None:

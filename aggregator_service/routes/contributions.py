@@ -51,7 +51,6 @@ _REFUSALS: Final = (
 )
 _OF_ENCRYPTED_TASKS: Final = {
     "Aggregate-Chain": "Tasks whose sums not anyone can open: 64 hexadecimal digits, see docs/wire/identities.md.",
-    "Round-Key": "Rounds with a key of their own: the SHA-256 of the key document, hex.",
 }
 _RECEIPT: Final = {"model": UploadReceipt, "description": "The same contribution was stored before."}
 _COMPLETE: Final = {
@@ -108,7 +107,6 @@ async def put(
 ) -> Response:
     """Upload a contribution in one request. Idempotent: the same bytes get the same receipt, other bytes a conflict."""
     admission = await admit_cached(services, principal, task, number, client)
-    admission.check_round_key(request.headers.get("round-key"))
     admission.attestation = attestation_of(admission, request)
     check_media_type(request, CONTRIBUTION)
     length = content_length(request)
@@ -202,7 +200,6 @@ async def patch(
     whole = repr_digest(request) if last else ""
     digest = content_digest(request)
     admission = await run_in_threadpool(admit, services, principal, task, number, client, resumable=True)
-    admission.check_round_key(request.headers.get("round-key"))
     admission.attestation = attestation_of(admission, request)
     if admission.stored is not None:
         receipt = _answer_complete(request, admission.round, admission.stored, last, whole)

@@ -19,7 +19,6 @@ from aggregator_service.http.routing import api_router
 from aggregator_service.logs import fields
 from aggregator_service.polling.round_views import snapshot_view
 from aggregator_service.problems import Problem
-from aggregator_service.rounds.decrypting import record_decrypted
 from aggregator_service.routes.common import (
     IfNoneMatch,
     RoundNumber,
@@ -156,10 +155,7 @@ async def put(
     task: TaskId,
     number: RoundNumber,
 ) -> SnapshotView:
-    """Store a snapshot made by a member, or by the key holder if only it can open sums. The first one stands.
-
-    The key holder's snapshot completes a round in the state decrypting.
-    """
+    """Store a snapshot made by a member. The first one stands."""
     length = content_length(request)
     digest = content_digest(request)
     known, expected = await run_in_threadpool(_admit, services, principal, task, number, digest)
@@ -183,7 +179,7 @@ def _admit(
         round_ = find_round(session, task_id, number)
         if round_ is None:
             raise Problem("not-found", "there is no such round")
-        if round_.state not in ("complete", "decrypting"):
+        if round_.state != "complete":
             raise Problem("conflict", f"the round is {round_.state}: it has no sum to make a model from")
         known = find_snapshot(session, task_id, number)
         if known is not None:
@@ -197,11 +193,7 @@ def _admit(
 def _check_author(session: Session, task: TaskRow, member: Enrolled) -> None:
     if task.opened_by == "anyone":
         raise Problem("conflict", "the server itself makes the snapshots of this task")
-    if member.role == "holder":
-        return
-    if task.opened_by == "holder":
-        raise Problem("forbidden", "only the key holder may store snapshots of this task")
-    if not is_keyed(session.get_one(ClientRow, member.client_id)):
+    if member.role != "holder" and not is_keyed(session.get_one(ClientRow, member.client_id)):
         raise Problem("forbidden", "only members that have received the keys may store snapshots")
 
 
@@ -209,15 +201,6 @@ def _same_or_conflict(known: SnapshotRow, digest: str) -> SnapshotView:
     if known.digest != digest:
         raise Problem("conflict", "another snapshot of this round is stored already")
     return snapshot_view(known)
-
-
-def _add_snapshot(services: Services, session: Session, row: SnapshotRow) -> None:
-    """Add a snapshot; where the round waits for the key holder, the holder's snapshot completes it."""
-    round_ = find_round(session, row.task_id, row.round_number)
-    if round_ is not None and session.get_one(TaskRow, row.task_id).opened_by == "holder":
-        record_decrypted(session, round_.id, services.clock.now())
-    add_snapshot(session, row)
-    announce(session, row.task_id, "snapshot", "round")
 
 
 def _store(
@@ -231,10 +214,8 @@ def _store(
     services.blobs.adopt(path, key)
     try:
         with services.database.write() as session:
-            _add_snapshot(services, session, row)
-    except Problem:  # the round failed meanwhile
-        services.blobs.delete(key)
-        raise
+            add_snapshot(session, row)
+            announce(session, task_id, "snapshot")
     except IntegrityError:  # another client stored one first
         services.blobs.delete(key)
         with services.database.read() as session:

@@ -128,7 +128,7 @@ def last_that_collected(session: Session, task_id: str) -> RoundRow | None:
 
 def list_judged(session: Session, task_id: str) -> Sequence[RoundRow]:
     """Return what `list_summed` does, and the rounds whose sum is about to be released."""
-    before_release = (RoundState.FOLDING, RoundState.CONFIRMING, RoundState.UNMASKING, RoundState.DECRYPTING)
+    before_release = (RoundState.FOLDING, RoundState.CONFIRMING, RoundState.UNMASKING)
     judged = or_(summed_clause(), RoundRow.state.in_(before_release))
     return _one_for_each_set(session, select(RoundRow).where(RoundRow.task_id == task_id, judged))
 

@@ -45,7 +45,6 @@ __all__ = [
     "InvitationRow",
     "OperatorRow",
     "RefusalRow",
-    "RoundKeyRow",
     "RoundStateRow",
     "RoundRow",
     "SignInRow",
@@ -191,9 +190,8 @@ class RoundRow(Base):
     sum_index: index of the sum among the task's sums. partial_key, partial_digest: the partial sum,
     which each fold replaces. folded: number of contributions in it. unfinished: uploads that were incomplete when the
     round ended. deadline: of the current stage. model_digest: what the keys of a masked round are bound to; null for
-    other rounds. confirms: whether survivors sign the set of survivors. key_digest: SHA-256 of the document of the
-    round's key; null where one keyring serves the whole task. committee: members of the committee of a one-shot round;
-    0 for other rounds. aggregate_chain: what contributions state about the aggregates before this round
+    other rounds. confirms: whether survivors sign the set of survivors. committee: members of the committee of a
+    one-shot round; 0 for other rounds. aggregate_chain: what contributions state about the aggregates before this round
     (`protocols.crypto.aggregate_chain`), hex; null where anyone can open the sums. again: number of the round
     that failed with fixed survivors, if all of them are asked for the same sum again (`rounds.unopened`); else null.
     """
@@ -209,7 +207,6 @@ class RoundRow(Base):
     seed: Mapped[bytes] = mapped_column(LargeBinary(32))
     model_digest: Mapped[bytes | None] = mapped_column(LargeBinary(32))
     confirms: Mapped[bool] = mapped_column(Boolean, default=False)
-    key_digest: Mapped[str | None] = mapped_column(String(64))
     committee: Mapped[int] = mapped_column(default=0)
     aggregate_chain: Mapped[str | None] = mapped_column(String(64))
     again: Mapped[int | None]
@@ -228,20 +225,6 @@ class RoundRow(Base):
     survivors_digest: Mapped[str | None] = mapped_column(String(64))
     failure: Mapped[str | None] = mapped_column(String(400))
     report: Mapped[dict[str, float]] = mapped_column(JSON, default=dict)
-
-
-class RoundKeyRow(Base):
-    """The public key of one round, signed by the key holder (`protocols.crypto.round_key`).
-
-    It is stored before the round opens, and deleted when the key of a later round is stored.
-    """
-
-    __tablename__ = "round_keys"
-
-    task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id"), primary_key=True)
-    round_number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    digest: Mapped[str] = mapped_column(String(64))
-    body: Mapped[bytes] = mapped_column(LargeBinary)
 
 
 class CommitteeKeyRow(Base):

@@ -9,7 +9,7 @@ from aggregator_service.tasks.plans import TaskPlan
 from protocols.combinations import check_combination
 from protocols.errors import CombinationError, ParameterError
 from protocols.messages import Evaluation, Schedule
-from protocols.sums.base import KeyedByRound, SumPlan
+from protocols.sums.base import SumPlan
 from protocols.sums.masked.plan import MaskedPlan
 from protocols.sums.oneshot.parameters import MIN_CLIENTS
 from protocols.sums.oneshot.plan import OneshotPlan
@@ -83,8 +83,6 @@ def task_warnings(
     except CombinationError as error:  # the task was created by a version that allowed this
         return [f"No further round of this task will open: {error}. Close it and create another."]
     warnings = _trust_warnings(summed, schedule)
-    if isinstance(plan.mechanism, KeyedByRound) and plan.mechanism.round_key_bytes(summed) is not None:
-        warnings.append(_ROUND_KEYS)
     if repeatable:
         warnings.append(
             "The order of round-robin sampling follows from public values, so clients could choose who is in a cohort "
@@ -105,15 +103,7 @@ _UNSIGNED = "Requests need no signature: anyone who has a client's token can act
 _OPENED_BY = {
     "anyone": "The server sees every contribution in the clear.",
     "members": "Members share one secret key: any member together with the server can open every contribution.",
-    "holder": "The key holder together with the server can open every contribution.",
 }
-
-
-_ROUND_KEYS = (
-    "A member that uploads false ciphertexts may learn the secret key of that round; together with the server it can "
-    "open that round's contributions. The keys of other rounds stay secret. Use masked or one-shot sums if members may "
-    "do this."
-)
 
 
 def _trust_warnings(summed: SumPlan, schedule: Schedule) -> list[str]:

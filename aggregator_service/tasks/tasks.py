@@ -21,7 +21,6 @@ from aggregator_service.tasks.checks import check_evaluation, check_sums, task_w
 from aggregator_service.tasks.committee import awaited_committee, committee_size
 from aggregator_service.tasks.eligibility import able_members, awaited_uncounted
 from aggregator_service.tasks.plans import TaskPlan, check_terms, plan_task, row_evaluation, row_terms, task_terms
-from aggregator_service.tasks.round_keys import awaited_round_key
 from aggregator_service.tasks.sum_views import resolved_task
 from protocols.canonical_json import canonical_json
 from protocols.codec import b64decode, b64encode
@@ -35,7 +34,6 @@ from protocols.messages import (
     TaskRequest,
     TaskView,
 )
-from protocols.recipes.base import Recipe
 from protocols.recipes.registry import recipe_entry
 from protocols.sums.masked.context import RoundContext
 from protocols.sums.registry import mechanism_entry
@@ -163,17 +161,10 @@ def task_view(session: Session, task: TaskRow, signatures: Signatures = "require
             "completed_rounds": task.completed_rounds,
             "abandoned_sums": task.abandoned_sums,
             "failed_rounds": task.failed_rounds,
-            "waiting_for": _waiting_for(session, task, plan.recipe, now),
+            "waiting_for": awaited_committee(session, task, now) or awaited_uncounted(session, task, plan.recipe),
             "warnings": task_warnings(plan, schedule, task.repeatable, signatures),
         }
     )
-
-
-def _waiting_for(session: Session, task: TaskRow, recipe: Recipe, now: float) -> str | None:
-    awaited = awaited_round_key(session, task)
-    if awaited is not None:
-        return f"the key holder's public key of round {awaited}"
-    return awaited_committee(session, task, now) or awaited_uncounted(session, task, recipe)
 
 
 def _organiser(task: TaskRow) -> OrganiserPin | None:

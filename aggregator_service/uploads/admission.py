@@ -55,15 +55,6 @@ class Admission:
             how.check_part(plan, self.route, start, contribution[start : start + _PART])
             forget_pages(body)
 
-    def check_round_key(self, digest: str | None) -> None:
-        """Raise `Problem` bad-contribution (400) unless `digest` (hex) is that of the round's key document.
-
-        None in a round without a key of its own. A contribution under another key would make the sum unreadable.
-        """
-        if digest != self.round.key_digest:
-            wanted = "the digest of the round's key document" if self.round.key_digest else "no value"
-            raise Problem("bad-contribution", f"the header Round-Key must have {wanted}: encrypt with the round's key")
-
     def refuse_late(self, now: float) -> None:
         """Raise `Problem` round-closed (409) unless the round takes contributions at `now`."""
         if self.round.state != "collecting" or now >= self.round.deadline:

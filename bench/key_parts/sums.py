@@ -19,9 +19,6 @@ _ROUNDS: Final = "{masked,oneshot,masked_gone,oneshot_gone,round1k,round10k}"
 def _paillier(bits: int) -> tuple[Key, ...]:
     key = f"{bits}-bit key"
     return (
-        at_least(
-            f"bits{bits}.encrypt_speedup_table", 400, "", f"{key}: phe's encryption time / ours, fixed-base table"
-        ),
         at_least(f"bits{bits}.encrypt_speedup_pool", 4000, "", f"{key}: phe's encryption time / ours, filled pool"),
         at_least(f"bits{bits}.bytes_ratio", 40, "", f"{key}: bytes of phe's ciphertexts / bytes of our contribution"),
         at_least(f"bits{bits}.fold_speedup", 50, "", f"{key}: phe's time to fold a contribution / ours"),
@@ -33,9 +30,7 @@ TABLES: Final[dict[str, tuple[Key, ...]]] = {
     "ckks": (
         at_most("upload_ratio_compact", 1.1, "", "seeded contribution / float32 plaintext, set `compact`"),
         at_most("upload_ratio_standard", 1.4, "", "seeded contribution / float32 plaintext, set `standard`"),
-        at_most("upload_ratio_public", 4.0, "", "contribution / float32 plaintext, public-key mode (set `precise`)"),
         at_least("encrypt_speedup_seeded", 8.0, "", "TenSEAL's encrypt + serialise time / ours, seeded, `standard`"),
-        at_least("encrypt_speedup_public", 4.0, "", "TenSEAL's encrypt + serialise time / ours, public-key mode"),
         at_least(
             "fold_speedup_expanded", 30.0, "", "TenSEAL's deserialise + add time / our fold, expanded, `standard`"
         ),
@@ -45,7 +40,6 @@ TABLES: Final[dict[str, tuple[Key, ...]]] = {
         at_most("max_error_compact", 1e-4, "", "largest error of the opened sum, set `compact`"),
         at_most("predicted_error_compact", 1e-4, "", "bound of that error, computed by the planner"),
         Key("encrypt_speedup_{compact,precise}", "", "the seeded speed-up of the other sets"),
-        Key("fold_speedup_public", "", "the fold's speed-up on public-key contributions"),
         Key(
             "check_and_fold_speedup_expanded",
             "",
@@ -54,11 +48,8 @@ TABLES: Final[dict[str, tuple[Key, ...]]] = {
         Key(f"encrypt_<form>_ms_{_SPREAD}", "ms", "a client's time to seal one contribution"),
         Key(f"fold_<form>_ms_{_SPREAD}", "ms", "the server's time to fold one contribution"),
         Key(f"check_<form>_ms_{_SPREAD}", "ms", "the server's time to check one contribution on arrival"),
-        Key(f"round_key_{{generate,sign,verify}}_ms_{_SPREAD}", "ms", "public-key mode: the key pair of one round"),
-        Key(f"round_key_check_sum_ms_{_SPREAD}", "ms", "public-key mode: the holder's check of the opened slots"),
-        Key("round_key_{bytes,secret_bytes}", "bytes", "a round's signed public key; the stored secret key"),
         Key("fold_expanded_gigabytes_per_second", "GB/s", "contribution bytes folded on one core"),
-        Key("{max,rms,predicted}_error_{precise,public,standard_expanded}", "", "the errors of the other forms"),
+        Key("{max,rms,predicted}_error_{precise,standard_expanded}", "", "the errors of the other forms"),
         Key("rms_error_{compact,standard}", "", "root mean square error of the opened sum"),
         Key("upload_ratio_{precise,standard_expanded,tenseal}", "", "contribution / float32 plaintext, other forms"),
         Key("clients", "", "contributions of one sum"),
@@ -68,7 +59,6 @@ TABLES: Final[dict[str, tuple[Key, ...]]] = {
     "paillier": (
         *_paillier(2048),
         *_paillier(3072),
-        Key("bits{2048,3072}.table_seconds", "s", "time to make the fixed-base table, once for each key and process"),
         Key(
             "bits{2048,3072}.exact",
             "bool",
@@ -86,7 +76,7 @@ TABLES: Final[dict[str, tuple[Key, ...]]] = {
         Key("bits{2048,3072}.values_per_ciphertext", "", "values packed into one ciphertext"),
         Key("bits{2048,3072}.{encrypt,fold,decrypt}_phe_seconds", "s", "phe's time for all values"),
         Key(
-            f"bits{{2048,3072}}.{{encrypt_table,encrypt_pool,encrypt_crt,fold,check,decrypt}}_ms_{_SPREAD}",
+            f"bits{{2048,3072}}.{{encrypt_pool,encrypt_crt,fold,check,decrypt}}_ms_{_SPREAD}",
             "ms",
             "our time; `fold`: for one contribution",
         ),

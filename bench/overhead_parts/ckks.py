@@ -1,4 +1,4 @@
-"""Measure CKKS: TenSEAL's usual pipeline, and ours with the shared secret key and with a public key."""
+"""Measure CKKS: TenSEAL's usual pipeline, and ours."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from protocols.sum_classes import TRAINED
 from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.ckks.planner import CkksPlan
 
-__all__ = ["layout_of", "ours", "public", "tenseal_usual", "vector_of"]
+__all__ = ["layout_of", "ours", "tenseal_usual", "vector_of"]
 
 CLIP: Final = 0.1
 
@@ -53,13 +53,8 @@ def tenseal_usual(row: Row, _clients: int, repetitions: int) -> Steps:
 
 
 def ours(row: Row, clients: int, repetitions: int) -> Steps:
-    """The defaults of a task: shared secret key, set `standard`, seeded."""
+    """The defaults of a task: set `standard`, seeded."""
     return _measure(CKKS.plan({}, layout_of(row.values), clients), repetitions)
-
-
-def public(row: Row, clients: int, repetitions: int) -> Steps:
-    """Public-key mode: only the key holder opens sums; flooding them with noise counts as decryption."""
-    return _measure(CKKS.plan({"mode": "public"}, layout_of(row.values), clients), repetitions)
 
 
 def _measure(plan: CkksPlan, repetitions: int) -> Steps:

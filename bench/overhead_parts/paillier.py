@@ -17,33 +17,26 @@ _MOST_WORK = 4
 
 
 class Paillier:
-    """Measures rows in one mode. The holder's keys are made once.
+    """Measures rows. The keys are made once."""
 
-    In mode `shared` every client holds the secret key and makes randomisers by the Chinese remainder theorem. In mode
-    `public` clients hold the public key and its table of fixed-base powers, which is made before the measurement
-    (bench/paillier.py measures its time).
-    """
-
-    def __init__(self, mode: str) -> None:
-        self._parameters = {"key_bits": KEY_BITS, "mode": mode}
+    def __init__(self) -> None:
         self._keyring: Keyring | None = None
 
     def __call__(self, row: Row, clients: int, repetitions: int) -> Steps:
         """Measure the steps of `row` for a sum over `clients` contributions."""
-        plan = PAILLIER.plan(self._parameters, layout_of(row.values), clients)
+        plan = PAILLIER.plan({"key_bits": KEY_BITS}, layout_of(row.values), clients)
         if self._keyring is None:
             self._keyring = PAILLIER.generate_keyring(plan)
-        holder = self._keyring
-        member = holder.without_secret_key() if plan.opened_by == "holder" else holder
+        keyring = self._keyring
         route, vector = whole_route(plan.layout), vector_of(row.values)
-        body = PAILLIER.seal(plan, route, [vector], member)
+        body = PAILLIER.seal(plan, route, [vector], keyring)
         aggregate = PAILLIER.release(plan, PAILLIER.fold(plan, None, [(route, body)] * clients))
         times = medians(
             {
-                "seal": lambda: PAILLIER.seal(plan, route, [vector], member),
+                "seal": lambda: PAILLIER.seal(plan, route, [vector], keyring),
                 "check": lambda: PAILLIER.check(plan, route, body),
                 "fold": lambda: PAILLIER.fold(plan, None, [(route, body)] * clients),
-                "open": lambda: PAILLIER.open(plan, aggregate, clients, holder),
+                "open": lambda: PAILLIER.open(plan, aggregate, clients, keyring),
             },
             max(1, min(repetitions // 3, _MOST_WORK // row.share)),
             warm=False,

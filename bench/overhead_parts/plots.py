@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["METRICS", "PANELS", "Metric", "Panel", "page_plots", "write_plots"]
 
-MARKERS: Final = {"paper": "s", "usual": "D", "ours": "o", "public": "^", "masked": "v"}
+MARKERS: Final = {"paper": "s", "usual": "D", "ours": "o", "masked": "v"}
 WIDTHS: Final = {"ours": 2.6}
 
 
@@ -50,11 +50,11 @@ _TOPK: Final = tuple(row for row in ROWS if row.family == "topk")
 PANELS: Final = (
     Panel(
         "colr", "CoLR", _COLR, ("1", "2", "4", "8", "16", "32", "full"), "rank (full: FedMF)",
-        {"paper": "paper", "usual": "TenSEAL", "ours": "HushRec", "public": "public key", "masked": "masked"},
+        {"paper": "paper", "usual": "TenSEAL", "ours": "HushRec", "masked": "masked"},
     ),
     Panel(
         "topk", "Top-K", _TOPK, tuple(f"{row.share}/64" for row in _TOPK), "K, share of all entries",
-        {"paper": "paper", "usual": "phe", "ours": "HushRec", "public": "public key", "masked": "masked"},
+        {"paper": "paper", "usual": "phe", "ours": "HushRec", "masked": "masked"},
     ),
 )  # fmt: skip
 

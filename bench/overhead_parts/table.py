@@ -11,7 +11,7 @@ from bench.overhead_parts.steps import KB, Steps, steps_in
 
 __all__ = ["COMPARISONS", "WAYS", "comparison", "in_detail", "markdown", "notes"]
 
-WAYS: Final = {"usual": "usual", "ours": "HushRec", "public": "public key", "masked": "masked"}
+WAYS: Final = {"usual": "usual", "ours": "HushRec", "masked": "masked"}
 """Column heading by way, in the order of the tables."""
 
 COMPARISONS: Final = {
@@ -86,8 +86,6 @@ def notes(figures: Mapping[str, Figure]) -> list[str]:
         "HushRec: the defaults of a task, with a secret key that clients share: CKKS set `standard`, seeded, for FedMF "
         "and CoLR; for Top-K packed Paillier with the key size of the usual way, over a shared support, so that no "
         "indices are sent.",
-        "Public key: only one holder can open the sum. CKKS set `precise`, flooded with noise when it is opened; "
-        "Paillier with a table of fixed-base powers, made beforehand.",
         "Masked: a 32-bit ring in semi-malicious mode; the client's and the server's work in all five stages of a "
         "round without dropouts.",
         "All ways sum the paper's vector, as a task does.",

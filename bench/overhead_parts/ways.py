@@ -20,8 +20,6 @@ def ways(phe_sample: int | None) -> tuple[Way, ...]:
         Way("usual", _DENSE, ckks.tenseal_usual),
         Way("usual", _TOPK, PheUsual(phe_sample)),
         Way("ours", _DENSE, ckks.ours),
-        Way("ours", _TOPK, Paillier("shared")),
-        Way("public", _DENSE, ckks.public),
-        Way("public", _TOPK, Paillier("public")),
+        Way("ours", _TOPK, Paillier()),
         Way("masked", _DENSE | _TOPK, masked),
     )

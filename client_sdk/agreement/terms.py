@@ -17,7 +17,7 @@ from protocols.messages.evaluation import Evaluation
 from protocols.recipes.base import ItemParameters, Recipe, RoundSpec, main_layout
 from protocols.recipes.evaluated import with_evaluation
 from protocols.recipes.registry import recipe as make_recipe
-from protocols.sums.base import KeyedByRound, Mechanism, OpenedBy, SumPlan, plan_sum
+from protocols.sums.base import Mechanism, OpenedBy, SumPlan, plan_sum
 from protocols.sums.registry import mechanism as find_mechanism
 from protocols.sums.registry import mechanism_entry
 
@@ -129,11 +129,6 @@ class TaskTerms:
         return self._plans[layout]
 
     @property
-    def round_key_bytes(self) -> int | None:
-        """Length in bytes of the public key of one round; None where one keyring serves the whole task."""
-        return self.mechanism.round_key_bytes(self.sum_plan) if isinstance(self.mechanism, KeyedByRound) else None
-
-    @property
     def by_snapshot(self) -> bool:
         """Whether clients download the server's snapshots instead of replaying aggregates.
 
@@ -154,7 +149,7 @@ class TaskTerms:
 
     @property
     def opened_by(self) -> OpenedBy:
-        """Who can open the aggregates: "anyone", "members" or "holder"."""
+        """Who can open the aggregates: "anyone" or "members"."""
         return self.sum_plan.opened_by
 
     @property

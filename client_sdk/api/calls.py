@@ -22,7 +22,6 @@ from protocols.messages import (
     RoundPage,
     RoundView,
     SnapshotView,
-    SumRefusal,
     UploadReceipt,
 )
 from protocols.messages.attestations import LARGEST_ATTESTATION_PAGE, LONGEST_ATTESTATION
@@ -83,8 +82,8 @@ class ApiCalls(MemberCalls):
     ) -> Program[UploadReceipt]:
         """Upload a contribution, resumed after a broken connection; see `client_sdk.api.upload.upload`.
 
-        statements: header fields by lower-case name that are signed: "round-key", the SHA-256 (hex) of the document of
-        the round's key, and "aggregate-chain" (`protocols.crypto.aggregate_chain`), where the round needs them.
+        statements: header fields by lower-case name that are signed, where the round needs them: "aggregate-chain"
+        (`protocols.crypto.aggregate_chain`).
         """
         url = self.url + path_of_task(task_id, "rounds", number, "contributions", client_id)
         headers = self._authorization() | dict(statements or {})
@@ -94,21 +93,6 @@ class ApiCalls(MemberCalls):
         """Return at most `limit` (up to 100) attestations of a completed round, of clients with ids after `after`."""
         path = with_query(path_of_task(task_id, "rounds", number, "attestations"), after=after, limit=limit)
         return self._get(path, AttestationPage, max_bytes=LARGEST_ATTESTATION_PAGE * LONGEST_ATTESTATION)
-
-    def put_round_key(self, task_id: str, number: int, document: bytes) -> Program[None]:
-        """Publish the signed public key of a round that has not opened (key holder); `Conflict` when it has another."""
-        yield from self._put(path_of_task(task_id, "rounds", number, "key"), document)
-
-    def round_key(self, task_id: str, number: int, length: int, digest: str | None) -> Program[bytes]:
-        """Download the signed public key of a round, of `length` bytes, checked against `digest` (hex)."""
-        request = self._request("GET", path_of_task(task_id, "rounds", number, "key"), max_bytes=length)
-        response = yield from send(request, self.retry)
-        return checked_bytes(request, response, length, digest)
-
-    def refuse_sum(self, task_id: str, number: int, reason: str) -> Program[RoundView]:
-        """Refuse to publish what was opened, so that the round fails (key holder). Refusing again changes nothing."""
-        path = path_of_task(task_id, "rounds", number, "sum-refusal")
-        return self._post(path, SumRefusal(reason=reason), RoundView, idempotent=True)
 
     def ledger(self, task_id: str, after: int = 0) -> Program[LedgerPage]:
         """Return a page of a task's released sums after round `after` (operators)."""

@@ -77,9 +77,9 @@ def serve(
     allow_http: AllowHttp = False,
     patience: Patience = None,
 ) -> None:
-    """Seal the keys for each new member until the task ends; with mode=public, also open each sum.
+    """Seal the keys for each new member until the task ends.
 
-    Keep it running while members join, and with mode=public for the whole task.
+    Keep it running while members join.
     This command does not contribute data: to take part as well, run hushrec join
     with the same identity in another terminal.
 

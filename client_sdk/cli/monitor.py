@@ -33,7 +33,6 @@ from client_sdk.participation.events import (
     ServerUnreachable,
     ShareSent,
     SnapshotPublished,
-    SumRefused,
     SurvivorsConfirmed,
     TaskEnded,
     TrainingFailed,
@@ -83,8 +82,6 @@ def line_of(event: Event) -> str:
             return f"refused {event.client_id}: the organiser has not certified it"
         case SnapshotPublished():
             return f"published the sealed model of round {event.round}"
-        case SumRefused():
-            return f"round {event.round}: refused to publish its sum, {event.reason}"
         case SurvivorsConfirmed():
             return f"round {event.round}: confirmed the set of {event.survivors} clients"
         case ClientsNamed():
@@ -118,7 +115,6 @@ class Monitor:
     keyed: int = 0
     refused: int = 0
     published: int = 0
-    sums_refused: int = 0
     summed: int = 0
     named: int = 0
     rounds_refused: int = 0
@@ -140,8 +136,6 @@ class Monitor:
                 self.refused += 1
             case SnapshotPublished():
                 self.published += 1
-            case SumRefused():
-                self.sums_refused += 1
             case ShareSent():
                 self.summed += 1
             case ClientsNamed():
@@ -202,7 +196,6 @@ class Monitor:
             "members given keys": self.keyed,
             "members refused": self.refused,
             "models published": self.published,
-            "sums refused": self.sums_refused,
             "shares of sums sent": self.summed,
             "clients without a valid share": self.named,
             "rounds refused": self.rounds_refused,

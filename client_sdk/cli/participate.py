@@ -144,7 +144,7 @@ def _check_device_group(asked: int | None, groups: int) -> None:
 def _describe_task(part: Participant, items: int) -> str:
     """Return one line on the task: this client, recipe, mechanism, schedule and who can open the sums."""
     terms = part.terms
-    opened = {"anyone": "anyone, the server included", "members": "its members", "holder": "its key holder"}
+    opened = {"anyone": "anyone, the server included", "members": "its members"}
     device_group = f" in device group {part.membership.device_group}" if terms.recipe.device_groups > 1 else ""
     return (
         f"task {terms.name}: client {part.membership.client_id}{device_group}, "

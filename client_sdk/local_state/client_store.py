@@ -21,7 +21,6 @@ from client_sdk.agreement.terms import AgreedTerms
 from client_sdk.errors import LocalFileError
 from client_sdk.local_state.client_state import ClientState
 from client_sdk.local_state.followed_state import FollowedState
-from client_sdk.local_state.round_keys import RoundKeys
 from client_sdk.local_state.signed_sets import SignedSets
 from client_sdk.local_state.stores import Store
 from protocols.codec import b64decode, b64encode
@@ -49,9 +48,6 @@ _CHAINED_STATE: Final = "chained_state.bin"
 _EQUIVOCATION: Final = "equivocation.json"
 _CONTRIBUTIONS: Final = "contributions.json"
 _SIGNED_SETS: Final = "signed_sets.json"
-_HOLDER: Final = "holder.bin"
-_HOLDER_BYTES: Final = 32
-_ROUND_KEYS: Final = "round_keys.bin"
 _REVOCATIONS: Final = "revocations.bin"
 
 
@@ -177,29 +173,6 @@ class ClientStore:
     def keep_keyring(self, task_id: str, keyring: Keyring) -> None:
         """Store the keyring of one task."""
         self.write(task_id, _KEYRING, encode_keyring(keyring))
-
-    def holder_key(self, task_id: str) -> bytes | None:
-        """Return the identity key (32 bytes) of the key holder that gave this client its keyring, None if unknown."""
-        body = self.read(task_id, _HOLDER)
-        if body is not None and len(body) != _HOLDER_BYTES:
-            raise LocalFileError(f"the stored identity of the key holder of task {task_id} is damaged")
-        return body
-
-    def keep_holder_key(self, task_id: str, identity_key: bytes) -> None:
-        """Store the identity key of the key holder of one task."""
-        self.write(task_id, _HOLDER, identity_key)
-
-    def round_keys(self, task_id: str) -> RoundKeys:
-        """Return the key pairs that this key holder keeps for rounds of one task; none if none are stored."""
-        body = self.read(task_id, _ROUND_KEYS)
-        try:
-            return RoundKeys() if body is None else RoundKeys.decode(body)
-        except CodecError as error:
-            raise LocalFileError(f"the stored round keys of task {task_id} are damaged") from error
-
-    def keep_round_keys(self, task_id: str, keys: RoundKeys) -> None:
-        """Store the key pairs for rounds of one task, replacing those stored before."""
-        self.write(task_id, _ROUND_KEYS, keys.encode())
 
     def revocations(self, organiser: OrganiserPin) -> RevocationList | None:
         """Return the newest revocation list of an organiser's scope that any server gave this client, None if none."""

@@ -2,8 +2,7 @@
 
 Every client starts from the state that follows from the task's seed and absorbs the aggregate of each completed round.
 A client that missed many rounds may download the newest snapshot instead and absorb the aggregates after it. Members
-and the key holder seal the snapshots of tasks whose sums the server cannot open; the server makes those of all other
-tasks. Members who cannot open aggregates (public-key mode) use snapshots only.
+seal the snapshots of tasks whose sums the server cannot open; the server makes those of all other tasks.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from client_sdk.model.absorb import RejectedAggregate, absorb_aggregate
 from client_sdk.model.best import best_model, ends_with_best, keep_if_best
 from client_sdk.model.cache import ModelCache
 from client_sdk.model.catalogue import fetch_catalogue
-from client_sdk.model.snapshots import publish_snapshot, publish_snapshot_when_due, read_snapshot
+from client_sdk.model.snapshots import publish_snapshot_when_due, read_snapshot
 from client_sdk.model.state_source import OwnSource, SharedSource, StateSource
 from client_sdk.model.sync_plan import SyncPlan, plan_sync
 from protocols.crypto.aggregate_chain import AggregateChain
@@ -59,8 +58,6 @@ class ModelFollower:
 
     client_store: where the state is kept on the device. shared: a cache that keeps the states of several followers
     instead. device_group: the group of the recipe that the client is in.
-
-    In a public-key task all members, the holder included, use the one state that the holder published.
     """
 
     calls: ApiCalls
@@ -82,11 +79,6 @@ class ModelFollower:
     def view_group(self) -> int | None:
         """The device group whose view of the model is followed; None where the whole state is."""
         return self.device_group if self.terms.by_snapshot else None
-
-    @property
-    def snapshots_only(self) -> bool:
-        """Whether this client cannot replay aggregates and uses published snapshots only."""
-        return self.terms.by_snapshot or self.terms.opened_by == "holder"
 
     @property
     def known(self) -> int:
@@ -123,7 +115,7 @@ class ModelFollower:
             try:
                 return (yield from self._follow(upto))
             except ModelUnavailable as error:
-                if left <= 0 or not self.snapshots_only:
+                if left <= 0 or not self.terms.by_snapshot:
                     raise
                 wait = min(LONGEST_WAIT, left)
                 yield from self.calls.latest_snapshot(self.terms.task_id, at_least=error.round, wait=wait)
@@ -135,9 +127,9 @@ class ModelFollower:
         for _ in range(_TRIES):
             if catalogue is None:
                 catalogue = yield from fetch_catalogue(
-                    self.calls, self.terms, source.known, upto, self.snapshots_only, not self.replays_all
+                    self.calls, self.terms, source.known, upto, self.terms.by_snapshot, not self.replays_all
                 )
-            plan = plan_sync(source.known, catalogue, self.snapshots_only)
+            plan = plan_sync(source.known, catalogue, self.terms.by_snapshot)
             start, made = source.current(), source.made_by_others(source.known if plan.target is None else plan.target)
             catalogue = None  # if this attempt fails, the next one fetches a new catalogue
             if made is None and start is None and source.known:
@@ -241,10 +233,6 @@ class ModelFollower:
         return (yield from best_model(self.calls, self.terms, self.client_store, newest, self.view_group))
 
     # --- publishing ----------------------------------------------------------------------------------------------
-
-    def publish(self, followed: FollowedState) -> Program[bool]:
-        """Publish a state and its chain as a sealed snapshot; see `publish_snapshot`."""
-        return publish_snapshot(self.calls, self.terms, self.keyring, followed)
 
     def publish_when_due(self, followed: FollowedState, every: int) -> Program[bool]:
         """Publish a state if a snapshot is due after `every` rounds; see `publish_snapshot_when_due`."""

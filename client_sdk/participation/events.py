@@ -26,7 +26,6 @@ __all__ = [
     "ServerUnreachable",
     "ShareSent",
     "SnapshotPublished",
-    "SumRefused",
     "SurvivorsConfirmed",
     "TaskEnded",
     "TrainingFailed",
@@ -141,14 +140,6 @@ class SnapshotPublished:
 
 
 @dataclass(frozen=True)
-class SumRefused:
-    """The key holder opened the sum of a round and refused to publish it, for `reason`. The round fails."""
-
-    round: int
-    reason: str
-
-
-@dataclass(frozen=True)
 class SurvivorsConfirmed:
     """This member of the committee has signed the set of `survivors` clients whose sum a round is to open."""
 
@@ -251,7 +242,6 @@ Event = (
     | KeyringDelivered
     | KeyringRefused
     | SnapshotPublished
-    | SumRefused
     | SurvivorsConfirmed
     | ClientsNamed
     | ShareSent

@@ -2,7 +2,7 @@
 
 The key holder creates the keyring, checks each member's certificate, and stores one sealed and signed envelope per
 member on the server. A member opens its envelope with its X25519 key, after checking the holder's signature and
-certificate. In public-key mode the envelopes hold no secret key.
+certificate.
 """
 
 from __future__ import annotations
@@ -29,8 +29,6 @@ from client_sdk.participation.events import (
 )
 from client_sdk.participation.follow_rounds import NothingNew, RoundChange, RoundChanged, await_start, follow_rounds
 from client_sdk.participation.outages import Outages, StoppedInOutage, through_outages
-from client_sdk.participation.round_key import uses_round_keys
-from client_sdk.participation.round_opening import RoundOpening
 from protocols.codec import b64decode
 from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.crypto.envelope import EnvelopeSender, open_envelope, seal_envelope
@@ -42,26 +40,20 @@ from protocols.sums.base import NamesPublicKey
 __all__ = [
     "Deliveries",
     "KeyService",
-    "ReceivedKeyring",
     "check_keyring",
     "create_keyring",
     "enter_rounds",
     "envelope_sender",
-    "members_copy",
     "publish_key",
     "receive_keyring",
 ]
 
 
 def create_keyring(terms: TaskTerms) -> Keyring:
-    """Generate the keyring of a task from its plan; `ParameterError` when the mechanism needs none.
-
-    Where each round has keys of its own, the keyring has a state key only.
-    """
+    """Generate the keyring of a task from its plan; `ParameterError` when the mechanism needs none."""
     if not terms.mechanism.needs_keyring:
         raise ParameterError(f"task {terms.name!r} uses the mechanism {terms.mechanism.name!r}, which needs no keyring")
-    keyring = terms.mechanism.generate_keyring(terms.sum_plan)
-    return keyring.without_keys() if uses_round_keys(terms) else keyring
+    return terms.mechanism.generate_keyring(terms.sum_plan)
 
 
 def check_keyring(terms: TaskTerms, keyring: Keyring) -> Keyring:
@@ -76,45 +68,28 @@ def check_keyring(terms: TaskTerms, keyring: Keyring) -> Keyring:
     return keyring
 
 
-@dataclass(frozen=True, repr=False)
-class ReceivedKeyring:
-    """A member's keyring, and the identity key (32 bytes) of the key holder that signed its envelope."""
-
-    keyring: Keyring
-    holder_key: bytes
-
-
 def receive_keyring(
     calls: ApiCalls, terms: TaskTerms, identity: Identity, membership_check: MembershipCheck, wait: float = 0.0
-) -> Program[ReceivedKeyring | None]:
+) -> Program[Keyring | None]:
     """Fetch this member's envelope and return the keyring in it; None if there is no envelope within `wait` seconds.
 
     Raises `CertificateError` unless whoever signed it is certified as a key holder, `EnvelopeError` when it does not
     open with this identity, `KeyringError` when it is for other parameters.
     """
-    signers: list[bytes] = []
 
     def check_sender(identity_key: bytes, mailbox_key: bytes, certificate: bytes) -> None:
         membership_check.require(identity_key, mailbox_key, certificate, ("holder",))
-        signers.append(identity_key)
 
     envelope = yield from calls.envelope(terms.task_id, wait)
     if envelope is None:
         return None
     body = open_envelope(envelope, identity.mailbox, terms.task_id, check_sender)
-    return ReceivedKeyring(check_keyring(terms, decode_keyring(body)), signers[0])
+    return check_keyring(terms, decode_keyring(body))
 
 
 def envelope_sender(identity: Identity, membership: Membership) -> EnvelopeSender:
     """Who a key holder's envelopes are signed by."""
     return EnvelopeSender(identity.signing_key, identity.mailbox_key, membership.certificate or NO_CERTIFICATE)
-
-
-def members_copy(terms: TaskTerms, keyring: Keyring) -> Keyring:
-    """Return what a member receives: the whole keyring, or in public-key mode the keyring without the secret key."""
-    if uses_round_keys(terms):
-        return keyring.without_keys()
-    return keyring.without_secret_key() if terms.opened_by == "holder" else keyring
 
 
 def publish_key(calls: ApiCalls, terms: TaskTerms, keyring: Keyring) -> Program[None]:
@@ -135,7 +110,7 @@ def enter_rounds(
     secret.
     """
     yield from publish_key(calls, terms, keyring)
-    body = encode_keyring(members_copy(terms, keyring))
+    body = encode_keyring(keyring)
     envelope = seal_envelope(body, identity.mailbox_key, terms.task_id, envelope_sender(identity, membership))
     try:
         yield from calls.put_envelope(terms.task_id, membership.client_id, envelope)
@@ -164,7 +139,6 @@ class KeyService:
     sender: EnvelopeSender
     membership_check: MembershipCheck
     refused: set[str] = field(default_factory=set)
-    _opening: RoundOpening | None = field(default=None, repr=False)
 
     def keyring(self) -> Keyring:
         """Return the stored keyring of the task; `KeyringError` when `create` was not called before."""
@@ -191,7 +165,7 @@ class KeyService:
         progress: receives `KeyringDelivered` and `KeyringRefused`. wait: seconds to wait for such a member.
         """
         keyring = check_keyring(self.terms, self.keyring())
-        body = encode_keyring(members_copy(self.terms, keyring))
+        body = encode_keyring(keyring)
         keyed, refused = [], []
         after: str | None = None
         while True:
@@ -230,22 +204,6 @@ class KeyService:
             return False
         return True
 
-    def opening(self) -> RoundOpening:
-        """Return the holder's part of the rounds whose sums only it can open."""
-        if self._opening is None:
-            self._opening = RoundOpening(self.calls, self.terms, self.client_store, self.sender, self.keyring())
-        return self._opening
-
-    def attend_newest(self, progress: Progress | None = None) -> Program[int | None]:
-        """Publish the keys of the next rounds, and open the newest round's sum if it waits for the key holder.
-
-        Returns the number of the round whose model was published. None otherwise, and in tasks whose sums members open.
-        """
-        if self.terms.opened_by != "holder":
-            return None
-        current = yield from self.calls.current_round(self.terms.task_id)
-        return (yield from self.opening().attend(None if current is None else current.round, progress))
-
     def serve(
         self,
         progress: Progress | None = None,
@@ -255,9 +213,8 @@ class KeyService:
     ) -> Program[None]:
         """Deliver the keyring to members until the task ends or `stop()` returns True; creates the keyring if needed.
 
-        In public-key mode the key of each round is published before it, where the task has such keys, and each sum is
-        opened, checked, and published as a snapshot. poll_seconds: of one long poll.
-        An unreachable server is waited for, at most `patience` seconds at a time when it is given (`GaveUp`).
+        poll_seconds: of one long poll. An unreachable server is waited for, at most `patience` seconds at a time when
+        it is given (`GaveUp`).
         """
         serving = self._serve_until_closed(progress, stop, poll_seconds)
         with suppress(StoppedInOutage):
@@ -270,7 +227,6 @@ class KeyService:
         waiting: Waiting | None = None
         started = False  # whether round 1 has opened
         self.create()
-        yield from self.attend_newest(progress)
         while not (stop and stop()):
             if not (isinstance(change, RoundChanged) and change.is_over):  # the task may have ended with it
                 yield from self.deliver(progress, 0.0 if started else poll_seconds)
@@ -281,9 +237,7 @@ class KeyService:
                     if progress:
                         progress(change)
                     return
-                case RoundChanged(view):
+                case RoundChanged():
                     started = True
-                    if self.terms.opened_by == "holder":
-                        yield from self.opening().attend(view, progress)
                 case NothingNew(task, etag=None):
                     waiting = yield from await_start(task, self.terms.mechanism.needs_keyring, waiting, progress)

@@ -22,7 +22,6 @@ from client_sdk.model.catch_up import ModelFollower
 from client_sdk.participation.certificates import MembershipCheck
 from client_sdk.participation.events import ModelMeasured, Progress, Waiting
 from client_sdk.participation.keyring import enter_rounds, receive_keyring
-from client_sdk.participation.round_key import uses_round_keys
 from client_sdk.training.base import ClientHalf, LocalResult
 from client_sdk.training.item_counts import why_abstain
 from protocols.errors import KeyringError
@@ -68,10 +67,6 @@ class LocalWork:
         if not self.terms.mechanism.needs_keyring or self.follower.keyring is not None:
             return True
         kept = self.client_store.keyring(task_id)
-        if self.membership.role == "holder":
-            self.client_store.keep_holder_key(task_id, self.identity.public_key)
-        elif uses_round_keys(self.terms) and self.client_store.holder_key(task_id) is None:
-            kept = None  # received by a version that did not store who the holder is
         if kept is None and self.membership.role == "holder":
             raise KeyringError(f"this client is the key holder of task {self.terms.name!r}: create the keyring first")
         if kept is None and self.membership.organiser is None and not self.policy.trust_roster:
@@ -81,10 +76,10 @@ class LocalWork:
             )
         reported = False
         while kept is None:
-            received = yield from receive_keyring(
+            kept = yield from receive_keyring(
                 self.calls, self.terms, self.identity, self.membership_check, wait if reported else 0.0
             )
-            if received is None:
+            if kept is None:
                 if stop and stop():
                     return False
                 if progress and not reported:
@@ -92,8 +87,6 @@ class LocalWork:
                 reported = True
                 yield Pause(0.05)
             else:
-                kept = received.keyring
-                self.client_store.keep_holder_key(task_id, received.holder_key)
                 self.client_store.keep_keyring(task_id, kept)
         self.follower.keyring = kept
         if self.membership.role == "holder":

@@ -227,13 +227,6 @@ class KeyHolder:
         """Send the keyring to every member without one whose proof is valid; wait up to `wait` seconds for a member."""
         return self._driver.run(self.service.deliver(progress, wait))
 
-    def attend_round(self, progress: Progress | None = None) -> int | None:
-        """Publish the keys of the next rounds, and open, check and publish the sum that waits for it (public-key mode).
-
-        Returns the number of the round whose model was published, None when there was none or it was refused.
-        """
-        return self._driver.run(self.service.attend_newest(progress))
-
     def serve(
         self,
         progress: Progress | None = None,
@@ -243,8 +236,7 @@ class KeyHolder:
     ) -> None:
         """Create the keyring if needed and send it to members, until the task ends or `stop()` returns True.
 
-        In public-key mode it also publishes the key of every round before it opens, and opens, checks and publishes
-        every sum. patience: as for `Participant.take_part`.
+        patience: as for `Participant.take_part`.
         """
         self._driver.run(self.service.serve(progress, stop, poll_seconds, patience))
 
@@ -263,10 +255,6 @@ class AsyncKeyHolder:
     async def serve_keyring(self, progress: Progress | None = None, wait: float = 0.0) -> Deliveries:
         """See `KeyHolder.serve_keyring`."""
         return await self._driver.run(self.service.deliver(progress, wait))
-
-    async def attend_round(self, progress: Progress | None = None) -> int | None:
-        """See `KeyHolder.attend_round`."""
-        return await self._driver.run(self.service.attend_newest(progress))
 
     async def serve(
         self,

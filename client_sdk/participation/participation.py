@@ -49,7 +49,7 @@ from client_sdk.participation.outages import Outages, StoppedInOutage, through_o
 from client_sdk.participation.refusals import tell_refusals
 from client_sdk.participation.unmasked_rounds import report_rejected, take_unmasked_part
 from client_sdk.training.base import ChecksHistory, ReadsInteractions
-from protocols.errors import ParameterError, RefusalError, RoundKeyError, ThresholdError
+from protocols.errors import ParameterError, RefusalError, ThresholdError
 from protocols.messages import RoundView
 from protocols.messages.stages import opening_state
 from protocols.recipes.arrays.recipe import Arrays
@@ -61,7 +61,7 @@ __all__ = ["Participation"]
 
 _MISSED = (
     *(PolicyRefused, RoundClosed, NotInCohort, ContributionConflict, GaveUp, ModelUnavailable),
-    *(RoundLost, RefusalError, RoundKeyError, ThresholdError, AggregateMismatch, NotAttested),
+    *(RoundLost, RefusalError, ThresholdError, AggregateMismatch, NotAttested),
 )
 """Errors that end a round for this client, but not its part in the task."""
 

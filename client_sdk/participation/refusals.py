@@ -8,13 +8,13 @@ from typing import Final, TypeVar
 from client_sdk.api.effects import Program
 from client_sdk.errors import Abstained, ClientSDKError, NotAttested, PolicyRefused
 from client_sdk.participation.local_work import LocalWork
-from protocols.errors import CertificateError, RefusalError, RoundKeyError
+from protocols.errors import CertificateError, RefusalError
 from protocols.messages import RefusalReason
 
 __all__ = ["tell_refusals"]
 
 T = TypeVar("T")
-_REFUSED: Final = (PolicyRefused, RefusalError, RoundKeyError, CertificateError, NotAttested, Abstained)
+_REFUSED: Final = (PolicyRefused, RefusalError, CertificateError, NotAttested, Abstained)
 """Errors that follow from what the server sent, and a client that has no data for a sum. What depends on the values of
 sums, such as an aggregate that does not open, is none of them."""
 _REFUSED_IN: Final[dict[str, RefusalReason]] = {
@@ -47,7 +47,7 @@ def _reason(error: Exception) -> RefusalReason:
             return "no-data"
         case NotAttested():
             return "attestations"
-        case RoundKeyError() | CertificateError():
+        case CertificateError():
             return "certificates"
         case _:
             return "policy"

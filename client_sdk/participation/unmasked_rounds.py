@@ -21,7 +21,6 @@ from client_sdk.participation.events import (
 )
 from client_sdk.participation.ledger import deliver
 from client_sdk.participation.local_work import LocalWork
-from client_sdk.participation.round_key import RoundKeyring, fetch_round_keyring
 from client_sdk.training.base import LocalResult
 from protocols.crypto.aggregate_chain import AGGREGATE_CHAIN
 from protocols.errors import HushRecError
@@ -39,21 +38,14 @@ def take_unmasked_part(
 ) -> Program[RoundReport]:
     """Catch up, train, seal and upload one contribution to the round `view`; return the report.
 
-    traffic: counts the bytes of the round. Raises `PolicyRefused`, `RoundKeyError` for a public key that is not the
-    key holder's for this round, the errors of catching up, of `require_attested` and of the upload, `Abstained`, and in
-    tasks whose sums anyone can open `ParameterError` when training diverges.
+    traffic: counts the bytes of the round. Raises `PolicyRefused`, the errors of catching up, of `require_attested` and
+    of the upload, `Abstained`, and in tasks whose sums anyone can open `ParameterError` when training diverges.
     """
     client.policy.check_round(view)
     require_no_equivocation(client)
     spec = client.spec(view)
     started = perf_counter()
     yield from client.ready(progress)
-    keys = yield from metered(
-        fetch_round_keyring(
-            client.calls, client.terms, client.client_store, client.membership_check, client.follower.keyring, view
-        ),
-        traffic,
-    )
     caught_up = yield from metered(client.follower.follow(view.number - 1, snapshot_wait=60.0), traffic)
     report_rejected(caught_up, progress)
     yield from metered(require_attested(client, caught_up.followed), traffic)
@@ -64,13 +56,14 @@ def take_unmasked_part(
     if progress and failure is not None:
         progress(TrainingFailed(view.number, failure))
     trained = perf_counter()
-    body = yield from work(lambda: _seal(client, spec, local, keys))
+    body = yield from work(lambda: _seal(client, spec, local))
     sealed = perf_counter()
     if progress and client.policy.too_much_clipped(local.clipped, local.values):
         progress(ClipWarning(view.number, local.clipped, local.values))
     client_id = client.membership.client_id
     task_id = client.terms.task_id
-    statements = _statements(keys, caught_up)
+    chain = caught_up.followed.chain
+    statements = {} if chain is None else {AGGREGATE_CHAIN: chain.digest.hex()}
     delivery = deliver(client.calls, client.client_store, task_id, view.number, client_id, body, statements)
     try:
         yield from metered(delivery, traffic)
@@ -99,13 +92,6 @@ def take_unmasked_part(
         upload_seconds=uploaded - sealed,
         caught_up=caught_up.plan.kind,
     )
-
-
-def _statements(keys: RoundKeyring, caught_up: CaughtUp) -> dict[str, str]:
-    """Return what the client states and signs with its contribution: the round's key, and what it has absorbed."""
-    chain = caught_up.followed.chain
-    stated = {} if keys.digest is None else {"round-key": keys.digest}
-    return stated if chain is None else {**stated, AGGREGATE_CHAIN: chain.digest.hex()}
 
 
 def report_rejected(caught_up: CaughtUp, progress: Progress | None) -> None:
@@ -140,10 +126,10 @@ def _train(client: LocalWork, spec: RoundSpec, caught_up: CaughtUp, history: His
     return LocalResult(blocks, 0, kept, float("nan"), 0), reason
 
 
-def _seal(client: LocalWork, spec: RoundSpec, local: LocalResult, keys: RoundKeyring) -> bytes:
+def _seal(client: LocalWork, spec: RoundSpec, local: LocalResult) -> bytes:
     route = client.terms.recipe.route(spec, client.membership.client_id)
     plan = client.terms.sum_plan_at(spec.sum_index)
-    return client.terms.mechanism.seal(plan, route, local.blocks, keys.keyring)
+    return client.terms.mechanism.seal(plan, route, local.blocks, client.follower.keyring)
 
 
 def _publish_snapshot_when_due(

@@ -53,7 +53,7 @@ from client_sdk.training.factors import USER_FACTOR
 from protocols.crypto.certificates import CertifiedRole
 from protocols.errors import ParameterError
 from protocols.messages import RoundView
-from protocols.messages.stages import RoundState, opening_state
+from protocols.messages.stages import opening_state
 from protocols.recipes.base import ModelState
 
 __all__ = ["Fleet"]
@@ -169,7 +169,6 @@ class Fleet:
                 raise ParameterError(
                     f"the key holder refused {len(delivered.refused)} members: their certificates are invalid"
                 )
-            self._run(self._holder.attend_newest())
         if self._clients[0].terms.mechanism.needs_keyring:
             self._run_all(client.ready for client in self._clients)
             self._share_keyring()
@@ -245,9 +244,6 @@ class Fleet:
         else:
             outcomes = play_unmasked_round(members, view, self._run_all)
         self._committee.unmask(view, self._await_next_proposal)
-        if self._holder is not None and terms.opened_by == "holder":
-            self._await(view.number, lambda seen: is_over(seen) or seen.state == RoundState.DECRYPTING)
-            self._run(self._holder.attend_newest())
         end = self._await(view.number, is_over, opened.etag)
         if end.state == "complete":
             self._sync(view.number)

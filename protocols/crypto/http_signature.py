@@ -1,9 +1,9 @@
 """Signed requests: HTTP Message Signatures (RFC 9421) in HushRec's profile.
 
-A client signs the method, authority, path, query, chain of the aggregates that it has absorbed, digest of the body,
-digest of the round's key and fields of a resumable upload, each if the request has it. The request determines the
-covered components, so the signer has no choice that a verifier would have to judge. The algorithm is Ed25519, `keyid`
-is the client's id, and `created` is the time in whole seconds.
+A client signs the method, authority, path, query, chain of the aggregates that it has absorbed, digest of the body and
+fields of a resumable upload, each if the request has it. The request determines the covered components, so the signer
+has no choice that a verifier would have to judge. The algorithm is Ed25519, `keyid` is the client's id, and `created`
+is the time in whole seconds.
 
 The verifier checks that `created` is recent (this module has no clock), and it verifies with its own authority, never
 with one that the request names: otherwise another server could forward the request with its own name.
@@ -37,7 +37,7 @@ __all__ = [
 SIGNATURE_INPUT: Final = "signature-input"
 SIGNATURE: Final = "signature"
 SIGNED_FIELDS: Final = (
-    *("aggregate-chain", "content-digest", "repr-digest", "round-key"),
+    *("aggregate-chain", "content-digest", "repr-digest"),
     *("upload-complete", "upload-offset"),
 )
 """Fields that a signature covers if the request has them, in this order."""

@@ -34,7 +34,6 @@ from protocols.messages.rounds import (
     RoundPage,
     RoundView,
     SnapshotView,
-    SumRefusal,
     UploadReceipt,
 )
 from protocols.messages.sums import SumView
@@ -83,7 +82,6 @@ __all__ = [
     "RefusalNotice",
     "RefusalReason",
     "RoundPage",
-    "SumRefusal",
     "SumView",
     "RoundView",
     "Schedule",

@@ -105,16 +105,13 @@ class CkksPlanView(SegmentedPlanView):
 
     mechanism: Literal["ckks"]
     set: Literal["compact", "standard", "precise"]
-    mode: Literal["shared", "public"]
     wire: Literal["seeded", "expanded"]
     ring_degree: int
     modulus_bits: int
     scale_bits: int = Field(description="log2 of the scale of values divided by their clip.")
     ciphertexts: int
-    bytes_per_value_seeded: float | None
+    bytes_per_value_seeded: float
     bytes_per_value_expanded: float
-    flood_bits: int
-    flooding_distance: float | None
 
 
 class PaillierPlanView(SegmentedPlanView):
@@ -122,8 +119,6 @@ class PaillierPlanView(SegmentedPlanView):
 
     mechanism: Literal["paillier"]
     key_bits: int
-    mode: Literal["shared", "public"]
-    randomiser: Literal["short", "strict"]
     value_bits: int
     slot_bits: dict[str, int] = Field(description="Width of a slot, by `block/segment`.")
     ciphertexts: int

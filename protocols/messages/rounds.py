@@ -11,20 +11,16 @@ from protocols.messages.stages import RoundState
 
 __all__ = [
     "LONGEST_STAGE",
-    "ROUND_KEYS_AHEAD",
     "CohortView",
     "Extension",
     "RefusalNotice",
     "RefusalReason",
     "RoundPage",
-    "SumRefusal",
     "RoundView",
     "SnapshotView",
     "UploadReceipt",
 ]
 
-ROUND_KEYS_AHEAD: Final = 2
-"""The key holder publishes the keys of so many rounds that have not opened."""
 LONGEST_STAGE: Final = 604_800
 """Upper limit on the deadline of a stage, in seconds: one week."""
 
@@ -47,11 +43,6 @@ class RoundView(Message):
     seconds_left: float | None = Field(description="Seconds until the stage's deadline; null when there is none.")
     aggregate_bytes: int | None = Field(description="Length of the released aggregate; null until it is released.")
     aggregate_digest: HexDigest | None = Field(default=None, description="sha-256 of the aggregate, hex.")
-    key_digest: HexDigest | None = Field(
-        default=None,
-        description="sha-256 of the round's key document, hex; null where one keyring serves the whole task. Clients "
-        "send it in the header Round-Key of their contribution.",
-    )
     committee: int = Field(default=0, ge=0, description="Members of the round's committee (oneshot); 0 without one.")
     answered: int = Field(
         default=0, ge=0, description="Members of the committee whose message of the current stage is stored."
@@ -81,17 +72,6 @@ class RoundView(Message):
     contribution_bytes: int | None = Field(
         default=None,
         description="Length in bytes that this client's upload must have (oneshot: ticket and contribution).",
-    )
-
-
-class SumRefusal(Message):
-    """The key holder's refusal to publish what it opened."""
-
-    reason: str = Field(
-        min_length=1,
-        max_length=300,
-        description="What is wrong with the sum, for operators and members. It contains no value of the sum.",
-        examples=["block 'user' of the opened sum is not zero where it must be"],
     )
 
 

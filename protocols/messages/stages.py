@@ -33,7 +33,6 @@ class RoundState(StrEnum):
     FOLDING = "folding"
     CONFIRMING = "confirming"
     UNMASKING = "unmasking"
-    DECRYPTING = "decrypting"
     COMPLETE = "complete"
     FAILED = "failed"
 
@@ -50,7 +49,6 @@ _API_ORDER: Final = (
     RoundState.CONFIRMING,
     RoundState.UNMASKING,
     RoundState.FOLDING,
-    RoundState.DECRYPTING,
     RoundState.COMPLETE,
     RoundState.FAILED,
 )

@@ -170,8 +170,8 @@ class TaskView(Message):
     resolved: ResolvedTask | None = Field(
         default=None, description="Parameters with defaults, layout and plan, as this server computes them."
     )
-    opened_by: Literal["anyone", "members", "holder"] = Field(
-        description="Who can open the sums: anyone, server included; all keyed members; or only the key holder."
+    opened_by: Literal["anyone", "members"] = Field(
+        description="Who can open the sums: anyone, server included; or all keyed members."
     )
     members: int = Field(ge=0, description="Enrolled clients.")
     keyed_members: int = Field(ge=0, description="Members for whom the mailbox holds a keyring envelope.")

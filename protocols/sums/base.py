@@ -16,19 +16,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from protocols.crypto.keyring import Keyring
+from protocols.errors import ParameterError
 from protocols.layout import Route, VectorLayout
 
 __all__ = [
     "Buffer",
     "ChecksByParts",
     "FoldsSlowly",
-    "KeyedByRound",
     "Mechanism",
     "NamesPublicKey",
     "OpenedBy",
@@ -38,10 +38,11 @@ __all__ = [
     "WorksAhead",
     "folds_slowly",
     "plan_sum",
+    "refuse_public_mode",
 ]
 
 Buffer = bytes | bytearray | memoryview
-OpenedBy = Literal["anyone", "members", "holder"]
+OpenedBy = Literal["anyone", "members"]
 
 
 @runtime_checkable
@@ -65,7 +66,7 @@ class SumPlan(Protocol):
 
     @property
     def opened_by(self) -> OpenedBy:
-        """Who can open the aggregate: anyone (plain), every member, or only the key holder (public-key mode)."""
+        """Who can open the aggregate: anyone, or every member (ckks, paillier)."""
 
     @property
     def predicted_error(self) -> float:
@@ -109,7 +110,7 @@ class Mechanism(Protocol):
         """Return the plan of a sum; `ParameterError` or `BudgetError` says what does not fit and what would."""
 
     def generate_keyring(self, plan: SumPlan) -> Keyring:
-        """Return new keys for a task, the key holder's copy; `ParameterError` if the mechanism has no keys."""
+        """Return new keys for a task; `ParameterError` if the mechanism has no keys."""
 
     def seal(
         self, plan: SumPlan, route: Route, blocks: Sequence[NDArray[np.float64]], keyring: Keyring | None
@@ -147,7 +148,7 @@ class Mechanism(Protocol):
         """Return the sum, float64 (layout.length,); counts are rounded to whole numbers.
 
         contributions: how many were folded. Raises `CodecError` for a malformed aggregate, `KeyringError` if the
-        keyring is missing, has no secret key, or belongs to another key.
+        keyring is missing or belongs to another key.
         """
 
 
@@ -173,6 +174,22 @@ def plan_sum(
     if main is not None and main != layout and isinstance(mechanism, SharesKeys):
         parameters = mechanism.with_keys_of(parameters, mechanism.plan(parameters, main, max_contributions))
     return mechanism.plan(parameters, layout, max_contributions)
+
+
+_NO_PUBLIC_MODE: Final = (
+    "mode 'public' of ckks and paillier was removed: a malicious member learns a round's CKKS key, and the server "
+    "learns from the key holder's answers what a client contributed (24 questions: 24 items); use the mechanism "
+    "oneshot, in which a committee opens each sum, at 4.0 bytes a value instead of 14"
+)
+
+
+def refuse_public_mode(parameters: Mapping[str, Any]) -> None:
+    """Raise `ParameterError` if a task of CKKS or Paillier asks that only a key holder can open sums.
+
+    `docs/ckks.md` describes the attacks.
+    """
+    if parameters.get("mode") == "public":
+        raise ParameterError(_NO_PUBLIC_MODE)
 
 
 @runtime_checkable
@@ -232,15 +249,3 @@ class NamesPublicKey(Protocol):
 
         Raises `ParameterError` for a malformed key, or if the parameters name another key already.
         """
-
-
-@runtime_checkable
-class KeyedByRound(Protocol):
-    """A mechanism that can need a new key pair in every round, made by `generate_keyring`.
-
-    The holder signs the public key of a round and publishes it before the round (`protocols.crypto.round_key`). What an
-    attacker learns about the secret key of one round does not open the contributions of another.
-    """
-
-    def round_key_bytes(self, plan: SumPlan) -> int | None:
-        """Return the length in bytes of a round's public key; None if one keyring serves all rounds of the task."""

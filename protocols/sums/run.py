@@ -54,13 +54,12 @@ def run_sum(
     if len(chosen) != len(vectors):
         raise ParameterError(f"{len(vectors)} vectors but {len(chosen)} routes")
 
-    # The key holder makes the keys; in public-key tasks the members' copy cannot open anything.
-    holder = mechanism.generate_keyring(plan) if mechanism.needs_keyring else None
-    member = holder.without_secret_key() if holder is not None and plan.opened_by == "holder" else holder
+    # The key holder makes the keys, which all members share.
+    keyring = mechanism.generate_keyring(plan) if mechanism.needs_keyring else None
 
     # Every client seals its own vector.
     contributions = tuple(
-        mechanism.seal(plan, route, split_along(plan, route, vector), member)
+        mechanism.seal(plan, route, split_along(plan, route, vector), keyring)
         for route, vector in zip(chosen, vectors, strict=True)
     )
 
@@ -70,6 +69,6 @@ def run_sum(
     partial = mechanism.fold(plan, None, zip(chosen, contributions, strict=True))
     aggregate = mechanism.release(plan, partial)
 
-    # The holder of the secret key (anyone, in a plain sum) opens it.
-    total = mechanism.open(plan, aggregate, len(contributions), holder)
+    # Every member (anyone, in a plain sum) opens it.
+    total = mechanism.open(plan, aggregate, len(contributions), keyring)
     return SumTranscript(contributions, aggregate, total)

@@ -40,7 +40,7 @@ def test_every_system_has_tables_and_every_target_a_full_key() -> None:
 @pytest.mark.parametrize(
     ("pattern", "matching", "other"),
     [
-        ("fold_{seeded,public}_ms", "fold_public_ms", "fold_ms"),
+        ("fold_{seeded,expanded}_ms", "fold_expanded_ms", "fold_ms"),
         ("cpu_s[_min,_max]", "cpu_s", "cpu_s_median"),
         ("cpu_s[_min,_max]", "cpu_s_max", "cpuxs"),
         ("<row>.ratio", "fedmf.ratio", "a.b.ratio"),

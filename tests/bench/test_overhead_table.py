@@ -27,7 +27,7 @@ def measured() -> dict[str, Figure]:
         **figures_of(BY_KEY["fedmf"], "ours", ours),
         **figures_of(BY_KEY["topk1"], "usual", usual),
         **figures_of(BY_KEY["topk2"], "ours", ours),
-        **figures_of(BY_KEY["topk2"], "public", ours),
+        **figures_of(BY_KEY["topk2"], "masked", ours),
         "clients": 60,
         "phe_key_bits": 3072,
         "phe_sample": 32,
@@ -71,7 +71,7 @@ def test_steps_take_turns_and_the_warm_up_does_not_count(warm: bool, expected: i
 
 def test_the_comparison_has_a_column_per_measured_way_and_marks_scaled_figures() -> None:
     headings, rows = comparison(measured(), "client")
-    assert headings == ["", "paper", "usual", "HushRec", "public key"]
+    assert headings == ["", "paper", "usual", "HushRec", "masked"]
     assert len(rows) == len(ROWS)
     assert rows[0] == ["FedMF", "0.93", "", "0.0600", ""]
     assert rows[1] == ["Top-K@1/64", "88.20", "200*", "", ""]

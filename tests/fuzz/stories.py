@@ -18,7 +18,7 @@ from protocols.crypto.certificates import certify, revoke
 from protocols.crypto.envelope import seal_snapshot
 from protocols.messages import OrganiserPin
 from tests.fuzz.steps import Story, get, put
-from tests.fuzz.sum_stories import evaluated, oneshot, round_keys
+from tests.fuzz.sum_stories import evaluated, oneshot
 from tests.fuzz.world import World
 from tests.protocols.sums.paillier.cases import made_up_keyring
 from tests.support.api import TestMember, TestTask, digest_field, signed_enrolment
@@ -169,8 +169,8 @@ def keyed(world: World, name: str = "keyed") -> Story:
 
 
 def paillier(world: World, name: str = "paillier") -> Story:
-    """A Paillier task in public mode: the holder publishes its public key."""
-    parameters = {"key_bits": 2048, "mode": "public"}
+    """A Paillier task: the holder publishes its public key."""
+    parameters = {"key_bits": 2048}
     task = world.api.create_task(
         name, items=20, dim=4, clip=0.5, cohort=2, mechanism_name="paillier", mechanism_parameters=parameters
     )
@@ -279,7 +279,6 @@ STORIES: Final[tuple[Callable[[World], Story], ...]] = (
     paillier,
     certified,
     oneshot,
-    round_keys,
     evaluated,
 )
 _HALF_WAY: Final = ((plain, 12), (keyed, 9), (masked, 15), (paillier, 3), (oneshot, 8))

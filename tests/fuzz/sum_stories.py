@@ -1,4 +1,4 @@
-"""Stories of one-shot rounds, of the keys of single rounds, and of federated evaluation."""
+"""Stories of one-shot rounds and of federated evaluation."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from protocols.sums.plain import PLAIN
 from tests.fuzz.steps import Story, get
 from tests.fuzz.world import World
 from tests.support.api import TestTask
-from tests.support.holder import make_holder
 from tests.support.oneshot import enrol_clients, enrol_committee, oneshot_task, publish_keys
 
-__all__ = ["evaluated", "oneshot", "round_keys"]
+__all__ = ["evaluated", "oneshot"]
 
 
 def oneshot(world: World, name: str = "oneshot") -> Story:
@@ -54,25 +53,6 @@ def oneshot(world: World, name: str = "oneshot") -> Story:
         assert one.unmask(1).status_code == 201
         yield
     task.wait_round(1, "complete")
-    yield
-
-
-def round_keys(world: World, name: str = "round-keys") -> Story:
-    """A CKKS task in public mode: the holder publishes the key of a round, and refuses its sum."""
-    holder = make_holder(world.api, name, rounds=2, collect_seconds=3600)
-    yield
-    holder.publish_new(1)
-    yield
-    assert holder.publish(1, holder.documents[1]).status_code == 200
-    yield
-    path, auth = f"{holder.task.path}/rounds/1/key", holder.members[0].auth
-    answer = get(world, path, auth)
-    yield
-    get(world, path, {**auth, "If-None-Match": answer.headers["etag"]}, 304)
-    yield
-    holder.contribute(1)
-    yield
-    assert holder.refuse(1).status_code == 200
     yield
 
 

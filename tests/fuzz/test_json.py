@@ -127,7 +127,7 @@ def bodies(world: World) -> dict[str, Any]:
     recipe = {"name": "colr", "parameters": {"items": 50, "dim": 8, "rank": 2, "clip": 0.5}}
     schedule = {"rounds": 1, "cohort_size": 3, "min_clients": 2, "start_clients": 0, "sampling": "uniform"}
     seconds = {"collect_seconds": 9.5, "stage_seconds": 9, "max_failed_rounds": 1, "min_difference": None}
-    mechanism = {"name": "ckks", "parameters": {"set": "standard", "mode": "shared"}}
+    mechanism = {"name": "ckks", "parameters": {"set": "standard", "wire": "seeded"}}
     task = {"name": "raw-json", "recipe": recipe, "mechanism": mechanism, "schedule": schedule | seconds}
     task_id = world.open_tasks[0]
     return {

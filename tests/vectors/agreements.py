@@ -73,8 +73,8 @@ def plans() -> dict[str, Any]:
         "power of two s with s * bound <= 2^(bits - 1) - 1 - contributions, at most 2^53 / bound, and at most "
         "2^floor(log2(2^53 / clip)); bound = min(clip * contributions, sum_bound). paillier: the largest power of two "
         "s with s * clip * (1 + 2^-22) <= 2^(value_bits - 1) - 1. Counts: 1 in all three. ckks: scale / clip, with "
-        "scale the largest power of two with contributions * (sqrt(2) * (1 + 2^-22) * scale + 1/2 + B) < q / 2, B = 21 "
-        "or, in public mode, 21 * (2 N + 1).",
+        "scale the largest power of two with contributions * (sqrt(2) * (1 + 2^-22) * scale + 1/2 + B) < q / 2, "
+        "B = 21.",
         "layouts": {
             name: [
                 {"name": s.name, "length": s.length, "clip": s.clip, "integral": s.integral, "sum_bound": s.sum_bound}
@@ -137,31 +137,29 @@ def enrolments() -> dict[str, Any]:
 def keyrings() -> dict[str, Any]:
     """Encoded keyrings, their fingerprints, and bodies that are none."""
     made = Keyring("ckks", digest("vector parameters"), b"", b"secret key", SEED)
-    public = Keyring("paillier", digest("vector parameters"), b"public key", b"secret key", SEED).without_secret_key()
+    other = Keyring("paillier", digest("vector parameters"), b"public key", b"secret key", SEED)
     good = encode_keyring(made)
     bad = {
         "another magic": b"X" + good[1:],
         "trailing byte": good + b"\0",
         "cut": good[:-1],
-        "another digest of the secret key": good[:-1] + bytes([good[-1] ^ 1]),
     }
     return {
-        "about": "body: 'hushrec keyring 2' and a line feed, then pack (codec.json) of mechanism, "
-        "parameter id, public key, secret key, state key, digest('keyring secret key', secret key) or nothing. "
-        "fingerprint: first 32 hex digits of digest('keyring fingerprint', mechanism, parameter id, public key, digest "
-        "of the secret key, digest('keyring state key', state key)).",
+        "about": "body: 'hushrec keyring 3' and a line feed, then pack (codec.json) of mechanism, "
+        "parameter id, public key, secret key, state key. fingerprint: first 32 hex digits of digest('keyring "
+        "fingerprint', mechanism, parameter id, public key, digest('keyring secret key', secret key), digest('keyring "
+        "state key', state key)).",
         "cases": [
             {
                 "mechanism": keyring.mechanism,
                 "parameter_id": keyring.parameter_id.hex(),
                 "public_key": keyring.public_key.hex(),
                 "secret_key": keyring.secret_key.hex(),
-                "secret_digest": keyring.secret_digest.hex(),
                 "state_key": keyring.state_key.hex(),
                 "body": encode_keyring(keyring).hex(),
                 "fingerprint": keyring.fingerprint,
             }
-            for keyring in (made, public)
+            for keyring in (made, other)
         ],
         "refused": [
             {"what": what, "body": body.hex(), "error": error_of(lambda body=body: decode_keyring(body))}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -11,7 +12,7 @@ from protocols.crypto.domain import digest
 from protocols.crypto.keyring import Keyring
 from protocols.layout import Block, Segment, VectorLayout, whole_route
 from protocols.sum_classes import TRAINED
-from protocols.sums.ckks.keys import load_public_key, load_secret_key
+from protocols.sums.ckks.keys import load_secret_key
 from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.ckks.packing import pack_blocks
 from protocols.sums.ckks.parameters import PARAMETER_SETS
@@ -76,9 +77,8 @@ def ckks_keys() -> dict[str, Any]:
         "about": "made up: ternary(label)[i] = byte i of digest('vector ckks', label, 0) || digest(..., label, 1) ... "
         "mod 3, minus 1; noise(label)[i] = ones in its low 4 bits minus ones in its high 4 bits. secret_key: planes of "
         "the residues of s = ternary('secret'). A contribution: one ciphertext, c0 = m + noise - c1 s in residues, c1 "
-        "from its seed. public_key: planes of b = noise - a s, then of a. public: a ciphertext of the first values "
-        "under it, (b u + noise + m, a u + noise), u = ternary('u'), expanded. coefficients: the first of m. opened: "
-        "by SEAL, rounded to 3 decimals; counts are whole. refused keys and bodies.",
+        "from its seed. coefficients: the first of m. opened: by SEAL, rounded to 3 decimals; counts are whole. "
+        "refused: keys and bodies.",
         "layout": [
             {"name": s.name, "length": s.length, "clip": s.clip, "integral": s.integral}
             for s in LAYOUT.blocks[0].segments
@@ -92,10 +92,8 @@ def _case(name: str) -> dict[str, Any]:
     plan = CKKS.plan({"set": name, "wire": "seeded", "degree": 2048}, LAYOUT, 4)
     ring, q = Ring(plan.degree, chosen.modulus), chosen.modulus
     secret = ring.residues(ternary("secret", plan.degree))
-    uniform = expand_seed(_seed("public"), q, plan.degree)
-    mixed = _combined(ring, ring.residues(noise("public", plan.degree)), uniform, secret, -1)
-    public_key, state_key = _joined([mixed, uniform], name), digest("vector ckks", "state", 0)
-    keyring = Keyring(plan.mechanism, plan.parameter_id, public_key, _planes(secret, name), state_key)
+    state_key = digest("vector ckks", "state", 0)
+    keyring = Keyring(plan.mechanism, plan.parameter_id, b"", _planes(secret, name), state_key)
     shown, bodies = [], []
     for client, values in enumerate(VALUES):
         coefficients = _encoded(ring, plan, np.array(values))
@@ -112,7 +110,6 @@ def _case(name: str) -> dict[str, Any]:
         shown.append({"values": values, "coefficients": first, "seed": seed.hex(), "body": body.hex()})
     partial = CKKS.fold(plan, None, bodies)
     aggregate = CKKS.release(plan, partial)
-    public = _public(ring, plan, mixed, uniform, name)
     return {
         "set": name,
         "degree": plan.degree,
@@ -120,17 +117,11 @@ def _case(name: str) -> dict[str, Any]:
         "scale": plan.scale,
         "parameter_id": plan.parameter_id.hex(),
         "secret_key": keyring.secret_key.hex(),
-        "public_key": keyring.public_key.hex(),
         "clients": shown,
         "aggregate_digest": digest("vector", aggregate).hex(),
-        "opened": _rounded(CKKS.open(plan, aggregate, 2, keyring)),
-        "public": {"body": public.hex(), "opened": _rounded(CKKS.open(plan, public, 1, keyring))},
+        "opened": (np.round(CKKS.open(plan, aggregate, 2, keyring), 3) + 0.0).tolist(),  # + 0.0: no negative zero
         "refused": _refused(plan, keyring, bodies[0][1], aggregate),
     }
-
-
-def _rounded(values: NDArray[np.float64]) -> list[float]:
-    return (np.round(values, 3) + 0.0).tolist()  # + 0.0: no negative zero
 
 
 def _encoded(ring: Ring, plan: CkksPlan, values: NDArray[np.float64]) -> list[int]:
@@ -141,19 +132,6 @@ def _encoded(ring: Ring, plan: CkksPlan, values: NDArray[np.float64]) -> list[in
 def _combined(ring: Ring, base: list[int], left: list[int], right: list[int], sign: int) -> list[int]:
     """Return base + sign * left * right, all residues."""
     return [(b + sign * x * y) % ring.modulus for b, x, y in zip(base, left, right, strict=True)]
-
-
-def _joined(polynomials: list[list[int]], name: str) -> bytes:
-    """Return planes over several polynomials."""
-    return _planes([residue for one in polynomials for residue in one], name)
-
-
-def _public(ring: Ring, plan: CkksPlan, mixed: list[int], uniform: list[int], name: str) -> bytes:
-    u = ring.residues(ternary("u", plan.degree))
-    message = _encoded(ring, plan, np.array(VALUES[0]))
-    zero = ring.residues([m + e for m, e in zip(message, noise("public 0", plan.degree), strict=True)])
-    one = ring.residues(noise("public 1", plan.degree))
-    return _joined([_combined(ring, zero, mixed, u, 1), _combined(ring, one, uniform, u, 1)], name)
 
 
 def _refused(plan: CkksPlan, keyring: Keyring, body: bytes, aggregate: bytes) -> list[dict[str, Any]]:
@@ -168,10 +146,9 @@ def _refused(plan: CkksPlan, keyring: Keyring, body: bytes, aggregate: bytes) ->
     keys = {"short": keyring.secret_key[:-1], "residues not below q": b"\xff" * size}
     with MemoryFile() as file:
         for what, key in keys.items():
-            wrong = Keyring(keyring.mechanism, keyring.parameter_id, key * 2, key, keyring.state_key)
-            for kind, load in (("secret", load_secret_key), ("public", load_public_key)):
-                error = error_of(lambda load=load, wrong=wrong: load(plan, context, file, wrong))
-                shown.append({"what": f"a {kind} key, {what}", "error": error})
+            wrong = replace(keyring, secret_key=key)
+            error = error_of(lambda wrong=wrong: load_secret_key(plan, context, file, wrong))
+            shown.append({"what": f"a secret key, {what}", "error": error})
     transparent = aggregate[: len(aggregate) // 2] + bytes(len(aggregate) - len(aggregate) // 2)
     if len(plan.parameter_set.plane_dtypes) == 1:
         error = error_of(lambda: CKKS.open(plan, transparent, 2, keyring))

@@ -46,7 +46,6 @@ FILES: Final[dict[str, Callable[[], dict[str, Any]]]] = {
     "paillier.json": sums.paillier,
     "certificates.json": identities.certificates,
     "envelope.json": identities.envelope,
-    "round_keys.json": identities.round_keys,
     "aggregate_chains.json": chains.aggregate_chains,
     "http_signature.json": requests.http_signature,
     "masked_keys.json": masked_rounds.masked_keys,

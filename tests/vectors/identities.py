@@ -1,4 +1,4 @@
-"""Vectors of what identities sign and seal: certificates, envelopes, snapshots and round keys."""
+"""Vectors of what identities sign and seal: certificates, envelopes and snapshots."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from protocols.crypto.aggregate_chain import AggregateChain
 from protocols.crypto.certificates import certify, revoke
 from protocols.crypto.domain import digest
 from protocols.crypto.envelope import EnvelopeSender, seal_envelope, seal_snapshot
-from protocols.crypto.round_key import RoundKeyPurpose, sign_round_key
 
-__all__ = ["certificates", "envelope", "round_keys"]
+__all__ = ["certificates", "envelope"]
 
 
 def certificates() -> dict[str, Any]:
@@ -84,45 +83,5 @@ def envelope() -> dict[str, Any]:
             {**kept, "state": state.hex(), "chain": chain.encode().hex()},
             {**kept, "round": 4, "error": "EnvelopeError"},
             {**kept, "sealed": flipped_snapshot.hex(), "error": "EnvelopeError"},
-        ],
-    }
-
-
-def round_keys() -> dict[str, Any]:
-    """Public keys of rounds, signed by a made-up key holder, those that hold and those that do not."""
-    sender_key = Ed25519PrivateKey.from_private_bytes(digest("vector holder"))
-    sender = EnvelopeSender(sender_key, b"m" * 32, bytes(range(81)))
-    parameter_id, public_key = digest("vector parameters"), bytes(range(40))
-    purpose = RoundKeyPurpose("t_1", 3, "ckks", parameter_id)
-    document = sign_round_key(purpose, public_key, sender)
-    given = {
-        "task": "t_1",
-        "round": 3,
-        "mechanism": "ckks",
-        "parameter_id": parameter_id.hex(),
-        "public_key_bytes": len(public_key),
-        "document": document.hex(),
-    }
-
-    def altered(place: int) -> str:
-        return (document[:place] + bytes([document[place] ^ 1]) + document[place + 1 :]).hex()
-
-    wrong: list[dict[str, Any]] = [
-        {"task": "t_2"},
-        {"round": 4},
-        {"mechanism": "other"},
-        {"parameter_id": digest("other parameters").hex()},
-        {"public_key_bytes": 39},
-        {"document": document[:-1].hex()},
-        {"document": document.hex() + "00"},
-        *({"document": altered(place)} for place in (0, 40, 100, 150, len(document) - 1)),
-    ]
-    return {
-        "about": "holder's identity key (32), mailbox key (32), certificate (81), Ed25519 signature (64), public key. "
-        "The signature is over the domain tag of 'round key', task, round, mechanism, parameter id, the first 145 "
-        "bytes, and the public key.",
-        "cases": [
-            {**given, "public_key": public_key.hex(), "sender": sender_key.public_key().public_bytes_raw().hex()},
-            *({**given, **change, "error": "RoundKeyError"} for change in wrong),
         ],
     }

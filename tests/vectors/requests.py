@@ -45,7 +45,6 @@ _CHAINED: Final = replace(
     fields={
         "aggregate-chain": digest("vector chain").hex(),
         "content-digest": _digest(b"body"),
-        "round-key": digest("vector round key").hex(),
     },
 )
 _POLL: Final = SignedRequest("GET", _AUTHORITY, "/v1/tasks/t_0f3a9c5b7d1e2f4a6b8c/rounds/current", "wait=20")
@@ -115,7 +114,6 @@ def http_signature() -> dict[str, Any]:
         _refused("no longer the last chunk", patch, fields={**patch["fields"], "upload-complete": "?0"}),
         _refused("other aggregates", chained, fields=other_chain),
         _refused("the aggregates are gone", chained, fields=unchained),
-        _refused("another round key", chained, fields={**chained["fields"], "round-key": "0" * 64}),
         _refused("a field was added", put, fields={**put["fields"], "upload-offset": "0"}),
         _refused("another time", put, signature_input=text.replace(str(_CREATED), str(_CREATED + 1))),
         _refused("no time", put, signature_input=text.replace(f";created={_CREATED}", "")),

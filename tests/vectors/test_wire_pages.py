@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from aggregator_service.uploads.chunks import MOST_CHUNKS
-from protocols.crypto import certificates, envelope, http_signature, round_key
+from protocols.crypto import certificates, envelope, http_signature
 from protocols.crypto.aggregate_chain import CHAIN_BYTES
 from protocols.messages import media_types
 from protocols.messages.problem import PROBLEM_TYPES, problem_uri
@@ -117,7 +117,6 @@ def length(page: str, before: str) -> int:
     [
         ("identities", "## Membership certificate", certificates.CERTIFICATE_BYTES),
         ("identities", "## Keyring envelope", envelope._HEAD + 32 + 12),
-        ("identities", "## Key of a round", round_key.round_key_document_bytes(0)),
         ("identities", "## Snapshot", envelope.sealed_bytes(0) - CHAIN_BYTES - 16),
         ("masked", "Advertisement:", messages.ADVERTISEMENT_BYTES),
         ("masked", "Entry of the roster", 1 + 64 + certificates.CERTIFICATE_BYTES + messages.ADVERTISEMENT_BYTES),

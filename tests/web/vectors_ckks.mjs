@@ -31,8 +31,8 @@ export const RUNNERS = {
     const counts = layout.flatMap(({ length, integral }) => new Array(length).fill(integral));
     for (const { set, degree, contributions, scale, parameter_id, clients, ...shown } of cases) {
       same(toHex(await digest("ckks parameters", degree, ckks.SETS[set].modulus)), parameter_id);
-      same(ckks.scaleOf(set, contributions, degree), scale);
-      const [secret] = encryption.readKey(fromHex(shown.secret_key), set, degree, 1);
+      same(ckks.scaleOf(set, contributions), scale);
+      const secret = encryption.readKey(fromHex(shown.secret_key), set, degree);
       same(secret.map(String), encryption.toResidues(await ternary("secret", degree), set).map(String));
       const open = (ciphertext, places) => {
         const values = encryption.decode(encryption.decrypt(ciphertext, secret, set), scale, clips.length);
@@ -56,23 +56,13 @@ export const RUNNERS = {
       same(toHex(await digest("vector", ckks.encodePlanes(total.flat(), set))), shown.aggregate_digest);
       same(open(total, 1e3), shown.opened);
 
-      const key = encryption.readKey(fromHex(shown.public_key), set, degree, 2);
-      same(encryption.decrypt(key, secret, set).map(String), (await noise("public", degree)).map(String));
-      const body = ckks.decodePlanes(fromHex(shown.public.body), set);
-      same(open([body.slice(0, degree), body.slice(degree)], 1e3), shown.public.opened);
-      const { residues } = await encoded(clients[0].values, "public 0");
-      const [u, errors] = [await ternary("u", degree), await noise("public 1", degree)].map((one) => encryption.toResidues(one, set));
-      const made = encryption.encryptPublic(residues, key, u, errors, set);
-      if (scale < 2 ** 40) same(toHex(ckks.encodePlanes(made.flat(), set)), shown.public.body);
-
       const size = degree * ckks.residueBytes(set);
       const [high, good] = [new Uint8Array(size).fill(255), fromHex(clients[0].body)];
       const bodies = { short: good.slice(1), long: concat(good, littleEndian(0, 1)), "residues not below q": concat(high, good.slice(size)) };
       for (const { what, error } of shown.refused) {
-        const polynomials = what.startsWith("a public") ? 2 : 1;
-        const wrong = what.endsWith("short") ? new Uint8Array(polynomials * size - 1) : concat(...new Array(polynomials).fill(high));
+        const wrong = what.endsWith("short") ? new Uint8Array(size - 1) : high;
         if (bodies[what]) await refused(error, () => encryption.readSeeded(bodies[what], set, degree, 1), what);
-        else if (error === "KeyringError") await refused(error, () => encryption.readKey(wrong, set, degree, polynomials), what);
+        else if (error === "KeyringError") await refused(error, () => encryption.readKey(wrong, set, degree), what);
         else await refused(CodecError.name, () => encryption.decrypt([total[0], total[1].map(() => 0n)], secret, set), what);
       }
     }

@@ -123,15 +123,6 @@ def upgrade() -> None:
     op.create_index(op.f("ix_invitations_task_id"), "invitations", ["task_id"], unique=False)
 
     op.create_table(
-        "round_keys",
-        sa.Column("task_id", sa.String(length=40), nullable=False),
-        sa.Column("round_number", sa.Integer(), autoincrement=False, nullable=False),
-        sa.Column("digest", sa.String(length=64), nullable=False),
-        sa.Column("body", sa.LargeBinary(), nullable=False),
-        sa.ForeignKeyConstraint(["task_id"], ["tasks.id"], name=op.f("fk_round_keys_task_id")),
-        sa.PrimaryKeyConstraint("task_id", "round_number", name=op.f("pk_round_keys")),
-    )
-    op.create_table(
         "rounds",
         sa.Column("id", sa.Integer(), nullable=False),
         sa.Column("task_id", sa.String(length=40), nullable=False),
@@ -141,7 +132,6 @@ def upgrade() -> None:
         sa.Column("seed", sa.LargeBinary(length=32), nullable=False),
         sa.Column("model_digest", sa.LargeBinary(length=32), nullable=True),
         sa.Column("confirms", sa.Boolean(), nullable=False),
-        sa.Column("key_digest", sa.String(length=64), nullable=True),
         sa.Column("committee", sa.Integer(), nullable=False),
         sa.Column("aggregate_chain", sa.String(length=64), nullable=True),
         sa.Column("again", sa.Integer(), nullable=True),

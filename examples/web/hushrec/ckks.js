@@ -9,11 +9,9 @@ export const SETS = {
   precise: { modulus: 0x3fffffffef8001n, planes: [4, 2, 1] },
 };
 
-/** The scale of values divided by their clip; isPublic: whether clients encrypt with a public key. */
-export function scaleOf(set, contributions, degree, isPublic = false) {
-  const noise = 21 * (isPublic ? 2 * degree + 1 : 1);
-  return powerBelow((Number(SETS[set].modulus) / 2 / contributions - 0.5 - noise) / (Math.sqrt(2) * (1 + 2 ** -22)));
-}
+/** The scale of values divided by their clip. */
+export const scaleOf = (set, contributions) =>
+  powerBelow((Number(SETS[set].modulus) / 2 / contributions - 0.5 - 21) / (Math.sqrt(2) * (1 + 2 ** -22)));
 
 export const residueBytes = (set) => SETS[set].planes.reduce((sum, width) => sum + width, 0);
 

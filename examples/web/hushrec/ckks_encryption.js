@@ -188,24 +188,18 @@ export function decode(coefficients, scale, count) {
 const combined = (base, left, right, sign, q) =>
   base.map((b, i) => ((((b + sign * left[i] * right[i]) % q) + q) % q));
 
-/** Residues of a key of the keyring: `polynomials` lists. */
-export function readKey(body, set, degree, polynomials) {
-  if (body.length !== polynomials * degree * residueBytes(set)) throw new KeyringError("a key of another length");
+/** Residues of the keyring's secret key. */
+export function readKey(body, set, degree) {
+  if (body.length !== degree * residueBytes(set)) throw new KeyringError("a key of another length");
   const residues = decodePlanes(body, set);
   if (firstOutOfRange(residues, set, degree) !== null) throw new KeyringError("a key has residues that are not below q");
-  return Array.from({ length: polynomials }, (_, i) => residues.slice(i * degree, (i + 1) * degree));
+  return residues;
 }
 
 /** A seeded ciphertext: c0 and the seed of c1. message: residues of plaintext + error. */
 export function encryptSeeded(message, secret, seed, set) {
   const c1 = expandSeed(seed, set, message.length);
   return { c0: combined(message, c1, secret, -1n, SETS[set].modulus), seed };
-}
-
-/** c0, c1 under a public key [b, a]; u: ternary, errors: small, all residues. */
-export function encryptPublic(message, [b, a], u, errors, set) {
-  const q = SETS[set].modulus;
-  return [combined(message, b, u, 1n, q), combined(errors, a, u, 1n, q)];
 }
 
 export const decrypt = ([c0, c1], secret, set) => {

@@ -15,7 +15,6 @@ export class EnvelopeError extends HushRecError {}
 export class KeyringError extends HushRecError {}
 export class ParameterError extends HushRecError {}
 export class RefusalError extends HushRecError {}
-export class RoundKeyError extends HushRecError {}
 export class SignatureError extends HushRecError {}
 export class ThresholdError extends HushRecError {}
 export class PolicyError extends HushRecError {}

@@ -9,7 +9,6 @@ export const SIGNED_FIELDS = [
   "aggregate-chain",
   "content-digest",
   "repr-digest",
-  "round-key",
   "upload-complete",
   "upload-offset",
 ];

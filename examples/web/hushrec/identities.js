@@ -1,14 +1,14 @@
-/** Enrolment, certificates, envelopes, keyrings, round keys and the chain of aggregates (docs/wire/identities.md). */
+/** Enrolment, certificates, envelopes, keyrings and the chain of aggregates (docs/wire/identities.md). */
 
 import { concat, equal, exact, fromHex, pack, Reader, toHex, utf8 } from "./codec.js";
 import { deriveKey, digest, open, tag } from "./domain.js";
-import { CertificateError, CodecError, EnvelopeError, KeyringError, RoundKeyError, SignatureError } from "./errors.js";
+import { CertificateError, CodecError, EnvelopeError, KeyringError, SignatureError } from "./errors.js";
 import { verifyRequest } from "./http_signature.js";
 import { agree, publicOf, sign, verify } from "./keys.js";
 
 export const CERTIFICATE_BYTES = 81;
 const ROLES = ["member", "holder", "committee"];
-const KEYRING_MAGIC = utf8("hushrec keyring 2\n");
+const KEYRING_MAGIC = utf8("hushrec keyring 3\n");
 
 /** What a client signs to enrol. group, certificate: null where the request states none. */
 export function enrolmentMessage(invitation, identityKey, mailboxKey, group, certificate, renewal = 0) {
@@ -84,38 +84,21 @@ export async function openSnapshot(sealed, stateKey, task, round) {
   return { state: opened.slice(64), chain: opened.slice(0, 64) };
 }
 
-/** The public key in a round key's document, and its sender's head, whose certificate the caller checks. */
-export async function openRoundKey(document, length, task, round, mechanism, parameterId) {
-  if (document.length !== 209 + length) throw new RoundKeyError("a round key of another length");
-  const reader = new Reader(document);
-  const { keys, identityKey, signature } = head(reader);
-  const publicKey = reader.fixed(length);
-  const signed = tag("round key", task, round, mechanism, parameterId, keys, publicKey);
-  if (!(await verify(identityKey, signature, signed))) throw new RoundKeyError("the holder did not sign this key");
-  return { publicKey, sender: keys };
-}
+export const encodeKeyring = ({ mechanism, parameterId, publicKey, secretKey, stateKey }) =>
+  concat(KEYRING_MAGIC, pack(utf8(mechanism), parameterId, publicKey, secretKey, stateKey));
 
-export const encodeKeyring = ({ mechanism, parameterId, publicKey, secretKey, stateKey, secretDigest }) =>
-  concat(KEYRING_MAGIC, pack(utf8(mechanism), parameterId, publicKey, secretKey, stateKey, secretDigest));
-
-export async function decodeKeyring(body) {
+export function decodeKeyring(body) {
   if (!equal(body.slice(0, KEYRING_MAGIC.length), KEYRING_MAGIC)) throw new CodecError("not a keyring");
   const reader = new Reader(body.subarray(KEYRING_MAGIC.length));
-  const [name, parameterId, publicKey, secretKey, stateKey, secretDigest] = Array.from({ length: 6 }, () =>
-    reader.chunk(2 ** 24),
-  );
+  const [name, parameterId, publicKey, secretKey, stateKey] = Array.from({ length: 5 }, () => reader.chunk(2 ** 24));
   reader.finish();
-  if (stateKey.length !== 32 || ![0, 32].includes(secretDigest.length)) throw new KeyringError("a key's length is wrong");
-  if (secretKey.length && !equal(secretDigest, await digest("keyring secret key", secretKey))) {
-    throw new KeyringError("the secret key is not the one that its digest names");
-  }
-  return { mechanism: new TextDecoder().decode(name), parameterId, publicKey, secretKey, stateKey, secretDigest };
+  if (stateKey.length !== 32) throw new KeyringError("a key's length is wrong");
+  return { mechanism: new TextDecoder().decode(name), parameterId, publicKey, secretKey, stateKey };
 }
 
-export async function fingerprint({ mechanism, parameterId, publicKey, secretDigest, stateKey }) {
-  const state = await digest("keyring state key", stateKey);
-  const parts = [mechanism, parameterId, publicKey, secretDigest, state];
-  return toHex(await digest("keyring fingerprint", ...parts)).slice(0, 32);
+export async function fingerprint({ mechanism, parameterId, publicKey, secretKey, stateKey }) {
+  const [secret, state] = [await digest("keyring secret key", secretKey), await digest("keyring state key", stateKey)];
+  return toHex(await digest("keyring fingerprint", mechanism, parameterId, publicKey, secret, state)).slice(0, 32);
 }
 
 export const firstChain = (task) => digest("aggregate chain", task);
@@ -133,4 +116,3 @@ export async function statedChain(stated, identityKey, task, round) {
   if (!/^[0-9a-f]{64}$/.test(chain)) throw new SignatureError("the contribution states no aggregate chain");
   return { chain: fromHex(chain), created };
 }
-

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,14 +13,13 @@ from protocols.crypto.keyring import Keyring
 from protocols.errors import CodecError
 from protocols.layout import Route
 from protocols.sums.base import Buffer
-from protocols.sums.ckks.keys import load_public_key, load_secret_key
-from protocols.sums.ckks.opened_slots import check_slots
+from protocols.sums.ckks.keys import load_secret_key
 from protocols.sums.ckks.packing import pack_blocks, unpack_block
 from protocols.sums.ckks.planner import SEED_BYTES, CkksPlan
 from protocols.sums.ckks.seal_io import MemoryFile, SealContext, seal_context
 from protocols.sums.ckks.wire import Planes, WireBuffer, check_range, join_planes, view_planes
 
-__all__ = ["gaussian_noise", "open_aggregate", "seal_blocks"]
+__all__ = ["open_aggregate", "seal_blocks"]
 
 
 def seal_blocks(plan: CkksPlan, route: Route, blocks: Sequence[NDArray[np.float64]], keyring: Keyring | None) -> bytes:
@@ -30,11 +28,7 @@ def seal_blocks(plan: CkksPlan, route: Route, blocks: Sequence[NDArray[np.float6
     context = seal_context(plan.parameters.set, plan.degree)
     wire = WireBuffer.empty(plan.parameter_set, len(slots), plan.degree, seeded=plan.seeded)
     with MemoryFile() as file:
-        if plan.opened_by == "holder":
-            public_key = load_public_key(plan, context, file, keyring)
-            encryptor = sealapi.Encryptor(context.seal, public_key)
-        else:
-            encryptor = sealapi.Encryptor(context.seal, load_secret_key(plan, context, file, keyring))
+        encryptor = sealapi.Encryptor(context.seal, load_secret_key(plan, context, file, keyring))
         write = _write_seeded if plan.seeded else _write_expanded
         write(plan, context, encryptor, file, slots, wire)
     return bytes(wire.body)
@@ -69,35 +63,26 @@ def _write_expanded(
     wire: WireBuffer,
 ) -> None:
     prefix = context.ciphertext_prefix(plan.scale, 2)
-    encrypt = encryptor.encrypt if plan.opened_by == "holder" else encryptor.encrypt_symmetric
     plaintext, ciphertext = sealapi.Plaintext(), sealapi.Ciphertext()
     for index, row in enumerate(slots):
         context.encoder.encode(row.tolist(), plan.scale, plaintext)
-        encrypt(plaintext, ciphertext)
+        encryptor.encrypt_symmetric(plaintext, ciphertext)
         residues, _ = file.saved(ciphertext, prefix, 2 * plan.degree, 0)
         wire.put(index, residues)
 
 
-def open_aggregate(
-    plan: CkksPlan, aggregate: Buffer, contributions: int, keyring: Keyring | None
-) -> NDArray[np.float64]:
-    """Return the sum of `contributions`, float64 (layout.length,), counts rounded.
+def open_aggregate(plan: CkksPlan, aggregate: Buffer, keyring: Keyring | None) -> NDArray[np.float64]:
+    """Return the sum, float64 (layout.length,), counts rounded.
 
-    In public mode the slots are checked (`check_slots`), and then rounded Gaussian noise of `plan.flood_deviation` is
-    added, so that the sum that the holder publishes does not contain the encryption's own noise, from which the key can
-    be computed (IND-CPA-D: Li and Micciancio, EUROCRYPT 2021; noise that hides it: Li, Micciancio, Schultz and Sorrell,
-    CRYPTO 2022). `plan.flooding_distance` says how well it hides: a good defence for the rounds of a task with these
-    one-prime sets, not a proof of 128 bits. Raises `CodecError` for a malformed aggregate, `ImpossibleSumError` in
-    public mode for a sum that honest contributions cannot add up to, `KeyringError` for a missing or wrong key.
+    The sum contains the encryption's own noise, from which the key can be computed (IND-CPA-D: Li and Micciancio,
+    EUROCRYPT 2021): show an opened sum to holders of the key only. Raises `CodecError` for a malformed aggregate,
+    `KeyringError` for a missing or wrong key.
     """
     planes = view_planes(aggregate, plan.parameter_set, plan.ciphertexts, 2, plan.degree)
     wrong = check_range(planes, plan.parameter_set.modulus)
     if wrong is not None:
         raise CodecError(f"ciphertext {wrong} of the aggregate holds a residue that is not below the modulus")
     slots = _decrypt(plan, planes, keyring)
-    if plan.opened_by == "holder":
-        check_slots(plan, slots, contributions)
-        slots = _flooded(plan, slots)
     parts = [
         unpack_block(block, slots[start : start + count])
         for block, start, count in zip(plan.layout.blocks, plan.block_starts, plan.block_ciphertexts, strict=True)
@@ -124,23 +109,3 @@ def _decrypt(plan: CkksPlan, planes: Planes, keyring: Keyring | None) -> NDArray
             decryptor.decrypt(ciphertext, plaintext)
             slots[index] = context.encoder.decode_complex(plaintext)
     return slots
-
-
-def _flooded(plan: CkksPlan, slots: NDArray[np.complex128]) -> NDArray[np.complex128]:
-    """Return the slots rounded to the grid 1/scale plus Gaussian noise on the same grid."""
-    values = slots.view(np.float64)
-    noise = gaussian_noise(values.size, plan.flood_deviation * plan.scale).reshape(values.shape)
-    flooded: NDArray[np.float64] = (np.rint(values * plan.scale) + np.rint(noise)) / plan.scale
-    return flooded.view(np.complex128)
-
-
-def gaussian_noise(count: int, deviation: float) -> NDArray[np.float64]:
-    """Return `count` secret normal values with this deviation, float64 (count,), by Box and Muller (1958).
-
-    The uniforms come from the operating system's generator.
-    """
-    half = (count + 1) // 2
-    words = np.frombuffer(os.urandom(16 * half), np.uint64).reshape(2, half)
-    uniforms = ((words >> np.uint64(11)) + 1.0) * 2.0**-53
-    radius, angle = deviation * np.sqrt(-2.0 * np.log(uniforms[0])), 2.0 * np.pi * uniforms[1]
-    return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count]

@@ -1,7 +1,7 @@
 """CKKS keys of a task: made by SEAL, stored as fixed-length planes of residues.
 
-A secret key is one polynomial, a public key two, in the byte planes of `wire`. Keys are bound to (N, q) through
-`Keyring.parameter_id`; using one with a plan of other parameters raises `KeyringError`.
+A secret key is one polynomial in the byte planes of `wire`. Keys are bound to (N, q) through `Keyring.parameter_id`;
+using one with a plan of other parameters raises `KeyringError`.
 """
 
 from __future__ import annotations
@@ -21,44 +21,24 @@ from protocols.sums.ckks.planner import CkksPlan
 from protocols.sums.ckks.seal_io import MemoryFile, SealContext, seal_context
 from protocols.sums.ckks.wire import check_range, join_planes, split_residues, view_planes
 
-__all__ = ["generate_keyring", "load_public_key", "load_secret_key"]
+__all__ = ["generate_keyring", "load_secret_key"]
 
 
 def generate_keyring(plan: CkksPlan) -> Keyring:
-    """Return the holder's copy of new keys from SEAL's generator, which the OS seeds, and a new state key."""
+    """Return a new secret key from SEAL's generator, which the OS seeds, and a new state key."""
     context = seal_context(plan.parameters.set, plan.degree)
     generator = sealapi.KeyGenerator(context.seal)
     with MemoryFile() as file:
         residues, _ = file.saved(generator.secret_key(), context.plaintext_prefix(1.0), plan.degree, 0)
         secret_key = _key_bytes(residues, plan.parameter_set)
-        public_key = b""
-        if plan.opened_by == "holder":
-            key = sealapi.PublicKey()
-            generator.create_public_key(key)
-            residues, _ = file.saved(key, context.ciphertext_prefix(1.0, 2), 2 * plan.degree, 0)
-            public_key = _key_bytes(residues, plan.parameter_set)
-    return Keyring(plan.mechanism, plan.parameter_id, public_key, secret_key, secrets.token_bytes(STATE_KEY_BYTES))
+    return Keyring(plan.mechanism, plan.parameter_id, b"", secret_key, secrets.token_bytes(STATE_KEY_BYTES))
 
 
 def load_secret_key(plan: CkksPlan, context: SealContext, file: MemoryFile, keyring: Keyring | None) -> Any:
     """Return the SEAL secret key of `keyring`; `KeyringError` if it is missing, of other parameters, or malformed."""
-    body = _checked(plan, keyring).secret_key
-    if not body:
-        raise KeyringError("this keyring has no secret key: only a key holder can do this")
-    residues = _key_residues(body, plan.parameter_set, 1, plan.degree, "secret")
+    residues = _key_residues(_checked(plan, keyring).secret_key, plan.parameter_set, plan.degree)
     key = sealapi.SecretKey()
     context.load(file, key, context.stream(context.plaintext_prefix(1.0), residues))
-    return key
-
-
-def load_public_key(plan: CkksPlan, context: SealContext, file: MemoryFile, keyring: Keyring | None) -> Any:
-    """Return the SEAL public key of `keyring`; `KeyringError` as for `load_secret_key`."""
-    body = _checked(plan, keyring).public_key
-    if not body:
-        raise KeyringError("this keyring has no public key: it belongs to a task in shared mode")
-    residues = _key_residues(body, plan.parameter_set, 2, plan.degree, "public")
-    key = sealapi.PublicKey()
-    context.load(file, key, context.stream(context.ciphertext_prefix(1.0, 2), residues))
     return key
 
 
@@ -78,13 +58,11 @@ def _key_bytes(residues: NDArray[np.uint64], parameter_set: ParameterSet) -> byt
     return bytes(body)
 
 
-def _key_residues(
-    body: bytes, parameter_set: ParameterSet, polynomials: int, degree: int, kind: str
-) -> NDArray[np.uint64]:
+def _key_residues(body: bytes, parameter_set: ParameterSet, degree: int) -> NDArray[np.uint64]:
     try:
-        planes = view_planes(body, parameter_set, 1, polynomials, degree)
+        planes = view_planes(body, parameter_set, 1, 1, degree)
     except CodecError:
-        raise KeyringError(f"the {kind} key does not have the length that its parameters imply") from None
+        raise KeyringError("the secret key does not have the length that its parameters imply") from None
     if check_range(planes, parameter_set.modulus) is not None:
-        raise KeyringError(f"the {kind} key has residues that are not below the modulus")
+        raise KeyringError("the secret key has residues that are not below the modulus")
     return join_planes(planes)

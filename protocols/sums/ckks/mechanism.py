@@ -20,7 +20,7 @@ __all__ = ["CKKS", "CkksMechanism"]
 
 
 class CkksMechanism:
-    """Sums of CKKS ciphertexts (Cheon, Kim, Kim and Song, ASIACRYPT 2017), which the server cannot decrypt."""
+    """Sums of CKKS ciphertexts (Cheon, Kim, Kim and Song, ASIACRYPT 2017); members share the secret key."""
 
     name: Final = "ckks"
     needs_keyring: Final = True
@@ -35,18 +35,13 @@ class CkksMechanism:
         return {**parameters, "degree": _require_own_plan(plan).degree}
 
     def generate_keyring(self, plan: SumPlan) -> Keyring:
-        """Return new keys: a secret key and, in public mode, its public key."""
+        """Return new keys: a secret key, and no public one."""
         return keys.generate_keyring(_require_own_plan(plan))
-
-    def round_key_bytes(self, plan: SumPlan) -> int | None:
-        """Return the length of a public key in public mode, None in shared mode; see `KeyedByRound`."""
-        own = _require_own_plan(plan)
-        return own.expanded_bytes(1) if own.opened_by == "holder" else None
 
     def seal(
         self, plan: SumPlan, route: Route, blocks: Sequence[NDArray[np.float64]], keyring: Keyring | None
     ) -> bytes:
-        """Return the encrypted blocks: with the secret key in shared mode, with the public key in public mode."""
+        """Return the blocks, encrypted with the secret key."""
         return encryption.seal_blocks(_require_own_plan(plan), route, blocks, keyring)
 
     def check(self, plan: SumPlan, route: Route, body: Buffer) -> None:
@@ -78,11 +73,11 @@ class CkksMechanism:
     def open(
         self, plan: SumPlan, aggregate: Buffer, contributions: int, keyring: Keyring | None
     ) -> NDArray[np.float64]:
-        """Return the decrypted sum, float64 (layout.length,), checked and with flooding noise in public mode."""
+        """Return the decrypted sum, float64 (layout.length,)."""
         own = _require_own_plan(plan)
         if not 0 <= contributions <= own.max_contributions:
             raise ParameterError(f"the plan allows {own.max_contributions} contributions, got {contributions}")
-        return encryption.open_aggregate(own, aggregate, contributions, keyring)
+        return encryption.open_aggregate(own, aggregate, keyring)
 
 
 def _require_own_plan(plan: SumPlan) -> CkksPlan:

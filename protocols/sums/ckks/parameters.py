@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, Literal, Self
+from typing import Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 __all__ = ["DEGREES", "PARAMETER_SETS", "SECURITY_BITS", "CkksParameters", "ParameterSet", "SetName"]
 
@@ -48,9 +48,7 @@ PARAMETER_SETS: Final[dict[str, ParameterSet]] = {
     "standard": ParameterSet("standard", 40, 0xFFFFFDC001, ("<u4", "|u1")),
     "precise": ParameterSet("precise", 54, 0x3FFFFFFFEF8001, ("<u4", "<u2", "|u1")),
 }
-"""Sets by name. compact: 4 bytes per residue, errors of about 1e-4. standard: 5 bytes. precise: 7 bytes, also for
-public mode.
-"""
+"""Sets by name. compact: 4 bytes per residue, errors of about 1e-4. standard: 5 bytes. precise: 7 bytes."""
 
 
 class CkksParameters(BaseModel):
@@ -60,45 +58,17 @@ class CkksParameters(BaseModel):
 
     set: SetName = Field(
         default="standard",
-        description="Named modulus: compact (32 bits), standard (40), precise (54). Public mode defaults to precise.",
-    )
-    mode: Literal["shared", "public"] = Field(
-        default="shared",
-        description="shared: all clients have the secret key. public: clients encrypt with a key holder's public key.",
+        description="Named modulus: compact (32 bits), standard (40), precise (54).",
     )
     wire: Literal["seeded", "expanded"] = Field(
         default="seeded",
-        description="seeded: a 64-byte seed replaces the second polynomial (smallest; shared mode only). "
-        "expanded: both polynomials (twice as large, folds fastest). Public mode is always expanded.",
+        description="seeded: a 64-byte seed replaces the second polynomial (smallest). expanded: both polynomials "
+        "(twice as large, folds fastest).",
     )
     degree: Literal[2048, 4096, 8192] | None = Field(
         default=None,
         description="Ring degree; null: the one that pads the sum least. Set it if sums of several lengths share keys.",
     )
-    flood_bits: int = Field(
-        default=0,
-        ge=0,
-        le=40,
-        description="Public mode adds Gaussian noise of 2^flood_bits times the predicted noise to opened values; at "
-        "least 8, default 20. Shared mode adds none.",
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _defaults_of_public_mode(cls, data: Any) -> Any:
-        if isinstance(data, dict) and data.get("mode") == "public":
-            return {"set": "precise", "wire": "expanded", "flood_bits": 20} | data
-        return data
-
-    @model_validator(mode="after")
-    def _check_consistency(self) -> Self:
-        if self.mode == "public" and self.wire == "seeded":
-            raise ValueError("public mode has no seeded wire form: set wire to 'expanded'")
-        if self.mode == "public" and self.flood_bits < 8:
-            raise ValueError("public mode needs flood_bits of at least 8: opened sums are shown to others")
-        if self.mode == "shared" and self.flood_bits:
-            raise ValueError("flood_bits needs public mode: in shared mode only key holders see the sum")
-        return self
 
     @property
     def parameter_set(self) -> ParameterSet:

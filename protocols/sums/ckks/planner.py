@@ -5,20 +5,17 @@ allows for clipping in float32). Notation: N degree, q modulus, K contributions,
 
 *No wrap-around.* A coefficient of an encoded polynomial is S * (2/N) * Re(sum over the N/2 slots of z_j * root), at
 most sqrt(2)*SLACK*S in size, and encoding rounds it by at most 1/2. SEAL's errors are centred binomial of 21 coins
-(variance 10.5), at most 21 in size; secrets are ternary. A symmetric encryption adds e, so at most 21; a public-key
-one adds e_pk*u + e_0 + e_1*s, at most 21*(2N+1). The sum of K stays below q/2 when
+(variance 10.5), at most 21 in size. A symmetric encryption adds one. The sum of K stays below q/2 when
 
-    K * (sqrt(2)*SLACK*S + 1/2 + B) < q/2,   B = 21 (shared) or 21*(2N+1) (public),
+    K * (sqrt(2)*SLACK*S + 1/2 + 21) < q/2,
 
 and S is the largest power of two for which this holds.
 
-*Error.* Rounding is uniform (variance 1/12), so the error of a coefficient of the sum has variance V = K*(v + 1/12),
-where
-v = 10.5 (shared) or 10.5*(1 + 4N/3) (public: products of N terms with ternary factors of variance 2/3). A slot's real
-or imaginary part is a sum of N coefficients with weights cos(.) or sin(.) whose squares add up to N/2, so its standard
-deviation is sigma = sqrt(V*N/2)/S. In public mode opening adds a Gaussian of deviation 2^flood_bits * sigma. The bound
-is 8 deviations of the total (beyond it with probability about 2^-49 a value, by the Gaussian tail) plus the
-floating-point error of the transforms. It is relative to the clip; a segment's error is the bound times its clip.
+*Error.* Rounding is uniform (variance 1/12), so the error of a coefficient of the sum has variance
+V = K*(10.5 + 1/12). A slot's real or imaginary part is a sum of N coefficients with weights cos(.) or sin(.) whose
+squares add up to N/2, so its standard deviation is sigma = sqrt(V*N/2)/S. The bound is 8 deviations (beyond it with
+probability about 2^-49 a value, by the Gaussian tail) plus the floating-point error of the transforms. It is relative
+to the clip; a segment's error is the bound times its clip.
 """
 
 from __future__ import annotations
@@ -36,7 +33,7 @@ from protocols.crypto.domain import digest
 from protocols.errors import BudgetError, ParameterError
 from protocols.layout import Route, VectorLayout
 from protocols.parameter_text.first_fault import first_fault
-from protocols.sums.base import OpenedBy
+from protocols.sums.base import OpenedBy, refuse_public_mode
 from protocols.sums.chosen import refuse_chosen
 from protocols.sums.ckks.parameters import DEGREES, PARAMETER_SETS, SECURITY_BITS, CkksParameters, ParameterSet
 
@@ -53,7 +50,6 @@ COUNT_BYTES: Final = 8
 
 _ERROR_BOUND: Final = 21
 _ERROR_VARIANCE: Final = 10.5
-_TERNARY_VARIANCE: Final = 2.0 / 3.0
 _DEVIATIONS: Final = 8.0
 _PADDING_TOLERANCE: Final = 1.01
 _MOST_ROUTES: Final = 4096
@@ -81,8 +77,8 @@ class CkksPlan:
 
     @property
     def opened_by(self) -> OpenedBy:
-        """ "members" in shared mode, "holder" in public mode."""
-        return "members" if self.parameters.mode == "shared" else "holder"
+        """`members`, who share the secret key."""
+        return "members"
 
     @cached_property
     def seeded(self) -> bool:
@@ -155,52 +151,24 @@ class CkksPlan:
         """Length of a partial sum in bytes: the contribution count, then expanded form."""
         return COUNT_BYTES + self.aggregate_bytes
 
-    @property
-    def _noise_bound(self) -> int:
-        return _ERROR_BOUND * (1 if self.parameters.mode == "shared" else 2 * self.degree + 1)
-
-    @property
-    def _noise_variance(self) -> float:
-        if self.parameters.mode == "shared":
-            return _ERROR_VARIANCE
-        return _ERROR_VARIANCE * (1 + 2 * self.degree * _TERNARY_VARIANCE)
-
     @cached_property
     def scale(self) -> float:
         """S: the largest power of two with which no coefficient of the sum wraps (module docstring); 0.0 if none."""
-        room = self.parameter_set.modulus / 2 / self.max_contributions - 0.5 - self._noise_bound
+        room = self.parameter_set.modulus / 2 / self.max_contributions - 0.5 - _ERROR_BOUND
         limit = room / (sqrt(2.0) * SLACK)
         return 2.0 ** (frexp(limit)[1] - 1) if limit > 1 else 0.0
 
     @cached_property
     def noise_deviation(self) -> float:
-        """sigma: standard deviation of a full sum's error before flooding, relative to the clip."""
-        variance = self.max_contributions * (self._noise_variance + 1 / 12)
+        """sigma: standard deviation of a full sum's error, relative to the clip."""
+        variance = self.max_contributions * (_ERROR_VARIANCE + 1 / 12)
         return sqrt(variance * self.degree / 2) / self.scale
-
-    @property
-    def flood_deviation(self) -> float:
-        """Standard deviation of the noise that opening adds, relative to the clip; 0.0 in shared mode."""
-        return 2.0**self.parameters.flood_bits * self.noise_deviation if self.opened_by == "holder" else 0.0
-
-    @property
-    def flooding_distance(self) -> float | None:
-        """Bound on the statistical distance, per opening, between the flooded sum and one without encryption noise.
-
-        Gaussians of deviation 2^f * sigma around values that are about sigma apart have Kullback-Leibler divergence
-        2^-(2f+1) each; n of them add up, and Pinsker's inequality gives sqrt(n) * 2^-(f+1). It grows with the square
-        root of the number of openings. None in shared mode, where only key holders see an opened sum.
-        """
-        if self.opened_by == "members":
-            return None
-        return min(1.0, sqrt(self.layout.length) * 2.0 ** -(self.parameters.flood_bits + 1))
 
     @cached_property
     def relative_error(self) -> float:
         """Bound on a value's error relative to its clip, before counts are rounded (module docstring)."""
         transforms = self.max_contributions * sqrt(2.0) * (2 * log2(self.degree) + 4) * 2.0**-52
-        flooding_grid = 1.0 / self.scale if self.flood_deviation else 0.0
-        return _DEVIATIONS * sqrt(self.noise_deviation**2 + self.flood_deviation**2) + transforms + flooding_grid
+        return _DEVIATIONS * self.noise_deviation + transforms
 
     @property
     def segment_scales(self) -> dict[str, float]:
@@ -231,7 +199,6 @@ class CkksPlan:
         return {
             "mechanism": self.mechanism,
             "set": self.parameters.set,
-            "mode": self.parameters.mode,
             "wire": self.parameters.wire,
             "security_bits": SECURITY_BITS,
             "ring_degree": self.degree,
@@ -239,11 +206,9 @@ class CkksPlan:
             "scale_bits": int(log2(self.scale)),
             "ciphertexts": count,
             "max_contributions": self.max_contributions,
-            "bytes_per_value_seeded": None if self.opened_by == "holder" else self.seeded_bytes(count) / values,
+            "bytes_per_value_seeded": self.seeded_bytes(count) / values,
             "bytes_per_value_expanded": self.expanded_bytes(count) / values,
             "aggregate_bytes": self.aggregate_bytes,
-            "flood_bits": self.parameters.flood_bits,
-            "flooding_distance": self.flooding_distance,
             "predicted_error": self.predicted_error,
             "segment_scales": self.segment_scales,
             "segment_errors": self.segment_errors,
@@ -255,6 +220,7 @@ def make_plan(parameters: Mapping[str, Any], layout: VectorLayout, max_contribut
 
     Raises `ParameterError` for invalid parameters, `BudgetError` if the precision is not sufficient.
     """
+    refuse_public_mode(parameters)
     try:
         checked = CkksParameters.model_validate(dict(parameters))
     except ValidationError as error:
@@ -269,14 +235,9 @@ def make_plan(parameters: Mapping[str, Any], layout: VectorLayout, max_contribut
 
 
 def _degree(layout: VectorLayout, parameters: CkksParameters) -> int:
-    """Return the largest degree that pads at most 1 % more than the smallest: fewer, larger calls into SEAL are faster.
-
-    In public mode, return the smallest degree: noise grows with N, and SEAL saves small ciphertexts faster.
-    """
+    """Return the largest degree that pads at most 1 % more than the smallest: fewer calls into SEAL are faster."""
     if parameters.degree is not None:
         return parameters.degree
-    if parameters.mode == "public":
-        return DEGREES[0]
     padded = {n: sum(ceil(block.length / n) for block in layout.blocks) * n for n in DEGREES}
     return max(n for n in DEGREES if padded[n] <= padded[DEGREES[0]] * _PADDING_TOLERANCE)
 
@@ -299,13 +260,9 @@ def _error_text(plan: CkksPlan) -> str:
         changed = plan.parameters.model_copy(update={"set": name})
         if larger.modulus > plan.parameter_set.modulus and _fits(_changed_plan(plan, changed, plan.max_contributions)):
             alternatives.append(f"the set {name!r} fits")
-    if plan.parameters.flood_bits > 8:
-        least = plan.parameters.model_copy(update={"flood_bits": 8})
-        if _fits(_changed_plan(plan, least, plan.max_contributions)):
-            alternatives.append("fewer flood_bits fit")
     return (
-        f"{plan.max_contributions} contributions exceed the precision of set {plan.parameters.set!r} in "
-        f"{plan.parameters.mode} mode: {error}; {', or '.join(alternatives) or 'no named set fits'}"
+        f"{plan.max_contributions} contributions exceed the precision of set {plan.parameters.set!r}: {error}; "
+        f"{', or '.join(alternatives) or 'no named set fits'}"
     )
 
 

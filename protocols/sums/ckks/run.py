@@ -29,19 +29,17 @@ def run_ckks_sum(
     plan = make_plan(parameters, layout, len(vectors))
     route = whole_route(layout)
 
-    # The key holder makes the keys with SEAL. In shared mode every client gets the secret key, sealed, through the
-    # mailbox; in public mode clients get the public key only.
-    holder = generate_keyring(plan)
-    member = holder.without_secret_key() if plan.opened_by == "holder" else holder
+    # The key holder makes the keys with SEAL. Every client gets them, sealed, through its mailbox.
+    keyring = generate_keyring(plan)
 
     # Each client packs values / clip into complex slots, encodes at the plan's scale, encrypts, and splits residues
     # into byte planes.
-    contributions = [seal_blocks(plan, route, layout.split(vector), member) for vector in vectors]
+    contributions = [seal_blocks(plan, route, layout.split(vector), keyring) for vector in vectors]
 
     # The server checks that residues are below q and adds them modulo q; the partial sum starts with its count.
     for body in contributions:
         CKKS.check(plan, route, body)
     partial = fold_contributions(plan, None, ((route, body) for body in contributions))
 
-    # Members (shared mode) or the holder (public mode, with flooding noise) decrypt and round the counts.
-    return open_aggregate(plan, partial[COUNT_BYTES:], len(vectors), holder)
+    # Members decrypt and round the counts.
+    return open_aggregate(plan, partial[COUNT_BYTES:], keyring)

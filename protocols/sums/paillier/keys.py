@@ -1,7 +1,7 @@
 """Paillier keys of a task: made by phe, stored as fixed-length big-endian numbers.
 
-A public key is n, a secret key is p and q; the generator is n + 1, as in phe. Keys are bound to the key size through
-`Keyring.parameter_id`, and to one n if the plan names it.
+A public key is n, a secret key is p and q; the generator is n + 1, as in phe. Every member has both. Keys are bound to
+the key size through `Keyring.parameter_id`, and to one n if the plan names it.
 """
 
 from __future__ import annotations
@@ -19,21 +19,9 @@ from protocols.crypto.keyring import STATE_KEY_BYTES, Keyring
 from protocols.errors import KeyringError, ParameterError
 from protocols.sums.paillier.planner import PaillierPlan
 
-__all__ = ["PublicKey", "SecretKey", "generate_keyring", "is_blum_pair", "load_public_key", "load_secret_key"]
+__all__ = ["SecretKey", "generate_keyring", "load_secret_key"]
 
 _MISSING: Final = "making Paillier keys needs phe, of the extra `paillier`: pip install 'hushrec[paillier]'"
-
-
-@dataclass(frozen=True)
-class PublicKey:
-    """A public key: the modulus n, and n^2."""
-
-    n: Any
-
-    @cached_property
-    def n_squared(self) -> Any:
-        """n^2, the modulus of ciphertexts."""
-        return self.n * self.n
 
 
 @dataclass(frozen=True, repr=False)
@@ -42,6 +30,16 @@ class SecretKey:
 
     p: Any
     q: Any
+
+    @cached_property
+    def n(self) -> Any:
+        """n = p q, the public key."""
+        return self.p * self.q
+
+    @cached_property
+    def n_squared(self) -> Any:
+        """n^2, the modulus of ciphertexts."""
+        return self.n * self.n
 
     @cached_property
     def squares(self) -> tuple[Any, Any]:
@@ -65,10 +63,9 @@ class SecretKey:
 
 
 def generate_keyring(plan: PaillierPlan) -> Keyring:
-    """Return the holder's copy of new keys from phe's generator, and a new state key.
+    """Return new keys from phe's generator, and a new state key.
 
-    phe's pairs are drawn until one has the form that short exponents need (`is_blum_pair`), about one in six. Raises
-    `ParameterError` if the task names its public key already, or phe is not installed.
+    Raises `ParameterError` if the task names its public key already, or phe is not installed.
     """
     if plan.modulus is not None:
         raise ParameterError("this task names its public key: its keyring exists already")
@@ -76,47 +73,30 @@ def generate_keyring(plan: PaillierPlan) -> Keyring:
         from phe import paillier
     except ModuleNotFoundError:
         raise ParameterError(_MISSING) from None
-    while True:
-        public, private = paillier.generate_paillier_keypair(n_length=plan.key_bits)
-        if is_blum_pair(private.p, private.q):
-            break
+    public, private = paillier.generate_paillier_keypair(n_length=plan.key_bits)
     half = plan.modulus_bytes // 2
     secret_key = private.p.to_bytes(half, "big") + private.q.to_bytes(half, "big")
     public_key = public.n.to_bytes(plan.modulus_bytes, "big")
     return Keyring(plan.mechanism, plan.parameter_id, public_key, secret_key, secrets.token_bytes(STATE_KEY_BYTES))
 
 
-def is_blum_pair(p: int, q: int) -> bool:
-    """Return whether p = q = 3 mod 4 and gcd(p-1, q-1) = 2 (Damgard, Jurik and Nielsen 2010, variant with short r)."""
-    return p % 4 == q % 4 == 3 and gmpy2.gcd(p - 1, q - 1) == 2
+def load_secret_key(plan: PaillierPlan, keyring: Keyring | None) -> SecretKey:
+    """Return the secret key of `keyring`.
 
-
-def load_public_key(plan: PaillierPlan, keyring: Keyring | None) -> PublicKey:
-    """Return the public key of `keyring`; `KeyringError` if it is missing, of another size or task, or malformed."""
-    body = _checked(plan, keyring).public_key
-    if len(body) != plan.modulus_bytes:
-        raise KeyringError("the public key does not have the length that its parameters imply")
-    n = mpz.from_bytes(body, "big")
+    Raises `KeyringError` if a key is missing, of another size or task, or malformed, or if the secret key does not
+    belong to the public key.
+    """
+    checked = _checked(plan, keyring)
+    for kind, body in (("public", checked.public_key), ("secret", checked.secret_key)):
+        if len(body) != plan.modulus_bytes:
+            raise KeyringError(f"the {kind} key does not have the length that its parameters imply")
+    n, half = mpz.from_bytes(checked.public_key, "big"), plan.modulus_bytes // 2
     if n.bit_length() != plan.key_bits or n % 2 == 0:
         raise KeyringError(f"the public key is not an odd number of {plan.key_bits} bits")
     if plan.modulus not in (None, n):
         raise KeyringError("this keyring has another public key than the one that the task names")
-    return PublicKey(n)
-
-
-def load_secret_key(plan: PaillierPlan, keyring: Keyring | None) -> SecretKey:
-    """Return the secret key of `keyring`.
-
-    Raises `KeyringError` as `load_public_key` does, or if the secret key does not belong to the public key.
-    """
-    body = _checked(plan, keyring).secret_key
-    if not body:
-        raise KeyringError("this keyring has no secret key: only a key holder can do this")
-    if len(body) != plan.modulus_bytes:
-        raise KeyringError("the secret key does not have the length that its parameters imply")
-    half = len(body) // 2
-    key = SecretKey(mpz.from_bytes(body[:half], "big"), mpz.from_bytes(body[half:], "big"))
-    if key.p == key.q or key.p * key.q != load_public_key(plan, keyring).n:
+    key = SecretKey(*(mpz.from_bytes(part, "big") for part in (checked.secret_key[:half], checked.secret_key[half:])))
+    if key.p == key.q or key.n != n:
         raise KeyringError("the secret key does not belong to the keyring's public key")
     return key
 

@@ -22,7 +22,7 @@ __all__ = ["PAILLIER", "PaillierMechanism"]
 
 
 class PaillierMechanism:
-    """Sums of Paillier ciphertexts (EUROCRYPT 1999), which the server cannot decrypt."""
+    """Sums of Paillier ciphertexts (EUROCRYPT 1999), which the server cannot decrypt; members share the secret key."""
 
     name: Final = "paillier"
     needs_keyring: Final = True
@@ -43,7 +43,7 @@ class PaillierMechanism:
     def seal(
         self, plan: SumPlan, route: Route, blocks: Sequence[NDArray[np.float64]], keyring: Keyring | None
     ) -> bytes:
-        """Return the blocks packed and encrypted; the public key is sufficient in both modes."""
+        """Return the blocks packed and encrypted."""
         return encryption.seal_blocks(_require_own_plan(plan), route, blocks, keyring)
 
     def working_ahead(self, plan: SumPlan, keyring: Keyring) -> AbstractContextManager[None]:

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from protocols.codec import b64decode, b64encode
 from protocols.errors import CodecError, ParameterError
 from protocols.parameter_text.first_fault import first_fault
+from protocols.sums.base import refuse_public_mode
 
 __all__ = ["SECURITY_BITS", "PaillierParameters", "checked_parameters", "name_public_key"]
 
@@ -25,20 +26,11 @@ class PaillierParameters(BaseModel):
     key_bits: Literal[2048, 3072] = Field(
         default=3072, description="Bits of the modulus n: 3072 for 128 bits of security, 2048 for 112."
     )
-    mode: Literal["shared", "public"] = Field(
-        default="shared",
-        description="shared: all clients have the secret key. public: clients encrypt with a key holder's public key.",
-    )
     value_bits: int = Field(
         default=32,
         ge=8,
         le=48,
         description="Bits of one value with its sign, before the headroom for the sum. Counts use as many as needed.",
-    )
-    randomiser: Literal["short", "strict"] = Field(
-        default="short",
-        description="How a client without the secret key randomises. short: short exponents of one base (Damgard, "
-        "Jurik and Nielsen 2010). strict: r^n for a new uniform r.",
     )
     public_key: str | None = Field(
         default=None,
@@ -71,6 +63,7 @@ class PaillierParameters(BaseModel):
 
 def checked_parameters(parameters: Mapping[str, Any]) -> PaillierParameters:
     """Return the validated parameters of a task; `ParameterError` names the first invalid one."""
+    refuse_public_mode(parameters)
     try:
         return PaillierParameters.model_validate(dict(parameters))
     except ValidationError as error:

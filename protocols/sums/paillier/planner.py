@@ -43,8 +43,8 @@ class PaillierPlan:
 
     @property
     def opened_by(self) -> OpenedBy:
-        """ "members" in shared mode, "holder" in public mode."""
-        return "members" if self.parameters.mode == "shared" else "holder"
+        """`members`, who share the secret key."""
+        return "members"
 
     @property
     def folds_slowly(self) -> bool:
@@ -162,8 +162,6 @@ class PaillierPlan:
         return {
             "mechanism": self.mechanism,
             "key_bits": self.key_bits,
-            "mode": self.parameters.mode,
-            "randomiser": self.parameters.randomiser,
             "security_bits": SECURITY_BITS[self.key_bits],
             "value_bits": self.parameters.value_bits,
             "slot_bits": {name: code.width for name, (_, code) in self._coded_segments.items()},

@@ -12,32 +12,21 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Final, NoReturn
 from weakref import WeakSet
 
 from protocols.crypto.keyring import Keyring
 from protocols.errors import ParameterError
-from protocols.sums.paillier.keys import PublicKey, load_public_key, load_secret_key
+from protocols.sums.paillier.keys import SecretKey, load_secret_key
 from protocols.sums.paillier.planner import PaillierPlan
-from protocols.sums.paillier.randomisers import crt_randomiser, full_randomiser, short_exponent_table
+from protocols.sums.paillier.randomisers import crt_randomiser
 
-__all__ = ["RandomiserPool", "randomiser_maker", "standing_pool", "take_pooled"]
+__all__ = ["RandomiserPool", "standing_pool", "take_pooled"]
 
 _NICE: Final = 19
 """Niceness of the filling thread on systems with per-thread priorities: the lowest priority."""
-
-
-def randomiser_maker(plan: PaillierPlan, keyring: Keyring) -> Callable[[], Any]:
-    """Return a function that makes a randomiser: by CRT if `keyring` has the secret key, else as the plan says."""
-    if keyring.secret_key:
-        secret = load_secret_key(plan, keyring)
-        return lambda: crt_randomiser(secret)
-    public = load_public_key(plan, keyring)
-    if plan.parameters.randomiser == "strict":
-        return lambda: full_randomiser(public)
-    return lambda: short_exponent_table(public).randomiser()
 
 
 class RandomiserPool:
@@ -51,8 +40,7 @@ class RandomiserPool:
     def __init__(self, plan: PaillierPlan, keyring: Keyring, capacity: int) -> None:
         if capacity < 1:
             raise ParameterError(f"a pool holds at least 1 randomiser, got {capacity}")
-        self._key = (load_public_key(plan, keyring), plan.parameters.randomiser)
-        self._make = randomiser_maker(plan, keyring)
+        self._key = load_secret_key(plan, keyring)
         self._capacity = capacity
         self.forget()
         _EVERY.add(self)
@@ -88,13 +76,13 @@ class RandomiserPool:
         """Offer the pool and fill it in the calling thread; `ParameterError` if another pool serves this key."""
         self._offer()
         while len(self._ready) < self._capacity:
-            self._ready.append(self._make())
+            self._ready.append(crt_randomiser(self._key))
         return self
 
     def stop(self) -> None:
         """Stop the thread, withdraw the pool and discard its randomisers."""
-        if _OFFERED.get(self._key) is self:
-            del _OFFERED[self._key]
+        if _OFFERED.get(self._key.n) is self:
+            del _OFFERED[self._key.n]
         if self._thread is not None:
             self._stopping = True
             self._wanted.set()
@@ -110,7 +98,7 @@ class RandomiserPool:
         self.stop()
 
     def _offer(self) -> None:
-        if _OFFERED.setdefault(self._key, self) is not self:
+        if _OFFERED.setdefault(self._key.n, self) is not self:
             raise ParameterError("another pool serves this public key: stop it first")
 
     def _run(self) -> None:
@@ -119,7 +107,7 @@ class RandomiserPool:
             self._wanted.wait()
             self._wanted.clear()
             while not self._stopping and len(self._ready) < self._capacity:
-                self._ready.append(self._make())
+                self._ready.append(crt_randomiser(self._key))
             if self._stopping:
                 return
 
@@ -133,7 +121,8 @@ class RandomiserPool:
         return taken
 
 
-_OFFERED: Final[dict[tuple[PublicKey, str], RandomiserPool]] = {}
+_OFFERED: Final[dict[Any, RandomiserPool]] = {}
+"""Pools by n."""
 _EVERY: Final[WeakSet[RandomiserPool]] = WeakSet()
 
 
@@ -150,9 +139,9 @@ def standing_pool(plan: PaillierPlan, keyring: Keyring) -> Iterator[None]:
         yield
 
 
-def take_pooled(plan: PaillierPlan, key: PublicKey, count: int) -> list[Any]:
+def take_pooled(key: SecretKey, count: int) -> list[Any]:
     """Remove and return at most `count` randomisers from the pool that serves `key`; none if there is no pool."""
-    pool = _OFFERED.get((key, plan.parameters.randomiser))
+    pool = _OFFERED.get(key.n)
     return [] if pool is None else pool.take(count)
 
 

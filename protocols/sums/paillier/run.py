@@ -30,16 +30,15 @@ def run_paillier_sum(
     plan = make_plan(parameters, layout, len(vectors))
     route = whole_route(layout)
 
-    # The key holder makes p and q with phe. In shared mode every client gets them, sealed, through the mailbox; in
-    # public mode clients get n only. From then on the task names n, and contributions under another n are refused.
-    holder = generate_keyring(plan)
-    member = holder.without_secret_key() if plan.opened_by == "holder" else holder
-    plan = plan.with_public_key(holder.public_key)
+    # The key holder makes p and q with phe. Every client gets them, sealed, through its mailbox. The holder publishes
+    # n: from then on the task names it, and contributions under another n are refused.
+    keyring = generate_keyring(plan)
+    plan = plan.with_public_key(keyring.public_key)
 
     # Each client packs round(value * scale) into slots and computes (1 + m n) r^n mod n^2, with randomisers that it
     # made in idle time.
-    with RandomiserPool(plan, member, capacity=plan.ciphertexts).fill():
-        contributions = [seal_blocks(plan, route, layout.split(vector), member) for vector in vectors]
+    with RandomiserPool(plan, keyring, capacity=plan.ciphertexts).fill():
+        contributions = [seal_blocks(plan, route, layout.split(vector), keyring) for vector in vectors]
 
     # The server checks that ciphertexts are in range, invertible and under n, and multiplies them modulo n^2; the
     # partial sum starts with its count.
@@ -47,5 +46,5 @@ def run_paillier_sum(
         check_contribution(plan, route, body)
     partial = fold_contributions(plan, None, ((route, body) for body in contributions))
 
-    # Members (shared mode) or the holder (public mode) decrypt modulo p^2 and q^2 and read the slots.
-    return open_aggregate(plan, partial[COUNT_BYTES:], holder)
+    # Members decrypt modulo p^2 and q^2 and read the slots.
+    return open_aggregate(plan, partial[COUNT_BYTES:], keyring)

@@ -51,7 +51,6 @@ def test_an_encrypted_round(api: Api) -> None:
         recipe_name="colr",
         recipe_parameters={"rank": 2},
         mechanism_name="ckks",
-        mechanism_parameters={"mode": "shared"},
     )
     (holder,) = task.enrol(1, role="holder")
     members = [holder, *task.enrol(COHORT - 1)]

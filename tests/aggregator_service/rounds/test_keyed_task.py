@@ -41,7 +41,7 @@ def slug(answer: httpx.Response) -> str:
     return str(answer.json()["type"]).removeprefix("urn:hushrec:problem:")
 
 
-def make_task(api: Api, name: str, mode: str = "shared", **schedule: Any) -> tuple[TestTask, TestMember, Keyring]:
+def make_task(api: Api, name: str, **schedule: Any) -> tuple[TestTask, TestMember, Keyring]:
     """A CKKS task with its key holder enrolled."""
     task = api.create_task(
         name,
@@ -52,7 +52,6 @@ def make_task(api: Api, name: str, mode: str = "shared", **schedule: Any) -> tup
         recipe_name="colr",
         recipe_parameters={"rank": RANK},
         mechanism_name="ckks",
-        mechanism_parameters={"mode": mode},
         **schedule,
     )
     (holder,) = task.enrol(1, role="holder")

@@ -47,7 +47,7 @@ def test_parameters_are_passed_to_the_recipe_and_the_mechanism() -> None:
     small = document("-r", "rank=2", "-m", "set=compact")
     assert small["parameters"]["mechanism"] == {"set": "compact"}
     assert small["parameters"]["recipe"].items() >= {"items": 3706, "dim": 64, "clip": 4.0, "rank": 2}.items()
-    large = document("--rank", "2", "-m", "mode=public")
+    large = document("--rank", "2", "-m", "set=precise", "-m", "wire=expanded")
     assert large["countings"]["ckks"]["up_bytes"] > 3 * small["countings"]["ckks"]["up_bytes"]
 
 

@@ -107,7 +107,7 @@ def test_report_shows_the_sum_plan() -> None:
     arm = ArmResult("CoLR-4 encrypted", 0.5, 0.3, 2048.0, 4096.0, 1.0, curve=(CurvePoint(1, 0.5, 0.3, 1.0),))
     plan: dict[str, object] = {
         "ring_degree": 4096,
-        "flooding_distance": None,
+        "bytes_per_value": None,
         "segment_errors": {"items/update": 1e-7 / 3},
     }
     page = render_report(DemoResult("synthetic", 4, 5, 6, 1, 3, "colr", plan, [arm], "by hand", {}))

@@ -40,8 +40,7 @@ TRAINING = FairConfig(learning_rate=0.02, epochs=2, batch_size=8)
 TURN = 2
 SUMS: dict[str, tuple[str, dict[str, Any]]] = {
     "plain": ("plain", {}),
-    "shared-key": ("ckks", {"degree": 4096}),
-    "public-key": ("ckks", {"mode": "public"}),
+    "ckks": ("ckks", {"degree": 4096}),
     "masked": ("masked", {}),
     "oneshot": ("oneshot", {}),
 }

@@ -144,9 +144,7 @@ class LyingServer:
         self.messages[stage, client_id] = body
         yield from ()
 
-    def contribute(
-        self, task_id: str, number: int, client_id: str, body: bytes, round_key: str | None = None
-    ) -> Program[None]:
+    def contribute(self, task_id: str, number: int, client_id: str, body: bytes) -> Program[None]:
         return self.put_stage(task_id, number, "contribute", client_id, body)
 
     def stage_body(

@@ -15,7 +15,7 @@ from client_sdk.participation import masked_rounds, participation
 from client_sdk.participation.events import Event, RoundAbstained, RoundMissed
 from client_sdk.simulation import fleet_rounds
 from protocols.crypto.keyring import Keyring
-from protocols.errors import CertificateError, RefusalError, RoundKeyError, ThresholdError
+from protocols.errors import CertificateError, RefusalError, ThresholdError
 from protocols.messages import RoundView
 from tests.client_sdk.participation.test_reaction_attacks import Attack, aggregate_of, terms_of
 from tests.support.programs import ProgramRunner, problem
@@ -105,7 +105,6 @@ def test_the_reason_follows_from_the_state_of_a_masked_round(
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
-        (RoundKeyError("of another holder"), "certificates"),
         (CertificateError("expired"), "certificates"),
         (NotAttested("2 members"), "attestations"),
         (PolicyRefused("too small"), "policy"),

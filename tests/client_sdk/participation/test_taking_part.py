@@ -23,8 +23,10 @@ from client_sdk import (
     Policy,
     PolicyRefused,
     RoundReport,
+    task_request,
 )
-from client_sdk.errors import ContributionConflict, Forbidden, ModelUnavailable, RoundClosed
+from client_sdk.agreement.terms import TaskTerms
+from client_sdk.errors import ApiError, ContributionConflict, Forbidden, ModelUnavailable, RoundClosed
 from client_sdk.organiser import TrialOrganiser
 from client_sdk.participation.certificates import MembershipCheck, request_for
 from client_sdk.participation.enrolment import require_organiser
@@ -89,8 +91,7 @@ def play(server: AggregatorProcess, task: SmallTask, users: int, **options: int)
         ("fedmf", "ckks", {"set": "compact"}),
         ("colr", "ckks", {}),
         ("colr", "ckks", {"wire": "expanded"}),
-        ("colr", "ckks", {"mode": "public"}),
-        ("colr", "paillier", {"mode": "public"}),
+        ("colr", "paillier", {}),
     ],
 )
 def test_three_clients_finish_a_task(
@@ -258,8 +259,25 @@ def test_a_server_that_names_another_organiser_is_refused(server: AggregatorProc
     operator.close_task(task.task_id)
 
 
-def test_members_of_a_public_key_task_hold_no_secret_key(server: AggregatorProcess, operator: Operator) -> None:
-    task = small_task(operator, "public", users=3, mechanism="ckks", mechanism_parameters={"mode": "public"})
+@pytest.mark.parametrize("mechanism", ["ckks", "paillier"])
+def test_terms_with_mode_public_are_refused(server: AggregatorProcess, operator: Operator, mechanism: str) -> None:
+    """The server creates no such task, and a client refuses the terms of one, both with the reason and the way out."""
+    removed = r"mode 'public' .* was removed: .* use the mechanism oneshot"
+    recipe, mode = {"items": ITEMS, "rank": 2}, {"mode": "public"}
+    request = task_request("public", "colr", mechanism, None, recipe, mode, organiser=TRIAL.pin)
+    with pytest.raises(ApiError, match=removed) as refused:
+        operator.create_task(request)
+    assert refused.value.status == 422
+    task = small_task(operator, f"{mechanism}-terms", users=3, mechanism=mechanism)
+    view = operator.task(task.task_id)
+    terms = view.mechanism.model_copy(update={"parameters": mode})
+    with pytest.raises(ParameterError, match=removed):
+        TaskTerms.of(view.model_copy(update={"mechanism": terms}))
+    operator.close_task(task.task_id)
+
+
+def test_the_key_holder_gives_every_member_its_keyring(server: AggregatorProcess, operator: Operator) -> None:
+    task = small_task(operator, "keyed", users=3, mechanism="ckks")
     with member(server) as first, member(server) as second:
         part = first.join(invitation=task.holder_invitation, certificate=task.holder_certificate)
         with pytest.raises(KeyringError, match="create the keyring first"):
@@ -270,15 +288,9 @@ def test_members_of_a_public_key_task_hold_no_secret_key(server: AggregatorProce
             other.key_holder()
         part.key_holder().serve_keyring()
         other.model()
-        stores = [c._enroller.client_store for c in (first, second)]
-        keys = [store.keyring(task.task_id) for store in stores]
-        assert [(key.public_key, key.secret_key) for key in keys if key] == [(b"", b"")] * 2
+        keys = [each._enroller.client_store.keyring(task.task_id) for each in (first, second)]
+        assert keys[0] is not None
         assert keys[0] == keys[1]
-        assert operator.task("public").waiting_for == "the key holder's public key of round 1"
-        assert part.key_holder().attend_round() is None
-        assert operator.task("public").waiting_for is None
-        assert [sorted(store.round_keys(task.task_id).pairs) for store in stores] == [[1, 2], []]
-        assert all(pair.secret_key for pair in stores[0].round_keys(task.task_id).pairs.values())
     operator.close_task(task.task_id)
 
 

@@ -125,21 +125,6 @@ def test_the_aggregate_is_the_sum_of_what_the_clients_trained(server: Aggregator
         assert np.abs(expected.item_factors - state.item_factors).max() > 0.01
 
 
-def test_public_key_rounds_wait_for_the_holders_snapshot(server: AggregatorProcess, operator: Operator) -> None:
-    task = small_task(
-        operator, "fleet-public", users=6, mechanism="ckks", mechanism_parameters={"mode": "public"}, rounds=3,
-        cohort_size=3, start_clients=6,
-    )  # fmt: skip
-    with enrolled_fleet(server, task, 6) as fleet:
-        rounds = fleet.run()
-        assert [r.state for r in rounds] == ["complete"] * 3
-        late = rounds[2].reports
-        assert {report.caught_up for report in late} == {"snapshot"}
-        np.testing.assert_array_equal(follow(fleet.clients[4], 3).item_factors, fleet.model().item_factors)
-        catalogue_client = fleet.clients[4]
-        assert catalogue_client.follower.snapshots_only
-
-
 def test_dropouts_are_excluded_and_the_task_continues_after_failed_rounds(
     server: AggregatorProcess, operator: Operator
 ) -> None:

@@ -46,5 +46,5 @@ def test_a_name_that_is_none_is_not_repeated(build: Callable[[Mapping[str, Any]]
 
 
 def test_a_misspelt_mechanism_parameter_is_told_the_names_there_are() -> None:
-    with pytest.raises(ParameterError, match="sett: unknown name; choose from: set, mode, wire, degree, flood_bits"):
+    with pytest.raises(ParameterError, match="sett: unknown name; choose from: set, wire, degree"):
         CKKS.plan({"sett": "compact"}, LAYOUT, 3)

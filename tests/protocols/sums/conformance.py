@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -74,22 +75,17 @@ class MechanismConformance:
 
     @pytest.fixture(scope="class")
     @classmethod
-    def holder(cls, plan: SumPlan) -> Keyring | None:
+    def keyring(cls, plan: SumPlan) -> Keyring | None:
         return cls.mechanism.generate_keyring(plan) if cls.mechanism.needs_keyring else None
 
     @pytest.fixture(scope="class")
     @classmethod
-    def member(cls, plan: SumPlan, holder: Keyring | None) -> Keyring | None:
-        return holder.without_secret_key() if holder is not None and plan.opened_by == "holder" else holder
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def sealed(cls, plan: SumPlan, member: Keyring | None) -> list[tuple[Route, NDArray[np.float64], bytes]]:
+    def sealed(cls, plan: SumPlan, keyring: Keyring | None) -> list[tuple[Route, NDArray[np.float64], bytes]]:
         rng = np.random.default_rng(7)
         out = []
         for route in ROUTES:
             vector = vector_along(route, rng)
-            out.append((route, vector, cls.mechanism.seal(plan, route, split_along(plan, route, vector), member)))
+            out.append((route, vector, cls.mechanism.seal(plan, route, split_along(plan, route, vector), keyring)))
         return out
 
     @pytest.fixture(scope="class")
@@ -142,15 +138,15 @@ class MechanismConformance:
             self.close(plan, transcript.total, CLIENTS * largest)
 
     def test_routes_with_fan_out(
-        self, plan: SumPlan, holder: Keyring | None, sealed: list[tuple[Route, NDArray[np.float64], bytes]]
+        self, plan: SumPlan, keyring: Keyring | None, sealed: list[tuple[Route, NDArray[np.float64], bytes]]
     ) -> None:
         partial = self.mechanism.fold(plan, None, [(route, body) for route, _, body in sealed])
-        opened = self.mechanism.open(plan, self.mechanism.release(plan, partial), len(sealed), holder)
+        opened = self.mechanism.open(plan, self.mechanism.release(plan, partial), len(sealed), keyring)
         self.close(plan, opened, true_sum([r for r, _, _ in sealed], [v for _, v, _ in sealed]))
 
-    def test_blocks_without_contributions_are_zero(self, plan: SumPlan, holder: Keyring | None) -> None:
+    def test_blocks_without_contributions_are_zero(self, plan: SumPlan, keyring: Keyring | None) -> None:
         partial = self.mechanism.fold(plan, None, [])
-        opened = self.mechanism.open(plan, self.mechanism.release(plan, partial), 0, holder)
+        opened = self.mechanism.open(plan, self.mechanism.release(plan, partial), 0, keyring)
         self.close(plan, opened, np.zeros(LAYOUT.length))
 
     def test_every_length_is_the_planned_one(
@@ -206,14 +202,14 @@ class MechanismConformance:
             self.mechanism.fold(plan, full, [(ROUTES[0], body)])
 
     def test_a_contribution_added_twice_changes_the_sum(
-        self, plan: SumPlan, holder: Keyring | None, body: bytes
+        self, plan: SumPlan, keyring: Keyring | None, body: bytes
     ) -> None:
         once, twice = (
             self.mechanism.open(
                 plan,
                 self.mechanism.release(plan, self.mechanism.fold(plan, None, [(ROUTES[0], body)] * times)),
                 times,
-                holder,
+                keyring,
             )
             for times in (1, 2)
         )
@@ -227,7 +223,7 @@ class MechanismConformance:
             self.mechanism.fold(plan, None, [(ROUTES[0], body)] * (CLIENTS + 1))
 
     @pytest.mark.parametrize("change", [-1, 1])
-    def test_another_length_is_refused(self, plan: SumPlan, holder: Keyring | None, body: bytes, change: int) -> None:
+    def test_another_length_is_refused(self, plan: SumPlan, keyring: Keyring | None, body: bytes, change: int) -> None:
         wrong = body[:-1] if change < 0 else body + b"\0"
         with pytest.raises(ContributionError, match=f"{len(body)} bytes"):
             self.mechanism.check(plan, ROUTES[0], wrong)
@@ -240,20 +236,20 @@ class MechanismConformance:
         with pytest.raises(CodecError):
             self.mechanism.release(plan, bytes(plan.partial_bytes + change))
         with pytest.raises(CodecError):
-            self.mechanism.open(plan, bytes(plan.aggregate_bytes + change), 1, holder)
+            self.mechanism.open(plan, bytes(plan.aggregate_bytes + change), 1, keyring)
 
     @pytest.mark.parametrize("bad", [np.nan, np.inf, -0.1001, 0.1001])
-    def test_values_out_of_bounds_are_not_sealed(self, plan: SumPlan, member: Keyring | None, bad: float) -> None:
+    def test_values_out_of_bounds_are_not_sealed(self, plan: SumPlan, keyring: Keyring | None, bad: float) -> None:
         vector = np.zeros(LAYOUT.length)
         vector[3] = bad
         with pytest.raises(BudgetError, match="'left'"):
-            self.mechanism.seal(plan, ROUTES[0], split_along(plan, ROUTES[0], vector), member)
+            self.mechanism.seal(plan, ROUTES[0], split_along(plan, ROUTES[0], vector), keyring)
 
-    def test_other_shapes_are_refused(self, plan: SumPlan, member: Keyring | None) -> None:
+    def test_other_shapes_are_refused(self, plan: SumPlan, keyring: Keyring | None) -> None:
         with pytest.raises(ParameterError, match="2 were given"):
-            self.mechanism.seal(plan, ROUTES[0], [np.zeros(100), np.zeros(100)], member)
+            self.mechanism.seal(plan, ROUTES[0], [np.zeros(100), np.zeros(100)], keyring)
         with pytest.raises(ParameterError, match="100 values"):
-            self.mechanism.seal(plan, ROUTES[0], [np.zeros(100), np.zeros(99), np.zeros(20)], member)
+            self.mechanism.seal(plan, ROUTES[0], [np.zeros(100), np.zeros(99), np.zeros(20)], keyring)
 
     def test_a_route_that_does_not_exist_is_refused(self, plan: SumPlan, body: bytes) -> None:
         for route in (((0, 2),), ((7,),)):
@@ -278,15 +274,15 @@ class MechanismConformance:
         with pytest.raises(BudgetError):
             self.mechanism.plan(self.parameters, LAYOUT, most + 1)
 
-    def test_keys_are_needed_where_there_are_keys(self, plan: SumPlan, holder: Keyring | None, body: bytes) -> None:
-        if holder is None:
+    def test_keys_are_needed_where_there_are_keys(self, plan: SumPlan, keyring: Keyring | None, body: bytes) -> None:
+        if keyring is None:
             with pytest.raises(ParameterError):
                 self.mechanism.generate_keyring(plan)
             return
         aggregate = self.mechanism.release(plan, self.mechanism.fold(plan, None, [(ROUTES[0], body)]))
-        for keyring in (None, holder.without_secret_key()):
+        for missing in (None, replace(keyring, secret_key=b"")):
             with pytest.raises(KeyringError):
-                self.mechanism.open(plan, aggregate, 1, keyring)
+                self.mechanism.open(plan, aggregate, 1, missing)
         with pytest.raises(KeyringError):
             self.mechanism.seal(plan, ((2,),), [np.zeros(20)], None)
 
@@ -297,6 +293,6 @@ class MechanismConformance:
         with pytest.raises(ParameterError, match="foreign"):
             self.mechanism.check(Foreign(), ROUTES[0], body)  # type: ignore[arg-type]
 
-    def test_more_opened_than_planned_is_refused(self, plan: SumPlan, holder: Keyring | None) -> None:
+    def test_more_opened_than_planned_is_refused(self, plan: SumPlan, keyring: Keyring | None) -> None:
         with pytest.raises(ParameterError):
-            self.mechanism.open(plan, bytes(plan.aggregate_bytes), CLIENTS + 1, holder)
+            self.mechanism.open(plan, bytes(plan.aggregate_bytes), CLIENTS + 1, keyring)

@@ -21,7 +21,7 @@ LAYOUT = VectorLayout((Block("a", (Segment("v", 10, 1.0),)),), sum_class=TRAINED
     ("mechanism", "parameters", "slow"),
     [
         (CKKS, {"wire": "seeded"}, True),
-        (CKKS, {"mode": "public"}, False),
+        (CKKS, {"wire": "expanded"}, False),
         (MadeUpKeys(), {"key_bits": 2048}, True),
         (MASKED, {}, False),
         (PLAIN, {}, False),

@@ -17,10 +17,8 @@ _LAYOUT: Final = VectorLayout((Block("b", (Segment("v", 6, 1.0),)),), sum_class=
 _ROUTE: Final = whole_route(_LAYOUT)
 _KEYED: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "plain": ("plain", {}),
-    "ckks shared": ("ckks", {"mode": "shared"}),
-    "ckks public": ("ckks", {"mode": "public"}),
-    "paillier shared": ("paillier", {"mode": "shared", "key_bits": 2048}),
-    "paillier public": ("paillier", {"mode": "public", "key_bits": 2048}),
+    "ckks": ("ckks", {}),
+    "paillier": ("paillier", {"key_bits": 2048}),
 }
 
 

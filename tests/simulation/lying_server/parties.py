@@ -158,11 +158,8 @@ class Honest:
         self.sent[stage] = body
         yield from ()
 
-    def contribute(
-        self, task_id: str, number: int, client_id: str, body: bytes, round_key: str | None = None
-    ) -> Program[None]:
+    def contribute(self, task_id: str, number: int, client_id: str, body: bytes) -> Program[None]:
         """Take a contribution of the client."""
-        del round_key
         return self.put_stage(task_id, number, "contribute", client_id, body)
 
     def stage_body(

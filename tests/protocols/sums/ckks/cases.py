@@ -15,9 +15,8 @@ from protocols.sums.ckks.seal_io import MemoryFile, seal_context
 from protocols.sums.ckks.wire import join_planes, view_planes
 
 FORMS: dict[str, dict[str, Any]] = {
-    "shared seeded": {"mode": "shared", "wire": "seeded"},
-    "shared expanded": {"mode": "shared", "wire": "expanded"},
-    "public": {"mode": "public", "wire": "expanded", "flood_bits": 8},
+    "seeded": {"wire": "seeded"},
+    "expanded": {"wire": "expanded"},
 }
 COMBINATIONS = [(form, name, degree) for form in FORMS for name in PARAMETER_SETS for degree in DEGREES]
 

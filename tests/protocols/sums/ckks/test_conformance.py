@@ -17,13 +17,3 @@ class TestStandard(MechanismConformance):
 class TestPreciseExpanded(MechanismConformance):
     mechanism = CKKS
     parameters = {"set": "precise", "wire": "expanded"}
-
-
-class TestPublic(MechanismConformance):
-    mechanism = CKKS
-    parameters = {"mode": "public"}
-
-
-class TestPublicStandard(MechanismConformance):
-    mechanism = CKKS
-    parameters = {"mode": "public", "set": "standard", "flood_bits": 8}

@@ -13,7 +13,6 @@ from protocols.errors import BudgetError, CodecError, ParameterError
 from protocols.layout import Block, Segment, VectorLayout, whole_route
 from protocols.sum_classes import TRAINED
 from protocols.sums.ckks import seal_io
-from protocols.sums.ckks.encryption import gaussian_noise
 from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.ckks.packing import pack_blocks, unpack_block
 from protocols.sums.ckks.run import run_ckks_sum
@@ -75,26 +74,6 @@ def test_malformed_aggregates_are_refused() -> None:
     shown.put(0, np.concatenate([np.ones(plan.degree, np.uint64), np.zeros(plan.degree, np.uint64)]))
     with pytest.raises(CodecError, match="transparent"):
         CKKS.open(plan, bytes(shown.body), 1, keyring)
-
-
-def test_public_sums_are_flooded_and_never_opened_twice_alike() -> None:
-    layout = VectorLayout((Block("b", (Segment("v", 2048, 1.0),)),), sum_class=TRAINED)
-    plan = CKKS.plan({"mode": "public", "flood_bits": 20}, layout, 3)
-    keyring = CKKS.generate_keyring(plan)
-    aggregate = CKKS.fold(plan, None, [(((0,),), CKKS.seal(plan, ((0,),), [np.zeros(2048)], keyring))])[8:]
-    first, second = (CKKS.open(plan, aggregate, 1, keyring) for _ in range(2))
-    assert np.std(first) == pytest.approx(plan.flood_deviation, rel=0.1)
-    assert np.std(first - second) == pytest.approx(np.sqrt(2) * plan.flood_deviation, rel=0.1)
-    steps = first * plan.scale
-    np.testing.assert_array_equal(steps, np.rint(steps))
-
-
-def test_gaussian_noise_has_the_deviation_asked_for() -> None:
-    noise = gaussian_noise(100_001, 3.0)
-    assert noise.shape == (100_001,)
-    assert np.std(noise) == pytest.approx(3.0, rel=0.02)
-    assert abs(np.mean(noise)) < 0.05
-    assert np.mean(noise**4) / 81 == pytest.approx(3.0, rel=0.1)
 
 
 def seal_ones(_: int) -> bytes:

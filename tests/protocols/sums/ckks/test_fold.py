@@ -59,7 +59,7 @@ def expanded_body(plan: CkksPlan, residues: np.ndarray) -> bytes:
 @given(st.sampled_from(sorted(PARAMETER_SETS)), st.integers(1, 6), st.integers(0, 2**32 - 1))
 def test_any_residues_add_modulo_q(set_name: str, count: int, seed: int) -> None:
     """Random residues and the largest ones, folded in two batches, against Python's own integers' arithmetic."""
-    plan = two_ciphertexts("shared expanded", set_name, 2048, contributions=6)
+    plan = two_ciphertexts("expanded", set_name, 2048, contributions=6)
     rng, q = np.random.default_rng(seed), plan.parameter_set.modulus
     rows = rng.integers(0, q, (count, plan.ciphertexts, 2, plan.degree), dtype=np.uint64)
     rows[rng.random(rows.shape) < 0.2] = q - 1
@@ -92,7 +92,7 @@ def test_accumulators_never_overflow(set_name: str) -> None:
 
 
 def test_contributions_are_taken_one_at_a_time() -> None:
-    plan = two_ciphertexts("shared expanded", "compact", 2048)
+    plan = two_ciphertexts("expanded", "compact", 2048)
     route = whole_route(plan.layout)
     body = CKKS.seal(plan, route, [random_vector(plan, 1)], CKKS.generate_keyring(plan))
     alive = 0

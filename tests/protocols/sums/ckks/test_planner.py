@@ -44,7 +44,6 @@ def test_upload_of_the_item_matrix() -> None:
     }
     assert ratios["compact"] <= 1.1
     assert ratios["standard"] <= 1.4
-    assert make_plan({"mode": "public"}, MATRIX, 60).contribution_bytes(((0,),)) / (4 * MATRIX.length) <= 4.0
 
 
 def test_predicted_errors_of_the_item_matrix() -> None:
@@ -58,34 +57,25 @@ def test_predicted_errors_of_the_item_matrix() -> None:
 )
 def test_the_degree_wastes_no_padding(lengths: tuple[int, ...], degree: int) -> None:
     assert make_plan({}, layout(*lengths), 10).degree == degree
-    assert make_plan({"mode": "public"}, layout(*lengths), 10).degree == 2048
 
 
 @pytest.mark.parametrize("degree", DEGREES)
-@pytest.mark.parametrize("mode", ["shared", "public"])
-def test_sums_of_several_lengths_share_keys_of_a_named_degree(mode: str, degree: int) -> None:
-    plans = [make_plan({"mode": mode, "degree": degree}, vector, 10) for vector in (MATRIX, layout(5))]
+def test_sums_of_several_lengths_share_keys_of_a_named_degree(degree: int) -> None:
+    plans = [make_plan({"degree": degree}, vector, 10) for vector in (MATRIX, layout(5))]
     assert {plan.degree for plan in plans} == {degree}
     assert plans[0].parameter_id == plans[1].parameter_id
     with pytest.raises(ParameterError, match="degree"):
-        make_plan({"mode": mode, "degree": 1000}, MATRIX, 10)
+        make_plan({"degree": 1000}, MATRIX, 10)
 
 
-@given(
-    st.sampled_from(sorted(PARAMETER_SETS)),
-    st.integers(1, 20_000),
-    st.sampled_from(["shared", "public"]),
-    st.sampled_from(DEGREES),
-)
-def test_no_coefficient_of_a_sum_can_wrap(name: str, contributions: int, mode: str, degree: int) -> None:
-    flood = {"flood_bits": 8} if mode == "public" else {}
+@given(st.sampled_from(sorted(PARAMETER_SETS)), st.integers(1, 20_000), st.sampled_from(DEGREES))
+def test_no_coefficient_of_a_sum_can_wrap(name: str, contributions: int, degree: int) -> None:
     try:
-        plan = make_plan({"set": name, "mode": mode, **flood}, layout(10), contributions)
+        plan = make_plan({"set": name}, layout(10), contributions)
     except BudgetError:
         return
     plan = CkksPlan(plan.parameters, plan.layout, contributions, degree)
-    noise = 21 if mode == "shared" else 21 * (2 * degree + 1)
-    worst = contributions * (sqrt(2) * (1 + 2**-22) * plan.scale + 0.5 + noise)
+    worst = contributions * (sqrt(2) * (1 + 2**-22) * plan.scale + 0.5 + 21)
     assert plan.scale == 0.0 or worst < PARAMETER_SETS[name].modulus / 2
 
 
@@ -109,20 +99,12 @@ def test_a_count_that_could_round_wrongly_is_refused_with_what_fits() -> None:
     assert make_plan({"set": "standard"}, counts, 100_000).predicted_error == 0.0
 
 
-def test_flooding_that_drowns_the_values_is_refused_with_what_fits() -> None:
-    with pytest.raises(BudgetError, match="fewer flood_bits fit"):
-        make_plan({"mode": "public", "flood_bits": 40}, layout(5), 60)
-
-
 @pytest.mark.parametrize(
     ("parameters", "complaint"),
     [
         ({"set": "huge"}, "set: "),
-        ({"mode": "secret"}, "mode: "),
+        ({"mode": "shared"}, "mode: "),
         ({"wire": "zip"}, "wire: "),
-        ({"mode": "public", "wire": "seeded"}, "no seeded wire form"),
-        ({"mode": "public", "flood_bits": 7}, "at least 8"),
-        ({"flood_bits": 8}, "needs public mode"),
         ({"scale": 40}, "scale"),
         ({"modulus": 97}, "modulus"),
     ],
@@ -132,21 +114,11 @@ def test_parameters_that_are_refused(parameters: dict[str, object], complaint: s
         CKKS.plan(parameters, MATRIX, 60)
 
 
-def test_public_mode_has_its_own_defaults() -> None:
-    parameters = make_plan({"mode": "public"}, MATRIX, 60).parameters
-    assert (parameters.set, parameters.wire, parameters.flood_bits) == ("precise", "expanded", 20)
-    assert make_plan(parameters.model_dump(), MATRIX, 60).parameters == parameters
-
-
 def test_describe_says_what_each_form_costs() -> None:
     facts = make_plan({}, MATRIX, 60).describe()
     assert facts["security_bits"] == 128
     assert facts["bytes_per_value_seeded"] == pytest.approx(5.016, abs=0.001)
     assert facts["bytes_per_value_expanded"] == pytest.approx(10.016, abs=0.001)
-    public = make_plan({"mode": "public"}, MATRIX, 60).describe()
-    assert public["bytes_per_value_seeded"] is None
-    assert public["flooding_distance"] == pytest.approx(487 / 2**21, rel=1e-3)
-    assert facts["flooding_distance"] is None
 
 
 def test_the_parameter_id_names_degree_and_modulus() -> None:
@@ -157,11 +129,10 @@ def test_the_parameter_id_names_degree_and_modulus() -> None:
 
 def test_the_predicted_noise_is_the_measured_noise() -> None:
     """The bound is 8 deviations, so the deviation itself must be right; 8192 values pin it to a few percent."""
-    for parameters in ({"set": "compact"}, {"mode": "public", "set": "standard", "flood_bits": 8}):
+    for parameters in ({"set": "compact"}, {"set": "standard"}):
         plan = make_plan(parameters, layout(8192, clip=1.0), 3)
         keyring = CKKS.generate_keyring(plan)
         vector = np.random.default_rng(5).uniform(-1, 1, 8192)
         bodies = [(((0,),), CKKS.seal(plan, ((0,),), [vector], keyring)) for _ in range(3)]
         opened = CKKS.open(plan, CKKS.release(plan, CKKS.fold(plan, None, bodies)), 3, keyring)
-        expected = sqrt(plan.noise_deviation**2 + plan.flood_deviation**2)
-        assert np.std(opened - 3 * vector) == pytest.approx(expected, rel=0.1)
+        assert np.std(opened - 3 * vector) == pytest.approx(plan.noise_deviation, rel=0.1)

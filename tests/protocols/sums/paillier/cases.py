@@ -15,7 +15,6 @@ from protocols.crypto.keyring import Keyring
 from protocols.layout import Block, Segment, VectorLayout
 from protocols.sum_classes import TRAINED
 from protocols.sums.base import SumPlan
-from protocols.sums.paillier.keys import is_blum_pair
 from protocols.sums.paillier.mechanism import PaillierMechanism
 from protocols.sums.paillier.planner import PaillierPlan, make_plan
 
@@ -34,20 +33,17 @@ class MadeUpKeys(PaillierMechanism):
 
 @cache
 def made_up_primes(bits: int, name: str = "a key") -> tuple[int, int]:
-    """Two primes of bits/2 bits from a name, of the form that real keys have, with a product of exactly `bits` bits."""
-    for attempt in range(1000):
-        halves = derive_key(digest("made-up primes", name, bits, attempt), "made-up primes", length=bits // 8)
-        p, q = (
-            int(gmpy2.next_prime(int.from_bytes(half, "big") | 3 << (bits // 2 - 2)))
-            for half in (halves[: bits // 16], halves[bits // 16 :])
-        )
-        if is_blum_pair(p, q):
-            return p, q
-    raise AssertionError("no such primes")
+    """Two primes of bits/2 bits from a name, with a product of exactly `bits` bits."""
+    halves = derive_key(digest("made-up primes", name, bits), "made-up primes", length=bits // 8)
+    p, q = (
+        int(gmpy2.next_prime(int.from_bytes(half, "big") | 3 << (bits // 2 - 2)))
+        for half in (halves[: bits // 16], halves[bits // 16 :])
+    )
+    return p, q
 
 
 def made_up_keyring(plan: PaillierPlan, name: str = "a key") -> Keyring:
-    """The holder's keyring with made-up primes."""
+    """A keyring with made-up primes."""
     p, q = made_up_primes(plan.key_bits, name)
     public, half = (p * q).to_bytes(plan.modulus_bytes, "big"), plan.modulus_bytes // 2
     secret = p.to_bytes(half, "big") + q.to_bytes(half, "big")

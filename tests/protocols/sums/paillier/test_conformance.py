@@ -7,16 +7,16 @@ from tests.protocols.sums.paillier.cases import MadeUpKeys, made_up_primes
 P, Q = made_up_primes(3072)
 
 
-class TestShared(MechanismConformance):
+class TestLongValues(MechanismConformance):
     mechanism = MadeUpKeys()
     parameters = {"key_bits": 2048, "value_bits": 48}
 
 
-class TestStrictPublic(MechanismConformance):
+class TestShortValues(MechanismConformance):
     mechanism = MadeUpKeys()
-    parameters = {"key_bits": 2048, "mode": "public", "randomiser": "strict", "value_bits": 16}
+    parameters = {"key_bits": 2048, "value_bits": 16}
 
 
 class TestNamedKey(MechanismConformance):
     mechanism = MadeUpKeys()
-    parameters = {"mode": "public", "public_key": b64encode((P * Q).to_bytes(384, "big"))}
+    parameters = {"public_key": b64encode((P * Q).to_bytes(384, "big"))}

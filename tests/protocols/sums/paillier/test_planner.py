@@ -40,7 +40,7 @@ def test_counts_are_packed_closer_than_values() -> None:
 
 def test_the_defaults_are_128_bits_of_security() -> None:
     facts = make_plan({}, LAYOUT, 3).describe()
-    assert (facts["key_bits"], facts["security_bits"], facts["mode"]) == (3072, 128, "shared")
+    assert (facts["key_bits"], facts["security_bits"]) == (3072, 128)
     assert make_plan({"key_bits": 2048}, LAYOUT, 3).describe()["security_bits"] == 112
 
 
@@ -48,10 +48,9 @@ def test_the_defaults_are_128_bits_of_security() -> None:
     ("parameters", "text"),
     [
         ({"key_bits": 1024}, "key_bits"),
-        ({"mode": "secret"}, "mode"),
+        ({"mode": "shared"}, "mode"),
         ({"value_bits": 7}, "value_bits"),
         ({"value_bits": 49}, "value_bits"),
-        ({"randomiser": "none"}, "randomiser"),
         ({"public_key": "!"}, "base64url"),
         ({"public_key": ""}, "odd number of 3072 bits"),
         ({"public_key": b64encode(b"\xff" * 256)}, "odd number of 3072 bits"),
@@ -92,7 +91,7 @@ def test_a_plan_can_name_its_public_key() -> None:
 
 def test_a_task_names_one_public_key_for_good() -> None:
     first, second = (p * q for p, q in (made_up_primes(2048), made_up_primes(2048, "another key")))
-    parameters = {"key_bits": 2048, "mode": "public"}
+    parameters = {"key_bits": 2048}
     assert isinstance(PAILLIER, NamesPublicKey)
     assert not isinstance(CKKS, NamesPublicKey)
     named = PAILLIER.name_public_key(parameters, first.to_bytes(256, "big"))

@@ -13,38 +13,39 @@ import pytest
 
 from protocols.errors import ParameterError
 from protocols.sums.base import WorksAhead
+from protocols.sums.paillier import encryption
 from protocols.sums.paillier import pool as pool_module
 from protocols.sums.paillier.encryption import decrypt
-from protocols.sums.paillier.keys import load_public_key, load_secret_key
+from protocols.sums.paillier.keys import load_secret_key
 from protocols.sums.paillier.mechanism import PAILLIER
 from protocols.sums.paillier.pool import _OFFERED, RandomiserPool, take_pooled
+from protocols.sums.paillier.randomisers import crt_randomiser
 from tests.protocols.sums.paillier.cases import made_up_keyring, small_plan, some_vector
 
-PLAN = small_plan(mode="public")
-HOLDER = made_up_keyring(PLAN)
-MEMBER = HOLDER.without_secret_key()
-KEY = load_public_key(PLAN, HOLDER)
+PLAN = small_plan()
+KEYRING = made_up_keyring(PLAN)
+KEY = load_secret_key(PLAN, KEYRING)
 ROUTE = ((0,),)
 
 
 def test_each_randomiser_is_used_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    with RandomiserPool(PLAN, MEMBER, capacity=7).fill() as pool:
-        first, second = take_pooled(PLAN, KEY, 4), take_pooled(PLAN, KEY, 4)
+    with RandomiserPool(PLAN, KEYRING, capacity=7).fill() as pool:
+        first, second = take_pooled(KEY, 4), take_pooled(KEY, 4)
         assert (len(first), len(second), len(pool)) == (4, 3, 0)
         assert len({*first, *second}) == 7
-        assert take_pooled(PLAN, KEY, 4) == []
+        assert take_pooled(KEY, 4) == []
 
 
 def test_sealing_takes_from_the_pool_and_makes_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     made = count()
-    real = pool_module.short_exponent_table
-    with RandomiserPool(PLAN, MEMBER, capacity=PLAN.ciphertexts + 1).fill() as pool:
-        monkeypatch.setattr(pool_module, "short_exponent_table", lambda key: (next(made), real(key))[1])
-        bodies = [PAILLIER.seal(PLAN, ROUTE, [some_vector(seed)], MEMBER) for seed in range(2)]
+    real = crt_randomiser
+    with RandomiserPool(PLAN, KEYRING, capacity=PLAN.ciphertexts + 1).fill() as pool:
+        monkeypatch.setattr(encryption, "crt_randomiser", lambda key: (next(made), real(key))[1])
+        bodies = [PAILLIER.seal(PLAN, ROUTE, [some_vector(seed)], KEYRING) for seed in range(2)]
         assert len(pool) == 0
         assert next(made) == PLAN.ciphertexts - 1
     partial = PAILLIER.fold(PLAN, None, [(ROUTE, body) for body in bodies])
-    opened = PAILLIER.open(PLAN, PAILLIER.release(PLAN, partial), 2, HOLDER)
+    opened = PAILLIER.open(PLAN, PAILLIER.release(PLAN, partial), 2, KEYRING)
     assert np.abs(opened - some_vector(0) - some_vector(1)).max() <= PLAN.predicted_error
 
 
@@ -57,7 +58,7 @@ def test_a_running_pool_fills_up_and_stays_within_its_capacity(monkeypatch: pyte
         return number
 
     monkeypatch.setattr(pool_module, "crt_randomiser", crt)
-    pool = RandomiserPool(PLAN, HOLDER, capacity=5).start()
+    pool = RandomiserPool(PLAN, KEYRING, capacity=5).start()
     assert full.wait(30)
     taken = pool.take(2)
     assert again.wait(30)  # what was taken is made anew
@@ -69,49 +70,41 @@ def test_a_running_pool_fills_up_and_stays_within_its_capacity(monkeypatch: pyte
 
 
 def test_the_real_thread_makes_real_randomisers() -> None:
-    pool = RandomiserPool(PLAN, HOLDER, capacity=1)
-    made = threading.Event()
-    real = pool._make
-    pool._make = lambda: (real(), made.set())[0]
+    pool = RandomiserPool(PLAN, KEYRING, capacity=1)
     with pool.start():
-        assert made.wait(30)
-        secret = load_secret_key(PLAN, HOLDER)
         while not (taken := pool.take(1)):
             pass
-        assert decrypt(secret, taken[0]) == 0
+        assert decrypt(KEY, taken[0]) == 0
 
 
 def test_a_stopped_pool_serves_nobody_and_can_start_again() -> None:
-    pool = RandomiserPool(PLAN, HOLDER, capacity=2).fill()
+    pool = RandomiserPool(PLAN, KEYRING, capacity=2).fill()
     pool.stop()
-    assert (len(pool), take_pooled(PLAN, KEY, 1)) == (0, [])
+    assert (len(pool), take_pooled(KEY, 1)) == (0, [])
     with pool.fill():
-        assert len(take_pooled(PLAN, KEY, 1)) == 1
+        assert len(take_pooled(KEY, 1)) == 1
     pool.stop()
 
 
-def test_one_pool_a_key_and_way() -> None:
-    strict = small_plan(mode="public", randomiser="strict")
-    with RandomiserPool(PLAN, HOLDER, capacity=1).fill() as pool:
+def test_one_pool_a_key() -> None:
+    with RandomiserPool(PLAN, KEYRING, capacity=1).fill() as pool:
         with pytest.raises(ParameterError, match="another pool"):
-            RandomiserPool(PLAN, MEMBER, capacity=1).fill()
-        assert take_pooled(strict, KEY, 1) == []  # what short exponents made is not for a strict task
-        with RandomiserPool(strict, HOLDER, capacity=1).fill():
-            assert len(take_pooled(strict, KEY, 1)) == 1
+            RandomiserPool(PLAN, KEYRING, capacity=1).fill()
+        assert take_pooled(load_secret_key(PLAN, made_up_keyring(PLAN, "another key")), 1) == []
         with pool.start(), pytest.raises(ParameterError, match="already running"):
             pool.start()
     with pytest.raises(ParameterError, match="at least 1"):
-        RandomiserPool(PLAN, HOLDER, capacity=0)
+        RandomiserPool(PLAN, KEYRING, capacity=0)
 
 
 def test_a_waiting_client_has_one_pool_that_ends_with_its_wait() -> None:
     assert isinstance(PAILLIER, WorksAhead)
-    with PAILLIER.working_ahead(PLAN, HOLDER):
-        pool = _OFFERED[KEY, PLAN.parameters.randomiser]
-        with PAILLIER.working_ahead(PLAN, MEMBER):  # a second client of the task in this process
-            assert _OFFERED[KEY, PLAN.parameters.randomiser] is pool
+    with PAILLIER.working_ahead(PLAN, KEYRING):
+        pool = _OFFERED[KEY.n]
+        with PAILLIER.working_ahead(PLAN, KEYRING):  # a second client of the task in this process
+            assert _OFFERED[KEY.n] is pool
         assert take_until_one(pool) is not None
-    assert KEY not in {key for key, _ in _OFFERED}
+    assert KEY.n not in _OFFERED
     assert len(pool) == 0
 
 
@@ -122,7 +115,7 @@ def take_until_one(pool: RandomiserPool) -> object:
 
 
 def test_a_pool_is_never_written_down() -> None:
-    pool = RandomiserPool(PLAN, HOLDER, capacity=1).fill()
+    pool = RandomiserPool(PLAN, KEYRING, capacity=1).fill()
     for write in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(TypeError):
             write(pool)
@@ -134,15 +127,15 @@ def test_after_a_fork_every_pool_is_empty_and_offered_to_nobody(monkeypatch: pyt
     """What the next test does in a child process, where coverage is not measured."""
     monkeypatch.setattr(pool_module, "_EVERY", WeakSet())
     monkeypatch.setattr(pool_module, "_OFFERED", {})
-    pool = RandomiserPool(PLAN, HOLDER, capacity=2).fill()
+    pool = RandomiserPool(PLAN, KEYRING, capacity=2).fill()
     pool_module._after_fork()
-    assert (len(pool), take_pooled(PLAN, KEY, 1)) == (0, [])
+    assert (len(pool), take_pooled(KEY, 1)) == (0, [])
 
 
 def test_a_forked_process_starts_with_an_empty_pool() -> None:
     code = """
 import os, sys
-from protocols.sums.paillier.keys import load_public_key
+from protocols.sums.paillier.keys import load_secret_key
 from protocols.sums.paillier.pool import RandomiserPool, take_pooled
 from tests.protocols.sums.paillier.cases import made_up_keyring, small_plan
 plan = small_plan()
@@ -150,7 +143,7 @@ keyring = made_up_keyring(plan)
 pool = RandomiserPool(plan, keyring, capacity=3).fill()
 child = os.fork()
 if child == 0:
-    os._exit(len(pool) + len(take_pooled(plan, load_public_key(plan, keyring), 3)) + (len(pool.fill()) != 3))
+    os._exit(len(pool) + len(take_pooled(load_secret_key(plan, keyring), 3)) + (len(pool.fill()) != 3))
 _, status = os.waitpid(child, 0)
 sys.exit(os.waitstatus_to_exitcode(status) or len(pool) != 3)
 """
