@@ -21,13 +21,13 @@ from protocols.sums.oneshot.committee import Committee, check_committee_key, mak
 from protocols.sums.oneshot.context import OneshotContext
 from protocols.sums.oneshot.mechanism import ONESHOT
 from protocols.sums.oneshot.messages import CommitteeKey, Statement, Upload, body_digest, survivors_digest
-from protocols.sums.oneshot.parameters import DEGREES
 from protocols.sums.oneshot.plan import make_plan
 from protocols.sums.oneshot.policy import OneshotPolicy
 from protocols.sums.oneshot.polynomials import add_products, canonical, public_polynomials
 from protocols.sums.oneshot.rings import primes_below
 from protocols.sums.oneshot.sampler import gaussian, gaussian_table
 from protocols.sums.oneshot.sealing import open_share
+from protocols.sums.ring_security import DEGREES
 from tests.vectors.common import error_of
 
 __all__ = ["oneshot_ring", "oneshot_round"]

@@ -23,7 +23,8 @@ from protocols.sums.ckks.parameters import PARAMETER_SETS
 from protocols.sums.masked import messages, shamir
 from protocols.sums.masked.parameters import _MOST_NEIGHBOURS
 from protocols.sums.oneshot import messages as oneshot
-from protocols.sums.oneshot.parameters import LOG_Q_CAPS, SIGMA
+from protocols.sums.oneshot.parameters import SIGMA
+from protocols.sums.ring_security import DEGREES, LOG_Q_CAPS
 from protocols.task_binding import bound_terms
 from tests.protocols.test_task_binding import task
 from tests.vectors import generate
@@ -35,7 +36,6 @@ PAGES = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "docs" 
 _LABELLED = {"digest", "domain_tag", "derive_key", "derive_seed", "words", "uniforms", "normals", "permutation"}
 _LOCAL = {
     "held-out negatives": "a client's own draw",
-    "idempotent task": "the server's own ids",
     "masked key check": "any key serves",
     "round-robin place": "the server's own order",
     "server address": "a local file's name",
@@ -140,8 +140,8 @@ def test_numbers_in_the_text_of_masked_sums() -> None:
 
 def test_rings_of_one_shot_sums() -> None:
     text = PAGES["oneshot"]
-    assert ", ".join(map(str, sorted(LOG_Q_CAPS))) in text
-    assert "cap " + ", ".join(str(LOG_Q_CAPS[degree]) for degree in sorted(LOG_Q_CAPS)) in text
+    assert ", ".join(map(str, DEGREES)) in text
+    assert "cap " + ", ".join(map(str, LOG_Q_CAPS["ternary"].values())) in text
     assert f"deviation {SIGMA}" in text
 
 

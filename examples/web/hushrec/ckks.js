@@ -6,7 +6,7 @@ import { powerBelow } from "./fixed_point.js";
 export const SETS = {
   compact: { modulus: 0xfff88001n, planes: [4] },
   standard: { modulus: 0xfffffdc001n, planes: [4, 1] },
-  precise: { modulus: 0x3fffffffef8001n, planes: [4, 2, 1] },
+  precise: { modulus: 0x1ffffffffb4001n, planes: [4, 2, 1] },
 };
 
 /** The scale of values divided by their clip. */

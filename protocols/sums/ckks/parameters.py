@@ -1,9 +1,8 @@
 """Named, tested CKKS parameter sets: one data prime each, no special prime, no free choice of moduli.
 
 Sums need no multiplication, so one prime is enough and no relinearisation or Galois keys are needed. Each prime is the
-largest below 2^bits that is 1 mod 2*8192, so it works with every ring degree here. At the smallest degree, 2048, the
-HomomorphicEncryption.org standard allows 54 bits at 128-bit security (ternary secret); SEAL checks this again
-(`sec_level_type::tc128`) whenever a context is created.
+largest below 2^bits that is 1 mod 2*8192, so it works with every ring degree here, and has 128 bits of security at each
+by `protocols.sums.ring_security` (ternary secrets). SEAL checks its own, laxer table whenever a context is created.
 """
 
 from __future__ import annotations
@@ -14,15 +13,9 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = ["DEGREES", "PARAMETER_SETS", "SECURITY_BITS", "CkksParameters", "ParameterSet", "SetName"]
+__all__ = ["PARAMETER_SETS", "CkksParameters", "ParameterSet", "SetName"]
 
 SetName = Literal["compact", "standard", "precise"]
-
-DEGREES: Final = (2048, 4096, 8192)
-"""Ring degrees N that the planner chooses from; a ciphertext of degree N carries N real values."""
-
-SECURITY_BITS: Final = 128
-"""Classical security in bits that SEAL enforces for every set at every degree."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +39,7 @@ class ParameterSet:
 PARAMETER_SETS: Final[dict[str, ParameterSet]] = {
     "compact": ParameterSet("compact", 32, 0xFFF88001, ("<u4",)),
     "standard": ParameterSet("standard", 40, 0xFFFFFDC001, ("<u4", "|u1")),
-    "precise": ParameterSet("precise", 54, 0x3FFFFFFFEF8001, ("<u4", "<u2", "|u1")),
+    "precise": ParameterSet("precise", 53, 0x1FFFFFFFFB4001, ("<u4", "<u2", "|u1")),
 }
 """Sets by name. compact: 4 bytes per residue, errors of about 1e-4. standard: 5 bytes. precise: 7 bytes."""
 
@@ -58,7 +51,7 @@ class CkksParameters(BaseModel):
 
     set: SetName = Field(
         default="standard",
-        description="Named modulus: compact (32 bits), standard (40), precise (54).",
+        description="Named modulus: compact (32 bits), standard (40), precise (53).",
     )
     wire: Literal["seeded", "expanded"] = Field(
         default="seeded",

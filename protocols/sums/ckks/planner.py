@@ -35,7 +35,8 @@ from protocols.layout import Route, VectorLayout
 from protocols.parameter_text.first_fault import first_fault
 from protocols.sums.base import OpenedBy, refuse_public_mode
 from protocols.sums.chosen import refuse_chosen
-from protocols.sums.ckks.parameters import DEGREES, PARAMETER_SETS, SECURITY_BITS, CkksParameters, ParameterSet
+from protocols.sums.ckks.parameters import PARAMETER_SETS, CkksParameters, ParameterSet
+from protocols.sums.ring_security import DEGREES, SECURITY_BITS, require_secure_ring
 
 __all__ = ["COUNT_BYTES", "SEED_BYTES", "SLACK", "CkksPlan", "make_plan"]
 
@@ -229,6 +230,7 @@ def make_plan(parameters: Mapping[str, Any], layout: VectorLayout, max_contribut
         raise ParameterError(f"max_contributions must be at least 1, got {max_contributions}")
     refuse_chosen(layout, "ckks")
     plan = CkksPlan(checked, layout, max_contributions, _degree(layout, checked))
+    require_secure_ring(plan.degree, plan.parameter_set.modulus, "ternary")
     if not _fits(plan):
         raise BudgetError(_error_text(plan))
     return plan

@@ -1,7 +1,8 @@
 """Parameters of one-shot sums, and the constants of the ring-LWE masks.
 
 A client's mask is a ring-LWE sample A_j * s + T * e_j over R_q = Z_q[X] / (X^N + 1). Secret and errors are discrete
-Gaussians of standard deviation `SIGMA` = 2 * 3.2. docs/oneshot.md has the security argument and the tables.
+Gaussians of standard deviation `SIGMA` = 2 * 3.2. docs/oneshot.md has the security argument; the moduli are bounded by
+`protocols.sums.ring_security`, of which the column for ternary secrets, the smaller one, is used.
 """
 
 from __future__ import annotations
@@ -11,11 +12,8 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, Field
 
 __all__ = [
-    "DEGREES",
-    "LOG_Q_CAPS",
     "MIN_CLIENTS",
     "MOST_CLIENTS",
-    "SECURITY_BITS",
     "SIGMA",
     "OneshotParameters",
 ]
@@ -23,18 +21,13 @@ __all__ = [
 SIGMA: Final = 6.4
 """Standard deviation of every coefficient of s and e_j. Given the sums over two or more honest clients, each sample is
 as hard as plain ring-LWE of standard deviation 3.2: Hint-MLWE, Kim, Lee, Seo and Song (CRYPTO 2023, eprint 2023/623),
-with one hint whose challenge is 1: 1 / 3.2^2 = 2 * (1 / 6.4^2 + 1 / 6.4^2)."""
+with one hint whose challenge is 1: 1 / 3.2^2 = 2 * (1 / 6.4^2 + 1 / 6.4^2). The theorem needs a smoothed lattice:
 
-SECURITY_BITS: Final = 128
-"""Classical security of the ring-LWE samples by the tables, and of X25519 and AES-128 or better."""
+    sqrt(2 pi) * 3.2 >= sqrt(2) * eta(Z^N),   eta(Z^N) <= sqrt(ln(2 N (1 + 1/epsilon)) / pi)
 
-LOG_Q_CAPS: Final[dict[int, int]] = {2048: 53, 4096: 106, 8192: 214}
-"""N -> most bits of q for 128 bits of classical security with ternary secrets and errors of deviation 3.2: "Security
-Guidelines for Implementing Homomorphic Encryption" (Bossuat et al., eprint 2024/463), by the lattice estimator. Secrets
-as wide as the errors allow two bits more. The homomorphic encryption standard (Albrecht et al., 2018, eprint 2019/939,
-table 1) allows 54, 109 and 218. With primes of 32 bits, q has at most 32, 96 and 192 bits."""
-
-DEGREES: Final = tuple(sorted(LOG_Q_CAPS))
+for each polynomial (a hint with challenge 1 is about each by itself), and loses 2 epsilon for each. With epsilon =
+2^-128, 3.2 exceeds what is needed by 2.1 % at N = 2048, 1.7 % at 4096 and 1.3 % at 8192: no `SIGMA` that is smaller by
+more than this has the reduction."""
 
 MIN_CLIENTS: Final = 3
 """Fewest contributions: of two, each client learns the other's vector from the sum."""

@@ -22,8 +22,9 @@ from protocols.parameter_text import first_fault as parameter_text
 from protocols.sums.base import OpenedBy
 from protocols.sums.chosen import refuse_chosen
 from protocols.sums.masked.packing import packed_bytes
-from protocols.sums.oneshot.parameters import MIN_CLIENTS, MOST_CLIENTS, SECURITY_BITS, OneshotParameters
+from protocols.sums.oneshot.parameters import MIN_CLIENTS, MOST_CLIENTS, OneshotParameters
 from protocols.sums.oneshot.rings import Ring, choose_ring
+from protocols.sums.ring_security import SECURITY_BITS
 from protocols.sums.segments import Places, encode_vector, first_fault, places_of, segment_errors, segment_scales
 
 __all__ = [

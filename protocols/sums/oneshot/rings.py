@@ -13,7 +13,8 @@ from functools import cached_property, lru_cache
 from math import ceil, isqrt, prod, sqrt
 from typing import Final
 
-from protocols.sums.oneshot.parameters import DEGREES, LOG_Q_CAPS, SIGMA
+from protocols.sums.oneshot.parameters import SIGMA
+from protocols.sums.ring_security import LOG_Q_CAPS
 
 __all__ = ["PRIME_BITS", "TAIL", "Ring", "bound_of_sum", "choose_ring", "primes_below"]
 
@@ -81,8 +82,8 @@ def choose_ring(bits: int, values: int, contributions: int, share_overhead: int,
     """
     rings = [
         ring
-        for degree in DEGREES
-        for count in range(1, LOG_Q_CAPS[degree] // PRIME_BITS + 1)
+        for degree, cap in LOG_Q_CAPS["ternary"].items()
+        for count in range(1, cap // PRIME_BITS + 1)
         if (ring := _ring(degree, count, bits, contributions)) is not None
     ]
     return min(rings, key=lambda ring: ring.body_bytes(values) + committee * (4 * ring.degree + share_overhead))

@@ -11,9 +11,10 @@ from protocols.errors import BudgetError, ParameterError
 from protocols.layout import Block, Segment, VectorLayout
 from protocols.sum_classes import TRAINED
 from protocols.sums.ckks.mechanism import CKKS
-from protocols.sums.ckks.parameters import DEGREES, PARAMETER_SETS
+from protocols.sums.ckks.parameters import PARAMETER_SETS
 from protocols.sums.ckks.planner import CkksPlan, make_plan
 from protocols.sums.ckks.seal_io import seal_context
+from protocols.sums.ring_security import DEGREES
 
 
 def layout(*lengths: int, clip: float = 0.1) -> VectorLayout:

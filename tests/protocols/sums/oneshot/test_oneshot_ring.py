@@ -11,10 +11,11 @@ from protocols.crypto.domain import domain_tag
 from protocols.errors import ParameterError
 from protocols.layout import Block, Segment, VectorLayout
 from protocols.sum_classes import TRAINED
-from protocols.sums.oneshot.parameters import DEGREES, LOG_Q_CAPS, MOST_CLIENTS
+from protocols.sums.oneshot.parameters import MOST_CLIENTS
 from protocols.sums.oneshot.plan import make_plan
 from protocols.sums.oneshot.polynomials import add_products, canonical, public_polynomials, reduced
 from protocols.sums.oneshot.rings import PRIME_BITS, Ring, bound_of_sum, choose_ring, primes_below
+from protocols.sums.ring_security import DEGREES, LOG_Q_CAPS
 
 EXTREMES = 2**45
 
@@ -123,7 +124,7 @@ def test_primes_are_primes_of_the_right_form(degree: int) -> None:
 @given(st.integers(16, 52), st.integers(1, 10**6), st.integers(3, MOST_CLIENTS), st.integers(3, 16))
 def test_the_chosen_ring_is_secure_fits_and_is_smallest(bits: int, values: int, clients: int, committee: int) -> None:
     ring = choose_ring(bits, values, clients, 16, committee)
-    assert ring.modulus.bit_length() <= LOG_Q_CAPS[ring.degree]
+    assert ring.modulus.bit_length() <= LOG_Q_CAPS["ternary"][ring.degree]
     assert ring.error_room >= bound_of_sum(clients)
     assert 32 * len(ring.primes) - ring.message_bits <= 64  # unpacking reads the errors as one word
     assert (ring.polynomials(values) - 1) * ring.degree < ring.coefficients(values)
@@ -133,7 +134,7 @@ def test_the_chosen_ring_is_secure_fits_and_is_smallest(bits: int, values: int, 
         return one.body_bytes(values) + committee * (4 * one.degree + 16)
 
     for degree in DEGREES:
-        for count in range(1, LOG_Q_CAPS[degree] // PRIME_BITS + 1):
+        for count in range(1, LOG_Q_CAPS["ternary"][degree] // PRIME_BITS + 1):
             for per in range(1, 13):
                 other = Ring(degree, primes_below(degree, count), per, bits)
                 if other.error_room >= bound_of_sum(clients):
