@@ -150,7 +150,8 @@ class InvitationRow(Base):
 class ClientRow(Base):
     """An enrolled client.
 
-    sequence: order of enrolment. turn: place in the round-robin order. retired_in: number of the round after which it
+    sequence: order of enrolment. subject: serial of its certificate, which stands for the organiser's subject; null in
+    tasks without an organiser. turn: place in the round-robin order. retired_in: number of the round after which it
     left the task's cohorts for good: of a frozen cohort, or because it was at fault for the failure of a masked round.
     device_group: its group in the recipe. revoked_at: when an operator revoked its membership.
     """
@@ -158,6 +159,7 @@ class ClientRow(Base):
     __tablename__ = "clients"
     __table_args__ = (
         UniqueConstraint("task_id", "identity_key"),
+        UniqueConstraint("task_id", "subject"),
         UniqueConstraint("task_id", "sequence"),
         Index("ix_clients_one_holder", "task_id", unique=True, sqlite_where=_IS_HOLDER, postgresql_where=_IS_HOLDER),
         # An enrolment reads the lowest count of its group; without this index it would read all rows of the task.
@@ -171,6 +173,7 @@ class ClientRow(Base):
     identity_key: Mapped[bytes] = mapped_column(LargeBinary(32))
     mailbox_key: Mapped[bytes] = mapped_column(LargeBinary(32))
     certificate: Mapped[bytes | None] = mapped_column(LargeBinary(81))
+    subject: Mapped[bytes | None] = mapped_column(LargeBinary(8))
     renewal: Mapped[int] = mapped_column(default=0)
     device_group: Mapped[int] = mapped_column(default=0)
     token_hash: Mapped[str] = mapped_column(String(64), unique=True)

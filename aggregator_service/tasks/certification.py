@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from aggregator_service.problems import Problem
@@ -10,11 +11,19 @@ from protocols.crypto.certificates import (
     Certificate,
     RevocationList,
     check_certificate,
+    subject_of,
 )
 from protocols.errors import CertificateError, CodecError
 from protocols.messages import EnrolmentRequest
 
-__all__ = ["certified", "holds_certificate", "is_certified", "renew_certificate"]
+__all__ = [
+    "certified",
+    "holds_certificate",
+    "is_certified",
+    "renew_certificate",
+    "require_new_subject",
+    "require_same_subject",
+]
 
 
 def certified(task: TaskRow, request: EnrolmentRequest, role: str, now: float) -> bytes | None:
@@ -35,11 +44,34 @@ def certified(task: TaskRow, request: EnrolmentRequest, role: str, now: float) -
     return body
 
 
+def require_new_subject(session: Session, task: TaskRow, certificate: bytes | None) -> None:
+    """Raise 403 forbidden if the subject of a new client's certificate has another identity in the task."""
+    if certificate is None:
+        return
+    same = (ClientRow.task_id == task.id, ClientRow.subject == subject_of(certificate))
+    if session.execute(select(ClientRow.id).where(*same)).first() is not None:
+        raise Problem(
+            "forbidden",
+            "the subject that the organiser certified is enrolled in this task with another identity: a subject has "
+            "one identity and one role; enrol with the identity that it enrolled with first",
+        )
+
+
+def require_same_subject(client: ClientRow, certificate: bytes | None) -> None:
+    """Raise 403 forbidden if a later certificate of an enrolled client is for another subject of the organiser."""
+    if certificate is not None and subject_of(certificate) != client.subject:
+        raise Problem(
+            "forbidden",
+            "this identity is enrolled with the certificate of another subject of the organiser (its serial differs): "
+            "enrol with a new identity",
+        )
+
+
 def renew_certificate(session: Session, task_id: str, client_id: str, body: bytes, now: float) -> None:
     """Replace a client's certificate by a newer one.
 
-    Raises 403 forbidden for an invalid certificate; 409 conflict for one that expires before the stored one, and in a
-    task without an organiser.
+    Raises 403 forbidden for an invalid certificate, or one of another subject; 409 conflict for one that expires before
+    the stored one, and in a task without an organiser.
     """
     task, client = session.get_one(TaskRow, task_id), session.get_one(ClientRow, client_id)
     if task.organiser_key is None:
@@ -48,6 +80,7 @@ def renew_certificate(session: Session, task_id: str, client_id: str, body: byte
         _check(task, client.identity_key, client.mailbox_key, body, client.role, now)
     except (CertificateError, CodecError) as error:
         raise Problem("forbidden", str(error)) from error
+    require_same_subject(client, body)
     if (
         client.certificate is not None
         and Certificate.decode(client.certificate).not_after > Certificate.decode(body).not_after

@@ -16,9 +16,10 @@ from aggregator_service.problems import Problem
 from aggregator_service.storage.database import announce, void_token
 from aggregator_service.storage.rounds import lock_task
 from aggregator_service.storage.schema import ClientRow, InvitationRow, TaskRow
-from aggregator_service.tasks.certification import certified
+from aggregator_service.tasks.certification import certified, require_new_subject, require_same_subject
 from aggregator_service.tasks.plans import plan_task, row_terms
 from protocols.codec import b64decode
+from protocols.crypto.certificates import subject_of
 from protocols.crypto.ed25519 import verifies
 from protocols.crypto.envelope import enrolment_message
 from protocols.crypto.round_robin import repeatable_place
@@ -43,9 +44,9 @@ def enrol(session: Session, request: EnrolmentRequest, now: float) -> Admitted:
 
     Call `check_signature` before the transaction: it takes time in which rows would be locked.
 
-    Raises `Problem`: 403 for an unknown invitation or a revoked identity, 409 conflict when the task is over, the keys
-    differ from those of the first enrolment, or `renewal` is not greater than in the last one, 410 gone for an
-    invitation that is revoked, expired or used up, 422 invalid-parameters for a wrong group.
+    Raises `Problem`: 403 for an unknown invitation, a revoked identity or a subject that has another one, 409 conflict
+    when the task is over, the keys differ from those of the first enrolment, or `renewal` is not greater than in the
+    last one, 410 gone for an invitation that is revoked, expired or used up, 422 invalid-parameters for a wrong group.
     """
     identity_key, mailbox_key = request.keys
     invitation = _invitation(session, request.invitation, lock=True)
@@ -134,6 +135,7 @@ def _enrol_again(
             renewal=client.renewal,
         )
     certificate = certified(task, request, client.role, now)
+    require_same_subject(client, certificate)
     token = new_token("hrc")
     void_token(session, client.token_hash)
     client.token_hash = hash_token(token)
@@ -148,6 +150,7 @@ def _enrol_first(
     session: Session, task: TaskRow, invitation: InvitationRow, request: EnrolmentRequest, now: float
 ) -> Admitted:
     certificate = certified(task, request, invitation.role, now)
+    require_new_subject(session, task, certificate)
     device_group = 0 if invitation.role == "committee" else _group(task, request)
     newest = select(func.coalesce(func.max(ClientRow.sequence), 0)).where(ClientRow.task_id == task.id)
     # A new client starts with the lowest count of its group: it does not catch up on the rounds before.
@@ -166,6 +169,7 @@ def _enrol_first(
         identity_key=request.keys[0],
         mailbox_key=request.keys[1],
         certificate=certificate,
+        subject=None if certificate is None else subject_of(certificate),
         renewal=request.renewal,
         device_group=device_group,
         token_hash=hash_token(token),

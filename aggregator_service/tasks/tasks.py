@@ -207,6 +207,8 @@ def create_invitation(session: Session, task: TaskRow, request: InvitationReques
         raise Problem("conflict", "the task is over: no client can enrol any more")
     if request.role == "committee" and not committee_size(task):
         raise Problem("invalid-parameters", "this task's mechanism has no committee: only oneshot tasks have one")
+    if request.role == "holder" and not task.needs_keyring:
+        raise Problem("invalid-parameters", "this task's mechanism has no keys, so it has no key holder")
     token = new_token("hri")
     invitation_id = new_id("i")
     session.add(

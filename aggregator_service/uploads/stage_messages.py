@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -172,6 +173,19 @@ def _check_advertisement(services: Services, admission: StageAdmission, body: by
             if not differs:
                 raise
             raise ContributionError(f"{error}: {differs}") from None
+        _check_keys(session, task.id, body)
+
+
+def _check_keys(session: Session, task_id: str, body: bytes) -> None:
+    """Raise `ContributionError` for an advertised key that is a client's identity key; all members would refuse it.
+
+    Keys that two clients advertise are found when the roster is made, which neither of them is in then.
+    """
+    advertised = messages.decode_advertisement(body)
+    keys = (advertised.mask_key, advertised.sealing_key)
+    found = select(ClientRow.id).where(ClientRow.task_id == task_id, ClientRow.identity_key.in_(keys))
+    if session.execute(found).first() is not None:
+        raise ContributionError("a key of the round is the identity key of a client: make new keys for each round")
 
 
 def _check_of_committee(services: Services, admission: StageAdmission, body: bytes) -> None:

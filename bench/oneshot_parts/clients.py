@@ -44,7 +44,9 @@ class Organiser:
     def certificate(self, identity: Ed25519PrivateKey, role: CertifiedRole) -> bytes:
         """The certificate of an identity key, 81 bytes."""
         own = identity.public_key().public_bytes_raw()
-        return certify(self._key, "bench", own, self.mailbox, role=role, serial=0, not_after=1).encode()
+        return certify(
+            self._key, "bench", own, self.mailbox, role=role, serial=int.from_bytes(own[:8], "big"), not_after=1
+        ).encode()
 
     def knows(self, entry: Any) -> bool:
         """Whether the organiser certified the keys of a roster's entry, a committee key or a statement."""

@@ -117,9 +117,9 @@ class MembershipCheck:
         self._revocations: RevocationList | None = None
 
     def __call__(self, entry: RosterEntry) -> bool:
-        """Return whether this entry of a masked round's roster is certified as a member or holder."""
+        """Return whether this entry of a masked round's roster is certified as a member."""
         try:
-            self.require(entry.identity_key, entry.mailbox_key, entry.certificate, ("member", "holder"))
+            self.require(entry.identity_key, entry.mailbox_key, entry.certificate, ("member",))
         except (CertificateError, CodecError):
             return False
         return True

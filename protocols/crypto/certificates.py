@@ -38,6 +38,7 @@ __all__ = [
     "check_certificate",
     "check_revocations",
     "revoke",
+    "subject_of",
 ]
 
 CertifiedRole = Literal["member", "holder", "committee"]
@@ -65,8 +66,8 @@ LONGEST_REVOCATIONS: Final = _LIST_HEAD.size + MOST_REVOKED * _SERIAL.size + _SI
 class Certificate:
     """An organiser's statement about one client's keys. The keys and the scope are not fields; see `check_certificate`.
 
-    serial: identifies the certificate in a revocation list. not_after: last second of validity, since the epoch.
-    signature: Ed25519, 64 bytes.
+    serial: identifies the subject among the organiser's, and the certificate in a revocation list. not_after: last
+    second of validity, since the epoch.
     """
 
     role: CertifiedRole
@@ -181,6 +182,14 @@ class RevocationList:
         if any(later <= earlier for earlier, later in zip(serials, serials[1:], strict=False)):
             raise CodecError("the serials of a revocation list must be in ascending order, without duplicates")
         return cls(issued_at, frozenset(serials), signature)
+
+
+def subject_of(certificate: bytes) -> bytes | None:
+    """Return the serial (8 bytes) in an encoded certificate, which stands for its subject; None for no certificate.
+
+    An organiser gives each subject of a scope one serial, and another one only after it revoked the first.
+    """
+    return None if certificate == NO_CERTIFICATE else certificate[1 : 1 + _SERIAL.size]
 
 
 def revoke(organiser: Ed25519PrivateKey, scope: str, serials: Iterable[int], issued_at: int) -> RevocationList:

@@ -28,11 +28,11 @@ const organiserKeys = await newIdentity();
 TASK.organiser = { key: toBase64Url(organiserKeys.identityKey), scope: "films" };
 const TERMS = readTask(TASK, { organiser: TASK.organiser });
 
-async function certificate({ identityKey, mailboxKey }, role = 0) {
+async function certificate({ identityKey, mailboxKey }, role, serial) {
   const notAfter = BigInt(Math.floor(Date.now() / 1000) + 600);
   const name = ["member", "holder", "committee"][role];
-  const signature = await sign(organiserKeys.signing, tag("membership certificate", "films", name, identityKey, mailboxKey, 7n, notAfter));
-  return concat(littleEndian(role, 1), littleEndian(7n, 8), littleEndian(notAfter, 8), signature);
+  const signature = await sign(organiserKeys.signing, tag("membership certificate", "films", name, identityKey, mailboxKey, serial, notAfter));
+  return concat(littleEndian(role, 1), littleEndian(serial, 8), littleEndian(notAfter, 8), signature);
 }
 
 /** A server of one round. lies: by download, what client c0 gets instead. */
@@ -136,7 +136,7 @@ async function play(lies = {}, store = new MemoryStore(), step = 1) {
   const people = {};
   for (let i = 0; i < CLIENTS; i++) {
     const identity = await newIdentity();
-    people[`c${i}`] = { identity, certificate: await certificate(identity, lies.role ?? 0) };
+    people[`c${i}`] = { identity, certificate: await certificate(identity, lies.role ?? 0, BigInt(7 + i)) };
   }
   const server = new Server(people, lies, step);
   const seed = toBase64Url(await roundSeed(fromBase64Url(TASK.seed), 1));
@@ -184,12 +184,24 @@ const unsigned = (body) => {
   for (let i = 1; i < CLIENTS; i++) body[4 + i * entry + entry - 160 + 40] ^= 1;
   return body;
 };
+/** Copies `length` bytes of the second member's entry, from `from` of the third's. */
+const copying = (from, to, length) => (body) => {
+  const entry = (body.length - 4) / CLIENTS;
+  body.copyWithin(4 + entry + to, 4 + 2 * entry + from, 4 + 2 * entry + from + length);
+  return body;
+};
+const [IDENTITY, SERIAL, MASK] = [3, 3 + 64 + 1, 3 + 64 + 81];
+const sameSubject = copying(SERIAL, SERIAL, 8);
+const identityAsMask = copying(IDENTITY, MASK, 32);
 for (const [name, lies, error, sent] of [
   ["a roster with another key of this client", { roster: flip(4 + 1 + 2 + 145 + 5) }, "RefusalError", "advertise"],
   ["a roster with keys that its members did not sign", { roster: unsigned }, "RefusalError", "advertise"],
   ["a roster with a certificate of somebody else", { roster: flip(-165) }, "RefusalError", "advertise"],
   ["a roster of members of the committee", { role: 2 }, "RefusalError", "advertise"],
-  ["a roster of revoked members", { revoked: new Set([7n]) }, "RefusalError", "advertise"],
+  ["a roster with the key holder", { role: 1 }, "RefusalError", "advertise"],
+  ["a roster with a subject twice", { roster: sameSubject }, "CodecError", "advertise"],
+  ["a roster with a member's identity key as another's mask key", { roster: identityAsMask }, "CodecError", "advertise"],
+  ["a roster of revoked members", { revoked: new Set([9n]) }, "RefusalError", "advertise"],
   ["a roster with a byte too many", { roster: (body) => concat(body, new Uint8Array(1)) }, "CodecError", "advertise"],
   ["sharers without this client", { inbox: flip(0) }, "RefusalError", "share"],
   ["sharers with padding", { inbox: (body) => ((body[1] |= 128), body) }, "CodecError", "share"],

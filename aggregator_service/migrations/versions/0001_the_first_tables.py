@@ -78,6 +78,7 @@ def upgrade() -> None:
         sa.Column("identity_key", sa.LargeBinary(length=32), nullable=False),
         sa.Column("mailbox_key", sa.LargeBinary(length=32), nullable=False),
         sa.Column("certificate", sa.LargeBinary(length=81), nullable=True),
+        sa.Column("subject", sa.LargeBinary(length=8), nullable=True),
         sa.Column("renewal", sa.Integer(), nullable=False),
         sa.Column("device_group", sa.Integer(), nullable=False),
         sa.Column("token_hash", sa.String(length=64), nullable=False),
@@ -92,6 +93,7 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["task_id"], ["tasks.id"], name=op.f("fk_clients_task_id")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_clients")),
         sa.UniqueConstraint("task_id", "identity_key", name=op.f("uq_clients_task_id_identity_key")),
+        sa.UniqueConstraint("task_id", "subject", name=op.f("uq_clients_task_id_subject")),
         sa.UniqueConstraint("task_id", "sequence", name=op.f("uq_clients_task_id_sequence")),
         sa.UniqueConstraint("token_hash", name=op.f("uq_clients_token_hash")),
     )

@@ -27,6 +27,12 @@ export function decodeCertificate(body) {
   return { role, serial: reader.big(8), notAfter: reader.big(8), signature: reader.fixed(64) };
 }
 
+/** Whether the certificates of a list of members are all of different subjects, which their serials stand for. */
+export function hasDistinctSubjects(members) {
+  const certified = members.map(({ certificate }) => certificate).filter((certificate) => certificate.some((byte) => byte));
+  return new Set(certified.map((certificate) => String(certificate.slice(1, 9)))).size === certified.length;
+}
+
 /** The decoded certificate of a client's keys; `CertificateError` unless the organiser made it and it is valid at `now`. */
 export async function checkCertificate(organiserKey, scope, identityKey, mailboxKey, body, now) {
   const { role, serial, notAfter, signature } = decodeCertificate(body);

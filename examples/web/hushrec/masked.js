@@ -3,6 +3,7 @@
 import { concat, equal, exact, Reader } from "./codec.js";
 import { deriveKey, digest, keystream, open, seal, tag } from "./domain.js";
 import { CodecError, ContributionError, ParameterError } from "./errors.js";
+import { hasDistinctSubjects } from "./identities.js";
 import { agree, publicOf, sign, verify } from "./keys.js";
 import { permutation } from "./random.js";
 
@@ -55,6 +56,7 @@ export function decodeRoster(body, cohort) {
   if (new Set([...keys, ...entries.map((entry) => entry.identityKey)].map(String)).size < 3 * count) {
     throw new CodecError("a key occurs twice in the roster");
   }
+  if (!hasDistinctSubjects(entries)) throw new CodecError("a subject occurs twice in the roster");
   return entries;
 }
 

@@ -100,7 +100,7 @@ class MaskedRound {
     if (!mine || !equal(mine.identityKey, identity.identityKey) || !equal(mine.advertisement, this.own)) {
       throw new RefusalError("this client is not in the roster with its own keys");
     }
-    const isMember = membershipCheck(this.#client, ["member", "holder"]);
+    const isMember = membershipCheck(this.#client, ["member"]);
     for (const entry of this.entries) {
       if (entry !== mine && !(await isMember(entry))) throw new RefusalError("a member of the roster has no valid proof of membership");
     }

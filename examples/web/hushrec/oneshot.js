@@ -3,6 +3,7 @@
 import { concat, littleEndian, Reader, utf8 } from "./codec.js";
 import { deriveKey, digest, open, seal, sha256, tag } from "./domain.js";
 import { CodecError, RefusalError } from "./errors.js";
+import { hasDistinctSubjects } from "./identities.js";
 import { agree, publicOf, sign, verify } from "./keys.js";
 import { coefficientsOf, multiply, publicPolynomials } from "./ring.js";
 
@@ -53,6 +54,7 @@ export async function makeCommittee(context, bound, keys, isMember) {
   for (const part of ["id", "identityKey", "roundKey"]) {
     if (new Set(members.map((key) => String(key[part]))).size < members.length) throw new RefusalError(`${part} occurs twice`);
   }
+  if (!hasDistinctSubjects(members)) throw new RefusalError("a subject occurs twice");
   for (const key of members) {
     if (!(await isMember(key))) throw new RefusalError("a member of the committee has no valid proof of membership");
     await checkKey(context.task, context.round, key).catch((error) => {

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocols.codec import Reader
-from protocols.crypto.certificates import CERTIFICATE_BYTES
+from protocols.crypto.certificates import CERTIFICATE_BYTES, subject_of
 from protocols.crypto.domain import digest
 from protocols.errors import CodecError, ParameterError, ThresholdError
 from protocols.sums.base import Buffer
@@ -139,8 +139,8 @@ def longest_roster(cohort: int) -> int:
 def make_roster(context: RoundContext, entries: Iterable[RosterEntry]) -> Roster:
     """Return the roster of `entries` (in any order), whose advertisements must have been checked.
 
-    Raises `ThresholdError` for fewer than `MIN_CLIENTS` members, `ParameterError` if an id or a key occurs twice or the
-    plan has no neighbourhood for this number of members.
+    Raises `ThresholdError` for fewer than `MIN_CLIENTS` members, `ParameterError` if an id, a key or a subject occurs
+    twice or the plan has no neighbourhood for this number of members.
     """
     ordered = tuple(sorted(entries, key=lambda entry: entry.client_id))
     if len(ordered) < MIN_CLIENTS:
@@ -155,7 +155,7 @@ def make_roster(context: RoundContext, entries: Iterable[RosterEntry]) -> Roster
 
 
 def open_roster(context: RoundContext, body: Buffer) -> Roster:
-    """Return the roster in `body`; `CodecError` for a wrong length or order, or if an id or a key occurs twice."""
+    """Return the roster in `body`; `CodecError` for a wrong length or order, and if `make_roster` would refuse it."""
     return _read_roster(context, bytes(body))
 
 
@@ -190,14 +190,19 @@ def _read_entry(reader: Reader) -> RosterEntry:
 def _repeated(entries: tuple[RosterEntry, ...]) -> str | None:
     """Return what occurs twice, or None.
 
-    Mask and sealing keys are compared with each other too: a client with another's key could read its messages.
+    Keys of all kinds are compared with each other: a client with another's key could read its messages. A subject of
+    the organiser with two identities would be one of the honest clients twice.
     """
     if len({entry.client_id for entry in entries}) < len(entries):
         return "a client id"
-    if len({entry.identity_key for entry in entries}) < len(entries):
+    keys = {entry.identity_key for entry in entries}
+    if len(keys) < len(entries):
         return "an identity key"
-    keys = {key for entry in entries for key in (entry.advertised.mask_key, entry.advertised.sealing_key)}
-    return "a round key" if len(keys) < 2 * len(entries) else None
+    keys |= {key for entry in entries for key in (entry.advertised.mask_key, entry.advertised.sealing_key)}
+    if len(keys) < 3 * len(entries):
+        return "a round key"
+    subjects = [subject for entry in entries if (subject := subject_of(entry.certificate)) is not None]
+    return "a subject" if len(set(subjects)) < len(subjects) else None
 
 
 def _roster(context: RoundContext, entries: tuple[RosterEntry, ...], body: bytes) -> Roster:

@@ -15,7 +15,7 @@ from typing import Final
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from protocols.crypto.certificates import NO_CERTIFICATE
+from protocols.crypto.certificates import NO_CERTIFICATE, subject_of
 from protocols.crypto.domain import digest, domain_tag
 from protocols.crypto.ed25519 import verifies
 from protocols.errors import CodecError, ParameterError, RefusalError
@@ -85,18 +85,20 @@ def check_committee_key(task_id: str, round_number: int, key: CommitteeKey) -> N
 def make_committee(context: OneshotContext, keys: Iterable[CommitteeKey], is_member: IsCommitteeMember) -> Committee:
     """Return the committee of `keys`, in any order. Every party makes it itself and takes no member on trust.
 
-    Raises `RefusalError` for another number of members than the plan's, for an id or a key that occurs twice, for a
-    member that `is_member` rejects, or if a member did not sign its key for this round.
+    Raises `RefusalError` for another number of members than the plan's, for an id, a key or a subject that occurs
+    twice, for a member that `is_member` rejects, or if a member did not sign its key for this round.
     """
     members = tuple(sorted(keys, key=lambda key: key.member_id))
     if len(members) != context.plan.committee:
         raise RefusalError(f"the committee has {context.plan.committee} members, the server names {len(members)}")
+    subjects = [subject_of(member.certificate) for member in members]
     for values, what in (
-        ({member.member_id for member in members}, "an id"),
-        ({member.identity_key for member in members}, "an identity key"),
-        ({member.round_key for member in members}, "a round key"),
+        ([member.member_id for member in members], "an id"),
+        ([member.identity_key for member in members], "an identity key"),
+        ([member.round_key for member in members], "a round key"),
+        ([subject for subject in subjects if subject is not None], "a subject of the organiser"),
     ):
-        if len(values) < len(members):
+        if len(set(values)) < len(values):
             raise RefusalError(f"{what} occurs twice in the committee: shares of two members would go to one")
     for place, member in enumerate(members):
         if not is_member(member):

@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
+from protocols.crypto.certificates import subject_of
 from protocols.crypto.ed25519 import verifies
 from protocols.errors import RefusalError, ThresholdError
 from protocols.privacy.differencing import Allowed, judge
@@ -109,8 +110,9 @@ def inspect(state: Ready, statements: Sequence[Statement], sealed: Iterable[byte
     """
     clients = frozenset(statement.client_id for statement in statements)
     identities = {statement.identity_key for statement in statements}
-    if len(clients) < len(statements) or len(identities) < len(statements):
-        raise RefusalError("the proposed set of survivors names a client or an identity key twice")
+    subjects = [subject for each in statements if (subject := subject_of(each.certificate)) is not None]
+    if len(clients) < len(statements) or len(identities) < len(statements) or len(set(subjects)) < len(subjects):
+        raise RefusalError("the proposed set of survivors names a client, an identity key or a subject twice")
     ring, bad = state.committee.context.plan.ring, []
     total = np.zeros(ring.degree, np.uint64)
     for statement, share in zip(statements, sealed, strict=True):

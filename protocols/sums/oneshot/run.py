@@ -58,7 +58,8 @@ def run_oneshot_sum(
 
     def certificate(name: str, role: CertifiedRole) -> bytes:
         key = identities[name].public_key().public_bytes_raw()
-        return certify(organiser, "run", key, mailbox, role=role, serial=0, not_after=1).encode()
+        serial = list(identities).index(name)  # one a subject
+        return certify(organiser, "run", key, mailbox, role=role, serial=serial, not_after=1).encode()
 
     def is_certified(keys: CommitteeKey | Statement, role: CertifiedRole) -> bool:
         made, trusted = Certificate.decode(keys.certificate), organiser.public_key().public_bytes_raw()

@@ -53,6 +53,22 @@ def test_a_dropout_in_any_stage(server: AggregatorProcess, api: Api, step: Step)
     assert_sum(task, 1, [index for index in range(COHORT) if index != 2 or in_the_sum])
 
 
+def test_attack_a_member_advertises_the_identity_key_of_another(server: AggregatorProcess, api: Api) -> None:
+    """Every client would refuse the roster. The server refuses the advertisement, and the round goes on."""
+    task = masked_task(api, "key-of-another", COHORT)
+    clients = enrol_masked(task, COHORT)
+    task.wait_round(1, "advertising")
+    eve, victim = clients[2], clients[0].identity.public_key().public_bytes_raw()
+    fresh = public_key(bytes(range(32)))
+    for keys in ((victim, fresh), (fresh, victim)):
+        body = sign_advertisement(eve.identity, eve.context(1), eve.client_id, *keys, bytes(32)).encode()
+        answer = eve.send(1, "advertise", body)
+        assert answer.status_code == 400, answer.text
+        assert "a key of the round is the identity key of a client" in answer.json()["detail"]
+    play(server, task, clients, drop={2: "advertise"})
+    assert_sum(task, 1, [index for index in range(COHORT) if index != 2])
+
+
 @pytest.mark.parametrize("mode", ["semi-malicious", "curious"])
 def test_dropouts_in_several_stages_of_one_round(server: AggregatorProcess, api: Api, mode: str) -> None:
     task = masked_task(api, f"drops-{mode}", 9, mode)

@@ -104,6 +104,24 @@ def test_a_certificate_is_renewed_and_only_by_a_good_one(api: Api) -> None:
     assert "no organiser" in detail(put(api, f"{plain.path}/members/me/certificate", other.auth, bytes(81)), 409)
 
 
+def test_attack_one_subject_enrols_with_two_identities_or_roles(api: Api) -> None:
+    """An organiser of its own making may sign several certificates for one person; the serial stands for the person."""
+    task, ann, other, eve = api.create_task("certified-subjects", organiser=PIN), Person(), Person(), Person()
+    member = ann.member(api, task)
+    other.serial = ann.serial
+    assert "one identity and one role" in detail(other.enrol(api, task, other.certificate()), 403)
+    assert "has no key holder" in detail(
+        api.http.post(f"{task.path}/invitations", json={"role": "holder", "uses": 1}, headers=api.operator), 422
+    )
+    ann.serial = eve.serial  # the same identity as another subject
+    path = f"{task.path}/members/me/certificate"
+    assert "another subject" in detail(put(api, path, member.auth, ann.certificate(seconds=900)), 403)
+    for certificate, why in ((ann.certificate(), "another subject"), (ann.certificate(role="holder"), "not member")):
+        body = signed_enrolment(api.invite(task.id), ann.identity, ann.mailbox, None, certificate, renewal=1)
+        assert why in detail(api.http.post("/v1/enrolments", json=body), 403)
+    assert eve.enrol(api, task, eve.certificate()).status_code == 201
+
+
 def test_a_revocation_list_ends_memberships(api: Api) -> None:
     task, ann, bob = api.create_task("certified-revocation", organiser=PIN), Person(), Person()
     out, stays = ann.member(api, task), bob.member(api, task)

@@ -206,8 +206,9 @@ def test_only_members_that_the_organiser_certified_pass_the_check() -> None:
     assert not MembershipCheck(TRIAL.pin)(replace(entry, certificate=NO_CERTIFICATE))
     assert not MembershipCheck(TRIAL.pin)(replace(entry, mailbox_key=Identity.generate().mailbox_key))
     assert not MembershipCheck(TRIAL.pin, lambda: issued.not_after + 1)(entry)
-    committee = TRIAL.issue(request_for(identity, TRIAL.scope, "committee"), "committee")
-    assert not MembershipCheck(TRIAL.pin)(replace(entry, certificate=b64decode(committee.certificate)))
+    for role in ("committee", "holder"):
+        other_role = TRIAL.issue(request_for(identity, TRIAL.scope, role), role)
+        assert not MembershipCheck(TRIAL.pin)(replace(entry, certificate=b64decode(other_role.certificate)))
 
 
 def test_a_cached_certificate_expires() -> None:

@@ -224,4 +224,5 @@ def _invented_certificate(how: Invention, key: bytes, mailbox: bytes) -> bytes:
         return NO_CERTIFICATE
     if how == "copied certificate":
         return certificate_of(0)
-    return certify(_STRANGER, _SCOPE, key, mailbox, role="member", serial=1, not_after=1).encode()
+    serial = int.from_bytes(key[:8], "big")
+    return certify(_STRANGER, _SCOPE, key, mailbox, role="member", serial=serial, not_after=1).encode()

@@ -68,7 +68,7 @@ def is_member(entry: RosterEntry) -> bool:
 
 def entry_of(identity: Ed25519PrivateKey, name: str, advertisement: bytes) -> RosterEntry:
     key = identity.public_key().public_bytes_raw()
-    made = certify(ORGANISER, "rounds", key, MAILBOX, role="member", serial=1, not_after=1)
+    made = certify(ORGANISER, "rounds", key, MAILBOX, role="member", serial=int.from_bytes(key[:8], "big"), not_after=1)
     return RosterEntry(name, key, MAILBOX, made.encode(), advertisement)
 
 

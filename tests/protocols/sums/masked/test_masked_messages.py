@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.errors import CodecError, HushRecError, ParameterError, ThresholdError
 from protocols.sums.masked import messages
 from protocols.sums.masked.context import RoundContext, model_digest
@@ -138,6 +139,16 @@ def test_what_makes_no_roster() -> None:
     with pytest.raises(ParameterError, match="a round key occurs"):
         stranger = Ed25519PrivateKey.generate().public_key().public_bytes_raw()
         make_roster(played.context, [*entries[:3], replace(entries[0], client_id="z", identity_key=stranger)])
+    for place in (0, 1):  # the identity key of one member as mask or sealing key of another
+        keys = bytearray(entries[3].advertisement)
+        keys[32 * place : 32 * place + 32] = entries[0].identity_key
+        with pytest.raises(ParameterError, match="a round key occurs"):
+            make_roster(played.context, [*entries[:3], replace(entries[3], advertisement=bytes(keys))])
+    same = bytearray(entries[3].certificate)
+    same[1:9] = entries[0].certificate[1:9]
+    with pytest.raises(ParameterError, match="a subject occurs twice"):
+        make_roster(played.context, [*entries[:3], replace(entries[3], certificate=bytes(same))])
+    make_roster(played.context, [replace(entry, certificate=NO_CERTIFICATE) for entry in entries])
     with pytest.raises(ParameterError, match="4 clients were asked, 5"):
         make_roster(played.context, [*entries, replace(entries[0], client_id="z")])
     with pytest.raises(ParameterError, match="not in the roster"):
