@@ -93,7 +93,7 @@ def refused(answer: httpx.Response) -> None:
 
 def test_a_client_over_its_rate_gets_429_and_others_do_not(tmp_path: Path) -> None:
     with aggregator_inside(tmp_path / "data", client_rate=0.2) as api:
-        task = api.create_task(cohort=4)
+        task = api.create_task(cohort=4, mechanism_name="ckks", recipe_name="colr", dim=8, clip=1.0)
         busy, other = task.enrol(2)
         answers = [api.http.get(task.path, headers=busy.auth) for _ in range(6)]
         assert [answer.status_code for answer in answers[:4]] == [200] * 4
