@@ -18,8 +18,10 @@ from sqlalchemy.orm import Session
 
 from aggregator_service.compute.unmasking import Masks
 from aggregator_service.logs import fields
+from aggregator_service.problems import Problem
 from aggregator_service.round_states import RoundEvent
 from aggregator_service.rounds.differencing import mark_retired
+from aggregator_service.rounds.disputes import add_disputes, disputes_in, kept_apart
 from aggregator_service.rounds.transactions import (
     LostRaceError,
     awaited_clients,
@@ -58,6 +60,7 @@ __all__ = [
     "read_masks",
     "fail_at_fault",
     "fail_stage",
+    "report_shares",
     "roster_of",
     "round_context",
     "stage_is_over",
@@ -127,7 +130,7 @@ def end_stage(session: Session, round_id: int, now: float) -> RoundRow:
         fail_stage(session, task, round_, str(error), now)
         return round_
     if event is None:
-        return round_  # the survivors are too similar to those of an earlier sum: the round has failed
+        return round_  # the round has failed: too similar survivors, or shares that do not open
     entered = move(session, round_, event, now)
     entered.handed_out = handed_out_bytes(session, round_, _HANDED_OUT[event])
     round_.deadline = now + (
@@ -234,10 +237,62 @@ def _fix_survivors(session: Session, task: TaskRow, round_: RoundRow, floor: int
     _check_min_clients("collecting", len(survivors), floor)
     server.check_survivors(roster, sharers, survivors)
     _check_confirmers(roster, len(survivors))
+    if _fail_for_disputes(session, task, round_, roster, sharers, now):
+        return None
     if not enforce_min_difference(session, task, round_, now):
         return None
     add_handouts(session, round_.id, "survivors", {"": roster.encode_set(survivors)})
     return RoundEvent.SURVIVORS_TO_CONFIRM if round_.confirms else RoundEvent.SURVIVORS_KNOWN
+
+
+def report_shares(session: Session, round_id: int, reporter: str, owners: Collection[str], now: float) -> RoundRow:
+    """Store that the shares which `owners` sealed for their neighbour `reporter` do not open; return the round.
+
+    The round fails as soon as that is certain and somebody is at fault, otherwise when collecting ends. Idempotent.
+    Raises `Problem`: 409 round-closed unless contributions are collected, 422 invalid-parameters for others than
+    neighbours that shared.
+    """
+    task, round_ = lock_round_exclusive(session, round_id)
+    if round_.state != RoundState.COLLECTING or round_.committee:
+        raise Problem("round-closed", f"the round is {round_.state}: shares are reported before contributions")
+    roster, sharers = _roster(session, task, round_), session.scalars(clients_with(round_id, "share")).all()
+    neighbours = {roster.entries[place].client_id for place in roster.neighbours_of(roster.index(reporter))}
+    if not neighbours.intersection(sharers).issuperset(owners):
+        raise Problem("invalid-parameters", "a client reports only shares of its neighbours that shared")
+    if add_disputes(session, round_id, owners, reporter):
+        for owner in owners:
+            _LOG.warning(
+                "sealed shares do not open, says their holder",
+                extra=fields(task=task.id, round=round_.number, client=owner, holder=reporter),
+            )
+        if server.at_fault(roster, disputes_in(session, round_id)):
+            _fail_for_disputes(session, task, round_, roster, sharers, now)
+    return round_
+
+
+def _fail_for_disputes(
+    session: Session, task: TaskRow, round_: RoundRow, roster: Roster, sharers: Collection[str], now: float
+) -> bool:
+    """Fail a round in which a sharer has fewer than t good shares, and retire who is at fault; return if it fails."""
+    disputes = disputes_in(session, round_.id)
+    short = server.short_of_shares(roster, sharers, disputes)
+    if not short:
+        return False
+    guilty = server.at_fault(roster, disputes)
+    mark_retired(session, guilty, round_.number)
+    for client in sorted(guilty):
+        _LOG.warning("client at fault, retired", extra=fields(task=task.id, round=round_.number, client=client))
+    least, members = Schedule.model_validate(task.schedule).min_clients, [entry.client_id for entry in roster.entries]
+    parted = len(kept_apart(session, task.id, members, least)) < len(members)
+    reason = f"the shares that {', '.join(short)} sealed do not open for so many neighbours that too few are left. "
+    reason += (
+        f"At fault, and retired: {', '.join(sorted(guilty))}"
+        if guilty
+        else "Who is at fault is not known: those in dispute are not asked together again"
+    )
+    fail_round(session, task, round_, RoundEvent.STAGE_MISSED, reason, now, counts=not (guilty or parted))
+    announce(session, task.id, "members")
+    return True
 
 
 def _hand_out_confirmations(session: Session, task: TaskRow, round_: RoundRow, _floor: int, _now: float) -> RoundEvent:

@@ -11,6 +11,7 @@ from aggregator_service.round_states import ACTIVE
 from aggregator_service.rounds.attestations import chain_to_state
 from aggregator_service.rounds.cohorts import draw_cohort, enough_members, write_cohort
 from aggregator_service.rounds.differencing import frozen_cohort
+from aggregator_service.rounds.disputes import kept_apart
 from aggregator_service.rounds.unopened import repeat_or_abandon
 from aggregator_service.storage.committee import delete_keys_before
 from aggregator_service.storage.database import announce
@@ -102,10 +103,11 @@ def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
 def _choose_cohort(session: Session, task: TaskRow, recipe: Recipe, sum_index: int, *, first: bool) -> list[str] | None:
     """Return the client ids of the next cohort; None when too few members can contribute."""
     frozen = frozen_cohort(session, task) if recipe.frozen_cohort else None
-    if frozen is not None:
-        return frozen
     schedule, device_group = Schedule.model_validate(task.schedule), recipe.device_group_of(sum_index)
+    if frozen is not None:
+        return kept_apart(session, task.id, frozen, schedule.min_clients)
     among = uncounted_clause(task, recipe)
     if not enough_members(schedule, able_members(session, task, recipe.device_groups, among), device_group, first):
         return None
-    return draw_cohort(session, task, schedule, device_group, among)
+    drawn = draw_cohort(session, task, schedule, device_group, among)
+    return kept_apart(session, task.id, drawn, schedule.min_clients)

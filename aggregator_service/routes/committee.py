@@ -10,12 +10,13 @@ from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.access.principals import Enrolled, Principal
-from aggregator_service.http.authentication import CommitteeMemberIs, PrincipalOf, member_of, task_of
+from aggregator_service.http.authentication import MemberIs, PrincipalOf, member_of, task_of
 from aggregator_service.http.digests import content_digest, content_length
 from aggregator_service.http.etags import not_modified
 from aggregator_service.http.routing import api_router
 from aggregator_service.polling.round_views import round_view
 from aggregator_service.problems import Problem
+from aggregator_service.rounds.masked_stages import report_shares
 from aggregator_service.rounds.oneshot_stages import take_out
 from aggregator_service.routes.common import (
     OCTETS,
@@ -32,6 +33,7 @@ from aggregator_service.services import ServicesOf
 from aggregator_service.storage.committee import committee_keys
 from aggregator_service.storage.rounds import find_round
 from aggregator_service.storage.schema import TaskRow
+from aggregator_service.storage.stages import takes_part
 from aggregator_service.tasks.committee import committee_view, store_committee_key
 from aggregator_service.uploads.committee_downloads import Download, check_shares, sealed_shares, statements
 from aggregator_service.uploads.receive import receive_small_body
@@ -163,22 +165,36 @@ def _stream(found: Download, if_none_match: str | None) -> Response:
     return StreamingResponse(found.pieces, media_type=OCTETS, headers=headers)
 
 
-@rounds_router.post("/bad-shares", summary="Name bad shares", responses=guarded("conflict", "not-in-cohort"))
+@rounds_router.post(
+    "/bad-shares",
+    summary="Name bad shares",
+    responses=guarded("conflict", "not-in-cohort", "round-closed"),
+)
 def bad_shares(
-    services: ServicesOf, member: CommitteeMemberIs, task: TaskId, number: RoundNumber, named: BadShares
+    services: ServicesOf, member: MemberIs, task: TaskId, number: RoundNumber, named: BadShares
 ) -> RoundView:
-    """A member names clients whose sealed share does not open: they leave the task. Idempotent.
+    """A client names others whose sealed shares for it do not open. Idempotent.
 
-    If no member has confirmed, the remaining survivors are proposed; otherwise the round fails. 409 for another set.
+    In a masked round a neighbour does so before it contributes. The round fails if a client has too few good shares;
+    one that is in dispute with many others leaves the task. In a one-shot round a member of the committee does so, with
+    `survivors_digest`: the clients leave the task. If no member has confirmed, the remaining survivors are proposed;
+    otherwise the round fails. 409 for another set.
     """
-    check_shares(services, member, number, named)
+    if named.survivors_digest is not None:
+        check_shares(services, _committee_member(member, task), number, named)
 
     def write(session: Session) -> RoundView:
         row, found = session.get_one(TaskRow, task), find_round(session, task, number)
         if found is None:
             raise Problem("not-found", "there is no such round")
-        survivors, now = bytes.fromhex(named.survivors_digest), services.clock.now()
-        changed = take_out(session, found.id, member.client_id, survivors, named.clients, now)
+        now = services.clock.now()
+        if named.survivors_digest is not None:
+            survivors = bytes.fromhex(named.survivors_digest)
+            changed = take_out(session, found.id, member.client_id, survivors, named.clients, now)
+        elif takes_part(session, found.id, "share", member.client_id):
+            changed = report_shares(session, found.id, member.client_id, named.clients, now)
+        else:
+            raise Problem("not-in-cohort", "this client has not shared its secrets in this round")
         return round_view(session, row, changed, member, now)
 
     return services.database.transact(write)

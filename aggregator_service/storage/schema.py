@@ -270,6 +270,16 @@ class CohortRow(Base):
     client_id: Mapped[str] = mapped_column(ForeignKey("clients.id"), primary_key=True)
 
 
+class DisputeRow(Base):
+    """A client (`reporter`) has reported that what another one (`owner`) sealed for it in a round does not open."""
+
+    __tablename__ = "disputes"
+
+    round_id: Mapped[int] = mapped_column(ForeignKey("rounds.id"), primary_key=True)
+    owner: Mapped[str] = mapped_column(ForeignKey("clients.id"), primary_key=True)
+    reporter: Mapped[str] = mapped_column(ForeignKey("clients.id"), primary_key=True)
+
+
 class SnapshotRow(Base):
     """A model state after a round.
 

@@ -72,7 +72,7 @@ def check_shares(services: Services, member: Enrolled, number: int, named: BadSh
     proposed, or none. Raises `Problem`: 404 for an unknown round, 403 not-in-cohort outside the committee.
     """
     with services.database.read() as session:
-        round_, survivors = _round_of(session, member, number), bytes.fromhex(named.survivors_digest)
+        round_, survivors = _round_of(session, member, number), bytes.fromhex(named.survivors_digest or "")
         if proposed_survivors(session, round_.id) != survivors:
             return
         plan = oneshot_context(session.get_one(TaskRow, member.task_id), round_).plan

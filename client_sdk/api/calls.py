@@ -15,6 +15,7 @@ from client_sdk.api.upload import upload
 from client_sdk.errors import NotFound
 from protocols.messages import (
     AttestationPage,
+    BadShares,
     CohortView,
     LedgerPage,
     RefusalNotice,
@@ -109,6 +110,10 @@ class ApiCalls(MemberCalls):
         yield from self._put(
             path_of_task(task_id, "rounds", number, "stages", stage, client_id), body, STAGE_TYPES[stage]
         )
+
+    def name_bad_shares(self, task_id: str, number: int, named: BadShares) -> Program[RoundView]:
+        """Report clients whose sealed shares do not open. Naming them again changes nothing."""
+        return self._post(path_of_task(task_id, "rounds", number, "bad-shares"), named, RoundView, idempotent=True)
 
     def stage_body(
         self, task_id: str, number: int, what: Handout, max_bytes: int, length: int | None = None

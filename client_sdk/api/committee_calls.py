@@ -9,7 +9,7 @@ from client_sdk.api.calls import ApiCalls
 from client_sdk.api.effects import Program, Sink
 from client_sdk.api.requests import path_of_task
 from client_sdk.api.retry import send
-from protocols.messages import BadShares, CommitteeView, RoundView
+from protocols.messages import CommitteeView
 
 __all__ = ["CommitteeCalls"]
 
@@ -45,7 +45,3 @@ class CommitteeCalls(ApiCalls):
         """
         path = path_of_task(task_id, "rounds", number, "shares", client_id)
         yield from send(self._request("GET", path, max_bytes=length, sink=sink), self.retry)
-
-    def name_bad_shares(self, task_id: str, number: int, named: BadShares) -> Program[RoundView]:
-        """Take clients out of the proposed survivors. Naming them again changes nothing."""
-        return self._post(path_of_task(task_id, "rounds", number, "bad-shares"), named, RoundView, idempotent=True)

@@ -26,7 +26,8 @@ from client_sdk.participation.certificates import MembershipCheck
 from client_sdk.participation.ledger import deliver
 from client_sdk.participation.model_binding import own_digest
 from protocols.errors import ParameterError, RefusalError
-from protocols.messages import RoundView, Schedule
+from protocols.messages import BadShares, RoundView, Schedule
+from protocols.messages.committee import MOST_BAD_SHARES
 from protocols.messages.stages import MASKED_STATES, StageMessage
 from protocols.recipes.base import ModelState, RoundSpec
 from protocols.sums.masked import client as stages
@@ -142,8 +143,12 @@ class MaskedPart:
         members, degree = len(state.roster), state.roster.degree
         self._keep(self._with_roster(state.roster))
         inbox = yield from self._fetch("inbox", messages.inbox_bytes(members, degree))
-        self._state, body = yield from self._timed(lambda: stages.contribute(state, inbox, elements()))
+        contributed, body = yield from self._timed(lambda: stages.contribute(state, inbox, elements()))
+        self._state = contributed
         task_id, number = self.context.task_id, self.context.round_number
+        for start in range(0, len(contributed.unopened), MOST_BAD_SHARES):
+            named = BadShares(clients=list(contributed.unopened[start : start + MOST_BAD_SHARES]))
+            yield from self.calls.name_bad_shares(task_id, number, named)
         yield from deliver(self.calls, self.client_store, task_id, number, self.membership.client_id, body)
 
     def _confirm(self, state: stages.Contributed) -> Program[None]:

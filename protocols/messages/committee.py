@@ -1,4 +1,4 @@
-"""The committee of a task with one-shot sums: who publishes keys, and whose sealed shares do not open."""
+"""The committee of a task with one-shot sums, and reports of sealed shares that do not open."""
 
 from __future__ import annotations
 
@@ -35,11 +35,13 @@ class CommitteeView(Message):
 
 
 class BadShares(Message):
-    """Clients that a member of the committee takes out of the proposed survivors: their sealed share does not open."""
+    """Clients whose sealed shares do not open: for a neighbour in a masked round, or a member of the committee."""
 
-    survivors_digest: HexDigest = Field(
-        pattern=r"^[0-9a-f]{64}$", description="The proposed set, as `survivors_digest` of the round's view names it."
+    survivors_digest: HexDigest | None = Field(
+        default=None,
+        pattern=r"^[0-9a-f]{64}$",
+        description="One-shot: the proposed set, as `survivors_digest` of the round's view names it. Masked: null.",
     )
     clients: list[Annotated[str, Field(max_length=40)]] = Field(
-        min_length=1, max_length=MOST_BAD_SHARES, description="Ids of clients of that set."
+        min_length=1, max_length=MOST_BAD_SHARES, description="Ids of clients of that set, or of neighbours."
     )

@@ -188,6 +188,16 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("round_id", "client_id", name=op.f("pk_cohorts")),
     )
     op.create_table(
+        "disputes",
+        sa.Column("round_id", sa.Integer(), nullable=False),
+        sa.Column("owner", sa.String(length=40), nullable=False),
+        sa.Column("reporter", sa.String(length=40), nullable=False),
+        sa.ForeignKeyConstraint(["owner"], ["clients.id"], name=op.f("fk_disputes_owner")),
+        sa.ForeignKeyConstraint(["reporter"], ["clients.id"], name=op.f("fk_disputes_reporter")),
+        sa.ForeignKeyConstraint(["round_id"], ["rounds.id"], name=op.f("fk_disputes_round_id")),
+        sa.PrimaryKeyConstraint("round_id", "owner", "reporter", name=op.f("pk_disputes")),
+    )
+    op.create_table(
         "committee_keys",
         sa.Column("task_id", sa.String(length=40), nullable=False),
         sa.Column("round_number", sa.Integer(), autoincrement=False, nullable=False),

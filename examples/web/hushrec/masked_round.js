@@ -16,6 +16,7 @@ import { SHARE_BYTES, split } from "./shamir.js";
 import { readRound } from "./terms.js";
 
 const STAGES = ["advertising", "sharing", "collecting", "confirming", "unmasking"];
+const MOST_BAD_SHARES = 1000;
 const LONGEST_ENTRY = 1 + 64 + 32 + 32 + 81 + masked.ADVERTISEMENT_BYTES;
 const MEDIA = { advertise: "advertisement", share: "shares", confirm: "confirmation", unmask: "reply" };
 
@@ -154,6 +155,11 @@ class MaskedRound {
     const hidden = await masked.addMasks(work.steps.map(BigInt), await this.#masks(sharing), context, bits);
     const body = packElements(hidden, bits);
     this.secrets = null; // used once: no mask hides two vectors
+    const unopened = sharing.filter((place) => !this.pairs.has(place)).map((place) => this.entries[place].id);
+    for (let start = 0; start < unopened.length; start += MOST_BAD_SHARES) {
+      const clients = unopened.slice(start, start + MOST_BAD_SHARES);
+      await this.#client.api.post(`${this.#path}/bad-shares`, "shares that do not open", { clients }, { signal: this.#signal });
+    }
     const sealed = performance.now();
     const sent = await deliver(this.#client, { round: this.#round.number, body }, this.#tell, this.#signal);
     const times = { train: work.milliseconds, seal: sealed - trained, upload: sent.uploadMilliseconds };
@@ -161,7 +167,7 @@ class MaskedRound {
     this.report = { ...sent, step, cohort, loss: work.loss, samples: work.samples, steps: work.steps, times };
   }
 
-  /** The pairs of shares by neighbour. One that does not open only harms its sender. */
+  /** The pairs of shares by neighbour; none for one that does not open. */
   async #openShares(sealed) {
     const pairs = new Map();
     for (const [i, slot] of sealed.entries()) {

@@ -117,12 +117,14 @@ class Contributed(_State):
     """The state after `contribute`: it holds no secrets of the masks any more; the survivors come next.
 
     pairs: neighbour that shared -> the shares that this client holds of it; no entry if its sealed shares did not open.
+    unopened: the ids of these neighbours, which the client reports before it sends its contribution.
     """
 
     roster: Roster
     index: int
     sharers: bytes
     pairs: dict[int, SharePair]
+    unopened: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -221,8 +223,8 @@ def contribute(
 
     elements: ring elements (layout.length,), as `MASKED.encode` returns them; they are not modified. The masks are this
     client's own and one for each neighbour that shared. A neighbour's shares that do not open are ignored, as if they
-    were lost: this only harms that neighbour. Raises `RefusalError` if the set of sharers breaks a rule or the policy,
-    `ThresholdError` if fewer than t neighbours shared.
+    were lost; the state names that neighbour (`Contributed.unopened`). Raises `RefusalError` if the set of sharers
+    breaks a rule or the policy, `ThresholdError` if fewer than t neighbours shared.
     """
     state._single_use.take()
     plan, roster = state.context.plan, state.roster
@@ -237,19 +239,18 @@ def contribute(
     sharing = [place for place in neighbours if place in sharers]
     _require(state, "sharing", len(sharing))
 
-    pairs = {}
+    pairs: dict[int, SharePair] = {}
     for place, sealed in zip(neighbours, slots, strict=True):
-        if sealed is None:
-            continue
-        if place not in sharers:
+        if sealed is not None and place not in sharers:
             raise RefusalError(f"the server sent shares of member {place}, but its list of sharers leaves it out")
-        pair = open_pair(sealed, state.sealing_secret, roster, place, state.index)
+        pair = None if sealed is None else open_pair(sealed, state.sealing_secret, roster, place, state.index)
         if pair is not None:
             pairs[place] = pair
+    unopened = tuple(roster.entries[place].client_id for place in sharing if place not in pairs)
 
     masked = elements.copy()
     add_masks(masked, _masks(state, sharers_body, sharing), threads)
-    after = Contributed(state.context, state.policy, state.identity, roster, state.index, sharers_body, pairs)
+    after = Contributed(state.context, state.policy, state.identity, roster, state.index, sharers_body, pairs, unopened)
     return after, pack(masked, plan.bits)
 
 

@@ -7,6 +7,7 @@ longer end with a sum. Contributions are folded like those of every mechanism.
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,6 +29,7 @@ from protocols.sums.masked.key_agreement import (
     verify_survivors,
 )
 from protocols.sums.masked.masks import Mask, add_masks
+from protocols.sums.masked.parameters import corrupt_clients
 from protocols.sums.masked.reconstruction import commitments_of, reconstruct
 from protocols.sums.masked.roster import Roster
 from protocols.sums.masked.shares import point
@@ -36,6 +38,7 @@ __all__ = [
     "BadShare",
     "HeldShares",
     "Unmasking",
+    "at_fault",
     "check_advertisement",
     "check_confirmation",
     "check_confirmed",
@@ -48,6 +51,7 @@ __all__ = [
     "confirmations",
     "count_masks",
     "inboxes",
+    "short_of_shares",
     "split_shares",
     "unmask",
     "unmask_shares",
@@ -109,6 +113,33 @@ def _require_any(roster: Roster, stage: str, present: Collection[int]) -> None:
     """Raise `ThresholdError` if t or fewer clients are present: then no client has t neighbours."""
     if len(present) <= roster.threshold:
         raise ThresholdError(stage, roster.threshold + 1, len(present))
+
+
+def short_of_shares(roster: Roster, sharers: Collection[str], disputes: Collection[tuple[str, str]]) -> tuple[str, ...]:
+    """Return the sharers of whom fewer than t neighbours hold shares that opened.
+
+    disputes: (owner, reporter) for each sealed pair of shares that a neighbour reported not to open.
+    """
+    reported = Counter(owner for owner, _ in set(disputes))
+    sharing = roster.indices(sharers)
+    return tuple(
+        owner
+        for owner in sorted(reported)
+        if sum(place in sharing for place in roster.neighbours_of(roster.index(owner))) - reported[owner]
+        < roster.threshold
+    )
+
+
+def at_fault(roster: Roster, disputes: Collection[tuple[str, str]]) -> frozenset[str]:
+    """Return the clients that are in dispute with more others than may collude, as owners or as reporters.
+
+    One of the two in a dispute is at fault, if the server delivers what clients send. So an honest client is in dispute
+    with clients at fault only, of which a roster has at most A (at least 1).
+    """
+    pairs = {frozenset(pair) for pair in disputes}
+    others = Counter(client for pair in pairs for client in pair)
+    most = max(1, corrupt_clients(roster.context.plan.parameters.corrupt, len(roster)))
+    return frozenset(client for client, count in others.items() if count > most)
 
 
 def inboxes(roster: Roster, shares: Mapping[str, Buffer]) -> dict[str, bytes]:

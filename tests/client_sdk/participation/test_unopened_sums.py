@@ -1,15 +1,16 @@
-"""Sums that too few clients helped to open: asked again of the same clients, then abandoned; no task ends for them."""
+"""Sums that were not opened, for absent clients or for shares that do not open: no task ends for them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from client_sdk import Fleet, FleetOptions, Operator
+from protocols.sums.masked import client as stages
 from tests.support.server import AggregatorProcess, running_aggregator
 from tests.support.tasks import interactions, small_task
 
@@ -59,3 +60,25 @@ def test_clients_of_sums_that_were_not_opened_take_part_until_the_task_is_comple
     assert [one.survivors for one in played if one.state == "complete"] == [USERS, USERS]
     view = operator.task(task.task_id)
     assert (view.state, view.completed_rounds, view.abandoned_sums) == ("complete", 2, 1)
+
+
+def test_a_client_whose_shares_do_not_open_is_reported_and_the_others_go_on(
+    server: AggregatorProcess, operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = small_task(
+        operator, "garbage", users=USERS, mechanism="masked", rounds=1, max_failed_rounds=1, min_clients=5
+    )
+    share = stages.share
+    with Fleet(server.url, interactions(USERS), FleetOptions(seed=3)) as fleet:
+        fleet.enrol(task.invitation, certificates=task.certificates)
+        at_fault = fleet.clients[3].membership.client_id
+
+        def garbage(state: stages.Advertised, *rest: Any) -> tuple[stages.Shared, bytes]:
+            after, body = share(state, *rest)
+            return after, bytes([7]) * len(body) if state.client_id == at_fault else body
+
+        monkeypatch.setattr(stages, "share", garbage)
+        played = fleet.run()
+    assert [(one.state, one.asked) for one in played] == [("failed", USERS), ("complete", USERS - 1)]
+    assert at_fault in str(played[0].failure)
+    assert operator.task(task.task_id).state == "complete"

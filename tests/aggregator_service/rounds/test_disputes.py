@@ -1,0 +1,191 @@
+"""Sealed shares that do not open: neighbours report them before they contribute, and nobody ends the task with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from sqlalchemy import select
+
+from aggregator_service.rounds import masked_stages
+from aggregator_service.storage.schema import ClientRow
+from protocols.sums.masked import client
+from tests.support.api import Api, TestTask
+from tests.support.inside import aggregator_inside, services
+from tests.support.masked import MaskedClient, enrol_masked, masked_task, play
+
+DEFENDED = pytest.mark.parametrize("defended", [True, False], ids=["defended", "defence taken out"])
+NO_PROCESS = cast("Any", None)
+
+
+class Reporter(MaskedClient):
+    """Reports what does not open before it contributes, as clients do."""
+
+    def reported(self) -> tuple[str, ...]:
+        assert isinstance(self.state, client.Contributed)
+        return self.state.unopened
+
+    def make(self, number: int, step: Any, value: float = 1.0) -> bytes:
+        body = super().make(number, step, value)
+        if step == "contribute" and self.reported():
+            path = f"{self.task.path}/rounds/{number}/bad-shares"
+            answer = self.task.api.http.post(path, json={"clients": list(self.reported())}, headers=self.auth)
+            assert answer.status_code in (200, 409), answer.text
+        return body
+
+
+class Garbage(Reporter):
+    """Seals nothing: its shares are random bytes, for its first `neighbours` neighbours."""
+
+    neighbours = 1000
+
+    def make(self, number: int, step: Any, value: float = 1.0) -> bytes:
+        body = super().make(number, step, value)
+        spoiled = min(len(body), 114 * self.neighbours)
+        return bytes(range(1, 115)) * (spoiled // 114) + body[spoiled:] if step == "share" else body
+
+
+class Liar(Reporter):
+    """Reports the good shares of everybody."""
+
+    def reported(self) -> tuple[str, ...]:
+        return tuple(self.state.roster.entries[place].client_id for place in self.state.pairs)
+
+
+def world(
+    api: Api, name: str, cohort: int, kind: type[MaskedClient], **schedule: Any
+) -> tuple[TestTask, dict[int, Any]]:
+    task = masked_task(api, name, cohort, max_failed_rounds=1, rounds=2, **schedule)
+    members = enrol_masked(task, cohort)
+    made = {index: (kind if index == 0 else Reporter)(**vars(one)) for index, one in members.items()}
+    return task, made
+
+
+def play_while_open(task: TestTask, clients: dict[int, Any], number: int) -> dict[str, Any]:
+    """Play a round that may fail while clients contribute; return it."""
+    asked = api_cohort(task, number)
+    here = {index: one for index, one in clients.items() if one.client_id in asked}
+    play(NO_PROCESS, task, here, number, until="contribute")
+    for one in here.values():
+        if task.wait_round(number, "collecting", "failed")["state"] == "failed":
+            return task.wait_round(number, "failed")
+        one.take(number, "contribute")
+    for step in ("confirm", "unmask"):
+        if task.wait_round(number, "confirming" if step == "confirm" else "unmasking", "failed")["state"] == "failed":
+            break
+        for one in here.values():
+            assert one.take(number, cast("Any", step)).status_code == 201
+    return task.wait_round(number, "complete", "failed")
+
+
+def api_cohort(task: TestTask, number: int) -> set[str]:
+    task.wait_round(number, "advertising")
+    answer = task.api.http.get(f"{task.path}/rounds/{number}/cohort", headers=task.api.operator)
+    return set(answer.json()["clients"])
+
+
+def state_of(task: TestTask) -> str:
+    return str(task.api.http.get(task.path, headers=task.api.operator).json()["state"])
+
+
+def retired(task: TestTask) -> set[str]:
+    with services(task.api).database.read() as session:
+        query = select(ClientRow.id).where(ClientRow.task_id == task.id, ClientRow.retired_in.is_not(None))
+        return set(session.scalars(query))
+
+
+@DEFENDED
+def test_attack_random_bytes_as_sealed_shares(defended: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The round fails before anybody's survivors are fixed, and the next one does without the attacker."""
+    if not defended:
+        monkeypatch.setattr(masked_stages, "add_disputes", lambda *_: False)  # reports are not heard
+    with aggregator_inside(tmp_path / "data") as api:
+        task, clients = world(api, "garbage", 9, Garbage)
+        failed = play_while_open(task, clients, 1)
+        assert failed["state"] == "failed"
+        if not defended:
+            assert retired(task) == set()
+            assert clients[0].client_id in api_cohort(task, 2)
+            return
+        assert retired(task) == {clients[0].client_id}
+        assert clients[0].client_id in failed["failure"]
+        assert state_of(task) == "open"
+        done = play_while_open(task, clients, 2)
+        assert (done["state"], done["step"], done["survivors"]) == ("complete", 1, 8)
+
+
+def test_a_few_bad_shares_change_nothing(tmp_path: Path) -> None:
+    with aggregator_inside(tmp_path / "data") as api:
+        task, clients = world(api, "few", 9, Garbage)
+        clients[0].neighbours = 2
+        done = play_while_open(task, clients, 1)
+        assert (done["state"], done["survivors"], retired(task)) == ("complete", 9, set())
+
+
+def test_attack_a_neighbour_that_reports_good_shares(tmp_path: Path) -> None:
+    """Owners with t good shares stay; where t needs everybody, the reporter is the one that is in dispute with many."""
+    with aggregator_inside(tmp_path / "data") as api:
+        task, clients = world(api, "liar", 9, Liar)
+        done = play_while_open(task, clients, 1)
+        assert (done["state"], done["survivors"], retired(task)) == ("complete", 9, set())
+
+
+SMALL = {"corrupt": 0.05, "dropout": 0.0}
+
+
+def small_task(api: Api, name: str, kind: type[MaskedClient]) -> tuple[TestTask, dict[int, Any]]:
+    """Four clients, of whom all are needed to open a sum, and of whom one may help the server."""
+    task = api.create_task(
+        name, cohort=4, mechanism_name="masked", mechanism_parameters=SMALL, min_clients=3, stage_seconds=3600,
+        collect_seconds=3600, max_failed_rounds=1, rounds=2,
+    )  # fmt: skip
+    members = enrol_masked(task, 4)
+    return task, {index: (kind if index == 0 else Reporter)(**vars(one)) for index, one in members.items()}
+
+
+@pytest.mark.parametrize("kind", [Liar, Garbage])
+def test_in_a_small_cohort_the_one_in_dispute_with_all_others_leaves(tmp_path: Path, kind: Callable[..., Any]) -> None:
+    with aggregator_inside(tmp_path / "data") as api:
+        task, clients = small_task(api, "small", cast("Any", kind))
+        assert play_while_open(task, clients, 1)["state"] == "failed"
+        assert retired(task) == {clients[0].client_id}
+        done = play_while_open(task, clients, 2)
+        assert (done["state"], done["survivors"]) == ("complete", 3)
+
+
+def test_two_in_dispute_are_not_asked_together_again(tmp_path: Path) -> None:
+    """One report proves nothing about either of the two, so nobody leaves the task."""
+    with aggregator_inside(tmp_path / "data") as api:
+        task, clients = small_task(api, "apart", Garbage)
+        clients[0].neighbours = 1
+        failed = play_while_open(task, clients, 1)
+        assert "Who is at fault is not known" in failed["failure"]
+        assert (retired(task), state_of(task)) == (set(), "open")
+        cohort = api_cohort(task, 2)
+        assert len(cohort) == 3
+        assert len({clients[0].client_id, clients[1].client_id} & cohort) == 1
+
+
+def test_only_shares_of_neighbours_are_reported_and_only_while_collecting(tmp_path: Path) -> None:
+    with aggregator_inside(tmp_path / "data") as api:
+        task, clients = world(api, "rules", 9, Reporter)
+        path = f"{task.path}/rounds/1/bad-shares"
+
+        def answer(one: MaskedClient, *named: str) -> tuple[int, str]:
+            got = api.http.post(path, json={"clients": list(named)}, headers=one.auth)
+            return got.status_code, got.json().get("type", "").rpartition(":")[2]
+
+        task.wait_round(1, "advertising")
+        assert answer(clients[1], clients[2].client_id) == (403, "not-in-cohort")
+        play(NO_PROCESS, task, clients, 1, until="contribute")
+        task.wait_round(1, "collecting")
+        assert answer(clients[1], clients[1].client_id) == (422, "invalid-parameters")
+        assert answer(clients[1], "c_nobody") == (422, "invalid-parameters")
+        assert answer(clients[1], clients[2].client_id) == (200, "")
+        assert answer(clients[1], clients[2].client_id) == (200, "")
+        for one in clients.values():
+            one.take(1, "contribute")
+        task.wait_round(1, "confirming")
+        assert answer(clients[1], clients[2].client_id) == (409, "round-closed")
