@@ -130,10 +130,10 @@ class Attack:
         return problem("not-found")
 
 
-def aggregate_of(terms: TaskTerms, keyring: Keyring, clients: int) -> bytes:
+def aggregate_of(terms: TaskTerms, keyring: Keyring, clients: int, value: float = 0.01) -> bytes:
     plan, mechanism = terms.sum_plan, terms.mechanism
     route = whole_route(plan.layout)
-    vectors = [np.where(block.integral_mask(), 1.0, 0.01) for block in plan.layout.blocks]
+    vectors = [np.full(block.length, value) for block in plan.layout.blocks]
     bodies = [(route, mechanism.seal(plan, route, vectors, keyring)) for _ in range(clients)]
     return mechanism.release(plan, mechanism.fold(plan, None, bodies))
 
@@ -189,13 +189,13 @@ def absorb_undefended(monkeypatch: pytest.MonkeyPatch, terms: TaskTerms, *rest: 
 
 
 @DEFENDED
-def test_a_sum_with_impossible_counts(
+def test_a_sum_with_impossible_values(
     task: tuple[TaskTerms, Keyring], monkeypatch: pytest.MonkeyPatch, defended: bool
 ) -> None:
-    """The server sums a contribution twice and more: counts of 9, of what it calls 4 contributions."""
+    """The server sums a contribution twice and more: values of 9 clips, of what it calls 4 contributions."""
     if not defended:
         monkeypatch.setattr(absorb, "require_possible", lambda *_: None)
-    attack = Attack(*task, aggregate_of(*task, 9))
+    attack = Attack(*task, aggregate_of(*task, 9, 1.0))
     assert attack.take_part() == seen_in_an_honest_round(task)
     first = item_factors(task[0].recipe.initial_state(SEED))
     assert np.array_equal(item_factors(attack.model()), first) is defended
