@@ -64,7 +64,9 @@ _PLAYED: dict[str, Callable[[VectorLayout, _Vectors], _Summed]] = {
 
 def errors_of_bound() -> dict[str, Figure]:
     """Return `equality.<mechanism>.error_of_bound`: largest error of a value of the mean / its bound."""
-    made = recipe("arrays", {"shapes": SHAPES, "clip": CLIP, "max_weight": MAX_WEIGHT, "std": 0.0})
+    made = recipe(
+        "arrays", {"shapes": SHAPES, "clip": CLIP, "max_weight": MAX_WEIGHT, "reveal_weights": True, "std": 0.0}
+    )
     assert isinstance(made, Arrays)
     rng = np.random.default_rng(3)
     updates = [{name: rng.uniform(-CLIP, CLIP, shape) for name, shape in SHAPES.items()} for _ in range(CLIENTS)]

@@ -39,7 +39,7 @@ def parameters_of(values: int) -> dict[str, Any]:
     """Return the parameters of recipe `arrays` for such a model: weighted, server optimiser `mean`."""
     shapes = shapes_of(values)
     assert sum(map(prod, shapes.values())) == values
-    return {"shapes": shapes, "clip": CLIP, "max_weight": MAX_WEIGHT}
+    return {"shapes": shapes, "clip": CLIP, "max_weight": MAX_WEIGHT, "reveal_weights": True}
 
 
 @dataclass

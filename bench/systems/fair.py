@@ -158,7 +158,9 @@ def parameters(
     mixing: Literal["replace", "add"] = "replace",
 ) -> FairParameters:
     """The recipe's parameters for a task on this data."""
-    return FairParameters(items=train.n_items, capacities=capacities, max_interactions=most, mixing=mixing)
+    return FairParameters(
+        items=train.n_items, capacities=capacities, max_interactions=most, reveal_weights=True, mixing=mixing
+    )
 
 
 @dataclass(frozen=True)

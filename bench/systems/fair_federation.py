@@ -93,7 +93,7 @@ class FairFederation:
     ) -> None:
         """Add a contribution to `total`, in the layout of `Fair.contribute`."""
         clip = self.recipe.parameters.clip
-        weight = weight_of(interactions, self.recipe.parameters.max_interactions)
+        weight = weight_of(self.recipe.parameters, interactions)
         layers = slice(-1 - dense.size, -1)
         total[places] += weight * np.clip(changes, -clip, clip, dtype=np.float64)
         total[layers] += weight * np.clip(dense, -clip, clip, dtype=np.float64)

@@ -30,6 +30,7 @@ from client_sdk.evaluation import ControlTable, NegativeDraws, controls, evaluat
 from client_sdk.evaluation.leave_one_out import FullScorer, candidates_of
 from client_sdk.simulation.federation import Federation, SimulatedRound
 from client_sdk.training.pfedclr import PFedCLRConfig
+from protocols.recipes.recommended import parameters_for
 
 __all__ = ["PFedCLRRun", "pfedclr_controls", "pfedclr_flat", "pfedclr_runs", "pfedclr_split", "pfedclr_table"]
 
@@ -40,7 +41,7 @@ SHARE: Final = 0.6
 LEAST: Final = 10
 ROUNDS: Final = 100
 METRICS: Final = ("hr10", "ndcg10")
-NOISE: Final = {"noise_scale": 0.5, "max_interactions": 1}
+NOISE: Final = {"noise_scale": 0.5}
 PUBLISHED: Final = {
     ("filmtrust", "af"): (0.6717, 0.5429),
     ("filmtrust", "cf"): (0.7754, 0.6313),
@@ -76,8 +77,9 @@ class PFedCLRRun:
         data = pfedclr_split(self.dataset, data_dir)
         candidates, _ = candidates_of(data, np.random.default_rng(self.seed))
         users, items = data.train.n_users, data.train.n_items
+        parameters = parameters_for("pfedclr", {**self.parameters, "items": items}, "paper")
         federation = Federation(
-            data.train, "pfedclr", {**self.parameters, "items": items}, training=self.training,
+            data.train, "pfedclr", parameters, training=self.training,
             cohort_size=int(SHARE * users), seed=self.seed, excluded=exclusions(self.protocol, data, candidates),
             sampling="uniform",
         )  # fmt: skip

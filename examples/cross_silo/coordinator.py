@@ -27,6 +27,7 @@ SCOPE: Final = "cross-silo"
 ITEMS: Final = 120
 PARAMETERS: Final[dict[str, Any]] = {
     "shapes": shapes(ITEMS, 16), "rows": ["items"], "clip": 1.0, "max_weight": 1000, "std": 0.25,
+    "reveal_rows": True, "reveal_weights": True,
     "optimiser": "momentum", "momentum": 0.5, "server_rate": 0.7,
 }  # fmt: skip
 

@@ -47,7 +47,12 @@ class Progress:
 def task_arguments(name: str, mechanism: str, clients: int, rounds: int, rows: tuple[str, ...]) -> list[str]:
     """Return the arguments of `hushrec-server task create`: every client takes part in each round."""
     listed = "[" + ", ".join(f'"{row}"' for row in rows) + "]"
-    recipe = [f"rows={listed}", *(f"{key}={value}" for key, value in PARAMETERS.items())]
+    recipe = [
+        f"rows={listed}",
+        "reveal_rows=true",
+        "reveal_weights=true",
+        *(f"{key}={value}" for key, value in PARAMETERS.items()),
+    ]
     schedule = {"rounds": rounds, "cohort_size": clients, "start_clients": clients, "min_clients": max(3, clients // 2)}
     schedule |= {"collect_seconds": 3600, "stage_seconds": 600}  # one process plays all clients, one after the other
     return [

@@ -30,8 +30,10 @@ def parameters(items: int) -> dict[str, Any]:
     return {
         "shapes": shapes(items, DIM),
         "rows": ["items"],
+        "reveal_rows": True,
         "clip": 0.5,
         "max_weight": 50,
+        "reveal_weights": True,
         "optimiser": "adam",
         "server_rate": 0.03,
         "std": 0.25,

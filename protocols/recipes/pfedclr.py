@@ -3,8 +3,9 @@
 Chen et al., "Beyond Personalization: Federated Recommendation with Calibration via Low-rank Decomposition" (2025),
 Algorithm 1. Client u trains the item factors Q to Q_u with its own factor p frozen (step 1), sends Q_u, and then
 trains p and a personal change A_u B_u of the items (step 2), which it never sends. The server takes the mean of the
-Q_u weighted by |D_u| (eq. 11). Here clients send the change Q_u - Q, which gives the same mean and has a bound as small
-as one round's training. The whole item table is sent, so the length of an upload reveals nothing about its items.
+Q_u weighted by |D_u| (eq. 11); here weights need consent (`protocols.recipes.weighted`). Clients send the change
+Q_u - Q, which gives the same mean and has a bound as small as one round's training. The whole item table is sent, so
+the length of an upload reveals nothing about its items.
 
 `variant` is the paper's ablation (its Table 2): `clr` is the full method, `cf` has a full matrix W_u in place of
 A_u B_u, `af` trains p together with Q in step 1 and W_u alone in step 2, and `fedmf` has no step 2. The paper describes
@@ -16,7 +17,7 @@ as a copy of one model, and only this reaches the published figures (docs/pfedcl
 own.
 
 Local differential privacy: independent Laplace noise on every entry. A client's weight reveals its number of
-interactions, so with noise all clients must have the same weight: `max_interactions` = 1. Item counts would sum the
+interactions, so with noise all clients count alike. Item counts would sum the
 rows themselves, and are refused.
 """
 
@@ -32,14 +33,15 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from protocols.crypto.public_random import normals
-from protocols.layout import VectorLayout, clip_to_bounds
+from protocols.errors import ParameterError
+from protocols.layout import VectorLayout
 from protocols.privacy.laplace import LaplaceNoise, privatise, refuse_exact_sums
 from protocols.recipes.base import FactorState, ModelState, RoundSpec, Update
 from protocols.recipes.entry import RecipeEntry
 from protocols.recipes.factors import MAX_DIM, dense_rows
 from protocols.recipes.item_counts import BiasedParameters
 from protocols.recipes.rows import FactorModel
-from protocols.recipes.weighted import weigh, weight_of, weighted_block, weighted_mean
+from protocols.recipes.weighted import WeightedParameters, weigh, weighted_block, weighted_mean, with_weight
 from protocols.sum_classes import TRAINED
 
 __all__ = ["ENTRY", "PFedCLR", "PFedCLRParameters", "Start", "Variant"]
@@ -52,7 +54,7 @@ Start = Literal["own", "shared"]
 """How clients initialise p and B: each with its own draw, or all with the same values."""
 
 
-class PFedCLRParameters(BiasedParameters):
+class PFedCLRParameters(BiasedParameters, WeightedParameters):
     """Parameters that all clients of a task share. Defaults of the training: `client_sdk.training.PFedCLRConfig`."""
 
     dim: int = Field(default=16, ge=1, le=MAX_DIM, description="Length d of a factor.")
@@ -65,12 +67,6 @@ class PFedCLRParameters(BiasedParameters):
     variant: Variant = Field(default="clr", description="The full method, clr, or an ablation: cf, af or fedmf.")
     rank: int = Field(default=2, ge=1, description="Rank of the personal change A B; used by variant clr only.")
     start: Start = Field(default="shared", description="Initial p and B: the same for all clients, or each its own.")
-    max_interactions: int = Field(
-        default=1000,
-        ge=1,
-        le=1_000_000,
-        description="A client's weight is its number of interactions, capped at this value; 1: equal weights.",
-    )
     buffer_learning_rate: float | None = Field(
         default=None, gt=0, le=100, description="Step size of the personal change of the items; unset: the client's."
     )
@@ -89,10 +85,10 @@ class PFedCLRParameters(BiasedParameters):
             raise ValueError(f"rank {self.rank} is greater than dim {self.dim}: the change of the items has full rank")
         if self.weight_decay is not None:
             raise ValueError("pfedclr has no weight decay: leave out weight_decay")
-        if self.noise is not None and self.max_interactions != 1:
+        if self.noise is not None and self.max_interactions is not None:
             raise ValueError(
                 "a client's weight reveals its number of interactions, which noise on its vector does not hide: with "
-                "noise_scale, set max_interactions to 1"
+                "noise_scale, leave out max_interactions"
             )
         refuse_exact_sums(self.noise, "item_bias 'counts'", self.has_counts)
         return self
@@ -110,7 +106,7 @@ class PFedCLRParameters(BiasedParameters):
 
 @dataclass(frozen=True)
 class PFedCLR(FactorModel):
-    """One block: N*d values of weight times change, followed by the weight."""
+    """One block: N*d values of change or, with weights, of weight times change, followed by the weight."""
 
     parameters: PFedCLRParameters
     name: str = "pfedclr"
@@ -138,7 +134,7 @@ class PFedCLR(FactorModel):
         """Return the one block, the same for every sum of changes."""
         p = self.parameters
         bound = p.clip if p.noise is None else p.noise.bound
-        return VectorLayout((weighted_block("items", p.items * p.dim, bound),), sum_class=TRAINED)
+        return VectorLayout((weighted_block(p, "items", p.items * p.dim, bound),), sum_class=TRAINED)
 
     def contribute(
         self, update: Update, interactions: int, entropy: Callable[[int], bytes] = os.urandom
@@ -146,30 +142,31 @@ class PFedCLR(FactorModel):
         """Return the contribution's one block, and how many values were clipped.
 
         update: rows of Q_u - Q for the items that took part in step 1. interactions: |D_u|. entropy: n -> n secret
-        random bytes for the noise, different in every call. Noise is added before weighting; with noise the weight
-        is 1. Raises `ParameterError` for values that are not finite.
+        random bytes for the noise, different in every call; with noise all clients count alike. Raises `ParameterError`
+        for values that are not finite.
         """
         p = self.parameters
-        weight = weight_of(interactions, p.max_interactions)
         change = dense_rows(update, p.items, p.dim)[0].ravel()
         if p.noise is not None:
             noisy, clipped = privatise(change, p.noise, entropy)
-            return [weigh(noisy, weight)], clipped
-        held, clipped = clip_to_bounds(self.change_layout().blocks[0], np.append(change, weight))
-        return [weigh(held[:-1], weight)], clipped
+            return [weigh(p, noisy, interactions)], clipped
+        if not np.isfinite(change).all():
+            raise ParameterError("the change of the items holds values that are not finite: training diverged")
+        clipped = int(np.count_nonzero(np.abs(change) > p.clip))
+        return [weigh(p, np.clip(change, -p.clip, p.clip), interactions)], clipped
 
     def change(
         self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int
     ) -> NDArray[np.float64]:
-        """Return the sum of weight * change / sum of weights (eq. 11), float64 (items, dim)."""
+        """Return the mean change (with weights that of eq. 11), float64 (items, dim)."""
         p = self.parameters
-        return weighted_mean(total).reshape(p.items, p.dim)
+        return weighted_mean(with_weight(p, total, contributions)).reshape(p.items, p.dim)
 
     def warnings(self) -> tuple[str, ...]:
-        """Return the privacy cost of a task with noise."""
+        """Return the privacy cost of a task with noise, and what weights reveal."""
         noise = self.parameters.noise
         if noise is None:
-            return ()
+            return self.parameters.weight_warnings()
         values = self.parameters.items * self.parameters.dim
         return (
             f"local differential privacy of this task costs epsilon {noise.epsilon:g} for each uploaded value and "

@@ -40,7 +40,11 @@ RECOMMENDED: Final[Mapping[str, Mapping[str, Any]]] = {
 
 _TOUCHED: Final[Mapping[str, Any]] = {"normalise": "touched", "reveal_touched": True}
 
-PAPER: Final[Mapping[str, Mapping[str, Any]]] = dict.fromkeys(("colr", "fedmf", "scolr", "svd", "topk"), _TOUCHED)
+PAPER: Final[Mapping[str, Mapping[str, Any]]] = {
+    **dict.fromkeys(("colr", "fedmf", "scolr", "svd", "topk"), _TOUCHED),
+    "fair": {"max_interactions": 10_000, "reveal_weights": True},
+    "pfedclr": {"max_interactions": 1000, "reveal_weights": True},
+}
 """Recipe -> the parameters of its paper or its released code that reveal constants of clients, so are not defaults."""
 
 STARTED: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -73,7 +77,8 @@ def parameters_for(
     that names RFRec's variant "paper" or noise.
     """
     if variant == "paper":
-        return {**PAPER.get(recipe, {}), **given}
+        without_weights = given.get("noise_scale") is not None  # noise does not hide a weight
+        return dict(given) if without_weights else {**PAPER.get(recipe, {}), **given}
     if given.get("item_bias") == "none" or given.get("variant") == "paper" or given.get("ldp") is not None:
         return dict(given)
     more = STARTED.get(recipe, {}) if started else {}

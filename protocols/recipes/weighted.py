@@ -1,63 +1,110 @@
-"""A mean weighted by the amount of data per client, as one sum: weight times vector, followed by the weight.
+"""A mean of clients' vectors: all count alike or, with consent, each for its number of interactions.
 
-FedAvg (McMahan et al., AISTATS 2017) weights client u by |D_u|: mean = sum_u w_u v_u / sum_u w_u. A server that weights
-plain vectors learns every |D_u|. Here the client multiplies its vector by its weight and appends the weight to the
-contribution, so that only the sum of the weights is released. The weight is min(|D_u|, max_interactions) /
-max_interactions: it is at most 1, so a contribution keeps the bound of its vector, and one client counts for at most
-max_interactions interactions. This cap is a difference from FedAvg.
+FedAvg (McMahan et al., AISTATS 2017) weights client u by |D_u|: mean = sum_u w_u v_u / sum_u w_u. A client sends
+w_u v_u followed by w_u = min(|D_u|, max_interactions) / max_interactions, so only the sum of the weights is released,
+and a contribution keeps the bound of its vector. The cap is a difference from FedAvg. A weight is a constant of its
+client: the sums of many rounds over known cohorts are equations that give every client's weight exactly. So weights
+need `reveal_weights`; without, a client sends its vector alone and the mean is over the contributions.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, model_validator
 
 from protocols.errors import ParameterError
 from protocols.layout import Block, Segment
+from protocols.recipes.base import RecipeParameters
 
-__all__ = ["UPDATE", "WEIGHT", "weigh", "weight_of", "weighted_block", "weighted_mean"]
+__all__ = [
+    "UPDATE",
+    "WEIGHT",
+    "WEIGHTS_WARNING",
+    "WeightedParameters",
+    "weigh",
+    "weight_of",
+    "weighted_block",
+    "weighted_mean",
+    "with_weight",
+]
 
 UPDATE: Final = "update"
-"""Name of the segment that holds weight times vector."""
+"""Name of the segment that holds the vector, or weight times vector."""
 WEIGHT: Final = "weight"
 """Name of the segment that holds the weight."""
+WEIGHTS_WARNING: Final = (
+    "Every sum shows the total weight of its clients. A client's weight is the same in every round, so whoever sees "
+    "the sums of many rounds can compute each client's number of examples."
+)
 
 
-def weighted_block(name: str, length: int, bound: float) -> Block:
-    """Return a block of `length` weighted values of at most `bound` in size, followed by the weight, at most 1."""
-    return Block(name, (Segment(UPDATE, length, bound), Segment(WEIGHT, 1, 1.0)))
+class WeightedParameters(RecipeParameters):
+    """Parameters of the recipes whose mean may be weighted by numbers of interactions."""
+
+    max_interactions: int | None = Field(
+        default=None,
+        ge=1,
+        le=2**31,
+        description="A client's weight is its number of interactions, capped at this value; needs reveal_weights. "
+        "Unset: all clients count alike.",
+    )
+    reveal_weights: bool = Field(
+        default=False, description="Consent to max_interactions: the sums of many rounds show every client's weight."
+    )
+
+    @model_validator(mode="after")
+    def _check_weights(self) -> Self:
+        if self.max_interactions is not None and not self.reveal_weights:
+            raise ValueError(
+                "max_interactions weights clients by their numbers of interactions, which the sums of many rounds "
+                "show: consent with reveal_weights=true, or leave max_interactions out"
+            )
+        if self.reveal_weights and self.max_interactions is None:
+            raise ValueError("reveal_weights=true needs max_interactions: without it there are no weights")
+        return self
+
+    def weight_warnings(self) -> tuple[str, ...]:
+        """Return what weights reveal; nothing without."""
+        return (WEIGHTS_WARNING,) if self.reveal_weights else ()
 
 
-def weight_of(interactions: int, max_interactions: int) -> float:
-    """Return min(interactions, max_interactions) / max_interactions, in (0, 1].
+def weighted_block(p: WeightedParameters, name: str, length: int, bound: float) -> Block:
+    """Return a block of `length` values of at most `bound` in size and, with weights, the weight, at most 1."""
+    weight = () if p.max_interactions is None else (Segment(WEIGHT, 1, 1.0),)
+    return Block(name, (Segment(UPDATE, length, bound), *weight))
 
-    Raises `ParameterError` if either argument is below 1.
-    """
+
+def weight_of(p: WeightedParameters, interactions: int) -> float:
+    """Return w_u of a client with so many interactions, in (0, 1]; 1 without weights. `ParameterError` below 1."""
     if interactions < 1:
-        raise ParameterError(f"a client's weight is its number of interactions, at least 1, got {interactions}")
-    if max_interactions < 1:
-        raise ParameterError(f"max_interactions must be at least 1, got {max_interactions}")
-    return min(interactions, max_interactions) / max_interactions
+        raise ParameterError(f"a client takes part with at least 1 interaction, got {interactions}")
+    most = p.max_interactions
+    return 1.0 if most is None else min(interactions, most) / most
 
 
-def weigh(vector: NDArray[np.floating], weight: float) -> NDArray[np.float64]:
-    """Return weight * vector followed by the weight, float64 (vector.size + 1,): what a client sends.
+def weigh(p: WeightedParameters, vector: NDArray[np.floating], interactions: int) -> NDArray[np.float64]:
+    """Return what a client sends, float64 (n,), or (n + 1,) with weights: weight * vector followed by the weight.
 
-    vector: any shape, its values within their bound. Raises `ParameterError` unless 0 < weight <= 1.
+    vector: any shape, n values within their bound. interactions: |D_u|. Raises `ParameterError` without interactions.
     """
-    if not 0 < weight <= 1:
-        raise ParameterError(f"a weight must lie in (0, 1], got {weight}")
-    return np.append(weight * np.asarray(vector, dtype=np.float64).ravel(), weight)
+    values, weight = np.asarray(vector, dtype=np.float64).ravel(), weight_of(p, interactions)
+    return values if p.max_interactions is None else np.append(weight * values, weight)
 
 
-def weighted_mean(total: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the weighted mean, float64 (length - 1,), of a sum of vectors made by `weigh`, float64 (length,).
+def with_weight(p: WeightedParameters, total: NDArray[np.float64], contributions: int) -> NDArray[np.float64]:
+    """Return a sum of vectors made by `weigh` followed by the sum of the weights, float64 (n + 1,)."""
+    return total if p.max_interactions is not None else np.append(total, float(contributions))
+
+
+def weighted_mean(weighted: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the weighted mean, float64 (n,), of a sum in the form of `with_weight`, float64 (n + 1,).
 
     An error of e in every value of the sum is an error of e / (sum of the weights) in the mean. Raises `ParameterError`
     if the sum of the weights is not positive: the sum holds no contribution.
     """
-    if total.size < 2 or not total[-1] > 0:
+    if weighted.size < 2 or not weighted[-1] > 0:
         raise ParameterError("a weighted mean needs at least one value and a positive sum of weights as the last value")
-    return np.asarray(total[:-1] / total[-1])
+    return np.asarray(weighted[:-1] / weighted[-1])

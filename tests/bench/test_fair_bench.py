@@ -25,7 +25,9 @@ def train() -> Interactions:
 
 
 def parameters(*capacities: int, clip: float = 1.0) -> FairParameters:
-    return FairParameters(items=ITEMS, dim=DIM, capacities=capacities, max_interactions=40, clip=clip)
+    return FairParameters(
+        items=ITEMS, dim=DIM, capacities=capacities, max_interactions=40, reveal_weights=True, clip=clip
+    )
 
 
 @pytest.mark.parametrize("clip", [1.0, 0.03])

@@ -41,7 +41,7 @@ GIVEN = {  # the values behind the ellipses
     "certificate=...": "certificate=certificate",
 }
 USERS, ROUNDS = 4, 2
-PARAMETERS = {"shapes": {"w": [3, 2], "b": []}, "max_weight": 10, "clip": 2.0}
+PARAMETERS = {"shapes": {"w": [3, 2], "b": []}, "max_weight": 10, "reveal_weights": True, "clip": 2.0}
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +125,7 @@ def test_the_block_of_pytorch() -> None:
     torch: Any = required("torch")
     model = torch.nn.Linear(3, 2)
     shapes = {name: array.shape for name, array in arrays_of(model).items()}
-    made = recipe("arrays", {"shapes": shapes, "max_weight": 10})
+    made = recipe("arrays", {"shapes": shapes, "max_weight": 10, "reveal_weights": True})
     assert isinstance(made, Arrays)
     asked = ArraysRound(made, 1, made.initial_state(bytes(32)))
     training = "model(torch.ones(4, 3)).sum().backward(); torch.optim.SGD(model.parameters(), 0.1).step()"

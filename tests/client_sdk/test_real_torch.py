@@ -150,7 +150,9 @@ def test_modules_of_convolutions_attention_and_normed_weights() -> None:
 def test_an_update_of_a_module_fits_a_task_with_its_shapes(normalised: Any, tmp_path: Path) -> None:
     """From the module to the task's parameters, its file of initial values, and a contribution."""
     before = arrays_of(normalised)
-    parameters = ArraysParameters(shapes={name: array.shape for name, array in before.items()}, max_weight=10)
+    parameters = ArraysParameters(
+        shapes={name: array.shape for name, array in before.items()}, max_weight=10, reveal_weights=True
+    )
     save_file(before, tmp_path / "model.safetensors")
     load_arrays(normalised, load_file(tmp_path / "model.safetensors"))
     trained(normalised, torch.randn(8, 4))

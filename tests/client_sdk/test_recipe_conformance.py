@@ -24,7 +24,8 @@ SMALL = {"items": 30, "dim": 4}
 class TestArrays(RecipeConformance):
     name = "arrays"
     parameters: ClassVar[Any] = {
-        "shapes": {"w": [6, 4], "b": [4], "t": [9, 2]}, "rows": ["t"], "max_weight": 5, "optimiser": "yogi",
+        "shapes": {"w": [6, 4], "b": [4], "t": [9, 2]}, "rows": ["t"], "max_weight": 5,
+        "reveal_rows": True, "reveal_weights": True, "optimiser": "yogi",
     }  # fmt: skip
 
     def interactions(self, made: Recipe, client: int) -> object:

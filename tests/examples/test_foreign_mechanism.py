@@ -38,7 +38,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "add-a-mechanism.md"
 FILE = re.compile(r"^`([\w/]+\.(?:py|toml))`[^`\n]*:\n\n```(?:python|toml)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 USERS, ROUNDS = 3, 2
-SHAPES = {"shapes": {"w": [4, 3], "t": [5, 2]}, "rows": ["t"], "clip": 0.5}
+SHAPES = {"shapes": {"w": [4, 3], "t": [5, 2]}, "rows": ["t"], "reveal_rows": True, "clip": 0.5}
 
 
 @pytest.fixture(scope="module")

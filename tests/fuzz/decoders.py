@@ -50,7 +50,7 @@ MECHANISMS: Final[dict[str, tuple[Mechanism, dict[str, Any]]]] = {
     "plain": (PLAIN, {}),
 }
 RECIPES: Final[dict[str, dict[str, Any]]] = {
-    "arrays": {"shapes": {"a": [5, 4], "b": []}, "rows": ["a"], "optimiser": "adam"},
+    "arrays": {"shapes": {"a": [5, 4], "b": []}, "rows": ["a"], "reveal_rows": True, "optimiser": "adam"},
     "colr": {"items": 30, "dim": 4, "rank": 2},
     "fair": {"items": 30, "dim": 4, "capacities": [0, 2]},
     "fedmf": {"items": 30, "dim": 4},

@@ -18,8 +18,9 @@ from tests.vectors.common import SEED, error_of
 
 __all__ = ["SMALL", "absorbed", "derived", "layouts"]
 
+_CONSENT: Final = {"reveal_rows": True, "reveal_weights": True}
 SMALL: Final[dict[str, dict[str, Any]]] = {
-    "arrays": {"shapes": {"bias": [], "items": [4, 2]}, "rows": ["items"], "max_weight": 8},
+    "arrays": {"shapes": {"bias": [], "items": [4, 2]}, "rows": ["items"], "max_weight": 8, **_CONSENT},
     "colr": {"items": 5, "dim": 4, "rank": 2, "clip": 0.5},
     "fair": {"items": 40, "dim": 4},
     "fedmf": {"items": 5, "dim": 3, "item_bias": "counts"},
@@ -37,7 +38,9 @@ _TOUCHED: Final = {"normalise": "touched", "reveal_touched": True}
 
 _OTHER_SUMS: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
     ("pfedclr", {"items": 5, "dim": 4, "item_bias": "counts"}),
-    ("pfedclr", {"items": 5, "dim": 4, "noise_scale": 0.5, "max_interactions": 1}),
+    ("fair", {"items": 40, "dim": 4, "max_interactions": 10, "reveal_weights": True}),
+    ("pfedclr", {"items": 5, "dim": 4, "max_interactions": 10, "reveal_weights": True}),
+    ("pfedclr", {"items": 5, "dim": 4, "noise_scale": 0.5}),
     ("privirec-k", {"items": 6, "components": 2, "user_exponent": 0.75}),
     ("rfrec", {"items": 5, "dim": 4, "item_bias": "means"}),
     ("rfrec", {"items": 5, "dim": 4, "ldp": {"clip": 0.5, "scale": 0.25}}),

@@ -118,10 +118,10 @@ def arrays() -> dict[str, Any]:
     """Named arrays: weights, rows, clips, and every optimiser."""
     shapes = {"items": [4, 2], "bias": []}
     settings: tuple[dict[str, Any], ...] = (
-        {"rows": ["items"], "max_weight": 8, "clips": {"bias": 0.25}},
-        {"optimiser": "momentum", "rows": ["items"], "server_rate": 0.5},
+        {"rows": ["items"], "reveal_rows": True, "max_weight": 8, "reveal_weights": True, "clips": {"bias": 0.25}},
+        {"optimiser": "momentum", "rows": ["items"], "reveal_rows": True, "server_rate": 0.5},
         {"optimiser": "adam", "l2_clip": 1.5, "server_rate": 0.125},
-        {"optimiser": "yogi", "max_weight": 4, "stds": {"bias": 0}},
+        {"optimiser": "yogi", "max_weight": 4, "reveal_weights": True, "stds": {"bias": 0}},
     )
     cases, refused = [], []
     for own in settings:
@@ -186,30 +186,35 @@ def svd() -> dict[str, Any]:
 
 
 def pfedclr() -> dict[str, Any]:
-    """PFedCLR: changes weighted by numbers of interactions."""
-    parameters = {"items": 5, "dim": 3, "rank": 2, "clip": 0.5, "max_interactions": 8, "server_rate": 0.5}
-    made = recipe("pfedclr", parameters)
-    assert isinstance(made, PFedCLR)
-    played = Played(made)
-    for number in (1, 2):
-        members = []
-        for client, (items, interactions) in enumerate(zip(_OWN, (3, 12, 1), strict=True)):
-            update = rows_of(client + number, items, 3)
-            blocks, clipped = made.contribute(update, interactions)
-            members.append((shown(update, interactions=interactions, clipped=clipped), blocks))
-        played.sum(members)
+    """PFedCLR: changes of clients that count alike, or weighted by numbers of interactions."""
+    weights: dict[str, Any] = {"max_interactions": 8, "reveal_weights": True}
+    cases = []
+    for own in ({}, weights):
+        parameters = {"items": 5, "dim": 3, "rank": 2, "clip": 0.5, "server_rate": 0.5} | own
+        made = recipe("pfedclr", parameters)
+        assert isinstance(made, PFedCLR)
+        played = Played(made)
+        for number in (1, 2):
+            members = []
+            for client, (items, interactions) in enumerate(zip(_OWN, (3, 12, 1), strict=True)):
+                update = rows_of(client + number, items, 3)
+                blocks, clipped = made.contribute(update, interactions)
+                members.append((shown(update, interactions=interactions, clipped=clipped), blocks))
+            played.sum(members)
+        cases.append(case(played, parameters, wrong_lengths(played)))
     user, basis = made.shared_start()
     nobody = np.zeros(made.layout(1).length)
     spec = made.round_spec(SEED, 3)
     return {
-        "about": "weight = min(interactions, max_interactions) / max_interactions. A client sends weight * change for "
-        "every item (changes held within +-clip, zero for other items), then the weight. The sum without its last "
-        "value, divided by that, times server_rate, is added. Initial factors: start_scale * normals(task seed, "
+        "about": "A client sends its change for every item (held within +-clip, zero for other items). The sum divided "
+        "by the number of contributions, times server_rate, is added. With max_interactions it sends weight * change, "
+        "then the weight = min(interactions, max_interactions) / max_interactions, and the sum without its last value "
+        "is divided by that. Initial factors: start_scale * normals(task seed, "
         "'initial item factors'). user_factor, basis: p and B of start 'shared', the same in all tasks of their shape: "
         "normals of 32 zero bytes. refused_sums: totals that no model follows from.",
         "user_factor": user.tolist(),
         "basis": basis.tolist(),
-        "cases": [case(played, parameters, wrong_lengths(played))],
+        "cases": cases,
         "refused_sums": [
             {
                 "what": "no weight",

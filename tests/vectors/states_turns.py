@@ -28,10 +28,11 @@ def fair() -> dict[str, Any]:
         {"capacities": [0, 1]},
         {"capacities": [0, 1, 2], "mixing": "add"},
         {"capacities": [1, 2]},
+        {"capacities": [0, 1], "max_interactions": None, "reveal_weights": False},
     )
     cases = []
     for own in settings:
-        parameters = {"items": 5, "dim": 2, "clip": 0.5, "max_interactions": 16} | own
+        parameters = {"items": 5, "dim": 2, "clip": 0.5, "max_interactions": 16, "reveal_weights": True} | own
         made = recipe("fair", parameters)
         assert isinstance(made, Fair)
         played = Played(made)
@@ -51,10 +52,11 @@ def fair() -> dict[str, Any]:
         "about": "Table 0 is 'gmf', table 1 'mlp'; n = items * dim. buckets: m of each group. hashes: key = the first "
         "8 bytes of digest('fair hash', seed in the state, table) as uint64 LE; word a is the SplitMix64 output for "
         "the state key + (a + 1) * 0x9E3779B97F4A7C15; bucket = (word >> 1) mod m, sign = 1 if word is odd, else -1. A "
-        "client sends weight * change of its group's two tables and of the layers, then the weight. State: sums so far "
-        "(uint32), digest('fair subspaces', task seed), both tables, layers, and the sums of the turn so far. View: "
-        "the same head, both tables projected, layers. All float32 LE. refused_turn: "
-        "after as many more sums of zeros. Rules: docs/wire/states.md.",
+        "client sends the change of its group's two tables and of the layers; with max_interactions weight * change, "
+        "then the weight. State: sums so far (uint32), digest('fair subspaces', task seed), both tables, layers, and "
+        "the sums of the turn so far, each with the sum of the weights or the number of contributions. View: the same "
+        "head, both tables projected, layers. All float32 LE. refused_turn: after as many more sums of zeros, of no "
+        "contributions. Rules: docs/wire/states.md.",
         "cases": cases,
     }
 
@@ -64,7 +66,7 @@ def _empty_turn(played: Played) -> None:
     state, first = played.state, len(played.sums) + 1
     for number in range(first, first + played.made.device_groups):
         nothing = np.zeros(played.made.layout(number).length)
-        state = played.made.absorb(state, played.made.round_spec(SEED, number), nothing, 2)
+        state = played.made.absorb(state, played.made.round_spec(SEED, number), nothing, 0)
 
 
 def _fair_client(made: Fair, number: int, client: int) -> tuple[dict[str, Any], Blocks]:

@@ -106,7 +106,7 @@ export const RUNNERS = {
         ...factors(p),
         initial: async () => ({ factors: await states.pfedclrInitial(p, seed) }),
         send: (_, __, client) => states.pfedclrContribution(p, client, client.interactions),
-        absorb: ({ factors: before }, { total }) => ({ factors: states.pfedclrAbsorb(p, before, total) }),
+        absorb: ({ factors: before }, { total, contributions }) => ({ factors: states.pfedclrAbsorb(p, before, total, contributions) }),
       }, "pfedclr");
       for (const { total, error, what } of refused_sums) {
         await refused(error, () => states.pfedclrAbsorb(p, last.factors, total), what);
@@ -170,8 +170,8 @@ export const RUNNERS = {
         decode: (body, round) => fair.decode(p, round, body),
         encode: fair.encode,
         send: (_, { round }, client) => fair.contribution(p, round, client),
-        async absorb(state, { round, total, views }) {
-          const found = await fair.absorb(p, state, round, total);
+        async absorb(state, { round, total, contributions, views }) {
+          const found = await fair.absorb(p, state, round, total, contributions);
           await checkViews(found, views, round);
           return found;
         },
@@ -180,7 +180,7 @@ export const RUNNERS = {
         let state = last;
         for (let i = 0; i < shown.refused_turn.rounds; i++) {
           const m = shown.buckets[state.sums % shown.buckets.length];
-          state = await fair.absorb(p, state, state.sums + 1, new Array(2 * m + fair.layersOf(p) + 1).fill(0));
+          state = await fair.absorb(p, state, state.sums + 1, new Array(2 * m + fair.layersOf(p) + 1).fill(0), 0);
         }
       });
     }

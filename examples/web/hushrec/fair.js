@@ -5,7 +5,7 @@ import { digest } from "./domain.js";
 import { CodecError, ParameterError } from "./errors.js";
 import { toFloats } from "./plain.js";
 import { normals, uniforms } from "./random.js";
-import { finiteFloats } from "./states.js";
+import { finiteFloats, weightOf } from "./states.js";
 
 const MASK = (1n << 64n) - 1n;
 const CHUNK = 2 ** 16;
@@ -67,17 +67,17 @@ export async function initial(p, taskSeed) {
 /** places, changes: in both tables of the group of sum `index`, one behind the other. layers: the change of all layers. */
 export function contribution(p, index, { places, changes, dense, interactions }) {
   const m = bucketsOf(p)[(index - 1) % p.capacities.length];
-  const weight = Math.min(interactions, p.max_interactions) / p.max_interactions;
+  const { weight, sent } = weightOf(p, interactions);
   const vector = new Array(2 * m).fill(0);
   places.forEach((place, i) => (vector[place] = weight * held(changes[i], p.clip)));
-  return [...vector, ...dense.map((x) => weight * held(x, p.clip)), weight];
+  return [...vector, ...dense.map((x) => weight * held(x, p.clip)), ...sent];
 }
 
-export async function absorb(p, state, index, total) {
+export async function absorb(p, state, index, total, contributions) {
   if (index <= state.sums) throw new ParameterError(`sum ${index} does not follow a model of sum ${state.sums}`);
   let before = state;
   while (before.sums + 1 < index) before = await withoutSum(p, before, before.sums + 1);
-  return withSum(p, before, index, total);
+  return withSum(p, before, index, p.max_interactions ? total : [...total, contributions]);
 }
 
 /** The state after an abandoned sum, which counts as zeros. */

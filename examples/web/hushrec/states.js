@@ -170,13 +170,19 @@ export async function sharedStart(p) {
   return { user, basis: rowsOf(basis, p.dim) };
 }
 
-export function pfedclrContribution(p, update, interactions) {
-  const weight = Math.min(interactions, p.max_interactions) / p.max_interactions;
-  return [...dense(update, p, (x) => weight * held(x, p.clip)).values, weight];
+/** A client's weight, and what it sends of it: nothing where all count alike. */
+export function weightOf({ max_interactions: most }, interactions) {
+  const weight = most ? Math.min(interactions, most) / most : 1;
+  return { weight, sent: most ? [weight] : [] };
 }
 
-export function pfedclrAbsorb(p, factors, total) {
-  const weight = total.at(-1);
+export function pfedclrContribution(p, update, interactions) {
+  const { weight, sent } = weightOf(p, interactions);
+  return [...dense(update, p, (x) => weight * held(x, p.clip)).values, ...sent];
+}
+
+export function pfedclrAbsorb(p, factors, total, contributions) {
+  const weight = p.max_interactions ? total.at(-1) : contributions;
   if (!(weight > 0)) throw new ParameterError("a weighted mean needs a positive sum of weights");
   return factors.map((x, i) => round32(x + p.server_rate * (total[i] / weight)));
 }

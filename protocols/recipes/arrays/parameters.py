@@ -49,14 +49,21 @@ class ArraysParameters(RecipeParameters):
     rows: tuple[ArrayName, ...] = Field(
         default=(),
         description="Arrays of which an update touches some rows, such as embedding tables: the mean of a row is over "
-        "the clients that touched it.",
+        "the clients that touched it; needs reveal_rows.",
     )
     max_weight: float | None = Field(
         default=None,
         ge=1,
         le=1e6,
         description="Updates are weighted, by at most this: a client counts for its number of examples up to this one. "
-        "Unset: all count alike.",
+        "Needs reveal_weights. Unset: all count alike.",
+    )
+    reveal_rows: bool = Field(
+        default=False,
+        description="Consent to rows: the sums show how many clients touched each row, and a row of one client alone.",
+    )
+    reveal_weights: bool = Field(
+        default=False, description="Consent to max_weight: the sums of many rounds show every client's weight."
     )
     optimiser: Optimiser = Field(default="mean", description="What the mean update is given to.")
     server_rate: float = Field(default=1.0, gt=0, le=1e3, description="Step size of the optimiser (eta).")
@@ -86,6 +93,12 @@ class ArraysParameters(RecipeParameters):
         for name in self.rows:
             if len(self.shapes[name]) < 2:
                 raise ValueError(f"rows names {name!r}, which has no rows: its shape is {list(self.shapes[name])}")
+        for consent, given, why in (
+            ("reveal_rows", "rows", "a row that one client touched is that client's, and the sums say which rows are"),
+            ("reveal_weights", "max_weight", "the sums of many rounds show every client's number of examples"),
+        ):
+            if getattr(self, given) and not getattr(self, consent):
+                raise ValueError(f"{given}: {why}: consent with {consent}=true, or leave {given} out")
         if len(set(self.rows)) != len(self.rows):
             raise ValueError("rows names an array twice")
         if self.values > MOST_VALUES:

@@ -25,6 +25,7 @@ from protocols.recipes.arrays.state import ArraysState, arrays_state
 from protocols.recipes.arrays.update import LEAST_WEIGHT, block_of, touched_name, weight_name
 from protocols.recipes.base import ModelState, PartOfSum, RoundSpec, SingleGroupRecipe
 from protocols.recipes.entry import RecipeEntry
+from protocols.recipes.weighted import WEIGHTS_WARNING
 from protocols.sum_classes import TRAINED
 
 __all__ = ["ENTRY", "Arrays", "ArraysParameters"]
@@ -138,10 +139,11 @@ class Arrays(SingleGroupRecipe):
         p, found = self.parameters, []
         if p.rows:
             what = "how many clients" if p.max_weight is None else "with which total weight the clients"
-            found.append(f"The sum shows {what} touched each row of {', '.join(sorted(p.rows))}.")
-        if p.max_weight is not None:
-            found.append(f"The sum shows the total weight of a cohort: its examples, at most {p.max_weight:g} each.")
-        return tuple(found)
+            found.append(
+                f"The sum shows {what} touched each row of {', '.join(sorted(p.rows))}: a row that one client touched "
+                "is that client's own, and rows that a client touches in every round tell clients apart."
+            )
+        return (*found, WEIGHTS_WARNING) if p.reveal_weights else tuple(found)
 
 
 ENTRY: Final = RecipeEntry(

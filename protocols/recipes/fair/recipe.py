@@ -8,8 +8,9 @@ item table, psi = projection(theta) (`protocols.recipes.fair.subspaces`), trains
 
 All devices of one capacity share S_c. Each capacity is therefore a *device group* with its own secure sum over its own
 m_c values, and the groups take turns: a turn is C sums, all from the same theta, which changes after the last one.
-Devices send changes delta_i = psi_i' - psi_c, weighted (`protocols.recipes.weighted`): with D_c = sum of w_i delta_i
-and W_c = sum of w_i over the group, W = sum of W_c, and because psi_c is the same for the whole group,
+Devices send changes delta_i = psi_i' - psi_c, by consent weighted with w_i (`protocols.recipes.weighted`), else with
+w_i = 1. With D_c = sum of w_i delta_i and W_c = sum of w_i over the group, W = sum of W_c, and because psi_c is the
+same for the whole group,
 
     sum_i p_i S_i psi_i' = sum_c S_c (W_c psi_c + D_c) / W
 
@@ -53,7 +54,7 @@ from protocols.recipes.fair.state import (
     sum_index_of,
 )
 from protocols.recipes.fair.subspaces import bucket_counts, chunks, hash_key, means
-from protocols.recipes.weighted import UPDATE, WEIGHT, weigh, weight_of, weighted_block
+from protocols.recipes.weighted import WeightedParameters, weigh, weighted_block, with_weight
 from protocols.sum_classes import TRAINED
 
 __all__ = ["ENTRY", "Fair", "FairParameters", "dense_length"]
@@ -63,7 +64,7 @@ _INITIAL_SCALE: Final = 0.01
 """Standard deviation of the values of a new item table (released code)."""
 
 
-class FairParameters(ItemParameters):
+class FairParameters(ItemParameters, WeightedParameters):
     """The item tables and the capacities; device group c is the devices of capacity `capacities[c]`."""
 
     dim: int = Field(default=8, ge=1, le=256, description="Width d of either item table.")
@@ -71,10 +72,6 @@ class FairParameters(ItemParameters):
         default=(0, 1), min_length=1, max_length=8, description="p per group, ascending: 1/2^p of the tables' memory."
     )
     clip: float = Field(default=1.0, gt=0, le=1e3, description="Bound on the change of a value in one round.")
-    max_interactions: int = Field(
-        default=10_000, ge=1, le=2**31, description="A client's weight is its number of interactions, capped here."
-    )
-
     mixing: Mixing = Field(
         default="replace",
         description="replace: the mean of the recovered models (paper); add: the mean of their changes, added.",
@@ -142,9 +139,11 @@ class Fair:
         return dense_length(self.parameters.dim)
 
     def layout(self, sum_index: int = 1) -> VectorLayout:
-        """Return one block: weighted changes of the group's two tables and of the small layers, then the weight."""
+        """Return one block: changes of the group's two tables and of the small layers; with weights, the weight."""
         length = len(TABLES) * self.buckets[self.device_group_of(sum_index)] + self.dense_values
-        return VectorLayout((weighted_block("model", length, self.parameters.clip),), sum_class=TRAINED)
+        return VectorLayout(
+            (weighted_block(self.parameters, "model", length, self.parameters.clip),), sum_class=TRAINED
+        )
 
     def round_spec(self, task_seed: bytes, number: int, sum_index: int | None = None) -> RoundSpec:
         """Return the round's broadcast, its public seed derived from the task's."""
@@ -172,13 +171,13 @@ class Fair:
         """
         if not (np.isfinite(changes).all() and np.isfinite(dense).all()):
             raise ParameterError("the change of the model holds values that are not finite: training diverged")
-        clip, weight = self.parameters.clip, weight_of(interactions, self.parameters.max_interactions)
+        clip = self.parameters.clip
         clipped = int(np.count_nonzero(np.abs(changes) > clip) + np.count_nonzero(np.abs(dense) > clip))
         tables = len(TABLES) * self.buckets[self.device_group_of(spec.sum_index)]
-        vector = np.zeros(tables + self.dense_values + 1)
-        vector[places] = weight * np.clip(changes, -clip, clip, dtype=np.float64)
-        vector[tables:] = weigh(np.clip(dense, -clip, clip), weight)
-        return [vector], clipped
+        vector = np.zeros(tables + self.dense_values)
+        vector[places] = np.clip(changes, -clip, clip, dtype=np.float64)
+        vector[tables:] = np.clip(dense, -clip, clip)
+        return [weigh(self.parameters, vector, interactions)], clipped
 
     # --- the whole model -----------------------------------------------------------------------------------------
 
@@ -204,13 +203,15 @@ class Fair:
             )
         for abandoned in range(own.sum_index + 1, spec.sum_index):
             own = self._without_sum(own, spec.number, abandoned)
-        given = self.layout(spec.sum_index).split(total)[0].astype(np.float32)
+        given = with_weight(self.parameters, total, contributions).astype(np.float32)
         return self._with_sum(own, spec.number, spec.sum_index, given)
 
     def _without_sum(self, own: FairState, number: int, sum_index: int) -> FairState:
         if len(own.given) + 1 == self.device_groups and not any(total.any() for total in own.given):
             return replace(own, round_number=number, sum_index=sum_index, given=())  # all of the turn was abandoned
-        return self._with_sum(own, number, sum_index, np.zeros(self.layout(sum_index).length, np.float32))
+        return self._with_sum(
+            own, number, sum_index, np.zeros(self._sum_length(self.device_group_of(sum_index)), np.float32)
+        )
 
     def _with_sum(self, own: FairState, number: int, sum_index: int, one: NDArray[np.float32]) -> FairState:
         given = (*own.given, one)
@@ -222,12 +223,8 @@ class Fair:
         self, state: FairState, number: int, sum_index: int, given: tuple[NDArray[np.float32], ...]
     ) -> FairState:
         """Return the model after a whole turn: tables by `average_table`, layers plus their weighted mean change."""
-        sums = [
-            self.layout(device_group + 1).blocks[0].split(total.astype(np.float64))
-            for device_group, total in enumerate(given)
-        ]
-        weights = [float(parts[WEIGHT][0]) for parts in sums]
-        updates = [parts[UPDATE] for parts in sums]
+        weights = [float(total[-1]) for total in given]
+        updates = [total[:-1].astype(np.float64) for total in given]
         if not (min(weights) >= 0 and sum(weights) > 0):
             raise ParameterError("a turn of sums needs a positive weight")
         dense = state.dense + sum(update[-self.dense_values :] for update in updates) / sum(weights)
@@ -253,10 +250,14 @@ class Fair:
         """Return the length of the sums of the group with the most memory."""
         return max(self.layout(sum_index).length for sum_index in range(1, self.device_groups + 1))
 
+    def _sum_length(self, device_group: int) -> int:
+        """Return the length of a group's sum in a state: its changes, and its total weight or number of clients."""
+        return len(TABLES) * self.buckets[device_group] + self.dense_values + 1
+
     def _state_lengths(self, sum_index: int) -> list[int]:
         asked = sum_index % self.device_groups
         tables = len(TABLES) * self.parameters.elements
-        return [tables, self.dense_values, *(self.layout(device_group + 1).length for device_group in range(asked))]
+        return [tables, self.dense_values, *map(self._sum_length, range(asked))]
 
     def encode_state(self, state: ModelState) -> bytes:
         """Return the encoded state; see `protocols.recipes.fair.state`."""

@@ -27,7 +27,7 @@ from protocols.recipes.registry import recipe, recipe_entry
 LIMIT = Policy().max_model_bytes
 ITEMS = {name: {"items": MAX_ITEMS} for name in RECIPES if recipe_entry(name).has_items}
 SMALL: dict[str, dict[str, Any]] = {
-    "arrays": {"shapes": {"a": [30, 4]}, "rows": ["a"], "optimiser": "adam"},
+    "arrays": {"shapes": {"a": [30, 4]}, "rows": ["a"], "reveal_rows": True, "optimiser": "adam"},
     "fair": {"dim": 4, "capacities": [0, 2]},
     "privirec": {"components": 2, "reveal_gram": True},
     "privirec-k": {"components": 2},

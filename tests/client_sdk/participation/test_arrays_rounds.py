@@ -44,7 +44,8 @@ from tests.support.server import AggregatorProcess, running_aggregator
 
 USERS, ROUNDS = 3, 2
 PARAMETERS: dict[str, Any] = {
-    "shapes": {"w": [4, 2], "table": [5, 3]}, "rows": ["table"], "max_weight": 10, "optimiser": "adam", "std": 0.1,
+    "shapes": {"w": [4, 2], "table": [5, 3]}, "rows": ["table"], "max_weight": 10,
+        "reveal_rows": True, "reveal_weights": True, "optimiser": "adam", "std": 0.1,
 }  # fmt: skip
 WEIGHTS = [1.0, 4.0, 10.0]
 POLICY = Policy(mechanisms=frozenset({"ckks", "masked", "oneshot", "plain"}), snapshot_every=1)
@@ -267,7 +268,8 @@ def test_a_task_begins_with_uploaded_values(server: AggregatorProcess, operator:
     rng = np.random.default_rng(0)
     given = {"w": rng.uniform(-1, 1, (4, 2)).astype(np.float32), "table": rng.uniform(-0.5, 0.5, (5, 3))}
     save_file(given, tmp_path / "uploaded.safetensors")
-    done = created(server, tmp_path / "uploaded.safetensors", "-r", 'rows=["table"]', "-r", "max_weight=10")
+    consented = ("-r", "reveal_rows=true", "-r", "reveal_weights=true")
+    done = created(server, tmp_path / "uploaded.safetensors", *consented, "-r", 'rows=["table"]', "-r", "max_weight=10")
     assert done.exit_code == 0, (done.output, done.exception)
     task = json.loads(done.output)
     with ExitStack() as stack:

@@ -35,7 +35,7 @@ from tests.support.server import AggregatorProcess, running_aggregator
 
 ITEMS, DIM, EACH = 400, 8, 4
 GROUPS = (0, 1) * EACH
-PARAMETERS = {"items": ITEMS, "dim": DIM, "capacities": (0, 2), "max_interactions": 10}
+PARAMETERS = {"items": ITEMS, "dim": DIM, "capacities": (0, 2), "max_interactions": 10, "reveal_weights": True}
 TRAINING = FairConfig(learning_rate=0.02, epochs=2, batch_size=8)
 TURN = 2
 SUMS: dict[str, tuple[str, dict[str, Any]]] = {

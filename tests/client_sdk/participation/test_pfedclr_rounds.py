@@ -36,7 +36,7 @@ from tests.support.tasks import ITEMS, interactions
 USERS, COHORT, ROUNDS = 30, 20, 3
 SMALL = PFedCLRConfig(epochs=2, batch_size=32)
 PLAIN = Policy(mechanisms=frozenset({"plain"}))
-SHAPE = {"dim": 4, "rank": 2, "max_interactions": 10}
+SHAPE = {"dim": 4, "rank": 2, "max_interactions": 10, "reveal_weights": True}
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def test_encrypted_and_plain_sums_train_the_same_model(
 
 
 def test_noise_stays_within_the_range_of_the_ring(data: LeaveOneOut) -> None:
-    parameters = {"items": data.train.n_items, **SHAPE, "max_interactions": 1, "noise_scale": 0.5}
+    parameters = {"items": data.train.n_items, "dim": 4, "rank": 2, "noise_scale": 0.5}
     made = Federation(data.train, "pfedclr", parameters, "masked", {"dropout": 0.0}, SMALL, COHORT)
     list(made.run(1))
     moved = made.state.item_factors - made.recipe.initial_state(made.task_seed).item_factors

@@ -24,7 +24,13 @@ def train() -> Interactions:
 
 
 def federation(train: Interactions, mechanism: str, **changes: Any) -> Federation:
-    parameters = {"items": train.n_items, "dim": 4, "capacities": CAPACITIES, "max_interactions": MOST}
+    parameters = {
+        "items": train.n_items,
+        "dim": 4,
+        "capacities": CAPACITIES,
+        "max_interactions": MOST,
+        "reveal_weights": True,
+    }
     device_groups = np.arange(USERS) % len(CAPACITIES)
     training = FairConfig(learning_rate=0.02, epochs=2, batch_size=8)
     return Federation(

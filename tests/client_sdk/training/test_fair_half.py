@@ -27,8 +27,11 @@ TASK_SEED = bytes(range(32))
 DIM = 4
 
 
+WEIGHTS = {"max_interactions": 10_000, "reveal_weights": True}
+
+
 def make(capacities: tuple[int, ...] = (0, 1), items: int = 120, **training: Any) -> tuple[Fair, FairHalf]:
-    chosen = recipe("fair", {"items": items, "dim": DIM, "capacities": list(capacities), "clip": 5.0})
+    chosen = recipe("fair", {"items": items, "dim": DIM, "capacities": list(capacities), "clip": 5.0, **WEIGHTS})
     half = client_half(chosen, FairConfig(**training) if training else None)
     assert isinstance(chosen, Fair)
     assert isinstance(half, FairHalf)

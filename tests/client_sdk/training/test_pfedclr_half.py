@@ -160,8 +160,7 @@ def test_training_the_rows_of_samples_equals_training_the_whole_table() -> None:
     everything = Samples(np.arange(ITEMS, dtype=np.int32), samples.items[samples.rows].astype(np.intp), samples.labels)
     whole = FrozenUser(None, factors, user, 0.01)
     descend(whole, everything, chosen.training, rng)
-    change, weight = local.blocks[0][:-1].reshape(ITEMS, DIM), local.blocks[0][-1]
-    np.testing.assert_allclose(change / weight, whole.rows - factors, atol=1e-6)
+    np.testing.assert_allclose(local.blocks[0].reshape(ITEMS, DIM), whole.rows - factors, atol=1e-6)
 
 
 # --- what each step changes and sends --------------------------------------------------------------------------------
@@ -171,11 +170,10 @@ def test_training_the_rows_of_samples_equals_training_the_whole_table() -> None:
 def test_step_1_changes_what_the_variant_trains(variant: str) -> None:
     chosen = half(variant)
     client_state, local, _ = run_client(chosen)
-    rows = local.blocks[0][:-1].reshape(ITEMS, DIM)
+    rows = local.blocks[0].reshape(ITEMS, DIM)
     touched = np.flatnonzero(rows.any(axis=1))
     assert set(MINE.items.tolist()) <= set(touched.tolist())
     assert touched.size < ITEMS
-    assert local.blocks[0][-1] == len(MINE) / 1000
     frozen = np.array_equal(local.client_state[USER_FACTOR], client_state[USER_FACTOR])
     assert frozen == (variant in ("clr", "cf"))
     for name in set(client_state) & {BUFFER, BUFFER_BASIS, BUFFER_ROWS}:
@@ -259,9 +257,9 @@ def test_client_that_never_took_part_can_be_prepared() -> None:
 
 
 def test_noise_differs_between_calls() -> None:
-    chosen = half("clr", noise_scale=0.5, max_interactions=1)
+    chosen = half("clr", noise_scale=0.5)
     one, other = run_client(chosen)[1].blocks[0], run_client(chosen)[1].blocks[0]  # with the same training draws
-    assert np.count_nonzero(one[:-1] == other[:-1]) < ITEMS
+    assert np.count_nonzero(one == other) < ITEMS
 
 
 def test_settings_of_another_recipe_and_invalid_ones_are_refused() -> None:
@@ -293,7 +291,7 @@ def test_initial_state_is_shared_or_own() -> None:
 def test_plain_contribution_reveals_the_items_of_its_user() -> None:
     """A plain sum of this recipe reveals the items, because all rows change along one direction."""
     chosen = half("clr", PFedCLRConfig())
-    rows = run_client(chosen)[1].blocks[0][:-1].reshape(ITEMS, DIM)
+    rows = run_client(chosen)[1].blocks[0].reshape(ITEMS, DIM)
     along = rows @ np.linalg.svd(rows, full_matrices=False)[2][0]
     fewer = min((np.flatnonzero(side > 1e-9) for side in (along, -along)), key=len)
     assert set(fewer.tolist()) == set(MINE.items.tolist())

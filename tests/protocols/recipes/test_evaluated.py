@@ -166,7 +166,7 @@ def test_no_sum_of_the_final_rounds_measures() -> None:
         ("fair", {}, "one device group"),
         ("fair", {"capacities": [0]}, "trains on its view"),
         ("topk", {"support": "own", "reveal_indices": True}, "choose their blocks"),
-        ("pfedclr", {"noise_scale": 0.1, "max_interactions": 1}, "add noise"),
+        ("pfedclr", {"noise_scale": 0.1}, "add noise"),
     ],
 )
 def test_recipes_that_cannot_be_measured_are_refused(name: str, parameters: dict[str, Any], reason: str) -> None:

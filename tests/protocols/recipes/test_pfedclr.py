@@ -47,11 +47,11 @@ def absorbed(made: PFedCLR, changes: list[Update]) -> tuple[FactorState, np.ndar
     return after, total, sum(clipped for _, clipped in sent)
 
 
-@pytest.mark.parametrize(("most", "weights"), [(10_000, SIZES), (1000, (3, 40, 900, 1000)), (1, (1, 1, 1, 1))])
+@pytest.mark.parametrize(("most", "weights"), [(10_000, SIZES), (1000, (3, 40, 900, 1000)), (None, (1, 1, 1, 1))])
 def test_the_model_is_the_mean_of_the_clients_factors_weighted_by_their_interactions(
-    most: int, weights: tuple[int, ...]
+    most: int | None, weights: tuple[int, ...]
 ) -> None:
-    made, changes = make(max_interactions=most), updates()
+    made, changes = make(max_interactions=most, reveal_weights=most is not None), updates()
     start = made.initial_state(TASK_SEED).item_factors
     own = np.tile(start.astype(np.float64), (len(SIZES), 1, 1))  # Q_u, untouched rows being those of Q
     for factors, update in zip(own, changes, strict=True):
@@ -62,7 +62,7 @@ def test_the_model_is_the_mean_of_the_clients_factors_weighted_by_their_interact
 
 
 def test_what_exceeds_the_clip_is_held_and_counted_before_the_weight() -> None:
-    made = make(clip=0.2, max_interactions=100)
+    made = make(clip=0.2, max_interactions=100, reveal_weights=True)
     values = np.full((1, DIM), 0.1, np.float32)
     values[0, :2] = (0.7, -3.0)
     (block,), clipped = made.contribute(Update(np.array([4], np.int32), values), 50)
@@ -75,27 +75,26 @@ def test_what_exceeds_the_clip_is_held_and_counted_before_the_weight() -> None:
 
 def test_training_that_diverged_is_not_sent() -> None:
     values = np.full((1, DIM), np.nan, np.float32)
-    for made in (make(), make(noise_scale=0.5, max_interactions=1)):
+    for made in (make(), make(noise_scale=0.5)):
         with pytest.raises(ParameterError, match="diverged"):
             made.contribute(Update(np.array([4], np.int32), values), 50)
 
 
 def test_noise_is_drawn_for_every_entry_untouched_items_included() -> None:
-    made = make(noise_scale=0.5, max_interactions=1)
+    made = make(noise_scale=0.5)
     (block,), _ = made.contribute(Update(np.array([4], np.int32), np.zeros((1, DIM), np.float32)), 50, entropy(1))
-    assert np.unique(block[:-1]).size == ITEMS * DIM
-    assert block[-1] == 1.0
+    assert np.unique(block).size == block.size == ITEMS * DIM
     assert (np.abs(block) <= made.layout().blocks[0].bounds()).all()
-    large = make(items=5000, noise_scale=0.5, max_interactions=1)
+    large = make(items=5000, noise_scale=0.5)
     (noise,), _ = large.contribute(Update(np.zeros(0, np.int32), np.zeros((0, DIM), np.float32)), 1, entropy(2))
-    assert np.abs(noise[:-1]).mean() == pytest.approx(0.5, rel=0.03)  # E|Laplace(b)| = b
-    assert np.abs(noise[:-1].mean()) < 0.03
+    assert np.abs(noise).mean() == pytest.approx(0.5, rel=0.03)  # E|Laplace(b)| = b
+    assert np.abs(noise.mean()) < 0.03
 
 
 @pytest.mark.parametrize(
     ("name", "parameters", "exact"),
     [
-        ("pfedclr", {"noise_scale": 0.5, "max_interactions": 1}, {"item_bias": "counts"}),
+        ("pfedclr", {"noise_scale": 0.5}, {"item_bias": "counts"}),
         ("rfrec", {"ldp": {"clip": 0.2, "scale": 0.04}}, {"item_bias": "means"}),
     ],
 )
@@ -111,13 +110,13 @@ def test_noise_comes_without_exact_sums_of_the_same_rows(
 
 def test_noise_comes_with_equal_weights_only() -> None:
     with pytest.raises(ParameterError, match="reveals its number of interactions"):
-        make(noise_scale=0.5)
-    assert make(noise_scale=0.5, max_interactions=1).warnings()[0].count("epsilon") == 1
+        make(noise_scale=0.5, max_interactions=1, reveal_weights=True)
+    assert make(noise_scale=0.5).warnings()[0].count("epsilon") == 1
     assert make().warnings() == ()
 
 
 def test_noise_averages_out_over_many_clients_and_is_within_the_layout() -> None:
-    made, quiet = make(noise_scale=0.05, max_interactions=1), make(max_interactions=1)
+    made, quiet = make(noise_scale=0.05), make()
     changes = updates()
     noisy, silent = absorbed(made, changes)[0], absorbed(quiet, changes)[0]
     difference = noisy.item_factors - silent.item_factors

@@ -12,7 +12,7 @@ from protocols.recipes.registry import recipe
 
 SEED = bytes(range(32))
 SHAPES: dict[str, list[int]] = {"layer.weight": [4, 3], "bias": [3], "table": [7, 2, 2], "scale": []}
-BASE: dict[str, Any] = {"shapes": SHAPES, "clip": 0.5, "clips": {"bias": 2.0}, "rows": ["table"]}
+BASE: dict[str, Any] = {"shapes": SHAPES, "clip": 0.5, "clips": {"bias": 2.0}, "rows": ["table"], "reveal_rows": True}
 CLIENTS = 5
 
 

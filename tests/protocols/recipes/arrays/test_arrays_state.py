@@ -81,9 +81,11 @@ def test_a_round_is_absorbed_once() -> None:
         ({"shapes": {"a": [0]}, "rows": [], "clips": {}}, "greater than or equal to 1"),
         ({"shapes": {"a": [2**14, 2**14, 2]}, "rows": [], "clips": {}}, "more than 268,435,456"),
         ({"clips": {"nothing": 1.0}}, "clips names 'nothing'"),
-        ({"rows": ["bias"]}, "rows names 'bias', which has no rows"),
+        ({"rows": ["bias"], "reveal_rows": True}, "rows names 'bias', which has no rows"),
         ({"rows": ["table", "table"]}, "twice"),
         ({"max_weight": 0.5}, "max_weight"),
+        ({"max_weight": 5.0}, "consent with reveal_weights=true, or leave max_weight out"),
+        ({"reveal_rows": False}, "consent with reveal_rows=true, or leave rows out"),
         ({"optimiser": "sgd"}, "optimiser"),
     ],
 )
@@ -101,4 +103,4 @@ def test_paillier_carries_it_within_its_size() -> None:
 def test_warnings_say_what_the_sums_show() -> None:
     assert make(rows=[]).warnings() == ()
     assert "how many clients touched each row of table" in make().warnings()[0]
-    assert "total weight" in make(max_weight=5.0).warnings()[1]
+    assert "total weight" in make(max_weight=5.0, reveal_weights=True).warnings()[1]

@@ -77,7 +77,7 @@ def one_round(recipe: Arrays, vectors: Vectors, mechanism: str) -> tuple[dict[st
 @pytest.mark.parametrize("mechanism", sorted(MECHANISMS))
 @pytest.mark.parametrize("max_weight", [None, 20.0])
 def test_a_round_is_the_weighted_mean(mechanism: str, max_weight: float | None) -> None:
-    recipe, made = make(max_weight=max_weight, std=0.0), updates()
+    recipe, made = make(max_weight=max_weight, reveal_weights=max_weight is not None, std=0.0), updates()
     given = [1.0] * CLIENTS if max_weight is None else [1.0, 3.5, 20.0, 400.0, 7.0]
     counted = [min(weight, max_weight or 1.0) for weight in given]
     parts = [
@@ -105,7 +105,7 @@ def test_a_round_of_long_arrays_is_computed_in_pieces(monkeypatch: pytest.Monkey
 
 
 def test_no_error_of_a_sum_moves_a_value_further_than_its_clip() -> None:
-    recipe = make(max_weight=100.0, std=0.0)
+    recipe = make(max_weight=100.0, reveal_weights=True, std=0.0)
     total = np.full(recipe.layout().length, 0.009)  # weights of 0.009 and sums of 0.009: a mean of 1
     after = recipe.absorb(recipe.initial_state(SEED), recipe.round_spec(SEED, 1), total, 3)
     moved = recipe.arrays(after)

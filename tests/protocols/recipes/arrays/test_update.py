@@ -66,7 +66,7 @@ def test_an_update_is_scaled_to_its_l2_clip_before_values_are_clipped() -> None:
 
 
 def test_a_weight_multiplies_the_update_and_is_summed_with_it() -> None:
-    p = make(max_weight=10.0).parameters
+    p = make(max_weight=10.0, reveal_weights=True).parameters
     parts = block_of(p).split(contribution(p, change(bias=np.array([1.0, -2.0, 0.0])), 4.0).vector)
     np.testing.assert_allclose(parts["bias"], [0.4, -0.8, 0.0])
     np.testing.assert_allclose(parts[" weight"], [0.4])
@@ -78,6 +78,6 @@ def test_a_weight_multiplies_the_update_and_is_summed_with_it() -> None:
 def test_wrong_weights_are_refused() -> None:
     for weight in (0.0, 0.5, -1.0, float("nan")):
         with pytest.raises(ParameterError, match="at least 1"):
-            contribution(make(max_weight=10.0).parameters, change(), weight)
+            contribution(make(max_weight=10.0, reveal_weights=True).parameters, change(), weight)
     with pytest.raises(ParameterError, match="no weights"):
         contribution(make().parameters, change(), 3.0)

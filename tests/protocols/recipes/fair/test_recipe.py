@@ -24,7 +24,9 @@ SCHEMES = [(0,), (2,), (0, 1), (0, 3), (1, 2), (0, 1, 4)]
 
 def make(capacities: tuple[int, ...], **changes: Any) -> Fair:
     made = recipe(
-        "fair", {"items": ITEMS, "dim": DIM, "capacities": list(capacities), "max_interactions": MOST} | changes
+        "fair",
+        {"items": ITEMS, "dim": DIM, "capacities": list(capacities), "max_interactions": MOST, "reveal_weights": True}
+        | changes,
     )
     assert isinstance(made, Fair)
     return made
