@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from client_sdk.history import History
 from client_sdk.local_state.client_store import ClientStore
+from client_sdk.local_state.given_data import GivenData
 from client_sdk.local_state.stores import MemoryStore
 from client_sdk.training.base import ClientHalf, LocalResult, ReadsInteractions, TrainingConfig
 from client_sdk.training.item_counts import why_abstain
@@ -131,8 +132,6 @@ class RecipeConformance:
             route = one.route(spec, "c_1")
             assert route == other.route(spec, "c_1")
             layout.check_route(route)
-            if layout.sum_class.repeated:
-                assert one.frozen_cohort, "only a frozen cohort sums the same data again"
         retried = one.round_spec(_SEED, 2, 1)
         assert (retried.number, retried.sum_index) == (2, 1) and retried.seed == one.round_spec(_SEED, 2).seed
 
@@ -155,18 +154,21 @@ class RecipeConformance:
 
     def test_a_client_is_counted_once_and_abstains_without_data(self) -> None:
         made, nobody = self.make(), History(np.zeros(0, np.int32))
-        for number in range(1, made.count_sums + 1):
+        once = [number for number in range(1, self.sums + 1) if made.layout(number).sum_class.once]
+        for number in once:
             spec, state = made.round_spec(_SEED, number), made.initial_state(_SEED)
+            sum_class = made.layout(number).sum_class
             history = self._history(made, 0)
             local = self._contribute(made, spec, state, 0)
             assert any(np.any(block) for block in local.blocks), "zeros would count towards the smallest cohort"
-            assert why_abstain(made, spec, state, history, None) is None
-            assert why_abstain(made, spec, state, nobody, None), "no interactions, nothing to count"
-            again = why_abstain(made, made.round_spec(_SEED, number + 1, number), state, history, local.client_state)
-            assert again is None, "the round failed and is repeated"
-            for other in range(1, made.count_sums + 1):
+            assert why_abstain(sum_class, spec, state, history, GivenData(), "t") is None
+            assert why_abstain(sum_class, spec, state, nobody, GivenData(), "t"), "no interactions, nothing to count"
+            given, repeated = GivenData().with_counted("t", number), made.round_spec(_SEED, number + 1, number)
+            assert why_abstain(sum_class, repeated, state, history, given, "t") is None, "it failed and is repeated"
+            assert why_abstain(sum_class, spec, state, history, given, "another task of the data set")
+            for other in once:
                 later = made.round_spec(_SEED, other)
-                assert other == number or why_abstain(made, later, state, history, local.client_state)
+                assert other == number or why_abstain(sum_class, later, state, history, given, "t")
 
     @staticmethod
     def _check_counts(layout: VectorLayout, route: Any, local: LocalResult) -> None:

@@ -37,15 +37,14 @@ def check_combination(what: Recipe | str, mechanism: str) -> None:
             f"{', '.join(sorted(carriers(name)))}"
         )
     if not isinstance(what, str):
-        if what.count_sums > 1 and "clear contributions" not in how.carries:
+        counting = what.main_sum - 1
+        if counting > 1 and what.layout(2).sum_class.once and "clear contributions" not in how.carries:
             raise CombinationError(
-                f"recipe {name!r} cannot be combined with {mechanism!r} with count_sums {what.count_sums}: a client is "
+                f"recipe {name!r} cannot be combined with {mechanism!r} with count_sums {counting}: a client is "
                 "counted once, so a later sum would hold the items of the few clients that no earlier one counted; set "
                 "count_sums to 1"
             )
         layout = what.layout(what.main_sum)
-        if mechanism == "masked" and what.frozen_cohort != layout.sum_class.repeated:
-            raise CombinationError(f"recipe {name!r}: a frozen cohort and sums of class `repeated` go together")
         _check_layout(name, how, layout)
 
 

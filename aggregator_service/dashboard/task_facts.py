@@ -90,8 +90,9 @@ def _members(session: Session, task: TaskRow) -> Membership:
 
     revoked = ClientRow.revoked_at.is_not(None)
     active = ClientRow.revoked_at.is_(None) & (ClientRow.role != "committee")
+    left = ClientRow.retired_in.is_not(None) | ClientRow.left_data_in.is_not(None)
     unkeyed = active & ClientRow.envelope_key.is_(None) & (ClientRow.role == "member")
-    query = select(of(active), of(revoked), of(active & ClientRow.retired_in.is_not(None)), of(unkeyed))  # type: ignore[call-overload]
+    query = select(of(active), of(revoked), of(active & left), of(unkeyed))  # type: ignore[call-overload]
     enrolled, revoked, retired, waiting = session.execute(query.where(ClientRow.task_id == task.id)).one()
     return Membership(enrolled, revoked, retired, waiting if task.needs_keyring else 0)
 

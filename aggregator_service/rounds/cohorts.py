@@ -5,12 +5,13 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 
-from sqlalchemy import ColumnElement, insert, select, update
+from sqlalchemy import insert, select, update
 from sqlalchemy.orm import Session
 
 from aggregator_service.storage.schema import ClientRow, CohortRow, RoundRow, TaskRow
 from aggregator_service.tasks.eligibility import eligible_clause
 from protocols.messages import Schedule
+from protocols.sum_classes import SumClass
 
 __all__ = ["draw_cohort", "enough_members", "write_cohort"]
 
@@ -30,14 +31,16 @@ def enough_members(schedule: Schedule, able: Sequence[int], device_group: int, f
 
 
 def draw_cohort(
-    session: Session, task: TaskRow, schedule: Schedule, device_group: int, among: ColumnElement[bool]
+    session: Session, task: TaskRow, schedule: Schedule, device_group: int, sum_class: SumClass, sum_index: int
 ) -> list[str]:
-    """Draw a new cohort of `device_group`, of the members for which `among` holds; return its client ids.
+    """Draw a new cohort of `device_group` for a sum, of the members that can contribute to it; return its client ids.
 
     Uniform without replacement; with round-robin sampling, the members that were asked least often, in a fixed order.
     """
     able = select(ClientRow.id).where(
-        ClientRow.task_id == task.id, ClientRow.device_group == device_group, eligible_clause(task), among
+        ClientRow.task_id == task.id,
+        ClientRow.device_group == device_group,
+        eligible_clause(task, sum_class, sum_index),
     )
     if schedule.sampling == "round-robin":
         ordered = able.order_by(ClientRow.times_asked, ClientRow.turn, ClientRow.id).limit(schedule.cohort_size)

@@ -1,4 +1,4 @@
-"""Tasks with a frozen cohort: the sets of survivors of its sums, and which clients leave when two are similar.
+"""Sums of class `once` and `repeated`: their sets of survivors, and which clients leave when two are similar.
 
 A sum whose survivors were fixed counts like a released one, also if it could not be opened (`storage.rounds`).
 
@@ -12,16 +12,17 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy import Select, select, update
+from sqlalchemy import Select, and_, or_, select, update
 from sqlalchemy.orm import Session
 
-from aggregator_service.storage.rounds import last_that_collected, list_judged, list_summed, lock_data_set
+from aggregator_service.storage.rounds import last_over_same_data, lock_data_set, summed_clause
 from aggregator_service.storage.schema import ClientRow, RoundRow, TaskRow
 from aggregator_service.storage.stages import Part, clients_with
-from aggregator_service.tasks.eligibility import able_members
-from aggregator_service.tasks.plans import plan_round
+from aggregator_service.tasks.eligibility import able_members, same_data_set
+from aggregator_service.tasks.plans import TaskPlan, plan_round
 from protocols.crypto.domain import SEED_BYTES
 from protocols.messages import Schedule
+from protocols.messages.stages import RoundState
 from protocols.privacy.differencing import Allowed, Isolating, TooComplex, judge
 from protocols.sums.base import SumPlan
 from protocols.sums.masked.plan import MaskedPlan
@@ -48,18 +49,19 @@ def retire_if_too_similar(
 ) -> TooSimilar | None:
     """Judge the survivors of a round whose collecting is over beside those of earlier sums. None: it may be released.
 
-    Otherwise retire, in this transaction, the clients that dropped out and as many more as the threshold requires.
-    Clients are identified by their identity keys: the same key in two tasks is the same person. present: what the
-    survivors have done.
+    All sums of class `once` and `repeated` over the same data are judged together: of the task, and of all tasks with
+    its data set label. Otherwise the clients that dropped out leave such sums of this task, in this transaction, and as
+    many more as the threshold requires. Clients are identified by their identity keys: the same key in two tasks is the
+    same person. present: what the survivors have done.
     """
-    if not plan_round(task, round_).recipe.frozen_cohort:
+    sum_class = plan_round(task, round_).sum_class
+    if sum_class.data is None:
         return None
     schedule = Schedule.model_validate(task.schedule)
     threshold = schedule.min_difference or schedule.min_clients
-    own = [_survivors(session, row.id).keys() for row in list_summed(session, task.id)]
-    others = _survivors_over_same_data(session, task)
+    earlier = _summed_over_same_data(session, task, round_)
     survivors = _survivors(session, round_.id, present)
-    verdict = judge([*own, *others], survivors.keys(), threshold, os.urandom(SEED_BYTES))
+    verdict = judge(earlier, survivors.keys(), threshold, os.urandom(SEED_BYTES))
     if isinstance(verdict, Allowed):
         return None
     if isinstance(verdict, TooComplex):
@@ -69,11 +71,12 @@ def retire_if_too_similar(
         )
         return TooSimilar(reason, len(survivors), counts=True)
     staying = {client for key, client in survivors.items() if key not in verdict.leave_out}
-    retired = set(session.scalars(clients_with(round_.id, "asked"))) - staying
-    mark_retired(session, retired, round_.number)
-    # Before its first sum a task has no frozen cohort yet: the next one is drawn from all members that are left.
-    frozen = bool(own) or _keeps_roster(plan_round(task, round_).sum_plan)
-    remaining = len(staying) if frozen else sum(able_members(session, task, 1))
+    leaving = set(session.scalars(clients_with(round_.id, "asked"))) - staying
+    _leave_data(session, leaving, round_.number)
+    plan = plan_round(task, round_)
+    frozen = frozen_cohort(session, task, plan) if sum_class.repeated else None
+    able = able_members(session, task, plan.recipe.device_groups, sum_class, round_.sum_index)
+    remaining = sum(able) if frozen is None else len(staying)
     if isinstance(verdict, Isolating):
         fault = (
             f"this sum and earlier ones, added and subtracted, give a sum over {verdict.clients} clients, but sums "
@@ -84,25 +87,31 @@ def retire_if_too_similar(
             f"the survivors differ from those of an earlier sum by {verdict.difference} clients, but sums over the "
             f"same data must differ by at least {threshold}"
         )
-    reason = f"{fault}: nothing is released, {len(retired)} clients leave the task, {remaining} remain"
+    reason = f"{fault}: nothing is released, {len(leaving)} clients leave such sums, {remaining} remain"
     return TooSimilar(reason, remaining)
 
 
-def _survivors_over_same_data(session: Session, task: TaskRow) -> list[Collection[str]]:
-    """Survivors of the sums of all other tasks with this data set label, also of those that are about to be released.
+_BEFORE_RELEASE: Final = (RoundState.FOLDING, RoundState.CONFIRMING, RoundState.UNMASKING)
+"""States of a round whose survivors are final, and whose sum is about to be released."""
 
-    Locks the label until the commit: two rounds must not be judged at the same time without seeing each other.
+
+def _summed_over_same_data(session: Session, task: TaskRow, round_: RoundRow) -> list[Collection[str]]:
+    """Survivors of all other sums of class `once` or `repeated` over the data of a round, each set once.
+
+    Of other tasks also those of sums that are about to be released: their label is locked until the commit, since two
+    rounds must not be judged at the same time without seeing each other.
     """
-    if task.data_set is None:
-        return []
-    lock_data_set(session, task.data_set)
-    found: list[Collection[str]] = []
-    query = select(TaskRow).where(TaskRow.data_set == task.data_set, TaskRow.id != task.id)
-    for other in session.scalars(query.order_by(TaskRow.id)):
-        rounds = list_judged(session, other.id)
-        if rounds and plan_round(other, rounds[0]).recipe.frozen_cohort:
-            found += [_survivors(session, row.id).keys() for row in rounds]
-    return found
+    if task.data_set is not None:
+        lock_data_set(session, task.data_set)
+    about_to_be = and_(RoundRow.state.in_(_BEFORE_RELEASE), RoundRow.task_id != task.id)
+    query = select(RoundRow).join(TaskRow).where(same_data_set(task), RoundRow.sum_data == round_.sum_data)
+    query = query.where(RoundRow.id != round_.id, or_(summed_clause(), about_to_be))
+    rounds: dict[object, int] = {}
+    for row in session.scalars(query.order_by(RoundRow.id)):
+        # the sets of one task's repeated sums only shrink, so those of equal size are equal; 0: it was not released
+        shrinks = row.sum_rule == "repeated" and row.survivors
+        rounds[(row.task_id, row.survivors) if shrinks else row.id] = row.id
+    return [_survivors(session, round_id).keys() for round_id in rounds.values()]
 
 
 def _survivors(session: Session, round_id: int, present: Part = "contribute") -> dict[str, str]:
@@ -113,23 +122,33 @@ def _survivors(session: Session, round_id: int, present: Part = "contribute") ->
 
 def mark_retired(session: Session, clients: Collection[str], number: int) -> None:
     """Keep clients out of every cohort after round `number`."""
+    _update_clients(session, clients, retired_in=number)
+
+
+def _leave_data(session: Session, clients: Collection[str], number: int) -> None:
+    """Keep clients out of every sum of class `once` or `repeated` after round `number`."""
+    _update_clients(session, clients, left_data_in=number)
+
+
+def _update_clients(session: Session, clients: Collection[str], **values: int) -> None:
     ordered = sorted(clients)
     for start in range(0, len(ordered), _BATCH):
-        some = update(ClientRow).where(ClientRow.id.in_(ordered[start : start + _BATCH])).values(retired_in=number)
+        some = update(ClientRow).where(ClientRow.id.in_(ordered[start : start + _BATCH])).values(**values)
         session.execute(some, execution_options={"synchronize_session": False})
 
 
-def frozen_cohort(session: Session, task: TaskRow) -> list[str] | None:
-    """Return the next cohort of a task with a frozen one; None if it is still to be drawn.
+def frozen_cohort(session: Session, task: TaskRow, plan: TaskPlan) -> list[str] | None:
+    """Return the cohort of the next sum of class `repeated` over the data of `plan`; None if it is still to be drawn.
 
-    These are the survivors of its last sum that have not left since. Before the first sum of a masked task they are the
-    members of the last roster in which clients were asked to contribute: clients keep to that roster.
+    These are the survivors of the task's last such sum that have not left since. Before the first one of a masked task
+    they are the members of the last roster in which clients were asked to contribute: clients keep to that roster.
     """
-    summed = list_summed(session, task.id)
-    if summed:
-        return remaining_clients(session, clients_with(summed[-1].id, "contribute"))
-    collected = last_that_collected(session, task.id)
-    if collected is None or not _keeps_roster(plan_round(task, collected).sum_plan):
+    data = plan.sum_class.data
+    summed = last_over_same_data(session, task.id, data, summed=True)
+    if summed is not None:
+        return remaining_clients(session, clients_with(summed.id, "contribute"))
+    collected = last_over_same_data(session, task.id, data, summed=False)
+    if collected is None or not _keeps_roster(plan.sum_plan):
         return None
     return remaining_clients(session, clients_with(collected.id, "advertise"))
 
@@ -147,10 +166,11 @@ def _keeps_roster(plan: SumPlan) -> bool:
 
 
 def remaining_clients(session: Session, clients: Select[str]) -> list[str]:
-    """Return the clients among these that have not left the task, in the order of their enrolment."""
+    """Return the clients among these that have not left, in the order of their enrolment."""
     remaining = select(ClientRow.id).where(
         ClientRow.id.in_(clients),
         ClientRow.retired_in.is_(None),
+        ClientRow.left_data_in.is_(None),
         ClientRow.revoked_at.is_(None),
     )
     return list(session.scalars(remaining.order_by(ClientRow.sequence)))

@@ -18,13 +18,12 @@ from aggregator_service.storage.database import announce
 from aggregator_service.storage.rounds import last_completed, last_round
 from aggregator_service.storage.schema import RoundRow, RoundStateRow, TaskRow
 from aggregator_service.tasks.committee import choose_committee
-from aggregator_service.tasks.eligibility import able_members, uncounted_clause
-from aggregator_service.tasks.plans import check_terms, plan_task, row_terms
+from aggregator_service.tasks.eligibility import able_members
+from aggregator_service.tasks.plans import TaskPlan, check_terms, plan_task, row_terms
 from aggregator_service.tasks.tasks import agreed_digest
 from protocols.errors import CombinationError
 from protocols.messages import Schedule
 from protocols.messages.stages import RoundState, opening_state
-from protocols.recipes.base import Recipe
 from protocols.sums.masked.plan import MaskedPlan
 
 __all__ = ["open_round"]
@@ -65,7 +64,7 @@ def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
     if repeated is not None:
         clients: list[str] | None = repeated.clients
     else:
-        clients = _choose_cohort(session, task, plan.recipe, sum_index, first=previous is None)
+        clients = _choose_cohort(session, task, plan, sum_index, first=previous is None)
     if clients is None:
         return None
     interactive, state = plan.mechanism.interactive, opening_state(task.mechanism_name)
@@ -75,6 +74,8 @@ def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
         number=number,
         state=state.value,
         sum_index=sum_index,
+        sum_rule=plan.sum_class.rule,
+        sum_data=plan.sum_class.data,
         seed=plan.recipe.round_spec(task.seed, number, sum_index).seed,
         model_digest=agreed_digest(session, task, sum_index, completed) if interactive else None,
         aggregate_chain=chain_to_state(task, completed),
@@ -100,14 +101,15 @@ def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
     return round_
 
 
-def _choose_cohort(session: Session, task: TaskRow, recipe: Recipe, sum_index: int, *, first: bool) -> list[str] | None:
+def _choose_cohort(session: Session, task: TaskRow, plan: TaskPlan, sum_index: int, *, first: bool) -> list[str] | None:
     """Return the client ids of the next cohort; None when too few members can contribute."""
-    frozen = frozen_cohort(session, task) if recipe.frozen_cohort else None
+    recipe, sum_class = plan.recipe, plan.sum_class
+    frozen = frozen_cohort(session, task, plan) if sum_class.repeated else None
     schedule, device_group = Schedule.model_validate(task.schedule), recipe.device_group_of(sum_index)
     if frozen is not None:
         return kept_apart(session, task.id, frozen, schedule.min_clients)
-    among = uncounted_clause(task, recipe)
-    if not enough_members(schedule, able_members(session, task, recipe.device_groups, among), device_group, first):
+    able = able_members(session, task, recipe.device_groups, sum_class, sum_index)
+    if not enough_members(schedule, able, device_group, first):
         return None
-    drawn = draw_cohort(session, task, schedule, device_group, among)
+    drawn = draw_cohort(session, task, schedule, device_group, sum_class, sum_index)
     return kept_apart(session, task.id, drawn, schedule.min_clients)

@@ -84,7 +84,7 @@ def enforce_min_difference(session: Session, task: TaskRow, round_: RoundRow, no
     if similar is None:
         return True
     reason, floor = similar.reason, least_cohort(task, round_)
-    if similar.remaining < floor:
+    if similar.remaining < floor and round_.sum_rule == "repeated":  # a sum of class `once` waits for new members
         reason += f"; the task fails, since it needs at least {floor}"
         task.state = "failed"
     fail_round(session, task, round_, RoundEvent.TOO_SIMILAR, reason, now, counts=similar.counts)

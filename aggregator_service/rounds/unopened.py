@@ -35,7 +35,7 @@ from aggregator_service.rounds.differencing import (
 from aggregator_service.storage.rounds import entered_states, find_round, has_fixed_survivors
 from aggregator_service.storage.schema import RoundRow, TaskRow
 from aggregator_service.storage.stages import Part, clients_with, count_of
-from aggregator_service.tasks.eligibility import able_members, uncounted_clause
+from aggregator_service.tasks.eligibility import able_members
 from aggregator_service.tasks.plans import plan_round, plan_task, row_terms
 from protocols.messages import Schedule
 from protocols.messages.stages import RoundState
@@ -67,7 +67,7 @@ def repeat_or_abandon(session: Session, task: TaskRow, previous: RoundRow | None
     fixed = has_fixed_survivors(session, previous)
     if previous.again is None and not fixed:
         return None
-    if plan_round(task, previous).recipe.frozen_cohort:
+    if plan_round(task, previous).sum_class.repeated:
         if fixed:
             _retire_absent(session, task, previous)
         return None
@@ -89,8 +89,9 @@ def _all_answered(session: Session, task: TaskRow, round_: RoundRow) -> bool:
 
 def _abandon(session: Session, task: TaskRow, first: int) -> None:
     schedule, recipe = Schedule.model_validate(task.schedule), plan_task(row_terms(task), task.next_sum).recipe
-    if recipe.layout(task.next_sum).sum_class.once:
-        able = able_members(session, task, recipe.device_groups, uncounted_clause(task, recipe))
+    sum_class = recipe.layout(task.next_sum).sum_class
+    if sum_class.once:
+        able = able_members(session, task, recipe.device_groups, sum_class, task.next_sum)
         if able[recipe.device_group_of(task.next_sum)] >= schedule.min_clients:
             return  # the others can be counted in this sum
     _LOG.warning("sum abandoned", extra=fields(task=task.id, round=first, sum=task.next_sum))
@@ -144,4 +145,4 @@ def counts_as_failure(session: Session, task: TaskRow, round_: RoundRow) -> bool
     """
     if not has_fixed_survivors(session, round_):
         return round_.again is None
-    return plan_round(task, round_).recipe.frozen_cohort and _all_answered(session, task, round_)
+    return plan_round(task, round_).sum_class.repeated and _all_answered(session, task, round_)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from sqlalchemy import BindParameter, ColumnElement, Select, and_, bindparam, func, or_, select
+from sqlalchemy import BindParameter, ColumnElement, and_, bindparam, func, or_, select
 from sqlalchemy.orm import Session
 
 from aggregator_service.round_states import ORDER
@@ -23,10 +23,8 @@ __all__ = [
     "in_cohort",
     "last_completed",
     "last_round",
-    "last_that_collected",
-    "list_judged",
+    "last_over_same_data",
     "list_rounds",
-    "list_summed",
     "lock_round_exclusive",
     "lock_task",
     "newest_snapshot",
@@ -119,18 +117,20 @@ def last_completed(session: Session, task_id: str) -> RoundRow | None:
     return session.scalars(query.order_by(RoundRow.number.desc()).limit(1)).one_or_none()
 
 
-def last_that_collected(session: Session, task_id: str) -> RoundRow | None:
-    """Return the newest round in which clients were asked to contribute; None when there is none."""
-    collected = select(RoundStateRow.round_id).where(RoundStateRow.state == RoundState.COLLECTING)
-    query = select(RoundRow).where(RoundRow.task_id == task_id, RoundRow.id.in_(collected))
+def last_over_same_data(session: Session, task_id: str, data: str | None, *, summed: bool) -> RoundRow | None:
+    """Return the newest round of a task whose sum was of class `repeated` over `data`; None when there is none.
+
+    summed: one for which `summed_clause` holds; False: one in which clients were asked to contribute.
+    """
+    query = select(RoundRow).where(
+        RoundRow.task_id == task_id, RoundRow.sum_rule == "repeated", RoundRow.sum_data == data
+    )
+    if summed:
+        query = query.where(summed_clause())
+    else:
+        collected = select(RoundStateRow.round_id).where(RoundStateRow.state == RoundState.COLLECTING)
+        query = query.where(RoundRow.id.in_(collected))
     return session.scalars(query.order_by(RoundRow.number.desc()).limit(1)).one_or_none()
-
-
-def list_judged(session: Session, task_id: str) -> Sequence[RoundRow]:
-    """Return what `list_summed` does, and the rounds whose sum is about to be released."""
-    before_release = (RoundState.FOLDING, RoundState.CONFIRMING, RoundState.UNMASKING)
-    judged = or_(summed_clause(), RoundRow.state.in_(before_release))
-    return _one_for_each_set(session, select(RoundRow).where(RoundRow.task_id == task_id, judged))
 
 
 def has_fixed_survivors(session: Session, round_: RoundRow) -> bool:
@@ -147,20 +147,6 @@ def summed_clause() -> ColumnElement[bool]:
     """Return the condition for rounds whose contributions count as summed: released, or failed with a fixed set."""
     failed = and_(RoundRow.state == RoundState.FAILED, _FIXED_SURVIVORS)
     return or_(RoundRow.state == RoundState.COMPLETE, failed)
-
-
-def list_summed(session: Session, task_id: str) -> Sequence[RoundRow]:
-    """Return the rounds for which `summed_clause` holds, one for each set of survivors, the newest last.
-
-    For tasks with a frozen cohort: their sets of survivors only shrink, so sets of equal size are equal.
-    """
-    return _one_for_each_set(session, select(RoundRow).where(RoundRow.task_id == task_id, summed_clause()))
-
-
-def _one_for_each_set(session: Session, rounds: Select[RoundRow]) -> Sequence[RoundRow]:
-    rows = session.scalars(rounds.order_by(RoundRow.number)).all()
-    newest = {row.survivors or -row.id: row for row in rows}  # the set of a failed round is not counted
-    return sorted(newest.values(), key=lambda row: row.number)
 
 
 def lock_data_set(session: Session, label: str) -> None:

@@ -152,7 +152,8 @@ class ClientRow(Base):
 
     sequence: order of enrolment. subject: serial of its certificate, which stands for the organiser's subject; null in
     tasks without an organiser. turn: place in the round-robin order. retired_in: number of the round after which it
-    left the task's cohorts for good: of a frozen cohort, or because it was at fault for the failure of a masked round.
+    left the task's cohorts for good, because it was at fault for the failure of a round. left_data_in: number of the
+    round after which it left the sums of class `once` and `repeated`, so that no two differ by a few clients.
     device_group: its group in the recipe. revoked_at: when an operator revoked its membership.
     """
 
@@ -181,6 +182,7 @@ class ClientRow(Base):
     turn: Mapped[int] = mapped_column(BigInteger)
     times_asked: Mapped[int] = mapped_column(default=0)
     retired_in: Mapped[int | None]
+    left_data_in: Mapped[int | None]
     revoked_at: Mapped[float | None] = mapped_column(Float)
     envelope_key: Mapped[str | None] = mapped_column(String(200))
     envelope_digest: Mapped[str | None] = mapped_column(String(64))
@@ -190,13 +192,14 @@ class ClientRow(Base):
 class RoundRow(Base):
     """A round.
 
-    sum_index: index of the sum among the task's sums. partial_key, partial_digest: the partial sum,
-    which each fold replaces. folded: number of contributions in it. unfinished: uploads that were incomplete when the
-    round ended. deadline: of the current stage. model_digest: what the keys of a masked round are bound to; null for
-    other rounds. confirms: whether survivors sign the set of survivors. committee: members of the committee of a
-    one-shot round; 0 for other rounds. aggregate_chain: what contributions state about the aggregates before this round
-    (`protocols.crypto.aggregate_chain`), hex; null where anyone can open the sums. again: number of the round
-    that failed with fixed survivors, if all of them are asked for the same sum again (`rounds.unopened`); else null.
+    sum_index: index of the sum among the task's sums. sum_rule, sum_data: the class of the sum
+    (`protocols.sum_classes`). partial_key, partial_digest: the partial sum, which each fold replaces. folded: number of
+    contributions in it. unfinished: uploads that were incomplete when the round ended. deadline: of the current stage.
+    model_digest: what the keys of a masked round are bound to; null for other rounds. confirms: whether survivors sign
+    the set of survivors. committee: members of the committee of a one-shot round; 0 for other rounds. aggregate_chain:
+    what contributions state about the aggregates before this round (`protocols.crypto.aggregate_chain`), hex; null
+    where anyone can open the sums. again: number of the round that failed with fixed survivors, if all of them are
+    asked for the same sum again (`rounds.unopened`); else null.
     """
 
     __tablename__ = "rounds"
@@ -206,6 +209,8 @@ class RoundRow(Base):
     task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id"))
     number: Mapped[int]
     sum_index: Mapped[int]
+    sum_rule: Mapped[str] = mapped_column(String(16))
+    sum_data: Mapped[str | None] = mapped_column(String(16))
     state: Mapped[str] = mapped_column(String(16))
     seed: Mapped[bytes] = mapped_column(LargeBinary(32))
     model_digest: Mapped[bytes | None] = mapped_column(LargeBinary(32))

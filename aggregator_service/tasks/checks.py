@@ -23,7 +23,7 @@ def check_sums(plans: Sequence[TaskPlan], schedule: Schedule) -> None:
     Raises `ParameterError` when a masked or one-shot round over `cohort_size` or `min_clients` cannot work, when the
     sums need different encryption keys, or when a recipe has several groups and a frozen cohort.
     """
-    if plans[0].recipe.device_groups > 1 and plans[0].recipe.frozen_cohort:
+    if plans[0].recipe.device_groups > 1 and plans[0].sum_class.repeated:
         raise ParameterError("this recipe has several device groups and a frozen cohort: a task cannot have both")
     for plan in plans:
         _check_cohort_sizes(plan, schedule)
@@ -88,7 +88,7 @@ def task_warnings(
             "The order of round-robin sampling follows from public values, so clients could choose who is in a cohort "
             "with them: use this for experiments only."
         )
-    if plan.recipe.frozen_cohort:
+    if plan.sum_class.repeated:
         warnings.append(
             "All sums are over one cohort that only shrinks: a client that drops out leaves the task for good, and a "
             "sum that differs from an earlier one by too few clients is repeated over fewer clients."

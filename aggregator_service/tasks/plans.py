@@ -17,6 +17,7 @@ from protocols.messages import Evaluation, Schedule
 from protocols.recipes.base import Recipe, RoundSpec, main_layout
 from protocols.recipes.evaluated import with_evaluation
 from protocols.recipes.registry import recipe
+from protocols.sum_classes import SumClass
 from protocols.sums.base import Mechanism, NamesPublicKey, SumPlan, plan_sum
 from protocols.sums.oneshot.plan import OneshotPlan
 from protocols.sums.registry import mechanism
@@ -60,6 +61,11 @@ class TaskPlan:
     recipe: Recipe
     mechanism: Mechanism
     sum_plan: SumPlan
+
+    @property
+    def sum_class(self) -> SumClass:
+        """The class of the sum."""
+        return self.sum_plan.layout.sum_class
 
     def route(self, spec: RoundSpec, client_id: str) -> Route:
         """Return the blocks to which this client contributes in a round."""

@@ -53,6 +53,7 @@ class AgreedTerms(Message):
     seed: Key32
     organiser: OrganiserPin | None = None
     evaluation: Evaluation | None = None
+    data_set: str | None = None
 
     @classmethod
     def of(cls, view: TaskView) -> AgreedTerms:
@@ -64,6 +65,7 @@ class AgreedTerms(Message):
             seed=view.seed,
             organiser=view.organiser,
             evaluation=view.evaluation,
+            data_set=view.data_set,
         )
 
     def require(self, view: TaskView) -> None:

@@ -103,12 +103,14 @@ class MemberRound:
         ready = yield from self._join(view)
         schedule, task_id = self.terms.schedule, self.terms.task_id
         record = load_record(self.client_store, task_id)
-        ledger = record.ledger_of(view.number, view.step, self.terms.recipe.frozen_cohort)
+        sum_class = ready.committee.context.plan.layout.sum_class
+        data = sum_class.data if sum_class.repeated else None
+        ledger = record.ledger_of(view.number, view.step, data)
         difference = self.policy.min_difference(schedule)
         confirmed, after = yield from work(
             lambda: member.confirm(ready, inspection, ledger, schedule.min_clients, os.urandom(SEED_BYTES), difference)
         )
-        store_record(self.client_store, task_id, record.with_signature(view.number, view.step, after))
+        store_record(self.client_store, task_id, record.with_signature(view.number, view.step, after, data))
         return confirmed
 
     def _inspect(self, view: RoundView) -> Program[member.Inspection]:

@@ -12,7 +12,8 @@ Clients are compared by their identity keys, which the organiser certified; the 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from client_sdk.errors import LocalFileError
@@ -20,6 +21,7 @@ from client_sdk.local_state.client_store import ClientStore
 from client_sdk.local_state.signed_sets import member_tag
 from protocols.codec import b64decode, b64encode
 from protocols.errors import RefusalError
+from protocols.sum_classes import Data
 from protocols.sums.oneshot.member import Ledger
 
 __all__ = ["CommitteeRecord", "client_tag", "load_record", "store_record"]
@@ -37,7 +39,8 @@ class CommitteeRecord:
     client tags whose sums over the same data it helped to open, the newest last. signed: digest of the survivors that
     it signed in that round. summed: whether it has sent, or may have sent, its summed share; the newest set of
     `released` is then final. closed: newest round that is over for this member: its key is deleted, and no key for it
-    is made again.
+    is made again. data: for a sum of class `repeated`, the data that it sums again. again: by data, such sets of
+    earlier sums, while the newest round is of another sum.
     """
 
     round_number: int = 0
@@ -46,12 +49,14 @@ class CommitteeRecord:
     signed: bytes | None = None
     summed: bool = False
     closed: int = 0
+    data: Data | None = None
+    again: Mapping[Data, tuple[frozenset[str], ...]] = field(default_factory=dict)
 
-    def ledger_of(self, round_number: int, sum_index: int, same_data: bool) -> Ledger:
+    def ledger_of(self, round_number: int, sum_index: int, data: Data | None) -> Ledger:
         """Return the ledger with which this member judges a set in a round.
 
-        same_data: whether all sums of the task are over the same data. Raises `RefusalError` for a round or a sum
-        before the newest one, and for a newest round with another sum.
+        data: for a sum of class `repeated`, the data that it sums again; None for other sums. Raises `RefusalError` for
+        a round or a sum before the newest one, and for a newest round with another sum.
         """
         if round_number <= self.closed or round_number < self.round_number or sum_index < self.sum_index:
             raise RefusalError(
@@ -62,12 +67,21 @@ class CommitteeRecord:
             if sum_index != self.sum_index:
                 raise RefusalError(f"the server announces round {round_number} with another sum than before")
             return Ledger(self.released, self.signed)
-        over = tuple(dict.fromkeys(self.released if self.summed else self.released[:-1]))
-        return Ledger(over if same_data or sum_index == self.sum_index else ())
+        if data is not None and data != self.data:
+            return Ledger(tuple(self.again.get(data, ())))
+        return Ledger(self._settled if data is not None or sum_index == self.sum_index else ())
 
-    def with_signature(self, round_number: int, sum_index: int, ledger: Ledger) -> CommitteeRecord:
-        """Return the record after `ledger` was signed in a round: to be stored before the signature is sent."""
+    @property
+    def _settled(self) -> tuple[frozenset[str], ...]:
+        return tuple(dict.fromkeys(self.released if self.summed else self.released[:-1]))
+
+    def with_signature(self, round_number: int, sum_index: int, ledger: Ledger, data: Data | None) -> CommitteeRecord:
+        """Return the record after `ledger` was signed in a round: to be stored before the signature is sent.
+
+        data: as for `ledger_of`.
+        """
         again = round_number == self.round_number and ledger.signed == self.signed
+        kept = self.again if self.data in (None, data) else {**self.again, self.data: self._settled}
         return replace(
             self,
             round_number=round_number,
@@ -75,6 +89,8 @@ class CommitteeRecord:
             released=ledger.released,
             signed=ledger.signed,
             summed=again and self.summed,
+            data=data,
+            again=kept,
         )
 
     def close(self, round_number: int) -> CommitteeRecord:
@@ -86,9 +102,8 @@ class CommitteeRecord:
         content = {
             **vars(self),
             "signed": None if self.signed is None else b64encode(self.signed),
-            "released": [
-                b64encode(b"".join(sorted(bytes.fromhex(tag) for tag in clients))) for clients in self.released
-            ],
+            "released": [_join(clients) for clients in self.released],
+            "again": {data: [_join(clients) for clients in sets] for data, sets in self.again.items()},
         }
         return json.dumps(content).encode()
 
@@ -99,6 +114,7 @@ class CommitteeRecord:
         signed = content.pop("signed")
         return cls(
             released=tuple(map(_split, content.pop("released"))),
+            again={data: tuple(map(_split, sets)) for data, sets in content.pop("again").items()},
             signed=None if signed is None else b64decode(signed, _DIGEST_BYTES),
             **content,
         )
@@ -121,6 +137,10 @@ def load_record(client_store: ClientStore, task_id: str) -> CommitteeRecord:
 def store_record(client_store: ClientStore, task_id: str, record: CommitteeRecord) -> None:
     """Store this member's record of one task, replacing the one before."""
     client_store.write(task_id, _NAME, record.encode())
+
+
+def _join(clients: frozenset[str]) -> str:
+    return b64encode(b"".join(sorted(bytes.fromhex(tag) for tag in clients)))
 
 
 def _split(text: str) -> frozenset[str]:

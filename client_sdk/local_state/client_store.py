@@ -21,6 +21,7 @@ from client_sdk.agreement.terms import AgreedTerms
 from client_sdk.errors import LocalFileError
 from client_sdk.local_state.client_state import ClientState
 from client_sdk.local_state.followed_state import FollowedState
+from client_sdk.local_state.given_data import GivenData
 from client_sdk.local_state.signed_sets import SignedSets
 from client_sdk.local_state.stores import Store
 from protocols.codec import b64decode, b64encode
@@ -31,6 +32,7 @@ from protocols.crypto.keyring import Keyring, decode_keyring, encode_keyring
 from protocols.errors import CodecError, ParameterError
 from protocols.messages import OrganiserPin, Role
 from protocols.recipes.base import Recipe
+from protocols.sum_classes import Data
 
 __all__ = ["ClientStore", "Membership", "OwnContribution"]
 
@@ -47,7 +49,6 @@ _ITEM_STATE: Final = "item_state.bin"
 _CHAINED_STATE: Final = "chained_state.bin"
 _EQUIVOCATION: Final = "equivocation.json"
 _CONTRIBUTIONS: Final = "contributions.json"
-_SIGNED_SETS: Final = "signed_sets.json"
 _REVOCATIONS: Final = "revocations.bin"
 
 
@@ -201,17 +202,39 @@ class ClientStore:
         content = {str(each): [record.digest, record.acknowledged] for each, record in records.items()}
         self.write(task_id, _CONTRIBUTIONS, json.dumps(content).encode())
 
-    def signed_sets(self, task_id: str) -> SignedSets:
-        """Return the survivor sets that this client signed for the newest sum of one task; none if none are stored."""
-        body = self.read(task_id, _SIGNED_SETS)
+    def signed_sets(self, task_id: str, data: Data | None = None) -> SignedSets:
+        """Return the survivor set that this client signed last in one task; none if none is stored.
+
+        data: for a sum of class `repeated`, the data that are summed again; None for other sums.
+        """
+        body = self.read(task_id, _signed_sets(data))
         try:
             return SignedSets() if body is None else SignedSets.decode(body)
         except (ValueError, TypeError, KeyError) as error:
             raise LocalFileError(f"the stored survivor sets of task {task_id} are damaged") from error
 
-    def keep_signed_sets(self, task_id: str, signed: SignedSets) -> None:
-        """Store the survivor sets that this client signed for the newest sum of one task."""
-        self.write(task_id, _SIGNED_SETS, signed.encode())
+    def keep_signed_sets(self, task_id: str, signed: SignedSets, data: Data | None = None) -> None:
+        """Store the survivor set that this client signed last in one task; data: as for `signed_sets`."""
+        self.write(task_id, _signed_sets(data), signed.encode())
+
+    def given(self, task_id: str, label: str | None, data: Data) -> GivenData:
+        """Return what this client gave of its `data` to sums of class `once` and `repeated` of one data set.
+
+        label: of the data set; None where it is the task alone.
+        """
+        body = self.store.read(self.owner, self._data_set_key(task_id, label), _given(data))
+        try:
+            return GivenData() if body is None else GivenData.decode(body)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise LocalFileError(f"the stored record of what task {task_id} was given is damaged") from error
+
+    def keep_given(self, task_id: str, label: str | None, data: Data, given: GivenData) -> None:
+        """Store what this client gave of its `data`; to be written before anything is sent."""
+        self.store.write(self.owner, self._data_set_key(task_id, label), _given(data), given.encode())
+
+    def _data_set_key(self, task_id: str, label: str | None) -> str:
+        """Return the id under which records of a data set on this server are stored: one for all tasks of a label."""
+        return self._key(task_id) if label is None else "data-" + digest("data set", self.url or "", label).hex()[:32]
 
     def client_state(self, task_id: str, like: ClientState) -> ClientState | None:
         """Return the stored client state of one task, None if there is none.
@@ -284,6 +307,14 @@ class ClientStore:
     def keep_equivocation(self, task_id: str, proof: bytes) -> None:
         """Store the proof, a JSON document, that the server of one task gave members different aggregates."""
         self.write(task_id, _EQUIVOCATION, proof)
+
+
+def _signed_sets(data: Data | None) -> str:
+    return "signed_sets.json" if data is None else f"signed_sets.{data}.json"
+
+
+def _given(data: Data) -> str:
+    return f"given.{data}.json"
 
 
 @lru_cache(maxsize=64)

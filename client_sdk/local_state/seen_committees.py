@@ -12,17 +12,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Final
 
 from client_sdk.errors import LocalFileError
 from client_sdk.local_state.client_store import ClientStore
 from client_sdk.local_state.signed_sets import member_tag
 from protocols.errors import RefusalError
+from protocols.sum_classes import Data
 from protocols.sums.oneshot.committee import Committee
 
 __all__ = ["SeenCommittees", "load_seen", "remember_committee"]
-
-_NAME: Final = "committees.json"
 
 
 @dataclass(frozen=True)
@@ -67,21 +65,30 @@ class SeenCommittees:
         return cls(int(sum_index), tuple(frozenset(map(str, members)) for members in committees))
 
 
-def load_seen(client_store: ClientStore, task_id: str) -> SeenCommittees:
-    """Return the record of one task; `LocalFileError` when it is damaged."""
-    body = client_store.read(task_id, _NAME)
+def load_seen(client_store: ClientStore, task_id: str, data: Data | None = None) -> SeenCommittees:
+    """Return the record of one task; `LocalFileError` when it is damaged.
+
+    data: for sums of class `repeated`, the data that are summed again; None for other sums.
+    """
+    body = client_store.read(task_id, _name(data))
     try:
         return SeenCommittees() if body is None else SeenCommittees.decode(body)
     except (ValueError, TypeError) as error:
         raise LocalFileError(f"the stored committees of task {task_id} are damaged") from error
 
 
-def remember_committee(client_store: ClientStore, committee: Committee, same_data: bool) -> None:
+def _name(data: Data | None) -> str:
+    return "committees.json" if data is None else f"committees.{data}.json"
+
+
+def remember_committee(client_store: ClientStore, committee: Committee) -> None:
     """Store that this client sends its data of the round to `committee`; see `SeenCommittees.with_committee`."""
     context, parameters = committee.context, committee.context.plan.parameters
     most_new = 2 * parameters.threshold - parameters.committee - parameters.corrupt - 1
-    seen = load_seen(client_store, context.task_id)
+    sum_class = context.plan.layout.sum_class
+    data = sum_class.data if sum_class.repeated else None
+    seen = load_seen(client_store, context.task_id, data)
     members = frozenset(member_tag(member.identity_key).hex() for member in committee.members)
-    after = seen.with_committee(context.step, members, most_new, same_data)
+    after = seen.with_committee(context.step, members, most_new, same_data=data is not None)
     if after != seen:
-        client_store.write(context.task_id, _NAME, after.encode())
+        client_store.write(context.task_id, _name(data), after.encode())

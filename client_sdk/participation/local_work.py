@@ -16,6 +16,7 @@ from client_sdk.errors import Abstained, ContractBroken, PolicyRefused
 from client_sdk.history import History
 from client_sdk.local_state.client_state import ClientState
 from client_sdk.local_state.client_store import ClientStore, Membership
+from client_sdk.local_state.given_data import GivenData
 from client_sdk.local_state.identity import Identity
 from client_sdk.model.best import curve_of
 from client_sdk.model.catch_up import ModelFollower
@@ -27,6 +28,7 @@ from client_sdk.training.item_counts import why_abstain
 from protocols.errors import KeyringError
 from protocols.messages import RoundView
 from protocols.recipes.base import ModelState, RoundSpec
+from protocols.sum_classes import Data, SumClass
 from protocols.sums.oneshot.plan import OneshotPlan
 
 __all__ = ["LocalWork", "Stop"]
@@ -117,21 +119,34 @@ class LocalWork:
 
     def require_data(self, spec: RoundSpec, state: ModelState, history: History) -> None:
         """Raise `Abstained` if this client must not contribute to the round; called before it sends anything."""
-        if (reason := why_abstain(self.terms.recipe, spec, state, history, self.client_state())) is not None:
+        sum_class, task_id = self._sum_class(spec), self.terms.task_id
+        given = GivenData() if sum_class.data is None else self.client_store.given(task_id, *self._of(sum_class.data))
+        reason = why_abstain(sum_class, spec, state, history, given, task_id)
+        if reason is not None:
             raise Abstained(reason)
 
     def train(self, spec: RoundSpec, state: ModelState, history: History) -> LocalResult:
         """Train for one round and return the result. The new client state is stored by `settle`.
 
-        That of a client which is counted in this sum is stored at once: if the answer to its upload is lost, its data
-        may be in the sum all the same. state: the view of the model of the client's device group. Raises
+        That a client is counted in this sum is stored at once: if the answer to its upload is lost, its data may be in
+        the sum all the same. state: the view of the model of the client's device group. Raises
         `ParameterError` when training diverges.
         """
         client_state = self.client_state() or self.half.initial_client_state(self.rng)
         local = self.half.contribute(spec, self.membership.client_id, state, history, client_state, self.rng)
-        if spec.sum_index <= self.terms.recipe.count_sums:
-            self.keep_client_state(local.client_state)
+        sum_class, task_id = self._sum_class(spec), self.terms.task_id
+        if sum_class.once and sum_class.data is not None:
+            of = self._of(sum_class.data)
+            given = self.client_store.given(task_id, *of).with_counted(task_id, spec.sum_index)
+            self.client_store.keep_given(task_id, *of, given)
         return local
+
+    def _sum_class(self, spec: RoundSpec) -> SumClass:
+        return self.terms.recipe.layout(spec.sum_index).sum_class
+
+    def _of(self, data: Data) -> tuple[str | None, Data]:
+        """Return which record of given data a sum of this task over `data` belongs to."""
+        return self.terms.view.data_set, data
 
     def report_measured(self, state: ModelState, progress: Progress | None) -> None:
         """Report the newest measurement in the followed `state`, unless it was reported before."""

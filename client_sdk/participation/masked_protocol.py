@@ -30,6 +30,7 @@ from protocols.messages import BadShares, RoundView, Schedule
 from protocols.messages.committee import MOST_BAD_SHARES
 from protocols.messages.stages import MASKED_STATES, StageMessage
 from protocols.recipes.base import ModelState, RoundSpec
+from protocols.sum_classes import Data, SumClass
 from protocols.sums.masked import client as stages
 from protocols.sums.masked import messages
 from protocols.sums.masked.context import RoundContext
@@ -69,8 +70,8 @@ def round_context(terms: TaskTerms, view: RoundView, spec: RoundSpec, state: Mod
 class MaskedPart:
     """One client in one masked round. `advance` sends the message of the round's current stage, once.
 
-    schedule: of the task, as this client agreed to it. sum_index: which sum the round computes. same_data: whether all
-    sums of the task are over the same data. finished: whether the client has answered the unmask request or missed a
+    schedule: of the task, as this client agreed to it. sum_index: which sum the round computes. data_set: the label of
+    the task's data set, if it has one. finished: whether the client has answered the unmask request or missed a
     stage. missed: the reason in the second case. work_seconds: time of sharing, training, masking and unmasking,
     without requests. Raises `PolicyRefused` when the task has no organiser and the policy does not trust the roster.
     """
@@ -84,7 +85,7 @@ class MaskedPart:
     client_store: ClientStore
     schedule: Schedule
     sum_index: int
-    same_data: bool = False
+    data_set: str | None = None
     finished: bool = False
     missed: str | None = None
     work_seconds: float = 0.0
@@ -177,7 +178,7 @@ class MaskedPart:
         Raises `RefusalError` if the same data are summed again and the roster is too small, or has other members than
         the first one.
         """
-        signed = self.client_store.signed_sets(self.context.task_id)
+        signed = self._signed_sets()
         if not self._repeated:
             return signed
         if len(roster) > self.schedule.cohort_size:
@@ -199,9 +200,12 @@ class MaskedPart:
         alive = messages.decode_set(survivors, len(state.roster))
         if self._repeated:
             self._check_confirmers(state.roster, len(alive))
-        signed = self.client_store.signed_sets(self.context.task_id)
         members, min_difference = _tags(state.roster, alive), self.policy.min_difference(self.schedule)
-        self._keep(signed.with_set(self.sum_index, members, min_difference, self.same_data))
+        signed = self._signed_sets().with_set(self.sum_index, members, min_difference, self._sum_class.repeated)
+        if self._sum_class.data is not None:
+            store, of = self.client_store, (self.context.task_id, self.data_set, self._sum_class.data)
+            store.keep_given(*of, store.given(*of).with_confirmed(members, min_difference))
+        self._keep(signed)
 
     def _check_confirmers(self, roster: Roster, survivors: int) -> None:
         """Raise `RefusalError` unless a sum over so many survivors has a confirmer in common with every other one."""
@@ -213,14 +217,25 @@ class MaskedPart:
             )
 
     def _keep(self, signed: SignedSets) -> None:
-        task_id = self.context.task_id
-        if signed != self.client_store.signed_sets(task_id):
-            self.client_store.keep_signed_sets(task_id, signed)
+        if signed != self._signed_sets():
+            self.client_store.keep_signed_sets(self.context.task_id, signed, self._summed_again)
+
+    def _signed_sets(self) -> SignedSets:
+        return self.client_store.signed_sets(self.context.task_id, self._summed_again)
+
+    @property
+    def _sum_class(self) -> SumClass:
+        return self.context.plan.layout.sum_class
+
+    @property
+    def _summed_again(self) -> Data | None:
+        """Which data a sum of class `repeated` is of; None for other sums."""
+        return self._sum_class.data if self._sum_class.repeated else None
 
     @property
     def _repeated(self) -> bool:
         """Whether the server may get sums of the same data over several sets, and is not trusted."""
-        return self.same_data and self.context.plan.mode != "curious"
+        return self._sum_class.repeated and self.context.plan.mode != "curious"
 
     @property
     def _most_members(self) -> int:

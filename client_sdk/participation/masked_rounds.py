@@ -98,7 +98,7 @@ class MaskedRound:
             client.client_store,
             client.terms.schedule,
             self._spec.sum_index,
-            client.terms.recipe.frozen_cohort,
+            client.terms.view.data_set,
         )
 
     @property

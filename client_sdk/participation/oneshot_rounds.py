@@ -37,7 +37,7 @@ def take_oneshot_part(
     client.require_data(spec, caught_up.state, history)
     context = oneshot_context(client.terms, view, own_digest(client.terms, spec, caught_up.state))
     committee = yield from metered(committee_of(client.calls, context, client.membership_check), traffic)
-    remember_committee(client.client_store, committee, client.terms.recipe.frozen_cohort)
+    remember_committee(client.client_store, committee)
     current = perf_counter()
     local = yield from work(lambda: client.train(spec, client.follower.view(caught_up.state), history))
     trained = perf_counter()

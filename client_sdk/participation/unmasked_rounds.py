@@ -113,7 +113,7 @@ def _train(client: LocalWork, spec: RoundSpec, caught_up: CaughtUp, history: His
         if client.terms.opened_by == "anyone":
             raise
         reason = str(error)
-        if spec.sum_index <= client.terms.recipe.count_sums:
+        if client.terms.recipe.layout(spec.sum_index).sum_class.once:
             raise Abstained(reason) from error
     layout = client.terms.sum_plan_at(spec.sum_index).layout
     route = client.terms.recipe.route(spec, client.membership.client_id)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from client_sdk.data.interactions import Interactions
 from client_sdk.history import History
 from client_sdk.local_state.client_state import ClientState
+from client_sdk.local_state.given_data import GivenData
 from client_sdk.training.base import LocalResult, TrainingConfig
 from client_sdk.training.factors import USER_FACTOR
 from client_sdk.training.item_counts import why_abstain
@@ -149,6 +150,7 @@ class Federation:
         self.half = client_half(self.recipe, self.training)
         users = self.train.n_users
         draws = np.random.default_rng([self.seed, 1])
+        self.given = [GivenData()] * users
         self.client_states: list[ClientState] = [self.half.initial_client_state(draws) for _ in range(users)]
         self.took_part = np.zeros(users, dtype=bool)
         order = np.random.default_rng([self.seed, 42]).permutation(users)
@@ -200,10 +202,11 @@ class Federation:
         """
         members = self.orders[self.recipe.device_group_of(spec.sum_index)]
         turn = (spec.number - 1) // self.recipe.device_groups
-        if self.sampling == "uniform" and not self.recipe.frozen_cohort:
+        repeated = self.recipe.layout(spec.sum_index).sum_class.repeated
+        if self.sampling == "uniform" and not repeated:
             draws = np.random.default_rng([self.seed, 3, spec.number])
             return np.asarray(draws.choice(members, min(self.cohort_size, members.size), replace=False))
-        start = 0 if self.recipe.frozen_cohort else turn * self.cohort_size
+        start = 0 if repeated else turn * self.cohort_size
         asked = np.arange(start, start + min(self.cohort_size, members.size))
         return np.asarray(members[asked % members.size])
 
@@ -236,8 +239,8 @@ class Federation:
 
     def _abstains(self, spec: RoundSpec, user: int) -> bool:
         """Whether a user has nothing to add to a sum, as its device would decide."""
-        history, client_state = self.history(user), self.client_states[user]
-        return why_abstain(self.recipe, spec, self._view, history, client_state) is not None
+        sum_class, given = self.recipe.layout(spec.sum_index).sum_class, self.given[user]
+        return why_abstain(sum_class, spec, self._view, self.history(user), given, "") is not None
 
     def _sum_sealed(
         self, plan: SumPlan, spec: RoundSpec, cohort: NDArray[np.int64], tally: _Tally
@@ -299,6 +302,8 @@ class Federation:
         with tally.clock("train"):
             local = self.half.contribute(spec, str(user), self._view, history, self.client_states[user], rng, excluded)
             self.client_states[user] = local.client_state if local.finish is None else local.finish()
+        if self.recipe.layout(spec.sum_index).sum_class.once:
+            self.given[user] = self.given[user].with_counted("", spec.sum_index)
         self.took_part[user] = True
         tally.losses.append(local.loss)
         tally.clipped += local.clipped

@@ -233,7 +233,7 @@ def _federation(split: Split, request: SimulationRequest) -> Federation:
     return Federation(
         train, request.recipe, parameters, request.mechanism, request.mechanism_parameters, request.training, cohort,
         request.seed, user_groups=groups, masks=False, evaluation=request.evaluation,
-        schedule_rounds=min(request.rounds or rounds, rounds) if made.frozen_cohort else request.rounds or rounds,
+        schedule_rounds=min(request.rounds or rounds, rounds) if _repeated(made) else request.rounds or rounds,
         start=_spectrum(train, request, able.size) if request.start_from_privirec else None,
     )  # fmt: skip
 
@@ -259,7 +259,11 @@ def _sizes(recipe: Recipe, parameters: Mapping[str, Any], train: Interactions, c
     if predicts_ratings(recipe.name):
         counting = parameters.get("count_sums", 1) if parameters.get("item_bias") == "means" else 0
         return counting + _ROUNDS, min(_COHORT_OF_RATINGS, clients)
-    return _ROUNDS, clients if recipe.frozen_cohort else min(_COHORT, clients)
+    return _ROUNDS, clients if _repeated(recipe) else min(_COHORT, clients)
+
+
+def _repeated(recipe: Recipe) -> bool:
+    return recipe.layout(recipe.main_sum).sum_class.repeated
 
 
 def _spectrum(train: Interactions, request: SimulationRequest, clients: int) -> ModelState:

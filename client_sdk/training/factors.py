@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from client_sdk.history import History
 from client_sdk.local_state.client_state import ClientState
 from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig, refuse_settings, task_training
-from client_sdk.training.item_counts import count_items, logit_offsets, uncounted
+from client_sdk.training.item_counts import count_items, logit_offsets
 from client_sdk.training.local import train_locally
 from client_sdk.training.mf import LocalUpdate, MFConfig, init_user_factor
 from protocols.errors import ParameterError
@@ -55,7 +55,7 @@ class FactorHalf:
         if start_of(self.recipe.parameters) is not None:
             return {USER_FACTOR: np.zeros(self.recipe.parameters.dim, np.float32)}
         user = init_user_factor(self.recipe.parameters.dim, rng)
-        return {USER_FACTOR: user, **uncounted(self.recipe.count_sums)}
+        return {USER_FACTOR: user}
 
     def contribute(
         self,
@@ -69,7 +69,7 @@ class FactorHalf:
     ) -> LocalResult:
         """Return the client's item counts, or train on positives and drawn negatives and return the change."""
         if spec.sum_index <= self.recipe.count_sums:
-            return count_items(spec, self.recipe.parameters.items, history, client_state)
+            return count_items(self.recipe.parameters.items, history, client_state)
         local = self._train(spec, client_id, state, history, client_state, rng, excluded)
         blocks, clipped = self.recipe.contribute(spec, client_id, Update(local.items, local.values))
         kept = {**client_state, USER_FACTOR: local.user_factor}

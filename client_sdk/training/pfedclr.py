@@ -23,7 +23,7 @@ from client_sdk.local_state.client_state import ClientState
 from client_sdk.training.adam import Adam, OuterAdam
 from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig, refuse_settings, task_training
 from client_sdk.training.factors import USER_FACTOR, user_factor
-from client_sdk.training.item_counts import count_items, logit_offsets, uncounted
+from client_sdk.training.item_counts import count_items, logit_offsets
 from client_sdk.training.mf import Samples, check_shapes, draw_samples
 from protocols.errors import ParameterError
 from protocols.recipes.base import ModelState, RoundSpec, Update
@@ -218,7 +218,6 @@ class PFedCLRHalf:
             basis = rng.standard_normal((p.rank, p.dim)).astype(np.float32)
         client_state: dict[str, NDArray[np.generic]] = {
             USER_FACTOR: user,
-            **uncounted(p.counting),
         }
         if p.variant == "clr":
             client_state[BUFFER_ROWS] = np.zeros((p.items, p.rank), np.float32)
@@ -239,7 +238,7 @@ class PFedCLRHalf:
     ) -> LocalResult:
         """Return the client's item counts, or run step 1 and return its contribution; `finish` then runs step 2."""
         if spec.sum_index <= self.recipe.count_sums:
-            return count_items(spec, self.recipe.parameters.items, history, client_state)
+            return count_items(self.recipe.parameters.items, history, client_state)
         first = self._train_items(state, history, client_state, rng, excluded)
         update = Update(first.samples.items, first.rows - first.start)
         blocks, clipped = self.recipe.contribute(update, len(history), self.entropy)

@@ -24,7 +24,6 @@ from client_sdk.local_state.client_state import ClientState
 from client_sdk.training.adam import Adam
 from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig, refuse_settings
 from client_sdk.training.factors import USER_FACTOR
-from client_sdk.training.item_counts import counted_in, uncounted
 from client_sdk.training.rfrec_local import LocalModel, Ratings, predicted_ratings
 from protocols.errors import ParameterError
 from protocols.recipes.base import ModelState, RoundSpec
@@ -72,7 +71,6 @@ class RFRecHalf:
             OWN_ITEMS: none,
             AVERAGE: none,
             SUM_INDEX: np.zeros(1, np.int64),
-            **uncounted(self.recipe.parameters.counting),
         }
         if self.recipe.parameters.rule.adam:
             client_state |= dict(zip(_MOMENTS, (np.zeros_like(user), np.zeros_like(user), none, none), strict=True))
@@ -99,7 +97,7 @@ class RFRecHalf:
         if newest.sum_index >= spec.sum_index:
             raise ParameterError(f"sum {spec.sum_index} follows an earlier model, not that of sum {newest.sum_index}")
         if spec.sum_index <= self.recipe.parameters.counting:
-            return self._rate_items(spec, ratings, client_state)
+            return self._rate_items(ratings, client_state)
         device = self._device(newest, client_state)
         if device.sum_index > spec.sum_index:
             raise ParameterError(
@@ -152,11 +150,11 @@ class RFRecHalf:
         offsets = rating_offsets(item_means(state.item_totals), ratings.items, ratings.targets)
         return replace(ratings, offsets=offsets[ratings.items]), offsets
 
-    def _rate_items(self, spec: RoundSpec, ratings: Ratings, client_state: ClientState) -> LocalResult:
-        """Return the contribution to a sum of ratings; `ParameterError` if another sum has them, see `count_items`."""
+    def _rate_items(self, ratings: Ratings, client_state: ClientState) -> LocalResult:
+        """Return the contribution to a sum of ratings."""
         own = np.zeros((2, self.recipe.parameters.items))
         own[0, ratings.items], own[1, ratings.items] = 1.0, ratings.targets.astype(np.float64) - 0.5
-        return LocalResult([own.ravel()], 0, counted_in(spec, client_state), float("nan"), ratings.items.size)
+        return LocalResult([own.ravel()], 0, client_state, float("nan"), ratings.items.size)
 
     def _device(self, state: RFRecState, client_state: ClientState) -> _Device:
         """Return a copy of the model in the client state, or the average of `state` for a client that never took

@@ -69,7 +69,7 @@ class TopKHalf(FactorHalf):
         """Return the client's item counts; or train, add the residual, contribute the entries that the support selects,
         and keep the rest as the residual."""
         if spec.sum_index <= self.recipe.count_sums:
-            return count_items(spec, self.recipe.parameters.items, history, client_state)
+            return count_items(self.recipe.parameters.items, history, client_state)
         local = self._train(spec, client_id, state, history, client_state, rng, excluded)
         change = add_rows(self._residual(client_state), Update(local.items, local.values))
         sending = self.recipe.lay_out(state, change, rng)

@@ -112,11 +112,6 @@ class SingleGroupRecipe:
     device_groups: Final = 1
 
     @property
-    def count_sums(self) -> int:
-        """Return 0: no sum is of data that do not change."""
-        return 0
-
-    @property
     def main_sum(self) -> int:
         """The index of a sum that stands for the task's sums: the first one."""
         return 1
@@ -203,20 +198,12 @@ class Recipe(Protocol):
         """The validated parameters; `model_dump(mode="json")` gives the JSON form."""
 
     @property
-    def frozen_cohort(self) -> bool:
-        """Whether all sums of a task are over one cohort that only shrinks, because they sum the same data again."""
-
-    @property
     def by_snapshot(self) -> bool:
         """Whether clients download the server's snapshot of the model instead of replaying aggregates."""
 
     @property
     def main_sum(self) -> int:
         """The index of a sum whose layout stands for the task's sums, in plans and costs: usually of the first."""
-
-    @property
-    def count_sums(self) -> int:
-        """Number of first sums of data that do not change, such as item counts: a client is in at most one of them."""
 
     @property
     def device_groups(self) -> int:

@@ -88,19 +88,9 @@ class Evaluated(SingleGroupRecipe):
         return self.inner.parameters
 
     @property
-    def frozen_cohort(self) -> bool:
-        """That of the wrapped recipe."""
-        return self.inner.frozen_cohort
-
-    @property
     def by_snapshot(self) -> bool:
         """That of the wrapped recipe."""
         return self.inner.by_snapshot
-
-    @property
-    def count_sums(self) -> int:
-        """That of the wrapped recipe."""
-        return self.inner.count_sums
 
     @property
     def main_sum(self) -> int:
@@ -308,7 +298,7 @@ def with_evaluation(recipe: Recipe, evaluation: Evaluation | None, rounds: int) 
 def _why_not(recipe: Recipe) -> str | None:
     if not isinstance(recipe.parameters, ItemParameters):
         return "its clients measure their model themselves"
-    if recipe.frozen_cohort:
+    if recipe.layout(recipe.main_sum).sum_class.repeated:
         return "its model is complete after its last sum only, so no sum can measure it"
     if not isinstance(recipe, SingleGroupRecipe):
         return (

@@ -39,7 +39,6 @@ class FactorModel(SingleGroupRecipe):
 
     parameters: FactorParameters
 
-    frozen_cohort: Final = False
     by_snapshot: Final = False
 
     @property

@@ -88,13 +88,14 @@ class Ledger:
         self._check_apart(task, row, survivors)
 
     def _check_apart(self, task: TaskRow, row: RoundRow, survivors: frozenset[int]) -> None:
-        recipe = plan_round(task, row).recipe
+        plan = plan_round(task, row)
+        recipe = plan.recipe
         strangers = {
             index for index in survivors if device_group_of(self.plan, index) != recipe.device_group_of(row.sum_index)
         }
         if strangers:
             self._broken(10, row, f"clients {sorted(strangers)} are not of the round's device group")
-        if not recipe.frozen_cohort:
+        if not plan.sum_class.repeated:
             return
         for number, known in self.released.items():
             difference = len(survivors ^ known[0]) if known is not None else 0

@@ -136,7 +136,7 @@ def never_swept(patch: Patch) -> None:
 
 def revoked_and_still_asked(patch: Patch) -> None:
     """A cohort is drawn from all members, also revoked ones."""
-    patch.setattr(cohorts, "eligible_clause", lambda task: ClientRow.retired_in.is_(None))
+    patch.setattr(cohorts, "eligible_clause", lambda task, sum_class, sum_index: ClientRow.retired_in.is_(None))
 
 
 def no_guard(patch: Patch) -> None:

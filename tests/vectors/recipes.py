@@ -138,7 +138,7 @@ def _absorbed(name: str, parameters: dict[str, Any]) -> dict[str, Any]:
         total, members = np.zeros(made.layout(number).length), []
         for client, items in (("c_1", [0, 3]), ("c_2", [3, 4])):
             route = made.route(spec, client)
-            if number <= made.count_sums:
+            if made.layout(number).sum_class.once:
                 vectors, clipped = [np.bincount(items, minlength=5).astype(np.float64)], 0
                 update = None
             else:

@@ -102,6 +102,7 @@ for (const [path, value, error] of [
   ["recipe.name", "svd", "PolicyError"],
   ["resolved.recipe.name", "fedmf", "RefusalError"],
   ["recipe.parameters.items", 61, "RefusalError"],
+  ["data_set", "ratings", "PolicyError"],
   ["resolved.main_sum.plan.primes", [3], "RefusalError"],
   ["resolved.main_sum.plan.threshold", 3, "RefusalError"],
   ["resolved.main_sum.layout.blocks", [], "RefusalError"],

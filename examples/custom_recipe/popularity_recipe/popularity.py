@@ -36,7 +36,6 @@ class Popularity(SingleGroupRecipe):
 
     parameters: PopularityParameters
     name: str = "popularity"
-    frozen_cohort: ClassVar[bool] = False  # there is one sum, so no data are summed again
     by_snapshot: ClassVar[bool] = False
 
     def layout(self, sum_index: int = 1) -> VectorLayout:

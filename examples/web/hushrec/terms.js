@@ -112,6 +112,7 @@ export function readTask(task, { organiser = null, policy = POLICY } = {}) {
   require(canonicalJson(task.organiser) === canonicalJson(organiser), "the task has another organiser than this app");
   const counting = p.item_bias === "counts" ? p.count_sums : 0;
   require(counting === 0 || counting === 1, "the task counts items more than once: a later sum would be over few clients");
+  require(!task.data_set, "this client keeps no record over several tasks, which a data set label needs");
   const plans = new Map();
   const planAt = (step) => {
     const counted = step <= counting;

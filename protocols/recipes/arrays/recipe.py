@@ -40,7 +40,6 @@ class Arrays(SingleGroupRecipe):
 
     parameters: ArraysParameters
     name: str = "arrays"
-    frozen_cohort: ClassVar[bool] = False
     by_snapshot: ClassVar[bool] = False
 
     def layout(self, sum_index: int = 1) -> VectorLayout:

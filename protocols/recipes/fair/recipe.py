@@ -105,7 +105,6 @@ class Fair:
     parameters: FairParameters
     name: str = "fair"
 
-    frozen_cohort: Final = False
     by_snapshot: Final = True
     """True: a small device never has theta, so it cannot replay the changes of theta."""
 
@@ -113,11 +112,6 @@ class Fair:
     def buckets(self) -> tuple[int, ...]:
         """m_c: number of values of one table in each device group's space."""
         return bucket_counts(self.parameters.elements, self.parameters.capacities)
-
-    @property
-    def count_sums(self) -> int:
-        """0: every sum is of trained values."""
-        return 0
 
     @property
     def main_sum(self) -> int:

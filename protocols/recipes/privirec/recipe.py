@@ -58,11 +58,6 @@ class PriviRecK(SingleGroupRecipe):
     name: str = "privirec-k"
 
     @property
-    def frozen_cohort(self) -> bool:
-        """True: every sum is over the same rows, so sums of cohorts that differ by one client would reveal it."""
-        return True
-
-    @property
     def by_snapshot(self) -> bool:
         """True: the last bits of a QR differ between machines, so all clients use the server's Q."""
         return True

@@ -101,7 +101,6 @@ class RFRec(SingleGroupRecipe):
     parameters: RFRecParameters
     name: str = "rfrec"
 
-    frozen_cohort: Final = False
     by_snapshot: Final = False
 
     @property

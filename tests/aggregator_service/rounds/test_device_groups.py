@@ -27,6 +27,7 @@ from protocols.errors import ParameterError
 from protocols.messages import Schedule, TaskRequest, TaskView
 from protocols.recipes.fair.state import fair_state
 from protocols.recipes.registry import recipe
+from protocols.sum_classes import REPEATED_ROWS
 from protocols.task_binding import broadcast_digest
 from tests.support.api import Api, TestTask, signed_enrolment
 from tests.support.server import AggregatorProcess, running_aggregator
@@ -128,8 +129,8 @@ def test_a_task_begins_when_every_group_has_a_cohort(world: Groups) -> None:
 
 def test_a_frozen_cohort_allows_only_one_group() -> None:
     def plans(groups: int) -> list[TaskPlan]:
-        recipe = SimpleNamespace(frozen_cohort=True, device_groups=groups)
-        return [cast(TaskPlan, SimpleNamespace(recipe=recipe, sum_plan=None))] * groups
+        recipe = SimpleNamespace(device_groups=groups)
+        return [cast(TaskPlan, SimpleNamespace(recipe=recipe, sum_class=REPEATED_ROWS, sum_plan=None))] * groups
 
     check_sums(plans(1), Schedule())
     with pytest.raises(ParameterError, match="several device groups and a frozen cohort"):

@@ -17,6 +17,7 @@ from aggregator_service.storage.schema import ClientRow, RoundRow, TaskRow
 from aggregator_service.storage.stages import clients_with
 from aggregator_service.tasks.tasks import task_view
 from protocols.recipes.fedmf import FedMF
+from tests.support.repeated import sum_again
 from tests.support.world import SECONDS, World
 
 FLOOR = 4
@@ -26,7 +27,7 @@ SUM = {"cohort_size": 10, "start_clients": 10, "min_clients": FLOOR, "rounds": 5
 @pytest.fixture(autouse=True)
 def frozen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the recipe one that sums the same data in every round."""
-    monkeypatch.setattr(FedMF, "frozen_cohort", True)
+    sum_again(monkeypatch, FedMF)
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def deliver(world: World, task: str, missing: int = 0) -> RoundRow:
 
 def retired(world: World) -> set[str]:
     with world.database.read() as session:
-        return set(session.scalars(select(ClientRow.id).where(ClientRow.retired_in.is_not(None))))
+        return set(session.scalars(select(ClientRow.id).where(ClientRow.left_data_in.is_not(None))))
 
 
 def test_later_rounds_ask_only_the_survivors(world: World) -> None:
@@ -80,7 +81,7 @@ def test_a_sum_that_differs_by_one_is_repeated_over_fewer(world: World) -> None:
     assert (refused.state, refused.survivors, refused.aggregate_key) == ("failed", 0, None)
     assert refused.failure == (
         "the survivors differ from those of an earlier sum by 1 clients, but sums over the same data must differ by at "
-        "least 4: nothing is released, 4 clients leave the task, 6 remain"
+        "least 4: nothing is released, 4 clients leave such sums, 6 remain"
     )
     assert first[0] in retired(world)
     assert set(world.cohort(task)) == set(first) - retired(world)
@@ -113,7 +114,7 @@ def test_the_task_fails_when_too_few_would_remain(world: World) -> None:
     world.run(task)
     deliver(world, task)
     refused = deliver(world, task, missing=1)
-    assert "4 clients leave the task, 3 remain; the task fails, since it needs at least 4" in str(refused.failure)
+    assert "4 clients leave such sums, 3 remain; the task fails, since it needs at least 4" in str(refused.failure)
     assert world.state(task) == "failed"
     assert world.run(task) is None
 
@@ -128,7 +129,7 @@ def test_the_minimum_difference_can_be_set(world: World) -> None:
 
 
 def test_other_recipes_draw_a_new_cohort(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(FedMF, "frozen_cohort", False)
+    monkeypatch.undo()
     task = world.task(members=10, **SUM)
     world.run(task)
     deliver(world, task)

@@ -23,6 +23,7 @@ from aggregator_service.tasks.tasks import create_task, plan_request
 from protocols.messages import TaskRequest
 from protocols.privacy import combinations as released_combinations
 from protocols.recipes.fedmf import FedMF
+from tests.support.repeated import sum_again
 from tests.support.world import SECONDS, World
 
 FLOOR = 4
@@ -31,7 +32,7 @@ FLOOR = 4
 @pytest.fixture(autouse=True)
 def frozen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the recipe one that sums the same data in every round."""
-    monkeypatch.setattr(FedMF, "frozen_cohort", True)
+    sum_again(monkeypatch, FedMF)
 
 
 @pytest.fixture
@@ -153,7 +154,7 @@ def test_a_sum_that_isolates_a_client_together_with_two_others_is_refused(world:
     assert (refused.state, refused.aggregate_key) == ("failed", None)
     assert refused.failure == (
         "this sum and earlier ones, added and subtracted, give a sum over 1 clients, but sums over the same data must "
-        "not isolate fewer than 4: nothing is released, 1 clients leave the task, 10 remain"
+        "not isolate fewer than 4: nothing is released, 1 clients leave such sums, 10 remain"
     )
     again = deliver(world, third)
     assert (again.state, again.survivors) == ("complete", 10)
@@ -185,7 +186,7 @@ def test_a_sum_that_is_too_complex_to_judge_is_refused_and_counts_as_failed(
         assert (refused.number, refused.state, refused.aggregate_key) == (number, "failed", None)
         assert str(refused.failure).startswith("cannot compute what this sum reveals together with earlier sums")
     with world.database.read() as session:
-        assert not session.scalars(select(ClientRow.id).where(ClientRow.retired_in.is_not(None))).all()
+        assert not session.scalars(select(ClientRow.id).where(ClientRow.left_data_in.is_not(None))).all()
     assert world.state(third) == "failed"
 
 

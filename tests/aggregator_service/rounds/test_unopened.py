@@ -167,5 +167,5 @@ def test_a_member_of_a_frozen_cohort_that_never_answers_leaves(server: Aggregato
         assert task.wait_round(number, "advertising")["cohort"] == COHORT
         play(server, task, clients, number, drop=dict.fromkeys(range(4), "unmask"), value=lambda index: 1.0)
         task.wait_round(number, "failed", "complete")
-    assert asked(task, 4) == {clients[index].client_id for index in range(4, COHORT)}
     assert task.wait_round(4, "advertising")["step"] == 1
+    assert asked(task, 4) == {clients[index].client_id for index in range(4, COHORT)}

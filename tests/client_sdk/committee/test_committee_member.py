@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from client_sdk.participation.events import (
     Waiting,
 )
 from protocols.errors import ParameterError, RefusalError
+from protocols.sums.oneshot.member import Ledger
 from tests.client_sdk.committee.lying_server import URL, LyingServer, Person, oneshot_terms
 from tests.client_sdk.committee.test_committee_attacks import (
     CLIENTS,
@@ -177,15 +179,21 @@ def test_a_set_that_was_only_signed_does_not_block_the_next_round() -> None:
     assert server.attend() == [SurvivorsConfirmed(2, 5)] * 5
 
 
-def test_a_frozen_cohort_counts_all_sums_as_of_the_same_data() -> None:
-    record = CommitteeRecord(2, 2, (frozenset({"aa"}), frozenset({"bb"})), bytes(32), True)
-    assert record.ledger_of(3, 3, same_data=True).released == record.released
-    assert record.ledger_of(3, 3, same_data=False).released == ()
-    assert record.ledger_of(3, 2, same_data=False).released == record.released
-    assert record.ledger_of(2, 2, same_data=False).signed == bytes(32)
+def test_all_sums_of_class_repeated_are_over_the_same_data() -> None:
+    once, again = (frozenset({"aa" * 16}), frozenset({"bb" * 16})), (frozenset({"cc" * 16}),)
+    record = CommitteeRecord(2, 2, once, bytes(32), True, again={"held-out": again})
+    assert record.ledger_of(3, 3, None).released == ()
+    assert record.ledger_of(3, 2, None).released == once
+    assert record.ledger_of(2, 2, None).signed == bytes(32)
+    assert record.ledger_of(3, 3, "held-out").released == again, "a training sum between them is no reason to forget"
+    measured = record.with_signature(3, 3, Ledger((*again, frozenset({"dd" * 16})), bytes(32)), "held-out")
+    assert measured.ledger_of(4, 4, "held-out").released == again, "its share was not sent"
+    trained = replace(measured, summed=True).with_signature(4, 4, Ledger((frozenset({"ee" * 16}),)), None)
+    assert trained.ledger_of(5, 5, "held-out").released == (*again, frozenset({"dd" * 16}))
+    assert CommitteeRecord.decode(trained.encode()) == trained
     for number, step in ((1, 2), (3, 1), (2, 3)):
         with pytest.raises(RefusalError, match="sum"):
-            record.ledger_of(number, step, same_data=False)
+            record.ledger_of(number, step, None)
 
 
 def test_a_record_survives_its_encoding_and_damage_is_noticed() -> None:

@@ -21,14 +21,14 @@ from client_sdk import Client, Fleet, FleetOptions, Identity, MemoryStore, Opera
 from client_sdk.errors import InvalidParameters
 from client_sdk.history import History
 from client_sdk.local_state.client_state import ClientState
+from client_sdk.local_state.given_data import GivenData
 from client_sdk.participation import local_work
 from client_sdk.participation.events import Event, RoundAbstained, TaskEnded
 from client_sdk.participation.participant import Participant
 from client_sdk.training import factors
 from client_sdk.training.base import LocalResult
-from client_sdk.training.item_counts import COUNTED, count_items
+from client_sdk.training.item_counts import count_items
 from protocols.messages import Schedule
-from protocols.recipes.base import RoundSpec
 from protocols.recipes.item_counts import CountedFactors
 from protocols.recipes.recommended import parameters_for
 from tests.support.organiser import TRIAL
@@ -106,7 +106,10 @@ def test_plain_sums_count_members_that_no_sum_holds_yet(server: AggregatorProces
         (first,) = fleet.run(rounds=1)
         assert (first.state, first.survivors) == ("complete", 6)
         waiting = operator.task(task.task_id).waiting_for
-        assert waiting == "new members: sum 2 of counts needs 3 members that no earlier one holds, and has 1"
+        assert waiting == (
+            "new members: sum 2 counts each client's data once in this task; it needs 3 members that no other sum "
+            "holds, and has 1"
+        )
         before = counts_of(fleet.model()).copy()
 
         def join_late(index: int) -> int:
@@ -215,8 +218,8 @@ def assert_members_abstain(server: AggregatorProcess, members: Members, step: in
     assert not any(isinstance(event, RoundAbstained) for event in events[VICTIM])
     with closing(sqlite3.connect(server.data_dir / "hushrec.db")) as database:
         found = database.execute(
-            "SELECT step, rounds.state, aggregate_digest, reason, COUNT(*) FROM refusals JOIN rounds ON id = round_id "
-            "GROUP BY round_id, reason"
+            "SELECT sum_index, rounds.state, aggregate_digest, reason, COUNT(*) FROM refusals "
+            "JOIN rounds ON id = round_id GROUP BY round_id, reason"
         ).fetchall()
     assert found == [(step, "failed", None, "no-data", MEMBERS)] * 2
 
@@ -246,12 +249,16 @@ def test_zeros_of_counted_members_would_give_the_item_list_of_a_victim(
 ) -> None:
     """The same as above, with clients that send zeros instead of abstaining."""
 
-    def zeros(spec: RoundSpec, items: int, history: History, client_state: ClientState) -> LocalResult:
-        if int(client_state[COUNTED][0]) in (0, spec.sum_index):
-            return count_items(spec, items, history, client_state)
-        return LocalResult([np.zeros(items)], 0, client_state, 0.0, len(history))
+    sent: list[list[int]] = []
+
+    def zeros(items: int, history: History, client_state: ClientState) -> LocalResult:
+        if history.items.tolist() in sent:
+            return LocalResult([np.zeros(items)], 0, client_state, 0.0, len(history))
+        sent.append(history.items.tolist())
+        return count_items(items, history, client_state)
 
     monkeypatch.setattr(local_work, "why_abstain", lambda *_: None)
+    monkeypatch.setattr(GivenData, "with_counted", lambda given, *_: given)
     monkeypatch.setattr(factors, "count_items", zeros)
     with five_counted_members(tmp_path, "plain", 1, FORGETS_WHO_WAS_COUNTED, count_sums=2) as played:
         _, members, first = played
@@ -271,5 +278,5 @@ def test_a_client_is_recorded_as_counted_before_it_sends(server: AggregatorProce
         local = core.train(recipe.round_spec(seed, 1), recipe.initial_state(seed), core.history([2, 5]))
         assert np.flatnonzero(local.blocks[0]).tolist() == [2, 5]
     with Client(server.url, identity, store) as restarted:
-        kept = restarted.join(task.name).core.client_state()
-    assert kept is not None and kept[COUNTED].tolist() == [1]
+        kept = restarted.join(task.name).core.client_store.given(task.task_id, None, "rows")
+    assert kept.counted == (task.task_id, 1)

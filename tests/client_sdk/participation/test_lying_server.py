@@ -21,12 +21,14 @@ from client_sdk.api.calls import ApiCalls
 from client_sdk.api.drivers import SyncDriver
 from client_sdk.api.effects import Program
 from client_sdk.local_state.client_store import ClientStore, Membership
+from client_sdk.local_state.given_data import GivenData
 from client_sdk.local_state.signed_sets import SignedSets
 from client_sdk.participation.certificates import MembershipCheck
 from client_sdk.participation.masked_protocol import MaskedPart
 from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.errors import ParameterError, RefusalError
 from protocols.messages import RoundView, Schedule
+from protocols.sum_classes import REPEATED_ROWS, TRAINED
 from protocols.sums.masked import server
 from protocols.sums.masked.packing import unpack
 from protocols.sums.masked.plan import MaskedPlan
@@ -74,7 +76,9 @@ class LyingServer:
         """
         self.messages.clear()
         self.refusals.clear()
-        context = round_context(self.plan, len(CLIENTS), number)
+        layout = replace(LAYOUT, sum_class=REPEATED_ROWS if same_data else TRAINED)
+        plan = replace(self.plan, layout=layout, max_contributions=self.schedule.cohort_size)
+        context = round_context(plan, len(CLIENTS), number)
         parts = {
             name: MaskedPart(
                 cast(ApiCalls, self),
@@ -86,7 +90,6 @@ class LyingServer:
                 ClientStore(DirectoryStore(self.folder / name), "me"),
                 self.schedule,
                 sum_index,
-                same_data,
             )
             for name, identity in self.identities.items()
         }
@@ -208,6 +211,7 @@ def test_the_same_data_under_the_next_sum(tmp_path: Path, monkeypatch: pytest.Mo
     if not defended:
         real = SignedSets.with_set
         monkeypatch.setattr(SignedSets, "with_set", lambda *given: real(*given[:4]))
+        monkeypatch.setattr(GivenData, "with_confirmed", lambda given, *_: given)
     lying = LyingServer(tmp_path, Schedule(cohort_size=6, min_clients=4))
     first = lying.play(1, sum_index=2, same_data=True)
     assert first is not None

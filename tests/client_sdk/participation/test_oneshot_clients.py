@@ -114,7 +114,7 @@ def test_a_client_sends_the_same_data_to_no_committee_of_strangers() -> None:
     lying, store = LyingServer(), ClientStore(MemoryStore(), "me")
     lying.publish_keys()
     lying.open_round(1, 1, 6)
-    remember_committee(store, lying.open_committee, same_data=False)
+    remember_committee(store, lying.open_committee)
     old = lying.members
     lying.members = [*old[:3], *(Person.certified(f"n_{place}", "committee") for place in range(2))]
     lying.stores |= {member.name: MemoryStore() for member in lying.members[3:]}
@@ -122,9 +122,9 @@ def test_a_client_sends_the_same_data_to_no_committee_of_strangers() -> None:
     lying.publish_keys()
     lying.open_round(2, 1, 6)
     with pytest.raises(RefusalError, match="2 members of the committee were not in it"):
-        remember_committee(store, lying.open_committee, same_data=False)
+        remember_committee(store, lying.open_committee)
     lying.open_round(2, 2, 6)
-    remember_committee(store, lying.open_committee, same_data=False)
+    remember_committee(store, lying.open_committee)
 
 
 def test_without_an_organiser_only_a_policy_that_trusts_the_roster_takes_part() -> None:

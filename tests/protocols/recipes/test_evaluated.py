@@ -91,7 +91,6 @@ def test_states_have_the_length_of_their_sum_and_survive_encoding(name: str) -> 
         again.freeze()
     assert made.name == name
     assert made.view(state, 0) is state
-    assert not made.frozen_cohort
     assert not made.by_snapshot
     assert made.warnings()[-1].startswith("Sums also carry")
 

@@ -11,11 +11,10 @@ from aggregator_service.tasks.tasks import plan_request
 from client_sdk.data.interactions import leave_one_out
 from client_sdk.data.synthetic import SyntheticConfig, synthetic
 from client_sdk.history import History
-from client_sdk.local_state.client_store import ClientStore
-from client_sdk.local_state.stores import MemoryStore
+from client_sdk.local_state.given_data import GivenData
 from client_sdk.operator import task_request
 from client_sdk.simulation.federation import Federation
-from client_sdk.training.item_counts import COUNTED, count_items, logit_offsets, why_abstain
+from client_sdk.training.item_counts import count_items, logit_offsets, why_abstain
 from client_sdk.training.registry import client_half
 from protocols.combinations import check_combination
 from protocols.errors import CodecError, CombinationError, ParameterError
@@ -92,16 +91,11 @@ def test_the_state_keeps_its_counts(name: str) -> None:
             chosen.decode_state(1, bad)
 
 
-def test_a_client_is_counted_in_one_sum_only() -> None:
-    chosen, history = make("fedmf"), History(np.array([2, 5], np.int32))
-    first = count_items(chosen.round_spec(SEED, 1), ITEMS, history, {})
-    assert np.flatnonzero(first.blocks[0]).tolist() == [2, 5]
-    repeated = count_items(chosen.round_spec(SEED, 2, 1), ITEMS, history, first.client_state)
-    assert np.flatnonzero(repeated.blocks[0]).tolist() == [2, 5]  # the same sum after a failed round
-    with pytest.raises(ParameterError, match="counted in sum 1 and cannot be counted again"):
-        count_items(chosen.round_spec(SEED, 3, 2), ITEMS, history, first.client_state)
+def test_a_client_sends_its_items_and_never_nothing() -> None:
+    sent = count_items(ITEMS, History(np.array([2, 5], np.int32)), {})
+    assert np.flatnonzero(sent.blocks[0]).tolist() == [2, 5]
     with pytest.raises(ParameterError, match="without interactions"):
-        count_items(chosen.round_spec(SEED, 1), ITEMS, History(np.zeros(0, np.int32)), {})
+        count_items(ITEMS, History(np.zeros(0, np.int32)), {})
 
 
 @pytest.mark.parametrize(
@@ -122,24 +116,11 @@ def test_when_a_client_abstains(
     number: int, sum_index: int, model_round: int, items: list[int], counted: int | None, reason: str | None
 ) -> None:
     chosen, history = make("fedmf"), History(np.array(items, np.int32))
-    kept = None if counted is None else {COUNTED: np.array([counted], np.int64)}
+    given = GivenData(None if not counted else ("t", counted))
     state = replace(chosen.initial_state(SEED), round_number=model_round)
-    found = why_abstain(chosen, chosen.round_spec(SEED, number, sum_index), state, history, kept)
+    sum_class = chosen.layout(sum_index).sum_class
+    found = why_abstain(sum_class, chosen.round_spec(SEED, number, sum_index), state, history, given, "t")
     assert found is None if reason is None else reason in str(found)
-
-
-@pytest.mark.parametrize("name", ["colr", "fedmf", "pfedclr", "scolr"])
-def test_the_state_of_a_counted_client_is_read_again(name: str) -> None:
-    """A restarted client compares its stored state with the form of the initial one."""
-    chosen, history = make(name), History(np.array([2, 5], np.int32))
-    half = client_half(chosen)
-    initial = half.initial_client_state(np.random.default_rng(0))
-    counted = count_items(chosen.round_spec(SEED, 1), ITEMS, history, initial).client_state
-    store = ClientStore(MemoryStore(), "counted")
-    store.keep_client_state("t", counted)
-    again = store.client_state("t", initial)
-    assert again is not None
-    assert again[COUNTED].tolist() == [1]
 
 
 @pytest.mark.parametrize(("carrier", "parameters"), [("plain", {}), ("ckks", {}), ("masked", {"dropout": 0.0})])

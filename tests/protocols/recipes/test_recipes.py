@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from protocols.recipes.base import Recipe, RoundSpec, Update
 from protocols.recipes.colr.colr import shared_projection
 from protocols.recipes.colr.scolr import client_level
 from protocols.recipes.registry import recipe
-from protocols.sum_classes import TRAINED
 
 TASK_SEED = bytes(range(32))
 ITEMS, DIM, RANK = 30, 8, 4
@@ -183,16 +181,6 @@ def test_combinations() -> None:
     check_combination("colr", "ckks")
     with pytest.raises(CombinationError, match="cannot be combined"):
         check_combination("svd", "ckks")
-
-
-def test_a_frozen_cohort_needs_repeated_layouts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without them masked sums would have thresholds for data that are summed once."""
-    chosen = recipe("privirec-k", {"items": ITEMS, "components": 2, "iterations": 2})
-    check_combination(chosen, "masked")
-    once = replace(chosen.layout(1), sum_class=TRAINED)
-    monkeypatch.setattr(type(chosen), "layout", lambda *_: once)
-    with pytest.raises(CombinationError, match="go together"):
-        check_combination(chosen, "masked")
 
 
 @pytest.mark.parametrize("name", sorted(CHOICES))

@@ -76,7 +76,7 @@ def test_the_sums_of_a_task_by_step() -> None:
         triangle_length(ITEMS),
     ]
     assert [block.segments[0].integral for block in chosen.layout(1).blocks] == [True]
-    assert (chosen.frozen_cohort, chosen.by_snapshot, make().steps) == (True, True, 4)
+    assert (chosen.by_snapshot, make().steps) == (True, 4)
     assert all(chosen.layout(sum_index).sum_class == REPEATED_ROWS for sum_index in range(1, 6))
     for sum_index in (0, 6):
         with pytest.raises(ParameterError, match="5 sums"):

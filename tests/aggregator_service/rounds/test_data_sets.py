@@ -1,0 +1,153 @@
+"""Sums of counts and of power iterations of several tasks over one data set: no difference of two is a person's list.
+
+Each attack succeeds with the defence taken out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sqlalchemy import select
+
+from aggregator_service.rounds import transactions
+from aggregator_service.storage.blobs import new_key
+from aggregator_service.storage.rounds import last_completed
+from aggregator_service.storage.schema import ClientRow, ContributionRow, TaskRow
+from aggregator_service.tasks import eligibility
+from aggregator_service.tasks.plans import plan_round, round_spec
+from aggregator_service.tasks.tasks import create_task, plan_request, task_view
+from protocols.messages import TaskRequest
+from tests.support.world import SECONDS, World
+
+ITEMS, VICTIM = 12, 5
+LISTS = np.random.default_rng(3).integers(0, 2, (VICTIM + 1, ITEMS)).astype(float)
+"""Whether each of six people has each item."""
+COUNTS = {"items": ITEMS, "dim": 2, "rank": 2, "clip": 1.0, "item_bias": "counts"}
+RECIPES = {"privirec-k": {"items": ITEMS, "components": 2, "iterations": 2}, "colr": COUNTS}
+DEFENDED = pytest.mark.parametrize("defended", [True, False], ids=["defended", "undefended"])
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path)
+    yield made
+    made.close()
+
+
+def job(world: World, name: str, recipe: str, people: Collection[int]) -> str:
+    """A task of this data set. A person has the same key in every task, and a client id in each."""
+    request = TaskRequest.model_validate(
+        {
+            "name": name,
+            "recipe": {"name": recipe, "parameters": RECIPES[recipe]},
+            "mechanism": {"name": "plain"},
+            "schedule": {"cohort_size": 6, "min_clients": 3, "start_clients": 5, "collect_seconds": SECONDS},
+            "data_set": "ratings",
+        }
+    )
+    with world.database.write() as session:
+        task = create_task(session, request, plan_request(request), world.clock.now())
+        for sequence, one in enumerate(sorted(people), start=1):
+            session.add(
+                ClientRow(
+                    id=f"{task.id}.{one}",
+                    task_id=task.id,
+                    sequence=sequence,
+                    role="member",
+                    identity_key=bytes([one] * 32),
+                    mailbox_key=bytes(32),
+                    token_hash=f"{task.id} {one}",
+                    enrolled_at=0.0,
+                    turn=one,
+                )
+            )
+        return task.id
+
+
+def deliver(world: World, task_id: str) -> None:
+    """Let the whole cohort contribute its lists, and end the round."""
+    world.run(task_id)
+    round_, asked = world.round(task_id), world.cohort(task_id)
+    with world.database.write() as session:
+        plan = plan_round(session.get_one(TaskRow, task_id), round_)
+        for client in asked:
+            route = plan.route(round_spec(round_), client)
+            body = plan.mechanism.seal(plan.sum_plan, route, [LISTS[int(client[-1])]], None)
+            key = new_key("contributions", task_id, round_.number, client)
+            session.add(
+                ContributionRow(
+                    round_id=round_.id,
+                    client_id=client,
+                    digest=world.blobs.put(key, body),
+                    bytes=len(body),
+                    stored_at=world.clock.now(),
+                    blob_key=key,
+                )
+            )
+    world.run(task_id)
+
+
+def released(world: World, task_id: str) -> NDArray[np.float64]:
+    """The newest sum that anybody may read."""
+    with world.database.read() as session:
+        row = last_completed(session, task_id)
+        assert row is not None and row.aggregate_key is not None and row.aggregate_digest is not None
+        plan = plan_round(session.get_one(TaskRow, task_id), row)
+    body = bytes(world.blobs.view(row.aggregate_key, row.aggregate_digest))
+    return plan.mechanism.open(plan.sum_plan, body, row.survivors, None)
+
+
+@DEFENDED
+def test_item_counts_less_degrees_of_another_task(
+    world: World, monkeypatch: pytest.MonkeyPatch, defended: bool
+) -> None:
+    """PriviRec-k sums the degrees of five people, a CoLR task the same counts of six."""
+    if not defended:
+        monkeypatch.setattr(transactions, "retire_if_too_similar", lambda *_: None)
+    first, second = job(world, "first", "privirec-k", range(VICTIM)), job(world, "second", "colr", range(VICTIM + 1))
+    deliver(world, first)
+    deliver(world, second)
+    if defended:
+        refused = world.round(second)
+        assert refused.cohort == VICTIM, "the sum is repeated over the five"
+        deliver(world, second)
+    stolen = released(world, second) - released(world, first)
+    np.testing.assert_array_equal(stolen, np.zeros(ITEMS) if defended else LISTS[VICTIM])
+
+
+@DEFENDED
+def test_item_counts_less_those_of_another_task(world: World, monkeypatch: pytest.MonkeyPatch, defended: bool) -> None:
+    """Two CoLR tasks: the second counts nobody again, and waits for members that are not counted."""
+    if not defended:
+        monkeypatch.setattr(transactions, "retire_if_too_similar", lambda *_: None)
+        monkeypatch.setattr(eligibility, "_counted", lambda *_: [])
+    first, second = job(world, "first", "colr", range(VICTIM)), job(world, "second", "colr", range(VICTIM + 1))
+    deliver(world, first)
+    if not defended:
+        deliver(world, second)
+        np.testing.assert_array_equal(released(world, second) - released(world, first), LISTS[VICTIM])
+        return
+    world.run(second)
+    with world.database.read() as session:
+        assert last_completed(session, second) is None
+        waiting = task_view(session, session.get_one(TaskRow, second)).waiting_for
+    assert waiting == (
+        "new members: sum 1 counts each client's data once in data set 'ratings'; it needs 3 members that no other sum "
+        "holds, and has 1"
+    )
+
+
+def test_who_leaves_the_counts_goes_on_training(world: World) -> None:
+    """The sixth is in no sum over the same data, and in the cohorts that train."""
+    first, second = job(world, "first", "privirec-k", range(VICTIM)), job(world, "second", "colr", range(VICTIM + 1))
+    deliver(world, first)
+    deliver(world, second)
+    deliver(world, second)
+    assert len(world.cohort(second)) == VICTIM + 1
+    with world.database.read() as session:
+        left = session.scalars(select(ClientRow.id).where(ClientRow.left_data_in.is_not(None))).all()
+    assert left == [f"{second}.{VICTIM}"]

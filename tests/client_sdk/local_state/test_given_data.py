@@ -1,0 +1,47 @@
+"""What a client gave of its data, in all tasks of a data set: counted once, and no combination isolates a few."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from client_sdk.local_state.client_store import ClientStore
+from client_sdk.local_state.given_data import GivenData
+from client_sdk.local_state.signed_sets import member_tag
+from client_sdk.local_state.stores import DirectoryStore
+from protocols.errors import RefusalError
+
+
+def people(*numbers: int) -> frozenset[bytes]:
+    return frozenset(member_tag(bytes([number] * 32)) for number in numbers)
+
+
+def test_tasks_with_one_label_have_one_record_and_other_tasks_their_own(tmp_path: Path) -> None:
+    store = ClientStore(DirectoryStore(tmp_path), "me", "https://server.example")
+    counted = GivenData().with_counted("t_1", 1).with_confirmed(people(1, 2, 3), 3)
+    store.keep_given("t_1", "ratings", "rows", counted)
+    restarted = ClientStore(DirectoryStore(tmp_path), "me", "https://server.example")
+    assert restarted.given("t_2", "ratings", "rows") == counted
+    assert restarted.given("t_1", "ratings", "held-out") == restarted.given("t_1", None, "rows") == GivenData()
+    elsewhere = ClientStore(DirectoryStore(tmp_path), "me", "https://other.example")
+    assert elsewhere.given("t_1", "ratings", "rows") == GivenData()
+    assert restarted.memberships() == []
+
+
+def test_data_are_counted_in_one_sum() -> None:
+    given = GivenData().with_counted("t_1", 1)
+    assert given.with_counted("t_1", 1) == given, "the sum failed and is repeated"
+    for task, index in (("t_1", 2), ("t_2", 1)):
+        with pytest.raises(RefusalError, match="counted once"):
+            given.with_counted(task, index)
+
+
+def test_sums_of_two_tasks_must_not_isolate_a_few() -> None:
+    five = GivenData().with_confirmed(people(*range(5)), 3)
+    assert five.with_confirmed(people(*range(5)), 3) == five
+    with pytest.raises(RefusalError, match="fewer than 3 clients"):
+        five.with_confirmed(people(*range(6)), 3)
+    other = five.with_confirmed(people(0, *range(10, 20)), 3)
+    with pytest.raises(RefusalError, match="fewer than 3 clients"):
+        other.with_confirmed(people(0, *range(1, 5), *range(10, 20)), 3)  # S(A) + S(B) - S(A or B) is the data of 0
