@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.access.principals import Enrolled, Operator, Principal
-from aggregator_service.http.authentication import MemberIs, OperatorIs, PrincipalOf, member_of, task_of
+from aggregator_service.http.authentication import MemberIs, OperatorIs, PrincipalOf, ReaderOnly, member_of, task_of
 from aggregator_service.http.etags import not_modified
 from aggregator_service.http.routing import api_router
 from aggregator_service.logs import fields
@@ -159,9 +159,12 @@ def show(services: ServicesOf, principal: PrincipalOf, task: TaskId, number: Rou
         return round_view(session, row, _round(session, task, number), principal, services.clock.now())
 
 
-@router.get("/{number}/cohort", summary="Show a cohort", responses=guarded())
+@router.get("/{number}/cohort", summary="Show a cohort", dependencies=[ReaderOnly], responses=guarded())
 def cohort(services: ServicesOf, principal: PrincipalOf, task: TaskId, number: RoundNumber) -> CohortView:
-    """Return the ids of the clients in the round's cohort. Ids are pseudonyms."""
+    """Return the ids of the clients in the round's cohort, for operators. Ids are pseudonyms; members see counts only.
+
+    Whoever sees sums and cohorts could solve for the parts of single clients that do not change.
+    """
     with services.database.read() as session:
         task_of(session, principal, task)
         row = _round(session, task, number)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Literal
 
 from client_sdk.api.answers import checked_bytes, parse_answer
 from client_sdk.api.effects import LONGEST_JSON, Program
@@ -16,7 +16,6 @@ from client_sdk.errors import NotFound
 from protocols.messages import (
     AttestationPage,
     BadShares,
-    CohortView,
     LedgerPage,
     RefusalNotice,
     RefusalReason,
@@ -32,8 +31,6 @@ from protocols.messages.stages import StageMessage
 __all__ = ["LONGEST_WAIT", "ApiCalls", "CurrentRound", "Handout"]
 
 Handout = Literal["roster", "inbox", "survivors", "committee", "confirmations"]
-_LONGEST_ID: Final = 72
-"""Longest client id in a JSON list with its quotes and comma, in bytes."""
 
 
 @dataclass(frozen=True)
@@ -72,11 +69,6 @@ class ApiCalls(MemberCalls):
     def round(self, task_id: str, number: int) -> Program[RoundView]:
         """Return one round; `NotFound` before it has opened."""
         return self._get(path_of_task(task_id, "rounds", number), RoundView)
-
-    def cohort(self, task_id: str, number: int, cohort_size: int) -> Program[CohortView]:
-        """Return the ids of the clients in a round's cohort, at most `cohort_size` (the task's)."""
-        path = path_of_task(task_id, "rounds", number, "cohort")
-        return self._get(path, CohortView, max_bytes=max(LONGEST_JSON, cohort_size * _LONGEST_ID))
 
     def contribute(
         self, task_id: str, number: int, client_id: str, body: bytes, statements: Mapping[str, str] | None = None

@@ -85,7 +85,6 @@ class Fleet:
         self._pool = ThreadPoolExecutor(options.workers, "hushrec-fleet", self._start_worker)
         self._clients: list[Participation] = []
         self._histories: list[History] = []
-        self._by_id: dict[str, int] = {}
         self._holder: KeyService | None = None
         self._committee = FleetCommittee(options, self._run_all)
         self._followers: dict[int | None, ModelFollower] = {}
@@ -151,7 +150,6 @@ class Fleet:
         self._histories = [
             client.history(items) for client, items in zip(self._clients, self._interactions, strict=True)
         ]
-        self._by_id = {client.membership.client_id: index for index, client in enumerate(self._clients)}
         if holder_invitation:
             self._holder = key_service(self._clients[0])
             self._holder.create()
@@ -230,13 +228,12 @@ class Fleet:
         started = perf_counter()
         watcher, view = self._clients[0], opened.view
         self._sync(view.number - 1)
-        terms = watcher.terms
-        asked = self._run(watcher.calls.cohort(terms.task_id, view.number, terms.schedule.cohort_size)).clients
-        # The server's order follows from random ids; in this one the draws of dropouts can be repeated.
-        cohort = sorted(asked, key=lambda client_id: self._by_id.get(client_id, len(self._by_id)))
+        cohort = self._asked(view.number)
         dropped = self._options.dropout_rng.random(len(cohort)) < self._options.dropout
-        dropouts = {client_id for client_id, drops in zip(cohort, dropped, strict=True) if drops}
-        members = [self._member(each, each in dropouts) for each in cohort if each in self._by_id]
+        members = [
+            CohortMember(self._clients[index], self._histories[index], bool(drops))
+            for index, drops in zip(cohort, dropped, strict=True)
+        ]
         if watcher.terms.mechanism.name == "masked":
             outcomes = play_masked_round(
                 members, view, self._run_all, self._await_next_state, self._options.dropout_stage
@@ -251,16 +248,18 @@ class Fleet:
             number=view.number,
             state="complete" if end.state == "complete" else "failed",
             failure=end.failure,
-            asked=len(cohort),
+            asked=view.cohort,
             survivors=end.survivors,
             reports=tuple(outcome for outcome in outcomes if isinstance(outcome, RoundReport)),
             missed=tuple(outcome for outcome in outcomes if isinstance(outcome, RoundMissed)),
             seconds=perf_counter() - started,
         )
 
-    def _member(self, client_id: str, drops: bool) -> CohortMember:
-        index = self._by_id[client_id]
-        return CohortMember(self._clients[index], self._histories[index], drops)
+    def _asked(self, number: int) -> list[int]:
+        """Return the indices of the fleet's clients in the cohort. Each asks for itself: members see no others."""
+        task_id = self._clients[0].terms.task_id
+        views = self._run_all(partial(client.calls.round, task_id, number) for client in self._clients)
+        return [index for index, seen in enumerate(views) if seen.in_cohort]
 
     def _await_next_state(self, seen: RoundView) -> RoundView:
         """Wait until the round is in another state than `seen`, and return it."""

@@ -40,7 +40,9 @@ def plain(world: World, name: str = "plain") -> Story:
     for number in (1, 2):
         _open(task, number)
         yield
-        for path in ("rounds", "rounds/current", f"rounds/{number}", f"rounds/{number}/cohort", f"sums/{number}"):
+        get(world, f"{task.path}/rounds/{number}/cohort", world.api.operator)
+        yield
+        for path in ("rounds", "rounds/current", f"rounds/{number}", f"sums/{number}"):
             get(world, f"{task.path}/{path}", first.auth)
             yield
         yield from _in_chunks(first, number)

@@ -276,7 +276,7 @@ def test_a_token_of_another_task_is_refused(task: TestTask, api: Api) -> None:
     member = members_of(task)[0]
     body = member.contribution(1, 5.0)
     problem(member.put(1, body, stranger.auth), "not-found")
-    for path in ("", "/rounds/current", "/rounds", "/rounds/1", "/rounds/1/cohort", "/rounds/1/aggregate", "/keyring"):
+    for path in ("", "/rounds/current", "/rounds", "/rounds/1", "/rounds/1/aggregate", "/keyring"):
         problem(api.http.get(f"{task.path}{path}", headers=stranger.auth), "not-found")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-import json
 import sys
 import tracemalloc
 from collections.abc import Iterator
@@ -169,7 +168,7 @@ def test_without_these_checks_a_compressed_answer_is_expanded(driver: str, monke
 
 
 @pytest.mark.parametrize("driver", ["sync", "async"])
-@pytest.mark.parametrize("what", ["roster", "aggregate", "snapshot", "envelope", "revocations", "cohort", "rounds"])
+@pytest.mark.parametrize("what", ["roster", "aggregate", "snapshot", "envelope", "revocations", "rounds"])
 def test_downloads_end_at_the_length_that_the_task_implies(driver: str, what: str) -> None:
     announced = SnapshotView(round=1, bytes=1 << 40, digest="00" * 32, author="server")  # the server's own claim
     with serving(LyingServer(pieces=[bytes(65_536)] * 256)) as server:
@@ -180,7 +179,6 @@ def test_downloads_end_at_the_length_that_the_task_implies(driver: str, what: st
             "snapshot": (own.snapshot("t_1", announced, 100_000), 100_000),
             "envelope": (own.envelope("t_1"), MIB),
             "revocations": (own.revocations("t_1"), 8 * MIB),
-            "cohort": (own.cohort("t_1", 1, 20_000), 20_000 * 72),
             "rounds": (own.rounds("t_1", limit=1000), 1000 * 4096),
         }
         for name, (program, _) in programs.items():
@@ -200,26 +198,6 @@ def test_an_organisers_answer_has_the_same_limit(driver: str) -> None:
         error, traffic = run(obtain_certificate(issuer, Identity.generate(), RetryPolicy(attempts=1)), driver)
     assert isinstance(error, ContractBroken)
     assert traffic.down <= LONGEST_JSON + SLACK
-
-
-@pytest.mark.parametrize("driver", ["sync", "async"])
-def test_a_list_of_ten_thousand_clients_is_accepted(driver: str) -> None:
-    clients = [f"c_{index:062x}" for index in range(20_000)]
-    body = json.dumps({"round": 1, "clients": clients}).encode()
-    assert len(body) > LONGEST_JSON
-
-    async def on_loop(program: Program[object]) -> object:
-        async with AsyncDriver() as client:
-            return await client.run(program)
-
-    with serving(LyingServer(pieces=[body])) as server:
-        program = calls(server).cohort("t_1", 1, len(clients))
-        if driver == "async":
-            view = asyncio.run(on_loop(program))
-        else:
-            with SyncDriver() as client:
-                view = client.run(program)
-    assert getattr(view, "clients") == clients  # noqa: B009
 
 
 def test_an_answer_of_exactly_the_limit_is_accepted() -> None:
