@@ -86,7 +86,7 @@ def create_app(
     describe(app)
     install_problem_handlers(app)
     # from the innermost to the outermost
-    app.add_middleware(BodyGuard, json_limit=settings.json_body_limit, idle_seconds=settings.body_idle_seconds)
+    app.add_middleware(BodyGuard)
     app.add_middleware(RequestRecorder, metrics=instruments.metrics, tracer=instruments.tracer)
     app.add_middleware(HeadRequests)
     app.add_middleware(CrossOrigin, origins=settings.cors_origins)

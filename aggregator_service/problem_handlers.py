@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 import logging
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, cast
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from sqlalchemy.exc import DataError
@@ -28,7 +28,6 @@ from protocols.messages.problem import PROBLEM_TYPES
 __all__ = ["crashed", "install_problem_handlers"]
 
 _LOG = logging.getLogger(__name__)
-_RETRY_LATER: Final = {"Retry-After": "5"}
 _PLAIN_NAME: Final = re.compile(r"^[a-z][a-z0-9_]{0,40}$")
 _SLUG_OF_STATUS: Final = {
     400: "bad-request",
@@ -105,51 +104,85 @@ def _methods(request: Request) -> str:
     return ", ".join(sorted(found | ({"HEAD"} if "GET" in found else set())))
 
 
-def _parameter(request: Request, error: Exception) -> JSONResponse:
-    return _answer(request, document("invalid-parameters", str(error)))
+class _Rule(NamedTuple):
+    """How an exception is answered. detail: None for the exception's text. log: what happened, with the level.
+
+    named: what of the exception is logged: its text, or, where that holds values from a statement, the driver's type.
+    """
+
+    slug: str
+    detail: str | None = None
+    level: int = logging.NOTSET
+    log: str = ""
+    named: Callable[[Exception], str] = str
+    retry_after: str | None = None
 
 
-def _contribution(request: Request, error: Exception) -> JSONResponse:
-    return _answer(request, document("bad-contribution", str(error)))
+def _cause(error: Exception) -> str:
+    return type(getattr(error, "orig", None) or error).__name__
 
 
-def _codec(request: Request, error: Exception) -> JSONResponse:
-    return _answer(request, document("bad-request", str(error)))
+_RULES: Final[dict[type[Exception], _Rule]] = {
+    ParameterError: _Rule("invalid-parameters"),
+    ContributionError: _Rule("bad-contribution"),
+    CodecError: _Rule("bad-request"),
+    BlobDamagedError: _Rule(
+        "internal-error",
+        "stored bytes are damaged; the error is in the server's log",
+        logging.ERROR,
+        "stored blob damaged: %s",
+    ),
+    BlobsUnavailableError: _Rule(
+        "unavailable",
+        "the blob store is unavailable; try again",
+        logging.ERROR,
+        "blob store unavailable: %s",
+        retry_after="5",
+    ),
+    DataError: _Rule(
+        "bad-request",
+        "a value contains a character or a number that the database cannot store",
+        logging.WARNING,
+        "a value in the request cannot be stored in the database: %s",
+        _cause,
+    ),
+    **dict.fromkeys(
+        DATABASE_GONE,
+        _Rule(
+            "unavailable",
+            "the database does not answer; try again",
+            logging.ERROR,
+            "database unavailable: %s",
+            _cause,
+            retry_after="2",
+        ),
+    ),
+}
+"""The answers to exceptions that routes are known to raise."""
+_NO_DISK: Final = _Rule(
+    "unavailable",
+    "the server cannot write to its disk; try again",
+    logging.ERROR,
+    "local disk unavailable: %s",
+    lambda error: errno.errorcode[cast(OSError, error).errno or 0],
+    retry_after="5",
+)
 
 
-def _damaged(request: Request, error: Exception) -> JSONResponse:
-    _LOG.error("stored blob damaged: %s", error, extra=fields(route=_route_of(request)))
-    return _answer(request, document("internal-error", "stored bytes are damaged; the error is in the server's log"))
+def _by(rule: _Rule) -> Callable[[Request, Exception], Response]:
+    def handle(request: Request, error: Exception) -> JSONResponse:
+        if rule.level:
+            _LOG.log(rule.level, rule.log, rule.named(error), extra=fields(route=_route_of(request)))
+        headers = {} if rule.retry_after is None else {"Retry-After": rule.retry_after}
+        return _answer(request, document(rule.slug, rule.detail or str(error)), headers)
+
+    return handle
 
 
-def _unavailable(request: Request, error: Exception) -> JSONResponse:
-    # The error's text holds the statement's parameters, among them hashes, so only its type is logged.
-    cause = getattr(error, "orig", None) or error
-    _LOG.error("database unavailable: %s", type(cause).__name__, extra=fields(route=_route_of(request)))
-    return _answer(request, document("unavailable", "the database does not answer; try again"), {"Retry-After": "2"})
-
-
-def _no_blobs(request: Request, error: Exception) -> JSONResponse:
-    _LOG.error("blob store unavailable: %s", error, extra=fields(route=_route_of(request)))
-    return _answer(request, document("unavailable", "the blob store is unavailable; try again"), _RETRY_LATER)
-
-
-def _no_disk(request: Request, error: Exception) -> JSONResponse:
-    code = error.errno if isinstance(error, OSError) else None
-    if code not in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS):
-        return crashed(request, error)
-    _LOG.error("local disk unavailable: %s", errno.errorcode[code], extra=fields(route=_route_of(request)))
-    return _answer(request, document("unavailable", "the server cannot write to its disk; try again"), _RETRY_LATER)
-
-
-def _not_storable(request: Request, error: Exception) -> JSONResponse:
-    cause = type(getattr(error, "orig", error)).__name__
-    _LOG.warning(
-        "a value in the request cannot be stored in the database: %s", cause, extra=fields(route=_route_of(request))
-    )
-    return _answer(
-        request, document("bad-request", "a value contains a character or a number that the database cannot store")
-    )
+def _system(request: Request, error: Exception) -> Response:
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS):
+        return _by(_NO_DISK)(request, error)
+    return crashed(request, error)
 
 
 def crashed(request: Request, error: Exception) -> JSONResponse:
@@ -169,12 +202,6 @@ def install_problem_handlers(app: FastAPI) -> None:
     app.add_exception_handler(Problem, _problem)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
-    app.add_exception_handler(ContributionError, _contribution)
-    app.add_exception_handler(ParameterError, _parameter)
-    app.add_exception_handler(CodecError, _codec)
-    app.add_exception_handler(BlobDamagedError, _damaged)
-    app.add_exception_handler(BlobsUnavailableError, _no_blobs)
-    app.add_exception_handler(DataError, _not_storable)
-    app.add_exception_handler(OSError, _no_disk)
-    for error_class in DATABASE_GONE:
-        app.add_exception_handler(error_class, _unavailable)
+    app.add_exception_handler(OSError, _system)
+    for kind, rule in _RULES.items():
+        app.add_exception_handler(kind, _by(rule))

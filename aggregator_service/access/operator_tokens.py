@@ -3,21 +3,51 @@
 from __future__ import annotations
 
 import logging
+from typing import cast
 
 from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from aggregator_service.access.tokens import hash_token, new_token
+from aggregator_service.access.principals import Operator
+from aggregator_service.access.tokens import hash_token, matches, new_token
 from aggregator_service.logs import fields
 from aggregator_service.problems import Problem
 from aggregator_service.storage.locks import lock_name
 from aggregator_service.storage.schema import OperatorRow
-from protocols.messages import OperatorPage, OperatorRequest, OperatorToken, OperatorView
+from protocols.messages import OperatorPage, OperatorRequest, OperatorRole, OperatorToken, OperatorView
 
-__all__ = ["create_admin", "create_operator", "list_operators", "revoke_operator", "rotate_operator"]
+__all__ = [
+    "create_admin",
+    "create_operator",
+    "environment_operator",
+    "find_operator",
+    "list_operators",
+    "revoke_operator",
+    "rotate_operator",
+]
 
 _LOG = logging.getLogger(__name__)
+
+
+def environment_operator(own_hash: str | None, token_hash: str) -> Operator | None:
+    """Return the operator of the token in the settings if it is this one; own_hash: SHA-256 (hex) of that token."""
+    if own_hash is not None and matches(token_hash, own_hash):
+        return Operator("environment", "admin")
+    return None
+
+
+def find_operator(session: Session, token_hash: str, now: float) -> Operator | None:
+    """Return the operator whose token has this SHA-256 (hex), None if there is none.
+
+    now: seconds since the epoch. Raises `Problem` unauthenticated if the token has expired.
+    """
+    row = session.scalars(select(OperatorRow).where(OperatorRow.token_hash == token_hash)).one_or_none()
+    if row is None or not matches(token_hash, row.token_hash):
+        return None
+    if row.expires_at is not None and row.expires_at <= now:
+        raise Problem("unauthenticated", "the token has expired; ask an admin to rotate it")
+    return Operator(row.name, cast(OperatorRole, row.role))
 
 
 def create_operator(session: Session, request: OperatorRequest, now: float) -> OperatorToken:

@@ -20,12 +20,22 @@ from protocols.crypto.http_signature import (
 )
 from protocols.errors import SignatureError
 
-__all__ = ["DIGEST_READ", "METHOD_SENT", "check_fresh", "check_signature", "own_authorities"]
+__all__ = [
+    "DIGEST_READ",
+    "METHOD_SENT",
+    "SIGNED_REQUEST",
+    "check_fresh",
+    "check_signature",
+    "own_authorities",
+    "signed_request",
+]
 
 DIGEST_READ: Final = "hushrec.digest_read"
 """Scope key: the header Content-Digest as it was before the body was read, which the body is checked against."""
 METHOD_SENT: Final = "hushrec.method"
 """Scope key: the method that the client sent and signed, where the request is routed as another."""
+SIGNED_REQUEST: Final = "hushrec.signed_request"
+"""Scope key: the `SignedRequest` whose signature was verified."""
 _FIELDS_READ: Final = {name.encode(): name for name in (SIGNATURE_INPUT, SIGNATURE, "host", *SIGNED_FIELDS)}
 _UNKNOWN_HOST: Final = (
     "the address of the request is not one of this server's: if clients use it, the server's operator adds it to "
@@ -133,3 +143,9 @@ def _fields(scope: Scope) -> tuple[dict[str, str], bool]:
         elif name == b"content-length" and value != b"0":
             has_body = True
     return found, has_body
+
+
+def signed_request(scope: Scope) -> SignedRequest | None:
+    """Return what the verified signature of a client's request covers; None where signatures are not required."""
+    signed: SignedRequest | None = scope.get(SIGNED_REQUEST)
+    return signed

@@ -6,11 +6,12 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
 from aggregator_service.dashboard.pages import page
+from aggregator_service.routes.bodies import CheckedRoute
 from aggregator_service.services import ServicesOf
 
 __all__ = ["router"]
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(include_in_schema=False, route_class=CheckedRoute)
 
 
 @router.get("/")

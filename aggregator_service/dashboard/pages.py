@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from functools import lru_cache, partial
 from importlib import resources
 from typing import TYPE_CHECKING, Any, Final
@@ -13,7 +13,6 @@ from urllib.parse import quote
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse
-from fastapi.routing import APIRoute
 from markupsafe import Markup
 from starlette.exceptions import HTTPException
 
@@ -21,6 +20,7 @@ from aggregator_service.dashboard import words
 from aggregator_service.dashboard.access import HOME, NotSignedInError
 from aggregator_service.dashboard.sign_ins import Visitor
 from aggregator_service.problems import Problem
+from aggregator_service.routes.bodies import CheckedRoute
 from aggregator_service.storage.database import DATABASE_GONE
 from protocols.errors import ParameterError
 from protocols.messages.problem import PROBLEM_TYPES
@@ -103,14 +103,16 @@ def redirect(request: Request, path: str) -> Response:
     return RedirectResponse(home(request) + path, 303)
 
 
-class PageRoute(APIRoute):
+class PageRoute(CheckedRoute):
     """A route that answers errors with pages, and redirects visitors who are not signed in to the sign-in page."""
 
-    def get_route_handler(self) -> Callable[[Request], Awaitable[Any]]:  # type: ignore[override]
+    takes_json = False
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return FastAPI's handler of the route, wrapped in the error handling."""
         handle = super().get_route_handler()
 
-        async def handled(request: Request) -> Any:
+        async def handled(request: Request) -> Response:
             try:
                 return await handle(request)
             except NotSignedInError:

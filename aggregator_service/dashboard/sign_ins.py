@@ -10,16 +10,16 @@ import hashlib
 import hmac
 import logging
 from dataclasses import dataclass
-from typing import cast
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete
 
+from aggregator_service.access.operator_tokens import environment_operator, find_operator
 from aggregator_service.access.principals import Operator
 from aggregator_service.access.tokens import hash_token, matches, new_token
 from aggregator_service.logs import fields
+from aggregator_service.problems import Problem
 from aggregator_service.services import Services
-from aggregator_service.storage.schema import OperatorRow, SignInRow
-from protocols.messages import OperatorRole
+from aggregator_service.storage.schema import SignInRow
 
 __all__ = ["Visitor", "begin", "end", "find"]
 
@@ -81,14 +81,14 @@ def end(services: Services, visitor: Visitor) -> None:
 
 def _operator(services: Services, token_hash: str) -> Operator | None:
     """Return the operator whose token has this hash; None if there is none or the token has expired."""
-    if services.operator_token_hash is not None and matches(token_hash, services.operator_token_hash):
-        return Operator("environment", "admin")
-    with services.database.read() as session:
-        row = session.scalars(select(OperatorRow).where(OperatorRow.token_hash == token_hash)).one_or_none()
-    if row is None or not matches(token_hash, row.token_hash):
+    environment = environment_operator(services.operator_token_hash, token_hash)
+    if environment is not None:
+        return environment
+    try:
+        with services.database.read() as session:
+            return find_operator(session, token_hash, services.clock.now())
+    except Problem:  # it has expired
         return None
-    expired = row.expires_at is not None and row.expires_at <= services.clock.now()
-    return None if expired else Operator(row.name, cast(OperatorRole, row.role))
 
 
 def _form_token(secret: str) -> str:

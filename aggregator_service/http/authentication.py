@@ -5,28 +5,29 @@ Only hashes of tokens are stored or compared. Every route that needs a token dep
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, cast
+from typing import Annotated, Any, Final
 
 from fastapi import Depends, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from sqlalchemy import bindparam, select
-from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.types import Scope
 
-from aggregator_service.access.principals import Enrolled, Operator, Principal
-from aggregator_service.access.request_signatures import check_fresh, check_signature
+from aggregator_service.access.operator_tokens import environment_operator, find_operator
+from aggregator_service.access.principals import Enrolled, Operator, Principal, member_of
+from aggregator_service.access.request_signatures import SIGNED_REQUEST, check_fresh, check_signature
 from aggregator_service.access.tokens import hash_token, matches
-from aggregator_service.http.routing import check_query
+from aggregator_service.http.queries import check_query
 from aggregator_service.problems import Problem
 from aggregator_service.services import Services, ServicesOf
-from aggregator_service.storage.schema import ClientRow, OperatorRow, TaskRow
-from protocols.crypto.http_signature import SignedRequest
+from aggregator_service.storage.schema import ClientRow, TaskRow
 from protocols.messages import OperatorRole
 
 __all__ = [
     "AdminOnly",
     "Bearer",
+    "CommitteeMemberIs",
+    "HolderIs",
     "MemberIs",
     "OperatorIs",
     "OperatorOnly",
@@ -34,10 +35,8 @@ __all__ = [
     "ReaderOnly",
     "authenticate",
     "client_address",
-    "member_of",
+    "committee_member",
     "require_operator",
-    "signed_request",
-    "task_of",
 ]
 
 _RANKS: Final[tuple[OperatorRole, ...]] = ("read-only", "operator", "admin")
@@ -66,7 +65,6 @@ _bearer = HTTPBearer(
 
 Bearer = Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
 """The bearer token of a request; None if the request has none."""
-_SIGNED_REQUEST: Final = "hushrec.signed_request"
 
 
 async def authenticate(services: ServicesOf, request: Request, credentials: Bearer) -> Principal:
@@ -103,7 +101,7 @@ def _verify_request(services: Services, scope: Scope, principal: Principal, toke
         try:
             public = services.settings.public_authorities
             created, signed = check_signature(scope, principal.client_id, principal.identity_key, public)
-            scope[_SIGNED_REQUEST] = signed
+            scope[SIGNED_REQUEST] = signed
         except Problem:
             services.limits.failure(client_address(scope))
             raise
@@ -113,12 +111,6 @@ def _verify_request(services: Services, scope: Scope, principal: Principal, toke
         services.limits.operator(token_hash)
     if created is not None:  # after the count: the client did sign this request, even if it is an old recording
         check_fresh(created, services.clock.now(), services.settings.signature_window)
-
-
-def signed_request(scope: Scope) -> SignedRequest | None:
-    """Return what the verified signature of a client's request covers; None where signatures are not required."""
-    signed: SignedRequest | None = scope.get(_SIGNED_REQUEST)
-    return signed
 
 
 def client_address(scope: Scope) -> str:
@@ -136,8 +128,9 @@ async def _load_principal(services: Services, token_hash: str) -> Principal | No
     token_hash: SHA-256 of the token, hex. Returns None if the token is unknown. Raises `Problem` unauthenticated if an
     operator's token has expired.
     """
-    if services.operator_token_hash is not None and matches(token_hash, services.operator_token_hash):
-        return Operator("environment", "admin")
+    environment = environment_operator(services.operator_token_hash, token_hash)
+    if environment is not None:
+        return environment
     mark = services.task_cache.mark()
     found = await run_in_threadpool(_find, services, token_hash)
     if isinstance(found, tuple):
@@ -154,12 +147,7 @@ def _find(services: Services, token_hash: str) -> tuple[Enrolled, int] | Operato
         if found is not None and matches(token_hash, found.token_hash):
             client = Enrolled(found.id, found.task_id, found.role, found.device_group, found.identity_key)
             return client, found.version
-        operator = session.scalars(select(OperatorRow).where(OperatorRow.token_hash == token_hash)).one_or_none()
-        if operator is None or not matches(token_hash, operator.token_hash):
-            return None
-        if operator.expires_at is not None and operator.expires_at <= services.clock.now():
-            raise Problem("unauthenticated", "the token has expired; ask an admin to rotate it")
-        return Operator(operator.name, cast(OperatorRole, operator.role))
+        return find_operator(session, token_hash, services.clock.now())
 
 
 PrincipalOf = Annotated[Principal, Depends(authenticate)]
@@ -189,7 +177,7 @@ OperatorIs = Annotated[Operator, OperatorOnly]
 """The operator who acts, for routes that record the name."""
 
 
-def _require_member(principal: PrincipalOf, request: Request) -> Enrolled:
+async def _require_member(principal: PrincipalOf, request: Request) -> Enrolled:
     return member_of(principal, request.path_params["task"])
 
 
@@ -197,37 +185,26 @@ MemberIs = Annotated[Enrolled, Depends(_require_member)]
 """The caller, a client of the task that the path names: checked before the body."""
 
 
-def _require_committee(member: MemberIs) -> Enrolled:
+async def _require_holder(member: MemberIs) -> Enrolled:
+    if member.role != "holder":
+        raise Problem("forbidden", "only the key holder may do this")
+    return member
+
+
+HolderIs = Annotated[Enrolled, Depends(_require_holder)]
+"""The caller, the key holder of the task that the path names: checked before the body."""
+
+
+def committee_member(member: Enrolled) -> Enrolled:
+    """Return `member` if it is in the committee of its task; otherwise raise `Problem` forbidden."""
     if member.role != "committee":
         raise Problem("forbidden", "only members of the committee may do this")
     return member
 
 
+async def _require_committee(member: MemberIs) -> Enrolled:
+    return committee_member(member)
+
+
 CommitteeMemberIs = Annotated[Enrolled, Depends(_require_committee)]
 """The caller, in the committee of the task that the path names: checked before the body."""
-
-
-def task_of(session: Session, principal: Principal, task_id: str) -> TaskRow:
-    """Return the task. Raise `Problem` not-found if it does not exist, or if the client belongs to another task.
-
-    The two cases look the same, so that a client cannot probe for other tasks.
-    """
-    task = session.get(TaskRow, task_id)
-    if task is None or (isinstance(principal, Enrolled) and principal.task_id != task_id):
-        raise Problem("not-found", "there is no such task")
-    return task
-
-
-def member_of(principal: Principal, task_id: str, client_id: str | None = None) -> Enrolled:
-    """Return `principal` as a client of the task `task_id`.
-
-    client_id: the client that the path names, if it names one. Raises `Problem`: not-found for a client of another
-    task, forbidden for operators and for a client other than `client_id`.
-    """
-    if not isinstance(principal, Enrolled):
-        raise Problem("forbidden", "this request needs a client's token")
-    if principal.task_id != task_id:
-        raise Problem("not-found", "there is no such task")
-    if client_id is not None and principal.client_id != client_id:
-        raise Problem("forbidden", "the token belongs to another client")
-    return principal

@@ -8,9 +8,10 @@ from typing import Annotated
 from fastapi import Query
 from sqlalchemy import select
 
-from aggregator_service.http.authentication import PrincipalOf, task_of
-from aggregator_service.http.routing import api_router
+from aggregator_service.access.principals import task_of
+from aggregator_service.http.authentication import PrincipalOf
 from aggregator_service.problems import Problem
+from aggregator_service.routes.bodies import api_router
 from aggregator_service.routes.common import RoundNumber, TaskId, guarded
 from aggregator_service.services import ServicesOf
 from aggregator_service.storage.rounds import find_round

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 
-from fastapi import Request, Response
-from starlette.concurrency import run_in_threadpool
+from fastapi import Response
+from sqlalchemy.orm import Session
 
-from aggregator_service.http.authentication import OperatorOnly, PrincipalOf, member_of, task_of
-from aggregator_service.http.digests import content_digest, content_length
-from aggregator_service.http.routing import api_router
+from aggregator_service.access.principals import task_of
+from aggregator_service.http.authentication import MemberIs, OperatorOnly, PrincipalOf
 from aggregator_service.problems import Problem
+from aggregator_service.routes.bodies import RawBodyOf, api_router
 from aggregator_service.routes.common import (
     IfNoneMatch,
     TaskId,
@@ -23,7 +23,6 @@ from aggregator_service.services import ServicesOf
 from aggregator_service.storage.schema import TaskRow
 from aggregator_service.tasks.certification import renew_certificate
 from aggregator_service.tasks.revocations import store_revocations
-from aggregator_service.uploads.receive import receive_small_body
 from protocols.crypto.certificates import CERTIFICATE_BYTES, LONGEST_REVOCATIONS
 
 __all__ = ["router"]
@@ -38,19 +37,14 @@ router = api_router("/v1/tasks/{task}", tag="certificates")
     openapi_extra=binary_request("The new membership certificate, 81 bytes."),
     responses=guarded("bad-digest", "body-too-short", "body-too-long", "conflict", "length-required", "upload-timeout"),
 )
-async def renew(services: ServicesOf, principal: PrincipalOf, request: Request, task: TaskId) -> Response:
+async def renew(services: ServicesOf, member: MemberIs, raw: RawBodyOf, task: TaskId) -> Response:
     """Replace the calling client's membership certificate by a newer one from the organiser."""
-    member = member_of(principal, task)
-    length, digest = content_length(request, exact=CERTIFICATE_BYTES), content_digest(request)
-    body = await receive_small_body(services.settings, request, length, digest)
 
-    def store() -> None:
-        services.database.transact(
-            lambda session: renew_certificate(session, task, member.client_id, body, services.clock.now())
-        )
+    def write(session: Session, body: bytes) -> bool:
+        renew_certificate(session, task, member.client_id, body, services.clock.now())
+        return False
 
-    await run_in_threadpool(store)
-    return Response()
+    return await raw.store(write, exact=CERTIFICATE_BYTES)
 
 
 @router.put(
@@ -63,18 +57,14 @@ async def renew(services: ServicesOf, principal: PrincipalOf, request: Request, 
         "bad-request", "bad-digest", "body-too-short", "body-too-long", "conflict", "length-required", "upload-timeout"
     ),
 )
-async def publish(services: ServicesOf, principal: PrincipalOf, request: Request, task: TaskId) -> Response:
+async def publish(services: ServicesOf, principal: PrincipalOf, raw: RawBodyOf, task: TaskId) -> Response:
     """Store the organiser's revocation list and revoke the members on it."""
-    length, digest = content_length(request, most=LONGEST_REVOCATIONS), content_digest(request)
-    body = await receive_small_body(services.settings, request, length, digest)
 
-    def store() -> None:
-        services.database.transact(
-            lambda session: store_revocations(session, task_of(session, principal, task), body, services.clock.now())
-        )
+    def write(session: Session, body: bytes) -> bool:
+        store_revocations(session, task_of(session, principal, task), body, services.clock.now())
+        return False
 
-    await run_in_threadpool(store)
-    return Response()
+    return await raw.store(write, most=LONGEST_REVOCATIONS)
 
 
 @router.get(

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from fastapi import Request
 from fastapi.responses import Response, StreamingResponse
 from sqlalchemy.orm import Session
-from starlette.concurrency import run_in_threadpool
 
-from aggregator_service.access.principals import Enrolled, Principal
-from aggregator_service.http.authentication import MemberIs, PrincipalOf, member_of, task_of
-from aggregator_service.http.digests import content_digest, content_length
+from aggregator_service.access.principals import member_of, round_of, task_of
+from aggregator_service.http.authentication import CommitteeMemberIs, MemberIs, PrincipalOf, committee_member
 from aggregator_service.http.etags import not_modified
-from aggregator_service.http.routing import api_router
 from aggregator_service.polling.round_views import round_view
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.masked_stages import report_shares
 from aggregator_service.rounds.oneshot_stages import take_out
+from aggregator_service.routes.bodies import RawBodyOf, api_router
 from aggregator_service.routes.common import (
     OCTETS,
     ClientId,
@@ -36,7 +33,6 @@ from aggregator_service.storage.schema import TaskRow
 from aggregator_service.storage.stages import takes_part
 from aggregator_service.tasks.committee import committee_view, store_committee_key
 from aggregator_service.uploads.committee_downloads import Download, check_shares, sealed_shares, statements
-from aggregator_service.uploads.receive import receive_small_body
 from protocols.messages import BadShares, CommitteeView, RoundView
 from protocols.sums.oneshot.handouts import join_keys
 from protocols.sums.oneshot.messages import body_digest
@@ -83,23 +79,23 @@ def show(services: ServicesOf, principal: PrincipalOf, task: TaskId) -> Committe
     },
 )
 async def put_key(
-    services: ServicesOf, principal: PrincipalOf, request: Request, task: TaskId, client: ClientId, number: RoundNumber
+    services: ServicesOf,
+    committee_member: CommitteeMemberIs,
+    raw: RawBodyOf,
+    task: TaskId,
+    client: ClientId,
+    number: RoundNumber,
 ) -> Response:
     """A member of the committee publishes its key of one of the next eight rounds. The first one stands.
 
     A round opens when enough members have published its key.
     """
-    member = _committee_member(principal, task, client)
-    length, digest = content_length(request, most=_LONGEST_KEY), content_digest(request)
-    document = await receive_small_body(services.settings, request, length, digest)
+    member = member_of(committee_member, task, client)
 
-    def store() -> bool:
-        now = services.clock.now()
-        return services.database.transact(
-            lambda session: store_committee_key(session, task, number, member.client_id, document, now)
-        )
+    def write(session: Session, document: bytes) -> bool:
+        return store_committee_key(session, task, number, member.client_id, document, services.clock.now())
 
-    return Response(status_code=201 if await run_in_threadpool(store) else 200)
+    return await raw.store(write, most=_LONGEST_KEY)
 
 
 @rounds_router.get(
@@ -135,26 +131,26 @@ def committee(
 )
 def get_statements(
     services: ServicesOf,
-    principal: PrincipalOf,
+    member: CommitteeMemberIs,
     task: TaskId,
     number: RoundNumber,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
     """Return what the proposed survivors signed, to the committee, in the states confirming and unmasking."""
-    return _stream(statements(services, _committee_member(principal, task), number), if_none_match)
+    return _stream(statements(services, member_of(member, task), number), if_none_match)
 
 
 @rounds_router.get("/shares/{client}", summary="Fetch the sealed shares", response_class=Response, responses=_STREAMED)
 def get_shares(
     services: ServicesOf,
-    principal: PrincipalOf,
+    member: CommitteeMemberIs,
     task: TaskId,
     number: RoundNumber,
     client: ClientId,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
     """Return the shares that the proposed survivors sealed for this member, in the order of their statements."""
-    return _stream(sealed_shares(services, _committee_member(principal, task, client), number), if_none_match)
+    return _stream(sealed_shares(services, member_of(member, task, client), number), if_none_match)
 
 
 def _stream(found: Download, if_none_match: str | None) -> Response:
@@ -181,12 +177,10 @@ def bad_shares(
     otherwise the round fails. 409 for another set.
     """
     if named.survivors_digest is not None:
-        check_shares(services, _committee_member(member, task), number, named)
+        check_shares(services, committee_member(member), number, named)
 
     def write(session: Session) -> RoundView:
-        row, found = session.get_one(TaskRow, task), find_round(session, task, number)
-        if found is None:
-            raise Problem("not-found", "there is no such round")
+        row, found = session.get_one(TaskRow, task), round_of(session, task, number)
         now = services.clock.now()
         if named.survivors_digest is not None:
             survivors = bytes.fromhex(named.survivors_digest)
@@ -198,10 +192,3 @@ def bad_shares(
         return round_view(session, row, changed, member, now)
 
     return services.database.transact(write)
-
-
-def _committee_member(principal: Principal, task_id: str, client_id: str | None = None) -> Enrolled:
-    member = member_of(principal, task_id, client_id)
-    if member.role != "committee":
-        raise Problem("forbidden", "only members of the committee may do this")
-    return member

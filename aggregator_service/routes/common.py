@@ -9,7 +9,7 @@ from fastapi.responses import Response, StreamingResponse
 
 from aggregator_service.http.digests import digest_header
 from aggregator_service.http.etags import not_modified
-from aggregator_service.http.routing import LONGEST_WAIT
+from aggregator_service.http.queries import LONGEST_WAIT
 from aggregator_service.problems import responses
 from aggregator_service.services import Services
 from protocols.messages import UploadReceipt

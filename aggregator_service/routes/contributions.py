@@ -14,8 +14,8 @@ from starlette.concurrency import run_in_threadpool
 from aggregator_service.http.authentication import PrincipalOf
 from aggregator_service.http.digests import check_length, content_digest, content_length, repr_digest
 from aggregator_service.http.media_types import check_media_type
-from aggregator_service.http.routing import api_router
 from aggregator_service.problems import Problem
+from aggregator_service.routes.bodies import RawBodyOf, api_router
 from aggregator_service.routes.common import ClientId, RoundNumber, TaskId, binary_request, guarded, receipt_response
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.cleanup import body_path
@@ -101,6 +101,7 @@ async def put(
     services: ServicesOf,
     principal: PrincipalOf,
     request: Request,
+    _raw: RawBodyOf,
     task: TaskId,
     number: RoundNumber,
     client: ClientId,
@@ -188,6 +189,7 @@ async def patch(
     services: ServicesOf,
     principal: PrincipalOf,
     request: Request,
+    _raw: RawBodyOf,
     task: TaskId,
     number: RoundNumber,
     client: ClientId,

@@ -7,8 +7,9 @@ from typing import Any
 
 from fastapi.responses import JSONResponse
 
-from aggregator_service.http.routing import QueryChecked, api_router
+from aggregator_service.http.queries import QueryChecked
 from aggregator_service.problems import Problem, responses
+from aggregator_service.routes.bodies import api_router
 from aggregator_service.services import Services, ServicesOf
 
 __all__ = ["router"]

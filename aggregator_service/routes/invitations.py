@@ -8,8 +8,8 @@ from fastapi import Path, Query
 from sqlalchemy.orm import Session
 
 from aggregator_service.http.authentication import OperatorOnly, ReaderOnly
-from aggregator_service.http.routing import api_router
 from aggregator_service.problems import Problem
+from aggregator_service.routes.bodies import api_router
 from aggregator_service.routes.common import TaskId, guarded
 from aggregator_service.services import ServicesOf
 from aggregator_service.storage.schema import TaskRow

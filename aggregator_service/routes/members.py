@@ -6,14 +6,13 @@ from typing import Annotated, Final
 
 from fastapi import Query, Request
 from fastapi.responses import Response
-from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
-from aggregator_service.access.principals import Enrolled
-from aggregator_service.http.authentication import OperatorOnly, PrincipalOf, member_of, task_of
+from aggregator_service.access.principals import Enrolled, task_of
+from aggregator_service.http.authentication import HolderIs, MemberIs, OperatorOnly, PrincipalOf
 from aggregator_service.http.digests import content_digest, content_length
-from aggregator_service.http.routing import api_router
 from aggregator_service.problems import Problem
+from aggregator_service.routes.bodies import RawBodyOf, api_router
 from aggregator_service.routes.common import (
     ClientId,
     IfNoneMatch,
@@ -38,7 +37,7 @@ from aggregator_service.tasks.mailboxes import (
     store_envelope,
 )
 from aggregator_service.tasks.members import member_page, revoke_member
-from aggregator_service.uploads.receive import receive_body, receive_small_body
+from aggregator_service.uploads.receive import receive_body
 from protocols.messages import Member, MemberPage
 
 __all__ = ["router"]
@@ -99,21 +98,9 @@ def revoke(services: ServicesOf, task: TaskId, client: ClientId) -> Member:
         **guarded("bad-digest", "body-too-short", "body-too-long", "conflict", "length-required", "upload-timeout"),
     },
 )
-async def put_public_key(services: ServicesOf, principal: PrincipalOf, request: Request, task: TaskId) -> Response:
+async def put_public_key(_holder: HolderIs, raw: RawBodyOf, task: TaskId) -> Response:
     """The key holder publishes the public key under which the server sums (paillier), once, before any envelope."""
-    if member_of(principal, task).role != "holder":
-        raise Problem("forbidden", "only the key holder may publish the public key")
-    length, digest = content_length(request, most=_PUBLIC_KEY_LIMIT), content_digest(request)
-    public_key = await receive_small_body(services.settings, request, length, digest)
-
-    def store() -> bool:
-        def write(session: Session) -> bool:
-            task_of(session, principal, task)
-            return publish_key(session, task, public_key)
-
-        return services.database.transact(write)
-
-    return Response(status_code=201 if await run_in_threadpool(store) else 200)
+    return await raw.store(lambda session, public_key: publish_key(session, task, public_key), most=_PUBLIC_KEY_LIMIT)
 
 
 @router.put(
@@ -129,16 +116,14 @@ async def put_public_key(services: ServicesOf, principal: PrincipalOf, request: 
     },
 )
 async def put_envelope(
-    services: ServicesOf, principal: PrincipalOf, request: Request, task: TaskId, client: ClientId
+    services: ServicesOf, _holder: HolderIs, request: Request, raw: RawBodyOf, task: TaskId, client: ClientId
 ) -> Response:
     """The key holder stores the keys for a member in a sealed envelope, which the server cannot open."""
-    if member_of(principal, task).role != "holder":
-        raise Problem("forbidden", "only the key holder may store envelopes")
     await run_in_threadpool(_check_recipient, services, task, client)
     length = content_length(request, most=services.settings.envelope_limit)
     digest = content_digest(request)
     if length <= services.settings.inline_bytes:
-        envelope = await receive_small_body(services.settings, request, length, digest)
+        envelope = await raw.receive(exact=length)
         key = new_small_key(task)
         stored = await services.member_writes.run(
             lambda session: store_envelope(session, task, client, key, digest, length, envelope)
@@ -177,14 +162,13 @@ def _check_recipient(services: Services, task_id: str, client_id: str) -> None:
 )
 async def get_envelope(
     services: ServicesOf,
-    principal: PrincipalOf,
+    member: MemberIs,
     request: Request,
     task: TaskId,
     wait: Wait = 0.0,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
     """Return the envelope that the key holder stored for the asking client; 404 while there is none."""
-    member = member_of(principal, task)
 
     def find() -> ClientRow | None:
         with services.database.read() as session:

@@ -7,9 +7,10 @@ from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.http.authentication import Bearer, authenticate, require_operator
-from aggregator_service.http.routing import QueryChecked, api_router
+from aggregator_service.http.queries import QueryChecked
 from aggregator_service.observability.metrics import MEDIA_TYPE
 from aggregator_service.problems import Problem
+from aggregator_service.routes.bodies import api_router
 from aggregator_service.routes.common import guarded
 from aggregator_service.services import ServicesOf
 

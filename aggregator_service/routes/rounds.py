@@ -10,14 +10,14 @@ from fastapi import Query, Request, Response
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
-from aggregator_service.access.principals import Enrolled, Operator, Principal
-from aggregator_service.http.authentication import MemberIs, OperatorIs, PrincipalOf, ReaderOnly, member_of, task_of
+from aggregator_service.access.principals import Enrolled, Operator, Principal, member_of, round_of, task_of
+from aggregator_service.http.authentication import MemberIs, OperatorIs, PrincipalOf, ReaderOnly
 from aggregator_service.http.etags import not_modified
-from aggregator_service.http.routing import api_router
 from aggregator_service.logs import fields
 from aggregator_service.polling.round_views import compact_round, round_etag, round_view
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.interventions import abort_round, extend_round
+from aggregator_service.routes.bodies import api_router
 from aggregator_service.routes.common import (
     IfNoneMatch,
     RoundNumber,
@@ -31,8 +31,7 @@ from aggregator_service.routes.common import (
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.database import announce
 from aggregator_service.storage.refusals import add_refusal
-from aggregator_service.storage.rounds import cohort_clients, find_round, in_cohort, last_round, list_rounds
-from aggregator_service.storage.schema import RoundRow
+from aggregator_service.storage.rounds import cohort_clients, in_cohort, last_round, list_rounds
 from protocols.messages import CohortView, Extension, RefusalNotice, RoundPage, RoundView
 from protocols.messages.stages import RoundState
 
@@ -52,13 +51,6 @@ class _RoundAnswer:
 
     view: RoundView
     etag: str
-
-
-def _round(session: Session, task_id: str, number: int) -> RoundRow:
-    found = find_round(session, task_id, number)
-    if found is None:
-        raise Problem("not-found", "there is no such round")
-    return found
 
 
 @router.get(
@@ -156,7 +148,7 @@ def show(services: ServicesOf, principal: PrincipalOf, task: TaskId, number: Rou
     """Return one round, with the fields about the asking client."""
     with services.database.read() as session:
         row = task_of(session, principal, task)
-        return round_view(session, row, _round(session, task, number), principal, services.clock.now())
+        return round_view(session, row, round_of(session, task, number), principal, services.clock.now())
 
 
 @router.get("/{number}/cohort", summary="Show a cohort", dependencies=[ReaderOnly], responses=guarded())
@@ -167,7 +159,7 @@ def cohort(services: ServicesOf, principal: PrincipalOf, task: TaskId, number: R
     """
     with services.database.read() as session:
         task_of(session, principal, task)
-        row = _round(session, task, number)
+        row = round_of(session, task, number)
         return CohortView(round=row.number, clients=cohort_clients(session, row.id))
 
 
@@ -186,7 +178,7 @@ def refuse(
 
     def write(session: Session) -> tuple[RoundView, bool]:
         now = services.clock.now()
-        task_row, row = task_of(session, client, task), _round(session, task, number)
+        task_row, row = task_of(session, client, task), round_of(session, task, number)
         if not in_cohort(session, row.id, client.client_id):
             raise Problem("not-in-cohort", "this client is not in the cohort of this round")
         is_new = add_refusal(session, row.id, client.client_id, notice.reason, now)
@@ -262,7 +254,7 @@ def aggregate(
     """Return the sum of a completed round; 404 before its release, and if the round failed."""
     with services.database.read() as session:
         task_of(session, principal, task)
-        row = _round(session, task, number)
+        row = round_of(session, task, number)
     if row.aggregate_key is None or row.aggregate_digest is None or row.aggregate_bytes is None:
         raise Problem("not-found", "the round has released no aggregate")
     return blob_response(services, request, row.aggregate_key, row.aggregate_digest, row.aggregate_bytes, if_none_match)

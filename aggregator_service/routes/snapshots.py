@@ -12,13 +12,13 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
-from aggregator_service.access.principals import Enrolled, Principal
-from aggregator_service.http.authentication import PrincipalOf, member_of, task_of
+from aggregator_service.access.principals import Enrolled, Principal, member_of, round_of, task_of
+from aggregator_service.http.authentication import PrincipalOf
 from aggregator_service.http.digests import check_length, content_digest, content_length
-from aggregator_service.http.routing import api_router
 from aggregator_service.logs import fields
 from aggregator_service.polling.round_views import snapshot_view
 from aggregator_service.problems import Problem
+from aggregator_service.routes.bodies import RawBodyOf, api_router
 from aggregator_service.routes.common import (
     IfNoneMatch,
     RoundNumber,
@@ -35,7 +35,7 @@ from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.blobs import new_key
 from aggregator_service.storage.cleanup import body_path
 from aggregator_service.storage.database import announce
-from aggregator_service.storage.rounds import find_round, newest_snapshot
+from aggregator_service.storage.rounds import newest_snapshot
 from aggregator_service.storage.schema import ClientRow, SnapshotRow, TaskRow
 from aggregator_service.storage.snapshots import KEPT_SNAPSHOTS, add_snapshot, find_snapshot, seen_by
 from aggregator_service.tasks.members import is_keyed
@@ -151,6 +151,7 @@ async def put(
     services: ServicesOf,
     principal: PrincipalOf,
     request: Request,
+    _raw: RawBodyOf,
     response: Response,
     task: TaskId,
     number: RoundNumber,
@@ -176,9 +177,7 @@ def _admit(
     with services.database.read() as session:
         task = task_of(session, principal, task_id)
         _check_author(session, task, member)
-        round_ = find_round(session, task_id, number)
-        if round_ is None:
-            raise Problem("not-found", "there is no such round")
+        round_ = round_of(session, task_id, number)
         if round_.state != "complete":
             raise Problem("conflict", f"the round is {round_.state}: it has no sum to make a model from")
         known = find_snapshot(session, task_id, number)

@@ -7,12 +7,13 @@ from typing import Annotated
 from fastapi import Path, Query, Response
 from sqlalchemy.orm import Session
 
-from aggregator_service.http.authentication import OperatorIs, OperatorOnly, PrincipalOf, ReaderOnly, task_of
+from aggregator_service.access.principals import task_of
+from aggregator_service.http.authentication import OperatorIs, OperatorOnly, PrincipalOf, ReaderOnly
 from aggregator_service.http.etags import TAGGED, TaggedJson
-from aggregator_service.http.routing import api_router
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.interventions import resume_task
 from aggregator_service.rounds.transactions import close_task
+from aggregator_service.routes.bodies import api_router
 from aggregator_service.routes.common import IfNoneMatch, TaskId, guarded
 from aggregator_service.services import ServicesOf
 from aggregator_service.storage.schema import TaskRow

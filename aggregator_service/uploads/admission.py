@@ -7,8 +7,7 @@ from typing import Final
 
 from starlette.concurrency import run_in_threadpool
 
-from aggregator_service.access.principals import Enrolled, Principal
-from aggregator_service.http.authentication import member_of, task_of
+from aggregator_service.access.principals import Enrolled, Principal, member_of, task_of
 from aggregator_service.problems import Problem
 from aggregator_service.services import Services
 from aggregator_service.storage.chunks import upload_progress

@@ -8,7 +8,7 @@ from typing import Final
 from fastapi import Request
 from pydantic_core import to_json
 
-from aggregator_service.http.authentication import signed_request
+from aggregator_service.access.request_signatures import signed_request
 from aggregator_service.logs import fields
 from aggregator_service.problems import Problem
 from aggregator_service.uploads.admission import Admission

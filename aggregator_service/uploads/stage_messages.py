@@ -8,9 +8,8 @@ from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from aggregator_service.access.principals import Enrolled, Principal
+from aggregator_service.access.principals import Enrolled, Principal, member_of, task_of
 from aggregator_service.crash_points import crash_point
-from aggregator_service.http.authentication import member_of, task_of
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.masked_stages import roster_of, round_context, survivors_of
 from aggregator_service.rounds.oneshot_stages import committee_of, oneshot_context, proposed_survivors

@@ -184,7 +184,7 @@ def test_too_long_a_wait_is_refused(api: Api, wait: str) -> None:
     [
         ("/v1/tasks", "GET, HEAD, POST"),
         ("/v1/tasks/t_1/rounds/1/contributions/c_1", "HEAD, PATCH, PUT"),
-        ("/v1/tasks/t_1/rounds/1/key", "GET, HEAD, PUT"),
+        ("/v1/tasks/t_1/revocations", "GET, HEAD, PUT"),
         ("/v1/tasks/t_1/close", "POST"),
         ("/healthz", "GET, HEAD"),
     ],

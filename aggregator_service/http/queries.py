@@ -1,31 +1,21 @@
-"""The routes of the API: what all of them check, and the routers that they are declared on."""
+"""Query parameters: an unknown one is refused, as an unknown field of a body is, so that no misspelt one is ignored."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import Depends, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.params import Depends as Dependency
 from fastapi.routing import APIRoute
 
-__all__ = ["LONGEST_WAIT", "QueryChecked", "api_router", "check_query"]
+__all__ = ["LONGEST_WAIT", "QueryChecked", "check_query"]
 
 LONGEST_WAIT: Final = 30
 """Most seconds of a long poll."""
 
 
-def api_router(prefix: str = "", *, tag: str, dependencies: Sequence[Dependency] = ()) -> APIRouter:
-    """Return a router of the API. dependencies: of all its routes."""
-    return APIRouter(prefix=prefix, tags=[tag], dependencies=dependencies)
-
-
 def check_query(request: Request) -> None:
-    """Raise `RequestValidationError` (422) if the query has a parameter that the route does not know, or one twice.
-
-    No misspelt parameter is ignored, as no unknown field of a body is.
-    """
+    """Raise `RequestValidationError` (422) if the query has a parameter that the route does not know, or one twice."""
     if not request.scope["query_string"]:
         return
     route = request.scope["route"]
