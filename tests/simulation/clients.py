@@ -14,11 +14,14 @@ from aggregator_service.rounds.masked_stages import round_context
 from aggregator_service.storage.schema import RoundRow, TaskRow
 from aggregator_service.storage.stages import Handout
 from aggregator_service.tasks.plans import TaskPlan, plan_round, round_spec
+from client_sdk.local_state.signed_sets import SignedSets, member_tags
 from protocols.errors import RefusalError, ThresholdError
 from protocols.layout import VectorLayout, whole_route
 from protocols.sums.masked import client
+from protocols.sums.masked.messages import decode_set
 from protocols.sums.masked.plan import encode
 from protocols.sums.masked.policy import ClientPolicy
+from protocols.sums.masked.roster import Roster
 from tests.simulation.plan import MEMBERS, Part
 from tests.simulation.process import Message, Process
 
@@ -54,7 +57,8 @@ class Client:
     """One client and its state in the current round. It never dies, but may stop sending.
 
     token: "" while it has to enrol, again or for the first time. offset: bytes of its upload that are stored; None: it
-    asks the server.
+    asks the server. garbage: whether it seals random bytes instead of shares. signed: the sets of survivors that it
+    agreed to. owed: whose shares did not open, until that is reported.
     """
 
     index: int
@@ -68,6 +72,9 @@ class Client:
     offset: int | None = 0
     retry_at: float = 0.0
     state: Any = None
+    garbage: bool = False
+    signed: SignedSets = field(default_factory=SignedSets)
+    owed: tuple[str, ...] = ()
 
     @property
     def identity(self) -> Ed25519PrivateKey:
@@ -80,7 +87,7 @@ class Client:
     def enter(self, number: int) -> None:
         """Start a new round."""
         self.number, self.left, self.done, self.made, self.state = number, False, frozenset(), None, None
-        self.offset = 0
+        self.offset, self.owed = 0, ()
 
     def next_message(self, part: Part, body: bytes, pieces: int) -> Message:
         """Return the next request for a message: whole, or one of `pieces` chunks; HEAD for an unknown offset."""
@@ -97,6 +104,9 @@ class Client:
 
     def make(self, process: Process, task: TaskRow, round_: RoundRow, part: Part) -> bytes | None:
         """Return the message of this client for a part, always the same bytes; None: not now, or never."""
+        if self.owed:
+            process.report(round_.id, self.id, self.owed)
+            self.owed = ()
         if self.made is not None and self.made[0] == part:
             return self.made[1]
         try:
@@ -114,7 +124,7 @@ class Client:
             return None
         if body is not None:
             self.made = (part, body)
-        return body
+        return None if self.owed else body  # it reports before it contributes
 
     def _plain(self, plan: TaskPlan, round_: RoundRow) -> bytes:
         route = plan.route(round_spec(round_), self.id)
@@ -137,14 +147,24 @@ class Client:
         state, self.state = self.state, None
         if part == "share":
             self.state, body = client.share(state, handed, lambda entry: True)
+            body = bytes([self.index + 1]) * len(body) if self.garbage else body
         elif part == "contribute":
             plan = state.context.plan
             blocks = plan.layout.split(vector(plan.layout, round_.number, self.index))
             self.state, body = client.contribute(state, handed, encode(plan, whole_route(plan.layout), blocks))
+            self.owed = self.state.unopened
         elif part == "confirm":
             self.state, body = client.confirm(state, handed)
+            self._sign(state.roster, handed, round_.sum_index)
         elif curious:
             self.state, body = client.unmask_unconfirmed(state, handed)
+            self._sign(state.roster, handed, round_.sum_index)
         else:
             self.state, body = client.unmask(state, handed)
         return body
+
+    def _sign(self, roster: Roster, survivors: bytes, sum_index: int) -> None:
+        """Agree to a set of survivors as the SDK does; a server that follows the protocol asks for no other one."""
+        alive = decode_set(survivors, len(roster))
+        members = member_tags(tuple(entry.identity_key for entry in roster.entries), alive)
+        self.signed = self.signed.with_set(sum_index, members, min_difference=len(roster))

@@ -14,6 +14,9 @@ Without the following, these would mean little:
 8. No fault causes an unexpected error, and no round fails for damaged storage unless a stored byte was flipped.
 9. Sums over the same data (a frozen cohort) are over the same clients, or over sets that differ by the floor or more.
 10. No revoked client is asked, nor one of another device group; one identity is one member.
+11. Neither clients that vanish before they unmask nor shares that do not open end a task. It fails only after
+    `max_failed_rounds` rounds before their survivors were fixed, or if nobody opened any of its sums; a frozen cohort
+    also if it gets too small.
 
 The clients in a sum are read from the sum itself (`clients.vector`), not from the rows of the service.
 """
@@ -27,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import select
 
-from aggregator_service.storage.rounds import list_rounds
+from aggregator_service.storage.rounds import has_fixed_survivors, list_rounds
 from aggregator_service.storage.schema import ClientRow, RoundRow, TaskRow
 from aggregator_service.tasks.plans import plan_round
 from tests.simulation.clients import counted, vector
@@ -116,6 +119,7 @@ class Ledger:
             keys = session.scalars(select(ClientRow.identity_key)).all()
         if len(keys) > len(set(keys)):
             self.violations.append("invariant 10: an identity has become several members")
+        self._check_failure(task_id)
         for task, row in self._rounds(task_id):
             if row.state not in ("complete", "failed"):
                 self._broken(6, row, f"is {row.state} although the task is {task.state}")
@@ -127,6 +131,16 @@ class Ledger:
                 self._broken(4, row, "failed without a reason")
             elif "damaged" in row.failure and not self.damaged:
                 self._broken(8, row, "failed for damaged storage, but nothing was damaged")
+
+    def _check_failure(self, task_id: str) -> None:
+        with self.disk.database.read() as session:
+            task = session.get_one(TaskRow, task_id)
+            rounds = list_rounds(session, task_id, 0, 1000, "failed")
+            early = [row for row in rounds if not has_fixed_survivors(session, row)]
+        if task.state != "failed" or self.plan.job == "frozen" or task.abandoned_sums == task.schedule["rounds"]:
+            return
+        if len([row for row in early if row.again is None]) < task.schedule["max_failed_rounds"]:
+            self.violations.append(f"invariant 11: the task failed after {len(early)} rounds without fixed survivors")
 
     def _check_kept(self, task: TaskRow, row: RoundRow) -> None:
         known = self.released.get(row.number)

@@ -24,6 +24,7 @@ class Plan:
 
     processes: number of servers on one storage, each with an engine. silent: the part from which on a client sends
     nothing in a round. chunks: number of pieces in which it sends its contribution. Both are by (round, client).
+    garbage: clients that seal random bytes instead of shares, in every round.
     """
 
     seed: int
@@ -36,6 +37,7 @@ class Plan:
     silent: Mapping[tuple[int, int], Part]
     chunks: Mapping[tuple[int, int], int]
     faults: tuple[Fault, ...]
+    garbage: frozenset[int] = frozenset()
 
     @property
     def inline_bytes(self) -> int:
@@ -64,6 +66,7 @@ class Plan:
         )
         for (number, client), part in sorted(self.silent.items()):
             yield f"  round {number}: client {client} is silent from {part!r} on"
+        yield from (f"  client {client} seals random bytes" for client in sorted(self.garbage))
         for (number, client), pieces in sorted(self.chunks.items()):
             yield f"  round {number}: client {client} uploads in {pieces} pieces"
         yield from (f"  {fault}" for fault in self.faults)
@@ -82,7 +85,13 @@ def draw_plan(seed: int) -> Plan:
     sends = plan.rounds * plan.cohort * len(plan.parts)
     drawn = () if seed % 8 == 7 else tuple(islice(draw_faults(choose, sends), choose.randint(1, 10)))
     chosen = tuple(sorted(drawn, key=lambda one: (one.at, one.kind)))
-    return replace(plan, silent=silent, chunks=chunks, faults=chosen)
+    garbage = frozenset[int]()
+    if plan.masked:
+        for number in range(1, 4):
+            leaving = choose.sample(range(MEMBERS), choose.choice([0, 0, 3, 4]))  # too many for the thresholds
+            silent |= {(number, client): "unmask" for client in leaving}
+        garbage = frozenset(choose.sample(range(MEMBERS), choose.choice([0, 0, 1])))
+    return replace(plan, silent=silent, chunks=chunks, faults=chosen, garbage=garbage)
 
 
 def _draw_job(seed: int, choose: random.Random) -> Job:
@@ -94,7 +103,7 @@ def _draw_job(seed: int, choose: random.Random) -> Job:
 def _sized(seed: int, job: Job, choose: random.Random) -> Plan:
     match job:
         case "curious" | "semi-malicious":
-            cohort, floor, rounds = choose.randint(4, 6), choose.randint(3, 4), 1
+            cohort, floor, rounds = choose.randint(4, 6), choose.randint(3, 4), 2
         case "frozen":
             cohort, floor, rounds = choose.randint(4, 6), choose.randint(2, 3), choose.choice([2, 3])
         case "groups":

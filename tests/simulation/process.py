@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields
 from functools import lru_cache
 from pathlib import Path
@@ -23,6 +24,7 @@ from aggregator_service.observability.instruments import Instruments
 from aggregator_service.polling.task_cache import TaskCache
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.engine import RoundEngine
+from aggregator_service.rounds.masked_stages import report_shares
 from aggregator_service.routes import contributions, stages
 from aggregator_service.services import Services
 from aggregator_service.settings import Settings
@@ -217,3 +219,9 @@ class Process:
             return handed_out(self.services, Enrolled(client_id, task_id, "member"), task_id, number, kind).body
         except Problem:
             return None
+
+    def report(self, round_id: int, client_id: str, owners: tuple[str, ...]) -> None:
+        """Report shares that do not open, unless the round is over."""
+        now = self.services.clock.now()
+        with suppress(Problem):
+            self.database.transact(lambda session: report_shares(session, round_id, client_id, owners, now))

@@ -32,6 +32,8 @@ def shrink(plan: Plan, disk: Disk) -> tuple[Plan, str]:
 def _with_less(plan: Plan) -> Iterator[Plan]:
     if plan.silent:
         yield replace(plan, silent={})
+    if plan.garbage:
+        yield replace(plan, garbage=frozenset())
     if plan.chunks:
         yield replace(plan, chunks={})
     for fault in plan.faults:

@@ -175,6 +175,16 @@ def failures_without_a_reason(patch: Patch) -> None:
     patch.setattr(transactions, "fail_round", fail_round)
 
 
+def unopened_sums_of_anybody(patch: Patch) -> None:
+    """A sum that was not opened is asked of a new cohort."""
+    patch.setattr(openings, "repeat_or_abandon", lambda *_: None)
+
+
+def unopened_sums_count(patch: Patch) -> None:
+    """A round that fails with fixed survivors counts towards the end of the task."""
+    patch.setattr(transactions, "counts_as_failure", lambda *_: True)
+
+
 def _has(plan: Plan, *kinds: str) -> bool:
     return any(one.kind in kinds for one in plan.faults)
 
@@ -192,6 +202,8 @@ _WHERE: Final[Mapping[Callable[[Patch], None], Callable[[Plan], bool]]] = {
     ),
     no_guard: lambda plan: plan.job == "frozen" and bool(plan.silent),
     any_group: lambda plan: plan.job == "groups",
+    unopened_sums_of_anybody: lambda plan: plan.masked,
+    unopened_sums_count: lambda plan: plan.masked,
 }
 """The schedules that can show the lack of a defence, where those are few."""
 
@@ -213,6 +225,8 @@ _WHERE: Final[Mapping[Callable[[Patch], None], Callable[[Plan], bool]]] = {
         (any_group, {10}),
         (no_second_receipt, {8}),
         (failures_without_a_reason, {4}),
+        (unopened_sums_of_anybody, {8}),
+        (unopened_sums_count, {11}),
     ],
 )
 def test_a_missing_defence_breaks_an_invariant(

@@ -61,7 +61,7 @@ class World:
         self.injector = FaultInjector(self.plan.faults, self._note)
         self.network = Network(self.clock, self.injector, self.ledger, self._unforeseen)
         self._choose = random.Random(self.plan.seed * 2 + 1)
-        self._clients = [Client(index) for index in range(PLACES)]
+        self._clients = [Client(index, garbage=index in self.plan.garbage) for index in range(PLACES)]
         self._joined = MEMBERS
         self._processes: list[Process | None] = [None] * self.plan.processes
         self.task_id, invitation = create_job(self.plan, self.disk, self.clock.now(), self._clients)
