@@ -23,7 +23,7 @@ from client_sdk.participation.masked_protocol import MaskedPart
 from protocols.codec import b64encode
 from protocols.crypto.certificates import NO_CERTIFICATE, certify
 from protocols.layout import Block, Segment, VectorLayout
-from protocols.messages import OrganiserPin, RoundView
+from protocols.messages import BadShares, OrganiserPin, RoundView
 from protocols.messages import Schedule as TaskSchedule
 from protocols.sum_classes import REPEATED_ROWS, TRAINED
 from protocols.sums.masked.context import RoundContext, model_digest
@@ -158,8 +158,16 @@ class Honest:
         self.sent[stage] = body
         yield from ()
 
-    def contribute(self, task_id: str, number: int, client_id: str, body: bytes) -> Program[None]:
+    def name_bad_shares(self, task_id: str, number: int, named: BadShares) -> Program[None]:
+        """Take no notice of shares that do not open."""
+        del task_id, number, named
+        yield from ()
+
+    def contribute(
+        self, task_id: str, number: int, client_id: str, body: bytes, statements: object = None
+    ) -> Program[None]:
         """Take a contribution of the client."""
+        del statements
         return self.put_stage(task_id, number, "contribute", client_id, body)
 
     def stage_body(
