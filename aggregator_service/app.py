@@ -24,19 +24,15 @@ from aggregator_service.compute.process_pool import Workers, WorkersUnavailableE
 from aggregator_service.dashboard import creation, front
 from aggregator_service.dashboard import routes as dashboard
 from aggregator_service.dashboard.live import Streams
-from aggregator_service.http.body_guard import BodyGuard
-from aggregator_service.http.cross_origin import CrossOrigin
-from aggregator_service.http.head_requests import HeadRequests
-from aggregator_service.http.security_headers import SecurityHeaders
+from aggregator_service.http.middleware import BodyGuard, CrossOrigin, HeadRequests, SecurityHeaders
 from aggregator_service.logs import fields
 from aggregator_service.migrations.migrate import migrate
-from aggregator_service.observability.instruments import Instruments
 from aggregator_service.observability.metrics import Metrics
 from aggregator_service.observability.requests import RequestRecorder
-from aggregator_service.observability.tracing import tracer_of, tracing
+from aggregator_service.observability.tracing import Instruments, tracer_of, tracing
 from aggregator_service.polling.notifier import Notifier
 from aggregator_service.polling.task_cache import TaskCache
-from aggregator_service.problem_handlers import install_problem_handlers
+from aggregator_service.problems import install_problem_handlers
 from aggregator_service.rounds.commit_listeners import CommitListeners
 from aggregator_service.rounds.engine import RoundEngine
 from aggregator_service.rounds.leadership import Leadership

@@ -39,7 +39,7 @@ def _options(
 
 def command_line() -> typer.Typer:
     """Return the command with its subcommands. Raises `ModuleNotFoundError` if a package of the server is missing."""
-    from aggregator_service.commands import documents, invitations, members, rounds, serve, storage, tasks, tokens
+    from aggregator_service.commands import documents, people, rounds, serve, storage, tasks
 
     made = typer.Typer(no_args_is_help=True, pretty_exceptions_show_locals=False, rich_markup_mode=None)
     made.callback()(_options)
@@ -47,10 +47,10 @@ def command_line() -> typer.Typer:
     made.command("serve")(serve.serve)
     made.add_typer(tasks.tasks, name="task")
     made.command("invite")(tasks.invite)
-    made.add_typer(invitations.invitations, name="invitation")
+    made.add_typer(people.invitations, name="invitation")
     made.add_typer(rounds.rounds, name="round")
-    made.add_typer(members.members, name="member")
-    made.add_typer(tokens.tokens, name="token")
+    made.add_typer(people.members, name="member")
+    made.add_typer(people.tokens, name="token")
     made.command("backup")(storage.backup)
     made.command("migrate-storage")(storage.migrate_storage)
     made.command("export-openapi")(documents.export_openapi)

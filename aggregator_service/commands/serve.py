@@ -19,17 +19,16 @@ import typer
 import uvicorn
 from fastapi import FastAPI
 
-from aggregator_service.access.operator_tokens import create_admin
+from aggregator_service.access.tokens import create_admin
 from aggregator_service.app import create_app
 from aggregator_service.clock import SystemClock
-from aggregator_service.commands.common import CommandError, DatabaseUrl, DataDir
+from aggregator_service.commands.common import CommandError, DatabaseUrl, DataDir, TokenFile, hand_over
 from aggregator_service.commands.startup_checks import (
     check_packages,
     check_semaphores,
     check_tls_files,
     doubtful_settings,
 )
-from aggregator_service.commands.token_output import TokenFile, hand_over
 from aggregator_service.compute.open_workers import open_workers
 from aggregator_service.logs import configure_logging
 from aggregator_service.migrations.migrate import migrate

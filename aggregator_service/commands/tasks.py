@@ -18,7 +18,7 @@ from aggregator_service.commands.common import (
     show,
     transaction,
 )
-from aggregator_service.commands.evaluation_options import (
+from aggregator_service.commands.task_options import (
     EvaluateEvery,
     FinalRounds,
     HoldOut,
@@ -26,9 +26,9 @@ from aggregator_service.commands.evaluation_options import (
     Negatives,
     StopAfter,
     evaluation_of,
+    parameter_help,
+    read_initial,
 )
-from aggregator_service.commands.initial_values import read_initial
-from aggregator_service.commands.parameter_help import parameter_help
 from aggregator_service.rounds.interventions import resume_task
 from aggregator_service.rounds.transactions import close_task
 from aggregator_service.settings import Settings

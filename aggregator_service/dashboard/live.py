@@ -18,10 +18,8 @@ from fastapi import Request
 from fastapi.responses import Response
 from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
 
-from aggregator_service.dashboard import sign_ins
-from aggregator_service.dashboard.access import secret_of
+from aggregator_service.dashboard.access import Visitor, find_visitor, secret_of
 from aggregator_service.dashboard.screens import Screen
-from aggregator_service.dashboard.sign_ins import Visitor
 from aggregator_service.dashboard.words import shown, steady
 from aggregator_service.problems import Problem
 from aggregator_service.services import Services
@@ -83,7 +81,7 @@ class _StreamState:
 
     def changed_events(self) -> list[bytes] | None:
         """Return the events to send now, or None if nothing has changed. Blocks: call it in a thread."""
-        visitor = sign_ins.find(self.services, self.secret)
+        visitor = find_visitor(self.services, self.secret)
         if visitor is None:
             return [_event("end", {"why": "You are signed out. Sign in again to continue."})]
         now = self.services.clock.now()

@@ -17,8 +17,7 @@ from markupsafe import Markup
 from starlette.exceptions import HTTPException
 
 from aggregator_service.dashboard import words
-from aggregator_service.dashboard.access import HOME, NotSignedInError
-from aggregator_service.dashboard.sign_ins import Visitor
+from aggregator_service.dashboard.access import HOME, NotSignedInError, Visitor
 from aggregator_service.problems import Problem
 from aggregator_service.routes.bodies import CheckedRoute
 from aggregator_service.storage.database import DATABASE_GONE

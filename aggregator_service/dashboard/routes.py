@@ -7,12 +7,14 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Form, Query, Request, Response
 
-from aggregator_service.dashboard import sign_ins
 from aggregator_service.dashboard.access import (
     HOME,
     ActorOf,
     PosterOf,
+    Visitor,
     VisitorOf,
+    begin_sign_in,
+    end_sign_in,
     forget,
     refuse_foreign,
     remember,
@@ -28,7 +30,6 @@ from aggregator_service.dashboard.screens import (
     task_screen,
     tasks_screen,
 )
-from aggregator_service.dashboard.sign_ins import Visitor
 from aggregator_service.dashboard.words import span
 from aggregator_service.http.authentication import client_address
 from aggregator_service.problems import Problem
@@ -76,7 +77,7 @@ def sign_in(
 ) -> Response:
     """Check the operator token and set the session cookie; the token is not stored."""
     refuse_foreign(request)
-    secret = sign_ins.begin(services, token.strip())
+    secret = begin_sign_in(services, token.strip())
     if secret is None:
         services.limits.failure(client_address(request.scope))
         return page(request, "sign_in", services.clock.now(), status=401, next=_safe_return_path(next), failed=True)
@@ -93,7 +94,7 @@ def _safe_return_path(asked: str) -> str:
 @router.post("/sign-out")
 def sign_out(services: ServicesOf, request: Request, visitor: PosterOf) -> Response:
     """End the sign-in and the live updates of all its windows."""
-    sign_ins.end(services, visitor)
+    end_sign_in(services, visitor)
     answer = redirect(request, "/sign-in")
     forget(request, answer)
     return answer

@@ -9,14 +9,11 @@ from typing import Any
 from fastapi import Request
 from sqlalchemy.orm import Session
 
-from aggregator_service.dashboard.health_facts import health_facts
-from aggregator_service.dashboard.overview import overview
+from aggregator_service.dashboard.access import Visitor
+from aggregator_service.dashboard.facts import TaskFacts, health_facts, overview, task_facts
 from aggregator_service.dashboard.pages import fragment, markup, page
-from aggregator_service.dashboard.quality import figures
-from aggregator_service.dashboard.sign_ins import Visitor
 from aggregator_service.dashboard.tallies import Tally, tallies
-from aggregator_service.dashboard.task_facts import TaskFacts, task_facts
-from aggregator_service.dashboard.terms import all_parameters, security_level, security_terms
+from aggregator_service.dashboard.words import all_parameters, figures, security_level, security_terms
 from aggregator_service.problems import Problem
 from aggregator_service.services import Services
 from aggregator_service.storage.rounds import find_round

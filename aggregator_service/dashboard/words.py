@@ -1,20 +1,36 @@
-"""Texts and formats of the pages: states: durations, byte counts, states."""
+"""Texts and formats of the pages: states, durations, byte counts, terms of a task, quality of its model."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import isfinite
 from typing import Any, Final
 
 from markupsafe import Markup
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from aggregator_service.storage.schema import RoundRow
+from protocols.messages import TaskView
+from protocols.recipes.evaluation_curve import POPULARITY
+from protocols.recipes.registry import recipe
 
 __all__ = [
+    "LAST",
     "ROUND_STATES",
+    "Series",
+    "Term",
     "absolute",
+    "all_parameters",
     "byte_count",
     "figure",
+    "figures",
     "plain_name",
+    "quality",
+    "security_level",
+    "security_terms",
     "shown",
     "span",
     "steady",
@@ -124,3 +140,168 @@ def figure(value: Any) -> str:
 def plain_name(name: str) -> str:
     """Return the name of a parameter or metric with spaces instead of underscores."""
     return name.replace("_", " ").replace("/", " / ")
+
+
+_SEEN_BY = {
+    "anyone": ("anyone", "including the server"),
+    "members": ("every member", "together with the server also single contributions"),
+}
+
+
+_UNMASKED = ("masked", "oneshot")
+"""Mechanisms whose sums are readable only once the masks are off."""
+
+
+@dataclass(frozen=True)
+class Term:
+    """One line: label, value, and what the value means."""
+
+    label: str
+    value: str
+    note: str = ""
+
+
+def security_level(task: TaskView) -> str:
+    """Return the security level of a task's encryption: "128-bit", for example, or "none"."""
+    bits = task.plan.get("security_bits")
+    return f"{bits}-bit" if bits else "none"
+
+
+def security_terms(task: TaskView) -> list[Term]:
+    """Return the lines that describe the security of a task: level, who can open a sum, thresholds, noise."""
+    plan, schedule = task.plan, task.schedule
+    bits = plan.get("security_bits") or 0
+    level = Term("Security level", f"{bits} bits") if bits else Term("Security level", "none", "sums are not encrypted")
+    opened = ("everyone", "after the release") if task.mechanism.name in _UNMASKED else _SEEN_BY[task.opened_by]
+    floor = Term("Privacy floor", f"{schedule.min_clients} clients", "with fewer survivors nothing is released")
+    return [level, Term("Sums can be opened by", *opened), floor, *_mechanism_terms(plan), *_noise_terms(task)]
+
+
+def _mechanism_terms(plan: Mapping[str, Any]) -> Iterator[Term]:
+    if "ring_degree" in plan:
+        yield Term("Ring degree", figure(plan["ring_degree"]), f"modulus {plan.get('modulus_bits')} bits")
+    if "key_bits" in plan:
+        yield Term("Key length", f"{figure(plan['key_bits'])} bits")
+    if "mode" in plan:
+        yield Term("Mode", str(plan["mode"]))
+    if "committee" in plan:
+        withstood = 2 * plan["threshold"] - plan["committee"] - 1
+        yield Term("Committee", f"{plan['committee']} members", f"withstands {withstood} that collude with the server")
+        yield Term("Threshold, t", figure(plan["threshold"]), "members needed to take the masks off a sum")
+    around = plan.get("neighbourhood")
+    if isinstance(around, Mapping):
+        yield Term("Neighbours, k", figure(around.get("degree")), "clients that hold the shares of a client")
+        yield Term("Threshold, t", figure(around.get("threshold")), "neighbours needed to remove a mask")
+        yield Term("Dropouts tolerated", f"{100 * float(around.get('dropout', 0)):.0f} %", "of a neighbourhood")
+    if "max_contributions" in plan:
+        yield Term("Contributions per sum", f"up to {figure(plan['max_contributions'])}")
+    if "aggregate_bytes" in plan:
+        yield Term("Aggregate", byte_count(plan["aggregate_bytes"]))
+    if "predicted_error" in plan:
+        yield Term("Predicted error", f"{plan['predicted_error']:.2g}", "per value of the sum")
+
+
+def _noise_terms(task: TaskView) -> Iterator[Term]:
+    """Yield the epsilon of each noise parameter of the recipe."""
+    chosen = recipe(task.recipe.name, task.recipe.parameters).parameters
+    for name in type(chosen).model_fields:
+        epsilon = getattr(getattr(chosen, name), "epsilon", None)
+        if isinstance(epsilon, float):
+            yield Term("LDP epsilon", f"{epsilon:g}", "per uploaded value and round; it accumulates over rounds")
+
+
+def all_parameters(task: TaskView) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Return all parameters as (group name, [(parameter name, value)])."""
+    groups: dict[str, Mapping[str, Any]] = {
+        "Schedule": task.schedule.model_dump(),
+        f"Recipe {task.recipe.name}": task.recipe.parameters,
+        f"Mechanism {task.mechanism.name}": task.mechanism.parameters,
+        "Evaluation": {} if task.evaluation is None else task.evaluation.model_dump(),
+        "Plan": task.plan,
+    }
+    return [(name, [(path, figure(value)) for path, value in _flat(held)]) for name, held in groups.items() if held]
+
+
+def _flat(held: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in held.items():
+        path = f"{before} / {plain_name(name)}" if before else plain_name(name)
+        if isinstance(value, Mapping):
+            yield from _flat(value, path)
+        elif isinstance(value, list | tuple):
+            yield path, ", ".join(figure(one) for one in value)
+        else:
+            yield path, value
+
+
+LAST: Final = 500
+"""Maximum number of rounds in a plot."""
+_WIDTH: Final = 640.0
+_HEIGHT: Final = 160.0
+_MARGIN: Final = 8.0
+
+
+@dataclass(frozen=True)
+class Series:
+    """One metric over the rounds: points (round number, value), ascending by round.
+
+    popularity: the same metric of the ranking by item counts, to be drawn beside it; empty without one.
+    """
+
+    name: str
+    points: Sequence[tuple[int, float]]
+    popularity: Sequence[tuple[int, float]] = ()
+
+    @property
+    def low(self) -> float:
+        """The smallest value of the points."""
+        return min(value for _, value in (*self.points, *self.popularity))
+
+    @property
+    def high(self) -> float:
+        """The largest value of the points."""
+        return max(value for _, value in (*self.points, *self.popularity))
+
+    @property
+    def last(self) -> float:
+        """The value of the newest round."""
+        return self.points[-1][1]
+
+    def places(self, points: Sequence[tuple[int, float]] | None = None) -> list[tuple[float, float]]:
+        """Return the coordinates (x, y) of `points`, by default of the metric, in a box of 640 x 160."""
+        first, until = self.points[0][0], self.points[-1][0]
+        low, range_ = self.low, self.high - self.low
+        return [
+            (
+                _MARGIN + (number - first) / max(1, until - first) * (_WIDTH - 2 * _MARGIN),
+                _HEIGHT - _MARGIN - ((value - low) / range_ if range_ else 0.5) * (_HEIGHT - 2 * _MARGIN),
+            )
+            for number, value in (self.points if points is None else points)
+        ]
+
+    def path(self, points: Sequence[tuple[int, float]] | None = None) -> str:
+        """Return the line through `points`, by default of the metric, as SVG path data."""
+        return "M" + " L".join(f"{x:.1f} {y:.1f}" for x, y in self.places(points))
+
+
+def quality(session: Session, task_id: str) -> list[Series]:
+    """Return the metrics of the last 500 completed rounds, by name; empty for recipes that report none."""
+    query = select(RoundRow.number, RoundRow.report).where(RoundRow.task_id == task_id, RoundRow.state == "complete")
+    rows = session.execute(query.order_by(RoundRow.number.desc()).limit(LAST)).all()[::-1]
+    found: dict[str, list[tuple[int, float]]] = {}
+    for number, report in rows:
+        for name, value in (report or {}).items():
+            if isfinite(value):
+                found.setdefault(name, []).append((number, float(value)))
+    controls = {name: found.pop(name) for name in list(found) if name.startswith(POPULARITY)}
+    return [Series(name, points, controls.get(POPULARITY + name, ())) for name, points in sorted(found.items())]
+
+
+def figures(series: Sequence[Series]) -> list[tuple[int, dict[str, float]]]:
+    """Return the same values by round, newest first: (round number, metric name to value)."""
+    found: dict[int, dict[str, float]] = {}
+    for one in series:
+        for number, value in one.points:
+            found.setdefault(number, {})[one.name] = value
+        for number, value in one.popularity:
+            found.setdefault(number, {})[POPULARITY + one.name] = value
+    return sorted(found.items(), reverse=True)

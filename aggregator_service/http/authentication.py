@@ -13,11 +13,10 @@ from sqlalchemy import bindparam, select
 from starlette.concurrency import run_in_threadpool
 from starlette.types import Scope
 
-from aggregator_service.access.operator_tokens import environment_operator, find_operator
 from aggregator_service.access.principals import Enrolled, Operator, Principal, member_of
 from aggregator_service.access.request_signatures import SIGNED_REQUEST, check_fresh, check_signature
-from aggregator_service.access.tokens import hash_token, matches
-from aggregator_service.http.queries import check_query
+from aggregator_service.access.tokens import environment_operator, find_operator, hash_token, matches
+from aggregator_service.http.fields import check_query
 from aggregator_service.problems import Problem
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.schema import ClientRow, TaskRow

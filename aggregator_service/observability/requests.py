@@ -22,7 +22,7 @@ from aggregator_service import request_ids
 from aggregator_service.logs import fields
 from aggregator_service.observability.metrics import Metrics
 from aggregator_service.observability.request_record import RequestRecord
-from aggregator_service.problem_handlers import crashed
+from aggregator_service.problems import crashed
 
 __all__ = ["RequestRecorder"]
 

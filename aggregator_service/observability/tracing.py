@@ -1,16 +1,19 @@
-"""OpenTelemetry tracing of requests, folds and releases (the extra `otel`). It is off by default."""
+"""OpenTelemetry tracing of requests, folds and releases (the extra `otel`; off by default), and their metrics."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Final, Literal
 
-from opentelemetry.trace import NoOpTracerProvider, Tracer, TracerProvider
+from opentelemetry.trace import NoOpTracer, NoOpTracerProvider, Tracer, TracerProvider
 
+from aggregator_service.observability.metrics import Metrics
 from protocols.errors import ParameterError
 
-__all__ = ["Traces", "tracer_of", "tracing"]
+__all__ = ["Instruments", "Traces", "tracer_of", "tracing"]
 
 Traces = Literal["none", "otlp"]
 _NAME: Final = "hushrec-aggregator"
@@ -43,3 +46,33 @@ def tracing(traces: Traces) -> tuple[TracerProvider, Callable[[], None]]:
 
 def _no_flush() -> None:
     return
+
+
+@dataclass(frozen=True)
+class Instruments:
+    """Metrics and tracer of one application. The defaults are metrics that nobody reads and no spans."""
+
+    metrics: Metrics = field(default_factory=Metrics)
+    tracer: Tracer = field(default_factory=NoOpTracer)
+
+    @contextmanager
+    def fold(self, task_id: str, number: int, batch: int) -> Iterator[None]:
+        """Time and trace a fold; enter it when the job is submitted.
+
+        number: of the round. batch: contributions in the fold.
+        """
+        attributes: dict[str, str | int] = {"hushrec.task": task_id, "hushrec.round": number, "hushrec.batch": batch}
+        with self.tracer.start_as_current_span("fold", attributes=attributes), self.metrics.fold():
+            yield
+
+    @contextmanager
+    def release(self, task_id: str, number: int, survivors: int, *, masked: bool) -> Iterator[None]:
+        """Time and trace a release, including the removal of masks; number: of the round."""
+        attributes: dict[str, str | int] = {
+            "hushrec.task": task_id,
+            "hushrec.round": number,
+            "hushrec.survivors": survivors,
+        }
+        name = "unmask" if masked else "release"
+        with self.tracer.start_as_current_span(name, attributes=attributes), self.metrics.release(masked):
+            yield

@@ -30,7 +30,7 @@ from aggregator_service.compute.split_jobs import SplitJobs
 from aggregator_service.compute.unmasking import Masks
 from aggregator_service.crash_points import CrashPoint, crash_point
 from aggregator_service.logs import fields
-from aggregator_service.observability.instruments import Instruments
+from aggregator_service.observability.tracing import Instruments
 from aggregator_service.round_states import ACTIVE, RoundEvent
 from aggregator_service.rounds.active_round import ActiveRound, partial_of
 from aggregator_service.rounds.batches import Batches

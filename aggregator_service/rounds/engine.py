@@ -17,7 +17,7 @@ from aggregator_service.clock import Clock
 from aggregator_service.compute.process_pool import Workers, WorkersUnavailableError
 from aggregator_service.compute.split_jobs import SplitJobs
 from aggregator_service.logs import fields
-from aggregator_service.observability.instruments import Instruments
+from aggregator_service.observability.tracing import Instruments
 from aggregator_service.rounds.active_round import ActiveRound
 from aggregator_service.rounds.advance import RoundAdvancer
 from aggregator_service.rounds.pacing import Pace

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
-from aggregator_service.http.digests import content_digest, content_length, digest_in
+from aggregator_service.http.fields import content_digest, content_length, digest_in
 from aggregator_service.problems import Problem
 from aggregator_service.services import ServicesOf
 from aggregator_service.uploads.receive import receive_small_body

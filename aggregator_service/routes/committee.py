@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from aggregator_service.access.principals import member_of, round_of, task_of
 from aggregator_service.http.authentication import CommitteeMemberIs, MemberIs, PrincipalOf, committee_member
-from aggregator_service.http.etags import not_modified
+from aggregator_service.http.fields import not_modified
 from aggregator_service.polling.round_views import round_view
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.masked_stages import report_shares

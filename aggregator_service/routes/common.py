@@ -7,9 +7,7 @@ from typing import Annotated, Any, Final
 from fastapi import Header, Path, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
-from aggregator_service.http.digests import digest_header
-from aggregator_service.http.etags import not_modified
-from aggregator_service.http.queries import LONGEST_WAIT
+from aggregator_service.http.fields import LONGEST_WAIT, digest_header, not_modified
 from aggregator_service.problems import responses
 from aggregator_service.services import Services
 from protocols.messages import UploadReceipt

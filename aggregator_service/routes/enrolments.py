@@ -8,7 +8,7 @@ from fastapi import Header, Request, Response
 
 from aggregator_service.access.tokens import hash_token
 from aggregator_service.http.authentication import client_address
-from aggregator_service.http.queries import QueryChecked
+from aggregator_service.http.fields import QueryChecked
 from aggregator_service.observability.request_record import ENROLLED
 from aggregator_service.problems import Problem, responses
 from aggregator_service.routes.bodies import api_router

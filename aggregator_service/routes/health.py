@@ -1,15 +1,20 @@
-"""Liveness and readiness."""
+"""Liveness, readiness, and metrics for Prometheus."""
 
 from __future__ import annotations
 
 import logging
 from typing import Any
 
-from fastapi.responses import JSONResponse
+from fastapi import Request
+from fastapi.responses import JSONResponse, Response
+from starlette.concurrency import run_in_threadpool
 
-from aggregator_service.http.queries import QueryChecked
+from aggregator_service.http.authentication import Bearer, authenticate, require_operator
+from aggregator_service.http.fields import QueryChecked
+from aggregator_service.observability.metrics import MEDIA_TYPE
 from aggregator_service.problems import Problem, responses
 from aggregator_service.routes.bodies import api_router
+from aggregator_service.routes.common import guarded
 from aggregator_service.services import Services, ServicesOf
 
 __all__ = ["router"]
@@ -66,3 +71,22 @@ def _check(services: Services) -> dict[str, str] | Problem:
         _LOG.error("not ready: executor check failed: %s", error)
         return Problem("unavailable", "the executor does not work", headers={"Retry-After": "5"})
     return {"status": "ready"} | ({"executor": remark} if remark else {})
+
+
+@router.get(
+    "/metrics",
+    summary="Read the metrics",
+    response_class=Response,
+    responses={
+        200: {"description": "Prometheus' text format.", "content": {"text/plain": {"schema": {"type": "string"}}}},
+        **guarded(),
+    },
+)
+async def read(services: ServicesOf, request: Request, credentials: Bearer) -> Response:
+    """Return the metrics. The setting `metrics` decides who may read them: operators, everyone, or nobody (404)."""
+    if services.settings.metrics == "off":
+        raise Problem("not-found", "metrics are switched off on this server")
+    if services.settings.metrics == "token":
+        require_operator(await authenticate(services, request, credentials), "read-only")
+    text = await run_in_threadpool(services.metrics.text)  # it queries the database
+    return Response(text, headers={"Content-Type": MEDIA_TYPE})

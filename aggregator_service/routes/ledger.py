@@ -8,7 +8,7 @@ from fastapi import Query, Response
 
 from aggregator_service.access.principals import member_of, task_of
 from aggregator_service.http.authentication import PrincipalOf, ReaderOnly
-from aggregator_service.http.etags import TAGGED, TaggedJson
+from aggregator_service.http.fields import TAGGED, TaggedJson
 from aggregator_service.routes.bodies import api_router
 from aggregator_service.routes.common import IfNoneMatch, TaskId, guarded
 from aggregator_service.services import ServicesOf

@@ -10,7 +10,7 @@ from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.access.principals import Enrolled, task_of
 from aggregator_service.http.authentication import HolderIs, MemberIs, OperatorOnly, PrincipalOf
-from aggregator_service.http.digests import content_digest, content_length
+from aggregator_service.http.fields import content_digest, content_length
 from aggregator_service.problems import Problem
 from aggregator_service.routes.bodies import RawBodyOf, api_router
 from aggregator_service.routes.common import (

@@ -12,7 +12,7 @@ from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.access.principals import Enrolled, Operator, Principal, member_of, round_of, task_of
 from aggregator_service.http.authentication import MemberIs, OperatorIs, PrincipalOf, ReaderOnly
-from aggregator_service.http.etags import not_modified
+from aggregator_service.http.fields import not_modified
 from aggregator_service.logs import fields
 from aggregator_service.polling.round_views import compact_round, round_etag, round_view
 from aggregator_service.problems import Problem

@@ -16,7 +16,6 @@ from aggregator_service.routes import (
     invitations,
     ledger,
     members,
-    metrics,
     operators,
     rounds,
     snapshots,
@@ -43,6 +42,5 @@ API_ROUTERS: Final[tuple[APIRouter, ...]] = (
     operators.router,
     ledger.router,
     health.router,
-    metrics.router,
 )
 """One router a module of this package."""

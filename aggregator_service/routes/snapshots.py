@@ -14,7 +14,7 @@ from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.access.principals import Enrolled, Principal, member_of, round_of, task_of
 from aggregator_service.http.authentication import PrincipalOf
-from aggregator_service.http.digests import check_length, content_digest, content_length
+from aggregator_service.http.fields import check_length, content_digest, content_length
 from aggregator_service.logs import fields
 from aggregator_service.polling.round_views import snapshot_view
 from aggregator_service.problems import Problem

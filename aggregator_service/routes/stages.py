@@ -9,8 +9,7 @@ from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.http.authentication import PrincipalOf
-from aggregator_service.http.digests import content_digest, content_length
-from aggregator_service.http.media_types import check_media_type
+from aggregator_service.http.fields import check_media_type, content_digest, content_length
 from aggregator_service.routes.bodies import RawBodyOf, api_router
 from aggregator_service.routes.common import (
     ClientId,

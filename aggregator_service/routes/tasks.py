@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from aggregator_service.access.principals import task_of
 from aggregator_service.http.authentication import OperatorIs, OperatorOnly, PrincipalOf, ReaderOnly
-from aggregator_service.http.etags import TAGGED, TaggedJson
+from aggregator_service.http.fields import TAGGED, TaggedJson
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.interventions import resume_task
 from aggregator_service.rounds.transactions import close_task

@@ -19,8 +19,8 @@ from starlette.responses import Response
 from aggregator_service.access.principals import Enrolled
 from aggregator_service.access.tokens import hash_token
 from aggregator_service.clock import Clock
-from aggregator_service.http.digests import digest_header
-from aggregator_service.observability.instruments import Instruments
+from aggregator_service.http.fields import digest_header
+from aggregator_service.observability.tracing import Instruments
 from aggregator_service.polling.task_cache import TaskCache
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.engine import RoundEngine

@@ -12,11 +12,10 @@ import pytest
 from sqlalchemy import Engine, event, insert
 
 from aggregator_service.clock import ManualClock
-from aggregator_service.dashboard.overview import overview
+from aggregator_service.dashboard.facts import overview, task_facts
 from aggregator_service.dashboard.screens import round_screen, task_screen, tasks_screen
 from aggregator_service.dashboard.tallies import Tally, tallies
-from aggregator_service.dashboard.task_facts import task_facts
-from aggregator_service.dashboard.terms import security_level, security_terms
+from aggregator_service.dashboard.words import security_level, security_terms
 from aggregator_service.migrations.migrate import migrate
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.rounds import find_round

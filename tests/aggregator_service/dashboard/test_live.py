@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from aggregator_service.access.principals import Operator
+from aggregator_service.dashboard.access import Visitor
 from aggregator_service.dashboard.live import Streams
-from aggregator_service.dashboard.sign_ins import Visitor
 from aggregator_service.problems import Problem
 from tests.support.api import Api, TestTask
 from tests.support.dashboard import form_token, sign_in

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from aggregator_service.dashboard.quality import Series, figures, quality
+from aggregator_service.dashboard.words import Series, figures, quality
 from aggregator_service.migrations.migrate import migrate
 from aggregator_service.storage.database import Database
 from tests.support.rows import round_row, task_row

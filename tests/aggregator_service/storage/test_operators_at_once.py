@@ -10,14 +10,14 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from aggregator_service.access.operator_tokens import (
+from aggregator_service.access.tokens import (
     create_admin,
     create_operator,
+    hash_token,
     list_operators,
     revoke_operator,
     rotate_operator,
 )
-from aggregator_service.access.tokens import hash_token
 from aggregator_service.migrations.migrate import migrate
 from aggregator_service.problems import Problem
 from aggregator_service.storage.database import Database

@@ -1,0 +1,269 @@
+"""What the pages show of tasks, rounds and the server."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from time import perf_counter
+from typing import Final, Literal
+
+from sqlalchemy import case, func, select
+from sqlalchemy.orm import Session
+
+from aggregator_service.dashboard.tallies import Tally, tallies
+from aggregator_service.dashboard.words import Series, byte_count, quality
+from aggregator_service.round_states import ACTIVE
+from aggregator_service.services import Services
+from aggregator_service.settings import Signatures
+from aggregator_service.storage.schema import (
+    ChunkRow,
+    ClientRow,
+    ContributionRow,
+    InvitationRow,
+    RoundRow,
+    SignInRow,
+    TaskRow,
+)
+from aggregator_service.tasks.committee import committee_size, committee_view
+from aggregator_service.tasks.tasks import task_view
+from protocols.messages import CommitteeView, Schedule, TaskView
+
+__all__ = [
+    "Check",
+    "HealthFacts",
+    "Invited",
+    "Membership",
+    "Overview",
+    "TaskFacts",
+    "TaskLine",
+    "health_facts",
+    "overview",
+    "task_facts",
+]
+
+ROUNDS_SHOWN: Final = 25
+
+
+@dataclass(frozen=True)
+class Membership:
+    """Member counts of a task. retired: dropped out permanently; waiting: without keys yet."""
+
+    enrolled: int
+    revoked: int
+    retired: int
+    waiting: int
+
+
+@dataclass(frozen=True)
+class Invited:
+    """Uses of a task's invitations: total, taken, and still free."""
+
+    places: int
+    taken: int
+    free: int
+
+
+@dataclass(frozen=True)
+class TaskFacts:
+    """A task, its rounds (newest first), its member counts, and the metrics its recipe reports.
+
+    committee: None if the mechanism has none.
+    """
+
+    row: TaskRow
+    view: TaskView
+    rounds: Sequence[Tally]
+    strip: Sequence[RoundRow]
+    older: int | None
+    newest: bool
+    members: Membership
+    invited: Invited
+    quality: Sequence[Series]
+    committee: CommitteeView | None = None
+
+
+def task_facts(
+    session: Session, task: TaskRow, now: float, before: int | None = None, signatures: Signatures = "required"
+) -> TaskFacts:
+    """Return the facts with one page of rounds: the newest, or those numbered below `before`.
+
+    now: seconds since the epoch. The number of queries does not depend on the number of clients.
+    """
+    mine = select(RoundRow).where(RoundRow.task_id == task.id).order_by(RoundRow.number.desc())
+    wanted = mine if before is None else mine.where(RoundRow.number < before)
+    rows = session.scalars(wanted.limit(ROUNDS_SHOWN + 1)).all()
+    return TaskFacts(
+        row=task,
+        view=task_view(session, task, signatures, now),
+        rounds=tallies(session, rows[:ROUNDS_SHOWN]),
+        strip=session.scalars(mine.limit(60)).all()[::-1],
+        older=rows[ROUNDS_SHOWN - 1].number if len(rows) > ROUNDS_SHOWN else None,
+        newest=before is None,
+        members=_members(session, task),
+        invited=_invited(session, task, now),
+        quality=quality(session, task.id),
+        committee=committee_view(session, task) if committee_size(task) else None,
+    )
+
+
+def _members(session: Session, task: TaskRow) -> Membership:
+    def of(condition: object) -> object:
+        return func.coalesce(func.sum(case((condition, 1), else_=0)), 0)  # type: ignore[arg-type]
+
+    revoked = ClientRow.revoked_at.is_not(None)
+    active = ClientRow.revoked_at.is_(None) & (ClientRow.role != "committee")
+    left = ClientRow.retired_in.is_not(None) | ClientRow.left_data_in.is_not(None)
+    unkeyed = active & ClientRow.envelope_key.is_(None) & (ClientRow.role == "member")
+    query = select(of(active), of(revoked), of(active & left), of(unkeyed))  # type: ignore[call-overload]
+    enrolled, revoked, retired, waiting = session.execute(query.where(ClientRow.task_id == task.id)).one()
+    return Membership(enrolled, revoked, retired, waiting if task.needs_keyring else 0)
+
+
+def _invited(session: Session, task: TaskRow, now: float) -> Invited:
+    free = case(
+        (
+            (InvitationRow.expires_at > now) & InvitationRow.revoked_at.is_(None),
+            InvitationRow.uses - InvitationRow.used,
+        ),
+        else_=0,
+    )
+    sums = (func.coalesce(func.sum(column), 0) for column in (InvitationRow.uses, InvitationRow.used, free))
+    places, taken, left = session.execute(select(*sums).where(InvitationRow.task_id == task.id)).one()
+    return Invited(int(places), int(taken), int(left))
+
+
+TASKS_SHOWN: Final = 50
+
+
+@dataclass(frozen=True)
+class TaskLine:
+    """One task: its row, schedule, number of members and newest round."""
+
+    task: TaskRow
+    schedule: Schedule
+    members: int
+    current: Tally | None
+
+
+@dataclass(frozen=True)
+class Overview:
+    """One page of tasks (open ones first, then the newest), the number of tasks by state, and the page number."""
+
+    lines: list[TaskLine]
+    states: dict[str, int]
+    page: int
+    more: bool
+
+
+def overview(session: Session, page: int = 1) -> Overview:
+    """Return page `page` (from 1) of the tasks. Makes eight queries, independent of the number of tasks and clients."""
+    first = case((TaskRow.state == "open", 0), else_=1)
+    query = select(TaskRow).order_by(first, TaskRow.created_at.desc(), TaskRow.id)
+    rows = session.scalars(query.offset((page - 1) * TASKS_SHOWN).limit(TASKS_SHOWN + 1)).all()
+    tasks, ids = rows[:TASKS_SHOWN], [row.id for row in rows[:TASKS_SHOWN]]
+    newest = select(func.max(RoundRow.id)).where(RoundRow.task_id.in_(ids)).group_by(RoundRow.task_id)
+    current = {
+        tally.round.task_id: tally
+        for tally in tallies(session, session.scalars(select(RoundRow).where(RoundRow.id.in_(newest))))
+    }
+    member = select(ClientRow.task_id, func.count()).where(ClientRow.revoked_at.is_(None), ClientRow.task_id.in_(ids))
+    members = {row[0]: row[1] for row in session.execute(member.group_by(ClientRow.task_id))}
+    counted = session.execute(select(TaskRow.state, func.count()).group_by(TaskRow.state))
+    return Overview(
+        [
+            TaskLine(task, Schedule.model_validate(task.schedule), members.get(task.id, 0), current.get(task.id))
+            for task in tasks
+        ],
+        {row[0]: row[1] for row in counted},
+        page,
+        len(rows) > TASKS_SHOWN,
+    )
+
+
+Level = Literal["ok", "attention", "bad"]
+_LOW_SPACE: Final = 0.1
+_LIBRARIES: Final = ("fastapi", "uvicorn", "sqlalchemy", "numpy", "cryptography", "tenseal")
+
+
+@dataclass(frozen=True)
+class Check:
+    """The result of checking one component. timing: response time, which differs at each check."""
+
+    name: str
+    level: Level
+    text: str
+    timing: str = ""
+
+
+@dataclass(frozen=True)
+class HealthFacts:
+    """Component checks, queue lengths and library versions, as (name, value) pairs."""
+
+    checks: list[Check]
+    queue: list[tuple[str, str]]
+    versions: list[tuple[str, str]]
+
+    @property
+    def worst(self) -> Level:
+        """The worst level of all checks."""
+        levels = {check.level for check in self.checks}
+        return "bad" if "bad" in levels else "attention" if "attention" in levels else "ok"
+
+
+def health_facts(services: Services) -> HealthFacts:
+    """Check all components now. A component that fails gives a `Check` of level "bad"; nothing is raised."""
+    database = _check("Database", services.database.engine.dialect.name, services.database.ping)
+    is_s3 = services.settings.blob_location.startswith("s3:")
+    blobs = _check("Blob store", "S3" if is_s3 else "directory", services.blobs.check)
+    queue: list[tuple[str, str]] = []
+    if database.level == "ok":
+        with services.database.read() as session:
+            queue = _queue(session)
+    return HealthFacts([database, blobs, _engine(services), _disk(services)], queue, _versions())
+
+
+def _check(name: str, kind: str, work: Callable[[], object]) -> Check:
+    started = perf_counter()
+    try:
+        work()
+    except Exception as error:
+        return Check(name, "bad", f"{kind}: failed ({type(error).__name__}); see the log")
+    return Check(name, "ok", kind, f", answers in {1000 * (perf_counter() - started):.0f} ms")
+
+
+def _engine(services: Services) -> Check:
+    if services.metrics.leading:
+        return Check("Round engine", "ok", "this process drives the rounds")
+    return Check("Round engine", "ok", "another process drives the rounds; this one takes over if it stops")
+
+
+def _disk(services: Services) -> Check:
+    try:
+        usage = shutil.disk_usage(services.settings.data_dir)
+    except OSError as error:
+        return Check("Disk", "bad", f"cannot read the data directory ({type(error).__name__})")
+    text = f"{byte_count(usage.free)} free of {byte_count(usage.total)} in the data directory"
+    return Check("Disk", "attention" if usage.free < _LOW_SPACE * usage.total else "ok", text)
+
+
+def _queue(session: Session) -> list[tuple[str, str]]:
+    waiting = select(func.count()).select_from(ContributionRow).join(RoundRow)
+    waiting = waiting.where(RoundRow.state.in_(ACTIVE), ContributionRow.folded.is_(False))
+    counts = {
+        "open tasks": select(func.count()).select_from(TaskRow).where(TaskRow.state == "open"),
+        "active rounds": select(func.count()).select_from(RoundRow).where(RoundRow.state.in_(ACTIVE)),
+        "contributions to fold": waiting,
+        "incomplete uploads": select(func.count()).select_from(
+            select(ChunkRow.round_id, ChunkRow.client_id).distinct().subquery()
+        ),
+        "browsers signed in": select(func.count()).select_from(SignInRow),
+    }
+    return [(name, f"{session.execute(query).scalar_one():,}") for name, query in counts.items()]
+
+
+def _versions() -> list[tuple[str, str]]:
+    found = [("HushRec", metadata.version("hushrec")), ("Python", platform.python_version())]
+    return found + [(name, metadata.version(name)) for name in _LIBRARIES]
