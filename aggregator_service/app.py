@@ -20,7 +20,7 @@ from aggregator_service.access.rate_limits import Limits
 from aggregator_service.access.tokens import hash_token
 from aggregator_service.clock import Clock, SystemClock
 from aggregator_service.compute.open_workers import open_workers
-from aggregator_service.compute.process_pool import Workers, WorkersUnavailableError
+from aggregator_service.compute.workers import Workers, WorkersUnavailableError
 from aggregator_service.dashboard import creation, front
 from aggregator_service.dashboard import routes as dashboard
 from aggregator_service.dashboard.live import Streams
@@ -30,13 +30,12 @@ from aggregator_service.migrations.migrate import migrate
 from aggregator_service.observability.metrics import Metrics
 from aggregator_service.observability.requests import RequestRecorder
 from aggregator_service.observability.tracing import Instruments, tracer_of, tracing
+from aggregator_service.polling.cache import TaskCache
 from aggregator_service.polling.notifier import Notifier
-from aggregator_service.polling.task_cache import TaskCache
 from aggregator_service.problems import install_problem_handlers
 from aggregator_service.rounds.commit_listeners import CommitListeners
 from aggregator_service.rounds.engine import RoundEngine
 from aggregator_service.rounds.leadership import Leadership
-from aggregator_service.rounds.progress_relay import ProgressRelay
 from aggregator_service.routes.openapi import describe
 from aggregator_service.routes.routers import API_ROUTERS
 from aggregator_service.services import Services
@@ -123,13 +122,12 @@ class Server:
 
     services: Services
     leadership: Leadership
-    progress_relay: ProgressRelay
 
     def background_jobs(self) -> tuple[Coroutine[Any, Any, None], ...]:
         """Return the jobs that run until cancelled. Only the leading process runs the engine and the clean-up."""
         services = self.services
         leading = self.leadership.run(services.engine.run, lambda: sweep(services.database, services.blobs))
-        return leading, self.progress_relay.run(), services.notifier.watch()
+        return leading, services.notifier.watch()
 
 
 def build_services(
@@ -186,13 +184,12 @@ def build_services(
     resources.callback(services.member_writes.close)
     resources.callback(services.deliveries.close)
     leadership = Leadership(database.candidacy(), metrics.leads, recheck, own_blobs=settings.blobs is None)
-    relay = ProgressRelay(database)
     loop = asyncio.get_running_loop()
-    listeners = CommitListeners(loop, task_cache, notifier, engine, leadership, relay, blobs)
+    listeners = CommitListeners(loop, task_cache, notifier, engine, leadership, database, blobs)
     metrics.watch(database)
     database.listeners.append(listeners.committed_here)
     resources.callback(database.listen(listeners.committed_elsewhere))
-    return Server(services, leadership, relay)
+    return Server(services, leadership)
 
 
 def _check_workers(workers: Workers) -> None:

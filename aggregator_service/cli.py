@@ -81,7 +81,7 @@ def _correctable(error: Exception) -> str | None:
     from sqlalchemy.exc import DBAPIError
 
     from aggregator_service.commands.common import CommandError
-    from aggregator_service.compute.process_pool import WorkersUnavailableError
+    from aggregator_service.compute.workers import WorkersUnavailableError
     from aggregator_service.migrations.migrate import NewerDatabaseError
     from aggregator_service.problems import Problem
     from aggregator_service.storage.blobs import BlobsUnavailableError

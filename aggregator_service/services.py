@@ -13,7 +13,7 @@ from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.access.rate_limits import Limits
 from aggregator_service.clock import Clock
-from aggregator_service.compute.process_pool import Workers
+from aggregator_service.compute.workers import Workers
 from aggregator_service.observability.metrics import Metrics
 from aggregator_service.polling.notifier import Notifier
 from aggregator_service.problems import Problem
@@ -25,7 +25,7 @@ from aggregator_service.storage.group_commit import GroupCommit
 from aggregator_service.storage.recent_blobs import RecentBlobs
 
 if TYPE_CHECKING:
-    from aggregator_service.polling.task_cache import TaskCache
+    from aggregator_service.polling.cache import TaskCache
 
 __all__ = ["Services", "ServicesOf"]
 

@@ -16,10 +16,10 @@ import numpy as np
 import psutil
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from aggregator_service.compute.dask_pool import ClusterPool
+from aggregator_service.compute.cluster import ClusterPool
 from aggregator_service.compute.jobs import StoredBody
-from aggregator_service.compute.process_pool import FoldPool, Workers, WorkersUnavailableError
 from aggregator_service.compute.unmasking import Masks
+from aggregator_service.compute.workers import FoldPool, Workers, WorkersUnavailableError
 from aggregator_service.storage.body_tags import tag_of
 from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.tasks.plans import TaskTerms, plan_task

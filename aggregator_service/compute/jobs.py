@@ -13,13 +13,11 @@ import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from aggregator_service.compute.oneshot_unmasking import OneshotMasks
-from aggregator_service.compute.unmasking import Masks, SomeMasks
+from aggregator_service.compute.unmasking import Masks, OneshotMasks, SomeMasks
 from aggregator_service.crash_points import crash_point
 from aggregator_service.storage.blobs import BlobDamagedError, BlobStore, new_key
 from aggregator_service.storage.body_tags import matches_tag
@@ -31,7 +29,6 @@ from protocols.sums.base import Buffer, OpensByParts
 from protocols.sums.masked.server import BadShare
 
 __all__ = [
-    "JOBS_VERSION",
     "BlobRef",
     "BodyByValue",
     "FoldJob",
@@ -49,11 +46,6 @@ __all__ = [
 
 
 Contributed = tuple[Route, memoryview]
-
-JOBS_VERSION: Final = 7
-"""Raise it when a job's module, name, fields or meaning changes: jobs are pickled, so that server and Dask workers must
-agree on it. 4: releases of one-shot sums. 5: the terms of a task have an evaluation. 6: short contributions by
-value. 7: tags of contributions."""
 
 
 @dataclass(frozen=True)

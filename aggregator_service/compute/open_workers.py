@@ -1,10 +1,10 @@
-"""Open the workers that the setting HUSHREC_EXECUTOR names."""
+"""Open the workers that the setting HUSHREC_EXECUTOR names. Dask is imported only if they are a cluster."""
 
 from __future__ import annotations
 
 from concurrent.futures import Executor
 
-from aggregator_service.compute.process_pool import FoldPool, Workers
+from aggregator_service.compute.workers import FoldPool, Workers
 from aggregator_service.storage.blobs import BlobStore
 from protocols.errors import ParameterError
 
@@ -21,7 +21,7 @@ def open_workers(location: str, workers: int, blobs: BlobStore, executor: Execut
     if location == "local" or executor is not None:
         return FoldPool(workers, executor)
     try:
-        from aggregator_service.compute.dask_pool import ClusterPool
+        from aggregator_service.compute.cluster import ClusterPool
     except ModuleNotFoundError:
         raise ParameterError(
             "HUSHREC_EXECUTOR=dask://... needs the extra `cluster`: pip install 'hushrec[cluster]'"

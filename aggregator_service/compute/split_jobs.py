@@ -27,8 +27,8 @@ from aggregator_service.compute.jobs import (
     release_sum,
     unmask_some,
 )
-from aggregator_service.compute.process_pool import Workers
 from aggregator_service.compute.unmasking import Masks
+from aggregator_service.compute.workers import Workers
 from aggregator_service.crash_points import crash_point
 from aggregator_service.logs import fields
 from aggregator_service.settings import SPLIT_BYTES

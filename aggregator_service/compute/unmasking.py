@@ -1,7 +1,7 @@
-"""Remove the masks from a sum: pure functions that run in worker processes.
+"""Remove the masks from a masked or one-shot sum: pure functions that run in worker processes.
 
-One worker removes all of them (`Masks.remove_from`), or several compute a correction each (`Masks.split`,
-`SomeMasks.correction`). Corrections are partial sums, and are merged with the sum.
+Of a masked sum, one worker removes all of them (`Masks.remove_from`), or several compute a correction each
+(`Masks.split`, `SomeMasks.correction`). Corrections are partial sums, and are merged with the sum.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from protocols.errors import CodecError
 from protocols.sums.base import Buffer
 from protocols.sums.masked import server
 from protocols.sums.masked.context import RoundContext
@@ -16,8 +17,12 @@ from protocols.sums.masked.mechanism import MASKED
 from protocols.sums.masked.packing import Ring
 from protocols.sums.masked.roster import open_roster
 from protocols.sums.masked.server import BadShare
+from protocols.sums.oneshot import server as oneshot_server
+from protocols.sums.oneshot.committee import make_committee
+from protocols.sums.oneshot.context import OneshotContext
+from protocols.sums.oneshot.messages import CommitteeKey
 
-__all__ = ["Masks", "SomeMasks"]
+__all__ = ["Masks", "OneshotMasks", "SomeMasks", "SumUnopenedError"]
 
 
 @dataclass(frozen=True)
@@ -85,3 +90,42 @@ class SomeMasks:
             return found.bad_shares
 
         return MASKED.correct_in_place(self.context.plan, None, add_to)
+
+
+class SumUnopenedError(Exception):
+    """The masks do not come off: a client's contribution does not match its shares, or a summed share is wrong."""
+
+
+@dataclass(frozen=True)
+class OneshotMasks:
+    """What is needed to take the masks off the sum of a round.
+
+    keys: the encoded keys of the committee. survivors: digest of the set that the committee confirmed. shares: member
+    id -> summed share with its signature.
+    """
+
+    context: OneshotContext
+    keys: tuple[bytes, ...] = field(repr=False)
+    survivors: bytes
+    shares: Mapping[str, bytes] = field(repr=False)
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """The ids of the members that sent a summed share."""
+        return tuple(self.shares)
+
+    def unmask(self, partial: Buffer, contributions: int) -> tuple[bytes, tuple[str, ...]]:
+        """Return the aggregate, and the ids of members whose summed shares are wrong.
+
+        Raises `SumUnopenedError` when no sum comes out that `contributions` contributions can have.
+        """
+        committee = make_committee(self.context, map(CommitteeKey.decode, self.keys), lambda _: True)
+        shares = {
+            member_id: oneshot_server.check_summed_share(committee, member_id, self.survivors, body)
+            for member_id, body in self.shares.items()
+        }
+        try:
+            found = oneshot_server.unmask(committee, partial, contributions, shares)
+        except CodecError as error:
+            raise SumUnopenedError(str(error)) from error
+        return found.aggregate, found.wrong

@@ -22,7 +22,7 @@ from aggregator_service.storage.database import DATABASE_GONE, Announcement, Dat
 from aggregator_service.storage.schema import TaskRow
 
 if TYPE_CHECKING:
-    from aggregator_service.polling.task_cache import TaskCache
+    from aggregator_service.polling.cache import TaskCache
 
 __all__ = ["Notifier"]
 

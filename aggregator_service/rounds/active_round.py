@@ -35,11 +35,6 @@ class ActiveRound:
         return self.next_fold.batch
 
     @property
-    def needed(self) -> int:
-        """Clients that must send something before the next action can be due, as long as no deadline has passed."""
-        return min(self.missing, self.next_fold.lacking or self.missing)
-
-    @property
     def masked(self) -> bool:
         """Whether this is a masked round."""
         return self.round.model_digest is not None

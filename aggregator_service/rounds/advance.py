@@ -25,9 +25,8 @@ from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.clock import Clock
 from aggregator_service.compute.jobs import BlobRef, FoldJob, Released, ReleaseJob
-from aggregator_service.compute.oneshot_unmasking import OneshotMasks, SumUnopenedError
 from aggregator_service.compute.split_jobs import SplitJobs
-from aggregator_service.compute.unmasking import Masks
+from aggregator_service.compute.unmasking import Masks, OneshotMasks, SumUnopenedError
 from aggregator_service.crash_points import CrashPoint, crash_point
 from aggregator_service.logs import fields
 from aggregator_service.observability.tracing import Instruments

@@ -42,12 +42,10 @@ _LEAST_EARLY: Final = 4
 class NextFold:
     """What to fold next.
 
-    lacking: contributions that must arrive first, while the round collects; otherwise 0. is_last: whether no other
-    contribution of the round is left or can come.
+    is_last: whether no other contribution of the round is left or can come.
     """
 
     batch: Batch
-    lacking: int = 0
     is_last: bool = False
 
 
@@ -63,16 +61,13 @@ class Batches:
     def next(self, session: Session, terms: TaskTerms, round_: RoundRow) -> NextFold:
         """Return what to fold next; while the round is collecting, nothing until there is enough."""
         plan = plan_task(terms, round_.sum_index).sum_plan
-        if round_.state == RoundState.COLLECTING:
-            enough = self._enough(plan)
-            lacking = enough - unfolded_count(session, round_.id)
-            if lacking > 0:
-                return NextFold((), lacking)
+        if round_.state == RoundState.COLLECTING and unfolded_count(session, round_.id) < self.enough(plan):
+            return NextFold(())
         limit = self._limit(plan)
         rows = unfolded(session, round_.id, limit)
         return NextFold(_with_bodies(session, rows), is_last=round_.state == RoundState.FOLDING and len(rows) < limit)
 
-    def _enough(self, plan: SumPlan) -> int:
+    def enough(self, plan: SumPlan) -> int:
         """Fewest contributions for a fold while the round collects."""
         if not folds_slowly(plan):
             return self._limit(plan)

@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import suppress
-from dataclasses import dataclass
-from math import inf
+from dataclasses import dataclass, field
+from typing import Final
 
+from starlette.concurrency import run_in_threadpool
+
+from aggregator_service.polling.cache import TaskCache
 from aggregator_service.polling.notifier import Notifier
-from aggregator_service.polling.task_cache import TaskCache
 from aggregator_service.rounds.engine import RoundEngine
 from aggregator_service.rounds.leadership import Leadership
-from aggregator_service.rounds.progress_relay import ProgressRelay
 from aggregator_service.storage.blobs import BlobStore
 from aggregator_service.storage.cleanup import delete_orphans
-from aggregator_service.storage.database import Announcement, Effects
+from aggregator_service.storage.database import DATABASE_GONE, Announcement, Database, Effects
 
 __all__ = ["CommitListeners"]
+
+_LOG = logging.getLogger(__name__)
+_TELL_SECONDS: Final = 0.05
 
 
 @dataclass(frozen=True)
 class CommitListeners:
     """The parts of a process that have to know of commits, its own and those of other processes.
 
-    loop: the event loop in which `notifier`, `engine` and `progress_relay` run. The methods may be called in any
-    thread.
+    loop: the event loop in which `notifier` and `engine` run. The methods may be called in any thread.
     """
 
     loop: asyncio.AbstractEventLoop
@@ -32,8 +36,10 @@ class CommitListeners:
     notifier: Notifier
     engine: RoundEngine
     leadership: Leadership
-    progress_relay: ProgressRelay
+    database: Database
     blobs: BlobStore
+    _progressed: set[str] = field(default_factory=set)
+    _sending: set[asyncio.Task[None]] = field(default_factory=set)
 
     def committed_here(self, effects: Effects) -> None:
         """Apply the effects of a commit of this process. The cache is up to date when this returns."""
@@ -50,20 +56,43 @@ class CommitListeners:
     def _announce(self, effects: Effects) -> None:
         for announcement in effects.announcements:
             self.notifier.announce(announcement)
-            if announcement.version is None:  # a message of a client
-                self.engine.delivered(announcement.task_id)
-                if not self.leadership.leads:
-                    self.progress_relay.progressed(announcement.task_id)
-            else:
-                self._drive(announcement, 1)
+            self._drive(announcement)
+            if announcement.version is None and not self.leadership.leads:  # a message of a client
+                self._tell_leader(announcement.task_id)
+
+    def _tell_leader(self, task_id: str) -> None:
+        """Notify the process that drives the rounds, once for all messages of the next 50 ms.
+
+        The transaction of a contribution sends no notification: PostgreSQL runs commits with notifications one after
+        the other, which would serialise the uploads. The engine also reads every task regularly, so a lost notification
+        only causes a delay.
+        """
+        if not self._progressed:
+            self.loop.call_later(_TELL_SECONDS, self._send)
+        self._progressed.add(task_id)
+
+    def _send(self) -> None:
+        tasks = set(self._progressed)
+        self._progressed.clear()
+        sending = self.loop.create_task(run_in_threadpool(self._notify, tasks))
+        self._sending.add(sending)
+        sending.add_done_callback(self._sending.discard)
+
+    def _notify(self, tasks: set[str]) -> None:
+        try:
+            self.database.notify_progress(tasks)
+        except DATABASE_GONE as error:
+            _LOG.warning("cannot notify the leading process of progress: %s", type(error).__name__)
+        except Exception:
+            _LOG.exception("failed to notify the leading process of progress")
 
     def _receive(self, announcement: Announcement) -> None:
         self.task_cache.committed_elsewhere(announcement)
         self.notifier.announce(announcement)
-        self._drive(announcement, inf)  # one message may stand for the progress of many clients
+        self._drive(announcement)
 
-    def _drive(self, announcement: Announcement, sent: float) -> None:
+    def _drive(self, announcement: Announcement) -> None:
         if "round" in announcement.topics:
             self.engine.wake(announcement.task_id)
-        else:  # new members, or messages that another process stored
-            self.engine.progressed(announcement.task_id, sent)
+        else:  # new members, or messages of clients
+            self.engine.progressed(announcement.task_id)

@@ -8,28 +8,61 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Final
 
 from sqlalchemy import select
 from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.clock import Clock
-from aggregator_service.compute.process_pool import Workers, WorkersUnavailableError
 from aggregator_service.compute.split_jobs import SplitJobs
+from aggregator_service.compute.workers import Workers, WorkersUnavailableError
 from aggregator_service.logs import fields
 from aggregator_service.observability.tracing import Instruments
 from aggregator_service.rounds.active_round import ActiveRound
 from aggregator_service.rounds.advance import RoundAdvancer
-from aggregator_service.rounds.pacing import Pace
 from aggregator_service.settings import SPLIT_BYTES
 from aggregator_service.storage.blobs import BlobStore, BlobsUnavailableError
 from aggregator_service.storage.database import DATABASE_GONE, Database
 from aggregator_service.storage.schema import TaskRow
 
-__all__ = ["RoundEngine"]
+__all__ = ["Debounce", "RoundEngine"]
 
 _LOG = logging.getLogger(__name__)
 _BACK_OFF: Final = 1.0
+_MIN_PAUSE: Final = 0.05
+_MAX_PAUSE: Final = 0.5
+_PAUSE_FACTOR: Final = 10.0
+"""Seconds between two calls: this many times what the work that follows a call takes, within the two bounds."""
+
+
+class Debounce:
+    """Calls `call` soon after `soon`, in the event loop, but at most once in a pause: many calls share one."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call = call
+        self._next = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def soon(self) -> None:
+        """Call as soon as the pause after the last work is over."""
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_at(self._next, self._fire)
+
+    def worked(self, seconds: float) -> None:
+        """Note that the work that a call causes has ended now, and how long it took."""
+        pause = min(_MAX_PAUSE, max(_MIN_PAUSE, _PAUSE_FACTOR * seconds))
+        self._next = asyncio.get_running_loop().time() + pause
+
+    def stop(self) -> None:
+        """Do not call any more, until `soon` is called again."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _fire(self) -> None:
+        self._timer = None
+        self._call()
 
 
 class RoundEngine:
@@ -56,22 +89,17 @@ class RoundEngine:
         self._advancer = RoundAdvancer(database, blobs, clock, jobs, batch, instruments or Instruments())
         self._wake: dict[str, asyncio.Event] = {}
         self._drivers: dict[str, asyncio.Task[None]] = {}
-        self._paces: dict[str, Pace] = {}
+        self._reads: dict[str, Debounce] = {}
 
     def wake(self, task_id: str) -> None:
         """Read this task now: its round changed. Call it in the event loop."""
         if task_id in self._wake:
             self._wake[task_id].set()
 
-    def delivered(self, task_id: str) -> None:
-        """Read this task soon: a client sent a message of its round. Call it in the event loop."""
-        if task_id in self._paces:
-            self._paces[task_id].delivered()
-
-    def progressed(self, task_id: str, sent: float) -> None:
-        """Read this task soon: so many new members or messages, `inf` if unknown. Call it in the event loop."""
-        if task_id in self._paces:
-            self._paces[task_id].progressed(sent)
+    def progressed(self, task_id: str) -> None:
+        """Read this task soon: it has new members, or messages of clients. Call it in the event loop."""
+        if task_id in self._reads:
+            self._reads[task_id].soon()
 
     async def run(self) -> None:
         """Drive all open tasks, also those that other processes create, until cancelled."""
@@ -100,7 +128,7 @@ class RoundEngine:
 
     def _start(self, task_id: str) -> None:
         self._wake[task_id] = asyncio.Event()
-        self._paces[task_id] = Pace(self._wake[task_id].set)
+        self._reads[task_id] = Debounce(self._wake[task_id].set)
         driver = self._drivers[task_id] = asyncio.create_task(
             self._drive_rounds(task_id), name=f"round engine {task_id}"
         )
@@ -109,8 +137,8 @@ class RoundEngine:
     def _remove_driver(self, task_id: str) -> None:
         for known in (self._drivers, self._wake):
             known.pop(task_id, None)
-        if pace := self._paces.pop(task_id, None):
-            pace.stop()
+        if read := self._reads.pop(task_id, None):
+            read.stop()
 
     async def _drive_rounds(self, task_id: str) -> None:
         wake = self._wake[task_id]
@@ -142,15 +170,9 @@ class RoundEngine:
 
         Return the seconds until the next action may be due; None when the task is over.
         """
-        pace = self._paces.get(task_id) or Pace(_do_nothing)
-        pace.begin_read()
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
         found = await run_in_threadpool(self._advancer.read, task_id)
-        if not isinstance(found, ActiveRound):
-            pace.end_read(needed=1, missing=0)
-            return found
-        pace.end_read(found.needed, found.missing)
-        return await self._advancer.advance(found)
-
-
-def _do_nothing() -> None:
-    return
+        if task_id in self._reads:
+            self._reads[task_id].worked(loop.time() - begun)
+        return await self._advancer.advance(found) if isinstance(found, ActiveRound) else found

@@ -15,7 +15,7 @@ from typing import Final
 from sqlalchemy import delete, update
 from sqlalchemy.orm import Session
 
-from aggregator_service.compute.oneshot_unmasking import OneshotMasks
+from aggregator_service.compute.unmasking import OneshotMasks
 from aggregator_service.logs import fields
 from aggregator_service.problems import Problem
 from aggregator_service.round_states import RoundEvent, next_state

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from aggregator_service.access.principals import member_of, round_of, task_of
 from aggregator_service.http.authentication import CommitteeMemberIs, MemberIs, PrincipalOf, committee_member
 from aggregator_service.http.fields import not_modified
-from aggregator_service.polling.round_views import round_view
+from aggregator_service.polling.views import round_view
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.masked_stages import report_shares
 from aggregator_service.rounds.oneshot_stages import take_out
@@ -32,7 +32,7 @@ from aggregator_service.storage.rounds import find_round
 from aggregator_service.storage.schema import TaskRow
 from aggregator_service.storage.stages import takes_part
 from aggregator_service.tasks.committee import committee_view, store_committee_key
-from aggregator_service.uploads.committee_downloads import Download, check_shares, sealed_shares, statements
+from aggregator_service.uploads.committee import Download, check_shares, sealed_shares, statements
 from protocols.messages import BadShares, CommitteeView, RoundView
 from protocols.sums.oneshot.handouts import join_keys
 from protocols.sums.oneshot.messages import body_digest

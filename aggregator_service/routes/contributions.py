@@ -19,12 +19,15 @@ from aggregator_service.routes.common import ClientId, RoundNumber, TaskId, bina
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.cleanup import body_path
 from aggregator_service.storage.schema import ContributionRow, RoundRow
-from aggregator_service.uploads.admission import Admission, admit, admit_cached
-from aggregator_service.uploads.attestations import attestation_of
+from aggregator_service.uploads.admission import Admission, admit, admit_cached, attestation_of
 from aggregator_service.uploads.chunks import MOST_CHUNKS, Chunk, UploadChangedError, complete_upload, store_chunk
-from aggregator_service.uploads.contributions import receive_contribution
-from aggregator_service.uploads.insert_contribution import same_or_conflict
-from aggregator_service.uploads.outcomes import AlreadyStored, Stored, UploadOutcome
+from aggregator_service.uploads.contributions import (
+    AlreadyStored,
+    Stored,
+    UploadOutcome,
+    receive_contribution,
+    same_or_conflict,
+)
 from aggregator_service.uploads.receive import stream_body
 from protocols.messages import UploadReceipt
 from protocols.messages.media_types import CONTRIBUTION, OCTETS, PARTIAL_UPLOAD

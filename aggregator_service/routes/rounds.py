@@ -14,7 +14,7 @@ from aggregator_service.access.principals import Enrolled, Operator, Principal, 
 from aggregator_service.http.authentication import MemberIs, OperatorIs, PrincipalOf, ReaderOnly
 from aggregator_service.http.fields import not_modified
 from aggregator_service.logs import fields
-from aggregator_service.polling.round_views import compact_round, round_etag, round_view
+from aggregator_service.polling.views import compact_round, round_etag, round_view
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.interventions import abort_round, extend_round
 from aggregator_service.routes.bodies import api_router

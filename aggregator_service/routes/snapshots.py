@@ -16,7 +16,7 @@ from aggregator_service.access.principals import Enrolled, Principal, member_of,
 from aggregator_service.http.authentication import PrincipalOf
 from aggregator_service.http.fields import check_length, content_digest, content_length
 from aggregator_service.logs import fields
-from aggregator_service.polling.round_views import snapshot_view
+from aggregator_service.polling.views import snapshot_view
 from aggregator_service.problems import Problem
 from aggregator_service.routes.bodies import RawBodyOf, api_router
 from aggregator_service.routes.common import (

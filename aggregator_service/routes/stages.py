@@ -24,8 +24,8 @@ from aggregator_service.routes.common import (
 )
 from aggregator_service.services import ServicesOf
 from aggregator_service.storage.stages import Handout
-from aggregator_service.uploads.outcomes import Stored
-from aggregator_service.uploads.stage_messages import admit_to_stage, handed_out, same_or_conflict, store_message
+from aggregator_service.uploads.contributions import Stored
+from aggregator_service.uploads.stages import admit_to_stage, handed_out, same_or_conflict, store_message
 from protocols.messages import UploadReceipt
 from protocols.messages.media_types import OCTETS, STAGE_TYPES, handout_type
 from protocols.messages.stages import StageMessage

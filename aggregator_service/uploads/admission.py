@@ -1,29 +1,41 @@
-"""Admission: which client may contribute to which round, and how many bytes it must send."""
+"""Admission: which client may contribute to which round, how many bytes it must send, and what it signed."""
 
 from __future__ import annotations
 
+import hashlib
+import logging
 from dataclasses import dataclass
 from typing import Final
 
+from fastapi import Request
+from pydantic_core import to_json
 from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.access.principals import Enrolled, Principal, member_of, task_of
+from aggregator_service.access.request_signatures import signed_request
+from aggregator_service.logs import fields
 from aggregator_service.problems import Problem
+from aggregator_service.rounds.oneshot_stages import committee_of
 from aggregator_service.services import Services
 from aggregator_service.storage.chunks import upload_progress
 from aggregator_service.storage.file_maps import forget_pages
 from aggregator_service.storage.rounds import find_contribution, find_round, in_cohort
-from aggregator_service.storage.schema import ContributionRow, RoundRow
+from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundRow, TaskRow
 from aggregator_service.storage.stages import prerequisite, takes_part
+from aggregator_service.tasks.certification import holds_certificate
 from aggregator_service.tasks.plans import TaskPlan, plan_round, round_spec
 from protocols.codec import exact
+from protocols.crypto.aggregate_chain import AGGREGATE_CHAIN
+from protocols.crypto.certificates import NO_CERTIFICATE
+from protocols.crypto.http_signature import SIGNATURE, SIGNATURE_INPUT, SIGNED_FIELDS
 from protocols.layout import Route
 from protocols.sums.base import ChecksByParts
+from protocols.sums.oneshot.server import check_upload
 
-__all__ = ["Admission", "admit", "admit_cached"]
+__all__ = ["Admission", "admit", "admit_cached", "attestation_of", "check_ticket"]
 
 _PART: Final = 4 * 1024 * 1024
-"""Bytes of a long contribution that are checked at a time: a body that is mapped from its file takes no more memory."""
+"""Bytes that are checked or hashed at a time: a body that is mapped from its file takes no more memory."""
 
 
 @dataclass
@@ -107,3 +119,89 @@ async def admit_cached(
     if awaited is None:
         return await run_in_threadpool(admit, services, principal, task_id, number, client_id)
     return Admission(awaited.round, client, awaited.plan, awaited.route, awaited.length, stored=None)
+
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+def attestation_of(admission: Admission, request: Request) -> str | None:
+    """Return the attestation of the request, as JSON; None where the round's contributions have none.
+
+    Raises `Problem`: bad-contribution (400) when the header Aggregate-Chain is missing or must be absent, and for a
+    path that other members would not verify; aggregate-mismatch (409) when the client has absorbed other aggregates
+    than this server released.
+    """
+    stated, expected = request.headers.get(AGGREGATE_CHAIN), admission.round.aggregate_chain
+    if expected is None:
+        if stated is not None:
+            raise Problem(
+                "bad-contribution",
+                "contributions to this round have no header Aggregate-Chain: anyone can open the sums of the task, or "
+                "the task is of an earlier version",
+            )
+        return None
+    if stated is None:
+        raise Problem("bad-contribution", "the header Aggregate-Chain is missing: state the absorbed aggregates")
+    where = admission.round.task_id, admission.round.number, admission.client.client_id
+    if stated != expected:
+        _LOG.warning(
+            "a client has absorbed other aggregates than this server released",
+            extra=fields(task=where[0], round=where[1], client=where[2], stated=stated[:64], expected=expected),
+        )
+        raise Problem(
+            "aggregate-mismatch",
+            "this client has absorbed other aggregates than this server released before the round: somebody altered "
+            "what it downloaded, or its snapshot is false",
+        )
+    signed = signed_request(request.scope)
+    if signed is None:
+        return None  # the server does not ask for signatures
+    if (signed.path, signed.query) != ("/v1/tasks/{}/rounds/{}/contributions/{}".format(*where), ""):
+        raise Problem("bad-contribution", "the address of a contribution must be written without escapes and query")
+    attestation = {
+        "method": signed.method,
+        "authority": signed.authority,
+        "fields": {name: signed.fields[name] for name in SIGNED_FIELDS if name in signed.fields},
+        "signature_input": signed.fields[SIGNATURE_INPUT],
+        "signature": signed.fields[SIGNATURE],
+    }
+    return to_json(attestation).decode()
+
+
+def check_ticket(services: Services, admission: Admission, body: memoryview) -> bytes | None:
+    """Return the encoded statement of a one-shot upload, for the committee; None in other rounds.
+
+    Raises `ContributionError` unless the client signed the upload for this round, model and committee, and `Problem`:
+    forbidden (403) for an expired certificate, round-closed (409) when the round is over.
+    """
+    size = admission.plan.ticket_bytes
+    if not size:
+        return None
+    task_id, client_id = admission.round.task_id, admission.client.client_id
+    try:
+        committee = committee_of(services.database, task_id, admission.round.number)
+    except LookupError:
+        raise Problem("round-closed", "the round is over and takes no more contributions") from None
+    with services.database.read() as session:
+        client, task = session.get_one(ClientRow, client_id), session.get_one(TaskRow, task_id)
+        if not holds_certificate(task, client, services.clock.now()):
+            raise Problem("forbidden", "the membership certificate has expired or was revoked: renew it first")
+    statement = check_upload(
+        committee,
+        client_id,
+        client.identity_key,
+        client.mailbox_key,
+        client.certificate or NO_CERTIFICATE,
+        body[:size],
+        _digest(body, size),
+    )
+    return statement.encode()
+
+
+def _digest(body: memoryview, start: int) -> bytes:
+    """Return the SHA-256 of a body from `start` on."""
+    state = hashlib.sha256()
+    for first in range(start, len(body), _PART):
+        state.update(body[first : first + _PART])
+        forget_pages(body)
+    return state.digest()

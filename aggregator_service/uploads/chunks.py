@@ -24,8 +24,7 @@ from aggregator_service.storage.chunks import drop_chunks, stored_chunks, upload
 from aggregator_service.storage.rounds import find_contribution, lock_round_shared
 from aggregator_service.storage.schema import ChunkRow
 from aggregator_service.uploads.admission import Admission
-from aggregator_service.uploads.contributions import store_contribution_file
-from aggregator_service.uploads.outcomes import UploadOutcome
+from aggregator_service.uploads.contributions import UploadOutcome, store_contribution_file
 from protocols.errors import ContributionError
 
 __all__ = ["MOST_CHUNKS", "Chunk", "UploadChangedError", "complete_upload", "store_chunk"]

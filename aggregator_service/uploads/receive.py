@@ -1,7 +1,7 @@
 """Receive request bodies: vectors into files, small messages into memory.
 
 A body must have exactly the announced length and digest. Bodies of files are hashed, tagged and written in a thread, in
-parts of at least 512 KiB, while the next part arrives: a body of any length takes up to 1 MiB of memory.
+parts of at least 512 KiB, while the next part arrives: a body of any length takes about 1 MiB of memory.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import hmac
 import os
+import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -43,6 +44,8 @@ class ReceivedBody:
         self._hash, self._tagger = hashlib.sha256(), BodyTagger()
         self._tag: bytes | None = None
         self._descriptor: int | None = None
+        self._lock = threading.Lock()  # a request that ends may close the file while a part is being written
+        self._closed = False
         self.rest: Sequence[bytes] = ()
 
     def append(self, chunks: Sequence[bytes]) -> None:
@@ -50,10 +53,13 @@ class ReceivedBody:
         for chunk in chunks:
             self._hash.update(chunk)
             self._tagger.update(chunk)
-        descriptor, length = self._file(), sum(map(len, chunks))
-        written = os.writev(descriptor, chunks)
-        while written < length:  # the disk is almost full
-            written += os.write(descriptor, memoryview(b"".join(chunks))[written:])
+        with self._lock:
+            if self._closed:
+                return
+            descriptor, length = self._file(), sum(map(len, chunks))
+            written = os.writev(descriptor, chunks)
+            while written < length:  # the disk is almost full
+                written += os.write(descriptor, memoryview(b"".join(chunks))[written:])
 
     def verified(self) -> memoryview:
         """Return all bytes of the body, a mapping of the file. Raises `Problem` bad-digest if the digest is wrong."""
@@ -73,10 +79,12 @@ class ReceivedBody:
         return self._tag
 
     def close(self) -> None:
-        """Close the file, which stays."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        """Close the file, which stays; wait for what is being written."""
+        with self._lock:
+            self._closed = True
+            if self._descriptor is not None:
+                os.close(self._descriptor)
+                self._descriptor = None
 
     def _verify(self) -> None:
         if self._tag is None:
@@ -109,12 +117,17 @@ async def stream_body(
         try:
             part: list[bytes] = []
             size = 0
+            writing: asyncio.Task[None] | None = None  # the part before this one
             async for chunk in _chunks(request, settings, length):
                 part.append(chunk)
                 size += len(chunk)
                 if size >= _PART or len(part) >= _MOST_CHUNKS:
-                    await run_in_threadpool(body.append, part)
+                    if writing is not None:
+                        await writing
+                    writing = asyncio.create_task(run_in_threadpool(body.append, part))
                     part, size = [], 0
+            if writing is not None:
+                await writing
             body.rest = part
             yield body
         finally:

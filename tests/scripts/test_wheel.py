@@ -32,7 +32,7 @@ WORKS = {
     "demo": "import client_sdk.demo.run, client_sdk.demo.report, client_sdk.demo.privirec.run",
     "server,postgres": "import psycopg, aggregator_service.storage.postgres",
     "server,s3": "import aggregator_service.storage.s3",
-    "server,cluster": "import aggregator_service.compute.dask_pool",
+    "server,cluster": "import aggregator_service.compute.cluster",
     "server,otel": "import opentelemetry.sdk, aggregator_service.observability.tracing",
 }
 """Extras -> what works with them."""

@@ -19,7 +19,7 @@ import pytest
 
 from aggregator_service.access import tokens
 from aggregator_service.clock import Clock
-from aggregator_service.compute.process_pool import FoldPool
+from aggregator_service.compute.workers import FoldPool
 from aggregator_service.rounds import cohorts, differencing, disputes
 from aggregator_service.storage import blobs as blob_keys
 from aggregator_service.storage.group_commit import GroupCommit

@@ -21,7 +21,7 @@ from aggregator_service.access.tokens import hash_token
 from aggregator_service.clock import Clock
 from aggregator_service.http.fields import digest_header
 from aggregator_service.observability.tracing import Instruments
-from aggregator_service.polling.task_cache import TaskCache
+from aggregator_service.polling.cache import TaskCache
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.engine import RoundEngine
 from aggregator_service.rounds.masked_stages import report_shares
@@ -34,7 +34,7 @@ from aggregator_service.storage.database import DATABASE_GONE, Effects
 from aggregator_service.storage.group_commit import GroupCommit
 from aggregator_service.storage.schema import ClientRow
 from aggregator_service.storage.stages import Handout
-from aggregator_service.uploads.stage_messages import handed_out
+from aggregator_service.uploads.stages import handed_out
 from tests.simulation.actors import InLinePool, in_line
 from tests.simulation.plan import Part
 from tests.simulation.storage import Crash, Disk, FaultyBlobs, FaultyDatabase

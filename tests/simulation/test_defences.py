@@ -22,9 +22,9 @@ from aggregator_service.storage.database import DATABASE_GONE, Database, discard
 from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.storage.rounds import lock_round_exclusive
 from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundRow, TaskRow
-from aggregator_service.uploads import chunks, contributions, insert_contribution, receive
+from aggregator_service.uploads import chunks, contributions, receive
 from aggregator_service.uploads.admission import Admission
-from aggregator_service.uploads.outcomes import Stored, UploadOutcome
+from aggregator_service.uploads.contributions import Stored, UploadOutcome
 from protocols.messages import Schedule, UploadReceipt
 from tests.simulation import process
 from tests.simulation.plan import Plan, draw_plan
@@ -76,15 +76,15 @@ def unchecked_blobs(patch: Patch) -> None:
 
 def contributions_at_any_time(patch: Patch) -> None:
     """Whether the round still takes contributions is checked before the body arrives, and not again."""
-    lock = insert_contribution.lock_round_shared
+    lock = contributions.lock_round_shared
 
     def lock_round_shared(session: Session, round_id: int, client_id: str) -> Any:
         row: RoundRow = lock(session, round_id, client_id)
         return SimpleNamespace(**{**_columns(row), "state": "collecting", "deadline": float("inf")})
 
-    patch.setattr(insert_contribution, "lock_round_shared", lock_round_shared)
-    statement = insert_contribution._insert_where(*insert_contribution._HAS_NOTHING_STORED)
-    patch.setattr(insert_contribution, "_INSERT", statement)
+    patch.setattr("lock_round_shared", lock_round_shared)
+    statement = contributions._insert_where(*contributions._HAS_NOTHING_STORED)
+    patch.setattr("_INSERT", statement)
 
 
 def _columns(row: RoundRow) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def receipts_before_rows(patch: Patch) -> None:
         try:
             return insert(database, admission, key, digest, *rest)
         except DATABASE_GONE:
-            return Stored(insert_contribution.new_receipt(admission, digest))
+            return Stored(contributions.new_receipt(admission, digest))
 
     patch.setattr(contributions, "insert_contribution", insert_or_pretend)
 

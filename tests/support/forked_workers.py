@@ -13,7 +13,7 @@ from importlib import import_module, reload
 from multiprocessing import forkserver
 from typing import Any
 
-from aggregator_service.compute import process_pool
+from aggregator_service.compute import workers
 
 __all__ = ["SPAWNS_WORKERS", "fork_workers", "set_environment", "start_worker_host"]
 
@@ -31,7 +31,7 @@ def fork_workers() -> None:
     """Let this process, a server, take its workers from there, unless SPAWNS_WORKERS is set."""
     if SPAWNS_WORKERS in os.environ:
         return
-    pool: Any = process_pool
+    pool: Any = workers
     pool.START_METHOD, pool.prepare_worker = "forkserver", partial(_prepare_worker, dict(os.environ))
     running: Any = forkserver._forkserver  # type: ignore[attr-defined]
     running.ensure_running = lambda: None  # it is no child of this process, which therefore cannot wait for it
@@ -40,7 +40,7 @@ def fork_workers() -> None:
 def _prepare_worker(environment: dict[str, str]) -> None:
     """Prepare a worker, with the environment of its server."""
     set_environment(environment)
-    process_pool.prepare_worker()
+    workers.prepare_worker()
 
 
 def set_environment(environment: dict[str, str]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from aggregator_service.clock import ManualClock
-from aggregator_service.compute.process_pool import FoldPool
+from aggregator_service.compute.workers import FoldPool
 from aggregator_service.migrations.migrate import migrate
 from aggregator_service.rounds.engine import RoundEngine
 from aggregator_service.storage.blobs import BlobStore, new_key

@@ -14,11 +14,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from sqlalchemy import event
 
-import aggregator_service.polling.task_cache as task_cache_module
+import aggregator_service.polling.cache as task_cache_module
 from aggregator_service.access.principals import Enrolled
 from aggregator_service.clock import ManualClock, SystemClock
 from aggregator_service.migrations.migrate import migrate
-from aggregator_service.polling.task_cache import TaskCache
+from aggregator_service.polling.cache import TaskCache
 from aggregator_service.rounds.transactions import close_task
 from aggregator_service.storage.database import Database, Delivery, announce, progress, void_token
 from aggregator_service.storage.schema import CohortRow, RoundRow, TaskRow

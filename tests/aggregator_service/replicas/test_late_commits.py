@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from aggregator_service.compute.jobs import fold_batch, release_sum
-from aggregator_service.compute.process_pool import FoldPool
+from aggregator_service.compute.workers import FoldPool
 from aggregator_service.rounds.engine import RoundEngine
 from aggregator_service.storage.blobs import BlobStore
 from tests.support.world import World

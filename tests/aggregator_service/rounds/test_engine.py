@@ -11,15 +11,15 @@ import pytest
 from sqlalchemy import select
 
 from aggregator_service.compute.jobs import BlobRef, Released, ReleaseJob
-from aggregator_service.compute.process_pool import FoldPool
 from aggregator_service.compute.split_jobs import SplitJobs
+from aggregator_service.compute.workers import FoldPool
 from aggregator_service.rounds.batches import Batches
 from aggregator_service.rounds.transactions import LostRaceError, close_task, record_fold
 from aggregator_service.storage.blobs import BlobStore, BlobsUnavailableError, new_key
 from aggregator_service.storage.cleanup import body_path, collect_bodies, collect_orphans
 from aggregator_service.storage.rounds import last_round, list_rounds
 from aggregator_service.storage.schema import ContributionRow, RoundRow, TaskRow
-from aggregator_service.tasks.plans import row_terms
+from aggregator_service.tasks.plans import plan_task, row_terms
 from aggregator_service.tasks.tasks import task_view
 from tests.support.world import SECONDS, World
 
@@ -56,7 +56,7 @@ def test_a_round_ends_when_all_have_contributed(world: World) -> None:
     assert {key.partition("/")[0] for key in world.blobs.keys()} == {"aggregates", "snapshots"}  # noqa: SIM118
 
 
-@pytest.mark.parametrize(("items", "width", "enough"), [(2, 1, 512), (1000, 1, 87), (1000, 2, 174), (50_000, 1, 32)])
+@pytest.mark.parametrize(("items", "width", "enough"), [(2, 1, 512), (1000, 1, 131), (1000, 2, 262), (50_000, 1, 32)])
 def test_without_a_setting_a_batch_has_more_short_contributions(
     world: World, items: int, width: int, enough: int
 ) -> None:
@@ -65,7 +65,8 @@ def test_without_a_setting_a_batch_has_more_short_contributions(
     batches = Batches(SplitJobs(FoldPool(width)), None)
     with world.database.read() as session:
         terms = row_terms(session.get_one(TaskRow, task))
-        assert batches.next(session, terms, world.round(task)).lacking == enough
+        assert batches.enough(plan_task(terms, world.round(task).sum_index).sum_plan) == enough
+        assert batches.next(session, terms, world.round(task)).batch == ()
 
 
 def test_the_end_of_collecting_wakes_no_poll(world: World) -> None:

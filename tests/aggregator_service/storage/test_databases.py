@@ -15,8 +15,8 @@ from sqlalchemy.orm import Session
 
 from aggregator_service.clock import SystemClock
 from aggregator_service.migrations.migrate import migrate
+from aggregator_service.polling.cache import TaskCache
 from aggregator_service.polling.notifier import Notifier
-from aggregator_service.polling.task_cache import TaskCache
 from aggregator_service.storage.database import Announcement, Database, Effects, announce, discard
 from aggregator_service.storage.rounds import lock_round_exclusive, lock_round_shared, lock_task
 from aggregator_service.storage.schema import ClientRow, CohortRow, RoundRow, TaskRow

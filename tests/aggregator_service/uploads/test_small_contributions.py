@@ -19,8 +19,7 @@ from aggregator_service.storage.schema import ContributionRow, SmallBodyRow, Tas
 from aggregator_service.storage.small_bodies import new_small_key
 from aggregator_service.tasks.plans import plan_task, round_spec, row_terms
 from aggregator_service.uploads.admission import Admission
-from aggregator_service.uploads.insert_contribution import SmallContribution
-from aggregator_service.uploads.outcomes import AlreadyStored, Stored, UploadOutcome
+from aggregator_service.uploads.contributions import AlreadyStored, SmallContribution, Stored, UploadOutcome
 from tests.support.world import SECONDS, World
 
 CLIENTS = tuple(f"c_{index:02}" for index in range(4))

@@ -27,7 +27,7 @@ from aggregator_service.storage.stages import (
 )
 from aggregator_service.tasks.plans import plan_round
 from aggregator_service.tasks.tasks import differing_binding
-from aggregator_service.uploads.outcomes import AlreadyStored, Stored, UploadOutcome
+from aggregator_service.uploads.contributions import AlreadyStored, Stored, UploadOutcome
 from protocols.errors import ContributionError
 from protocols.messages import UploadReceipt
 from protocols.messages.stages import STATE_FOR, StageMessage

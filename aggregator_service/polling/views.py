@@ -1,0 +1,286 @@
+"""Views of rounds, receipts and snapshots: rows converted to the messages that operators and clients get.
+
+`CachedRound` is the newest round of a task in memory, from which polls are answered. What a client reads about itself
+only grows within a round: the cohort is drawn once, a delivery stays. So a cached round that is out of date may lack a
+delivery, but never shows one that did not happen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from sqlalchemy.orm import Session
+
+from aggregator_service.access.principals import Enrolled, Principal
+from aggregator_service.storage.database import Delivery
+from aggregator_service.storage.refusals import refusals_by_reason
+from aggregator_service.storage.rounds import last_round, received_count
+from aggregator_service.storage.schema import ContributionRow, RoundRow, SnapshotRow, TaskRow, ViewRow
+from aggregator_service.storage.stages import (
+    Part,
+    awaited_message,
+    clients_with,
+    count_of,
+    find_handout,
+    prerequisite,
+    takes_part,
+)
+from aggregator_service.tasks.plans import TaskPlan, plan_round, round_spec
+from protocols.codec import b64encode
+from protocols.layout import Route
+from protocols.messages import RoundView, SnapshotView, UploadReceipt
+from protocols.recipes.base import RoundSpec
+
+__all__ = [
+    "AwaitedContribution",
+    "CachedRound",
+    "ClientRoundStatus",
+    "compact_round",
+    "read_round",
+    "receipt",
+    "round_etag",
+    "round_view",
+    "snapshot_view",
+]
+
+
+def compact_round(session: Session, round_: RoundRow, now: float) -> RoundView:
+    """Return the view of a round that is the same for everybody; now: seconds since the epoch."""
+    waiting = awaited_message(round_) is not None
+    return RoundView.model_validate(
+        {
+            "task_id": round_.task_id,
+            "number": round_.number,
+            "step": round_.sum_index,
+            "state": round_.state,
+            "seed": b64encode(round_.seed),
+            "cohort": round_.cohort,
+            "received": received_count(session, round_.id),
+            "survivors": round_.survivors,
+            "folded": round_.folded,
+            "seconds_left": max(0.0, round_.deadline - now) if waiting else None,
+            "aggregate_bytes": round_.aggregate_bytes,
+            "aggregate_digest": round_.aggregate_digest,
+            "committee": round_.committee,
+            "answered": _answered(session, round_),
+            "survivors_digest": _proposed(session, round_),
+            "failure": round_.failure,
+            "report": round_.report,
+        }
+    )
+
+
+def _answered(session: Session, round_: RoundRow) -> int:
+    """Number of members of the committee that have sent the message of the current stage."""
+    awaited = awaited_message(round_)
+    return count_of(session, round_.id, awaited) if round_.committee and awaited in ("confirm", "unmask") else 0
+
+
+def _proposed(session: Session, round_: RoundRow) -> str | None:
+    """Digest of the survivors that the committee is asked to confirm, hex; None when there is no such set."""
+    found = find_handout(session, round_.id, "survivors") if round_.committee else None
+    return None if found is None else found.body.hex()
+
+
+@dataclass(frozen=True)
+class ClientRoundStatus:
+    """What the view of a round says about one client. Clients with equal status get the same answer."""
+
+    in_cohort: bool
+    in_committee: bool
+    expected: bool
+    delivered: bool
+    contributed: bool
+    contribution_bytes: int | None
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether the round waits for this client, as far as this process knows."""
+        return self.expected and not self.delivered
+
+
+def client_status(
+    round_: RoundRow, did: Callable[[Part], bool], contribution_bytes: Callable[[], int]
+) -> ClientRoundStatus:
+    """Return the status of the client that did the parts for which `did` returns true.
+
+    contribution_bytes: returns the exact length of its contribution; called only if it is in the cohort.
+    """
+    required, awaited, asked = prerequisite(round_), awaited_message(round_), did("asked")
+    return ClientRoundStatus(
+        in_cohort=asked,
+        in_committee=bool(round_.committee) and did("committee"),
+        expected=required is not None and did(required),
+        delivered=awaited is not None and did(awaited),
+        contributed=did("contribute"),
+        contribution_bytes=contribution_bytes() if asked else None,
+    )
+
+
+def round_view(session: Session, task: TaskRow, round_: RoundRow, principal: Principal, now: float) -> RoundView:
+    """Return the view of a round; for a client it also says what the round expects of it."""
+    view = compact_round(session, round_, now)
+    if not isinstance(principal, Enrolled):
+        refusals = refusals_by_reason(session, [round_.id])
+        return view.model_copy(update={"refusals": refusals.get(round_.id, {})})
+    client_id = principal.client_id
+    status = client_status(
+        round_,
+        lambda part: takes_part(session, round_.id, part, client_id),
+        lambda: plan_round(task, round_).contribution_bytes(round_spec(round_), client_id),
+    )
+    return view.model_copy(update=vars(status))
+
+
+def round_etag(task: TaskRow, view: RoundView) -> str:
+    """Return a weak ETag that changes when the view does, apart from the remaining seconds.
+
+    A client's ETag also ignores the numbers of messages: each one would otherwise answer the polls of all clients.
+    The task's state is part of the ETag, so that its end answers every poll.
+    """
+    excluded = {"seconds_left", "received", "folded", "answered"} if view.in_cohort is not None else {"seconds_left"}
+    body = f"{task.state} {view.model_dump_json(exclude=excluded)}"
+    return f'W/"{hashlib.sha256(body.encode()).hexdigest()[:24]}"'
+
+
+def receipt(round_: RoundRow, row: ContributionRow) -> UploadReceipt:
+    """Return the receipt of a stored contribution."""
+    return UploadReceipt(round=round_.number, client_id=row.client_id, bytes=row.bytes, digest=row.digest)
+
+
+def snapshot_view(row: SnapshotRow, seen: SnapshotRow | ViewRow | None = None) -> SnapshotView:
+    """Return the view of a snapshot; seen: what the client's device group downloads instead of all of it."""
+    body = seen or row
+    return SnapshotView(round=row.round_number, bytes=body.bytes, digest=body.digest, author=row.author)
+
+
+@dataclass(frozen=True)
+class _RoundData:
+    """A round as it was read, and the ids of the clients that did each part (`storage.stages.Part`) of it so far."""
+
+    row: RoundRow
+    view: RoundView
+    plan: TaskPlan
+    spec: RoundSpec
+    prerequisite: Part | None
+    awaited: Part | None
+    clients: Mapping[str, set[str]]
+
+
+class AwaitedContribution(NamedTuple):
+    """A contribution that a round waits for. length: its exact length in bytes."""
+
+    round: RoundRow
+    plan: TaskPlan
+    route: Route
+    length: int
+
+
+class CachedRound:
+    """The newest round of a task at one version; the task may have no round yet.
+
+    It may be read while another thread adds deliveries.
+    """
+
+    def __init__(self, task: TaskRow, data: _RoundData | None) -> None:
+        self.task_id, self.version = task.id, task.version
+        self._task, self._data = task, data
+        self._etags: dict[ClientRoundStatus, str] = {}
+        self._route_lengths: dict[Route, tuple[Route, int]] = {}
+        self._of_clients: dict[str, tuple[Route, int]] = {}
+
+    @property
+    def has_round(self) -> bool:
+        """Whether the task has a round. The methods below raise `LookupError` when it has none."""
+        return self._data is not None
+
+    def add_delivery(self, delivery: Delivery) -> None:
+        """Add a delivery; one that belongs to another round is ignored."""
+        data = self._data
+        if data is not None and data.row.id == delivery.round_id and delivery.part in data.clients:
+            data.clients[delivery.part].add(delivery.client_id)
+
+    def status(self, client_id: str) -> ClientRoundStatus:
+        """Return the status of a client in the round."""
+        data = self._require_round()
+        return client_status(
+            data.row,
+            lambda part: client_id in data.clients.get(part, ()),
+            lambda: self._route_and_length(data, client_id)[1],
+        )
+
+    def awaited_contribution(self, number: int, client_id: str) -> AwaitedContribution | None:
+        """Return what this client must send in round `number`; None unless that round is known to wait for it."""
+        data = self._data
+        if data is None or data.spec.number != number or data.awaited != "contribute":
+            return None
+        required, awaited = data.prerequisite, data.clients[data.awaited]
+        if required is None or client_id not in data.clients[required] or client_id in awaited:
+            return None
+        route, length = self._route_and_length(data, client_id)
+        return AwaitedContribution(data.row, data.plan, route, length)
+
+    def reuse_lengths(self, older: CachedRound) -> None:
+        """Take over the contribution lengths that were computed for the same round."""
+        if self._data is not None and older._data is not None and self._data.row.id == older._data.row.id:
+            self._route_lengths, self._of_clients = older._route_lengths, older._of_clients
+
+    def _route_and_length(self, data: _RoundData, client_id: str) -> tuple[Route, int]:
+        """A client's route and the length of its contribution. Equal routes are one object, computed once a client."""
+        found = self._of_clients.get(client_id)
+        if found is None:
+            route = data.plan.route(data.spec, client_id)
+            if route not in self._route_lengths:
+                self._route_lengths[route] = route, data.plan.upload_bytes(route)
+            found = self._of_clients[client_id] = self._route_lengths[route]
+        return found
+
+    def etag(self, status: ClientRoundStatus) -> str:
+        """Return the ETag (`round_etag`) of the view for clients with this status."""
+        found = self._etags.get(status)
+        if found is None:
+            found = self._etags[status] = round_etag(self._task, self.view(status, 0.0))
+        return found
+
+    def view(self, status: ClientRoundStatus, now: float) -> RoundView:
+        """Return the view for clients with this status; now: seconds since the epoch."""
+        data = self._require_round()
+        update: dict[str, Any] = dict(vars(status))
+        update["received"] = len(data.clients["contribute"])
+        if data.row.committee and data.awaited is not None and data.awaited != "contribute":
+            update["answered"] = len(data.clients[data.awaited])
+        update["seconds_left"] = None if data.awaited is None else max(0.0, data.row.deadline - now)
+        return data.view.model_copy(update=update)
+
+    def _require_round(self) -> _RoundData:
+        if self._data is None:
+            raise LookupError("no round has been opened yet")
+        return self._data
+
+
+def read_round(session: Session, task_id: str, now: float) -> CachedRound | None:
+    """Read the newest round of a task; None when there is no such task."""
+    task = session.get(TaskRow, task_id)
+    if task is None:
+        return None
+    round_ = last_round(session, task_id)
+    return CachedRound(task, None if round_ is None else _read_data(session, task, round_, now))
+
+
+def _read_data(session: Session, task: TaskRow, round_: RoundRow, now: float) -> _RoundData:
+    required, awaited = prerequisite(round_), awaited_message(round_)
+    needed: set[Part] = {"asked", "contribute", *(part for part in (required, awaited) if part is not None)}
+    if round_.committee:
+        needed.add("committee")
+    return _RoundData(
+        row=round_,
+        view=compact_round(session, round_, now),
+        plan=plan_round(task, round_),
+        spec=round_spec(round_),
+        prerequisite=required,
+        awaited=awaited,
+        clients={part: set(session.scalars(clients_with(round_.id, part))) for part in needed},
+    )
