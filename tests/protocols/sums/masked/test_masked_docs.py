@@ -18,6 +18,7 @@ def test_every_test_that_the_page_names_exists() -> None:
         "client_sdk/participation",
         "client_sdk/local_state",
         "simulation/lying_server",
+        "aggregator_service/rounds",
     )
     files = [path for folder in folders for path in (ROOT / "tests" / folder).glob("test_*.py")]
     code = "\n".join(path.read_text(encoding="utf-8") for path in files)
