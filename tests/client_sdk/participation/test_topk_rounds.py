@@ -37,7 +37,7 @@ from tests.support.tasks import ITEMS, interactions
 COHORT, ROUNDS = 12, 3
 MODES: dict[str, dict[str, Any]] = {
     "aggregate": {"share": 0.2},
-    "vote": {"share": 0.2, "support_from": "vote"},
+    "vote": {"share": 0.2, "support_from": "vote", "reveal_touched": True},
     "own": {"share": 0.1, "support": "own", "reveal_indices": True},
     "feedback": {"share": 0.1, "support": "own", "reveal_indices": True, "error_feedback": True},
 }
