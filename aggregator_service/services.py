@@ -19,10 +19,9 @@ from aggregator_service.polling.notifier import Notifier
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.engine import RoundEngine
 from aggregator_service.settings import Settings
-from aggregator_service.storage.blobs import BlobStore
+from aggregator_service.storage.blobs import BlobStore, RecentBlobs
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.group_commit import GroupCommit
-from aggregator_service.storage.recent_blobs import RecentBlobs
 
 if TYPE_CHECKING:
     from aggregator_service.polling.cache import TaskCache

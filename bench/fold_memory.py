@@ -25,7 +25,7 @@ from aggregator_service.compute.jobs import (
     merge_partials,
     release_sum,
 )
-from aggregator_service.storage.body_tags import tag_of
+from aggregator_service.storage.bodies import tag_of
 from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.tasks.plans import TaskTerms, plan_task
 from bench._report import Figure

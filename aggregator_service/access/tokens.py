@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from aggregator_service.access.principals import Operator
 from aggregator_service.logs import fields
 from aggregator_service.problems import Problem
-from aggregator_service.storage.locks import lock_name
+from aggregator_service.storage.rounds import lock_name
 from aggregator_service.storage.schema import OperatorRow
 from protocols.messages import OperatorPage, OperatorRequest, OperatorRole, OperatorToken, OperatorView
 

@@ -17,9 +17,8 @@ from sqlalchemy.orm import Session
 from aggregator_service.migrations.migrate import migrate
 from aggregator_service.settings import Settings
 from aggregator_service.storage.blobs import BlobStore
-from aggregator_service.storage.cleanup import delete_orphans
+from aggregator_service.storage.cleanup import delete_orphans, make_private
 from aggregator_service.storage.database import Database
-from aggregator_service.storage.private import make_private
 from aggregator_service.storage.schema import TaskRow
 from aggregator_service.storage.stores import open_store
 from aggregator_service.tasks.tasks import list_tasks

@@ -10,8 +10,7 @@ from aggregator_service.access.tokens import create_operator, list_operators, re
 from aggregator_service.clock import SystemClock
 from aggregator_service.commands.common import DatabaseUrl, DataDir, TokenFile, hand_over, named_task, transaction
 from aggregator_service.settings import Settings
-from aggregator_service.tasks.invitations import invitation_page, revoke_invitation
-from aggregator_service.tasks.members import member_page, revoke_member
+from aggregator_service.tasks.members import invitation_page, member_page, revoke_invitation, revoke_member
 from protocols.messages import InvitationView, Member, OperatorRequest, OperatorRole
 
 __all__ = ["invitations", "members", "tokens"]

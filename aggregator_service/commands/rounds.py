@@ -10,8 +10,7 @@ from pydantic import ValidationError
 from aggregator_service.clock import SystemClock
 from aggregator_service.commands.common import CommandError, DatabaseUrl, DataDir, named_task, transaction
 from aggregator_service.rounds.interventions import abort_round, extend_round
-from aggregator_service.storage.refusals import refusals_by_reason
-from aggregator_service.storage.rounds import find_round, received_count
+from aggregator_service.storage.rounds import find_round, received_count, refusals_by_reason
 from protocols.messages import Extension
 from protocols.parameter_text.first_fault import first_fault
 

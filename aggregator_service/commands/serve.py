@@ -34,9 +34,8 @@ from aggregator_service.logs import configure_logging
 from aggregator_service.migrations.migrate import migrate
 from aggregator_service.services import Services
 from aggregator_service.settings import Settings
-from aggregator_service.storage.cleanup import own_data_directory
+from aggregator_service.storage.cleanup import make_private, own_data_directory
 from aggregator_service.storage.database import Database
-from aggregator_service.storage.private import make_private
 from aggregator_service.storage.stores import open_store
 
 __all__ = ["bind", "init", "serve"]

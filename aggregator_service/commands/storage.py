@@ -13,11 +13,17 @@ from sqlalchemy import make_url
 from aggregator_service.commands.common import CommandError, DatabaseUrl, DataDir, server_settings
 from aggregator_service.migrations.migrate import migrate
 from aggregator_service.settings import Settings
-from aggregator_service.storage.backup import BackupError, back_up
-from aggregator_service.storage.copy_storage import StorageNotEmptyError, copy_blobs, copy_rows, refuse_rows
+from aggregator_service.storage.backup import (
+    BackupError,
+    StorageNotEmptyError,
+    back_up,
+    copy_blobs,
+    copy_rows,
+    refuse_rows,
+)
+from aggregator_service.storage.cleanup import named_blobs
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.directory import DirectoryBlobs
-from aggregator_service.storage.named_blobs import named_blobs
 from aggregator_service.storage.stores import open_store
 
 __all__ = ["backup", "migrate_storage"]

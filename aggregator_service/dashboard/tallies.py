@@ -10,7 +10,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from aggregator_service.round_states import ACTIVE, ORDER
-from aggregator_service.storage.refusals import refusals_by_reason
+from aggregator_service.storage.rounds import refusals_by_reason
 from aggregator_service.storage.schema import (
     ChunkRow,
     ContributionRow,

@@ -16,8 +16,7 @@ from sqlalchemy.orm import Session
 
 from aggregator_service.access.principals import Enrolled, Principal
 from aggregator_service.storage.database import Delivery
-from aggregator_service.storage.refusals import refusals_by_reason
-from aggregator_service.storage.rounds import last_round, received_count
+from aggregator_service.storage.rounds import last_round, received_count, refusals_by_reason
 from aggregator_service.storage.schema import ContributionRow, RoundRow, SnapshotRow, TaskRow, ViewRow
 from aggregator_service.storage.stages import (
     Part,

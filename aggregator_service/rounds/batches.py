@@ -10,9 +10,9 @@ from sqlalchemy.orm import Session
 
 from aggregator_service.compute.jobs import BodyByValue, StoredBody
 from aggregator_service.compute.split_jobs import SplitJobs
+from aggregator_service.storage.bodies import is_small, small_bodies
 from aggregator_service.storage.rounds import Unfolded, unfolded, unfolded_count
 from aggregator_service.storage.schema import RoundRow
-from aggregator_service.storage.small_bodies import is_small, small_bodies
 from aggregator_service.tasks.plans import TaskTerms, plan_task
 from protocols.messages.stages import RoundState
 from protocols.sums.base import SumPlan, folds_slowly

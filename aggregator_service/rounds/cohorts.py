@@ -9,7 +9,7 @@ from sqlalchemy import insert, select, update
 from sqlalchemy.orm import Session
 
 from aggregator_service.storage.schema import ClientRow, CohortRow, RoundRow, TaskRow
-from aggregator_service.tasks.eligibility import eligible_clause
+from aggregator_service.tasks.members import eligible_clause
 from protocols.messages import Schedule
 from protocols.sum_classes import SumClass
 

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from aggregator_service.storage.rounds import last_over_same_data, lock_data_set, summed_clause
 from aggregator_service.storage.schema import ClientRow, RoundRow, TaskRow
 from aggregator_service.storage.stages import Part, clients_with
-from aggregator_service.tasks.eligibility import able_members, same_data_set
+from aggregator_service.tasks.members import able_members, same_data_set
 from aggregator_service.tasks.plans import TaskPlan, plan_round
 from protocols.crypto.domain import SEED_BYTES
 from protocols.messages import Schedule

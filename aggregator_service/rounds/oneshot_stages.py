@@ -22,16 +22,16 @@ from aggregator_service.round_states import RoundEvent, next_state
 from aggregator_service.rounds.differencing import mark_retired
 from aggregator_service.rounds.masked_stages import stage_is_over
 from aggregator_service.rounds.transactions import enforce_min_difference, fail_round, missing_clients, move
-from aggregator_service.storage.committee import (
+from aggregator_service.storage.database import Database, announce, count_dropouts, discard
+from aggregator_service.storage.rounds import find_round, lock_round_exclusive
+from aggregator_service.storage.schema import ContributionRow, HandoutRow, RoundRow, TaskRow
+from aggregator_service.storage.stages import add_handouts, clients_with, count_of, find_handout, message_bodies
+from aggregator_service.tasks.committee import (
     committee_keys,
     delete_later_keys,
     stated_contributions,
     statement_bytes,
 )
-from aggregator_service.storage.database import Database, announce, count_dropouts, discard
-from aggregator_service.storage.rounds import find_round, lock_round_exclusive
-from aggregator_service.storage.schema import ContributionRow, HandoutRow, RoundRow, TaskRow
-from aggregator_service.storage.stages import add_handouts, clients_with, count_of, find_handout, message_bodies
 from aggregator_service.tasks.plans import plan_round
 from protocols.codec import Reader
 from protocols.messages import Schedule

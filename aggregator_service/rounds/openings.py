@@ -13,12 +13,11 @@ from aggregator_service.rounds.cohorts import draw_cohort, enough_members, write
 from aggregator_service.rounds.differencing import frozen_cohort
 from aggregator_service.rounds.disputes import kept_apart
 from aggregator_service.rounds.unopened import repeat_or_abandon
-from aggregator_service.storage.committee import delete_keys_before
 from aggregator_service.storage.database import announce
 from aggregator_service.storage.rounds import last_completed, last_round
 from aggregator_service.storage.schema import RoundRow, RoundStateRow, TaskRow
-from aggregator_service.tasks.committee import choose_committee
-from aggregator_service.tasks.eligibility import able_members
+from aggregator_service.tasks.committee import choose_committee, delete_keys_before
+from aggregator_service.tasks.members import able_members
 from aggregator_service.tasks.plans import TaskPlan, check_terms, plan_task, row_terms
 from aggregator_service.tasks.tasks import agreed_digest
 from protocols.errors import CombinationError

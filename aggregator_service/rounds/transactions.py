@@ -15,14 +15,19 @@ from aggregator_service.round_states import ACTIVE, RoundEvent, next_state
 from aggregator_service.rounds.attestations import drop_attestations, drop_old_attestations
 from aggregator_service.rounds.differencing import least_cohort, retire_if_too_similar
 from aggregator_service.rounds.unopened import counts_as_failure
-from aggregator_service.storage.chunks import drop_chunks
+from aggregator_service.storage.bodies import delete_small_bodies, is_small
 from aggregator_service.storage.database import announce, changed_rows, count_dropouts, count_outcome, discard
-from aggregator_service.storage.refusals import refused_now
-from aggregator_service.storage.rounds import last_round, lock_round_exclusive, lock_task, received_count
+from aggregator_service.storage.rounds import (
+    SERVER_AUTHOR,
+    add_snapshot,
+    last_round,
+    lock_round_exclusive,
+    lock_task,
+    received_count,
+    refused_now,
+)
 from aggregator_service.storage.schema import ContributionRow, RoundRow, RoundStateRow, SnapshotRow, TaskRow, ViewRow
-from aggregator_service.storage.small_bodies import delete_small_bodies, is_small
-from aggregator_service.storage.snapshots import SERVER_AUTHOR, add_snapshot
-from aggregator_service.storage.stages import awaited_message, count_of, prerequisite, scrub_stages
+from aggregator_service.storage.stages import awaited_message, count_of, drop_chunks, prerequisite, scrub_stages
 from aggregator_service.tasks.ledger import survivors_digest
 from aggregator_service.tasks.plans import keeps_best
 from protocols.messages import Schedule

@@ -35,7 +35,7 @@ from aggregator_service.rounds.differencing import (
 from aggregator_service.storage.rounds import entered_states, find_round, has_fixed_survivors
 from aggregator_service.storage.schema import RoundRow, TaskRow
 from aggregator_service.storage.stages import Part, clients_with, count_of
-from aggregator_service.tasks.eligibility import able_members
+from aggregator_service.tasks.members import able_members
 from aggregator_service.tasks.plans import plan_round, plan_task, row_terms
 from protocols.messages import Schedule
 from protocols.messages.stages import RoundState

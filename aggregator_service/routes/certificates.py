@@ -21,8 +21,7 @@ from aggregator_service.routes.common import (
 )
 from aggregator_service.services import ServicesOf
 from aggregator_service.storage.schema import TaskRow
-from aggregator_service.tasks.certification import renew_certificate
-from aggregator_service.tasks.revocations import store_revocations
+from aggregator_service.tasks.certificates import renew_certificate, store_revocations
 from protocols.crypto.certificates import CERTIFICATE_BYTES, LONGEST_REVOCATIONS
 
 __all__ = ["router"]

@@ -27,11 +27,10 @@ from aggregator_service.routes.common import (
     guarded,
 )
 from aggregator_service.services import ServicesOf
-from aggregator_service.storage.committee import committee_keys
 from aggregator_service.storage.rounds import find_round
 from aggregator_service.storage.schema import TaskRow
 from aggregator_service.storage.stages import takes_part
-from aggregator_service.tasks.committee import committee_view, store_committee_key
+from aggregator_service.tasks.committee import committee_keys, committee_view, store_committee_key
 from aggregator_service.uploads.committee import Download, check_shares, sealed_shares, statements
 from protocols.messages import BadShares, CommitteeView, RoundView
 from protocols.sums.oneshot.handouts import join_keys

@@ -102,7 +102,7 @@ def blob_response(
 ) -> Response:
     """Return a response with a stored blob, 304 if `if_none_match` names its digest.
 
-    A long blob is streamed in constant memory, a short one may come from memory (`storage.recent_blobs`).
+    A long blob is streamed in constant memory, a short one may come from memory (`storage.blobs`).
 
     key, digest, length: the blob's key, SHA-256 (hex) and bytes. Raises `BlobDamagedError` if the stored bytes do not
     match the digest, before the response starts, and `BlobsUnavailableError`.

@@ -13,7 +13,7 @@ from aggregator_service.routes.bodies import api_router
 from aggregator_service.routes.common import TaskId, guarded
 from aggregator_service.services import ServicesOf
 from aggregator_service.storage.schema import TaskRow
-from aggregator_service.tasks.invitations import invitation_page, revoke_invitation
+from aggregator_service.tasks.members import invitation_page, revoke_invitation
 from aggregator_service.tasks.tasks import create_invitation
 from protocols.messages import Invitation, InvitationPage, InvitationRequest, InvitationView
 

@@ -27,16 +27,17 @@ from aggregator_service.routes.common import (
 )
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.blobs import new_key
+from aggregator_service.storage.bodies import is_small, new_small_key, small_bodies
 from aggregator_service.storage.cleanup import body_path
 from aggregator_service.storage.schema import ClientRow, TaskRow
-from aggregator_service.storage.small_bodies import is_small, new_small_key, small_bodies
-from aggregator_service.tasks.mailboxes import (
+from aggregator_service.tasks.members import (
     check_recipient,
     mailbox_topic,
+    member_page,
     publish_key,
+    revoke_member,
     store_envelope,
 )
-from aggregator_service.tasks.members import member_page, revoke_member
 from aggregator_service.uploads.receive import receive_body
 from protocols.messages import Member, MemberPage
 

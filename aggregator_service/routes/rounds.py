@@ -30,8 +30,7 @@ from aggregator_service.routes.common import (
 )
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.database import announce
-from aggregator_service.storage.refusals import add_refusal
-from aggregator_service.storage.rounds import cohort_clients, in_cohort, last_round, list_rounds
+from aggregator_service.storage.rounds import add_refusal, cohort_clients, in_cohort, last_round, list_rounds
 from protocols.messages import CohortView, Extension, RefusalNotice, RoundPage, RoundView
 from protocols.messages.stages import RoundState
 

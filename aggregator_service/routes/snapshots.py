@@ -35,9 +35,8 @@ from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.blobs import new_key
 from aggregator_service.storage.cleanup import body_path
 from aggregator_service.storage.database import announce
-from aggregator_service.storage.rounds import newest_snapshot
+from aggregator_service.storage.rounds import KEPT_SNAPSHOTS, add_snapshot, find_snapshot, newest_snapshot, seen_by
 from aggregator_service.storage.schema import ClientRow, SnapshotRow, TaskRow
-from aggregator_service.storage.snapshots import KEPT_SNAPSHOTS, add_snapshot, find_snapshot, seen_by
 from aggregator_service.tasks.members import is_keyed
 from aggregator_service.tasks.plans import keeps_best, plan_task, row_terms
 from aggregator_service.uploads.receive import receive_body

@@ -19,8 +19,7 @@ from aggregator_service.services import ServicesOf
 from aggregator_service.storage.schema import TaskRow
 from aggregator_service.tasks.plans import row_terms
 from aggregator_service.tasks.starts import check_start
-from aggregator_service.tasks.sum_views import sum_view
-from aggregator_service.tasks.tasks import create_task, list_tasks, plan_request, task_view
+from aggregator_service.tasks.tasks import create_task, list_tasks, plan_request, sum_view, task_view
 from protocols.messages import SumView, TaskPage, TaskRequest, TaskView
 
 __all__ = ["router"]

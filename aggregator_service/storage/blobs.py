@@ -5,12 +5,29 @@
 
 from __future__ import annotations
 
+import mmap
+import os
 import secrets
+import threading
+from collections import OrderedDict
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol
+from typing import BinaryIO, Final, Protocol
 
-__all__ = ["CHUNK", "BlobDamagedError", "BlobStore", "BlobsUnavailableError", "check_key", "new_key", "task_of_key"]
+__all__ = [
+    "BlobDamagedError",
+    "BlobStore",
+    "BlobsUnavailableError",
+    "CHUNK",
+    "RecentBlobs",
+    "check_key",
+    "forget_pages",
+    "map_file",
+    "map_open_file",
+    "new_key",
+    "task_of_key",
+]
 
 CHUNK: Final = 256 * 1024
 """Bytes that are read or copied at once."""
@@ -101,3 +118,69 @@ class BlobStore(Protocol):
 
     def check(self) -> None:
         """Check quickly that the store can be used, without writing a blob."""
+
+
+_LONGEST: Final = 2 * 1024 * 1024
+_TOTAL: Final = 16 * 1024 * 1024
+
+
+@dataclass
+class RecentBlobs:
+    """The bytes of recently read blobs, by key and digest: at most `longest` bytes each, and `total` together."""
+
+    longest: int = _LONGEST
+    total: int = _TOTAL
+    _kept: OrderedDict[tuple[str, str], bytes] = field(default_factory=OrderedDict)
+    _bytes: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def held(self, key: str, digest: str) -> bytes | None:
+        """Return the bytes of a blob if they are in memory."""
+        with self._lock:
+            found = self._kept.get((key, digest))
+            if found is not None:
+                self._kept.move_to_end((key, digest))
+            return found
+
+    def read(self, blobs: BlobStore, key: str, digest: str, length: int) -> bytes | None:
+        """Return the bytes of a blob whose row states this SHA-256 (hex) and length; None for one that is too long.
+
+        Raises `BlobDamagedError` unless the stored bytes match the digest, and `BlobsUnavailableError`.
+        """
+        if length > self.longest:
+            return None
+        found = self.held(key, digest)
+        if found is not None:
+            return found
+        body = bytes(blobs.view(key, digest))
+        with self._lock:
+            self._bytes += len(body) - len(self._kept.pop((key, digest), b""))
+            self._kept[key, digest] = body
+            while self._bytes > self.total:
+                self._bytes -= len(self._kept.popitem(last=False)[1])
+        return body
+
+
+class _FileMap(mmap.mmap):
+    """A read-only mapping of a file. Of other mappings, forgotten pages would come back as zeros."""
+
+
+def map_file(path: Path) -> memoryview:
+    """Map a file into memory, read-only. The mapping ends with its last reference."""
+    with path.open("rb") as file:
+        return map_open_file(file)
+
+
+def map_open_file(file: BinaryIO) -> memoryview:
+    """Map an open file into memory, read-only; b"" for an empty one. The mapping ends with its last reference."""
+    size = os.fstat(file.fileno()).st_size
+    return memoryview(_FileMap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b"")
+
+
+def forget_pages(view: memoryview | bytes | bytearray | None) -> None:
+    """Take the pages of a mapped file out of this process's memory; they are read again if they are used again.
+
+    Other buffers are left alone: only the file can give the bytes back.
+    """
+    if isinstance(view, memoryview) and isinstance(view.obj, _FileMap):
+        view.obj.madvise(mmap.MADV_DONTNEED)

@@ -1,4 +1,7 @@
-"""Clean-up: lock the data directory, and delete unfinished bodies and blobs that no row names (orphans)."""
+"""Clean-up: lock the data directory, and delete unfinished bodies and blobs that no row names (orphans).
+
+The rows of a database name its blobs; all others are orphans. What is stored is readable by the server's user alone.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +18,24 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from sqlalchemy import select
+from sqlalchemy import make_url, select
+from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.logs import fields
 from aggregator_service.settings import Settings
 from aggregator_service.storage.blobs import BlobStore, BlobsUnavailableError, task_of_key
+from aggregator_service.storage.bodies import is_small
 from aggregator_service.storage.database import DATABASE_GONE, Database, Effects
-from aggregator_service.storage.named_blobs import named_blobs
-from aggregator_service.storage.schema import TaskRow
+from aggregator_service.storage.schema import (
+    ChunkRow,
+    ClientRow,
+    ContributionRow,
+    RoundRow,
+    SnapshotRow,
+    TaskRow,
+    ViewRow,
+)
 
 __all__ = [
     "DataDirectoryInUseError",
@@ -31,11 +43,75 @@ __all__ = [
     "collect_bodies",
     "collect_orphans",
     "delete_orphans",
+    "make_private",
+    "named_blobs",
     "own_data_directory",
     "sweep",
 ]
 
 _LOG = logging.getLogger(__name__)
+
+_PUBLIC: Final = 0o077
+"""Permissions of group and others."""
+
+
+def make_private(settings: Settings) -> None:
+    """Take the permissions of group and others from the database, its WAL, the blobs and the bodies being received.
+
+    Does nothing for what does not exist yet, and for links: a command that root runs would change what they point to.
+    Raises `PermissionError`, which names the path, where the permissions cannot be changed. A data directory of another
+    user (root's mounted volume, or the service's for a command of root) stays as it is.
+    """
+    paths = [settings.upload_dir, settings.scratch_dir]
+    url = make_url(settings.database)
+    if url.get_backend_name() == "sqlite" and url.database:
+        paths += [Path(url.database + suffix) for suffix in ("", "-wal", "-shm")]
+    if settings.blob_location.startswith("dir:"):
+        paths.append(Path(settings.blob_location.removeprefix("dir:")))
+    if settings.data_dir.exists() and settings.data_dir.stat().st_uid == os.geteuid():
+        paths.append(settings.data_dir)
+    for path in paths:
+        _narrow(path)
+
+
+def _narrow(path: Path) -> None:
+    try:
+        found = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    mode = stat.S_IMODE(found)
+    if stat.S_ISLNK(found) or not mode & _PUBLIC:
+        return
+    try:
+        path.chmod(mode & ~_PUBLIC)
+    except PermissionError:
+        raise PermissionError(
+            f"{path} is open to other users (mode {mode:o}) and cannot be changed: chmod it to {mode & ~_PUBLIC:o}"
+        ) from None
+    _LOG.warning("%s was open to other users; its mode is now %o", path, mode & ~_PUBLIC)
+
+
+_NAMES: Final = (
+    (ContributionRow.blob_key, ContributionRow.digest),
+    (ChunkRow.blob_key, ChunkRow.digest),
+    (RoundRow.partial_key, RoundRow.partial_digest),
+    (RoundRow.aggregate_key, RoundRow.aggregate_digest),
+    (SnapshotRow.blob_key, SnapshotRow.digest),
+    (ViewRow.blob_key, ViewRow.digest),
+    (ClientRow.envelope_key, ClientRow.envelope_digest),
+)
+
+
+def named_blobs(session: Session) -> dict[str, str]:
+    """Return the key of each blob that a row names, with its SHA-256 (hex)."""
+    found: dict[str, str] = {}
+    for key, digest in _NAMES:
+        for name, value in session.execute(select(key, digest).where(key.is_not(None))):
+            if not is_small(str(name)):
+                found[str(name)] = str(value)
+    return found
+
+
 _BODY: Final = "body-"
 """Beginning of the names of all bodies that are being received."""
 _SWEEP_SECONDS: Final = 1800.0

@@ -30,9 +30,9 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, Timeout
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from aggregator_service.storage.bodies import delete_small_body, is_small
 from aggregator_service.storage.dialects import Candidacy, dialect_of
 from aggregator_service.storage.schema import TaskRow
-from aggregator_service.storage.small_bodies import delete_small_body, is_small
 
 __all__ = [
     "DATABASE_GONE",

@@ -13,8 +13,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Final
 
-from aggregator_service.storage.blobs import CHUNK, BlobDamagedError, BlobsUnavailableError, check_key
-from aggregator_service.storage.file_maps import map_open_file
+from aggregator_service.storage.blobs import CHUNK, BlobDamagedError, BlobsUnavailableError, check_key, map_open_file
 
 __all__ = ["DirectoryBlobs"]
 

@@ -1,41 +1,67 @@
-"""Queries and locks of rounds, cohorts and contributions."""
+"""Queries and locks of rounds, cohorts, contributions, refusals and snapshots."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from sqlalchemy import BindParameter, ColumnElement, and_, bindparam, func, or_, select
+from sqlalchemy import BindParameter, ColumnElement, and_, bindparam, func, or_, select, text
 from sqlalchemy.orm import Session
 
 from aggregator_service.round_states import ORDER
-from aggregator_service.storage.locks import lock_name
-from aggregator_service.storage.schema import CohortRow, ContributionRow, RoundRow, RoundStateRow, SnapshotRow, TaskRow
+from aggregator_service.storage.database import discard
+from aggregator_service.storage.schema import (
+    CohortRow,
+    ContributionRow,
+    RefusalRow,
+    RoundRow,
+    RoundStateRow,
+    SnapshotRow,
+    TaskRow,
+    ViewRow,
+)
+from aggregator_service.storage.stages import awaited_message, clients_with, prerequisite
 from protocols.messages.stages import RoundState
 
 __all__ = [
+    "KEPT_SNAPSHOTS",
+    "SERVER_AUTHOR",
     "Unfolded",
+    "add_refusal",
+    "add_snapshot",
     "cohort_clients",
+    "entered_states",
     "find_contribution",
     "find_round",
-    "lock_data_set",
-    "lock_round_shared",
+    "find_snapshot",
+    "has_fixed_survivors",
     "in_cohort",
     "last_completed",
-    "last_round",
     "last_over_same_data",
+    "last_round",
     "list_rounds",
+    "lock_data_set",
+    "lock_name",
     "lock_round_exclusive",
+    "lock_round_shared",
     "lock_task",
     "newest_snapshot",
-    "entered_states",
-    "has_fixed_survivors",
     "received_count",
+    "refusals_by_reason",
+    "refused_now",
+    "seen_by",
     "summed_clause",
     "unfolded",
     "unfolded_among",
     "unfolded_count",
 ]
+
+
+def lock_name(session: Session, name: str) -> None:
+    """Lock `name` until the transaction ends. SQLite needs no lock: it has only one writer."""
+    if session.get_bind().dialect.name == "postgresql":
+        session.execute(text("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))"), {"name": name})
+
 
 # Frequent statements are built once: building one takes as long as executing it.
 _TASK: Final[BindParameter[str]] = bindparam("task")
@@ -222,3 +248,76 @@ def newest_snapshot(session: Session, task_id: str, at_least: int = 0) -> Snapsh
         SnapshotRow.task_id == task_id, SnapshotRow.blob_key.is_not(None), SnapshotRow.round_number >= at_least
     )
     return session.scalars(query.order_by(SnapshotRow.round_number.desc()).limit(1)).one_or_none()
+
+
+def add_refusal(session: Session, round_id: int, client_id: str, reason: str, now: float) -> bool:
+    """Store a client's refusal of a round; return whether it is its first. The first reason stays."""
+    if session.get(RefusalRow, (round_id, client_id)) is not None:
+        return False
+    session.add(RefusalRow(round_id=round_id, client_id=client_id, reason=reason, refused_at=now))
+    session.flush()
+    return True
+
+
+def refusals_by_reason(session: Session, round_ids: Iterable[int]) -> dict[int, dict[str, int]]:
+    """Return the number of clients that refused each round, by reason; rounds without refusals are left out."""
+    count = select(RefusalRow.round_id, RefusalRow.reason, func.count()).where(RefusalRow.round_id.in_(list(round_ids)))
+    found: dict[int, dict[str, int]] = {}
+    grouped = count.group_by(RefusalRow.round_id, RefusalRow.reason).order_by(RefusalRow.reason)
+    for round_id, reason, clients in session.execute(grouped):
+        found.setdefault(round_id, {})[reason] = clients
+    return found
+
+
+def refused_now(session: Session, round_: RoundRow) -> int:
+    """Number of clients that the current stage waits for and that have refused the round: no message will come."""
+    awaited, required = awaited_message(round_), prerequisite(round_)
+    if awaited is None or required is None:
+        return 0
+    query = select(func.count()).select_from(RefusalRow).where(RefusalRow.round_id == round_.id)
+    query = query.where(RefusalRow.client_id.in_(clients_with(round_.id, required)))
+    query = query.where(RefusalRow.client_id.not_in(clients_with(round_.id, awaited)))
+    return session.execute(query).scalar_one()
+
+
+KEPT_SNAPSHOTS: Final = 2
+"""Snapshots of a task whose bytes are kept."""
+SERVER_AUTHOR: Final = "server"
+"""Author of the snapshots that the server computes."""
+
+
+def find_snapshot(session: Session, task_id: str, number: int) -> SnapshotRow | None:
+    """Return the snapshot of a round, None without one. Its `blob_key` is None when its bytes are no longer kept."""
+    return session.get(SnapshotRow, (task_id, number))
+
+
+def seen_by(session: Session, snapshot: SnapshotRow, device_group: int | None) -> SnapshotRow | ViewRow:
+    """Return what the members of `device_group` download of a snapshot: their view of it.
+
+    Returns the snapshot itself when it has no views, or when `device_group` is None.
+    """
+    view = (
+        None if device_group is None else session.get(ViewRow, (snapshot.task_id, snapshot.round_number, device_group))
+    )
+    return snapshot if view is None else view
+
+
+def add_snapshot(
+    session: Session, snapshot: SnapshotRow, views: Sequence[ViewRow] = (), best: int | None = None
+) -> None:
+    """Add a snapshot with the views of the device groups; after the commit, delete the bytes of older ones.
+
+    The newest `KEPT_SNAPSHOTS` are kept, that of round `best`, and that of round 0, from which clients replay.
+    """
+    session.add(snapshot)
+    session.flush()
+    session.add_all(views)
+    session.flush()
+    kept = select(SnapshotRow).where(SnapshotRow.task_id == snapshot.task_id, SnapshotRow.blob_key.is_not(None))
+    for old in session.scalars(kept.order_by(SnapshotRow.round_number.desc()).offset(KEPT_SNAPSHOTS)).all():
+        if old.round_number in (0, best):
+            continue
+        its_views = ViewRow.task_id == old.task_id, ViewRow.round_number == old.round_number
+        for row in (old, *session.scalars(select(ViewRow).where(*its_views))):
+            discard(session, row.blob_key)
+            row.blob_key = None

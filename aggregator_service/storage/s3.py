@@ -23,8 +23,7 @@ import obstore
 from obstore.exceptions import BaseError
 from obstore.store import S3Store
 
-from aggregator_service.storage.blobs import CHUNK, BlobDamagedError, BlobsUnavailableError, check_key
-from aggregator_service.storage.file_maps import map_open_file
+from aggregator_service.storage.blobs import CHUNK, BlobDamagedError, BlobsUnavailableError, check_key, map_open_file
 
 __all__ = ["S3Blobs"]
 

@@ -9,13 +9,15 @@ when its stage is over.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal, get_args
 
 from sqlalchemy import BindParameter, Select, bindparam, delete, func, insert, literal_column, select, update
 from sqlalchemy.orm import Session
 
+from aggregator_service.storage.database import discard
 from aggregator_service.storage.schema import (
+    ChunkRow,
     CohortRow,
     CommitteeKeyRow,
     ContributionRow,
@@ -30,15 +32,18 @@ __all__ = [
     "Part",
     "add_handouts",
     "awaited_message",
+    "clients_with",
     "count_of",
+    "drop_chunks",
     "find_handout",
     "find_message",
     "handed_out_bytes",
     "message_bodies",
-    "scrub_stages",
     "prerequisite",
+    "scrub_stages",
+    "stored_chunks",
     "takes_part",
-    "clients_with",
+    "upload_progress",
 ]
 
 Part = Literal["asked", "committee", "advertise", "share", "contribute", "confirm", "unmask"]
@@ -159,3 +164,39 @@ def scrub_stages(session: Session, round_id: int) -> None:
     clear_bodies = update(StageMessageRow).where(StageMessageRow.round_id == round_id).values(body=None)
     session.execute(clear_bodies, execution_options=unsynchronised)
     session.execute(delete(HandoutRow).where(HandoutRow.round_id == round_id), execution_options=unsynchronised)
+
+
+_ANY_CHUNK: Final = (
+    select(ChunkRow.blob_key)
+    .where(ChunkRow.round_id == bindparam("round"), ChunkRow.client_id == bindparam("client"))
+    .limit(1)
+)
+
+
+def stored_chunks(session: Session, round_id: int, client_id: str) -> Sequence[ChunkRow]:
+    """Return the chunks of one upload in order. Each starts where the previous one ends."""
+    query = select(ChunkRow).where(ChunkRow.round_id == round_id, ChunkRow.client_id == client_id)
+    return session.scalars(query.order_by(ChunkRow.offset)).all()
+
+
+def upload_progress(session: Session, round_id: int, client_id: str) -> tuple[int, int]:
+    """Return the bytes and the number of chunks that are stored of one upload."""
+    query = select(func.coalesce(func.sum(ChunkRow.bytes), 0), func.count())
+    found = session.execute(query.where(ChunkRow.round_id == round_id, ChunkRow.client_id == client_id)).one()
+    return int(found[0]), int(found[1])
+
+
+def drop_chunks(session: Session, round_id: int, client_id: str | None = None) -> int:
+    """Delete the chunks of one upload, or of all uploads of a round; return the number of clients that had any.
+
+    The blobs are deleted after the commit.
+    """
+    if client_id is not None and not session.execute(_ANY_CHUNK, {"round": round_id, "client": client_id}).all():
+        return 0  # most contributions: saves the two statements below
+    selected = [ChunkRow.round_id == round_id, *([] if client_id is None else [ChunkRow.client_id == client_id])]
+    found = session.execute(select(ChunkRow.client_id, ChunkRow.blob_key).where(*selected)).all()
+    for _, key in found:
+        discard(session, key)
+    if found:
+        session.execute(delete(ChunkRow).where(*selected), execution_options={"synchronize_session": False})
+    return len({client for client, _ in found})

@@ -16,7 +16,7 @@ from aggregator_service.problems import Problem
 from aggregator_service.storage.database import announce, void_token
 from aggregator_service.storage.rounds import lock_task
 from aggregator_service.storage.schema import ClientRow, InvitationRow, TaskRow
-from aggregator_service.tasks.certification import certified, require_new_subject, require_same_subject
+from aggregator_service.tasks.certificates import certified, require_new_subject, require_same_subject
 from aggregator_service.tasks.plans import plan_task, row_terms
 from protocols.codec import b64decode
 from protocols.crypto.certificates import subject_of

@@ -1,21 +1,48 @@
-"""Members as the key holder and operators see them, and revocation."""
+"""Members of a task and which of them can contribute, the invitations with which they enrol, and their mailboxes.
+
+In a mailbox a sealed keyring envelope waits for its member.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import logging
 
-from sqlalchemy import select
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, Select, and_, func, or_, select, tuple_
+from sqlalchemy.orm import Session, aliased
 
 from aggregator_service.access.tokens import hash_token, new_token
 from aggregator_service.logs import fields
 from aggregator_service.problems import Problem
+from aggregator_service.round_states import ACTIVE
+from aggregator_service.storage.bodies import add_small_body
 from aggregator_service.storage.database import announce, discard, void_token
-from aggregator_service.storage.schema import ClientRow
+from aggregator_service.storage.rounds import last_round, lock_task, summed_clause
+from aggregator_service.storage.schema import ClientRow, ContributionRow, InvitationRow, RoundRow, TaskRow
 from protocols.codec import b64encode
-from protocols.messages import Member, MemberPage
+from protocols.messages import InvitationPage, InvitationView, Member, MemberPage, Schedule
+from protocols.recipes.base import Recipe
+from protocols.sum_classes import TRAINED, SumClass
+from protocols.sums.base import NamesPublicKey
+from protocols.sums.registry import mechanism
 
-__all__ = ["is_keyed", "member_page", "revoke_member"]
+__all__ = [
+    "able_members",
+    "awaited_uncounted",
+    "awaits_key",
+    "check_recipient",
+    "eligible_clause",
+    "invitation_page",
+    "invitation_view",
+    "is_keyed",
+    "mailbox_topic",
+    "member_page",
+    "publish_key",
+    "revoke_invitation",
+    "revoke_member",
+    "same_data_set",
+    "store_envelope",
+]
 
 _LOG = logging.getLogger(__name__)
 
@@ -77,3 +104,194 @@ def revoke_member(session: Session, task_id: str, client_id: str, now: float) ->
         announce(session, task_id, "members", "round", "tokens")
         _LOG.info("membership revoked", extra=fields(task=task_id, client=client_id))
     return _member(client)
+
+
+def eligible_clause(task: TaskRow, sum_class: SumClass = TRAINED, sum_index: int = 0) -> ColumnElement[bool]:
+    """Return the condition for members that can contribute to sum `sum_index`, which is of class `sum_class`.
+
+    Not revoked, not retired, and keyed where that is needed. Members of a committee never contribute. A holder that
+    takes part stores an envelope for itself; one that only gives out keys has none, and is not asked. Members that left
+    the sums of class `once` and `repeated` only train; those whose data another sum of class `once` of the data set may
+    hold are not asked for this one: they abstain.
+    """
+    able = [ClientRow.revoked_at.is_(None), ClientRow.retired_in.is_(None), ClientRow.role != "committee"]
+    if task.needs_keyring:
+        able.append(ClientRow.envelope_key.is_not(None))
+    if sum_class.data is not None:
+        able.append(ClientRow.left_data_in.is_(None))
+    if sum_class.once:
+        able.append(ClientRow.identity_key.not_in(_counted(task, sum_class, sum_index)))
+    return and_(*able)
+
+
+def same_data_set(task: TaskRow) -> ColumnElement[bool]:
+    """Return the condition for tasks over the data set of `task`: those with its label; without one, `task` itself."""
+    return TaskRow.id == task.id if task.data_set is None else TaskRow.data_set == task.data_set
+
+
+def _counted(task: TaskRow, sum_class: SumClass, sum_index: int) -> Select[bytes]:
+    """Select the identity keys in other sums of class `once` of the data set, failed rounds included.
+
+    A client cannot tell whether a sum that failed for it was opened, so it counts as counted then, too. In the same sum
+    it can be asked again, unless it agreed to a set of survivors.
+    """
+    other = aliased(ClientRow)
+    contributed = select(other.identity_key).join(ContributionRow, ContributionRow.client_id == other.id)
+    rounds = contributed.join(RoundRow, RoundRow.id == ContributionRow.round_id).join(TaskRow)
+    another = or_(RoundRow.task_id != task.id, RoundRow.sum_index != sum_index, summed_clause())
+    return rounds.where(same_data_set(task), RoundRow.sum_rule == "once", RoundRow.sum_data == sum_class.data, another)
+
+
+def awaited_uncounted(session: Session, task: TaskRow, recipe: Recipe) -> str | None:
+    """Return what the next sum of class `once` waits for, in plain words; None when it does not wait for members."""
+    newest, sum_index = last_round(session, task.id), task.next_sum
+    if task.state != "open" or (newest is not None and newest.state in ACTIVE):
+        return None
+    sum_class = recipe.layout(sum_index).sum_class
+    if not sum_class.once:
+        return None
+    needed = Schedule.model_validate(task.schedule).min_clients
+    able = sum(able_members(session, task, recipe.device_groups, sum_class, sum_index))
+    if able >= needed or able == sum(able_members(session, task, recipe.device_groups)):
+        return None
+    where = "this task" if task.data_set is None else f"data set {task.data_set!r}"
+    return (
+        f"new members: sum {sum_index} counts each client's data once in {where}; it needs {needed} members that no "
+        f"other sum holds, and has {able}"
+    )
+
+
+def able_members(
+    session: Session, task: TaskRow, device_groups: int, sum_class: SumClass = TRAINED, sum_index: int = 0
+) -> list[int]:
+    """Return the number of members that can contribute to a sum, by device group; see `eligible_clause`."""
+    able = select(ClientRow.device_group, func.count()).where(
+        ClientRow.task_id == task.id, eligible_clause(task, sum_class, sum_index)
+    )
+    counts = {row[0]: row[1] for row in session.execute(able.group_by(ClientRow.device_group))}
+    return [counts.get(device_group, 0) for device_group in range(device_groups)]
+
+
+def invitation_view(row: InvitationRow, now: float) -> InvitationView:
+    """Return the view of an invitation for operators; now: seconds since the epoch."""
+    return InvitationView.model_validate(
+        {
+            "invitation_id": row.id,
+            "role": row.role,
+            "state": _state(row, now),
+            "uses": row.uses,
+            "used": row.used,
+            "age_seconds": max(0.0, now - row.created_at),
+            "expires_seconds": max(0.0, row.expires_at - now),
+        }
+    )
+
+
+def _state(row: InvitationRow, now: float) -> str:
+    if row.revoked_at is not None:
+        return "revoked"
+    if row.used >= row.uses:
+        return "used up"
+    return "expired" if row.expires_at <= now else "open"
+
+
+def invitation_page(session: Session, task_id: str, after: str | None, limit: int, now: float) -> InvitationPage:
+    """Return a page of a task's invitations in order of creation.
+
+    after: id of the last invitation of the previous page. Raises `Problem` not-found when it does not exist.
+    """
+    order = InvitationRow.created_at, InvitationRow.id
+    query = select(InvitationRow).where(InvitationRow.task_id == task_id)
+    if after is not None:
+        last = _find(session, task_id, after)
+        query = query.where(tuple_(*order) > (last.created_at, last.id))
+    rows = session.scalars(query.order_by(*order).limit(limit + 1)).all()
+    shown = [invitation_view(row, now) for row in rows[:limit]]
+    return InvitationPage(invitations=shown, next=rows[limit - 1].id if len(rows) > limit else None)
+
+
+def revoke_invitation(session: Session, task_id: str, invitation_id: str, now: float) -> InvitationView:
+    """Revoke an invitation; clients that enrolled with it remain members. A second call changes nothing.
+
+    Raises `Problem` not-found (404) for an unknown invitation.
+    """
+    row = _find(session, task_id, invitation_id, lock=True)
+    if row.revoked_at is None:
+        row.revoked_at = now
+        session.flush()
+        _LOG.info("invitation revoked", extra=fields(task=task_id, invitation=row.id, used=row.used))
+    return invitation_view(row, now)
+
+
+def _find(session: Session, task_id: str, invitation_id: str, *, lock: bool = False) -> InvitationRow:
+    query = select(InvitationRow).where(InvitationRow.id == invitation_id, InvitationRow.task_id == task_id)
+    row = session.scalars(query.with_for_update() if lock else query).one_or_none()
+    if row is None:
+        raise Problem("not-found", "there is no such invitation")
+    return row
+
+
+def publish_key(session: Session, task_id: str, public_key: bytes) -> bool:
+    """Store the public key under which contributions are summed; return whether it is new.
+
+    Raises `Problem` conflict (409) when another key is stored or the mechanism needs none, `ParameterError` for a key
+    that the mechanism cannot use.
+    """
+    task = lock_task(session, task_id)
+    how = mechanism(task.mechanism_name)
+    if not isinstance(how, NamesPublicKey):
+        raise Problem("conflict", "this task's mechanism needs no public key")
+    if task.public_key is not None and task.public_key != public_key:
+        raise Problem("conflict", "another public key was published and stays")
+    how.name_public_key(task.mechanism_parameters, public_key)
+    is_new = task.public_key is None
+    task.public_key = public_key
+    if is_new:
+        _LOG.info("public key published", extra=fields(task=task_id, digest=hashlib.sha256(public_key).hexdigest()))
+    return is_new
+
+
+def awaits_key(task: TaskRow) -> bool:
+    """Whether the holder must publish its public key before members get keys, and rounds can open."""
+    return task.public_key is None and isinstance(mechanism(task.mechanism_name), NamesPublicKey)
+
+
+def mailbox_topic(client_id: str) -> str:
+    """Return the topic of the long poll in which a client waits for its envelope."""
+    return f"keyring {client_id}"
+
+
+def check_recipient(session: Session, task: TaskRow, client_id: str) -> ClientRow:
+    """Return the member, for whom the key holder may leave an envelope.
+
+    Raises `Problem`: conflict (409) when the task needs no keys, or its public key is missing; not-found (404) for an
+    unknown or revoked member.
+    """
+    if not task.needs_keyring:
+        raise Problem("conflict", "the task's mechanism uses no keys")
+    if awaits_key(task):
+        raise Problem("conflict", "publish the public key before storing envelopes")
+    client = session.get(ClientRow, client_id)
+    if client is None or client.task_id != task.id or client.revoked_at is not None:
+        raise Problem("not-found", "there is no such member")
+    return client
+
+
+def store_envelope(
+    session: Session, task_id: str, client_id: str, key: str, digest: str, length: int, body: bytes | None = None
+) -> bool:
+    """Store the key of an envelope; return False when the same envelope is stored already.
+
+    key: of a blob, or of the small body `body`. digest: SHA-256 (hex). Raises `Problem` as `check_recipient`, and
+    conflict (409) when another one is stored.
+    """
+    client = check_recipient(session, lock_task(session, task_id), client_id)
+    if client.envelope_key is not None and client.envelope_digest != digest:
+        raise Problem("conflict", "another envelope is stored in this client's mailbox")
+    if client.envelope_key is not None:
+        return False
+    client.envelope_key, client.envelope_digest, client.envelope_bytes = key, digest, length
+    if body is not None:
+        add_small_body(session, key, body)
+    announce(session, task_id, mailbox_topic(client_id), "members")
+    return True

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 from sqlalchemy.orm import Session
 
 from aggregator_service.storage.blobs import BlobStore, new_key
-from aggregator_service.storage.rounds import newest_snapshot
+from aggregator_service.storage.rounds import SERVER_AUTHOR, add_snapshot, newest_snapshot
 from aggregator_service.storage.schema import SnapshotRow, TaskRow
-from aggregator_service.storage.snapshots import SERVER_AUTHOR, add_snapshot
 from aggregator_service.tasks.plans import TaskTerms, plan_task, row_terms
 from protocols.errors import ParameterError
 from protocols.messages import TaskRequest

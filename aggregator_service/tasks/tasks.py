@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from itertools import groupby
 
 from sqlalchemy import func, select
 from sqlalchemy.exc import IntegrityError
@@ -14,16 +17,23 @@ from aggregator_service.access.tokens import hash_token, new_id, new_token
 from aggregator_service.logs import fields
 from aggregator_service.problems import Problem
 from aggregator_service.settings import Signatures
-from aggregator_service.storage.rounds import last_completed
+from aggregator_service.storage.rounds import find_snapshot, last_completed, seen_by
 from aggregator_service.storage.schema import ClientRow, InvitationRow, RoundRow, TaskRow
-from aggregator_service.storage.snapshots import find_snapshot, seen_by
 from aggregator_service.tasks.checks import check_evaluation, check_sums, task_warnings
 from aggregator_service.tasks.committee import awaited_committee, committee_size
-from aggregator_service.tasks.eligibility import able_members, awaited_uncounted
-from aggregator_service.tasks.plans import TaskPlan, check_terms, plan_task, row_evaluation, row_terms, task_terms
-from aggregator_service.tasks.sum_views import resolved_task
+from aggregator_service.tasks.members import able_members, awaited_uncounted
+from aggregator_service.tasks.plans import (
+    TaskPlan,
+    TaskTerms,
+    check_terms,
+    plan_task,
+    row_evaluation,
+    row_terms,
+    task_terms,
+)
 from protocols.canonical_json import canonical_json
 from protocols.codec import b64decode, b64encode
+from protocols.layout import Block
 from protocols.messages import (
     Invitation,
     InvitationRequest,
@@ -34,9 +44,11 @@ from protocols.messages import (
     TaskRequest,
     TaskView,
 )
+from protocols.messages.sums import BlockView, LayoutView, ResolvedChoice, ResolvedTask, SegmentView, SumView
 from protocols.recipes.registry import recipe_entry
+from protocols.sums.base import SumPlan
 from protocols.sums.masked.context import RoundContext
-from protocols.sums.registry import mechanism_entry
+from protocols.sums.registry import mechanism_entry, resolved_parameters
 from protocols.task_binding import broadcast_digest, differing_part
 
 __all__ = [
@@ -46,6 +58,8 @@ __all__ = [
     "differing_binding",
     "list_tasks",
     "plan_request",
+    "resolved_task",
+    "sum_view",
     "task_view",
 ]
 
@@ -234,3 +248,67 @@ def create_invitation(session: Session, task: TaskRow, request: InvitationReques
         uses=request.uses,
         expires_seconds=request.expires_seconds,
     )
+
+
+@lru_cache(maxsize=64)
+def resolved_task(terms: TaskTerms) -> ResolvedTask:
+    """Return the parameters of a task with their defaults, and its main sum."""
+    plan = plan_task(terms)
+    own = resolved_parameters(terms.mechanism_name, json.loads(terms.mechanism_parameters))
+    return ResolvedTask(
+        recipe=ResolvedChoice(name=terms.recipe_name, parameters=plan.recipe.parameters.model_dump(mode="json")),
+        mechanism=ResolvedChoice(name=terms.mechanism_name, parameters=own),
+        main_sum=_view(plan, plan.recipe.main_sum),
+    )
+
+
+@lru_cache(maxsize=64)
+def sum_view(terms: TaskTerms, sum_index: int) -> SumView:
+    """Return the layout and the plan of sum `sum_index` of a task; what `plan_task` raises."""
+    return _view(plan_task(terms, sum_index), sum_index)
+
+
+def _view(plan: TaskPlan, sum_index: int) -> SumView:
+    return SumView(
+        sum_index=sum_index,
+        device_group=plan.recipe.device_group_of(sum_index),
+        layout=_layout(plan.sum_plan),
+        plan=plan.sum_plan.describe(),
+        state_bytes=plan.recipe.state_bytes(sum_index),
+    )
+
+
+def _layout(plan: SumPlan) -> LayoutView:
+    layout, scales = plan.layout, _scales_of_shapes(plan)
+    if layout.chosen:  # all blocks are equal, and there may be millions
+        blocks = [_block(layout.blocks[0], len(layout.blocks), scales)]
+    else:
+        runs = (list(run) for _, run in groupby(layout.blocks, key=lambda block: block.segments))
+        blocks = [_block(run[0], len(run), scales) for run in runs]
+    return LayoutView(length=layout.length, chosen=layout.chosen, blocks=blocks)
+
+
+def _scales_of_shapes(plan: SumPlan) -> Mapping[tuple[object, str], float]:
+    """Return the scale by a block's segments and a segment's name: a plan may name one block of equal ones only."""
+    scales = plan.segment_scales
+    return {
+        (block.segments, segment.name): scales[f"{block.name}/{segment.name}"]
+        for block in (plan.layout.blocks if scales else ())
+        for segment in block.segments
+        if f"{block.name}/{segment.name}" in scales
+    }
+
+
+def _block(block: Block, count: int, scales: Mapping[tuple[object, str], float]) -> BlockView:
+    segments = [
+        SegmentView(
+            name=segment.name,
+            length=segment.length,
+            clip=segment.clip,
+            integral=segment.integral,
+            sum_bound=segment.sum_bound,
+            scale=scales.get((block.segments, segment.name)),
+        )
+        for segment in block.segments
+    ]
+    return BlockView(name=block.name, count=count, segments=segments)

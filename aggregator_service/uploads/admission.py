@@ -17,12 +17,11 @@ from aggregator_service.logs import fields
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.oneshot_stages import committee_of
 from aggregator_service.services import Services
-from aggregator_service.storage.chunks import upload_progress
-from aggregator_service.storage.file_maps import forget_pages
+from aggregator_service.storage.blobs import forget_pages
 from aggregator_service.storage.rounds import find_contribution, find_round, in_cohort
 from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundRow, TaskRow
-from aggregator_service.storage.stages import prerequisite, takes_part
-from aggregator_service.tasks.certification import holds_certificate
+from aggregator_service.storage.stages import prerequisite, takes_part, upload_progress
+from aggregator_service.tasks.certificates import holds_certificate
 from aggregator_service.tasks.plans import TaskPlan, plan_round, round_spec
 from protocols.codec import exact
 from protocols.crypto.aggregate_chain import AGGREGATE_CHAIN

@@ -13,10 +13,10 @@ from aggregator_service.problems import Problem
 from aggregator_service.rounds.oneshot_stages import committee_of, oneshot_context, proposed_survivors
 from aggregator_service.services import Services
 from aggregator_service.storage.blobs import BlobDamagedError
-from aggregator_service.storage.committee import StatedContribution, stated_contributions, statement_bytes
 from aggregator_service.storage.rounds import find_round
 from aggregator_service.storage.schema import RoundRow, TaskRow
 from aggregator_service.storage.stages import takes_part
+from aggregator_service.tasks.committee import StatedContribution, stated_contributions, statement_bytes
 from protocols.codec import Reader
 from protocols.messages import BadShares
 from protocols.sums.oneshot.messages import Statement, body_digest

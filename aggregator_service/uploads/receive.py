@@ -21,8 +21,8 @@ from starlette.requests import ClientDisconnect, Request
 
 from aggregator_service.problems import Problem
 from aggregator_service.settings import Settings
-from aggregator_service.storage.body_tags import BodyTagger
-from aggregator_service.storage.file_maps import map_file
+from aggregator_service.storage.blobs import map_file
+from aggregator_service.storage.bodies import BodyTagger
 
 __all__ = ["ReceivedBody", "receive_body", "receive_small_body", "stream_body"]
 
@@ -73,7 +73,7 @@ class ReceivedBody:
 
     @property
     def tag(self) -> bytes:
-        """The tag of the body (`storage.body_tags`). Raises `RuntimeError` before `verified` or `persist`."""
+        """The tag of the body (`storage.bodies`). Raises `RuntimeError` before `verified` or `persist`."""
         if self._tag is None:
             raise RuntimeError("the body is not verified yet")
         return self._tag

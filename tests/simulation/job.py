@@ -10,7 +10,7 @@ from typing import Any, Final
 from aggregator_service.access.tokens import hash_token
 from aggregator_service.storage.rounds import cohort_clients, last_round
 from aggregator_service.storage.schema import ClientRow, RoundRow, TaskRow
-from aggregator_service.tasks.eligibility import able_members
+from aggregator_service.tasks.members import able_members
 from aggregator_service.tasks.plans import plan_task, row_terms
 from aggregator_service.tasks.tasks import create_invitation, create_task, plan_request
 from protocols.codec import b64encode

@@ -15,7 +15,7 @@ from aggregator_service.compute.workers import FoldPool
 from aggregator_service.migrations.migrate import migrate
 from aggregator_service.rounds.engine import RoundEngine
 from aggregator_service.storage.blobs import BlobStore, new_key
-from aggregator_service.storage.body_tags import tag_of
+from aggregator_service.storage.bodies import tag_of
 from aggregator_service.storage.cleanup import delete_orphans
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.directory import DirectoryBlobs

@@ -11,8 +11,8 @@ from typing import TypeVar
 import pytest
 
 from aggregator_service.compute.jobs import BlobRef, FoldJob, ReleaseJob, StoredBody, fold_batch, release_sum
+from aggregator_service.storage.blobs import forget_pages, map_open_file
 from aggregator_service.storage.directory import DirectoryBlobs
-from aggregator_service.storage.file_maps import forget_pages, map_open_file
 from aggregator_service.tasks.plans import plan_task, task_terms
 from protocols.messages import Schedule
 

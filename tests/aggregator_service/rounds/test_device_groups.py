@@ -17,7 +17,7 @@ from sqlalchemy import func, select
 
 from aggregator_service.rounds.cohorts import enough_members
 from aggregator_service.storage.blobs import new_key
-from aggregator_service.storage.named_blobs import named_blobs
+from aggregator_service.storage.cleanup import named_blobs
 from aggregator_service.storage.rounds import last_completed
 from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundRow, TaskRow, ViewRow
 from aggregator_service.tasks.checks import check_sums

@@ -15,11 +15,10 @@ import pytest
 from aggregator_service.cli import main
 from aggregator_service.migrations.migrate import migrate
 from aggregator_service.storage import backup
-from aggregator_service.storage.backup import BackupError, back_up
-from aggregator_service.storage.copy_storage import StorageNotEmptyError, copy_rows
+from aggregator_service.storage.backup import BackupError, StorageNotEmptyError, back_up, copy_rows
+from aggregator_service.storage.cleanup import named_blobs
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.directory import DirectoryBlobs
-from aggregator_service.storage.named_blobs import named_blobs
 from aggregator_service.storage.schema import ClientRow
 from tests.support.api import Api, TestMember, TestTask
 from tests.support.postgres import TestDatabase

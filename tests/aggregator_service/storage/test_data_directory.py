@@ -9,9 +9,8 @@ import pytest
 
 from aggregator_service.settings import Settings
 from aggregator_service.storage.blobs import new_key
-from aggregator_service.storage.cleanup import body_path, own_data_directory
+from aggregator_service.storage.cleanup import body_path, make_private, own_data_directory
 from aggregator_service.storage.directory import DirectoryBlobs
-from aggregator_service.storage.private import make_private
 from tests.support.server import running_aggregator
 
 OTHER_USER = 12_345

@@ -14,10 +14,10 @@ from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import Session
 
 from aggregator_service.migrations.migrate import migrate
+from aggregator_service.storage.bodies import add_small_body, new_small_key
 from aggregator_service.storage.database import Database, Delivery, Effects, discard, progress
 from aggregator_service.storage.group_commit import GroupCommit
 from aggregator_service.storage.schema import SmallBodyRow
-from aggregator_service.storage.small_bodies import add_small_body, new_small_key
 from tests.support.postgres import TestDatabase
 
 NAME: ContextVar[str] = ContextVar("name", default="nobody")

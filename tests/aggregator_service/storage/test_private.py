@@ -13,7 +13,7 @@ from aggregator_service import cli
 from aggregator_service.cli import main
 from aggregator_service.commands import serve
 from aggregator_service.settings import Settings
-from aggregator_service.storage.private import make_private
+from aggregator_service.storage.cleanup import make_private
 from tests.support.server import running_aggregator
 
 

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from aggregator_service.storage.blobs import BlobDamagedError, new_key
+from aggregator_service.storage.blobs import BlobDamagedError, RecentBlobs, new_key
 from aggregator_service.storage.directory import DirectoryBlobs
-from aggregator_service.storage.recent_blobs import RecentBlobs
 
 
 @pytest.fixture

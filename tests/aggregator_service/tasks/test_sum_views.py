@@ -11,7 +11,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from aggregator_service.tasks.plans import plan_task, task_terms
-from aggregator_service.tasks.sum_views import resolved_task, sum_view
+from aggregator_service.tasks.tasks import resolved_task, sum_view
 from protocols.combinations import carriers
 from protocols.messages import Schedule
 from protocols.messages.plans import PLANS
