@@ -26,6 +26,7 @@ from aggregator_service.problems import Problem
 from aggregator_service.rounds.engine import RoundEngine
 from aggregator_service.rounds.masked_stages import report_shares
 from aggregator_service.routes import contributions, stages
+from aggregator_service.routes.bodies import RawBody
 from aggregator_service.services import Services
 from aggregator_service.settings import Settings
 from aggregator_service.storage.blobs import BlobsUnavailableError
@@ -194,14 +195,15 @@ class Process:
 
         who = await in_line(self._authenticate, message.token)
         request, place = Request(scope, arrive), (task_id, message.number)
+        raw = RawBody(self.services, request)
         if message.method == "HEAD":
             answer = await contributions.head(self.services, who, *place, message.client_id)
         elif message.method == "PATCH":
-            answer = await contributions.patch(self.services, who, request, *place, message.client_id)
+            answer = await contributions.patch(self.services, who, request, raw, *place, message.client_id)
         elif message.part == "contribute":
-            answer = await contributions.put(self.services, who, request, *place, message.client_id)
+            answer = await contributions.put(self.services, who, request, raw, *place, message.client_id)
         else:
-            answer = await stages.put(self.services, who, request, *place, message.part, message.client_id)
+            answer = await stages.put(self.services, who, request, raw, *place, message.part, message.client_id)
         self.point("answer")
         return answer
 
