@@ -12,7 +12,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import pytest
@@ -30,19 +30,23 @@ from protocols.errors import CodecError, HushRecError, ParameterError
 from protocols.layout import VectorLayout
 from protocols.recipes.base import ItemParameters, ModelState, Recipe, RoundSpec, main_layout
 from protocols.recipes.registry import recipe, recipe_entry
+from protocols.sum_classes import TRAINED
 from protocols.sums.base import plan_sum
 from protocols.sums.registry import mechanism as find_mechanism
 
 __all__ = ["RecipeConformance"]
 
 _SEED = bytes(range(32))
+MOST_CONSTANTS: Final = 0.2
+"""Share of a segment's values that may agree within 1 % in two rounds of a client, by chance."""
 
 
 class RecipeConformance:
     """Inherit it with the name and small parameters of a recipe; pytest runs every test.
 
     clients: contributions of a sum. sums: sums that are played. mechanisms: those over which a sum is compared with the
-    plain one; None for CKKS, if it carries the recipe. Masked and one-shot sums use the plans of the others.
+    plain one; None for CKKS, if it carries the recipe. Masked and one-shot sums use the plans of the others. reveals:
+    segments of sums of class trained that hold constants of a client, and the parameter by which a task consents.
     """
 
     name: ClassVar[str]
@@ -51,6 +55,7 @@ class RecipeConformance:
     sums: ClassVar[int] = 3
     training: ClassVar[TrainingConfig | None] = None
     mechanisms: ClassVar[tuple[str, ...] | None] = None
+    reveals: ClassVar[Mapping[str, str]] = {}
 
     def make(self) -> Recipe:
         """Return the recipe."""
@@ -77,11 +82,16 @@ class RecipeConformance:
         assert isinstance(given, History)
         return given
 
-    def _contribute(self, made: Recipe, spec: RoundSpec, state: ModelState, client: int) -> LocalResult:
+    def _contribute(
+        self, made: Recipe, spec: RoundSpec, state: ModelState, client: int, named: int | None = None
+    ) -> LocalResult:
+        """Return the contribution of `client`. named: the client whose id it has, None for its own."""
         half, rng = self.half(made), np.random.default_rng([client, spec.number])
         view = made.view(state, made.device_group_of(spec.sum_index))
         kept = half.initial_client_state(rng)
-        return half.contribute(spec, f"c_{client}", view, self._history(made, client), kept, rng)
+        return half.contribute(
+            spec, f"c_{client if named is None else named}", view, self._history(made, client), kept, rng
+        )
 
     def _sum(self, made: Recipe, spec: RoundSpec, state: ModelState, mechanism: str) -> NDArray[np.float64]:
         """Return the opened sum of all clients, as a task with default parameters computes it."""
@@ -151,6 +161,42 @@ class RecipeConformance:
             assert vector.shape == bounds.shape and np.isfinite(vector).all()
             assert (np.abs(vector) <= bounds * (1 + 2**-22)).all()
             self._check_counts(layout, route, local)
+
+    def test_sums_of_training_hold_no_constant_of_a_client(self) -> None:
+        """A client contributes in two rounds, as the task goes on: no value that depends on its data is the same.
+
+        The sums of many rounds over known cohorts are equations in such values. What is the same for other data, such
+        as a count of contributions, is no constant of the client.
+        """
+        made = self.make()
+        states, groups = self._states(made), made.device_groups
+        for first in range(1, len(states) - groups):
+            layout = made.layout(first)
+            if layout.sum_class != TRAINED or made.layout(first + groups) != layout:
+                continue
+            if layout.chosen:
+                assert self._consents(made), "the blocks that a contribution names show its data: ask for consent"
+                continue
+            own, again, other = (
+                layout.scatter(made.route(spec, "c_0"), list(self._contribute(made, spec, state, client, 0).blocks))
+                for spec, state, client in (
+                    (made.round_spec(_SEED, first), states[first - 1], 0),
+                    (made.round_spec(_SEED, first + groups), states[first + groups - 1], 0),
+                    (made.round_spec(_SEED, first + groups), states[first + groups - 1], 1),
+                )
+            )
+            told = (own != 0) & (again != other)  # what depends on the client's data
+            same = told & np.isclose(own, again, rtol=0.01, atol=0)
+            segments = [segment for block in layout.blocks for segment in block.segments]
+            edges = np.cumsum([segment.length for segment in segments])[:-1]
+            parts = zip(segments, np.split(same, edges), np.split(told, edges), strict=True)
+            found = {segment.name for segment, part, all_ in parts if part.sum() > MOST_CONSTANTS * all_.sum()}
+            unasked = sorted(found - self._consents(made))
+            assert not unasked, f"the segments {unasked} hold values that are the same in two rounds of one client"
+
+    def _consents(self, made: Recipe) -> set[str]:
+        """Return the segments whose constants the task's parameters consent to reveal."""
+        return {name for name, parameter in self.reveals.items() if getattr(made.parameters, parameter)}
 
     def test_a_client_is_counted_once_and_abstains_without_data(self) -> None:
         made, nobody = self.make(), History(np.zeros(0, np.int32))

@@ -6,39 +6,34 @@ over restarts, and it is written before anything is sent.
 *Counted.* The data enter at most one sum of class `once`. A sum that failed may have been opened all the same, so it
 counts: the client may send its data again to the same sum only.
 
-*Confirmed.* The sets of survivors that this client agreed to, in sums of either class. Within one task and one sum
-`SignedSets` is stricter: one set, or a chain. Across sums of different tasks there is no chain: the quorum of one task
-does not bind another. There the client applies the server's own rule to the sums that it knows, which are all sums with
-its data: no linear combination of them may be over fewer than `min_difference` clients
-(`protocols.privacy.differencing`). Sums of other tasks that it is not in cancel nothing of its data.
+*Confirmed.* The sets of survivors that this client agreed to, by series: all sums of one class in one task. Within a
+series `SignedSets` sees to one set, or a chain. Two series have no quorum in common that would keep their sets in a
+chain, and no client sees the sums that it is not in: with P counted in one task and Q in another, a sum over P, Q and
+one more client in a third gives that client's data away, although the members of P and of Q know two sets each that
+differ by many. So the data enter sums of another series only over exactly the same clients.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from typing import Final
 
-from protocols.codec import b64decode, b64encode
+from protocols.crypto.domain import digest
 from protocols.errors import RefusalError
-from protocols.privacy.differencing import Allowed, judge
 
 __all__ = ["GivenData"]
-
-_TAG_BYTES: Final = 16
-_NO_SEED: Final = bytes(32)
-"""The verdict alone is used, not whom the server would leave out."""
 
 
 @dataclass(frozen=True)
 class GivenData:
     """counted: task id and index of the sum of class `once` that has the data; None if none has.
 
-    confirmed: sets of `member_tag` of the sums, released or not, that this client agreed to; each set once.
+    confirmed: series, and digest in hex of the `member_tag`s of the clients, of each sum that this client agreed to,
+    released or not; each pair once.
     """
 
     counted: tuple[str, int] | None = None
-    confirmed: tuple[frozenset[bytes], ...] = ()
+    confirmed: tuple[tuple[str, str], ...] = ()
 
     def why_not_counted(self, task_id: str, sum_index: int) -> str | None:
         """Return why this client must abstain from a sum of class `once`; None if it may contribute."""
@@ -55,27 +50,23 @@ class GivenData:
             raise RefusalError(why)
         return replace(self, counted=(task_id, sum_index))
 
-    def with_confirmed(self, members: frozenset[bytes], min_difference: int) -> GivenData:
+    def with_confirmed(self, series: str, members: frozenset[bytes]) -> GivenData:
         """Return the record after this client agrees to a sum over `members`.
 
-        Raises `RefusalError` if that sum and those that it agreed to before, added and subtracted, would give a sum
-        over fewer than `min_difference` clients, or if that cannot be computed.
+        series: the task and the class of the sum. Raises `RefusalError` if its data are in a sum of another series over
+        other clients.
         """
-        if members in self.confirmed:
-            return self
-        earlier = [[tag.hex() for tag in known] for known in self.confirmed]
-        verdict = judge(earlier, {tag.hex() for tag in members}, min_difference, _NO_SEED)
-        if not isinstance(verdict, Allowed):
+        own = (series, digest("given data", *sorted(members)).hex())
+        if any(known[0] != series and known[1] != own[1] for known in self.confirmed):
             raise RefusalError(
-                "the server sums the same data again, over survivors that differ too little from those of earlier sums "
-                f"of this data set: together they could reveal the data of fewer than {min_difference} clients"
+                "this client's data are in sums of another task with the same data set, over other clients: the sums "
+                "together could reveal the data of one client"
             )
-        return replace(self, confirmed=(*self.confirmed, members))
+        return self if own in self.confirmed else replace(self, confirmed=(*self.confirmed, own))
 
     def encode(self) -> bytes:
         """Return the record as JSON."""
-        confirmed = [b64encode(b"".join(sorted(members))) for members in self.confirmed]
-        return json.dumps({"counted": self.counted, "confirmed": confirmed}).encode()
+        return json.dumps({"counted": self.counted, "confirmed": self.confirmed}).encode()
 
     @classmethod
     def decode(cls, body: bytes) -> GivenData:
@@ -85,10 +76,4 @@ class GivenData:
         if counted is not None:
             task, index = counted
             counted = str(task), int(index)
-        return cls(counted, tuple(_split(b64decode(str(members))) for members in content["confirmed"]))
-
-
-def _split(body: bytes) -> frozenset[bytes]:
-    if len(body) % _TAG_BYTES:
-        raise ValueError(f"a set has whole tags of {_TAG_BYTES} bytes, got {len(body)} bytes")
-    return frozenset(body[start : start + _TAG_BYTES] for start in range(0, len(body), _TAG_BYTES))
+        return cls(counted, tuple((str(series), str(members)) for series, members in content["confirmed"]))

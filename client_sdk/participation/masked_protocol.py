@@ -204,7 +204,8 @@ class MaskedPart:
         signed = self._signed_sets().with_set(self.sum_index, members, min_difference, self._sum_class.repeated)
         if self._sum_class.data is not None:
             store, of = self.client_store, (self.context.task_id, self.data_set, self._sum_class.data)
-            store.keep_given(*of, store.given(*of).with_confirmed(members, min_difference))
+            series = f"{self.context.task_id} {self._sum_class.rule}"
+            store.keep_given(*of, store.given(*of).with_confirmed(series, members))
         self._keep(signed)
 
     def _check_confirmers(self, roster: Roster, survivors: int) -> None:

@@ -18,6 +18,7 @@ from protocols.layout import Route, VectorLayout
 
 __all__ = [
     "MAX_ITEMS",
+    "MOVES_ALIKE",
     "AbsorbsByParts",
     "FactorState",
     "ItemParameters",
@@ -32,6 +33,11 @@ __all__ = [
 ]
 
 MAX_ITEMS: Final = 5_000_000
+MOVES_ALIKE: Final = (
+    "A client sends nearly the same change in every round, because Adam starts from zero in each: whoever knows which "
+    "clients are in the sums of many rounds can compute what each client has."
+)
+"""The warning of recipes whose clients train with Adam."""
 
 
 @dataclass(frozen=True)

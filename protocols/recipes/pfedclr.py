@@ -36,7 +36,7 @@ from protocols.crypto.public_random import normals
 from protocols.errors import ParameterError
 from protocols.layout import VectorLayout
 from protocols.privacy.laplace import LaplaceNoise, privatise, refuse_exact_sums
-from protocols.recipes.base import FactorState, ModelState, RoundSpec, Update
+from protocols.recipes.base import MOVES_ALIKE, FactorState, ModelState, RoundSpec, Update
 from protocols.recipes.entry import RecipeEntry
 from protocols.recipes.factors import MAX_DIM, dense_rows
 from protocols.recipes.item_counts import BiasedParameters
@@ -166,7 +166,7 @@ class PFedCLR(FactorModel):
         """Return the privacy cost of a task with noise, and what weights reveal."""
         noise = self.parameters.noise
         if noise is None:
-            return self.parameters.weight_warnings()
+            return (MOVES_ALIKE, *self.parameters.weight_warnings())
         values = self.parameters.items * self.parameters.dim
         return (
             f"local differential privacy of this task costs epsilon {noise.epsilon:g} for each uploaded value and "

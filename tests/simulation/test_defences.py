@@ -82,9 +82,9 @@ def contributions_at_any_time(patch: Patch) -> None:
         row: RoundRow = lock(session, round_id, client_id)
         return SimpleNamespace(**{**_columns(row), "state": "collecting", "deadline": float("inf")})
 
-    patch.setattr("lock_round_shared", lock_round_shared)
+    patch.setattr(contributions, "lock_round_shared", lock_round_shared)
     statement = contributions._insert_where(*contributions._HAS_NOTHING_STORED)
-    patch.setattr("_INSERT", statement)
+    patch.setattr(contributions, "_INSERT", statement)
 
 
 def _columns(row: RoundRow) -> dict[str, Any]:

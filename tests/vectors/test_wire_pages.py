@@ -35,6 +35,8 @@ PRIVIREC = {"items": 7, "components": 3, "reveal_gram": True}
 PAGES = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "wire").glob("*.md")}
 _LABELLED = {"digest", "domain_tag", "derive_key", "derive_seed", "words", "uniforms", "normals", "permutation"}
 _LOCAL = {
+    "data set": "a local file's name",
+    "given data": "a local record",
     "held-out negatives": "a client's own draw",
     "masked key check": "any key serves",
     "round-robin place": "the server's own order",

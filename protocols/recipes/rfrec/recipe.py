@@ -35,7 +35,7 @@ from protocols.crypto.public_random import normals
 from protocols.errors import CodecError, ParameterError
 from protocols.layout import Block, Route, Segment, VectorLayout, clip_to_bounds, whole_route
 from protocols.privacy.laplace import privatise
-from protocols.recipes.base import FactorState, ModelState, RoundSpec, SingleGroupRecipe
+from protocols.recipes.base import MOVES_ALIKE, FactorState, ModelState, RoundSpec, SingleGroupRecipe
 from protocols.recipes.entry import RecipeEntry
 from protocols.recipes.factors import decode_factors, encode_factors, round_spec
 from protocols.recipes.rfrec.coins import Stretch, stretches
@@ -206,10 +206,10 @@ class RFRec(SingleGroupRecipe):
         return False
 
     def warnings(self) -> tuple[str, ...]:
-        """Return the privacy cost of a task with noise."""
+        """Return that changes are alike from round to round; of a task with noise the privacy cost."""
         p = self.parameters
         if p.ldp is None:
-            return ()
+            return (MOVES_ALIKE,)
         values = p.items * p.dim
         return (
             f"local differential privacy of this task costs epsilon {p.ldp.epsilon:g} for each uploaded value and "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from types import SimpleNamespace
@@ -16,22 +16,28 @@ from numpy.typing import NDArray
 from client_sdk import Identity, Policy
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.effects import Program, Work
+from client_sdk.history import History
+from client_sdk.local_state.client_state import ClientState
 from client_sdk.local_state.client_store import ClientStore, Membership
 from client_sdk.local_state.stores import MemoryStore
 from client_sdk.participation.certificates import MembershipCheck
+from client_sdk.participation.local_work import LocalWork
 from client_sdk.participation.masked_protocol import MaskedPart
+from client_sdk.training.base import LocalResult
 from protocols.codec import b64encode
 from protocols.crypto.certificates import NO_CERTIFICATE, certify
 from protocols.layout import Block, Segment, VectorLayout
 from protocols.messages import BadShares, OrganiserPin, RoundView
 from protocols.messages import Schedule as TaskSchedule
-from protocols.sum_classes import REPEATED_ROWS, TRAINED
+from protocols.recipes.base import ModelState, RoundSpec
+from protocols.recipes.registry import recipe
+from protocols.sum_classes import TRAINED
 from protocols.sums.masked.context import RoundContext, model_digest
 from protocols.sums.masked.key_agreement import clamped, sign_advertisement
 from protocols.sums.masked.parameters import MaskedParameters, Neighbourhood
 from protocols.sums.masked.plan import MaskedPlan
 from protocols.sums.masked.roster import RosterEntry
-from tests.simulation.lying_server.schedule import Invention, Task
+from tests.simulation.lying_server.schedule import SUMS, Attempt, Invention, Task, summed_in
 
 __all__ = [
     "LAYOUT",
@@ -65,11 +71,12 @@ class _CompletePlan(MaskedPlan):
         return Neighbourhood(clients, degree, threshold, *bounds)
 
 
-def plan_of(task: Task) -> MaskedPlan:
-    """Return the plan of the task's sums."""
+def plan_of(task: Task, attempt: Attempt) -> MaskedPlan:
+    """Return the plan of a round's sum."""
     parameters = MaskedParameters(corrupt=task.corrupt, dropout=task.dropout)
-    layout = replace(LAYOUT, sum_class=REPEATED_ROWS if task.frozen else TRAINED)
-    return (_CompletePlan if task.complete else MaskedPlan)(parameters, layout, task.cohort_size if task.frozen else 64)
+    layout = replace(LAYOUT, sum_class=SUMS[summed_in(task, attempt)])
+    most = task.cohort_size if layout.sum_class.repeated else 64
+    return (_CompletePlan if task.complete else MaskedPlan)(parameters, layout, most)
 
 
 def name_of(index: int) -> str:
@@ -99,19 +106,44 @@ def _membership_check(index: int) -> MembershipCheck:
     return MembershipCheck(_PIN, clock=lambda: 0.0)
 
 
-def context_of(task: Task, number: int, crafted: bool) -> RoundContext:
+def context_of(task: Task, number: int, attempt: Attempt, crafted: bool) -> RoundContext:
     """Return what a client that got the true model, or a crafted one, takes the round to be."""
     digest = model_digest(b"terms", b"crafted" if crafted else b"model")
-    return RoundContext("t_1", number, bytes([number]) * 32, plan_of(task), digest, task.cohort_size)
+    seed, plan = bytes([number]) * 32, plan_of(task, attempt)
+    return RoundContext(f"t_{attempt.task}", number, seed, plan, digest, task.cohort_size)
+
+
+TERMS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
+    "touched": ("fedmf", {"items": 9, "dim": 2, "item_bias": "counts", "normalise": "touched"}),
+    "weighted": ("pfedclr", {"items": 9, "dim": 2, "max_interactions": 100}),
+}
+"""Recipe and parameters of tasks whose sums would show constants of a client, without the parameter that consents."""
+
+
+class _Rows:
+    """The client's half of a recipe that sends its data as they are, which `Honest.asked` is given as elements."""
+
+    def initial_client_state(self, rng: np.random.Generator) -> ClientState:
+        """Return nothing: there is no state."""
+        del rng
+        return {}
+
+    def contribute(self, *given: object) -> LocalResult:
+        """Return a result without values."""
+        del given
+        return LocalResult([], 0, {}, 0.0, 1)
 
 
 @dataclass
 class Honest:
-    """A member that follows the protocol: `MaskedPart` on a store that outlives the rounds."""
+    """A member that follows the protocol: `LocalWork` and `MaskedPart` on a store that outlives the rounds."""
 
     index: int
     task: Task
     store: ClientStore
+    work: LocalWork | None = None
+    spec: RoundSpec | None = None
+    summed: str = ""
     part: MaskedPart | None = None
     context: RoundContext | None = None
     answers: dict[str, bytes] | None = None
@@ -122,14 +154,26 @@ class Honest:
         """Return a member that has not taken part yet."""
         return cls(index, task, ClientStore(MemoryStore(), "me"))
 
-    def enter(self, number: int, sum_index: int, crafted: bool) -> None:
+    def enter(self, number: int, attempt: Attempt, crafted: bool) -> None:
         """Begin a round. crafted: whether the server sends the model for which the contribution is zero."""
-        task, identity = self.task, identity_of(self.index)
-        self.context, self.answers, self.sent = context_of(task, number, crafted), {}, {}
-        url = "https://server.example"
+        task, identity, calls = self.task, identity_of(self.index), cast(ApiCalls, self)
+        self.context, self.answers, self.sent = context_of(task, number, attempt, crafted), {}, {}
+        task_id, url, name = self.context.task_id, "https://server.example", name_of(self.index)
+        member = Membership(url, task_id, "lies", name, "member", "token", certificate_of(self.index), _PIN)
+        layout = self.context.plan.layout
+        terms = SimpleNamespace(
+            task_id=task_id,
+            view=SimpleNamespace(data_set="rows"),
+            recipe=SimpleNamespace(layout=lambda sum_index: layout),
+        )
+        self.summed = summed_in(task, attempt)
+        self.spec = RoundSpec(number, bytes(32), attempt.sum_index)
+        self.work = LocalWork(
+            calls, cast(Any, terms), member, identity, self.store, Policy(), cast(Any, None), cast(Any, _Rows())
+        )
         self.part = MaskedPart(
-            cast(ApiCalls, self),
-            Membership(url, "t_1", "lies", name_of(self.index), "member", "token", certificate_of(self.index), _PIN),
+            calls,
+            member,
             identity,
             Policy(),
             _membership_check(self.index),
@@ -138,15 +182,25 @@ class Honest:
             TaskSchedule(
                 cohort_size=task.cohort_size, min_clients=task.min_clients, min_difference=task.min_difference
             ),
-            sum_index,
-            task.frozen,
+            attempt.sum_index,
+            "rows",
         )
 
     def asked(self, state: str, answers: dict[str, bytes], elements: Callable[[], Elements]) -> dict[str, bytes]:
         """Tell the client that the round is in `state`; return what it sends. Raises what `MaskedPart` raises."""
-        assert self.part is not None
+        assert self.part is not None and self.work is not None and self.spec is not None
+        work, spec, rows = self.work, self.spec, History(np.zeros(1, np.int32))
+        if state == "advertising":
+            if self.summed in TERMS:
+                recipe(*TERMS[self.summed])  # as when a client joins
+            work.require_data(spec, ModelState(0), rows)
+
+        def contributed() -> Elements:
+            work.train(spec, ModelState(0), rows)
+            return elements()
+
         self.answers, self.sent = answers, {}
-        _run(self.part.advance(cast(RoundView, SimpleNamespace(state=state)), elements))
+        _run(self.part.advance(cast(RoundView, SimpleNamespace(state=state)), contributed))
         return self.sent
 
     # --- the calls of the client -----------------------------------------------------------------------------------
@@ -158,17 +212,17 @@ class Honest:
         self.sent[stage] = body
         yield from ()
 
-    def name_bad_shares(self, task_id: str, number: int, named: BadShares) -> Program[None]:
-        """Take no notice of shares that do not open."""
-        del task_id, number, named
-        yield from ()
-
     def contribute(
         self, task_id: str, number: int, client_id: str, body: bytes, statements: object = None
     ) -> Program[None]:
         """Take a contribution of the client."""
         del statements
         return self.put_stage(task_id, number, "contribute", client_id, body)
+
+    def name_bad_shares(self, task_id: str, number: int, named: BadShares) -> Program[None]:
+        """Take no notice of shares that do not open."""
+        del task_id, number, named
+        yield from ()
 
     def stage_body(
         self, task_id: str, number: int, what: str, max_bytes: int, length: int | None = None

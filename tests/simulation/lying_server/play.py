@@ -38,7 +38,7 @@ from tests.simulation.lying_server.parties import (
     make_puppet,
     name_of,
 )
-from tests.simulation.lying_server.schedule import Attempt, Claim, Schedule
+from tests.simulation.lying_server.schedule import Attempt, Claim, Schedule, summed_in
 
 __all__ = ["LiesError", "Outcome", "play"]
 
@@ -165,7 +165,7 @@ class _Round:
     def _advertise(self) -> dict[int, bytes]:
         sent = {}
         for index, member in self.world.members.items():
-            member.enter(self.number, self.attempt.sum_index, index in self.attempt.crafted)
+            member.enter(self.number, self.attempt, index in self.attempt.crafted)
             told = self._ask(index, "advertising", {})
             if "advertise" in told:
                 sent[index] = told["advertise"]
@@ -193,7 +193,7 @@ class _Round:
                 continue
             chosen = [*(entries[one] for one in sorted(listed) if one in entries), *made]
             try:
-                self.rosters[index] = make_roster(context_of(self.world.task, self.number, crafted), chosen)
+                self.rosters[index] = make_roster(context_of(self.world.task, self.number, attempt, crafted), chosen)
             except (ParameterError, ThresholdError):
                 self._note("no such roster can be made")
         return bool(self.rosters)
@@ -220,7 +220,7 @@ class _Round:
         return (Claim(answering, answering | task.helpers),), most >= roster.threshold
 
     def _puppet(self, who: object, helps: bool) -> RosterEntry:
-        context = context_of(self.world.task, self.number, crafted=False)
+        context = context_of(self.world.task, self.number, self.attempt, crafted=False)
         puppet = make_puppet(context, who, helps, self.world.choose.randbytes)  # type: ignore[arg-type]
         self.puppets[puppet.entry.client_id] = puppet
         self.world.adversary.know(puppet)
@@ -364,7 +364,10 @@ class _Round:
 
     @property
     def _data(self) -> int:
-        return 0 if self.world.task.frozen else self.attempt.sum_index
+        """Which data a contribution is of, so what of it is in other sums too; a number of its own for each update."""
+        update = 1000 * self.attempt.task + self.attempt.sum_index
+        numbers = {"counted": 0, "iterated": 0, "measured": 1, "touched": 2, "weighted": 3, "trained": update}
+        return numbers[summed_in(self.world.task, self.attempt)]
 
     def _note(self, text: str) -> None:
         self.world.outcome.trace.append(f"  round {self.number}: {text}")

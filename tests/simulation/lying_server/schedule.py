@@ -7,7 +7,22 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
-__all__ = ["LIES", "Attempt", "Claim", "Invention", "Schedule", "Task", "draw_schedule"]
+from protocols.sum_classes import ONCE_ROWS, REPEATED_HELD_OUT, REPEATED_ROWS, TRAINED, SumClass
+
+__all__ = ["LIES", "SUMS", "Attempt", "Claim", "Invention", "Schedule", "Summed", "Task", "draw_schedule", "summed_in"]
+
+Summed = Literal["trained", "counted", "iterated", "measured", "touched", "weighted"]
+"""What a sum is of: updates, item counts, a power iteration over the rows, metrics of held-out rows, or updates beside
+touch counts or weights, which are the same in every sum."""
+SUMS: Final[Mapping[Summed, SumClass]] = {
+    "trained": TRAINED,
+    "counted": ONCE_ROWS,
+    "iterated": REPEATED_ROWS,
+    "measured": REPEATED_HELD_OUT,
+    "touched": TRAINED,
+    "weighted": TRAINED,
+}
+"""The classes of these sums."""
 
 Invention = Literal["no certificate", "another organiser", "copied certificate"]
 """How the server makes a member up."""
@@ -63,19 +78,22 @@ class Claim:
 class Attempt:
     """One round that the server starts. It calls every one failed, whatever it got, and may repeat the sum.
 
-    listed: members in the roster. invented: members that the server makes up. swapped: honest members that are listed
-    with round keys of the server. replayed: members that are listed with their advertisement of an earlier round.
-    second: clients that get another roster, with the members `second_listed`. unshared: members left out of the list of
-    sharers. hidden: (client, peer): the client's own list of sharers lacks the peer. claims: who is told which
-    survivors; a client in two claims is asked twice. in_turn: whether a claim is answered before the next one is made.
-    cut: whether the server tries rosters and then names the dropouts that cut the circle of the roster's graph, instead
-    of `claims`.
-    crafted: clients that get a model for which their contribution is zero. disturbed: share of all answers that are
-    replaced by an earlier one, or damaged.
+    summed: what the sum is of; None: iterated in tasks with frozen cohorts, else trained. task: number of the task,
+    of which all have the same data set and members. listed: members in the roster. invented: members that the
+    server makes up. swapped: honest members that are listed with round keys of the server. replayed: members that
+    are listed with their advertisement of an earlier round. second: clients that get another roster, with the
+    members `second_listed`. unshared: members left out of the list of sharers. hidden: (client, peer): the client's
+    own list of sharers lacks the peer. claims: who is told which survivors; a client in two claims is asked twice.
+    in_turn: whether a claim is answered before the next one is made. cut: whether the server tries rosters and then
+    names the dropouts that cut the circle of the roster's graph, instead of `claims`. crafted: clients that get a
+    model for which their contribution is zero. disturbed: share of all answers that are replaced by an earlier one,
+    or damaged.
     """
 
     sum_index: int
     listed: Group
+    summed: Summed | None = None
+    task: int = 1
     invented: tuple[Invention, ...] = ()
     swapped: Group = NOBODY
     replayed: Group = NOBODY
@@ -88,6 +106,11 @@ class Attempt:
     cut: bool = False
     crafted: Group = NOBODY
     disturbed: float = 0.0
+
+
+def summed_in(task: Task, attempt: Attempt) -> Summed:
+    """Return what the sum of a round is of."""
+    return attempt.summed or ("iterated" if task.frozen else "trained")
 
 
 @dataclass(frozen=True)
@@ -106,7 +129,7 @@ class Schedule:
         yield (
             f"seed {self.seed}: {task.members} members, {sorted(task.helpers)} help the server, min_clients "
             f"{task.min_clients}, min_difference {task.min_difference}, {graph}"
-            f"{', the same data in every sum' if task.frozen else ''}: {', '.join(self.kinds)}"
+            f"{', frozen cohorts' if task.frozen else ''}: {', '.join(self.kinds)}"
         )
         plain = Attempt(0, NOBODY)
         for number, attempt in enumerate(self.attempts, start=1):
@@ -123,9 +146,9 @@ def draw_schedule(seed: int) -> Schedule:
     choose = random.Random(seed)
     task = _complete_if_frozen(_draw_task(choose))
     names = tuple(choose.choices(list(LIES), k=choose.choice([1, 1, 2])))
-    draw_own = next((_OWN_TASKS[name] for name in names if name in _OWN_TASKS), None)
-    if draw_own is not None:
-        task, names = draw_own(choose), tuple(name for name in names if name in _OWN_TASKS)[:1]
+    own = next((name for name in names if name in _OWN_TASKS), None)
+    if own is not None:
+        task, names = _OWN_TASKS[own](choose), (own,)
     attempts: list[Attempt] = []
     for name in names:
         first = attempts[-1].sum_index + choose.randint(0, 1) if attempts else 1
@@ -169,6 +192,17 @@ def _draw_two_cohorts_task(choose: random.Random) -> Task:
     return Task(14, NOBODY, 3, 3, True, 0.1, True, dropout=0.13, cohort=8)
 
 
+def _draw_data_set(choose: random.Random) -> Task:
+    """Tasks that count, iterate and measure; with more members than the two rosters of three that must be apart."""
+    helpers = choose.choice([0, 0, 1])
+    members = choose.randint(8, 9)
+    corrupt = 0.05 if helpers == 0 else 0.15
+    floor = 3 + helpers
+    return Task(
+        members, frozenset(choose.sample(range(members), helpers)), floor, floor, True, corrupt, False, dropout=0.1
+    )
+
+
 def _draw_circle_task(choose: random.Random) -> Task:
     helpers = choose.choice([2, 2, 3])
     members = choose.randint(12, 13)
@@ -181,6 +215,10 @@ _OWN_TASKS: Final[Mapping[str, Callable[[random.Random], Task]]] = {
     "disjoint confirmers": _draw_shrinking_task,
     "two cohorts": _draw_two_cohorts_task,
     "arcs": _draw_circle_task,
+    "counted again": _draw_data_set,
+    "the same rows": _draw_data_set,
+    "measured again": _draw_data_set,
+    "touch counts or weights": _draw_data_set,
 }
 """Lies that need tasks of a certain size."""
 
@@ -360,6 +398,48 @@ def _arcs(task: Task, index: int, choose: random.Random) -> list[Attempt]:
     return [Attempt(index + step, _everyone(task), cut=True) for step in range(choose.randint(1, 2))]
 
 
+def _counted_again(task: Task, index: int, choose: random.Random) -> list[Attempt]:
+    """Item counts over some members; then over them and one or two more: in the next sum, or in another task."""
+    everyone = _everyone(task)
+    late = _some(choose, task.honest, choose.randint(1, 2))
+    first = replace(_honestly(task, index, everyone - late), summed="counted")
+    again = replace(_honestly(task, index, everyone), summed="counted")
+    return [first, choose.choice([replace(again, sum_index=index + 1), replace(again, task=2), again])]
+
+
+def _same_rows(task: Task, index: int, choose: random.Random) -> list[Attempt]:
+    """A power iteration in one task and item counts in others: two over nearly the same members, or P, Q and all."""
+    everyone = _everyone(task)
+    kinds: list[Summed] = choose.choice([["counted", "iterated"], ["iterated", "counted"], ["iterated", "iterated"]])
+    sets = choose.sample([everyone, everyone - _some(choose, task.honest, choose.randint(1, 2))], 2)
+    if choose.random() < 0.4:
+        order = choose.sample(range(task.members), task.members)
+        half = (task.members - 1) // 2
+        kinds, sets = ["counted", "counted", "iterated"], [frozenset(order[:half]), frozenset(order[half:-1]), everyone]
+    both = zip(kinds, sets, strict=True)
+    return [replace(_honestly(task, index, who), summed=of, task=number) for number, (of, who) in enumerate(both, 1)]
+
+
+def _measured_again(task: Task, index: int, choose: random.Random) -> list[Attempt]:
+    """Metrics of a model that the server chose over two cohorts, in two sums, between which the task trains."""
+    everyone = _everyone(task)
+    fewer = everyone - _some(choose, task.honest, choose.randint(1, 2))
+    one, other = choose.sample([everyone, fewer], 2)
+    last = index + choose.choice([0, 1, 2])
+    sums = [replace(_honestly(task, index, one), summed="measured")]
+    if last == index + 2:
+        sums.append(_honestly(task, index + 1, everyone))
+    return [*sums, replace(_honestly(task, last, other), summed="measured")]
+
+
+def _constants(task: Task, index: int, choose: random.Random) -> list[Attempt]:
+    """Updates beside touch counts or weights, to which nobody consented: over two cohorts, as updates may be."""
+    everyone = _everyone(task)
+    sets = choose.sample([everyone, everyone - _some(choose, task.honest, choose.randint(1, 2))], 2)
+    of = choose.choice(["touched", "weighted"])
+    return [replace(_honestly(task, index + step, who), summed=of) for step, who in enumerate(sets)]
+
+
 def _anything(task: Task, index: int, choose: random.Random) -> list[Attempt]:
     """Lies at random."""
     everyone = _everyone(task)
@@ -400,6 +480,10 @@ LIES: Final[Mapping[str, Callable[[Task, int, random.Random], list[Attempt]]]] =
     "disjoint confirmers": _disjoint_confirmers,
     "two cohorts": _two_cohorts,
     "arcs": _arcs,
+    "counted again": _counted_again,
+    "the same rows": _same_rows,
+    "measured again": _measured_again,
+    "touch counts or weights": _constants,
     "anything": _anything,
 }
 """The lies by name."""
