@@ -153,9 +153,9 @@ def frozen_cohort(session: Session, task: TaskRow, plan: TaskPlan) -> list[str] 
     return remaining_clients(session, clients_with(collected.id, "advertise"))
 
 
-def least_cohort(task: TaskRow, round_: RoundRow) -> int:
-    """Return the smallest cohort with which a task can continue."""
-    schedule, plan = Schedule.model_validate(task.schedule), plan_round(task, round_).sum_plan
+def least_cohort(task: TaskRow, summed: TaskPlan) -> int:
+    """Return the smallest cohort that can compute a sum of this plan."""
+    schedule, plan = Schedule.model_validate(task.schedule), summed.sum_plan
     if isinstance(plan, MaskedPlan) and plan.repeated:
         return max(schedule.min_clients, plan.quorum(schedule.cohort_size))
     return schedule.min_clients

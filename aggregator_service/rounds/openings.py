@@ -10,9 +10,14 @@ from aggregator_service.logs import fields
 from aggregator_service.round_states import ACTIVE
 from aggregator_service.rounds.attestations import chain_to_state
 from aggregator_service.rounds.cohorts import draw_cohort, enough_members, write_cohort
-from aggregator_service.rounds.differencing import frozen_cohort
+from aggregator_service.rounds.differencing import frozen_cohort, least_cohort
 from aggregator_service.rounds.disputes import kept_apart
+<<<<<<< HEAD
 from aggregator_service.rounds.unopened import repeat_or_abandon
+=======
+from aggregator_service.rounds.unopened import abandon_sum, repeat_or_abandon
+from aggregator_service.storage.committee import delete_keys_before
+>>>>>>> f485b03 (Measure models in sums of their own: one cohort that only shrinks, and no more often than a client allows)
 from aggregator_service.storage.database import announce
 from aggregator_service.storage.rounds import last_completed, last_round
 from aggregator_service.storage.schema import RoundRow, RoundStateRow, TaskRow
@@ -60,6 +65,11 @@ def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
     committee = choose_committee(session, task, number, now) if plan.committee else []
     if committee is None:
         return None
+    if repeated is None and plan.sum_class.data == "held-out":
+        measuring = frozen_cohort(session, task, plan)
+        if measuring is not None and len(measuring) < least_cohort(task, plan):
+            abandon_sum(session, task, number)
+            return open_round(session, task, now)
     if repeated is not None:
         clients: list[str] | None = repeated.clients
     else:

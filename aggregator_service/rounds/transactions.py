@@ -29,7 +29,7 @@ from aggregator_service.storage.rounds import (
 from aggregator_service.storage.schema import ContributionRow, RoundRow, RoundStateRow, SnapshotRow, TaskRow, ViewRow
 from aggregator_service.storage.stages import awaited_message, count_of, drop_chunks, prerequisite, scrub_stages
 from aggregator_service.tasks.ledger import survivors_digest
-from aggregator_service.tasks.plans import keeps_best
+from aggregator_service.tasks.plans import keeps_best, plan_round
 from protocols.messages import Schedule
 from protocols.messages.stages import RoundState
 from protocols.recipes.evaluation_curve import BEST_ROUND
@@ -88,8 +88,9 @@ def enforce_min_difference(session: Session, task: TaskRow, round_: RoundRow, no
     similar = retire_if_too_similar(session, task, round_)
     if similar is None:
         return True
-    reason, floor = similar.reason, least_cohort(task, round_)
-    if similar.remaining < floor and round_.sum_rule == "repeated":  # a sum of class `once` waits for new members
+    reason, floor = similar.reason, least_cohort(task, plan_round(task, round_))
+    # a sum of class `once` waits for new members, and a measurement is abandoned (`unopened`)
+    if similar.remaining < floor and round_.sum_rule == "repeated" and round_.sum_data != "held-out":
         reason += f"; the task fails, since it needs at least {floor}"
         task.state = "failed"
     fail_round(session, task, round_, RoundEvent.TOO_SIMILAR, reason, now, counts=similar.counts)

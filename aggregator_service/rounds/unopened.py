@@ -11,6 +11,9 @@ could not open that sum.
 | `once` | the same | the same sum, of others; where too few are left, it is abandoned. The survivors count as counted |
 | `repeated` | any | the same sum, of the survivors: their set counts like a released one (`differencing`) |
 
+A measurement of the model is abandoned after `REPEATS` + 1 failed rounds of any kind, and when its cohort is too small:
+a task does not end because its model cannot be measured.
+
 None of these failures counts towards `max_failed_rounds`: the number of sums of the schedule bounds them.
 
 The next sum of a lying server gives it nothing new. It could as well publish a model that did not change, and ask for
@@ -23,6 +26,7 @@ import logging
 from dataclasses import dataclass
 from typing import Final
 
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from aggregator_service.logs import fields
@@ -41,7 +45,7 @@ from protocols.messages import Schedule
 from protocols.messages.stages import RoundState
 from protocols.sums.oneshot.plan import OneshotPlan
 
-__all__ = ["REPEATS", "Repeated", "counts_as_failure", "repeat_or_abandon"]
+__all__ = ["REPEATS", "Repeated", "abandon_sum", "counts_as_failure", "repeat_or_abandon"]
 
 _LOG = logging.getLogger(__name__)
 REPEATS: Final = 2
@@ -64,6 +68,9 @@ def repeat_or_abandon(session: Session, task: TaskRow, previous: RoundRow | None
     """
     if previous is None or previous.state != RoundState.FAILED or previous.sum_index != task.next_sum:
         return None
+    if previous.sum_data == "held-out" and _attempts(session, previous) > REPEATS:
+        abandon_sum(session, task, previous.number)
+        return None
     fixed = has_fixed_survivors(session, previous)
     if previous.again is None and not fixed:
         return None
@@ -76,7 +83,7 @@ def repeat_or_abandon(session: Session, task: TaskRow, previous: RoundRow | None
         clients = remaining_clients(session, clients_with(previous.id, "contribute"))
         if len(clients) == count_of(session, previous.id, "contribute"):
             return Repeated(first, clients)
-    _abandon(session, task, first)
+    abandon_sum(session, task, first)
     return None
 
 
@@ -87,7 +94,14 @@ def _all_answered(session: Session, task: TaskRow, round_: RoundRow) -> bool:
     return count_of(session, round_.id, "unmask") >= needed
 
 
-def _abandon(session: Session, task: TaskRow, first: int) -> None:
+def _attempts(session: Session, round_: RoundRow) -> int:
+    """Return how many rounds were of the sum of `round_`."""
+    same = RoundRow.task_id == round_.task_id, RoundRow.sum_index == round_.sum_index
+    return session.execute(select(func.count()).select_from(RoundRow).where(*same)).scalar_one()
+
+
+def abandon_sum(session: Session, task: TaskRow, first: int) -> None:
+    """Go on with the next sum of the schedule, if there is one. first: round in which this one failed first."""
     schedule, recipe = Schedule.model_validate(task.schedule), plan_task(row_terms(task), task.next_sum).recipe
     sum_class = recipe.layout(task.next_sum).sum_class
     if sum_class.once:
@@ -120,7 +134,7 @@ def _retire_absent(session: Session, task: TaskRow, round_: RoundRow) -> None:
     similar = retire_if_too_similar(session, task, round_, present=answer)
     mark_retired(session, absent, round_.number)
     remaining = len(answered) if similar is None else similar.remaining
-    if remaining < least_cohort(task, round_):
+    if remaining < least_cohort(task, plan_round(task, round_)) and round_.sum_data != "held-out":
         task.state = "failed"
 
 
@@ -143,6 +157,8 @@ def counts_as_failure(session: Session, task: TaskRow, round_: RoundRow) -> bool
     A round with fixed survivors, or one that asks for a sum again, does not, unless the next one would ask the same
     clients for ever: all of a frozen cohort have answered, and nobody was found at fault.
     """
+    if round_.sum_data == "held-out":
+        return False
     if not has_fixed_survivors(session, round_):
         return round_.again is None
     return plan_round(task, round_).sum_class.repeated and _all_answered(session, task, round_)

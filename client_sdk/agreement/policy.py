@@ -10,6 +10,7 @@ from client_sdk.agreement.terms import TaskTerms
 from client_sdk.errors import PolicyRefused
 from protocols.errors import ParameterError, RefusalError
 from protocols.messages import RoundView, Schedule
+from protocols.recipes.evaluated import Evaluated
 from protocols.sums.masked.parameters import Mode
 from protocols.sums.masked.policy import ClientPolicy
 from protocols.sums.oneshot.plan import OneshotPlan
@@ -26,6 +27,7 @@ _BOUNDS: Final = {
     "min_sigma": (1, 80),
     "max_model_bytes": (1, 1 << 63),
     "max_epochs": (1, 1000),
+    "max_measurements": (0, 1_000_000),
     "snapshot_every": (0, 1_000_000),
 }
 """Smallest and largest value of each number: no task satisfies a requirement above its largest value."""
@@ -53,6 +55,8 @@ class Policy:
     max_model_bytes: largest model that the client accepts, in bytes of memory: twice the state, as downloaded and in
     use, and 8 bytes for each value of a sum. It is checked before anything of that size is allocated.
     max_epochs: largest number of passes over its data in a round that a task may ask of this client.
+    max_measurements: how often this client measures models on its held-out rows, in a task or in all tasks with one
+    data set label. A server that chooses the models learns one mean over the measuring clients each time.
     max_clip_share: share of an update's values, 0 to 1, that may be clipped before `ClipWarning` is reported.
     snapshot_every: this client publishes a sealed snapshot when the newest is at least so many rounds old; 0: never.
     """
@@ -71,6 +75,7 @@ class Policy:
     reveal_indices: bool = False
     max_model_bytes: int = 1 << 30
     max_epochs: int = 20
+    max_measurements: int = 100
     max_clip_share: float = 0.01
     snapshot_every: int = 10
 
@@ -109,6 +114,12 @@ class Policy:
             raise PolicyRefused(
                 f"task {terms.name!r} trains {epochs} epochs in a round; this client's policy allows "
                 f"{self.max_epochs} (change it with Policy(max_epochs=...))"
+            )
+        measured = terms.recipe.points_after(terms.schedule.rounds) if isinstance(terms.recipe, Evaluated) else 0
+        if measured > self.max_measurements:
+            raise PolicyRefused(
+                f"task {terms.name!r} measures its model {measured} times; this client's policy allows "
+                f"{self.max_measurements} (change it with --max-measurements, or Policy(max_measurements=...))"
             )
         if terms.schedule.min_clients < self.min_cohort:
             raise PolicyRefused(

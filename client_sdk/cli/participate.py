@@ -81,6 +81,9 @@ class JoinOptions:
     ] = False
     patience: Patience = None
     min_cohort: Annotated[int, typer.Option(help="Refuse sums of fewer clients than this.")] = Policy.min_cohort
+    max_measurements: Annotated[
+        int, typer.Option(help="Measure models on held-out rows at most so often, in tasks that measure.")
+    ] = Policy.max_measurements
     max_model_bytes: Annotated[int, typer.Option(help="Refuse models that need more bytes of memory than this.")] = (
         Policy.max_model_bytes
     )
@@ -93,6 +96,7 @@ class JoinOptions:
             masked_modes=Policy().masked_modes | ({"curious"} if self.allow_curious else set()),
             trust_roster=self.trust_roster,
             reveal_indices=self.reveal_indices,
+            max_measurements=self.max_measurements,
             max_model_bytes=self.max_model_bytes,
         )
 

@@ -29,11 +29,13 @@ class GivenData:
     """counted: task id and index of the sum of class `once` that has the data; None if none has.
 
     confirmed: series, and digest in hex of the `member_tag`s of the clients, of each sum that this client agreed to,
-    released or not; each pair once.
+    released or not; each pair once. measured: how many contributions it sent to measurements, those of failed rounds
+    included.
     """
 
     counted: tuple[str, int] | None = None
     confirmed: tuple[tuple[str, str], ...] = ()
+    measured: int = 0
 
     def why_not_counted(self, task_id: str, sum_index: int) -> str | None:
         """Return why this client must abstain from a sum of class `once`; None if it may contribute."""
@@ -66,7 +68,7 @@ class GivenData:
 
     def encode(self) -> bytes:
         """Return the record as JSON."""
-        return json.dumps({"counted": self.counted, "confirmed": self.confirmed}).encode()
+        return json.dumps({"counted": self.counted, "confirmed": self.confirmed, "measured": self.measured}).encode()
 
     @classmethod
     def decode(cls, body: bytes) -> GivenData:
@@ -76,4 +78,5 @@ class GivenData:
         if counted is not None:
             task, index = counted
             counted = str(task), int(index)
-        return cls(counted, tuple((str(series), str(members)) for series, members in content["confirmed"]))
+        confirmed = tuple((str(series), str(members)) for series, members in content["confirmed"])
+        return cls(counted, confirmed, int(content["measured"]))

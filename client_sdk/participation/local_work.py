@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 import numpy as np
@@ -23,7 +23,7 @@ from client_sdk.model.catch_up import ModelFollower
 from client_sdk.participation.certificates import MembershipCheck
 from client_sdk.participation.events import ModelMeasured, Progress, Waiting
 from client_sdk.participation.keyring import enter_rounds, receive_keyring
-from client_sdk.training.base import ClientHalf, LocalResult
+from client_sdk.training.base import ClientHalf, LocalResult, MayAbstain
 from client_sdk.training.item_counts import why_abstain
 from protocols.errors import KeyringError
 from protocols.messages import RoundView
@@ -122,22 +122,30 @@ class LocalWork:
         sum_class, task_id = self._sum_class(spec), self.terms.task_id
         given = GivenData() if sum_class.data is None else self.client_store.given(task_id, *self._of(sum_class.data))
         reason = why_abstain(sum_class, spec, state, history, given, task_id)
+        if reason is None and isinstance(self.half, MayAbstain):
+            reason = self.half.why_abstain(spec, history, self.client_state())
+        if reason is None and sum_class.data == "held-out" and given.measured >= self.policy.max_measurements:
+            reason = f"this client measured models {given.measured} times on its held-out rows, as often as it allows"
         if reason is not None:
             raise Abstained(reason)
 
     def train(self, spec: RoundSpec, state: ModelState, history: History) -> LocalResult:
         """Train for one round and return the result. The new client state is stored by `settle`.
 
-        That a client is counted in this sum is stored at once: if the answer to its upload is lost, its data may be in
-        the sum all the same. state: the view of the model of the client's device group. Raises
+        That a client is counted in this sum, or measured in it, is stored at once: if the answer to its upload is lost,
+        its data may be in the sum all the same. state: the view of the model of the client's device group. Raises
         `ParameterError` when training diverges.
         """
         client_state = self.client_state() or self.half.initial_client_state(self.rng)
         local = self.half.contribute(spec, self.membership.client_id, state, history, client_state, self.rng)
         sum_class, task_id = self._sum_class(spec), self.terms.task_id
-        if sum_class.once and sum_class.data is not None:
+        if sum_class.data is not None:
             of = self._of(sum_class.data)
-            given = self.client_store.given(task_id, *of).with_counted(task_id, spec.sum_index)
+            given = self.client_store.given(task_id, *of)
+            if sum_class.once:
+                given = given.with_counted(task_id, spec.sum_index)
+            if sum_class.data == "held-out":
+                given = replace(given, measured=given.measured + 1)
             self.client_store.keep_given(task_id, *of, given)
         return local
 

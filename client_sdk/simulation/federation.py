@@ -19,7 +19,7 @@ from client_sdk.data.interactions import Interactions
 from client_sdk.history import History
 from client_sdk.local_state.client_state import ClientState
 from client_sdk.local_state.given_data import GivenData
-from client_sdk.training.base import LocalResult, TrainingConfig
+from client_sdk.training.base import LocalResult, MayAbstain, TrainingConfig
 from client_sdk.training.factors import USER_FACTOR
 from client_sdk.training.item_counts import why_abstain
 from client_sdk.training.registry import client_half
@@ -240,7 +240,10 @@ class Federation:
     def _abstains(self, spec: RoundSpec, user: int) -> bool:
         """Whether a user has nothing to add to a sum, as its device would decide."""
         sum_class, given = self.recipe.layout(spec.sum_index).sum_class, self.given[user]
-        return why_abstain(sum_class, spec, self._view, self.history(user), given, "") is not None
+        if why_abstain(sum_class, spec, self._view, self.history(user), given, "") is not None:
+            return True
+        half, client_state = self.half, self.client_states[user]
+        return isinstance(half, MayAbstain) and half.why_abstain(spec, self.history(user), client_state) is not None
 
     def _sum_sealed(
         self, plan: SumPlan, spec: RoundSpec, cohort: NDArray[np.int64], tally: _Tally

@@ -19,6 +19,7 @@ __all__ = [
     "ChecksHistory",
     "ClientHalf",
     "LocalResult",
+    "MayAbstain",
     "ReadsInteractions",
     "TrainingConfig",
     "refuse_settings",
@@ -133,6 +134,14 @@ class ReadsInteractions(Protocol):
 
     def read(self, interactions: object) -> History:
         """Return `interactions` as a `History`; `ParameterError` for what it cannot use."""
+
+
+@runtime_checkable
+class MayAbstain(Protocol):
+    """A client side that has nothing to add to some sums; `training.item_counts.why_abstain` covers sums that count."""
+
+    def why_abstain(self, spec: RoundSpec, history: History, client_state: ClientState | None) -> str | None:
+        """Return why this client must not contribute to a sum; None if it may."""
 
 
 @runtime_checkable

@@ -1,14 +1,15 @@
 """The client side of federated evaluation: hold out rows, train without them, and measure the downloaded model on them.
 
-What is held out is fixed in a client's first contribution and kept with its client state. Rows that the user deletes
-later are no longer held out; if none is left, the client holds out its last row anew. Negatives follow from the client
-and its held-out items, so that all measurements of a client rank against the same items.
+What is held out is fixed in a client's first contribution and kept with its client state. A measurement is a sum of its
+own, to which a client without held-out rows does not contribute: it abstains before its first message. Rows that the
+user deletes later are no longer held out; if none is left, the client holds out its last row anew. Negatives follow
+from the client and its held-out items, so that all measurements of a client rank against the same items.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import floor
+from dataclasses import dataclass, replace
+from math import floor, nan
 from typing import Final
 
 import numpy as np
@@ -19,6 +20,7 @@ from client_sdk.local_state.client_state import ClientState
 from client_sdk.training.base import ChecksHistory, ClientHalf, LocalResult
 from client_sdk.training.held_out import rank_measures, rating_measures
 from protocols.crypto.domain import derive_seed
+from protocols.errors import ParameterError
 from protocols.recipes.base import ModelState, RoundSpec
 from protocols.recipes.evaluated import Evaluated, evaluated_state
 from protocols.recipes.item_counts import item_biases
@@ -34,7 +36,7 @@ _TRAINED: Final = "trained"
 
 @dataclass(frozen=True)
 class EvaluatedHalf:
-    """`inner` without the held-out rows, and their measurement in the sums that carry one."""
+    """`inner` without the held-out rows, and their measurement in the sums that are one."""
 
     recipe: Evaluated
     inner: ClientHalf
@@ -54,33 +56,40 @@ class EvaluatedHalf:
         rng: np.random.Generator,
         excluded: NDArray[np.int32] | None = None,
     ) -> LocalResult:
-        """Measure `state` where the sum asks for it, then train without the held-out rows."""
-        model = evaluated_state(state).model
+        """Measure `state` in a measurement; in other sums train, without the held-out rows until the final rounds.
+
+        Raises `ParameterError` for a measurement by a client without held-out rows: it has to abstain (`why_abstain`).
+        """
+        model, inner = evaluated_state(state).model, self.recipe.inner_spec(spec)
         held, kept, theirs = self._held_out(history, client_state)
-        measured = None
-        if self.recipe.measures_in(spec.sum_index) and len(held):
-            own = client_state if client_state[_TRAINED][0] else None
-            measured = self._measure(spec, client_id, model, (kept, held), own, rng)
-        rows = history if self.recipe.trains_on_all(spec.sum_index) else kept
-        local = self.inner.contribute(spec, client_id, model, rows, theirs, rng, excluded)
-        blocks = list(local.blocks)
+        ours: ClientState = {HELD_OUT: held.items, _TRAINED: client_state[_TRAINED]}
         if self.recipe.measures_in(spec.sum_index):
-            blocks = self.recipe.attach(spec, blocks, measured)
-        trained = client_state[_TRAINED] | (spec.sum_index >= self.recipe.main_sum)
-        ours: ClientState = {HELD_OUT: held.items, _TRAINED: trained.astype(np.int64)}
+            if not len(held):
+                raise ParameterError("a client without held-out rows has nothing to measure")
+            measured = self._measure(spec, client_id, model, (kept, held), client_state, rng)
+            blocks = self.recipe.contribution(spec, measured)
+            return LocalResult(blocks, 0, {**theirs, **ours}, nan, len(held))
+        rows = history if self.recipe.trains_on_all(spec.sum_index) else kept
+        local = self.inner.contribute(inner, client_id, model, rows, theirs, rng, excluded)
+        if self.recipe.layout(spec.sum_index).sum_class.rule == "trained":
+            ours = {**ours, _TRAINED: np.ones(1, np.int64)}
         finish = local.finish
-        return LocalResult(
-            blocks=blocks,
-            clipped=local.clipped,
+        return replace(
+            local,
             client_state={**local.client_state, **ours},
-            loss=local.loss,
-            samples=local.samples,
             finish=None if finish is None else lambda: {**finish(), **ours},
         )
 
+    def why_abstain(self, spec: RoundSpec, history: History, client_state: ClientState | None) -> str | None:
+        """Return why this client must not contribute to a measurement: without held-out rows it has nothing to add."""
+        if not self.recipe.measures_in(spec.sum_index):
+            return None
+        held, _, _ = self._held_out(history, client_state or {HELD_OUT: np.zeros(0, np.int32)})
+        return None if len(held) else "this client holds out no row, so it has nothing to measure"
+
     def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
         """Return what the recipe trains on all rows: nothing of it is measured."""
-        theirs = self.inner.prepare(spec, evaluated_state(state).model, history, rng)
+        theirs = self.inner.prepare(self.recipe.inner_spec(spec), evaluated_state(state).model, history, rng)
         return {**theirs, HELD_OUT: np.zeros(0, np.int32), _TRAINED: np.ones(1, np.int64)}
 
     def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
@@ -110,17 +119,17 @@ class EvaluatedHalf:
         client_id: str,
         model: ModelState,
         split: tuple[History, History],
-        client_state: ClientState | None,
+        client_state: ClientState,
         rng: np.random.Generator,
     ) -> NDArray[np.float64]:
-        """Return the measured values, float64 (measures,).
+        """Return the measured values, float64 (values,).
 
-        split: rows to train on, and held-out rows. client_state: None for a client that has not trained yet; it trains
-        for itself first, as for recommendations. `rng` is left as it was.
+        split: rows to train on, and held-out rows. A client that has not trained yet trains for itself first, as for
+        recommendations. `rng` is left as it was.
         """
         kept, held = split
-        if client_state is None:
-            client_state = self.inner.prepare(spec, model, kept, rng.spawn(1)[0])
+        if not client_state[_TRAINED][0]:
+            client_state = self.inner.prepare(self.recipe.inner_spec(spec), model, kept, rng.spawn(1)[0])
         scores = self.inner.scores(model, _without_ours(client_state), kept)
         inner = self.recipe.inner
         if isinstance(inner, RFRec):
@@ -128,7 +137,8 @@ class EvaluatedHalf:
             return rating_measures(scores, held, p.rating_min, p.rating_max)
         seed = derive_seed(client_id.encode(), "held-out negatives", held.items.astype("<i4").tobytes())
         draws = np.random.default_rng(list(seed))
-        rankings = [scores] if (biases := item_biases(model)) is None else [scores, biases]
+        biases = item_biases(model) if self.recipe.measures_constants(spec.sum_index) else None
+        rankings = [scores] if biases is None else [scores, biases]
         return rank_measures(rankings, kept.items, held.items, self.recipe.evaluation.negatives, draws)
 
 

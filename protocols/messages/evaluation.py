@@ -17,10 +17,11 @@ class Evaluation(Message):
     """Federated evaluation: each client holds out rows and scores the model on them; the cohort's metrics are summed.
 
     The metrics follow from the recipe: HR@10 and NDCG@10 where it ranks items, squared and absolute error where it
-    predicts ratings. They travel inside the contributions of every `every`-th training sum.
+    predicts ratings. A measurement is a sum of its own, one of the schedule's `rounds`: the first after the sums that
+    count, then one after every `every` training sums. All are over one cohort that only shrinks.
     """
 
-    every: int = Field(ge=1, le=1_000_000, description="Training sums from one measurement to the next.")
+    every: int = Field(ge=1, le=1_000_000, description="Training sums between two measurements.")
     holdout: Literal["last"] | Share = Field(
         default="last",
         description="What each client holds out: its last row in its own order, or the last share of its rows.",

@@ -1,22 +1,28 @@
-"""A recipe with federated evaluation: some contributions also carry how well the model predicts held-out rows.
+"""A recipe with federated evaluation: some sums of the task are of how well the model predicts held-out rows.
 
-`Evaluated` wraps any recipe whose model every client can score with. It appends a few values to the layout of every
-k-th training sum, so they are summed by the task's own mechanism, over the same clients and with the same floor. A
-contribution measures the model that its client has just downloaded: the state before the sum.
+`Evaluated` wraps any recipe whose model every client can score with. After the sums that count, every (k+1)-th sum is a
+*measurement*: a sum of its own, by the task's own mechanism, which changes no model. It measures the state before it.
 
 | recipe | values, each in [0, 1] and a mean over the client's held-out rows |
 |---|---|
-| ranks items | HR@10, NDCG@10, and both for the ranking by item counts if the model has them |
+| ranks items | HR@10, NDCG@10 |
+| ranks items, with item counts | in the first measurement also both for the ranking by item counts |
 | predicts ratings | squared error / range^2, absolute error / range |
 
-The count of clients that measured is summed beside them. Each client counts once, however many rows it holds out. The
-sums of all measurements are part of the model state, so whoever may see the state may see the curve.
+Measurements are functions of the same held-out rows, for models that the server publishes. A server that chose models
+and cohorts freely would solve for a client's values. So these sums are of class `repeated` (`protocols.sum_classes`):
+one cohort, drawn in the first measurement among those that have held-out rows, that only shrinks; and the metrics of
+the ranking by item counts, which are constants of a client, enter the first measurement only. A client without held-out
+rows abstains, so `min_clients` counts clients that measure. The sums of all measurements are part of the model state,
+so whoever may see the state may see the curve.
+
+A measurement whose cohort has become too small is abandoned: the curve then has a point of no clients.
 """
 
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -34,8 +40,9 @@ from protocols.recipes.base import (
     RoundSpec,
     SingleGroupRecipe,
 )
-from protocols.recipes.evaluation_curve import MEASURES, Curve, CurvePoint
+from protocols.recipes.evaluation_curve import MEASURES, POPULARITY, Curve, CurvePoint
 from protocols.recipes.item_counts import BiasedParameters
+from protocols.sum_classes import REPEATED_HELD_OUT
 
 __all__ = ["Evaluated", "EvaluatedState", "MAX_POINTS", "evaluated_state", "with_evaluation"]
 
@@ -47,10 +54,14 @@ _POINT_HEAD: Final = struct.Struct("<QQd")
 
 @dataclass(frozen=True)
 class EvaluatedState(ModelState):
-    """model: the state of the wrapped recipe. points: the measurements so far, oldest first."""
+    """model: the state of the wrapped recipe. points: the measurements so far, oldest first.
+
+    popularity: the sums of the first one for the ranking by item counts; () without a measurement or without counts.
+    """
 
     model: ModelState
     points: tuple[CurvePoint, ...]
+    popularity: tuple[float, ...] = ()
 
     @property
     def sums(self) -> int:
@@ -94,110 +105,137 @@ class Evaluated(SingleGroupRecipe):
 
     @property
     def main_sum(self) -> int:
-        """The first training sum, which is also the first that measures."""
-        return self.inner.main_sum
+        """The first sum that trains, which is the one after the first measurement."""
+        return self.inner.main_sum + 1
 
     @property
     def measures(self) -> tuple[str, ...]:
-        """Names of the summed values, in order: a key of `MEASURES`."""
+        """Names of the values that every measurement sums, in order: a key of `MEASURES`."""
         from protocols.recipes.rfrec.recipe import RFRec  # recipes load with their tasks, and only some tasks measure
 
-        if isinstance(self.inner, RFRec):
-            return MEASURES["ratings"]
+        return MEASURES["ratings" if isinstance(self.inner, RFRec) else "ranking"]
+
+    @property
+    def constants(self) -> tuple[str, ...]:
+        """Names of the values that the first measurement sums as well: those of the ranking by item counts."""
         p = self.inner.parameters
-        return MEASURES["ranking with popularity" if isinstance(p, BiasedParameters) and p.has_counts else "ranking"]
+        counts = isinstance(p, BiasedParameters) and p.has_counts
+        return tuple(POPULARITY + name for name in self.measures) if counts else ()
 
     def curve(self, state: ModelState) -> Curve:
         """Return the measurements in `state`."""
-        return Curve(self.measures, evaluated_state(state).points)
+        own = evaluated_state(state)
+        return Curve(self.measures, own.points, dict(zip(self.constants, own.popularity, strict=False)))
 
     def measures_in(self, sum_index: int) -> bool:
-        """Return whether contributions to sum `sum_index` measure the model."""
-        past = sum_index - self.main_sum
-        return 0 <= past < self._measured_sums and past % self.evaluation.every == 0
+        """Return whether sum `sum_index` is a measurement."""
+        past = sum_index - self.inner.main_sum
+        return 0 <= past < self._measured_sums and past % self._period == 0
 
     def trains_on_all(self, sum_index: int) -> bool:
         """Return whether clients train on the held-out rows too in sum `sum_index`."""
         return sum_index > self.rounds - self.evaluation.final_rounds
 
     @property
+    def _period(self) -> int:
+        return self.evaluation.every + 1
+
+    @property
     def _measured_sums(self) -> int:
-        return self.rounds - self.evaluation.final_rounds - self.main_sum + 1
+        return self.rounds - self.evaluation.final_rounds - self.inner.main_sum + 1
 
     def points_after(self, sum_index: int) -> int:
         """Return how many measurements a state after `sum_index` sums has."""
-        past = min(sum_index - self.main_sum, self._measured_sums - 1)
-        return 0 if past < 0 else past // self.evaluation.every + 1
+        past = min(sum_index - self.inner.main_sum, self._measured_sums - 1)
+        return 0 if past < 0 else past // self._period + 1
+
+    def inner_spec(self, spec: RoundSpec) -> RoundSpec:
+        """Return the wrapped recipe's specification of a sum: its index counts the recipe's own sums only.
+
+        For a measurement, that of the recipe's last sum before it.
+        """
+        return replace(spec, sum_index=self._inner_index(spec.sum_index))
+
+    def _inner_index(self, sum_index: int) -> int:
+        return max(1, sum_index - self.points_after(sum_index))
 
     # --- sums ----------------------------------------------------------------------------------------------------
 
     def layout(self, sum_index: int = 1) -> VectorLayout:
-        """Return the wrapped recipe's layout; in a sum that measures, with the measured values at its end.
-
-        They are part of the only block, or a block of their own where there are several: ciphertexts are not shared
-        between blocks.
-        """
-        inner = self.inner.layout(sum_index)
+        """Return the wrapped recipe's layout; for a measurement the number of clients that measured, and its values."""
         if not self.measures_in(sum_index):
-            return inner
-        own = (Segment("evaluated", 1, 1.0, integral=True), Segment("measured", len(self.measures), 1.0))
-        if len(inner.blocks) == 1:
-            (block,) = inner.blocks
-            return VectorLayout((Block(block.name, block.segments + own),), sum_class=inner.sum_class)
-        return VectorLayout((*inner.blocks, Block("evaluation", own)), sum_class=inner.sum_class)
+            return self.inner.layout(self._inner_index(sum_index))
+        segments = (Segment("evaluated", 1, 1.0, integral=True), Segment("measured", len(self._values(sum_index)), 1.0))
+        return VectorLayout((Block("evaluation", segments),), sum_class=REPEATED_HELD_OUT)
+
+    def _values(self, sum_index: int) -> tuple[str, ...]:
+        """Names of the values of measurement `sum_index`."""
+        return self.measures + (self.constants if self.measures_constants(sum_index) else ())
+
+    def measures_constants(self, sum_index: int) -> bool:
+        """Return whether measurement `sum_index` also sums the metrics of the ranking by item counts: the first one."""
+        return self.points_after(sum_index) == 1
 
     def longest_vector(self) -> int:
         """Return the largest number of values of any sum."""
-        return self.inner.longest_vector() + 1 + len(self.measures)
+        return max(self.inner.longest_vector(), 1 + len(self.measures) + len(self.constants))
 
     def round_spec(self, task_seed: bytes, number: int, sum_index: int | None = None) -> RoundSpec:
-        """Return the wrapped recipe's broadcast."""
+        """Return the wrapped recipe's broadcast, with the index of the sum among all sums of the task."""
         return self.inner.round_spec(task_seed, number, sum_index)
 
     def route(self, spec: RoundSpec, client_id: str) -> Route:
-        """Return the wrapped recipe's route, with the block of the evaluation if there is one."""
-        route, blocks = self.inner.route(spec, client_id), len(self.inner.layout(spec.sum_index).blocks)
-        return (*route, (blocks,)) if self.measures_in(spec.sum_index) and blocks > 1 else route
+        """Return the wrapped recipe's route, or that to the block of a measurement."""
+        return ((0,),) if self.measures_in(spec.sum_index) else self.inner.route(self.inner_spec(spec), client_id)
 
-    def attach(
-        self, spec: RoundSpec, blocks: list[NDArray[np.float64]], measured: NDArray[np.float64] | None
-    ) -> list[NDArray[np.float64]]:
-        """Return the blocks of a contribution to a sum that measures.
+    def contribution(self, spec: RoundSpec, measured: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+        """Return the blocks of a contribution to a measurement.
 
-        blocks: those of the wrapped recipe. measured: float64 (measures,), each in [0, 1]; None for a client without
-        held-out rows, which is not counted. Raises `ParameterError` for other values.
+        measured: float64 (values,), each in [0, 1]. Raises `ParameterError` for other values.
         """
-        values = np.zeros(1 + len(self.measures))
-        if measured is not None:
-            if measured.shape != (len(self.measures),) or not ((measured >= 0) & (measured <= 1)).all():
-                raise ParameterError(f"a measurement is {len(self.measures)} values in [0, 1], got {measured}")
-            values[0], values[1:] = 1.0, measured
-        if len(self.inner.layout(spec.sum_index).blocks) == 1:
-            return [np.concatenate([blocks[0], values])]
-        return [*blocks, values]
+        count = len(self._values(spec.sum_index))
+        if measured.shape != (count,) or not ((measured >= 0) & (measured <= 1)).all():
+            raise ParameterError(f"a measurement is {count} values in [0, 1], got {measured}")
+        return [np.concatenate([[1.0], measured])]
 
     def absorb(
         self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int
     ) -> EvaluatedState:
-        """Return the state after the round: the wrapped recipe's, and the measurement of the state before."""
-        before, points = evaluated_state(state), evaluated_state(state).points
-        if self.measures_in(spec.sum_index):
-            total, values = np.split(total, [total.size - 1 - len(self.measures)])
-            sums = tuple(map(float, values[1:]))
-            points = (*points, CurvePoint(before.round_number, spec.number, float(values[0]), sums))
-        model = self.inner.absorb(before.model, spec, total, contributions)
-        return EvaluatedState(spec.number, model, points)
+        """Return the state after the round: the wrapped recipe's, or one measurement more of the state before.
+
+        A measurement between the state's and this sum was abandoned; it counts as one of no clients.
+        """
+        own = self._filled(evaluated_state(state), spec, self.points_after(spec.sum_index - 1))
+        if not self.measures_in(spec.sum_index):
+            model = self.inner.absorb(own.model, self.inner_spec(spec), total, contributions)
+            return EvaluatedState(spec.number, model, own.points, own.popularity)
+        if spec.number <= own.round_number:
+            raise ParameterError(f"round {spec.number} is already in a state of round {own.round_number}")
+        clients, sums = float(total[0]), tuple(map(float, total[1:]))
+        point = CurvePoint(own.round_number, spec.number, clients, sums[: len(self.measures)])
+        popularity = sums[len(self.measures) :] if self.measures_constants(spec.sum_index) else own.popularity
+        return EvaluatedState(spec.number, self._unchanged(own.model, spec), (*own.points, point), popularity)
 
     def left_out(self, state: ModelState, spec: RoundSpec) -> EvaluatedState:
         """Return the state of a member that cannot use the sum of a round: as it was, under the round's number.
 
-        A sum that should have measured counts as a measurement of no clients, so that all members' states after a round
-        have one length.
+        A measurement counts as one of no clients, so that all members' states after a round have one length.
         """
-        own, points = evaluated_state(state), evaluated_state(state).points
-        if self.measures_in(spec.sum_index):
-            points = (*points, CurvePoint(own.round_number, spec.number, 0.0, (0.0,) * len(self.measures)))
-        return EvaluatedState(spec.number, own.model, points)
+        own = self._filled(evaluated_state(state), spec, self.points_after(spec.sum_index))
+        return EvaluatedState(spec.number, self._unchanged(own.model, spec), own.points, own.popularity)
+
+    def _filled(self, state: EvaluatedState, spec: RoundSpec, count: int) -> EvaluatedState:
+        """Return `state` with measurements of no clients until it has `count`."""
+        missing = count - len(state.points)
+        if missing <= 0:
+            return state
+        point = CurvePoint(state.round_number, spec.number, 0.0, (0.0,) * len(self.measures))
+        popularity = state.popularity or (0.0,) * len(self.constants)
+        return replace(state, points=state.points + (point,) * missing, popularity=popularity)
+
+    @staticmethod
+    def _unchanged(model: ModelState, spec: RoundSpec) -> ModelState:
+        return replace(model, round_number=spec.number)
 
     # --- states --------------------------------------------------------------------------------------------------
 
@@ -209,39 +247,50 @@ class Evaluated(SingleGroupRecipe):
     def _point_bytes(self) -> int:
         return _POINT_HEAD.size + 8 * len(self.measures)
 
+    def _measured_bytes(self, points: int) -> int:
+        return self._point_bytes * points + (8 * len(self.constants) if points else 0)
+
     def state_bytes(self, sum_index: int) -> int:
         """Return the wrapped recipe's length and that of the measurements after `sum_index` sums."""
-        return self.inner.state_bytes(sum_index) + self._point_bytes * self.points_after(sum_index)
+        return self.inner.state_bytes(self._inner_index(sum_index)) + self._measured_bytes(self.points_after(sum_index))
 
     def longest_state_bytes(self) -> int:
         """Return the length of the state after the last round of the schedule."""
-        return self.inner.longest_state_bytes() + self._point_bytes * self.points_after(self.rounds)
+        return self.inner.longest_state_bytes() + self._measured_bytes(self.points_after(self.rounds))
 
     def encode_state(self, state: ModelState) -> bytes:
-        """Return the wrapped recipe's encoding, then each measurement: rounds (uint64), clients and sums (float64)."""
+        """Return the wrapped recipe's encoding, the sums for the ranking by item counts, then each measurement.
+
+        The sums are float64; of a measurement: rounds (uint64), clients and sums (float64).
+        """
         own = evaluated_state(state)
         points = b"".join(
-            _POINT_HEAD.pack(point.model_round, point.round, point.clients)
-            + np.array(point.sums, dtype="<f8").tobytes()
+            _POINT_HEAD.pack(point.model_round, point.round, point.clients) + _floats(point.sums)
             for point in own.points
         )
-        return self.inner.encode_state(own.model) + points
+        return self.inner.encode_state(own.model) + _floats(own.popularity) + points
 
     def decode_state(self, round_number: int, body: bytes) -> EvaluatedState:
         """Decode the bytes of `encode_state`; `CodecError` unless the length and every value are valid."""
         length = self.inner.state_bytes(1)
-        count, rest = divmod(len(body) - length, self._point_bytes)
-        if rest or not 0 <= count <= self.points_after(self.rounds):
+        constants = 8 * len(self.constants) if len(body) > length else 0
+        count, rest = divmod(len(body) - length - constants, self._point_bytes)
+        if rest or not 0 <= count <= self.points_after(self.rounds) or (constants and not count):
             raise CodecError("a model state has another length than its model and whole measurements")
-        view = exact(body, length + count * self._point_bytes, "a model state")
-        places = (length + number * self._point_bytes for number in range(count))
+        first = length + constants
+        view = exact(body, first + count * self._point_bytes, "a model state")
+        popularity = np.frombuffer(view, "<f8", constants // 8, length)
+        if not np.isfinite(popularity).all():
+            raise CodecError("a measurement holds values that are not finite")
+        places = (first + number * self._point_bytes for number in range(count))
         points = tuple(self._point(view[start : start + self._point_bytes]) for start in places)
         rounds = [number for point in points for number in (point.model_round, point.round)]
         if rounds != sorted(rounds) or any(point.model_round == point.round for point in points):
             raise CodecError("the measurements of a model state are out of order")
         if rounds and rounds[-1] > round_number:
             raise CodecError(f"a model state of round {round_number} has a measurement of round {rounds[-1]}")
-        return EvaluatedState(round_number, self.inner.decode_state(round_number, bytes(view[:length])), points)
+        model = self.inner.decode_state(round_number, bytes(view[:length]))
+        return EvaluatedState(round_number, model, points, tuple(map(float, popularity)))
 
     def _point(self, view: memoryview) -> CurvePoint:
         model_round, number, clients = _POINT_HEAD.unpack_from(view)
@@ -269,9 +318,14 @@ class Evaluated(SingleGroupRecipe):
         return (*self.inner.warnings(), _WARNING)
 
 
+def _floats(values: tuple[float, ...]) -> bytes:
+    return np.array(values, dtype="<f8").tobytes()
+
+
 _WARNING: Final = (
-    "Sums also carry how well the model predicts the cohort's held-out rows: everyone who can open a sum learns the "
-    "cohort's mean, and nothing about one client."
+    "Some sums are of how well the model predicts held-out rows: everyone who can open a sum learns the mean over one "
+    "cohort that only shrinks, for each model that is measured. A server that chooses the models learns as many means "
+    "over the cohort as there are measurements; each client's policy limits their number (max_measurements)."
 )
 
 
@@ -290,7 +344,7 @@ def with_evaluation(recipe: Recipe, evaluation: Evaluation | None, rounds: int) 
     if not points:
         raise ParameterError(f"no sum of {rounds} rounds would measure the model: choose fewer final_rounds")
     if points > MAX_POINTS:
-        least = made.points_after(rounds) * evaluation.every // MAX_POINTS + 1
+        least = points * (evaluation.every + 1) // MAX_POINTS
         raise ParameterError(f"{points:,} measurements are more than {MAX_POINTS:,}: choose every >= {least}")
     return made
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from math import sqrt
 from typing import Final
 
@@ -21,7 +22,6 @@ _ABSOLUTE: Final = "absolute error"
 
 MEASURES: Final = {
     "ranking": (HIT_RATIO, NDCG),
-    "ranking with popularity": (HIT_RATIO, NDCG, POPULARITY + HIT_RATIO, POPULARITY + NDCG),
     "ratings": (_SQUARED, _ABSOLUTE),
 }
 """Names of the summed values by kind of model."""
@@ -31,8 +31,8 @@ MEASURES: Final = {
 class CurvePoint:
     """One measurement: sums over clients.
 
-    model_round: the measured model is that after this round. round: the round whose contributions carried the values.
-    clients: how many measured. sums: of each value, in the order of the measures.
+    model_round: the measured model is that after this round. round: the round of the measurement. clients: how many
+    measured, 0 where it was abandoned or could not be opened. sums: of each value, in the order of the measures.
     """
 
     model_round: int
@@ -43,21 +43,27 @@ class CurvePoint:
 
 @dataclass(frozen=True)
 class Curve:
-    """The measurements of a task, oldest first. measures: names of the summed values."""
+    """The measurements of a task, oldest first. measures: names of the summed values.
+
+    popularity: sums of the first measurement for the ranking by item counts, by name; empty without item counts.
+    """
 
     measures: tuple[str, ...]
     points: tuple[CurvePoint, ...]
+    popularity: Mapping[str, float] = field(default_factory=dict)
 
     def metrics(self, point: CurvePoint) -> dict[str, float]:
         """Return the metrics of a measurement by name; empty if no client measured.
 
-        Errors of ratings are in units of the range: `rmse` and `mae`.
+        Those of the ranking by item counts are the same for all measurements: they are measured once. Errors of ratings
+        are in units of the range: `rmse` and `mae`.
         """
         if point.clients < 1:
             return {}
         means = dict(zip(self.measures, (value / point.clients for value in point.sums), strict=True))
         if _SQUARED not in means:
-            return means
+            first = self.points[0].clients if self.points else 0.0
+            return means | ({name: value / first for name, value in self.popularity.items()} if first >= 1 else {})
         return {"rmse": sqrt(max(0.0, means[_SQUARED])), "mae": means[_ABSOLUTE]}
 
     def figures(self) -> dict[str, float]:

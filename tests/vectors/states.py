@@ -270,11 +270,11 @@ def topk() -> dict[str, Any]:
 
 
 def evaluation() -> dict[str, Any]:
-    """Sums that measure the model: of one block, of several blocks, and of ratings."""
+    """Tasks with measurements: with item counts, without, and of ratings."""
     settings: tuple[tuple[str, dict[str, Any], dict[str, Any], int], ...] = (
-        ("fedmf", {"items": 3, "dim": 2, "item_bias": "counts"}, {"every": 2}, 4),
-        ("scolr", {"items": 3, "dim": 3, "rank": 2}, {"every": 1, "final_rounds": 1}, 3),
-        ("rfrec", {"items": 3, "dim": 2}, {"every": 1}, 2),
+        ("fedmf", {"items": 3, "dim": 2, "item_bias": "counts"}, {"every": 2}, 5),
+        ("scolr", {"items": 3, "dim": 3, "rank": 2}, {"every": 1, "final_rounds": 1}, 4),
+        ("rfrec", {"items": 3, "dim": 2}, {"every": 1}, 4),
     )
     cases, layouts = [], []
     for name, parameters, block, rounds in settings:
@@ -285,12 +285,12 @@ def evaluation() -> dict[str, Any]:
             spec = made.round_spec(SEED, number)
             members: list[tuple[dict[str, Any], Blocks]] = []
             for client in range(3):
-                blocks = _plain_blocks(made.inner, number, client)
-                measured = None if client == 2 else np.arange(len(made.measures)) / 8 + client / 4
-                if made.measures_in(number):
-                    blocks = made.attach(spec, blocks, measured)
-                values = None if measured is None or not made.measures_in(number) else measured.tolist()
-                members.append(({"measured": values}, blocks))
+                if not made.measures_in(number):
+                    blocks = _plain_blocks(made, number, client)
+                    members.append(({"measured": None}, blocks))
+                elif client < 2:  # the third holds out no row, and abstains
+                    measured = np.arange(made.layout(number).length - 1) / 8 + client / 4
+                    members.append(({"measured": measured.tolist()}, made.contribution(spec, measured)))
             played.sum(members, measures=made.measures_in(number))
             names = [[segment.name for segment in one.segments] for one in made.layout(number).blocks]
             layouts.append({"recipe": name, "round": number, "segments": names})
@@ -299,10 +299,11 @@ def evaluation() -> dict[str, Any]:
         bad = wrong_lengths(played) | {"not a number": body[:-8] + bytes(6) + b"\xf8\x7f"}
         cases.append(case(played, parameters, bad, evaluation=block, schedule=schedule) | {"measures": made.measures})
     return {
-        "about": "In sums that measure, a contribution ends with 1 and its measures, or with zeros for a client "
-        "without held-out rows: in the only block, or in a block of their own behind several. State: that of the "
-        "recipe, then for each measurement the round of the measured model and of the sum (uint64 LE), clients and "
-        "sums of the measures (float64 LE). The blocks of the recipe are made up.",
+        "about": "A measurement is a sum of its own, of 1 and the client's measures; with item counts the first one "
+        "also has both measures for the ranking by counts. A client without held-out rows sends nothing. State: that "
+        "of the recipe, after the first measurement the sums of the measures by counts (float64 LE), then for each "
+        "measurement the round of the measured model and of the sum (uint64 LE), clients and sums of the measures "
+        "(float64 LE). The blocks of the recipe are made up.",
         "layouts": layouts,
         "cases": cases,
     }

@@ -212,35 +212,41 @@ export const RUNNERS = {
       const mainSum = p.item_bias === "counts" ? 2 : 1;
       same(size, 4 * items * dim + (mainSum === 2 ? 4 * (items + 1) : 0) + (name === "rfrec" ? 4 : 0));
       const named = layouts.filter(({ recipe }) => recipe === name);
-      const points = [];
+      const constants = mainSum === 2 ? count : 0;
+      const split = (body, round) => states.splitPoints(body, size, count, schedule.rounds, round, constants);
       const decode = (body, round) => {
-        const { model } = states.splitPoints(body, size, count, schedule.rounds, round);
+        const { model } = split(body, round);
         return name === "rfrec" ? states.decodeRfrec(name, p, round, model) : recipes.decodeState(model, items, dim, mainSum === 2);
       };
-      const absorb = async (state, total, round, contributions) => {
-        if (name === "rfrec") return states.rfrecAbsorb(name, p, state, round, total, contributions);
-        if (round < mainSum) return recipes.absorbCounts(state, total, contributions);
+      const absorb = async (state, total, round, index, contributions) => {
+        if (name === "rfrec") return states.rfrecAbsorb(name, p, state, index, total, contributions);
+        if (index < mainSum) return recipes.absorbCounts(state, total, contributions);
         return recipes.absorb(name, p, state, total, contributions, await recipes.roundSeed(seed, round));
       };
-      let model = decode(fromHex(shown.initial), 0);
+      const points = [];
+      let [model, index, popularity] = [decode(fromHex(shown.initial), 0), 0, []];
       for (const { round, clients, total, measures, state } of shown.sums) {
         const own = states.measuresIn(evaluation, schedule.rounds, mainSum, round);
         same(own, measures);
         same(named[round - 1].segments.flat().includes("measured"), own);
-        if (own) {
-          const sums = clients.map(({ measured }) => (measured ? [1, ...measured] : new Array(1 + count).fill(0)));
-          clients.forEach(({ blocks }, i) => same(flat(blocks).slice(-1 - count), sums[i]));
-          const [counted, ...values] = sums[0].map((_, i) => sums.reduce((all, row) => all + row[i], 0));
-          same(total.slice(-1 - count), [counted, ...values]);
-          points.push({ modelRound: round - 1, round, clients: counted, sums: values });
-        }
-        const inner = own ? total.slice(0, -1 - count) : total;
         const after = decode(fromHex(state), round);
-        near(numbers(await absorb(model, inner, round, clients.length)), numbers(after), name);
-        model = after;
-        const found = states.splitPoints(fromHex(state), size, count, schedule.rounds, round);
-        same(found.points, points);
-        same(points.map((point) => toHex(states.encodePoint(point))).join(""), state.slice(2 * size));
+        if (own) {
+          const sums = clients.map(({ measured }) => [1, ...measured]);
+          clients.forEach(({ blocks }, i) => same(flat(blocks), sums[i]));
+          const [counted, ...values] = sums[0].map((_, i) => sums.reduce((all, row) => all + row[i], 0));
+          same(total, [counted, ...values]);
+          if (!points.length) popularity = values.slice(count);
+          points.push({ modelRound: round - 1, round, clients: counted, sums: values.slice(0, count) });
+          same(numbers(after), numbers(model));
+        } else {
+          index += 1;
+          near(numbers(await absorb(model, total, round, index, clients.length)), numbers(after), name);
+          model = after;
+        }
+        const found = split(fromHex(state), round);
+        same([found.points, found.popularity], [points, popularity]);
+        const start = points.length ? size + 8 * constants : size;
+        same(points.map((point) => toHex(states.encodePoint(point))).join(""), state.slice(2 * start));
       }
       for (const { what, round, state, error } of shown.refused) await refused(error, () => decode(fromHex(state), round), what);
     }

@@ -317,21 +317,29 @@ export function decodeTopk(p, body) {
 
 // --- evaluation -----------------------------------------------------------------------------------------------------
 
-/** Whether sum `index` measures; mainSum: the task's first training sum. */
-export const measuresIn = (evaluation, rounds, mainSum, index) =>
-  index >= mainSum && index <= rounds - (evaluation.final_rounds ?? 0) && (index - mainSum) % evaluation.every === 0;
+/** Whether sum `index` is a measurement; first: the first sum after those that count. */
+export const measuresIn = (evaluation, rounds, first, index) =>
+  index >= first && index <= rounds - (evaluation.final_rounds ?? 0) && (index - first) % (evaluation.every + 1) === 0;
+
+const toFloat64 = (bytes) => [...new Float64Array(bytes.slice().buffer)];
 
 /** point: {modelRound, round, clients, sums}. */
 export const encodePoint = ({ modelRound, round, clients, sums }) =>
   concat(littleEndian(modelRound, 8), littleEndian(round, 8), new Uint8Array(new Float64Array([clients, ...sums]).buffer));
 
-/** Split a state into that of the recipe, of `length` bytes, and at most `most` measurements. */
-export function splitPoints(body, length, measures, most, round) {
+/**
+ * Split a state into that of the recipe, of `length` bytes, and at most `most` measurements. constants: number of measures
+ * of the ranking by item counts, whose sums are between the two after the first measurement.
+ */
+export function splitPoints(body, length, measures, most, round, constants = 0) {
   const size = 24 + 8 * measures;
-  const count = (body.length - length) / size;
+  const popularity = body.length > length ? 8 * constants : 0;
+  const start = length + popularity;
+  const count = (body.length - start) / size;
+  if (popularity && count < 1) throw new CodecError("a state of another length");
   if (!Number.isInteger(count) || count < 0 || count > most) throw new CodecError("a state of another length");
   const points = Array.from({ length: count }, (_, i) => {
-    const bytes = body.slice(length + i * size, length + (i + 1) * size);
+    const bytes = body.slice(start + i * size, start + (i + 1) * size);
     const [clients, ...sums] = new Float64Array(bytes.slice(16).buffer);
     if (![clients, ...sums].every(Number.isFinite)) throw new CodecError("a measurement is not finite");
     return { modelRound: new Reader(bytes).number(8), round: new Reader(bytes.slice(8)).number(8), clients, sums };
@@ -339,5 +347,5 @@ export function splitPoints(body, length, measures, most, round) {
   const rounds = points.flatMap((point) => [point.modelRound, point.round]);
   const unsorted = rounds.some((number, i) => i && number < rounds[i - 1]) || points.some((point) => point.modelRound >= point.round);
   if (unsorted || rounds.some((number) => number > round)) throw new CodecError("measurements are out of order");
-  return { model: body.slice(0, length), points };
+  return { model: body.slice(0, length), popularity: toFloat64(body.slice(length, start)), points };
 }

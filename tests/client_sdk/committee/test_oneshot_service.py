@@ -108,7 +108,7 @@ def test_privirec_over_one_shot_sums_has_the_spectrum_of_plain_ones(
 def curve(server: AggregatorProcess, operator: Operator, mechanism: str) -> tuple[list[dict[str, float]], float]:
     """The metrics that a fleet with fixed seeds measures, and the bound of the error of their mean."""
     organiser = None if mechanism == "plain" else TRIAL.pin
-    schedule = Schedule(rounds=3, cohort_size=USERS, start_clients=USERS)
+    schedule = Schedule(rounds=4, cohort_size=USERS, start_clients=USERS)
     parameters = {"items": 60, "dim": 4, "clip": 1.0, "item_bias": "counts", "count_sums": 1}
     request = task_request(
         f"measured-{mechanism}", "fedmf", mechanism, schedule, parameters, {}, bytes(32),

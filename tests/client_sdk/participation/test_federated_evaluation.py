@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from client_sdk import Client, Identity, MemoryStore, Operator, Policy, task_request
-from client_sdk.errors import InvalidParameters
+from client_sdk.errors import Abstained, InvalidParameters, PolicyRefused
 from client_sdk.participation.events import Event, ModelMeasured
 from client_sdk.participation.participant import Participant
 from protocols.messages import Evaluation, Schedule
@@ -141,7 +141,7 @@ def test_the_curve_is_the_same_over_every_mechanism_and_members_keep_the_best_mo
         for mechanism in ("plain", "masked", "ckks")
     }
     plain = played["plain"].curve
-    assert [point.model_round for point in plain.points] == [0, 2, 4, 6]
+    assert [point.model_round for point in plain.points] == [0, 3, 6]
     for mechanism, run in played.items():
         curve, terms = run.curve, run.parts[0].terms
         assert len(curve.points) == len(plain.points)
@@ -181,3 +181,27 @@ def test_terms_of_an_evaluation_are_pinned(server: AggregatorProcess, operator: 
         assert agreed is not None
         assert agreed.evaluation == Evaluation(every=4)
         assert isinstance(part.terms.recipe, Evaluated)
+
+
+def test_a_client_measures_no_more_often_than_its_policy_allows(server: AggregatorProcess, operator: Operator) -> None:
+    """Rounds that fail count, too: a server could repeat a measurement with another model each time."""
+    request = task_request(
+        "bounded", "fedmf", "plain", Schedule(rounds=10), {"items": ITEMS}, evaluation=Evaluation(every=1)
+    )
+    invitation = operator.invite(operator.create_task(request).task_id).invitation
+    store, identity, few = MemoryStore(), Identity.generate(), Policy(mechanisms=ANY.mechanisms, max_measurements=4)
+    with Client(server.url, identity, store, few) as client, pytest.raises(PolicyRefused, match="measures its model 5"):
+        client.join("bounded", invitation=invitation)
+    enough = Policy(mechanisms=ANY.mechanisms, max_measurements=5)
+    for _ in range(2):  # the record outlives the process
+        with Client(server.url, identity, store, enough) as client:
+            core = client.join("bounded", invitation=invitation).core
+            spec, history = core.terms.recipe.round_spec(core.terms.seed, 9, 1), core.history([2, 5])
+            state = core.terms.recipe.initial_state(core.terms.seed)
+            given = core.client_store.given(core.terms.task_id, None, "held-out")
+            for _ in range(given.measured, 5):
+                core.require_data(spec, state, history)
+                core.train(spec, state, history)
+            with pytest.raises(Abstained, match="measured models 5 times"):
+                core.require_data(spec, state, history)
+            core.require_data(core.terms.recipe.round_spec(core.terms.seed, 9, 2), state, history)

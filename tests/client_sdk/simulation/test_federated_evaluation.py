@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from client_sdk.data.interactions import Interactions
 from client_sdk.data.synthetic import SyntheticConfig, synthetic
@@ -14,10 +16,11 @@ from client_sdk.history import History
 from client_sdk.simulation.federation import Federation
 from client_sdk.training.evaluated import HELD_OUT, EvaluatedHalf
 from client_sdk.training.mf import MFConfig
+from protocols.errors import ParameterError
 from protocols.messages import Evaluation
 from protocols.recipes.evaluated import Evaluated, evaluated_state
 
-USERS, ROUNDS = 24, 6
+USERS, ROUNDS = 24, 9
 MECHANISMS: dict[str, dict[str, Any]] = {
     "plain": {},
     "masked": {"dropout": 0.0},
@@ -75,46 +78,47 @@ def central(made: Federation) -> dict[str, float]:
 def test_the_summed_metrics_are_those_of_a_central_evaluation(data: Interactions, recipe: str, mechanism: str) -> None:
     made = federation(data, recipe, mechanism, Evaluation(every=2))
     assert isinstance(made.recipe, Evaluated)
-    first = made.recipe.main_sum
-    list(made.run(first + 1))  # one measured sum and one that is not: everybody has trained
+    first = made.recipe.inner.main_sum
+    list(made.run(first + 2))  # one measurement and two training sums: everybody has trained
     assert len(made.recipe.curve(made.state).points) == 1
     expected = central(made)
     list(made.run(1))
     curve = made.recipe.curve(made.state)
     point = curve.points[-1]
-    assert (point.model_round, point.round, point.clients) == (first + 1, first + 2, USERS)
-    assert set(curve.measures) == ({*expected} if "item_bias" in RECIPES[recipe] else {"hr@10", "ndcg@10"})
+    assert (point.model_round, point.round, point.clients) == (first + 2, first + 3, USERS)
     found = curve.metrics(point)
-    for name in curve.measures:
+    assert set(found) == ({*expected} if "item_bias" in RECIPES[recipe] else {"hr@10", "ndcg@10"})
+    for name in found:
         assert found[name] == pytest.approx(expected[name], abs=made.plan.predicted_error / USERS + 1e-7)
     assert 0 < expected["hr@10"] < 1  # otherwise nothing would have been compared
 
 
 def test_measuring_changes_nothing_that_is_trained_but_the_rows(data: Interactions) -> None:
     """The same federation over histories without their last items, and without evaluation, trains the same model."""
-    made = federation(data, "fedmf", "plain", Evaluation(every=1))
-    list(made.run(3))
+    made = federation(data, "fedmf", "plain", Evaluation(every=4))
+    list(made.run(4))
     kept = np.ones(data.size, dtype=bool)
     kept[data.indptr[1:] - 1] = False
     plain = Federation(
         data.where(kept), "fedmf", {"items": data.n_items, **RECIPES["fedmf"]},
         training=MFConfig(epochs=1), cohort_size=USERS,
     )  # fmt: skip
+    plain.state = replace(plain.state, round_number=1)  # the measurement was round 1
     list(plain.run(3))
     np.testing.assert_array_equal(evaluated_state(made.state).model.item_factors, plain.state.item_factors)
 
 
 def test_the_last_rounds_train_on_the_held_out_items_if_the_task_says_so(data: Interactions) -> None:
     without, with_them = (
-        federation(data, "fedmf", "plain", Evaluation(every=2, final_rounds=final)) for final in (0, 2)
+        federation(data, "fedmf", "plain", Evaluation(every=2, final_rounds=final)) for final in (0, 3)
     )
     for made in (without, with_them):
-        list(made.run(ROUNDS - 2))
+        list(made.run(ROUNDS - 3))
     np.testing.assert_array_equal(
         evaluated_state(without.state).model.item_factors, evaluated_state(with_them.state).model.item_factors
     )
     for made in (without, with_them):
-        list(made.run(2))
+        list(made.run(3))
     assert len(without.recipe.curve(without.state).points) == 3
     assert len(with_them.recipe.curve(with_them.state).points) == 2
     difference = evaluated_state(without.state).model.item_factors - evaluated_state(with_them.state).model.item_factors
@@ -123,7 +127,7 @@ def test_the_last_rounds_train_on_the_held_out_items_if_the_task_says_so(data: I
 
 def test_what_is_held_out_stays_the_same_as_the_history_grows(data: Interactions) -> None:
     made = federation(data, "fedmf", "plain", Evaluation(every=1))
-    spec = made.recipe.round_spec(made.task_seed, 1)
+    spec = made.recipe.round_spec(made.task_seed, 2)
     start = made.half.initial_client_state(np.random.default_rng(0))
 
     def held(items: list[int], client_state: Any) -> Any:
@@ -137,11 +141,16 @@ def test_what_is_held_out_stays_the_same_as_the_history_grows(data: Interactions
     assert held([5], start)[HELD_OUT].tolist() == []  # nothing would be left to train on
 
 
-def test_a_client_without_held_out_rows_is_not_counted() -> None:
+def test_a_client_without_held_out_rows_abstains_so_that_the_floor_counts_clients_that_measure() -> None:
     data = Interactions.from_pairs(np.array([0, 0, 1, 2, 2]), np.array([1, 2, 3, 4, 5]), n_users=3, n_items=30)
     made = Federation(data, "fedmf", {"items": 30, "dim": 4}, cohort_size=3, evaluation=Evaluation(every=1))
-    list(made.run(1))
-    assert made.recipe.curve(made.state).points[0].clients == 2
+    (measurement,) = made.run(1)
+    assert (measurement.survivors, made.recipe.curve(made.state).points[0].clients) == (2, 2)
+    lonely = History.of([3], 30)
+    start = made.half.initial_client_state(np.random.default_rng(0))
+    with pytest.raises(ParameterError, match="nothing to measure"):
+        rng, spec = np.random.default_rng(0), made.recipe.round_spec(made.task_seed, 1)
+        made.half.contribute(spec, "c", made.recipe.initial_state(made.task_seed), lonely, start, rng)
 
 
 def test_rfrec_is_stopped_when_it_overfits_and_its_curve_is_that_of_a_central_evaluation() -> None:
@@ -155,7 +164,7 @@ def test_rfrec_is_stopped_when_it_overfits_and_its_curve_is_that_of_a_central_ev
     made = Federation(
         data, "rfrec", {"items": 25, "dim": 8}, cohort_size=30, evaluation=evaluation, schedule_rounds=rounds
     )
-    list(made.run(2))
+    list(made.run(3))  # a measurement and two training sums
     squared = []
     assert isinstance(made.half, EvaluatedHalf)
     for user in range(30):
@@ -166,9 +175,43 @@ def test_rfrec_is_stopped_when_it_overfits_and_its_curve_is_that_of_a_central_ev
         squared.append(((np.clip(scores[history.items[-1]], 1, 5) - history.ratings[-1]) / 4) ** 2)
     list(made.run(rounds))
     curve = made.recipe.curve(made.state)
-    assert curve.points[1].model_round == 2
+    assert curve.points[1].model_round == 3
     assert curve.metrics(curve.points[1])["rmse"] == pytest.approx(float(np.sqrt(np.mean(squared))), abs=1e-6)
     assert made.state.round_number < rounds, "nothing stopped the task"
     assert curve.best is not None
     assert curve.since_best == 3
     assert curve.metrics(curve.points[-1])["rmse"] > curve.metrics(curve.best)["rmse"]
+
+
+def test_constants_of_clients_do_not_follow_from_many_measurements(data: Interactions) -> None:
+    """36 measurements of cohorts of 12 of 24 clients would give each client's metrics by item counts to 2.5e-9.
+
+    They enter the first measurement only, and all are over one cohort: the equations have one right-hand side.
+    """
+    evaluation = Evaluation(every=1)
+    made = federation(data, "colr", "plain", evaluation, cohort_size=12, schedule_rounds=73, sampling="uniform")
+    assert isinstance(made.recipe, Evaluated)
+    specs = [made.recipe.round_spec(made.task_seed, number) for number in range(1, 74)]
+    measuring = [spec for spec in specs if made.recipe.measures_in(spec.sum_index)]
+    assert len(measuring) == 36
+    carry = [spec for spec in measuring if made.recipe.layout(spec.sum_index).length > 1 + len(made.recipe.measures)]
+    assert carry == measuring[:1]
+    constants = np.random.default_rng(4).random(USERS)
+
+    def solved(cohorts: list[NDArray[np.int64]]) -> NDArray[np.float64]:
+        equations = np.zeros((len(cohorts), USERS))
+        for row, cohort in zip(equations, cohorts, strict=True):
+            row[cohort] = 1.0
+        found, *_ = np.linalg.lstsq(equations, equations @ constants, rcond=None)
+        return np.abs(found - constants)
+
+    assert (solved([made.cohort(spec) for spec in measuring]) > 1e-3).all()
+    undefended = [made.cohort(made.recipe.round_spec(made.task_seed, n, 3)) for n in range(3, 39)]  # drawn anew
+    assert (solved(undefended) < 1e-9).all()
+
+
+def test_a_server_that_chooses_models_and_cohorts_reads_no_held_out_item(data: Interactions) -> None:
+    """With two cohorts that differ by the victim, sums of zero models with chosen counts would be a binary search."""
+    made = federation(data, "fedmf", "plain", Evaluation(every=1), cohort_size=12, schedule_rounds=30)
+    cohorts = {tuple(made.cohort(made.recipe.round_spec(made.task_seed, n)).tolist()) for n in range(1, 30, 2)}
+    assert len(cohorts) == 1

@@ -14,6 +14,7 @@ from protocols.recipes.base import ModelState
 from protocols.recipes.evaluated import MAX_POINTS, Evaluated, EvaluatedState, evaluated_state, with_evaluation
 from protocols.recipes.evaluation_curve import BEST_ROUND, MEASURES, Curve, CurvePoint
 from protocols.recipes.registry import recipe
+from protocols.sum_classes import REPEATED_HELD_OUT
 
 SEED, ITEMS, ROUNDS = bytes(range(32)), 6, 10
 RECIPES: dict[str, dict[str, Any]] = {
@@ -37,45 +38,63 @@ def after(made: Evaluated, sums: int, values: list[float] | None = None) -> Eval
     for number in range(1, sums + 1):
         total = np.zeros(made.layout(number).length)
         if made.measures_in(number):
-            place = total.size - len(made.measures)
-            total[place - 1 :] = 2.0, *[0.5] * len(made.measures)
+            total[:] = 2.0, *[0.5] * (total.size - 1)
             if values is not None:
-                total[place:] = 2 * values[made.points_after(number) - 1]
+                total[1:] = 2 * values[made.points_after(number) - 1]
         state = made.absorb(state, made.round_spec(SEED, number), total, 4)
     return evaluated_state(state)
 
 
 @pytest.mark.parametrize("name", sorted(RECIPES))
-def test_the_sums_that_measure_have_the_values_at_the_end(name: str) -> None:
+def test_a_measurement_is_a_sum_of_its_own_and_the_recipe_sees_its_own_sums(name: str) -> None:
     made = measured(name)
-    first, width = made.main_sum, 1 + len(made.measures)
+    first = made.inner.main_sum
     measuring = [number for number in range(1, ROUNDS + 1) if made.measures_in(number)]
-    assert measuring == list(range(first, ROUNDS + 1, 3))
-    assert [made.points_after(number) for number in (first - 1, first, first + 2, first + 3)] == [0, 1, 1, 2]
+    assert measuring == list(range(first, ROUNDS + 1, 4))
+    assert made.main_sum == first + 1
+    assert [made.points_after(number) for number in (first - 1, first, first + 3, first + 4)] == [0, 1, 1, 2]
+    inner = 0
     for number in range(1, ROUNDS + 1):
-        inner, layout = made.inner.layout(number), made.layout(number)
-        assert layout.length == inner.length + (width if number in measuring else 0)
-        if number not in measuring:
-            assert layout == inner
-            continue
-        bounds = np.concatenate([block.bounds() for block in layout.blocks])
-        assert (bounds[-width:] == 1.0).all()
-        assert layout.integral_mask()[-width:].tolist() == [True, *[False] * (width - 1)]
-        spec = made.round_spec(SEED, number)
-        blocks = [np.full(b.length, 0.25) for b in inner.contribution_blocks(made.inner.route(spec, "c"))]
-        sent = made.attach(spec, blocks, np.full(width - 1, 0.75))
-        whole = layout.scatter(made.route(spec, "c"), sent)
-        assert whole[-width:].tolist() == [1.0, *[0.75] * (width - 1)]
-        np.testing.assert_array_equal(whole[:-width], inner.scatter(made.inner.route(spec, "c"), blocks))
-        assert not layout.scatter(made.route(spec, "c"), made.attach(spec, blocks, None))[-width:].any()
+        layout, spec = made.layout(number), made.round_spec(SEED, number)
+        assert spec.sum_index == number
         assert made.longest_vector() >= layout.length
+        if number not in measuring:
+            inner += 1
+            assert made.inner_spec(spec).sum_index == inner
+            assert layout == made.inner.layout(inner)
+            continue
+        assert layout.sum_class == REPEATED_HELD_OUT
+        constants = len(made.constants) if number == first else 0
+        assert layout.length == 1 + len(made.measures) + constants, "constants of a client are measured once"
+        sent = made.contribution(spec, np.full(layout.length - 1, 0.75))
+        assert layout.scatter(made.route(spec, "c"), sent).tolist() == [1.0, *[0.75] * (layout.length - 1)]
+
+
+def test_a_measurement_moves_no_model() -> None:
+    made = measured("colr")
+    before = after(made, 6)
+    state = made.absorb(before, made.round_spec(SEED, 7), np.array([2.0, 1.0, 1.0]), 4)
+    assert made.measures_in(7)
+    assert made.inner.encode_state(state.model) == made.inner.encode_state(before.model)
+    assert (state.round_number, state.model.round_number) == (7, 7)
+    with pytest.raises(ParameterError, match="already in a state"):
+        made.absorb(state, made.round_spec(SEED, 7), np.array([2.0, 1.0, 1.0]), 4)
+
+
+def test_an_abandoned_measurement_is_one_of_no_clients() -> None:
+    made = measured("colr")
+    state = after(made, 2)
+    trained = made.absorb(state, made.round_spec(SEED, 4, 4), np.zeros(made.layout(4).length), 4)
+    assert len(made.encode_state(trained)) == made.state_bytes(4)
+    assert made.curve(trained).metrics(trained.points[0]) == {}
+    assert evaluated_state(made.decode_state(4, made.encode_state(trained))).points == trained.points
 
 
 @pytest.mark.parametrize("values", [[0.5], [1.2, 0.0], [-0.1, 0.0], [float("nan"), 0.0]])
 def test_only_values_between_0_and_1_are_measurements(values: list[float]) -> None:
     made = measured("fedmf")
     with pytest.raises(ParameterError, match=r"2 values in \[0, 1\]"):
-        made.attach(made.round_spec(SEED, 1), [np.zeros(24)], np.array(values))
+        made.contribution(made.round_spec(SEED, 1), np.array(values))
 
 
 @pytest.mark.parametrize("name", sorted(RECIPES))
@@ -92,24 +111,24 @@ def test_states_have_the_length_of_their_sum_and_survive_encoding(name: str) -> 
     assert made.name == name
     assert made.view(state, 0) is state
     assert not made.by_snapshot
-    assert made.warnings()[-1].startswith("Sums also carry")
+    assert "held-out rows" in made.warnings()[-1]
 
 
 def test_malformed_states_are_refused() -> None:
     made = measured("fedmf")
-    body = made.encode_state(after(made, 7))
-    assert len(evaluated_state(made.decode_state(7, body)).points) == 3
+    body = made.encode_state(after(made, 9))
+    assert len(evaluated_state(made.decode_state(9, body)).points) == 3
     width = (len(body) - made.inner.state_bytes(1)) // 3
     swapped = body[: -2 * width] + body[-width:] + body[-2 * width : -width]
     own = body[: -3 * width]
     not_finite = body[:-8] + np.array([np.nan]).tobytes()
     for number, wrong, reason in (
-        (7, body[:-1], "another length"),
-        (7, body + body[-width:] * 9, "another length"),
-        (7, own[:-4], "another length"),
-        (7, swapped, "out of order"),
-        (5, body, "a measurement of round 7"),
-        (7, not_finite, "not finite"),
+        (9, body[:-1], "another length"),
+        (9, body + body[-width:] * 9, "another length"),
+        (9, own[:-4], "another length"),
+        (9, swapped, "out of order"),
+        (5, body, "a measurement of round 9"),
+        (9, not_finite, "not finite"),
     ):
         with pytest.raises(CodecError, match=reason):
             made.decode_state(number, wrong)
@@ -119,24 +138,24 @@ def test_malformed_states_are_refused() -> None:
 
 def test_a_member_that_leaves_out_a_sum_has_a_state_of_the_same_length() -> None:
     made = measured("fedmf")
-    state = after(made, 3)
-    left_out = made.left_out(state, made.round_spec(SEED, 4))
-    assert len(made.encode_state(left_out)) == made.state_bytes(4)
+    state = after(made, 4)
+    left_out = made.left_out(state, made.round_spec(SEED, 5))
+    assert len(made.encode_state(left_out)) == made.state_bytes(5)
     assert made.curve(left_out).metrics(left_out.points[-1]) == {}
     assert made.curve(left_out).best == state.points[0]
-    assert made.left_out(state, made.round_spec(SEED, 7, 6)).points == state.points
+    assert made.left_out(after(made, 5), made.round_spec(SEED, 7, 6)).points == after(made, 5).points
 
 
 def test_the_curve_names_the_best_model_and_stops_a_task_that_does_not_improve() -> None:
     made = measured("fedmf", stop_after=2, every=1)
     values = [0.1, 0.3, 0.2, 0.3, 0.1]
     assert not made.is_done(after(made, 0))
-    done = [made.is_done(after(made, sums, values)) for sums in range(1, 6)]
+    done = [made.is_done(after(made, sums, values)) for sums in (1, 3, 5, 7, 9)]
     assert done == [False, False, False, True, True]
-    state = after(made, 4, values)
+    state = after(made, 7, values)
     report = made.report(state)
     assert report == {
-        "hr@10": 0.3, "ndcg@10": 0.3, "evaluated clients": 2.0, "evaluated model round": 3.0, BEST_ROUND: 1.0
+        "hr@10": 0.3, "ndcg@10": 0.3, "evaluated clients": 2.0, "evaluated model round": 6.0, BEST_ROUND: 2.0
     }  # fmt: skip
     assert made.curve(state).since_best == 2
     assert made.report(made.initial_state(SEED)) == {}
@@ -153,9 +172,9 @@ def test_the_lowest_error_is_the_best() -> None:
 
 def test_no_sum_of_the_final_rounds_measures() -> None:
     made = measured("fedmf", every=2, final_rounds=3)
-    assert [n for n in range(1, ROUNDS + 1) if made.measures_in(n)] == [1, 3, 5, 7]
+    assert [n for n in range(1, ROUNDS + 1) if made.measures_in(n)] == [1, 4, 7]
     assert [n for n in range(1, ROUNDS + 1) if made.trains_on_all(n)] == [8, 9, 10]
-    assert made.points_after(ROUNDS) == 4
+    assert made.points_after(ROUNDS) == 3
 
 
 @pytest.mark.parametrize(
@@ -178,8 +197,8 @@ def test_recipes_that_cannot_be_measured_are_refused(name: str, parameters: dict
 def test_too_many_and_no_measurements_are_refused() -> None:
     inner = recipe("fedmf", {"items": ITEMS, "dim": 3})
     with pytest.raises(ParameterError, match="choose every >= 2"):
-        with_evaluation(inner, Evaluation(every=1), MAX_POINTS + 1)
-    assert with_evaluation(inner, Evaluation(every=2), MAX_POINTS + 1) is not inner
+        with_evaluation(inner, Evaluation(every=1), 2 * MAX_POINTS + 1)
+    assert with_evaluation(inner, Evaluation(every=2), 2 * MAX_POINTS + 1) is not inner
     with pytest.raises(ParameterError, match="fewer final_rounds"):
         with_evaluation(inner, Evaluation(every=1, final_rounds=ROUNDS), ROUNDS)
 
