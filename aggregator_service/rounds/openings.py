@@ -12,12 +12,7 @@ from aggregator_service.rounds.attestations import chain_to_state
 from aggregator_service.rounds.cohorts import draw_cohort, enough_members, write_cohort
 from aggregator_service.rounds.differencing import frozen_cohort, least_cohort
 from aggregator_service.rounds.disputes import kept_apart
-<<<<<<< HEAD
-from aggregator_service.rounds.unopened import repeat_or_abandon
-=======
 from aggregator_service.rounds.unopened import abandon_sum, repeat_or_abandon
-from aggregator_service.storage.committee import delete_keys_before
->>>>>>> f485b03 (Measure models in sums of their own: one cohort that only shrinks, and no more often than a client allows)
 from aggregator_service.storage.database import announce
 from aggregator_service.storage.rounds import last_completed, last_round
 from aggregator_service.storage.schema import RoundRow, RoundStateRow, TaskRow
