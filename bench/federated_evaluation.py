@@ -23,6 +23,7 @@ from protocols.messages import Evaluation
 from protocols.recipes.base import Recipe
 from protocols.recipes.evaluated import with_evaluation
 from protocols.recipes.registry import recipe as make_recipe
+from protocols.sums.participation import plan_of_task
 from protocols.sums.registry import mechanism as find_mechanism
 
 POSITIVES, COHORT, REPETITIONS = 165, 60, 9
@@ -47,7 +48,8 @@ _SMALL: Final = ("colr",)
 def contribution_bytes(recipe: Recipe, mechanism: str) -> int:
     """Return the length of a contribution to the recipe's main sum."""
     spec = recipe.round_spec(SEED, recipe.main_sum)
-    plan = find_mechanism(mechanism).plan(MECHANISMS[mechanism], recipe.layout(recipe.main_sum), COHORT)
+    layout = recipe.layout(recipe.main_sum)
+    plan = plan_of_task(find_mechanism(mechanism), MECHANISMS[mechanism], layout, COHORT)
     return plan.contribution_bytes(recipe.route(spec, "client"))
 
 

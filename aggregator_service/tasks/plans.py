@@ -18,8 +18,9 @@ from protocols.recipes.base import Recipe, RoundSpec, main_layout
 from protocols.recipes.evaluated import with_evaluation
 from protocols.recipes.registry import recipe
 from protocols.sum_classes import SumClass
-from protocols.sums.base import Mechanism, NamesPublicKey, SumPlan, plan_sum
+from protocols.sums.base import Mechanism, NamesPublicKey, SumPlan
 from protocols.sums.oneshot.plan import OneshotPlan
+from protocols.sums.participation import plan_of_task
 from protocols.sums.registry import mechanism
 
 if TYPE_CHECKING:  # workers make plans, too, and need no database
@@ -176,7 +177,7 @@ def _plan(terms: TaskTerms, layout: VectorLayout) -> TaskPlan:
     summed = _recipe(terms.recipe_name, terms.recipe_parameters, terms.evaluation)
     how = mechanism(terms.mechanism_name)
     parameters = json.loads(terms.mechanism_parameters)
-    return TaskPlan(summed, how, plan_sum(how, parameters, layout, terms.cohort_size, main_layout(summed)))
+    return TaskPlan(summed, how, plan_of_task(how, parameters, layout, terms.cohort_size, main_layout(summed)))
 
 
 def round_spec(round_: RoundRow) -> RoundSpec:

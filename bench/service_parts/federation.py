@@ -34,6 +34,7 @@ from protocols.crypto.keyring import encode_keyring
 from protocols.recipes.registry import recipe
 from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.ckks.planner import CkksPlan
+from protocols.sums.participation import plan_of_task
 
 __all__ = ["CONNECTIONS", "Federation", "Member", "cpu_seconds", "digest_of"]
 
@@ -135,7 +136,7 @@ class Federation:
         self.port = int(urlsplit(self.server.url).port or 0)
         self._http = httpx.Client(base_url=self.server.url, timeout=120, headers=_OPERATOR)
         parameters = {"items": items, "dim": dim, "clip": 0.1}
-        plan = CKKS.plan({"set": "standard"}, recipe("fedmf", parameters).layout(), cohort)
+        plan = plan_of_task(CKKS, {"set": "standard"}, recipe("fedmf", parameters).layout(), cohort)
         assert isinstance(plan, CkksPlan)
         self.plan, self.keyring = plan, CKKS.generate_keyring(plan)
         self._organiser = Ed25519PrivateKey.generate() if organised else None

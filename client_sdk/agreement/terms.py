@@ -17,7 +17,8 @@ from protocols.messages.evaluation import Evaluation
 from protocols.recipes.base import ItemParameters, Recipe, RoundSpec, main_layout
 from protocols.recipes.evaluated import with_evaluation
 from protocols.recipes.registry import recipe as make_recipe
-from protocols.sums.base import Mechanism, OpenedBy, SumPlan, plan_sum
+from protocols.sums.base import Mechanism, OpenedBy, SumPlan
+from protocols.sums.participation import plan_of_task
 from protocols.sums.registry import mechanism as find_mechanism
 from protocols.sums.registry import mechanism_entry
 
@@ -111,7 +112,8 @@ class TaskTerms:
         check_combination(recipe, view.mechanism.name)
         mechanism_entry(view.mechanism.name, view.mechanism.version)
         mechanism = find_mechanism(view.mechanism.name)
-        plan = mechanism.plan(view.mechanism.parameters, recipe.layout(recipe.main_sum), view.schedule.cohort_size)
+        layout, cohort = recipe.layout(recipe.main_sum), view.schedule.cohort_size
+        plan = plan_of_task(mechanism, view.mechanism.parameters, layout, cohort)
         if plan.opened_by != view.opened_by:
             detail = (
                 f"the server says that {view.opened_by} can open the sum, but the parameters imply {plan.opened_by}"
@@ -123,11 +125,9 @@ class TaskTerms:
     def sum_plan_at(self, sum_index: int) -> SumPlan:
         """Return the plan of sum `sum_index`. Most recipes have the same plan for all sums."""
         layout = self.recipe.layout(sum_index)
-        if layout == self.sum_plan.layout:
-            return self.sum_plan
         if layout not in self._plans:
             parameters, cohort = self.view.mechanism.parameters, self.schedule.cohort_size
-            self._plans[layout] = plan_sum(self.mechanism, parameters, layout, cohort, main_layout(self.recipe))
+            self._plans[layout] = plan_of_task(self.mechanism, parameters, layout, cohort, main_layout(self.recipe))
         return self._plans[layout]
 
     @property

@@ -17,13 +17,14 @@ from protocols.messages import RoundView
 from protocols.recipes.base import ModelState
 from protocols.recipes.evaluated import Evaluated
 from protocols.sums.opened_ranges import require_possible
+from protocols.sums.participation import require_participants, without_participation
 
 __all__ = ["RejectedAggregate", "absorb_aggregate"]
 
 
 @dataclass(frozen=True)
 class RejectedAggregate:
-    """The aggregate of a round did not open, or is no possible sum, for `reason`. The server must not learn of it."""
+    """The aggregate of a round did not open, or cannot be used, for `reason`. The server must not learn of it."""
 
     round: int
     reason: str
@@ -35,8 +36,8 @@ def absorb_aggregate(
     """Return the state after the round `view`, whose aggregate is `body`, and None.
 
     In a task whose members open the sums, an aggregate that cannot be opened, used, or be the sum of so many honest
-    contributions gives the state as it was, under the round's number, and the reason. In other tasks the errors of
-    opening are raised.
+    contributions, or in which fewer than `min_clients` contributions carry data, gives the state as it was, under the
+    round's number, and the reason. In other tasks the errors of opening are raised.
     """
 
     def absorbed() -> ModelState:
@@ -44,7 +45,9 @@ def absorb_aggregate(
         total = terms.mechanism.open(plan, body, view.survivors, keyring)
         if terms.opened_by == "members":
             require_possible(plan, total, view.survivors)
-        return terms.recipe.absorb(state, terms.round_spec(view), total, view.survivors)
+            require_participants(plan, total, terms.schedule.min_clients)
+        summed = without_participation(plan, total)
+        return terms.recipe.absorb(state, terms.round_spec(view), summed, view.survivors)
 
     if terms.opened_by != "members" or keyring is None:
         return absorbed(), None

@@ -85,9 +85,10 @@ class RoundAbstained:
 
 @dataclass(frozen=True)
 class AggregateRejected:
-    """The aggregate of a round did not open, or is no possible sum, for `reason`; this client goes on without it.
+    """The aggregate of a round did not open, or cannot be used, for `reason`; this client goes on without it.
 
-    The server is not told, and sees the same requests as ever. It, or a member, may have altered the aggregate.
+    The server is not told, and sees the same requests as ever. It, or a member, may have altered the aggregate, or too
+    few clients of the round had anything to add.
     """
 
     round: int
@@ -96,7 +97,10 @@ class AggregateRejected:
 
 @dataclass(frozen=True)
 class TrainingFailed:
-    """Training for a round of an encrypted task failed, for `reason`, and zeros were sent, so that nobody sees it."""
+    """Training for a round of an encrypted task failed, for `reason`, and zeros were sent, so that nobody sees it.
+
+    The sum does not count this client among those whose contributions carry data.
+    """
 
     round: int
     reason: str

@@ -26,6 +26,7 @@ from protocols.crypto.aggregate_chain import AGGREGATE_CHAIN
 from protocols.errors import HushRecError
 from protocols.messages import RoundView
 from protocols.recipes.base import RoundSpec
+from protocols.sums.participation import with_participation
 
 __all__ = ["report_rejected", "take_unmasked_part"]
 
@@ -56,7 +57,7 @@ def take_unmasked_part(
     if progress and failure is not None:
         progress(TrainingFailed(view.number, failure))
     trained = perf_counter()
-    body = yield from work(lambda: _seal(client, spec, local))
+    body = yield from work(lambda: _seal(client, spec, local, participates=failure is None))
     sealed = perf_counter()
     if progress and client.policy.too_much_clipped(local.clipped, local.values):
         progress(ClipWarning(view.number, local.clipped, local.values))
@@ -105,7 +106,8 @@ def _train(client: LocalWork, spec: RoundSpec, caught_up: CaughtUp, history: His
     """Return the result of training, or zeros and the reason when training fails in an encrypted task.
 
     Whether training works may depend on an opened sum, so a client that sent nothing would tell the server about it;
-    a ciphertext of zeros looks like any other. Counting depends on no sum: `Abstained` when it fails.
+    a ciphertext of zeros looks like any other, and is not counted as a participant. Counting depends on no sum, and
+    blocks that a contribution chooses are named in the clear, so zeros hide nothing there: `Abstained` when it fails.
     """
     try:
         return client.train(spec, client.follower.view(caught_up.state), history), None
@@ -113,23 +115,20 @@ def _train(client: LocalWork, spec: RoundSpec, caught_up: CaughtUp, history: His
         if client.terms.opened_by == "anyone":
             raise
         reason = str(error)
-        if client.terms.recipe.layout(spec.sum_index).sum_class.once:
+        layout = client.terms.recipe.layout(spec.sum_index)
+        if layout.sum_class.once or layout.chosen:
             raise Abstained(reason) from error
-    layout = client.terms.sum_plan_at(spec.sum_index).layout
     route = client.terms.recipe.route(spec, client.membership.client_id)
-    if layout.chosen:
-        length = layout.chosen * layout.blocks[0].length
-        blocks = [np.arange(layout.chosen, dtype=np.float64), np.zeros(length)]
-    else:
-        blocks = [np.zeros(block.length) for block in layout.contribution_blocks(route)]
+    blocks = [np.zeros(block.length) for block in layout.contribution_blocks(route)]
     kept = client.client_state() or client.half.initial_client_state(client.rng)
     return LocalResult(blocks, 0, kept, float("nan"), 0), reason
 
 
-def _seal(client: LocalWork, spec: RoundSpec, local: LocalResult) -> bytes:
+def _seal(client: LocalWork, spec: RoundSpec, local: LocalResult, participates: bool) -> bytes:
     route = client.terms.recipe.route(spec, client.membership.client_id)
     plan = client.terms.sum_plan_at(spec.sum_index)
-    return client.terms.mechanism.seal(plan, route, local.blocks, client.follower.keyring)
+    blocks = with_participation(plan, local.blocks, participates)
+    return client.terms.mechanism.seal(plan, route, blocks, client.follower.keyring)
 
 
 def _publish_snapshot_when_due(

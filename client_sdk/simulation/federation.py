@@ -26,16 +26,17 @@ from client_sdk.training.registry import client_half
 from protocols.combinations import check_combination
 from protocols.crypto.domain import derive_seed
 from protocols.errors import ParameterError
-from protocols.layout import Route, whole_route
+from protocols.layout import Route, VectorLayout, whole_route
 from protocols.messages.evaluation import Evaluation
 from protocols.recipes.base import ModelState, Recipe, RoundSpec, main_layout
 from protocols.recipes.evaluated import with_evaluation
 from protocols.recipes.registry import recipe as make_recipe
 from protocols.recipes.spectral_start import start_parameters, start_state
-from protocols.sums.base import SumPlan, plan_sum
+from protocols.sums.base import SumPlan
 from protocols.sums.masked.packing import pack
 from protocols.sums.masked.plan import MaskedPlan, encode
 from protocols.sums.masked.run import run_masked_sum
+from protocols.sums.participation import plan_of_task, with_participation, without_participation
 from protocols.sums.registry import mechanism as find_mechanism
 
 __all__ = ["FOLD_BATCH", "Federation", "Sampling", "SimulatedRound"]
@@ -139,8 +140,8 @@ class Federation:
         self.recipe: Recipe = with_evaluation(plain, self.evaluation, self.schedule_rounds)
         check_combination(self.recipe, self.mechanism_name)
         self.mechanism = find_mechanism(self.mechanism_name)
-        layout = self.recipe.layout(self.recipe.main_sum)
-        self.plan = self.mechanism.plan(self.mechanism_parameters, layout, self.cohort_size)
+        self._plans: dict[VectorLayout, SumPlan] = {}
+        self.plan = self._plan(self.recipe.main_sum)
         self.keyring = self.mechanism.generate_keyring(self.plan) if self.mechanism.needs_keyring else None
         self.task_seed = derive_seed(str(self.seed).encode(), "simulation task")
         self.state: ModelState = (
@@ -248,7 +249,7 @@ class Federation:
     def _sum_sealed(
         self, plan: SumPlan, spec: RoundSpec, cohort: NDArray[np.int64], tally: _Tally
     ) -> NDArray[np.float64]:
-        """Seal every contribution, fold in batches, and open the sum; float64 (layout.length,)."""
+        """Seal every contribution, fold in batches, and open the sum; float64 (values of the recipe's layout,)."""
         partial: bytes | None = None
         waiting: list[tuple[Route, bytes]] = []
         for user in cohort:
@@ -265,12 +266,13 @@ class Federation:
             tally.bytes += len(body)
         with tally.clock("open"):
             aggregate = self.mechanism.release(plan, partial or b"")
-            return self.mechanism.open(plan, aggregate, cohort.size, self.keyring)
+            total = self.mechanism.open(plan, aggregate, cohort.size, self.keyring)
+            return without_participation(plan, total)
 
     def _seal(self, plan: SumPlan, route: Route, local: LocalResult) -> tuple[Route, bytes]:
         """Return the sealed contribution and its route; for a masked sum its ring elements without masks."""
         if not isinstance(plan, MaskedPlan):
-            return route, self.mechanism.seal(plan, route, local.blocks, self.keyring)
+            return route, self.mechanism.seal(plan, route, with_participation(plan, local.blocks), self.keyring)
         whole = whole_route(plan.layout)
         elements = encode(plan, whole, plan.layout.split(plan.layout.scatter(route, local.blocks)))
         return whole, pack(elements, plan.bits)
@@ -293,10 +295,10 @@ class Federation:
 
     def _plan(self, sum_index: int) -> SumPlan:
         layout = self.recipe.layout(sum_index)
-        if layout != self.plan.layout:
-            main = main_layout(self.recipe)
-            self.plan = plan_sum(self.mechanism, self.mechanism_parameters, layout, self.cohort_size, main)
-        return self.plan
+        if layout not in self._plans:
+            how, main = self.mechanism_parameters, main_layout(self.recipe)
+            self._plans[layout] = plan_of_task(self.mechanism, how, layout, self.cohort_size, main)
+        return self._plans[layout]
 
     def _train(self, spec: RoundSpec, user: int, tally: _Tally) -> LocalResult:
         rng = np.random.default_rng([self.seed, 2, user, spec.number])

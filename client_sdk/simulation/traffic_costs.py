@@ -20,7 +20,8 @@ from protocols.layout import Block, Route, VectorLayout
 from protocols.recipes.base import Recipe, main_layout
 from protocols.recipes.svd import SVD
 from protocols.recipes.topk.recipe import TopKRecipe
-from protocols.sums.base import Mechanism, SumPlan, plan_sum
+from protocols.sums.base import Mechanism, SumPlan
+from protocols.sums.participation import plan_of_task
 
 __all__ = ["MIB", "Link", "Traffic", "published_traffic", "wire_traffic"]
 
@@ -119,7 +120,7 @@ def wire_traffic(
 
     @cache
     def plan_of(layout: VectorLayout) -> SumPlan:
-        return plan_sum(mechanism, parameters, layout, clients, main_layout(recipe))
+        return plan_of_task(mechanism, parameters, layout, clients, main_layout(recipe))
 
     up = down = 0
     handshake = {"masked": _masked_handshake, "oneshot": _oneshot_handshake}.get(mechanism.name, _no_handshake)

@@ -23,6 +23,7 @@ from protocols.messages import OrganiserPin
 from protocols.recipes.base import Recipe, RoundSpec
 from protocols.recipes.registry import recipe
 from protocols.sums.base import Mechanism, SumPlan
+from protocols.sums.participation import plan_of_task
 from protocols.sums.registry import mechanism
 from tests.support.signing import SIGNED, know_identity
 
@@ -120,9 +121,8 @@ class TestTask:
         self.path = f"/v1/tasks/{self.id}"
         self.recipe: Recipe = recipe(view["recipe"]["name"], view["recipe"]["parameters"])
         self.mechanism: Mechanism = mechanism(view["mechanism"]["name"])
-        self.plan: SumPlan = self.mechanism.plan(
-            view["mechanism"]["parameters"], self.recipe.layout(), view["schedule"]["cohort_size"]
-        )
+        parameters, cohort = view["mechanism"]["parameters"], view["schedule"]["cohort_size"]
+        self.plan: SumPlan = plan_of_task(self.mechanism, parameters, self.recipe.layout(), cohort)
 
     @property
     def spec_seed(self) -> bytes:

@@ -118,7 +118,7 @@ def expected_factors(fleet: Fleet, users: int) -> np.ndarray:
     """Return the item factors after round 1, from running step 1 again with the same seeds and adding in the clear."""
     terms = fleet.clients[0].terms
     state, spec = terms.recipe.initial_state(terms.seed), terms.recipe.round_spec(terms.seed, 1)
-    total = np.zeros(terms.sum_plan.layout.length)
+    total = np.zeros(terms.recipe.layout(1).length)
     for index, (client, positives) in enumerate(zip(fleet.clients, interactions(users), strict=True)):
         twin = replace(
             client,

@@ -133,7 +133,7 @@ class Attack:
 def aggregate_of(terms: TaskTerms, keyring: Keyring, clients: int, value: float = 0.01) -> bytes:
     plan, mechanism = terms.sum_plan, terms.mechanism
     route = whole_route(plan.layout)
-    vectors = [np.full(block.length, value) for block in plan.layout.blocks]
+    vectors = [np.where(block.integral_mask(), 1.0, value) for block in plan.layout.blocks]
     bodies = [(route, mechanism.seal(plan, route, vectors, keyring)) for _ in range(clients)]
     return mechanism.release(plan, mechanism.fold(plan, None, bodies))
 

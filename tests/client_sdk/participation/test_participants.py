@@ -1,0 +1,125 @@
+"""Zeros in encrypted tasks hide whose training failed, and do not count as data: a sum of few is used by no member.
+
+The attack is run through a real server, with the defence and without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from client_sdk import ArraysRound, Fleet, FleetOptions, Operator, Policy, task_request
+from client_sdk.agreement.terms import TaskTerms
+from client_sdk.model import absorb
+from client_sdk.model.catch_up import ModelFollower
+from client_sdk.participation.events import RoundAbstained
+from protocols.errors import ParameterError
+from protocols.messages import MechanismChoice, RecipeChoice, Schedule
+from protocols.recipes.arrays.recipe import Arrays
+from tests.client_sdk.participation.test_reaction_attacks import Attack, terms_of
+from tests.protocols.sums.paillier.cases import made_up_keyring
+from tests.support.organiser import TRIAL
+from tests.support.server import AggregatorProcess, running_aggregator
+
+MEMBERS, VICTIM = 5, 2
+SECRET = np.float32([0.25, -0.5, 0.125, 0.75])
+MECHANISMS: dict[str, dict[str, Any]] = {"ckks": {}, "paillier": {"key_bits": 2048}}
+POLICY = Policy(mechanisms=frozenset(MECHANISMS), snapshot_every=1)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
+    with running_aggregator(tmp_path_factory.mktemp("participants") / "data") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def operator(server: AggregatorProcess) -> Iterator[Operator]:
+    with Operator(server.url, server.operator_token) as found:
+        yield found
+
+
+def trainer(user: int) -> Any:
+    """Everybody has an update in round 2, only the victim in round 1."""
+
+    def train(asked: ArraysRound) -> None:
+        if asked.number == 2 or user == VICTIM:
+            asked.contribute({"w": SECRET if asked.number == 1 else np.full(4, 0.5, np.float32)})
+
+    return train
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("defended", [True, False], ids=["defended", "undefended"])
+def test_the_update_of_one_member_among_zeros_is_used_by_no_member(
+    server: AggregatorProcess, operator: Operator, monkeypatch: pytest.MonkeyPatch, mechanism: str, defended: bool
+) -> None:
+    if not defended:
+        monkeypatch.setattr(absorb, "require_participants", lambda *_: None)
+    request = task_request(
+        f"one-of-five-{mechanism}-{'defended' if defended else 'undefended'}",
+        "arrays",
+        mechanism,
+        Schedule(rounds=2, cohort_size=MEMBERS, min_clients=MEMBERS, start_clients=MEMBERS),
+        {"shapes": {"w": [4]}, "std": 0.0},
+        MECHANISMS[mechanism],
+        organiser=TRIAL.pin,
+    )
+    task_id = operator.create_task(request).task_id
+    with Fleet(server.url, [trainer(user) for user in range(MEMBERS)], FleetOptions(policy=POLICY)) as fleet:
+        holder = operator.invite(task_id, role="holder").invitation
+        fleet.enrol(operator.invite(task_id, uses=MEMBERS - 1).invitation, holder, TRIAL.source)
+        fleet.give_keys()
+
+        (first,) = fleet.run(rounds=1)
+        assert (first.state, first.survivors) == ("complete", MEMBERS)  # the server sees a round like any other
+        assert len({report.contribution_bytes for report in first.reports}) == 1
+        revealed = 0.0 if defended else SECRET / MEMBERS
+        np.testing.assert_allclose(model_of(fleet), np.broadcast_to(revealed, 4), atol=1e-3)
+
+        (second,) = fleet.run(rounds=1)
+        assert second.state == "complete"
+        np.testing.assert_allclose(model_of(fleet), np.broadcast_to(revealed + 0.5, 4), atol=2e-3)
+        for client in fleet.clients:
+            np.testing.assert_allclose(w_of(client.terms, client.follower), np.broadcast_to(revealed, 4), atol=1e-3)
+
+
+def model_of(fleet: Fleet) -> np.ndarray:
+    """What a newcomer opens: the newest snapshot that members published, and the rounds after it."""
+    recipe = fleet.clients[0].terms.recipe
+    assert isinstance(recipe, Arrays)
+    return recipe.arrays(fleet.model())["w"]
+
+
+def w_of(terms: TaskTerms, follower: ModelFollower) -> np.ndarray:
+    """The model on which a member trained last."""
+    assert isinstance(terms.recipe, Arrays)
+    return terms.recipe.arrays(follower.at_hand())["w"]
+
+
+def test_a_member_that_chooses_its_blocks_abstains_when_training_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which blocks it chooses is seen by all, so zeros would hide nothing; as an upload they would count as data."""
+    parameters = {"items": 6, "dim": 2, "share": 0.5, "support": "own", "reveal_indices": True}
+    view = terms_of("paillier").view.model_copy(
+        update={
+            "recipe": RecipeChoice(name="topk", parameters=parameters),
+            "mechanism": MechanismChoice(name="paillier", parameters={"key_bits": 2048}),
+        }
+    )
+    terms = TaskTerms.of(view)
+    keyring, plan = made_up_keyring(terms.sum_plan), terms.sum_plan  # type: ignore[arg-type]
+    chosen, how = plan.layout.chosen, terms.mechanism
+    blocks = [np.arange(chosen, dtype=np.float64), np.tile([0.1, 1.0], chosen)]
+    bodies = [((), how.seal(plan, (), blocks, keyring)) for _ in range(4)]
+    attack = Attack(terms, keyring, how.release(plan, how.fold(plan, None, bodies)))
+
+    def diverges(*_: Any) -> None:
+        raise ParameterError("training diverged")
+
+    monkeypatch.setattr(attack.part, "train", diverges)
+    requests = attack.take_part()
+    assert not [url for method, url, _ in requests if method == "PUT"]
+    assert attack.events == [RoundAbstained(2, "training diverged")]

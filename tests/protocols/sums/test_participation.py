@@ -1,0 +1,88 @@
+"""The number of contributions with data in sums that members open: where it is, and which sums it refuses."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from protocols.errors import CodecError
+from protocols.layout import Block, Route, Segment, VectorLayout
+from protocols.sum_classes import TRAINED
+from protocols.sums.base import SumPlan
+from protocols.sums.participation import (
+    plan_of_task,
+    require_participants,
+    with_participation,
+    without_participation,
+)
+from protocols.sums.registry import mechanism
+from tests.protocols.sums.paillier.cases import made_up_keyring
+
+FLOOR = 3
+LEVEL = (Segment("v", 2, 1.0),)
+ONE = VectorLayout((Block("b", LEVEL),), sum_class=TRAINED)
+TWO = VectorLayout((Block("low", LEVEL), Block("high", LEVEL)), sum_class=TRAINED)
+CHOSEN = VectorLayout((Block("a", LEVEL), Block("b", LEVEL)), sum_class=TRAINED, chosen=1)
+LOW: Route = ((0,),)
+BOTH_LEVELS: Route = ((0,), (1,))
+PARAMETERS: dict[str, dict[str, int]] = {"ckks": {}, "paillier": {"key_bits": 2048}}
+KEYED = pytest.mark.parametrize("name", ["ckks", "paillier"])
+
+
+def summed(name: str, layout: VectorLayout, contributions: list[tuple[Route, bool]]) -> tuple[SumPlan, np.ndarray]:
+    """Return the plan and the opened sum of contributions of 0.5, or of zeros, along these routes."""
+    how = mechanism(name)
+    plan = plan_of_task(how, PARAMETERS[name], layout, 8)
+    keyring = made_up_keyring(plan) if name == "paillier" else how.generate_keyring(plan)  # type: ignore[arg-type]
+    bodies = []
+    for route, participates in contributions:
+        blocks = [np.full(2, 0.5 * participates) for _ in route]
+        bodies.append((route, how.seal(plan, route, with_participation(plan, blocks, participates), keyring)))
+    aggregate = how.release(plan, how.fold(plan, None, bodies))
+    return plan, how.open(plan, aggregate, len(bodies), keyring)
+
+
+@KEYED
+@pytest.mark.parametrize("participants", range(6))
+def test_only_contributions_with_data_count(name: str, participants: int) -> None:
+    plan, total = summed(name, ONE, [(LOW, client < participants) for client in range(5)])
+    assert total[-1] == participants
+    if participants < FLOOR:
+        with pytest.raises(CodecError, match=f"^{participants} contributions .* min_clients, {FLOOR}"):
+            require_participants(plan, total, FLOOR)
+    else:
+        require_participants(plan, total, FLOOR)
+    np.testing.assert_allclose(without_participation(plan, total), 0.5 * participants, atol=plan.predicted_error + 1e-6)
+
+
+@KEYED
+@pytest.mark.parametrize(("high", "enough"), [(0, True), (1, False), (2, False), (3, True)])
+def test_each_block_has_its_own_floor(name: str, high: int, enough: bool) -> None:
+    """A block that no client's route reaches holds nobody's data."""
+    routes = [BOTH_LEVELS if client < high else LOW for client in range(5)]
+    plan, total = summed(name, TWO, [(route, True) for route in routes])
+    if not enough:
+        with pytest.raises(CodecError):
+            require_participants(plan, total, FLOOR)
+    else:
+        require_participants(plan, total, FLOOR)
+    expected = [2.5, 2.5, 0.5 * high, 0.5 * high]
+    np.testing.assert_allclose(without_participation(plan, total), expected, atol=plan.predicted_error + 1e-6)
+
+
+@pytest.mark.parametrize("name", ["masked", "oneshot", "plain"])
+def test_sums_of_clients_that_may_be_silent_stay_as_they_are(name: str) -> None:
+    how = mechanism(name)
+    plan, blocks = plan_of_task(how, {}, ONE, 5), [np.ones(2)]
+    assert plan == how.plan({}, ONE, 5)
+    assert with_participation(plan, blocks) == blocks
+    require_participants(plan, np.zeros(2), FLOOR)
+    assert without_participation(plan, blocks[0]) is blocks[0]
+
+
+def test_chosen_blocks_stay_as_they_are() -> None:
+    plan = plan_of_task(mechanism("paillier"), PARAMETERS["paillier"], CHOSEN, 5)
+    assert plan == mechanism("paillier").plan(PARAMETERS["paillier"], CHOSEN, 5)
+    assert len(with_participation(plan, [np.zeros(1), np.ones(2)])[1]) == 2
+    require_participants(plan, np.zeros(4), FLOOR)
+    assert without_participation(plan, np.zeros(4)).size == 4
