@@ -16,15 +16,15 @@ from fastapi import FastAPI
 from opentelemetry.trace import TracerProvider
 from starlette.concurrency import run_in_threadpool
 
+from aggregator_service.access.principals import hash_token
 from aggregator_service.access.rate_limits import Limits
-from aggregator_service.access.tokens import hash_token
 from aggregator_service.clock import Clock, SystemClock
 from aggregator_service.compute.open_workers import open_workers
 from aggregator_service.compute.workers import Workers, WorkersUnavailableError
-from aggregator_service.dashboard import creation, front
+from aggregator_service.dashboard import creation
 from aggregator_service.dashboard import routes as dashboard
 from aggregator_service.dashboard.live import Streams
-from aggregator_service.http.middleware import BodyGuard, CrossOrigin, HeadRequests, SecurityHeaders
+from aggregator_service.http.middleware import BodyGuard, Responses
 from aggregator_service.logs import fields
 from aggregator_service.migrations.migrate import migrate
 from aggregator_service.observability.metrics import Metrics
@@ -75,17 +75,15 @@ def create_app(
     app.state.open_bodies = Counter()
     app.state.live_streams = Streams()
     app.state.beside_server = _nothing_beside  # `commands.serve` replaces it
-    routers = (*API_ROUTERS, front.router, creation.router, dashboard.router)
+    routers = (*API_ROUTERS, dashboard.front_router, creation.router, dashboard.router)
     # not `include_router`, which wraps each route once more: nothing is added to what the routers declare
     app.router.routes.extend(route for router in routers for route in router.routes)
     describe(app)
     install_problem_handlers(app)
     # from the innermost to the outermost
     app.add_middleware(BodyGuard)
-    app.add_middleware(RequestRecorder, metrics=instruments.metrics, tracer=instruments.tracer)
-    app.add_middleware(HeadRequests)
-    app.add_middleware(CrossOrigin, origins=settings.cors_origins)
-    app.add_middleware(SecurityHeaders, hsts_seconds=settings.hsts_seconds)
+    app.add_middleware(RequestRecorder, count=instruments.metrics.request, tracer=instruments.tracer)
+    app.add_middleware(Responses, origins=settings.cors_origins, hsts_seconds=settings.hsts_seconds)
     return app
 
 
@@ -155,7 +153,7 @@ def build_services(
     resources.callback(workers.close)
     metrics, recheck, token = instruments.metrics, settings.recheck_seconds, settings.operator_token
     task_cache = TaskCache(database, clock, recheck)
-    notifier = Notifier(database, task_cache, recheck)
+    notifier = Notifier(database, task_cache, recheck, settings.wait_max_seconds)
     engine = RoundEngine(
         database,
         blobs,

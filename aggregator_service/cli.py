@@ -39,7 +39,7 @@ def _options(
 
 def command_line() -> typer.Typer:
     """Return the command with its subcommands. Raises `ModuleNotFoundError` if a package of the server is missing."""
-    from aggregator_service.commands import documents, people, rounds, serve, storage, tasks
+    from aggregator_service.commands import people, rounds, serve, storage, tasks
 
     made = typer.Typer(no_args_is_help=True, pretty_exceptions_show_locals=False, rich_markup_mode=None)
     made.callback()(_options)
@@ -53,8 +53,8 @@ def command_line() -> typer.Typer:
     made.add_typer(people.tokens, name="token")
     made.command("backup")(storage.backup)
     made.command("migrate-storage")(storage.migrate_storage)
-    made.command("export-openapi")(documents.export_openapi)
-    made.command("diagram")(documents.show_diagram)
+    made.command("export-openapi")(serve.export_openapi)
+    made.command("diagram")(rounds.show_diagram)
     return made
 
 

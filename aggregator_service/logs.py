@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 import h11
 
-from aggregator_service import request_ids
+__all__ = ["REQUEST_ID", "JsonFormatter", "TextFormatter", "configure_logging", "fields"]
 
-__all__ = ["JsonFormatter", "TextFormatter", "configure_logging", "fields"]
-
+REQUEST_ID: Final[ContextVar[str | None]] = ContextVar("hushrec_request_id", default=None)
+"""Id of the request being handled, also in the threads that work for it; None outside requests."""
 _FIELDS: Final = "hushrec_fields"
 
 
@@ -24,7 +25,7 @@ def fields(**values: str | int | float | None) -> dict[str, Any]:
 
 def _values(record: logging.LogRecord) -> dict[str, Any]:
     """Return the structured fields of a record, after the id of the request being handled."""
-    found = {"request": request_ids.current.get(), **getattr(record, _FIELDS, {})}
+    found = {"request": REQUEST_ID.get(), **getattr(record, _FIELDS, {})}
     return {name: value for name, value in found.items() if value is not None}
 
 

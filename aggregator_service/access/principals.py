@@ -1,18 +1,50 @@
-"""Principals: who makes a request, an operator or a client enrolled in one task, and what they may see."""
+"""Principals: who makes a request, an operator or a client enrolled in one task, by its token, and what it may see.
+
+Tokens are random texts of which only hashes are stored. Operators' tokens are created, listed and revoked here.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import logging
+import secrets
 from dataclasses import dataclass, field
+from typing import Final, cast
 
+from sqlalchemy import bindparam, select
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from aggregator_service.logs import fields
 from aggregator_service.problems import Problem
-from aggregator_service.storage.rounds import find_round
-from aggregator_service.storage.schema import RoundRow, TaskRow
-from protocols.messages import OperatorRole, Role
+from aggregator_service.storage.rounds import find_round, lock_name
+from aggregator_service.storage.schema import ClientRow, OperatorRow, RoundRow, TaskRow
+from protocols.messages import OperatorPage, OperatorRequest, OperatorRole, OperatorToken, OperatorView, Role
 
-__all__ = ["Enrolled", "Operator", "Principal", "member_of", "round_of", "task_of"]
+__all__ = [
+    "Enrolled",
+    "Operator",
+    "Principal",
+    "create_admin",
+    "create_operator",
+    "environment_operator",
+    "existing_task",
+    "find_operator",
+    "find_principal",
+    "hash_token",
+    "list_operators",
+    "matches",
+    "member_of",
+    "new_id",
+    "new_token",
+    "revoke_operator",
+    "rotate_operator",
+    "round_of",
+    "task_of",
+]
 
+_LOG = logging.getLogger(__name__)
 _NO_TASK = "there is no such task"
 
 
@@ -47,8 +79,15 @@ def task_of(session: Session, principal: Principal, task_id: str) -> TaskRow:
 
     The two cases look the same, so that a client cannot probe for other tasks.
     """
+    if isinstance(principal, Enrolled) and principal.task_id != task_id:
+        raise Problem("not-found", _NO_TASK)
+    return existing_task(session, task_id)
+
+
+def existing_task(session: Session, task_id: str) -> TaskRow:
+    """Return the task; `Problem` not-found if there is none with this id."""
     task = session.get(TaskRow, task_id)
-    if task is None or (isinstance(principal, Enrolled) and principal.task_id != task_id):
+    if task is None:
         raise Problem("not-found", _NO_TASK)
     return task
 
@@ -74,3 +113,153 @@ def round_of(session: Session, task_id: str, number: int) -> RoundRow:
     if found is None:
         raise Problem("not-found", "there is no such round")
     return found
+
+
+# --- tokens -----------------------------------------------------------------------------------------------------------
+
+
+def new_id(prefix: str) -> str:
+    """Return an opaque id: `prefix`, an underscore and 80 random bits in hex."""
+    return f"{prefix}_{secrets.token_hex(10)}"
+
+
+def new_token(prefix: str) -> str:
+    """Return a token: `prefix`, an underscore and 256 random bits. Secret scanners find it by its prefix."""
+    return f"{prefix}_{secrets.token_urlsafe(32)}"
+
+
+def hash_token(token: str) -> str:
+    """Return the SHA-256 of a token, hex, which is stored in place of the token."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def matches(token_hash: str, stored_hash: str) -> bool:
+    """Return whether two hashes are equal, in constant time."""
+    return hmac.compare_digest(token_hash, stored_hash)
+
+
+def environment_operator(own_hash: str | None, token_hash: str) -> Operator | None:
+    """Return the operator of the token in the settings if it is this one; own_hash: SHA-256 (hex) of that token."""
+    if own_hash is not None and matches(token_hash, own_hash):
+        return Operator("environment", "admin")
+    return None
+
+
+_CLIENT_WITH: Final = (
+    select(
+        ClientRow.id,
+        ClientRow.task_id,
+        ClientRow.role,
+        ClientRow.device_group,
+        ClientRow.identity_key,
+        ClientRow.token_hash,
+        TaskRow.version,
+    )
+    .join(TaskRow, TaskRow.id == ClientRow.task_id)
+    .where(ClientRow.token_hash == bindparam("token_hash"))
+)
+
+
+def find_principal(session: Session, token_hash: str, now: float) -> tuple[Enrolled, int] | Operator | None:
+    """Return whose token has this SHA-256 (hex): a client with the version of its task, an operator, or None.
+
+    now: seconds since the epoch. Raises `Problem` unauthenticated if an operator's token has expired.
+    """
+    found = session.execute(_CLIENT_WITH, {"token_hash": token_hash}).first()
+    if found is not None and matches(token_hash, found.token_hash):
+        return Enrolled(found.id, found.task_id, found.role, found.device_group, found.identity_key), found.version
+    return find_operator(session, token_hash, now)
+
+
+def find_operator(session: Session, token_hash: str, now: float) -> Operator | None:
+    """Return the operator whose token has this SHA-256 (hex), None if there is none.
+
+    now: seconds since the epoch. Raises `Problem` unauthenticated if the token has expired.
+    """
+    row = session.scalars(select(OperatorRow).where(OperatorRow.token_hash == token_hash)).one_or_none()
+    if row is None or not matches(token_hash, row.token_hash):
+        return None
+    if row.expires_at is not None and row.expires_at <= now:
+        raise Problem("unauthenticated", "the token has expired; ask an admin to rotate it")
+    return Operator(row.name, cast(OperatorRole, row.role))
+
+
+def create_operator(session: Session, request: OperatorRequest, now: float) -> OperatorToken:
+    """Create a token and return it; the database keeps its hash. Raises `Problem` conflict if the name is taken.
+
+    now: seconds since the epoch, here and below.
+    """
+    row = OperatorRow(name=request.name, role=request.role, lifetime=request.expires_seconds)
+    shown = _renew(row, now)
+    session.add(row)
+    try:
+        session.flush()
+    except IntegrityError:
+        raise Problem("conflict", "there is already a token with this name; rotate it or revoke it") from None
+    _LOG.info("operator token created", extra=fields(operator=row.name, role=row.role))
+    return shown
+
+
+def create_admin(session: Session, now: float, *, only_first: bool = False) -> OperatorToken | None:
+    """Create an admin's token under the next free name (admin, admin-2, ...) and return it.
+
+    only_first: return None if there is any operator already. A lock makes servers that start at the same time create
+    one first token.
+    """
+    lock_name(session, "operators")
+    taken = set(session.scalars(select(OperatorRow.name)))
+    if only_first and taken:
+        return None
+    names = ("admin", *(f"admin-{number}" for number in range(2, len(taken) + 3)))
+    name = next(name for name in names if name not in taken)
+    return create_operator(session, OperatorRequest(name=name, role="admin"), now)
+
+
+def list_operators(session: Session, now: float) -> OperatorPage:
+    """Return all tokens by name, including expired ones that are not revoked."""
+    rows = session.scalars(select(OperatorRow).order_by(OperatorRow.name))
+    return OperatorPage(operators=[OperatorView.model_validate(_view(row, now)) for row in rows])
+
+
+def rotate_operator(session: Session, name: str, now: float) -> OperatorToken:
+    """Replace a token by a new one with the same name, role and full lifetime; the old one is void at once.
+
+    Raises `Problem` not-found if there is no token with this name.
+    """
+    row = _named(session, name)
+    shown = _renew(row, now)
+    session.flush()
+    _LOG.info("operator token rotated", extra=fields(operator=name))
+    return shown
+
+
+def revoke_operator(session: Session, name: str, now: float) -> OperatorView:
+    """Void a token at once and return its last state. Raises `Problem` not-found if there is none with this name."""
+    row = _named(session, name)
+    session.delete(row)
+    session.flush()
+    _LOG.info("operator token revoked", extra=fields(operator=name))
+    return OperatorView.model_validate(_view(row, now))
+
+
+def _named(session: Session, name: str) -> OperatorRow:
+    row = session.scalars(select(OperatorRow).where(OperatorRow.name == name).with_for_update()).one_or_none()
+    if row is None:
+        raise Problem("not-found", "there is no operator's token with this name")
+    return row
+
+
+def _renew(row: OperatorRow, now: float) -> OperatorToken:
+    token = new_token("hro")
+    row.token_hash, row.created_at = hash_token(token), now
+    row.expires_at = None if row.lifetime is None else now + row.lifetime
+    return OperatorToken.model_validate({**_view(row, now), "token": token})
+
+
+def _view(row: OperatorRow, now: float) -> dict[str, object]:
+    return {
+        "name": row.name,
+        "role": row.role,
+        "age_seconds": max(0.0, now - row.created_at),
+        "expires_seconds": None if row.expires_at is None else max(0.0, row.expires_at - now),
+    }

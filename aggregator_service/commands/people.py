@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
-from aggregator_service.access.tokens import create_operator, list_operators, revoke_operator, rotate_operator
+from aggregator_service.access.principals import create_operator, list_operators, revoke_operator, rotate_operator
 from aggregator_service.clock import SystemClock
 from aggregator_service.commands.common import DatabaseUrl, DataDir, TokenFile, hand_over, named_task, transaction
 from aggregator_service.settings import Settings

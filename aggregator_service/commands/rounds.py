@@ -1,4 +1,4 @@
-"""`hushrec-server round`: show a round, extend or abort an active one."""
+"""`hushrec-server round` and `diagram`: show a round, extend or abort an active one; the states of a round."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from pydantic import ValidationError
 
 from aggregator_service.clock import SystemClock
 from aggregator_service.commands.common import CommandError, DatabaseUrl, DataDir, named_task, transaction
+from aggregator_service.round_states import diagram
 from aggregator_service.rounds.interventions import abort_round, extend_round
 from aggregator_service.storage.rounds import find_round, received_count, refusals_by_reason
 from protocols.messages import Extension
 from protocols.parameter_text.first_fault import first_fault
 
-__all__ = ["rounds"]
+__all__ = ["rounds", "show_diagram"]
 
 rounds = typer.Typer(help="Show a round, extend or abort an active one.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -74,3 +75,11 @@ def round_abort(task: Task, number: Number, data_dir: DataDir = None, database_u
         row = named_task(session, task)
         _, round_ = abort_round(session, row.id, number, _OPERATOR, SystemClock().now())
         typer.echo(f"{row.name}  round {number}  {round_.state}: {round_.failure}")
+
+
+def show_diagram() -> None:
+    """Print the states and transitions of a round as a Mermaid diagram.
+
+    Example: hushrec-server diagram
+    """
+    typer.echo(diagram())

@@ -1,4 +1,4 @@
-"""`hushrec-server init` and `serve`: create the database, run the server."""
+"""`hushrec-server init`, `serve` and `export-openapi`: create the database, run the server, describe its API."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import typer
 import uvicorn
 from fastapi import FastAPI
 
-from aggregator_service.access.tokens import create_admin
+from aggregator_service.access.principals import create_admin
 from aggregator_service.app import create_app
 from aggregator_service.clock import SystemClock
 from aggregator_service.commands.common import CommandError, DatabaseUrl, DataDir, TokenFile, hand_over
@@ -32,13 +32,14 @@ from aggregator_service.commands.startup_checks import (
 from aggregator_service.compute.open_workers import open_workers
 from aggregator_service.logs import configure_logging
 from aggregator_service.migrations.migrate import migrate
+from aggregator_service.routes.openapi import document_text
 from aggregator_service.services import Services
 from aggregator_service.settings import Settings
 from aggregator_service.storage.cleanup import make_private, own_data_directory
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.stores import open_store
 
-__all__ = ["bind", "init", "serve"]
+__all__ = ["bind", "export_openapi", "init", "serve"]
 
 _LOG = logging.getLogger(__name__)
 _OTHER_FILES: Final = 512
@@ -275,3 +276,17 @@ async def _accompany(server: uvicorn.Server, address: tuple[str, int], services:
 
 def _exit(_number: int, _frame: FrameType | None) -> NoReturn:
     raise SystemExit(0)
+
+
+def export_openapi(
+    output: Annotated[Path | None, typer.Option(help="File to write; default: standard output.")] = None,
+) -> None:
+    """Write the OpenAPI document of this version as JSON.
+
+    Example: hushrec-server export-openapi --output openapi/openapi.json
+    """
+    text = document_text(create_app(Settings()))
+    if output is None:
+        typer.echo(text, nl=False)
+    else:
+        output.write_text(text, encoding="utf-8")

@@ -16,8 +16,14 @@ from urllib.parse import urlsplit
 from fastapi import Depends, Form, Request, Response
 from sqlalchemy import delete
 
-from aggregator_service.access.principals import Operator
-from aggregator_service.access.tokens import environment_operator, find_operator, hash_token, matches, new_token
+from aggregator_service.access.principals import (
+    Operator,
+    environment_operator,
+    find_operator,
+    hash_token,
+    matches,
+    new_token,
+)
 from aggregator_service.logs import fields
 from aggregator_service.problems import Problem
 from aggregator_service.services import Services, ServicesOf

@@ -1,4 +1,4 @@
-"""The routes of the dashboard. They are not in the OpenAPI document, which describes the API for programs."""
+"""The routes of the dashboard and of the front page `/`. The OpenAPI document, for programs, leaves them out."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Form, Query, Request, Response
+from fastapi.responses import JSONResponse
 
 from aggregator_service.dashboard.access import (
     HOME,
@@ -41,13 +42,15 @@ from aggregator_service.rounds.interventions import (
     refuse_resumption,
     resume_task,
 )
+from aggregator_service.routes.bodies import CheckedRoute
 from aggregator_service.routes.common import RoundNumber, TaskId
 from aggregator_service.services import Services, ServicesOf
 from protocols.messages.rounds import LONGEST_STAGE
 
-__all__ = ["router"]
+__all__ = ["front_router", "router"]
 
 router = APIRouter(prefix=HOME, route_class=PageRoute, include_in_schema=False)
+front_router = APIRouter(include_in_schema=False, route_class=CheckedRoute)
 
 _PAGE_PATH: Final = re.compile(r"^/[A-Za-z0-9_/-]{0,120}$")
 PageNumber = Annotated[int, Query(ge=1, le=1_000_000)]
@@ -57,6 +60,19 @@ Before = Annotated[int | None, Query(ge=1, le=2**31 - 1)]
 def _streams(request: Request) -> Streams:
     streams: Streams = request.app.state.live_streams
     return streams
+
+
+@front_router.get("/")
+def front(services: ServicesOf, request: Request) -> Response:
+    """Return a page where the request accepts HTML, otherwise JSON with the paths of the API and the dashboard."""
+    vary = {"Vary": "Accept"}
+    if "text/html" in request.headers.get("accept", ""):
+        answer: Response = page(request, "front", services.clock.now(), prefix=str(request.scope.get("root_path", "")))
+        answer.headers.update(vary)
+        return answer
+    prefix = str(request.scope.get("root_path", ""))
+    paths = {"openapi": f"{prefix}/openapi.json", "dashboard": f"{prefix}/dashboard", "health": f"{prefix}/healthz"}
+    return JSONResponse({"service": "hushrec aggregator", **paths}, headers=vary)
 
 
 # --- signing in and out ----------------------------------------------------------------------------------------------

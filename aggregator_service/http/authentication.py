@@ -9,17 +9,22 @@ from typing import Annotated, Any, Final
 
 from fastapi import Depends, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
-from sqlalchemy import bindparam, select
 from starlette.concurrency import run_in_threadpool
 from starlette.types import Scope
 
-from aggregator_service.access.principals import Enrolled, Operator, Principal, member_of
+from aggregator_service.access.principals import (
+    Enrolled,
+    Operator,
+    Principal,
+    environment_operator,
+    find_principal,
+    hash_token,
+    member_of,
+)
 from aggregator_service.access.request_signatures import SIGNED_REQUEST, check_fresh, check_signature
-from aggregator_service.access.tokens import environment_operator, find_operator, hash_token, matches
 from aggregator_service.http.fields import check_query
 from aggregator_service.problems import Problem
 from aggregator_service.services import Services, ServicesOf
-from aggregator_service.storage.schema import ClientRow, TaskRow
 from protocols.messages import OperatorRole
 
 __all__ = [
@@ -39,20 +44,6 @@ __all__ = [
 ]
 
 _RANKS: Final[tuple[OperatorRole, ...]] = ("read-only", "operator", "admin")
-
-_CLIENT_WITH: Final = (
-    select(
-        ClientRow.id,
-        ClientRow.task_id,
-        ClientRow.role,
-        ClientRow.device_group,
-        ClientRow.identity_key,
-        ClientRow.token_hash,
-        TaskRow.version,
-    )
-    .join(TaskRow, TaskRow.id == ClientRow.task_id)
-    .where(ClientRow.token_hash == bindparam("token_hash"))
-)
 
 _bearer = HTTPBearer(
     auto_error=False,
@@ -140,13 +131,8 @@ async def _load_principal(services: Services, token_hash: str) -> Principal | No
 
 
 def _find(services: Services, token_hash: str) -> tuple[Enrolled, int] | Operator | None:
-    """Return a client with the version of its task, an operator, or None."""
     with services.database.read() as session:
-        found = session.execute(_CLIENT_WITH, {"token_hash": token_hash}).first()
-        if found is not None and matches(token_hash, found.token_hash):
-            client = Enrolled(found.id, found.task_id, found.role, found.device_group, found.identity_key)
-            return client, found.version
-        return find_operator(session, token_hash, services.clock.now())
+        return find_principal(session, token_hash, services.clock.now())
 
 
 PrincipalOf = Annotated[Principal, Depends(authenticate)]

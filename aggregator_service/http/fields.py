@@ -11,7 +11,7 @@ from fastapi import Depends, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 
-from aggregator_service.observability.request_record import DIGEST
+from aggregator_service.observability.requests import DIGEST
 from aggregator_service.problems import Problem
 from protocols.crypto.digest_fields import format_digest, parse_digest
 from protocols.errors import CodecError

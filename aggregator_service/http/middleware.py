@@ -1,4 +1,4 @@
-"""ASGI middlewares around the routes: limits of heads and bodies, HEAD, CORS, security headers."""
+"""ASGI middlewares around the routes: what every response has, and limits of heads and bodies of requests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,122 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from aggregator_service.access.request_signatures import DIGEST_READ, METHOD_SENT
 from aggregator_service.problems import PROBLEM_MEDIA_TYPE, document
 
-__all__ = ["BodyGuard", "CrossOrigin", "HeadRequests", "SecurityHeaders"]
+__all__ = ["BodyGuard", "Responses"]
+
+_API: Final = "/v1/"
+_METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE")
+_SENT: Final = (
+    "Aggregate-Chain",
+    "Authorization",
+    "Content-Digest",
+    "Content-Type",
+    "If-None-Match",
+    "Range",
+    "Repr-Digest",
+    "Round-Binding",
+    "Signature",
+    "Signature-Input",
+    "Upload-Complete",
+    "Upload-Length",
+    "Upload-Offset",
+    "X-Request-ID",
+)
+_READ: Final = (
+    "Accept-Patch",
+    "Accept-Signature",
+    "Allow",
+    "Content-Digest",
+    "Content-Range",
+    "ETag",
+    "Location",
+    "Repr-Digest",
+    "Retry-After",
+    "Upload-Complete",
+    "Upload-Length",
+    "Upload-Limit",
+    "Upload-Offset",
+    "X-Request-ID",
+)
+_PREFLIGHT_SECONDS: Final = 600
+
+_Headers = tuple[tuple[bytes, bytes], ...]
+
+_DASHBOARD: Final = "/dashboard"
+_PAGES: Final = frozenset((_DASHBOARD, "/"))
+"""Paths of HTML pages, besides those below the dashboard."""
+
+_API_POLICY: Final = b"default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+# The dashboard uses its own style sheet, script and forms, and loads nothing from other hosts.
+_DASHBOARD_POLICY: Final = (
+    b"default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    b"form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+)
+
+
+def _headers(policy: bytes, referrer: bytes = b"no-referrer") -> _Headers:
+    return (
+        (b"x-content-type-options", b"nosniff"),
+        (b"referrer-policy", referrer),
+        (b"content-security-policy", policy),
+        # Responses hold tokens, invitations and ids. A route whose response may be cached sets its own Cache-Control.
+        (b"cache-control", b"no-store"),
+    )
+
+
+_API_HEADERS: Final = _headers(_API_POLICY)
+# With "no-referrer" browsers send "Origin: null" with forms, and the dashboard compares the origin.
+_DASHBOARD_HEADERS: Final = _headers(_DASHBOARD_POLICY, b"same-origin")
+_HSTS: Final = b"strict-transport-security"
+_OTHERWISE: Final = re.compile(r"/live$|/contributions/[^/]+$")
+"""Paths that HEAD does not share with GET: endless streams of the dashboard, and the state of a resumable upload."""
+
+
+class Responses:
+    """ASGI middleware for what all responses have: security headers, CORS, and no body after HEAD, routed as GET.
+
+    origins: `https://host[:port]` of pages that may call the API, without cookies; the dashboard is left out.
+    hsts_seconds: `max-age` of Strict-Transport-Security; 0 leaves that header out. A response keeps the security
+    headers that it sets itself.
+    """
+
+    def __init__(self, app: ASGIApp, *, origins: Sequence[str], hsts_seconds: int) -> None:
+        hsts = ((_HSTS, b"max-age=%d" % hsts_seconds),) if hsts_seconds else ()
+        self._api_headers, self._dashboard_headers = ((*one, *hsts) for one in (_API_HEADERS, _DASHBOARD_HEADERS))
+        self._app = self._api = app
+        if origins:
+            self._api = CORSMiddleware(
+                app,
+                allow_origins=origins,
+                allow_methods=_METHODS,
+                allow_headers=_SENT,
+                expose_headers=_READ,
+                max_age=_PREFLIGHT_SECONDS,
+            )
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Handle one request; preflight requests of the API are answered here."""
+        if scope["type"] != "http":
+            return self._app(scope, receive, send)
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        is_page = path in _PAGES or path.startswith(f"{_DASHBOARD}/")
+        headers = self._dashboard_headers if is_page else self._api_headers
+        without_body = scope["method"] == "HEAD" and not _OTHERWISE.search(path)
+        if without_body:
+            scope = {**scope, "method": "GET", METHOD_SENT: "HEAD"}
+
+        async def respond(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                found = [*message.get("headers", ())]
+                present = {name for name, _ in found}
+                message["headers"] = [*found, *(one for one in headers if one[0] not in present)]
+            elif without_body and message["type"] == "http.response.body":
+                if message.get("more_body", False):
+                    return
+                message = {**message, "body": b""}
+            await send(message)
+
+        return (self._api if path.startswith(_API) else self._app)(scope, receive, respond)
+
 
 _MOST_FIELDS: Final = 100
 _HEAD_BYTES: Final = 16 * 1024
@@ -111,154 +226,3 @@ async def _send_problem(scope: Scope, slug: str, detail: str, send: Send, *, clo
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": problem.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
-
-
-_OTHERWISE: Final = re.compile(r"/live$|/contributions/[^/]+$")
-"""Paths that HEAD does not share with GET: endless streams of the dashboard, and the state of a resumable upload."""
-
-
-class HeadRequests:
-    """ASGI middleware that routes HEAD as GET and leaves out the body of the response."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Handle one request."""
-        if scope["type"] != "http" or scope["method"] != "HEAD" or _OTHERWISE.search(scope["path"]):
-            return self._app(scope, receive, send)
-
-        async def without_body(message: Message) -> None:
-            if message["type"] == "http.response.body":
-                if message.get("more_body", False):
-                    return
-                message = {**message, "body": b""}
-            await send(message)
-
-        return self._app({**scope, "method": "GET", METHOD_SENT: "HEAD"}, receive, without_body)
-
-
-_API: Final = "/v1/"
-_METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE")
-_SENT: Final = (
-    "Aggregate-Chain",
-    "Authorization",
-    "Content-Digest",
-    "Content-Type",
-    "If-None-Match",
-    "Range",
-    "Repr-Digest",
-    "Round-Binding",
-    "Signature",
-    "Signature-Input",
-    "Upload-Complete",
-    "Upload-Length",
-    "Upload-Offset",
-    "X-Request-ID",
-)
-_READ: Final = (
-    "Accept-Patch",
-    "Accept-Signature",
-    "Allow",
-    "Content-Digest",
-    "Content-Range",
-    "ETag",
-    "Location",
-    "Repr-Digest",
-    "Retry-After",
-    "Upload-Complete",
-    "Upload-Length",
-    "Upload-Limit",
-    "Upload-Offset",
-    "X-Request-ID",
-)
-_PREFLIGHT_SECONDS: Final = 600
-
-
-class CrossOrigin:
-    """ASGI middleware that lets pages of `origins` call the API, without cookies; the dashboard is left out.
-
-    origins: `https://host[:port]` each. Without any, every request is passed on and no header is added.
-    """
-
-    def __init__(self, app: ASGIApp, *, origins: Sequence[str]) -> None:
-        self._app = app
-        self._api: ASGIApp = app
-        if origins:
-            self._api = CORSMiddleware(
-                app,
-                allow_origins=origins,
-                allow_methods=_METHODS,
-                allow_headers=_SENT,
-                expose_headers=_READ,
-                max_age=_PREFLIGHT_SECONDS,
-            )
-
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Handle one request; preflight requests of the API are answered here."""
-        path = str(scope.get("path", "")).removeprefix(scope.get("root_path", ""))
-        return (self._api if path.startswith(_API) else self._app)(scope, receive, send)
-
-
-_Headers = tuple[tuple[bytes, bytes], ...]
-
-_DASHBOARD: Final = "/dashboard"
-_PAGES: Final = frozenset((_DASHBOARD, "/"))
-"""Paths of HTML pages, besides those below the dashboard."""
-
-_API_POLICY: Final = b"default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
-# The dashboard uses its own style sheet, script and forms, and loads nothing from other hosts.
-_DASHBOARD_POLICY: Final = (
-    b"default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self'; "
-    b"form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
-)
-
-
-def _headers(policy: bytes, referrer: bytes = b"no-referrer") -> _Headers:
-    return (
-        (b"x-content-type-options", b"nosniff"),
-        (b"referrer-policy", referrer),
-        (b"content-security-policy", policy),
-        # Responses hold tokens, invitations and ids. A route whose response may be cached sets its own Cache-Control.
-        (b"cache-control", b"no-store"),
-    )
-
-
-_API_HEADERS: Final = _headers(_API_POLICY)
-# With "no-referrer" browsers send "Origin: null" with forms, and the dashboard compares the origin.
-_DASHBOARD_HEADERS: Final = _headers(_DASHBOARD_POLICY, b"same-origin")
-_HSTS: Final = b"strict-transport-security"
-_NAMES: Final = frozenset((_HSTS, *(name for name, _ in _API_HEADERS)))
-
-
-class SecurityHeaders:
-    """ASGI middleware that adds the security headers that a response does not set itself.
-
-    hsts_seconds: `max-age` of Strict-Transport-Security; 0 leaves that header out.
-    """
-
-    def __init__(self, app: ASGIApp, *, hsts_seconds: int) -> None:
-        self._app = app
-        hsts = ((_HSTS, b"max-age=%d" % hsts_seconds),) if hsts_seconds else ()
-        self._api, self._dashboard = ((*headers, *hsts) for headers in (_API_HEADERS, _DASHBOARD_HEADERS))
-
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Handle one request, and add the headers to the start of its response."""
-        if scope["type"] != "http":
-            return self._app(scope, receive, send)
-        wanted = self._headers_for(scope["path"].removeprefix(scope.get("root_path", "")))
-
-        async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                found = [*message.get("headers", ())]
-                present = {name for name, _ in found}
-                if present.isdisjoint(_NAMES):
-                    message["headers"] = [*found, *wanted]
-                else:
-                    message["headers"] = [*found, *(one for one in wanted if one[0] not in present)]
-            await send(message)
-
-        return self._app(scope, receive, send_with_headers)
-
-    def _headers_for(self, path: str) -> _Headers:
-        return self._dashboard if path in _PAGES or path.startswith(f"{_DASHBOARD}/") else self._api

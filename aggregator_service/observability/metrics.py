@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from time import perf_counter
-from typing import TYPE_CHECKING, Final, get_args
+from typing import Final, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -18,15 +18,13 @@ from sqlalchemy import func, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
+from aggregator_service.observability.requests import RequestRecord
 from aggregator_service.round_states import ACTIVE, TABLE, TERMINAL
 from aggregator_service.storage.database import Database, Effects
 from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundRow, TaskRow
 from protocols.messages import RefusalReason
 from protocols.messages.problem import PROBLEM_TYPES
 from protocols.messages.stages import RoundState
-
-if TYPE_CHECKING:
-    from aggregator_service.observability.request_record import RequestRecord
 
 __all__ = ["MEDIA_TYPE", "RAW_BODIES", "Metrics"]
 

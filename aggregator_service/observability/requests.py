@@ -1,4 +1,4 @@
-"""Records each request: one log line, the request metrics of `/metrics`, and a span where tracing is on.
+"""Records each request: its id, one log line, the request metrics of `/metrics`, and a span where tracing is on.
 
 `RequestRecorder` is an ASGI middleware outside the router, so that it also records requests that match no route, and
 answers requests that fail with an unexpected exception.
@@ -7,9 +7,12 @@ answers requests that fail with an unexpected exception.
 from __future__ import annotations
 
 import logging
+import random
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Final
 
 from opentelemetry import propagate
@@ -18,25 +21,81 @@ from opentelemetry.trace import NoOpTracer, Span, SpanKind, StatusCode, Tracer
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from aggregator_service import request_ids
-from aggregator_service.logs import fields
-from aggregator_service.observability.metrics import Metrics
-from aggregator_service.observability.request_record import RequestRecord
+from aggregator_service.logs import REQUEST_ID, fields
 from aggregator_service.problems import crashed
 
-__all__ = ["RequestRecorder"]
+__all__ = ["DIGEST", "ENROLLED", "RequestRecord", "RequestRecorder"]
 
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _TRACE_HEADERS: Final = ("traceparent", "tracestate")
 _LOG = logging.getLogger(__name__)
 _NOT_MODIFIED: Final = 304
+_ID_HEADER: Final = b"x-request-id"
+# Characters that cannot break a log line or look like something else in it. Texts with a token's prefix are excluded.
+_ALLOWED: Final = re.compile(rb"^(?!hr[a-z]_)[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
+
+_RANDOM: Final = random.Random()  # noqa: S311
+_NO_ROUTE: Final = "(no route)"
+DIGEST: Final = "hushrec.digest"
+"""Scope key: the SHA-256 (hex) that the request announced for its body."""
+ENROLLED: Final = "hushrec.enrolled"
+"""Scope key: the `Enrolment` that the request led to."""
+_TASK_ID: Final = re.compile(r"^t_[0-9a-f]{20}$")
+_CLIENT_ID: Final = re.compile(r"^c_[0-9a-f]{20}$")
+
+
+@dataclass
+class RequestRecord:
+    """Facts about one request. It holds no query, no header and no body.
+
+    method: one of the HTTP methods, or `OTHER`. route: the route's path template, `_NO_ROUTE` where no route matched.
+    status: 0 when no response was started. received, sent: bytes of the bodies. seconds: from the request's headers to
+    the end of the response. waited: whether it was a long poll or an event stream. problem: slug of the problem type.
+    task, round, client: ids in the path, None where the text in the path does not have the form of an id; after an
+    enrolment those of the new client, with its role. digest: SHA-256 (hex) announced for the body.
+    """
+
+    method: str
+    route: str = _NO_ROUTE
+    status: int = 0
+    received: int = 0
+    sent: int = 0
+    seconds: float = 0.0
+    waited: bool = False
+    problem: str | None = None
+    task: str | None = None
+    round: int | None = None
+    client: str | None = None
+    role: str | None = None
+    digest: str | None = None
+
+    def complete(self, scope: Scope, seconds: float) -> None:
+        """Fill in route, problem, ids and duration from the ASGI scope of the finished request."""
+        parameters: dict[str, str] = scope.get("path_params", {})
+        self.route = getattr(scope.get("route"), "path_format", None) or _NO_ROUTE
+        self.problem = scope.get("hushrec.problem")
+        self.seconds = seconds
+        number = parameters.get("number")
+        if number is not None and number.isascii() and number.isdigit() and len(number) <= 10:
+            self.round = int(number)
+        self.task = _well_formed(_TASK_ID, parameters.get("task"))
+        self.client = _well_formed(_CLIENT_ID, parameters.get("client"))
+        self.digest = scope.get(DIGEST)
+        enrolled = scope.get(ENROLLED)
+        if enrolled is not None:
+            self.task, self.client, self.role = enrolled.task_id, enrolled.client_id, enrolled.role
+
+
+def _well_formed(form: re.Pattern[str], value: str | None) -> str | None:
+    """Return `value` if it has the form of an id; other text from a caller is not recorded."""
+    return value if value is not None and form.match(value) else None
 
 
 class RequestRecorder:
-    """Gives each request its id, counts it in `metrics`, logs it, and makes its span with `tracer`."""
+    """Gives each request its id, gives its record to `count`, logs it, and makes its span with `tracer`."""
 
-    def __init__(self, app: ASGIApp, *, metrics: Metrics, tracer: Tracer) -> None:
-        self._app, self._metrics = app, metrics
+    def __init__(self, app: ASGIApp, *, count: Callable[[RequestRecord], None], tracer: Tracer) -> None:
+        self._app, self._count = app, count
         self._tracer = None if isinstance(tracer, NoOpTracer) else tracer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -45,10 +104,10 @@ class RequestRecorder:
             await self._app(scope, receive, send)
             return
         headers = dict(scope["headers"])
-        request_id = request_ids.choose(headers.get(request_ids.HEADER))
+        request_id = _choose_id(headers.get(_ID_HEADER))
         method = scope["method"] if scope["method"] in _METHODS else "OTHER"
         record = RequestRecord(method, waited=_is_long_poll(scope))
-        token = request_ids.current.set(request_id)
+        token = REQUEST_ID.set(request_id)
         try:
             if self._tracer is None:
                 await self._handle(scope, receive, send, record, request_id)
@@ -59,9 +118,9 @@ class RequestRecorder:
                     finally:
                         _describe_span(span, record, request_id)
         finally:
-            self._metrics.request(record)
+            self._count(record)
             _log(record)
-            request_ids.current.reset(token)
+            REQUEST_ID.reset(token)
 
     async def _handle(self, scope: Scope, receive: Receive, send: Send, record: RequestRecord, request_id: str) -> None:
         started = time.perf_counter()
@@ -127,7 +186,7 @@ def _recording_send(send: Send, record: RequestRecord, request_id: str) -> Send:
     async def recorded(message: Message) -> None:
         if message["type"] == "http.response.start":
             record.status = message["status"]
-            message["headers"] = [*message.get("headers", ()), (request_ids.HEADER, request_id.encode())]
+            message["headers"] = [*message.get("headers", ()), (_ID_HEADER, request_id.encode())]
         elif message["type"] == "http.response.body":
             record.sent += len(message.get("body", b""))
         await send(message)
@@ -152,3 +211,13 @@ def _describe_span(span: Span, record: RequestRecord, request_id: str) -> None:
     span.set_attributes({name: value for name, value in attributes.items() if value is not None})
     if record.status >= 500 or record.status == 0:
         span.set_status(StatusCode.ERROR)
+
+
+def _choose_id(offered: bytes | None) -> str:
+    """Return the id that a proxy or client sent, or 64 random bits in hex if it sent none or one that is not allowed.
+
+    Ids are not secret, so the random bits need not be cryptographically secure.
+    """
+    if offered is not None and _ALLOWED.match(offered):
+        return offered.decode("ascii")
+    return f"{_RANDOM.getrandbits(64):016x}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -43,11 +44,16 @@ class _Channel:
 
 
 class Notifier:
-    """Wakes long polls and checks the versions of tasks, also for the task cache. Call it in the event loop."""
+    """Wakes long polls and checks the versions of tasks, also for the task cache. Call it in the event loop.
 
-    def __init__(self, database: Database, task_cache: TaskCache, recheck: float) -> None:
+    recheck: seconds between two checks. longest_wait: most seconds that a poll waits.
+    """
+
+    def __init__(
+        self, database: Database, task_cache: TaskCache, recheck: float, longest_wait: float = math.inf
+    ) -> None:
         self._database, self._task_cache = database, task_cache
-        self._recheck = recheck
+        self._recheck, self._longest_wait = recheck, longest_wait
         self._channels: dict[_Topic, _Channel] = {}
         self._seen_version: dict[str, int] = {}
         self._announced_versions: dict[str, set[int]] = {}
@@ -107,7 +113,7 @@ class Notifier:
     ) -> Found | None:
         """As `poll`, for a coroutine function."""
         loop = asyncio.get_running_loop()
-        end = loop.time() + wait
+        end = loop.time() + min(wait, self._longest_wait)
         with self._registered_waiter((task_id, topic)) as channel:
             while True:
                 event = channel.event  # taken before the call, so that a change during it is not missed

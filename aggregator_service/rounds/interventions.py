@@ -7,12 +7,13 @@ from typing import Final
 
 from sqlalchemy.orm import Session
 
+from aggregator_service.access.principals import existing_task, round_of
 from aggregator_service.logs import fields
 from aggregator_service.problems import Problem
 from aggregator_service.round_states import ACTIVE, RoundEvent
 from aggregator_service.rounds.transactions import fail_round
 from aggregator_service.storage.database import announce
-from aggregator_service.storage.rounds import find_round, lock_round_exclusive, lock_task
+from aggregator_service.storage.rounds import lock_round_exclusive, lock_task
 from aggregator_service.storage.schema import RoundRow, TaskRow
 from aggregator_service.storage.stages import awaited_message
 from protocols.messages import Schedule
@@ -86,8 +87,7 @@ def resume_task(session: Session, task_id: str, operator: str) -> TaskRow:
     Its failures in a row are forgotten. operator: the name for the log. Raises `Problem`: 404 for an unknown task, 409
     conflict when it is complete or closed, or no sum of its schedule is left.
     """
-    if session.get(TaskRow, task_id) is None:
-        raise Problem("not-found", "there is no such task")
+    existing_task(session, task_id)
     task = lock_task(session, task_id)
     if task.state == "open":
         return task
@@ -128,7 +128,4 @@ def refuse_abort(round_: RoundRow) -> None:
 
 
 def _lock(session: Session, task_id: str, number: int) -> tuple[TaskRow, RoundRow]:
-    found = find_round(session, task_id, number)
-    if found is None:
-        raise Problem("not-found", "there is no such round")
-    return lock_round_exclusive(session, found.id)
+    return lock_round_exclusive(session, round_of(session, task_id, number).id)

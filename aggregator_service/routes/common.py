@@ -27,7 +27,6 @@ __all__ = [
     "bytes_response",
     "guarded",
     "receipt_response",
-    "wait_seconds",
 ]
 
 _LARGEST_NUMBER: Final = 2**31 - 1
@@ -53,11 +52,6 @@ def guarded(*slugs: str) -> dict[int | str, dict[str, Any]]:
     authentication = ("unauthenticated", "bad-signature", "stale-signature")
     always = (*authentication, "forbidden", "not-found", "invalid-parameters", "too-many-requests")
     return responses(*always, "internal-error", "unavailable", *slugs)
-
-
-def wait_seconds(services: Services, asked: float) -> float:
-    """Return how long a long poll may wait, in seconds: `asked`, but at most the setting `wait_max_seconds`."""
-    return min(asked, services.settings.wait_max_seconds)
 
 
 def binary_request(

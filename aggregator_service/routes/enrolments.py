@@ -1,25 +1,36 @@
-"""Enrolment: a client presents an invitation and its signed public keys, and gets an id and a token."""
+"""Enrolment and invitations: operators invite clients, and a client with an invitation gets an id and a token."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Header, Request, Response
+from fastapi import Header, Path, Query, Request, Response
 
-from aggregator_service.access.tokens import hash_token
-from aggregator_service.http.authentication import client_address
+from aggregator_service.access.principals import existing_task, hash_token
+from aggregator_service.http.authentication import OperatorOnly, ReaderOnly, client_address
 from aggregator_service.http.fields import QueryChecked
-from aggregator_service.observability.request_record import ENROLLED
+from aggregator_service.observability.requests import ENROLLED
 from aggregator_service.problems import Problem, responses
 from aggregator_service.routes.bodies import api_router
+from aggregator_service.routes.common import TaskId, guarded
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.tasks.enrolments import check_signature, enrol, invited_task
-from aggregator_service.tasks.tasks import task_view
-from protocols.messages import Enrolment, EnrolmentRequest, TaskView
+from aggregator_service.tasks.members import invitation_page, revoke_invitation
+from aggregator_service.tasks.tasks import create_invitation, task_view
+from protocols.messages import (
+    Enrolment,
+    EnrolmentRequest,
+    Invitation,
+    InvitationPage,
+    InvitationRequest,
+    InvitationView,
+    TaskView,
+)
 
-__all__ = ["router"]
+__all__ = ["invitations_router", "router"]
 
 router = api_router("/v1/enrolments", tag="enrolment", dependencies=[QueryChecked])
+invitations_router = api_router("/v1/tasks/{task}/invitations", tag="tasks")
 
 
 @router.get(
@@ -92,3 +103,45 @@ async def _enrol(services: Services, address: str, request: EnrolmentRequest) ->
     # its first requests follow at once
     services.task_cache.remember(mark, hash_token(admitted.enrolment.token), admitted.client, admitted.version)
     return admitted.enrolment, admitted.is_new
+
+
+# --- invitations ------------------------------------------------------------------------------------------------------
+
+_ID_PATTERN = r"^i_[0-9a-f]{1,38}$"
+InvitationId = Annotated[str, Path(description="Invitation id.", max_length=40, examples=["i_4c6e8a0b2d4f6a8c0e2b"])]
+
+
+@invitations_router.post(
+    "",
+    status_code=201,
+    summary="Invite clients",
+    dependencies=[OperatorOnly],
+    responses=guarded("bad-request", "conflict", "body-too-long", "upload-timeout"),
+)
+def invite(services: ServicesOf, task: TaskId, request: InvitationRequest) -> Invitation:
+    """Create an invitation for one or more clients. It is shown only in this response; the server keeps its hash."""
+    with services.database.write() as session:
+        return create_invitation(session, existing_task(session, task), request, services.clock.now())
+
+
+@invitations_router.get("", name="list_all", summary="List invitations", dependencies=[ReaderOnly], responses=guarded())
+def list_invitations(
+    services: ServicesOf,
+    task: TaskId,
+    after: Annotated[
+        str | None, Query(description="`next` of the last page.", pattern=_ID_PATTERN, examples=["i_4c6e8a0b2d4f6a"])
+    ] = None,
+    limit: Annotated[int, Query(description="Largest number of invitations in the page.", ge=1, le=1000)] = 100,
+) -> InvitationPage:
+    """Return invitations, oldest first, with their remaining uses and lifetime, without the invitation codes."""
+    with services.database.read() as session:
+        return invitation_page(session, existing_task(session, task).id, after, limit, services.clock.now())
+
+
+@invitations_router.delete(
+    "/{invitation}", summary="Revoke an invitation", dependencies=[OperatorOnly], responses=guarded()
+)
+def revoke(services: ServicesOf, task: TaskId, invitation: InvitationId) -> InvitationView:
+    """Revoke an invitation: nobody can enrol with it. Clients that have enrolled remain members. Idempotent."""
+    with services.database.write() as session:
+        return revoke_invitation(session, task, invitation, services.clock.now())

@@ -23,7 +23,6 @@ from aggregator_service.routes.common import (
     blob_response,
     bytes_response,
     guarded,
-    wait_seconds,
 )
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.blobs import new_key
@@ -73,7 +72,7 @@ async def list_members(
             page = member_page(session, task, int(after), limit, unkeyed)
             return page if page.members or not unkeyed else None
 
-    found = await services.notifier.poll(task, "members", wait_seconds(services, wait), find)
+    found = await services.notifier.poll(task, "members", wait, find)
     return found or MemberPage(members=[])
 
 
@@ -176,7 +175,7 @@ async def get_envelope(
             row = session.get_one(ClientRow, member.client_id)
             return row if row.envelope_key is not None else None
 
-    row = await services.notifier.poll(task, mailbox_topic(member.client_id), wait_seconds(services, wait), find)
+    row = await services.notifier.poll(task, mailbox_topic(member.client_id), wait, find)
     if row is None or row.envelope_key is None or row.envelope_digest is None or row.envelope_bytes is None:
         raise Problem("not-found", "the key holder has stored no envelope for this client yet")
     if is_small(row.envelope_key):

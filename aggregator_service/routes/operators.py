@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import Path
 
-from aggregator_service.access.tokens import create_operator, list_operators, revoke_operator, rotate_operator
+from aggregator_service.access.principals import create_operator, list_operators, revoke_operator, rotate_operator
 from aggregator_service.http.authentication import AdminOnly
 from aggregator_service.routes.bodies import api_router
 from aggregator_service.routes.common import guarded

@@ -1,12 +1,14 @@
-"""Rounds, their cohorts, their aggregates, and operators' interventions."""
+"""Rounds, their cohorts, aggregates and attestations, and operators' interventions."""
 
 from __future__ import annotations
 
+import json
 import logging
 from dataclasses import dataclass
 from typing import Annotated, Final
 
 from fastapi import Query, Request, Response
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
@@ -26,12 +28,21 @@ from aggregator_service.routes.common import (
     binary_response,
     blob_response,
     guarded,
-    wait_seconds,
 )
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.database import announce
-from aggregator_service.storage.rounds import add_refusal, cohort_clients, in_cohort, last_round, list_rounds
-from protocols.messages import CohortView, Extension, RefusalNotice, RoundPage, RoundView
+from aggregator_service.storage.rounds import (
+    add_refusal,
+    cohort_clients,
+    find_round,
+    in_cohort,
+    last_round,
+    list_rounds,
+)
+from aggregator_service.storage.schema import ClientRow, ContributionRow
+from protocols.codec import b64encode
+from protocols.messages import Attestation, AttestationPage, CohortView, Extension, RefusalNotice, RoundPage, RoundView
+from protocols.messages.attestations import LARGEST_ATTESTATION_PAGE
 from protocols.messages.stages import RoundState
 
 __all__ = ["router"]
@@ -93,7 +104,7 @@ async def current(
 
     # What operators watch (the number of contributions) wakes no long poll, so they also look at intervals.
     interval = services.settings.recheck_seconds if isinstance(principal, Operator) else None
-    found = await services.notifier.follow(task, "round", wait_seconds(services, wait), changed, interval)
+    found = await services.notifier.follow(task, "round", wait, changed, interval)
     if found is not None:
         return Response(found.view.model_dump_json(), media_type="application/json", headers={"ETag": found.etag})
     if newest is None:
@@ -257,3 +268,47 @@ def aggregate(
     if row.aggregate_key is None or row.aggregate_digest is None or row.aggregate_bytes is None:
         raise Problem("not-found", "the round has released no aggregate")
     return blob_response(services, request, row.aggregate_key, row.aggregate_digest, row.aggregate_bytes, if_none_match)
+
+
+_ATTESTED = (
+    *(ClientRow.id, ClientRow.identity_key, ClientRow.mailbox_key, ClientRow.certificate),
+    ContributionRow.attestation,
+)
+
+
+@router.get("/{number}/attestations", name="list_all", summary="List attestations", responses=guarded())
+def attestations(
+    services: ServicesOf,
+    principal: PrincipalOf,
+    task: TaskId,
+    number: RoundNumber,
+    after: Annotated[str, Query(description="Return only clients with a larger id.", max_length=40)] = "",
+    limit: Annotated[int, Query(description="Largest number of attestations.", ge=1, le=LARGEST_ATTESTATION_PAGE)] = (
+        LARGEST_ATTESTATION_PAGE
+    ),
+) -> AttestationPage:
+    """Return the signed components of the contributions to a completed round, with the clients' keys and certificates.
+
+    In encrypted tasks they state which aggregates each client absorbed before the round, so that members can compare
+    them. 404 until the round is complete; those of the newest two completed rounds are kept.
+    """
+    with services.database.read() as session:
+        task_of(session, principal, task)
+        round_ = find_round(session, task, number)
+        if round_ is None or round_.state != "complete" or round_.aggregate_chain is None:
+            raise Problem("not-found", "there are no attestations of this round")
+        query = select(*_ATTESTED).join(ContributionRow, ContributionRow.client_id == ClientRow.id)
+        query = query.where(ContributionRow.round_id == round_.id, ContributionRow.client_id > after)
+        query = query.where(ContributionRow.attestation.is_not(None)).order_by(ContributionRow.client_id)
+        rows = session.execute(query.limit(limit + 1)).all()
+    shown = [
+        Attestation(
+            client_id=client_id,
+            identity_key=b64encode(identity_key),
+            mailbox_key=b64encode(mailbox_key),
+            certificate=None if certificate is None else b64encode(certificate),
+            **json.loads(attestation or "{}"),
+        )
+        for client_id, identity_key, mailbox_key, certificate, attestation in rows[:limit]
+    ]
+    return AttestationPage(attestations=shown, more=len(rows) > limit)

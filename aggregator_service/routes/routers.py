@@ -7,13 +7,11 @@ from typing import Final
 from fastapi import APIRouter
 
 from aggregator_service.routes import (
-    attestations,
     certificates,
     committee,
     contributions,
     enrolments,
     health,
-    invitations,
     ledger,
     members,
     operators,
@@ -29,7 +27,6 @@ API_ROUTERS: Final[tuple[APIRouter, ...]] = (
     # the most frequent requests first
     contributions.router,
     rounds.router,
-    attestations.router,
     stages.router,
     committee.router,
     committee.rounds_router,
@@ -38,7 +35,7 @@ API_ROUTERS: Final[tuple[APIRouter, ...]] = (
     certificates.router,
     enrolments.router,
     tasks.router,
-    invitations.router,
+    enrolments.invitations_router,
     operators.router,
     ledger.router,
     health.router,

@@ -29,7 +29,6 @@ from aggregator_service.routes.common import (
     binary_response,
     blob_response,
     guarded,
-    wait_seconds,
 )
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.blobs import new_key
@@ -71,7 +70,7 @@ async def latest(
             row = newest_snapshot(session, task, at_least)
             return None if row is None else snapshot_view(row, seen_by(session, row, device_group))
 
-    found = await services.notifier.poll(task, "snapshot", wait_seconds(services, wait), find)
+    found = await services.notifier.poll(task, "snapshot", wait, find)
     if found is None:
         raise Problem("not-found", "there is no such snapshot yet")
     return found

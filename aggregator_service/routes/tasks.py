@@ -7,16 +7,14 @@ from typing import Annotated
 from fastapi import Path, Query, Response
 from sqlalchemy.orm import Session
 
-from aggregator_service.access.principals import task_of
+from aggregator_service.access.principals import existing_task, task_of
 from aggregator_service.http.authentication import OperatorIs, OperatorOnly, PrincipalOf, ReaderOnly
 from aggregator_service.http.fields import TAGGED, TaggedJson
-from aggregator_service.problems import Problem
 from aggregator_service.rounds.interventions import resume_task
 from aggregator_service.rounds.transactions import close_task
 from aggregator_service.routes.bodies import api_router
 from aggregator_service.routes.common import IfNoneMatch, TaskId, guarded
 from aggregator_service.services import ServicesOf
-from aggregator_service.storage.schema import TaskRow
 from aggregator_service.tasks.plans import row_terms
 from aggregator_service.tasks.starts import check_start
 from aggregator_service.tasks.tasks import create_task, list_tasks, plan_request, sum_view, task_view
@@ -78,9 +76,7 @@ def close(services: ServicesOf, task: TaskId) -> TaskView:
     """End a task for good. An active round fails and its contributions are deleted. Idempotent."""
 
     def write(session: Session) -> TaskView:
-        row = session.get(TaskRow, task)
-        if row is None:
-            raise Problem("not-found", "there is no such task")
+        row = existing_task(session, task)
         close_task(session, row, services.clock.now())
         return task_view(session, row, services.settings.signatures, services.clock.now())
 

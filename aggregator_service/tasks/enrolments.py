@@ -10,8 +10,7 @@ from sqlalchemy import func, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from aggregator_service.access.principals import Enrolled
-from aggregator_service.access.tokens import hash_token, matches, new_id, new_token
+from aggregator_service.access.principals import Enrolled, hash_token, matches, new_id, new_token
 from aggregator_service.problems import Problem
 from aggregator_service.storage.database import announce, void_token
 from aggregator_service.storage.rounds import lock_task

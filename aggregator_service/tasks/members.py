@@ -11,7 +11,7 @@ import logging
 from sqlalchemy import ColumnElement, Select, and_, func, or_, select, tuple_
 from sqlalchemy.orm import Session, aliased
 
-from aggregator_service.access.tokens import hash_token, new_token
+from aggregator_service.access.principals import hash_token, new_token
 from aggregator_service.logs import fields
 from aggregator_service.problems import Problem
 from aggregator_service.round_states import ACTIVE

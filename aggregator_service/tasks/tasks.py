@@ -13,7 +13,7 @@ from sqlalchemy import func, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from aggregator_service.access.tokens import hash_token, new_id, new_token
+from aggregator_service.access.principals import hash_token, new_id, new_token
 from aggregator_service.logs import fields
 from aggregator_service.problems import Problem
 from aggregator_service.settings import Signatures

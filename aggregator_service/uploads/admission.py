@@ -11,14 +11,14 @@ from fastapi import Request
 from pydantic_core import to_json
 from starlette.concurrency import run_in_threadpool
 
-from aggregator_service.access.principals import Enrolled, Principal, member_of, task_of
+from aggregator_service.access.principals import Enrolled, Principal, member_of, round_of, task_of
 from aggregator_service.access.request_signatures import signed_request
 from aggregator_service.logs import fields
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.oneshot_stages import committee_of
 from aggregator_service.services import Services
 from aggregator_service.storage.blobs import forget_pages
-from aggregator_service.storage.rounds import find_contribution, find_round, in_cohort
+from aggregator_service.storage.rounds import find_contribution, in_cohort
 from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundRow, TaskRow
 from aggregator_service.storage.stages import prerequisite, takes_part, upload_progress
 from aggregator_service.tasks.certificates import holds_certificate
@@ -84,9 +84,7 @@ def admit(
     client = member_of(principal, task_id, client_id)
     with services.database.read() as session:
         task = task_of(session, principal, task_id)
-        round_ = find_round(session, task_id, number)
-        if round_ is None:
-            raise Problem("not-found", "there is no such round")
+        round_ = round_of(session, task_id, number)
         if not in_cohort(session, round_.id, client.client_id):
             raise Problem("not-in-cohort", "this client is not in the cohort of this round")
         before = prerequisite(round_) if round_.state == "collecting" else None

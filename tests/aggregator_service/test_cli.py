@@ -185,7 +185,7 @@ def test_the_advised_command_creates_a_task(command: Command) -> None:
     assert view["recipe"]["parameters"]["item_bias"] == "counts"
     assert view["schedule"]["cohort_size"] == 40
     paper = json.loads(command("task", "create", "p", "--recipe", "colr", "-r", "items=50", "--variant", "paper"))
-    assert paper["recipe"]["parameters"] == {"items": 50}
+    assert paper["recipe"]["parameters"] == {"items": 50, "normalise": "touched", "reveal_touched": True}
 
 
 def test_members_are_listed_and_revoked(command: Command) -> None:

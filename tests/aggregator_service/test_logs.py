@@ -11,8 +11,7 @@ from typing import Literal
 import h11
 import pytest
 
-from aggregator_service import request_ids
-from aggregator_service.logs import configure_logging, fields
+from aggregator_service.logs import REQUEST_ID, configure_logging, fields
 
 SERVICE = logging.getLogger("aggregator_service")
 LOGGER = logging.getLogger("aggregator_service.tests_of_lines")
@@ -43,9 +42,9 @@ def test_a_line_has_the_fields_of_its_record_and_the_id_of_the_request(
     lines: Callable[[], list[str]], form: Literal["text", "json"], level: int
 ) -> None:
     configure_logging(form)
-    token = request_ids.current.set("r-1")
+    token = REQUEST_ID.set("r-1")
     LOGGER.log(level, "uploaded", extra=fields(task="t_1", round=3, digest=None, client="é"))
-    request_ids.current.reset(token)
+    REQUEST_ID.reset(token)
     (line,) = lines()
     name = logging.getLevelName(level)
     if form == "json":

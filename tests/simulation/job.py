@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from aggregator_service.access.tokens import hash_token
+from aggregator_service.access.principals import hash_token
 from aggregator_service.storage.rounds import cohort_clients, last_round
 from aggregator_service.storage.schema import ClientRow, RoundRow, TaskRow
 from aggregator_service.tasks.members import able_members

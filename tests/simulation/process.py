@@ -16,8 +16,7 @@ from sqlalchemy import select
 from starlette.requests import Request
 from starlette.responses import Response
 
-from aggregator_service.access.principals import Enrolled
-from aggregator_service.access.tokens import hash_token
+from aggregator_service.access.principals import Enrolled, hash_token
 from aggregator_service.clock import Clock
 from aggregator_service.http.fields import digest_header
 from aggregator_service.observability.tracing import Instruments

@@ -51,6 +51,7 @@ def round_row(task_id: str = "t_1", **values: Any) -> RoundRow:
     ordinary: dict[str, Any] = {
         "number": 1,
         "sum_index": 1,
+        "sum_rule": "trained",
         "state": "collecting",
         "seed": bytes(32),
         "opened_at": 0.0,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from aggregator_service.access.tokens import hash_token
+from aggregator_service.access.principals import hash_token
 from aggregator_service.clock import ManualClock
 from tests.support.api import Api
 from tests.support.inside import aggregator_inside

@@ -74,10 +74,10 @@ def test_metrics_of_a_whole_round(api: Api) -> None:
     assert seen["hushrec_database_up",] == 1
 
 
-def test_bytes_of_direct_bodies_are_counted_also_when_refused(tmp_path: Path) -> None:
+def test_bytes_of_bodies_are_counted_also_when_refused(tmp_path: Path) -> None:
     with running_aggregator(tmp_path / "data") as server:
         api = Api(server.url, server.operator_token)
-        task = api.create_task(items=20_000, cohort=2, collect_seconds=600)
+        task = api.create_task(items=30_000, cohort=2, collect_seconds=600)
         member = task.enrol(2)[0]
         task.wait_round(1, "collecting")
         body = member.contribution(1, 5.0)

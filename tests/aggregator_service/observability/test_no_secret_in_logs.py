@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from aggregator_service.access.tokens import hash_token
+from aggregator_service.access.principals import hash_token
 from client_sdk import Client, Identity, MemoryStore, Operator, Policy
 from client_sdk.api.drivers import SyncDriver
 from tests.support.api import Api, digest_field

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from aggregator_service.access.tokens import (
+from aggregator_service.access.principals import (
     create_admin,
     create_operator,
     hash_token,

@@ -331,6 +331,7 @@ def test_a_commit_whose_answer_is_lost_keeps_its_blob(tmp_path: Path, breaks: st
             task_id=task.id,
             number=1,
             sum_index=1,
+            sum_rule="trained",
             state="collecting",
             seed=bytes(32),
             opened_at=0.0,
