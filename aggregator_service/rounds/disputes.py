@@ -1,7 +1,10 @@
-"""Disputes: a neighbour of a masked round reports that the shares which a client sealed for it do not open.
+"""Disputes: a neighbour in a masked round, or a member of a one-shot round's committee, reports sealed shares.
 
-Nobody can prove who is right without giving shares away: the key that opens a sealed pair opens a good one, too, and
-AES-GCM does not show whether a key is the right one. So reports are counted.
+It says that the shares which a client sealed for it do not open. Nobody can prove who is right without giving shares
+away: the key that opens a sealed pair opens a good one, too, and AES-GCM does not show whether a key is the right one.
+So reports are counted.
+
+Masked rounds:
 
 | reports | what happens |
 |---|---|
@@ -13,21 +16,36 @@ AES-GCM does not show whether a key is the right one. So reports are counted.
 An honest client is in dispute with clients at fault only. So neither a few neighbours nor one lying reporter can retire
 it, and each round that fails keeps one more pair apart. It counts towards `max_failed_rounds` only if the next cohort
 could not be another one.
+
+One-shot rounds, with a committee of which t open a sum and at most `corrupt` collude:
+
+| reports | what happens |
+|---|---|
+| t members or more can open the shares of all clients of the set | nothing: the reporters do not confirm |
+| fewer can | those whom t members have reported leave the set: the t that reported the fewest clients in this task |
+| of a client by more than `corrupt` members | an honest one is among them: the client leaves the task |
+
+No member is blamed, because the number of clients at fault has no bound. Later cohorts are without the clients without
+which t members of the new committee can open all, as long as `min_clients` others are there. A member that lies about
+more clients than an honest one has found at fault is not among the t. So a liar retires nobody, and keeps no more
+honest clients out of sums than there are clients at fault.
 """
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from aggregator_service.storage.schema import DisputeRow, RoundRow
+from aggregator_service.storage.stages import clients_with
+from protocols.sums.oneshot.server import kept_from_opening
 
-__all__ = ["add_disputes", "disputes_in", "kept_apart"]
+__all__ = ["add_disputes", "disputes_in", "kept_apart", "openable", "reported_by_many", "unopenable"]
 
 _RANDOM: Final = random.SystemRandom()
 
@@ -51,9 +69,7 @@ def kept_apart(session: Session, task_id: str, clients: Sequence[str], least: in
 
     Those with the most disputes are left out first; equal ones by chance.
     """
-    query = select(DisputeRow.owner, DisputeRow.reporter).join(RoundRow, RoundRow.id == DisputeRow.round_id)
-    disputes = session.execute(query.where(RoundRow.task_id == task_id))
-    pairs = {frozenset((owner, reporter)) for owner, reporter in disputes}
+    pairs = {frozenset(dispute) for dispute in _disputes_of(session, task_id)}
     staying = list(clients)
     while len(staying) > least:
         here = frozenset(staying)
@@ -63,3 +79,53 @@ def kept_apart(session: Session, task_id: str, clients: Sequence[str], least: in
         most = max(disputed.values())
         staying.remove(_RANDOM.choice([client for client, count in sorted(disputed.items()) if count == most]))
     return staying
+
+
+def unopenable(session: Session, round_: RoundRow, threshold: int) -> list[str]:
+    """Return the clients that must leave the proposed set of a one-shot round, sorted. Empty if t members can open it.
+
+    threshold: t, members that must open the shares of all.
+    """
+    members = session.scalars(clients_with(round_.id, "committee")).all()
+    present = set(session.scalars(clients_with(round_.id, "contribute")))
+    reports = _by_reporter(one for one in disputes_in(session, round_.id) if one[0] in present)
+    return sorted(kept_from_opening(members, reports, threshold, _distrust(session, round_.task_id)))
+
+
+def openable(
+    session: Session, task_id: str, clients: Sequence[str], members: Collection[str], threshold: int, least: int
+) -> list[str]:
+    """Return `clients` without those of whom earlier reports say that t of `members` cannot open their shares.
+
+    At least `least` stay; those reported by the most members are left out first, equal ones by chance.
+    """
+    disputes, here = _disputes_of(session, task_id), frozenset(clients)
+    reports = _by_reporter(one for one in disputes if one[0] in here)
+    leaving = kept_from_opening(members, reports, threshold, _distrust(session, task_id))
+    times = Counter(owner for owner, _ in set(disputes) if owner in leaving)
+    worst = sorted(times, key=lambda owner: (-times[owner], _RANDOM.random()))[: max(0, len(clients) - least)]
+    return [client for client in clients if client not in worst]
+
+
+def reported_by_many(session: Session, task_id: str, corrupt: int) -> set[str]:
+    """Return the clients that more than `corrupt` members of a task's committees have reported."""
+    times = Counter(owner for owner, _ in set(_disputes_of(session, task_id)))
+    return {owner for owner, count in times.items() if count > corrupt}
+
+
+def _disputes_of(session: Session, task_id: str) -> list[tuple[str, str]]:
+    """Return (owner, reporter) for each report in any round of a task."""
+    query = select(DisputeRow.owner, DisputeRow.reporter).join(RoundRow, RoundRow.id == DisputeRow.round_id)
+    return [(owner, reporter) for owner, reporter in session.execute(query.where(RoundRow.task_id == task_id))]
+
+
+def _by_reporter(disputes: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for owner, reporter in disputes:
+        found.setdefault(reporter, set()).add(owner)
+    return found
+
+
+def _distrust(session: Session, task_id: str) -> Mapping[str, int]:
+    """Return how many clients each member of a task's committees has reported."""
+    return {member: len(owners) for member, owners in _by_reporter(_disputes_of(session, task_id)).items()}

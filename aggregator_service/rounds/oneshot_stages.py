@@ -12,20 +12,29 @@ from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 from typing import Final
 
-from sqlalchemy import delete, update
+from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
 from aggregator_service.compute.unmasking import OneshotMasks
 from aggregator_service.logs import fields
 from aggregator_service.problems import Problem
 from aggregator_service.round_states import RoundEvent, next_state
-from aggregator_service.rounds.differencing import mark_retired
+from aggregator_service.rounds.differencing import mark_retired, remaining_clients
+from aggregator_service.rounds.disputes import add_disputes, disputes_in, openable, reported_by_many, unopenable
 from aggregator_service.rounds.masked_stages import stage_is_over
 from aggregator_service.rounds.transactions import enforce_min_difference, fail_round, missing_clients, move
 from aggregator_service.storage.database import Database, announce, count_dropouts, discard
-from aggregator_service.storage.rounds import find_round, lock_round_exclusive
-from aggregator_service.storage.schema import ContributionRow, HandoutRow, RoundRow, TaskRow
-from aggregator_service.storage.stages import add_handouts, clients_with, count_of, find_handout, message_bodies
+from aggregator_service.storage.rounds import cohort_clients, entered_states, find_round, lock_round_exclusive
+from aggregator_service.storage.schema import ClientRow, ContributionRow, HandoutRow, RoundRow, TaskRow
+from aggregator_service.storage.stages import (
+    Part,
+    add_handouts,
+    clients_with,
+    count_of,
+    find_handout,
+    message_bodies,
+    takes_part,
+)
 from aggregator_service.tasks.committee import (
     committee_keys,
     delete_later_keys,
@@ -44,6 +53,7 @@ from protocols.sums.oneshot.messages import CommitteeKey, Statement, survivors_d
 from protocols.sums.oneshot.plan import SIGNATURE_BYTES
 
 __all__ = [
+    "absent_members",
     "committee_of",
     "end_oneshot_stage",
     "fail_committee_absent",
@@ -51,7 +61,7 @@ __all__ = [
     "oneshot_context",
     "proposed_survivors",
     "read_oneshot_masks",
-    "take_out",
+    "report_sealed_shares",
 ]
 
 _LOG: Final = logging.getLogger(__name__)
@@ -111,14 +121,14 @@ def _end_collecting(session: Session, task: TaskRow, round_: RoundRow, now: floa
     return RoundEvent.SURVIVORS_TO_CONFIRM if _propose(session, task, round_, now) else None
 
 
-def _propose(session: Session, task: TaskRow, round_: RoundRow, now: float) -> bool:
+def _propose(session: Session, task: TaskRow, round_: RoundRow, now: float, *, counts: bool = True) -> bool:
     """Store the digest of the contributions' set, for the committee to confirm; return False if the round failed."""
     plan = own_plan(plan_round(task, round_).sum_plan)
     stated = stated_contributions(session, round_.id)
     floor = round_.cohort if round_.again else Schedule.model_validate(task.schedule).min_clients
     if len(stated) < floor:
         reason = f"{len(stated)} of {round_.cohort} clients contributed in time, but {floor} are needed"
-        fail_round(session, task, round_, RoundEvent.STAGE_MISSED, reason, now)
+        fail_round(session, task, round_, RoundEvent.STAGE_MISSED, reason, now, counts=counts)
         return False
     if not enforce_min_difference(session, task, round_, now):
         return False
@@ -165,19 +175,34 @@ def fail_committee_absent(session: Session, task: TaskRow, round_: RoundRow, now
 
     The failure does not count towards `max_failed_rounds`: the next round opens only when members publish keys again.
     """
-    stage: Final = "unmask" if round_.state == RoundState.UNMASKING else "confirm"
-    members = set(session.scalars(clients_with(round_.id, "committee")))
-    answered = set(session.scalars(clients_with(round_.id, stage)))
-    absent = sorted(members - answered)
+    members = count_of(session, round_.id, "committee")
+    answered = count_of(session, round_.id, "unmask" if round_.state == RoundState.UNMASKING else "confirm")
+    absent = absent_members(session, round_)
     threshold = own_plan(plan_round(task, round_).sum_plan).threshold
     delete_later_keys(session, task.id, round_.number, absent)
     reason = (
-        f"{round_.state}: {len(answered)} of {len(members)} members of the committee answered in time, but {threshold} "
+        f"{round_.state}: {answered} of {members} members of the committee answered in time, but {threshold} "
         "are needed. The task waits until those that did not, or others, publish keys again"
     )
     for member in absent:
         _LOG.warning("member of the committee absent", extra=fields(task=task.id, round=round_.number, client=member))
     fail_round(session, task, round_, RoundEvent.COMMITTEE_ABSENT, reason, now, counts=False)
+
+
+def absent_members(session: Session, round_: RoundRow) -> list[str]:
+    """Return the members that did not answer in the last stage of the committee that a round came to; [] before it.
+
+    A member that reported shares of the proposed set, and so could not answer, was there.
+    """
+    states = {row.state for row in entered_states(session, round_.id)}
+    if RoundState.CONFIRMING not in states:
+        return []
+    stage: Part = "unmask" if RoundState.UNMASKING in states else "confirm"
+    members, answered = (set(session.scalars(clients_with(round_.id, part))) for part in ("committee", stage))
+    present = set(session.scalars(clients_with(round_.id, "contribute")))
+    return sorted(
+        members - answered - {reporter for owner, reporter in disputes_in(session, round_.id) if owner in present}
+    )
 
 
 def fail_unopened(session: Session, task: TaskRow, round_: RoundRow, now: float) -> None:
@@ -189,40 +214,67 @@ def fail_unopened(session: Session, task: TaskRow, round_: RoundRow, now: float)
     fail_round(session, task, round_, RoundEvent.SUM_WRONG, reason, now)
 
 
-def take_out(
+def report_sealed_shares(
     session: Session, round_id: int, member_id: str, survivors: bytes, clients: Collection[str], now: float
 ) -> RoundRow:
-    """Take clients whose sealed share does not open out of the proposed survivors and the task; return the round.
+    """Store that a member of the committee cannot open the shares of some clients; return the round.
 
-    survivors: digest of the set to which the clients belong. A new set is proposed if no member has confirmed the old
-    one; otherwise the round fails. Idempotent. Raises `Problem`: conflict (409) when the round does not confirm this
-    set, invalid-parameters (422) for a client that is not in it.
+    survivors: digest of the proposed set. If fewer than t members can open all shares of it, clients leave it
+    (`disputes`): the smaller set is proposed if no member has confirmed, otherwise the round fails. Idempotent. Raises
+    `Problem`: conflict (409) when the round does not confirm this set, or this member has confirmed it,
+    invalid-parameters (422) for a client that did not contribute.
     """
     task, round_ = lock_round_exclusive(session, round_id)
-    present = set(session.scalars(clients_with(round_id, "contribute")))
-    named = sorted(set(clients))
+    present, named = set(session.scalars(clients_with(round_id, "contribute"))), set(clients)
     if proposed_survivors(session, round_id) != survivors and present.isdisjoint(named):
         return round_  # this request was answered before, or another member named the same clients
     if round_.state != RoundState.CONFIRMING or proposed_survivors(session, round_id) != survivors:
         raise Problem("conflict", "the round does not wait for confirmations of this set of survivors")
-    if not present.issuperset(named):
-        raise Problem("invalid-parameters", "only clients of the proposed set can be named")
-    mark_retired(session, named, round_.number)
-    for client in named:
+    if takes_part(session, round_id, "confirm", member_id):
+        raise Problem("conflict", "this member has confirmed this set of survivors")
+    if not named.issubset(cohort_clients(session, round_id)):
+        raise Problem("invalid-parameters", "only clients of the round can be named")
+    named &= present
+    if not add_disputes(session, round_id, named, member_id):
+        return round_
+    for client in sorted(named):
         _LOG.warning(
-            "a sealed share does not open: client retired",
+            "a sealed share does not open, says a member of the committee",
             extra=fields(task=task.id, round=round_.number, client=client, member=member_id),
         )
+    plan = own_plan(plan_round(task, round_).sum_plan)
+    guilty = sorted(named & reported_by_many(session, task.id, plan.parameters.corrupt))
+    mark_retired(session, guilty, round_.number)
+    for client in guilty:
+        _LOG.warning("client at fault, retired", extra=fields(task=task.id, round=round_.number, client=client))
     announce(session, task.id, "round", "members")
-    if count_of(session, round_id, "confirm"):
-        reason = f"sealed shares of {', '.join(named)} do not open, but a member had confirmed the set with them"
-        fail_round(session, task, round_, RoundEvent.STAGE_MISSED, reason, now, counts=False)
-        return round_
-    _remove_contributions(session, round_, named)
-    if _propose(session, task, round_, now):
-        round_.state = next_state(round_.state, RoundEvent.CLIENTS_TAKEN_OUT).value
-        round_.deadline = now + Schedule.model_validate(task.schedule).stage_seconds
+    leaving = unopenable(session, round_, plan.threshold)
+    if leaving:
+        _leave_out(session, task, round_, leaving, now)
     return round_
+
+
+def _leave_out(session: Session, task: TaskRow, round_: RoundRow, leaving: Collection[str], now: float) -> None:
+    """Propose the set without `leaving`, or fail the round; a failure counts only if the next cohort could be the same.
+
+    Nobody knows whether a client or a member is at fault, so no client is retired here.
+    """
+    schedule, cohort = Schedule.model_validate(task.schedule), cohort_clients(session, round_.id)
+    members = session.scalars(clients_with(round_.id, "committee")).all()
+    threshold = own_plan(plan_round(task, round_).sum_plan).threshold
+    able = remaining_clients(session, select(ClientRow.id).where(ClientRow.id.in_(cohort)))
+    changes = len(openable(session, task.id, able, members, threshold, schedule.min_clients)) < len(cohort)
+    if count_of(session, round_.id, "confirm"):
+        reason = (
+            f"{', '.join(leaving)}: fewer than {threshold} members of the committee say that they can open the shares "
+            "of all clients, and a member had confirmed the set"
+        )
+        fail_round(session, task, round_, RoundEvent.STAGE_MISSED, reason, now, counts=not changes)
+        return
+    _remove_contributions(session, round_, leaving)
+    if _propose(session, task, round_, now, counts=not changes):
+        round_.state = next_state(round_.state, RoundEvent.CLIENTS_TAKEN_OUT).value
+        round_.deadline = now + schedule.stage_seconds
 
 
 def _remove_contributions(session: Session, round_: RoundRow, clients: Collection[str]) -> None:

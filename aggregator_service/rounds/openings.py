@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from sqlalchemy.orm import Session
 
@@ -11,11 +12,12 @@ from aggregator_service.round_states import ACTIVE
 from aggregator_service.rounds.attestations import chain_to_state
 from aggregator_service.rounds.cohorts import draw_cohort, enough_members, write_cohort
 from aggregator_service.rounds.differencing import frozen_cohort, least_cohort
-from aggregator_service.rounds.disputes import kept_apart
+from aggregator_service.rounds.disputes import kept_apart, openable
+from aggregator_service.rounds.oneshot_stages import absent_members
 from aggregator_service.rounds.unopened import abandon_sum, repeat_or_abandon
 from aggregator_service.storage.database import announce
 from aggregator_service.storage.rounds import last_completed, last_round
-from aggregator_service.storage.schema import RoundRow, RoundStateRow, TaskRow
+from aggregator_service.storage.schema import CommitteeKeyRow, RoundRow, RoundStateRow, TaskRow
 from aggregator_service.tasks.committee import choose_committee, delete_keys_before
 from aggregator_service.tasks.members import able_members
 from aggregator_service.tasks.plans import TaskPlan, check_terms, plan_task, row_terms
@@ -24,6 +26,7 @@ from protocols.errors import CombinationError
 from protocols.messages import Schedule
 from protocols.messages.stages import RoundState, opening_state
 from protocols.sums.masked.plan import MaskedPlan
+from protocols.sums.oneshot.plan import OneshotPlan
 
 __all__ = ["open_round"]
 
@@ -69,6 +72,8 @@ def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
         clients: list[str] | None = repeated.clients
     else:
         clients = _choose_cohort(session, task, plan, sum_index, first=previous is None)
+        if clients and previous is not None and isinstance(plan.sum_plan, OneshotPlan):
+            clients = _openable(session, task, previous, committee, clients, plan.sum_plan.threshold)
     if clients is None:
         return None
     interactive, state = plan.mechanism.interactive, opening_state(task.mechanism_name)
@@ -103,6 +108,25 @@ def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
     announce(session, task.id, "round")
     _LOG.info("round opened", extra=fields(task=task.id, round=number, cohort=len(clients)))
     return round_
+
+
+def _openable(
+    session: Session,
+    task: TaskRow,
+    previous: RoundRow,
+    committee: Sequence[CommitteeKeyRow],
+    clients: Sequence[str],
+    threshold: int,
+) -> list[str]:
+    """Leave out clients without which t members can open a sum (`disputes`).
+
+    Members that did not answer in a round before, which failed, are not relied on, where t others are there.
+    """
+    absent = absent_members(session, previous) if previous.state == RoundState.FAILED else []
+    members = [row.client_id for row in committee]
+    here = [member for member in members if member not in absent]
+    least = Schedule.model_validate(task.schedule).min_clients
+    return openable(session, task.id, clients, here if len(here) >= threshold else members, threshold, least)
 
 
 def _choose_cohort(session: Session, task: TaskRow, plan: TaskPlan, sum_index: int, *, first: bool) -> list[str] | None:

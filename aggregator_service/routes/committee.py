@@ -13,7 +13,7 @@ from aggregator_service.http.fields import not_modified
 from aggregator_service.polling.views import round_view
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.masked_stages import report_shares
-from aggregator_service.rounds.oneshot_stages import take_out
+from aggregator_service.rounds.oneshot_stages import report_sealed_shares
 from aggregator_service.routes.bodies import RawBodyOf, api_router
 from aggregator_service.routes.common import (
     OCTETS,
@@ -172,8 +172,9 @@ def bad_shares(
 
     In a masked round a neighbour does so before it contributes. The round fails if a client has too few good shares;
     one that is in dispute with many others leaves the task. In a one-shot round a member of the committee does so, with
-    `survivors_digest`: the clients leave the task. If no member has confirmed, the remaining survivors are proposed;
-    otherwise the round fails. 409 for another set.
+    `survivors_digest`. While t members can open all shares, the set stays. Otherwise clients leave it: the smaller set
+    is proposed if no member has confirmed, and the round fails if one has. A client that more than `corrupt` members
+    named leaves the task. 409 for another set, and for a member that has confirmed it.
     """
     if named.survivors_digest is not None:
         check_shares(services, committee_member(member), number, named)
@@ -183,7 +184,7 @@ def bad_shares(
         now = services.clock.now()
         if named.survivors_digest is not None:
             survivors = bytes.fromhex(named.survivors_digest)
-            changed = take_out(session, found.id, member.client_id, survivors, named.clients, now)
+            changed = report_sealed_shares(session, found.id, member.client_id, survivors, named.clients, now)
         elif takes_part(session, found.id, "share", member.client_id):
             changed = report_shares(session, found.id, member.client_id, named.clients, now)
         else:

@@ -13,6 +13,7 @@ from aggregator_service.storage.database import discard
 from aggregator_service.storage.schema import (
     CohortRow,
     ContributionRow,
+    DisputeRow,
     RefusalRow,
     RoundRow,
     RoundStateRow,
@@ -270,13 +271,21 @@ def refusals_by_reason(session: Session, round_ids: Iterable[int]) -> dict[int, 
 
 
 def refused_now(session: Session, round_: RoundRow) -> int:
-    """Number of clients that the current stage waits for and that have refused the round: no message will come."""
+    """Number of clients that the current stage waits for and that send no message.
+
+    They have refused the round; or they are members of the committee that cannot open a share of the proposed set.
+    """
     awaited, required = awaited_message(round_), prerequisite(round_)
     if awaited is None or required is None:
         return 0
-    query = select(func.count()).select_from(RefusalRow).where(RefusalRow.round_id == round_.id)
-    query = query.where(RefusalRow.client_id.in_(clients_with(round_.id, required)))
-    query = query.where(RefusalRow.client_id.not_in(clients_with(round_.id, awaited)))
+    if round_.committee and awaited == "confirm":
+        who = DisputeRow.reporter
+        query = select(func.count(who.distinct())).where(DisputeRow.round_id == round_.id)
+        query = query.where(DisputeRow.owner.in_(clients_with(round_.id, "contribute")))
+    else:
+        who = RefusalRow.client_id
+        query = select(func.count(who)).where(RefusalRow.round_id == round_.id)
+    query = query.where(who.in_(clients_with(round_.id, required)), who.not_in(clients_with(round_.id, awaited)))
     return session.execute(query).scalar_one()
 
 

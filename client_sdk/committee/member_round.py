@@ -49,16 +49,19 @@ class MemberRound:
     number: int
     _ready: member.Ready | None = field(default=None, repr=False)
     _inspection: member.Inspection | None = field(default=None, repr=False)
+    _reported: bytes | None = field(default=None, repr=False)
 
     def confirm(self, view: RoundView, progress: Progress | None = None) -> Program[bool]:
-        """Check the proposed survivors; sign the set, or name its clients whose share does not open.
+        """Check the proposed survivors; sign the set, or name its clients whose share does not open, once for a set.
 
         Returns whether the signature was sent. Raises `RefusalError` when the set must not be signed.
         """
         inspection = yield from self._inspect(view)
         if inspection.bad:
+            if self._reported == inspection.digest:
+                return False  # t other members can open the shares of all, so the server kept the set
             yield from self._name(inspection)
-            self._inspection = None
+            self._reported = inspection.digest
             if progress:
                 progress(ClientsNamed(view.number, inspection.bad))
             return False

@@ -153,7 +153,7 @@ class SurvivorsConfirmed:
 
 @dataclass(frozen=True)
 class ClientsNamed:
-    """This member of the committee named clients whose sealed share does not open. They are taken out of the round."""
+    """This member of the committee named clients whose sealed share does not open. It does not sign their set."""
 
     round: int
     clients: tuple[str, ...]

@@ -29,6 +29,7 @@ __all__ = [
     "check_confirmed",
     "check_summed_share",
     "check_upload",
+    "kept_from_opening",
     "sealed_shares",
     "unmask",
 ]
@@ -82,6 +83,21 @@ def check_upload(
 def sealed_shares(plan: OneshotPlan, ticket: Buffer) -> tuple[bytes, ...]:
     """Return the sealed shares in the ticket of a checked upload, by the member's place in the committee."""
     return Ticket.decode(plan, ticket).sealed
+
+
+def kept_from_opening(
+    members: Collection[str], reports: Mapping[str, Collection[str]], threshold: int, distrust: Mapping[str, int]
+) -> frozenset[str]:
+    """Return the clients that must leave a set, so that `threshold` of `members` can open the shares of all others.
+
+    Empty if so many can as it is. reports: member -> clients whose share does not open, says the member; members
+    without reports may be missing. distrust: member -> a number; the members with the smallest ones are believed, with
+    equal ones those with the smallest ids. Every client that no believed member reported stays, whatever others say.
+    """
+    if sum(not reports.get(member_id) for member_id in members) >= threshold:
+        return frozenset()
+    believed = sorted(members, key=lambda member_id: (distrust.get(member_id, 0), member_id))[:threshold]
+    return frozenset(client_id for member_id in believed for client_id in reports.get(member_id, ()))
 
 
 def check_confirmation(committee: Committee, member_id: str, survivors: bytes, signature: Buffer) -> None:
