@@ -10,7 +10,7 @@ from typing import Any, Final
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from aggregator_service.access.request_signatures import DIGEST_READ, METHOD_SENT
+from aggregator_service.http.authentication import DIGEST_READ, METHOD_SENT
 from aggregator_service.problems import PROBLEM_MEDIA_TYPE, document
 
 __all__ = ["BodyGuard", "Responses"]

@@ -29,13 +29,21 @@ class RawBody:
     def __init__(self, services: ServicesOf, request: Request) -> None:
         self._services, self._request = services, request
 
+    def announced(self, *, exact: int | None = None, most: int | None = None) -> tuple[int, str]:
+        """Return the length in bytes and the SHA-256 (hex) that the headers announce.
+
+        exact, most: bytes that the body must have, or may have at most. Raises `Problem`: length-required,
+        body-too-long, body-too-short, bad-digest.
+        """
+        return content_length(self._request, exact=exact, most=most), content_digest(self._request)
+
     async def receive(self, *, exact: int | None = None, most: int | None = None) -> bytes:
         """Return a body of at most a few hundred KiB with the announced length and digest.
 
         exact, most: bytes that it must have, or may have at most. Raises `Problem`: length-required, body-too-long,
         body-too-short, bad-digest, upload-timeout.
         """
-        length, digest = content_length(self._request, exact=exact, most=most), content_digest(self._request)
+        length, digest = self.announced(exact=exact, most=most)
         return await receive_small_body(self._services.settings, self._request, length, digest)
 
     async def store(

@@ -103,7 +103,7 @@ async def put(
     services: ServicesOf,
     principal: PrincipalOf,
     request: Request,
-    _raw: RawBodyOf,
+    raw: RawBodyOf,
     task: TaskId,
     number: RoundNumber,
     client: ClientId,
@@ -112,8 +112,7 @@ async def put(
     admission = await admit_cached(services, principal, task, number, client)
     admission.attestation = attestation_of(admission, request)
     check_media_type(request, CONTRIBUTION)
-    length = content_length(request)
-    digest = content_digest(request)
+    length, digest = raw.announced()
     if admission.stored is not None:
         return _acknowledge(AlreadyStored(same_or_conflict(admission.round, admission.stored, digest)))
     admission.refuse_late(services.clock.now())

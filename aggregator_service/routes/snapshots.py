@@ -14,7 +14,7 @@ from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.access.principals import Enrolled, Principal, member_of, round_of, task_of
 from aggregator_service.http.authentication import PrincipalOf
-from aggregator_service.http.fields import check_length, content_digest, content_length
+from aggregator_service.http.fields import check_length
 from aggregator_service.logs import fields
 from aggregator_service.polling.views import snapshot_view
 from aggregator_service.problems import Problem
@@ -149,14 +149,13 @@ async def put(
     services: ServicesOf,
     principal: PrincipalOf,
     request: Request,
-    _raw: RawBodyOf,
+    raw: RawBodyOf,
     response: Response,
     task: TaskId,
     number: RoundNumber,
 ) -> SnapshotView:
     """Store a snapshot made by a member. The first one stands."""
-    length = content_length(request)
-    digest = content_digest(request)
+    length, digest = raw.announced()
     known, expected = await run_in_threadpool(_admit, services, principal, task, number, digest)
     if known is not None:
         response.status_code = 200

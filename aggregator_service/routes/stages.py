@@ -9,7 +9,7 @@ from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.http.authentication import PrincipalOf
-from aggregator_service.http.fields import check_media_type, content_digest, content_length
+from aggregator_service.http.fields import check_media_type
 from aggregator_service.routes.bodies import RawBodyOf, api_router
 from aggregator_service.routes.common import (
     ClientId,
@@ -78,8 +78,7 @@ async def put(
     """Send the message of a stage. Idempotent: the same bytes get the same receipt, other bytes a conflict."""
     admission = await run_in_threadpool(admit_to_stage, services, principal, task, number, stage, client)
     check_media_type(request, STAGE_TYPES[stage])
-    content_length(request)
-    digest = content_digest(request)
+    _, digest = raw.announced()
     if admission.stored is not None:
         return receipt_response(same_or_conflict(admission, admission.stored, digest), 200)
     body = await raw.receive(exact=admission.length)

@@ -12,7 +12,7 @@ from pydantic_core import to_json
 from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.access.principals import Enrolled, Principal, member_of, round_of, task_of
-from aggregator_service.access.request_signatures import signed_request
+from aggregator_service.http.authentication import signed_request
 from aggregator_service.logs import fields
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.oneshot_stages import committee_of

@@ -10,8 +10,8 @@ import httpx
 import pytest
 from pydantic import ValidationError
 
-from aggregator_service.access import request_signatures
-from aggregator_service.access.request_signatures import own_authorities
+from aggregator_service.http import authentication
+from aggregator_service.http.authentication import own_authorities
 from aggregator_service.settings import Settings
 from tests.support.api import Api, TestMember, digest_field
 from tests.support.inside import aggregator_inside
@@ -60,7 +60,7 @@ def test_attack_a_contribution_signed_for_another_server_is_forwarded(
     assert member.task.round(1)["received"] == 0
 
     # undefended: the verifier takes the authority from the header Host, which the attacker chooses
-    monkeypatch.setattr(request_signatures, "own_authorities", lambda scope, public: ["evil.example"])
+    monkeypatch.setattr(authentication, "own_authorities", lambda scope, public: ["evil.example"])
     assert answer_to(member, recorded).status_code == 201
     assert member.task.round(1)["received"] == 1
 
