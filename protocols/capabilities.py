@@ -12,7 +12,8 @@ Capability = Literal[
     "chosen blocks",  # each contribution chooses its blocks, and names them in the clear
     "frozen cohort",  # all sums are over the same data: sums over cohorts that differ by few clients are refused
     "device groups",  # sums over several groups of devices take turns, each with a layout of its own
-    "clear contributions",  # the server sees each contribution: it may compute with it, and the sum need not hide it
+    "clear contributions",  # the server sees each contribution: it may compute with it
+    "checked routes",  # clients check who contributes to which block before the sum opens, or nothing hides them
 ]
 
 ALL: Final[frozenset[Capability]] = frozenset(get_args(Capability))

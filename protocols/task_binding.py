@@ -6,6 +6,7 @@ client's, so a crafted model for one client reveals nothing (model inconsistency
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any, Final
 
@@ -26,8 +27,8 @@ ROUND_BINDING: Final = "round-binding"
 _PARTS: Final[dict[str, str]] = {
     "terms": "the task's terms differ: recipe or mechanism, or the defaults of their parameters, schedule, seed, "
     "organiser or evaluation, or their canonical JSON form",
-    "broadcast": "the model differs, or the index of the sum: the snapshot of the newest complete round, or the word "
-    "initial before the first one",
+    "broadcast": "the model differs, the index of the sum, or the levels in use: the snapshot of the newest complete "
+    "round, or the word initial before the first one",
     "round": "the round's facts differ: task id, round number, round seed, cohort, bits or length of the sum",
 }
 """The parts in the order in which they are compared, and what it means when they differ."""
@@ -55,31 +56,46 @@ def bound_terms(task: TaskView) -> bytes:
     return canonical_json(terms)
 
 
-def broadcast_bytes(sum_index: int, snapshot_digest: bytes | None) -> bytes:
-    """Return the bytes that stand for sum `sum_index` and the model; see `broadcast_digest`."""
+def broadcast_bytes(sum_index: int, snapshot_digest: bytes | None, levels: Sequence[int] = ()) -> bytes:
+    """Return the bytes that stand for sum `sum_index`, the levels in use and the model; see `broadcast_digest`."""
     state = b"initial" if snapshot_digest is None else snapshot_digest
-    return b"step:%d\n" % sum_index + state
+    used = b"levels:%s\n" % ",".join(map(str, levels)).encode() if levels else b""
+    return b"step:%d\n" % sum_index + used + state
 
 
-def broadcast_digest(task: TaskView, sum_index: int, snapshot_digest: bytes | None) -> bytes:
+def broadcast_digest(
+    task: TaskView, sum_index: int, snapshot_digest: bytes | None, levels: Sequence[int] = ()
+) -> bytes:
     """Return the digest (32 bytes) of a round that computes sum `sum_index` of `task`.
 
+    levels: the levels in use, as the server announces them with the round; empty for recipes without levels.
     snapshot_digest: SHA-256 (32 bytes) of the model state after the newest complete round, as the server publishes it
     and clients use it; None while no round is complete, when the state follows from the task's seed.
     """
-    return model_digest(bound_terms(task), broadcast_bytes(sum_index, snapshot_digest))
+    return model_digest(bound_terms(task), broadcast_bytes(sum_index, snapshot_digest, levels))
 
 
-def state_binding(task: TaskView, snapshot_digest: bytes | None, sum_index: int, context: RoundContext) -> str:
+def state_binding(
+    task: TaskView,
+    snapshot_digest: bytes | None,
+    sum_index: int,
+    context: RoundContext,
+    levels: Sequence[int] = (),
+) -> str:
     """Return the value of the header `ROUND_BINDING`: the SHA-256 of each part that an advertisement is bound to.
 
     It only serves to find out why a server refuses an advertisement; no party may take its own binding from it.
     """
-    return format_digests(_digests(task, snapshot_digest, sum_index, context))
+    return format_digests(_digests(task, snapshot_digest, sum_index, context, levels))
 
 
 def differing_part(
-    stated: str, task: TaskView, snapshot_digest: bytes | None, sum_index: int, own: RoundContext
+    stated: str,
+    task: TaskView,
+    snapshot_digest: bytes | None,
+    sum_index: int,
+    own: RoundContext,
+    levels: Sequence[int] = (),
 ) -> str:
     """Return a sentence that names the first part in which a header `ROUND_BINDING` differs from this party's own.
 
@@ -89,15 +105,17 @@ def differing_part(
         theirs = parse_digests(stated)
     except CodecError:
         return ""
-    ours = _digests(task, snapshot_digest, sum_index, own)
+    ours = _digests(task, snapshot_digest, sum_index, own, levels)
     return next((text for part, text in _PARTS.items() if part in theirs and theirs[part] != ours[part]), "")
 
 
-def _digests(task: TaskView, snapshot_digest: bytes | None, sum_index: int, context: RoundContext) -> dict[str, bytes]:
+def _digests(
+    task: TaskView, snapshot_digest: bytes | None, sum_index: int, context: RoundContext, levels: Sequence[int]
+) -> dict[str, bytes]:
     facts = (context.task_id, context.round_number, context.cohort, context.plan.bits, context.plan.layout.length)
     parts = {
         "terms": bound_terms(task),
-        "broadcast": broadcast_bytes(sum_index, snapshot_digest),
+        "broadcast": broadcast_bytes(sum_index, snapshot_digest, levels),
         "round": pack(*(str(fact).encode() for fact in facts), context.round_seed),
     }
     return {name: sha256(part).digest() for name, part in parts.items()}

@@ -56,6 +56,7 @@ def compact_round(session: Session, round_: RoundRow, now: float) -> RoundView:
             "step": round_.sum_index,
             "state": round_.state,
             "seed": b64encode(round_.seed),
+            "levels": round_.levels,
             "cohort": round_.cohort,
             "received": received_count(session, round_.id),
             "survivors": round_.survivors,

@@ -26,6 +26,7 @@ from aggregator_service.rounds.transactions import (
     LostRaceError,
     awaited_clients,
     enforce_min_difference,
+    enforce_routes,
     fail_round,
     missing_clients,
     move,
@@ -130,7 +131,7 @@ def end_stage(session: Session, round_id: int, now: float) -> RoundRow:
         fail_stage(session, task, round_, str(error), now)
         return round_
     if event is None:
-        return round_  # the round has failed: too similar survivors, or shares that do not open
+        return round_  # the round has failed: few clients of a route, too similar survivors, shares that do not open
     entered = move(session, round_, event, now)
     entered.handed_out = handed_out_bytes(session, round_, _HANDED_OUT[event])
     round_.deadline = now + (
@@ -182,7 +183,7 @@ def _check_confirmers(roster: Roster, survivors: int) -> None:
         )
 
 
-def _close_roster(session: Session, task: TaskRow, round_: RoundRow, floor: int, now: float) -> RoundEvent:
+def _close_roster(session: Session, task: TaskRow, round_: RoundRow, floor: int, now: float) -> RoundEvent | None:
     advertised = message_bodies(session, round_.id, "advertise")
     found = session.scalars(select(ClientRow).where(ClientRow.id.in_(clients_with(round_.id, "advertise")))).all()
     uncertified = {client.id for client in found if not holds_certificate(task, client, now)}
@@ -190,6 +191,8 @@ def _close_roster(session: Session, task: TaskRow, round_: RoundRow, floor: int,
     _drop_advertisements(session, round_, refused)
     clients = [client for client in found if client.id not in refused]
     _check_min_clients("advertising", len(clients), floor)
+    if not enforce_routes(session, task, round_, "advertise", RoundEvent.STAGE_MISSED, now):
+        return None
     entries = [
         RosterEntry(
             client_id=client.id,
@@ -238,6 +241,8 @@ def _fix_survivors(session: Session, task: TaskRow, round_: RoundRow, floor: int
     server.check_survivors(roster, sharers, survivors)
     _check_confirmers(roster, len(survivors))
     if _fail_for_disputes(session, task, round_, roster, sharers, now):
+        return None
+    if not enforce_routes(session, task, round_, "contribute", RoundEvent.STAGE_MISSED, now):
         return None
     if not enforce_min_difference(session, task, round_, now):
         return None

@@ -76,6 +76,8 @@ def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
             clients = _openable(session, task, previous, committee, clients, plan.sum_plan.threshold)
     if clients is None:
         return None
+    spec = plan.recipe.round_spec(task.seed, number, sum_index)
+    levels = plan.recipe.levels_in_use(spec, clients, schedule.min_clients)
     interactive, state = plan.mechanism.interactive, opening_state(task.mechanism_name)
     collects = state == RoundState.COLLECTING
     round_ = RoundRow(
@@ -85,8 +87,9 @@ def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
         sum_index=sum_index,
         sum_rule=plan.sum_class.rule,
         sum_data=plan.sum_class.data,
-        seed=plan.recipe.round_spec(task.seed, number, sum_index).seed,
-        model_digest=agreed_digest(session, task, sum_index, completed) if interactive else None,
+        seed=spec.seed,
+        levels=list(levels),
+        model_digest=agreed_digest(session, task, sum_index, completed, levels) if interactive else None,
         aggregate_chain=chain_to_state(task, completed),
         confirms=isinstance(plan.sum_plan, MaskedPlan) and plan.sum_plan.mode == "semi-malicious",
         opened_at=now,

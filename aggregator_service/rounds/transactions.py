@@ -27,17 +27,27 @@ from aggregator_service.storage.rounds import (
     refused_now,
 )
 from aggregator_service.storage.schema import ContributionRow, RoundRow, RoundStateRow, SnapshotRow, TaskRow, ViewRow
-from aggregator_service.storage.stages import awaited_message, count_of, drop_chunks, prerequisite, scrub_stages
+from aggregator_service.storage.stages import (
+    Part,
+    awaited_message,
+    clients_with,
+    count_of,
+    drop_chunks,
+    prerequisite,
+    scrub_stages,
+)
 from aggregator_service.tasks.ledger import survivors_digest
-from aggregator_service.tasks.plans import keeps_best, plan_round
+from aggregator_service.tasks.plans import keeps_best, plan_round, round_spec
 from protocols.messages import Schedule
 from protocols.messages.stages import RoundState
+from protocols.patterns import short_routes
 from protocols.recipes.evaluation_curve import BEST_ROUND
 
 __all__ = [
     "LostRaceError",
     "awaited_clients",
     "enforce_min_difference",
+    "enforce_routes",
     "close_task",
     "complete_round",
     "end_collecting",
@@ -72,10 +82,35 @@ def end_collecting(session: Session, round_id: int, now: float) -> RoundRow:
     if received < floor:
         reason = f"{received} of {round_.cohort} clients contributed in time, but {floor} are needed"
         fail_round(session, task, round_, RoundEvent.DEADLINE_MISSED, reason, now)
-    elif enforce_min_difference(session, task, round_, now):
+    elif enforce_routes(session, task, round_, "contribute", RoundEvent.DEADLINE_MISSED, now) and (
+        enforce_min_difference(session, task, round_, now)
+    ):
         move(session, round_, RoundEvent.ALL_RECEIVED if received == round_.cohort else RoundEvent.DEADLINE_MET, now)
         announce(session, task.id, "folding")  # no client has to act: it would only poll once more
     return round_
+
+
+def enforce_routes(
+    session: Session, task: TaskRow, round_: RoundRow, present: Part, failed: RoundEvent, now: float
+) -> bool:
+    """Return whether no part of a round's sum is of few clients (`protocols.patterns`); otherwise fail the round.
+
+    present: what the clients of the sum have done. failed: the event of the failure. It does not count towards
+    `max_failed_rounds`: clients dropped out, and the next cohort draws other levels.
+    """
+    if not round_.levels:
+        return True
+    recipe, spec = plan_round(task, round_).recipe, round_spec(round_)
+    floor = Schedule.model_validate(task.schedule).min_clients
+    clients = session.scalars(clients_with(round_.id, present))
+    short = short_routes((recipe.route(spec, client) for client in clients), floor)
+    if short:
+        reason = (
+            f"{short[0]} clients are left that contribute to the same blocks of the sum, and {floor} are needed: "
+            "nothing is released"
+        )
+        fail_round(session, task, round_, failed, reason, now, counts=False)
+    return not short
 
 
 def enforce_min_difference(session: Session, task: TaskRow, round_: RoundRow, now: float) -> bool:

@@ -290,13 +290,14 @@ class RoundRow(Base):
     """A round.
 
     sum_index: index of the sum among the task's sums. sum_rule, sum_data: the class of the sum
-    (`protocols.sum_classes`). partial_key, partial_digest: the partial sum, which each fold replaces. folded: number of
-    contributions in it. unfinished: uploads that were incomplete when the round ended. deadline: of the current stage.
-    model_digest: what the keys of a masked round are bound to; null for other rounds. confirms: whether survivors sign
-    the set of survivors. committee: members of the committee of a one-shot round; 0 for other rounds. aggregate_chain:
-    what contributions state about the aggregates before this round (`protocols.crypto.aggregate_chain`), hex; null
-    where anyone can open the sums. again: number of the round that failed with fixed survivors, if all of them are
-    asked for the same sum again (`rounds.unopened`); else null.
+    (`protocols.sum_classes`). levels: the levels in use (`protocols.patterns`); empty without levels. partial_key,
+    partial_digest: the partial sum, which each fold replaces. folded: number of contributions in it. unfinished:
+    uploads that were incomplete when the round ended. deadline: of the current stage. model_digest: what the keys of a
+    masked round are bound to; null for other rounds. confirms: whether survivors sign the set of survivors. committee:
+    members of the committee of a one-shot round; 0 for other rounds. aggregate_chain: what contributions state about
+    the aggregates before this round (`protocols.crypto.aggregate_chain`), hex; null where anyone can open the sums.
+    again: number of the round that failed with fixed survivors, if all of them are asked for the same sum again
+    (`rounds.unopened`); else null.
     """
 
     __tablename__ = "rounds"
@@ -310,6 +311,7 @@ class RoundRow(Base):
     sum_data: Mapped[str | None] = mapped_column(String(16))
     state: Mapped[str] = mapped_column(String(16))
     seed: Mapped[bytes] = mapped_column(LargeBinary(32))
+    levels: Mapped[list[int]] = mapped_column(JSON, default=list)
     model_digest: Mapped[bytes | None] = mapped_column(LargeBinary(32))
     confirms: Mapped[bool] = mapped_column(Boolean, default=False)
     committee: Mapped[int] = mapped_column(default=0)

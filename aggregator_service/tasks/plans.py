@@ -181,8 +181,8 @@ def _plan(terms: TaskTerms, layout: VectorLayout) -> TaskPlan:
 
 
 def round_spec(round_: RoundRow) -> RoundSpec:
-    """Return the specification of a stored round: number, seed and sum index."""
-    return RoundSpec(round_.number, round_.seed, round_.sum_index)
+    """Return the specification of a stored round: number, seed, sum index and levels in use."""
+    return RoundSpec(round_.number, round_.seed, round_.sum_index, tuple(round_.levels))
 
 
 def measurements(session: Session, task: TaskRow) -> list[dict[str, float]]:

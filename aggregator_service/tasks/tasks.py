@@ -187,22 +187,24 @@ def _organiser(task: TaskRow) -> OrganiserPin | None:
     return OrganiserPin(key=b64encode(task.organiser_key), scope=task.organiser_scope)
 
 
-def agreed_digest(session: Session, task: TaskRow, sum_index: int, completed: RoundRow | None) -> bytes:
+def agreed_digest(
+    session: Session, task: TaskRow, sum_index: int, completed: RoundRow | None, levels: Sequence[int] = ()
+) -> bytes:
     """Return the digest to which the keys of a masked round of sum `sum_index` are bound.
 
     It covers the task and the model that the cohort trains on: their device group's view of the snapshot of
-    `completed`, the newest round that released a sum.
+    `completed`, the newest round that released a sum. levels: the levels in use in the round.
     """
-    return broadcast_digest(task_view(session, task), sum_index, _model(session, task, sum_index, completed))
+    return broadcast_digest(task_view(session, task), sum_index, _model(session, task, sum_index, completed), levels)
 
 
-def differing_binding(session: Session, task: TaskRow, sum_index: int, own: RoundContext, stated: str) -> str:
+def differing_binding(session: Session, task: TaskRow, round_: RoundRow, own: RoundContext, stated: str) -> str:
     """Return which part of an advertisement's header Round-Binding differs from the server's, "" where none does.
 
-    own: the context of the task's newest round, which is active.
+    round_: the task's newest round, which is active. own: its context.
     """
-    model = _model(session, task, sum_index, last_completed(session, task.id))
-    return differing_part(stated, task_view(session, task), model, sum_index, own)
+    model = _model(session, task, round_.sum_index, last_completed(session, task.id))
+    return differing_part(stated, task_view(session, task), model, round_.sum_index, own, round_.levels)
 
 
 def _model(session: Session, task: TaskRow, sum_index: int, completed: RoundRow | None) -> bytes | None:

@@ -168,7 +168,7 @@ def _check_advertisement(services: Services, admission: StageAdmission, body: by
         try:
             server.check_advertisement(context, client_id, identity_key, body)
         except ContributionError as error:
-            differs = differing_binding(session, task, round_.sum_index, context, binding) if binding else ""
+            differs = differing_binding(session, task, round_, context, binding) if binding else ""
             if not differs:
                 raise
             raise ContributionError(f"{error}: {differs}") from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from client_sdk.errors import ContractBroken, PolicyRefused
@@ -14,6 +14,7 @@ from protocols.layout import VectorLayout
 from protocols.messages import MechanismChoice, OrganiserPin, RecipeChoice, RoundView, Schedule, TaskView
 from protocols.messages.base import Key32, Message
 from protocols.messages.evaluation import Evaluation
+from protocols.patterns import check_levels
 from protocols.recipes.base import ItemParameters, Recipe, RoundSpec, main_layout
 from protocols.recipes.evaluated import with_evaluation
 from protocols.recipes.registry import recipe as make_recipe
@@ -171,10 +172,10 @@ class TaskTerms:
         return sealed_bytes(self.recipe.longest_state_bytes())
 
     def round_spec(self, view: RoundView) -> RoundSpec:
-        """Return the specification of a round, computed from the task's seed.
+        """Return the specification of a round, computed from the task's seed, with the levels in use that it states.
 
-        Raises `ContractBroken` when the server announces another seed, a sum ahead of the round, or one that the
-        schedule does not have.
+        Raises `ContractBroken` when the server announces another seed, a sum ahead of the round, one that the schedule
+        does not have, or levels that the recipe does not have.
         """
         if view.step > min(view.number, self.schedule.rounds):
             detail = (
@@ -186,4 +187,9 @@ class TaskTerms:
         if b64encode(spec.seed) != view.seed:
             detail = f"round {view.number} is announced with a seed that does not follow from the task's seed"
             raise ContractBroken("GET", f"/v1/tasks/{self.task_id}/rounds/{view.number}", 200, detail)
-        return spec
+        try:
+            check_levels(levels := tuple(view.levels), self.recipe.most_levels(view.step))
+        except ParameterError as error:
+            detail = f"round {view.number}: {error}"
+            raise ContractBroken("GET", f"/v1/tasks/{self.task_id}/rounds/{view.number}", 200, detail) from error
+        return replace(spec, levels=levels)

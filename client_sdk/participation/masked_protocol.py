@@ -6,7 +6,7 @@ restarts during a round has left it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, Final, TypeVar
@@ -26,9 +26,11 @@ from client_sdk.participation.certificates import MembershipCheck
 from client_sdk.participation.ledger import deliver
 from client_sdk.participation.model_binding import own_digest
 from protocols.errors import ParameterError, RefusalError
+from protocols.layout import Route
 from protocols.messages import BadShares, RoundView, Schedule
 from protocols.messages.committee import MOST_BAD_SHARES
 from protocols.messages.stages import MASKED_STATES, StageMessage
+from protocols.patterns import refuse_short_routes
 from protocols.recipes.base import ModelState, RoundSpec
 from protocols.sum_classes import Data, SumClass
 from protocols.sums.masked import client as stages
@@ -71,7 +73,8 @@ class MaskedPart:
     """One client in one masked round. `advance` sends the message of the round's current stage, once.
 
     schedule: of the task, as this client agreed to it. sum_index: which sum the round computes. data_set: the label of
-    the task's data set, if it has one. finished: whether the client has answered the unmask request or missed a
+    the task's data set, if it has one. route: returns the route of a client, of which each must be that of enough
+    members; None: all have the same. finished: whether the client has answered the unmask request or missed a
     stage. missed: the reason in the second case. work_seconds: time of sharing, training, masking and unmasking,
     without requests. Raises `PolicyRefused` when the task has no organiser and the policy does not trust the roster.
     """
@@ -86,6 +89,7 @@ class MaskedPart:
     schedule: Schedule
     sum_index: int
     data_set: str | None = None
+    route: Callable[[str], Route] | None = None
     finished: bool = False
     missed: str | None = None
     work_seconds: float = 0.0
@@ -136,6 +140,7 @@ class MaskedPart:
     def _share(self, state: stages.Advertised) -> Program[None]:
         roster = yield from self._fetch("roster", longest_roster(self._most_members), exact=False)
         shared, body = yield from self._timed(lambda: stages.share(state, roster, self.membership_check))
+        self._check_routes(shared.roster, range(len(shared.roster)), "the roster")
         self._with_roster(shared.roster)
         self._state = shared
         yield from self._put("share", body)
@@ -195,9 +200,11 @@ class MaskedPart:
     def _record_survivors(self, state: stages.Contributed, survivors: bytes) -> None:
         """Store the set of survivors before this client agrees to it.
 
-        Raises `RefusalError` when the sum over this set and those that it agreed to before could reveal one member.
+        Raises `RefusalError` when the sum over this set and those that it agreed to before could reveal one member, or
+        a part of the sum could reveal a few.
         """
         alive = messages.decode_set(survivors, len(state.roster))
+        self._check_routes(state.roster, alive, "the set of survivors")
         if self._repeated:
             self._check_confirmers(state.roster, len(alive))
         members, min_difference = _tags(state.roster, alive), self.policy.min_difference(self.schedule)
@@ -207,6 +214,12 @@ class MaskedPart:
             series = f"{self.context.task_id} {self._sum_class.rule}"
             store.keep_given(*of, store.given(*of).with_confirmed(series, members))
         self._keep(signed)
+
+    def _check_routes(self, roster: Roster, places: Iterable[int], what: str) -> None:
+        """Raise `RefusalError` if a part of the sum over these members of the roster is of few of them."""
+        if self.route is not None:
+            clients = [roster.entries[place].client_id for place in places]
+            refuse_short_routes(clients, self.route, self.policy.for_masked_rounds(self.schedule).min_cohort, what)
 
     def _check_confirmers(self, roster: Roster, survivors: int) -> None:
         """Raise `RefusalError` unless a sum over so many survivors has a confirmer in common with every other one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -99,6 +100,7 @@ class MaskedRound:
             client.terms.schedule,
             self._spec.sum_index,
             client.terms.view.data_set,
+            partial(client.terms.recipe.route, self._spec),
         )
 
     @property

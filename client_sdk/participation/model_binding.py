@@ -14,4 +14,5 @@ __all__ = ["own_digest"]
 def own_digest(terms: TaskTerms, spec: RoundSpec, state: ModelState) -> bytes:
     """Return the digest (32 bytes) of the terms and of `state`, the model that this client trains on in the round."""
     held = terms.recipe.encode_view(state, terms.recipe.device_group_of(spec.sum_index)) if state.round_number else None
-    return broadcast_digest(terms.view, spec.sum_index, None if held is None else hashlib.sha256(held).digest())
+    model = None if held is None else hashlib.sha256(held).digest()
+    return broadcast_digest(terms.view, spec.sum_index, model, spec.levels)

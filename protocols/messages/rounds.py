@@ -36,6 +36,12 @@ class RoundView(Message):
     )
     state: RoundState
     seed: Key32 = Field(description="32 public random bytes of this round.")
+    levels: list[int] = Field(
+        default_factory=list,
+        max_length=10_000,
+        description="Levels in use (scolr): a client has the largest one up to the level that it draws. Empty for "
+        "other recipes, and for sums of counts.",
+    )
     cohort: int = Field(ge=0, description="Clients asked to contribute.")
     received: int = Field(ge=0, description="Contributions stored so far.")
     survivors: int = Field(ge=0, description="Contributions in the sum; 0 until there is one.")

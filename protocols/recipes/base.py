@@ -6,7 +6,7 @@ masked sums. The client half of a recipe, its local training, is in `client_sdk.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Final, Protocol, runtime_checkable
 
@@ -46,11 +46,14 @@ class RoundSpec:
 
     number: number of the round, from 1. seed: 32 public random bytes. sum_index: index of the sum among the task's
     sums, from 1; a round that fails is followed by one with the same index, or, if its sum is abandoned, the next.
+    levels: the levels in use, which the server computes for the cohort (`Recipe.levels_in_use`); empty for sums in
+    which all clients have one route, and where clients keep the levels that they draw.
     """
 
     number: int
     seed: bytes
     sum_index: int
+    levels: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -116,6 +119,14 @@ class SingleGroupRecipe:
     """The device group methods of `Recipe`, for recipes with one group whose clients train on the whole model."""
 
     device_groups: Final = 1
+
+    def most_levels(self, sum_index: int) -> int:
+        """Return 0: all clients contribute to the same blocks."""
+        return 0
+
+    def levels_in_use(self, spec: RoundSpec, clients: Sequence[str], min_clients: int) -> tuple[int, ...]:
+        """Return no levels."""
+        return ()
 
     @property
     def main_sum(self) -> int:
@@ -250,6 +261,12 @@ class Recipe(Protocol):
 
     def round_spec(self, task_seed: bytes, number: int, sum_index: int | None = None) -> RoundSpec:
         """Return what the server broadcasts for round `number` and sum `sum_index` (None: no round failed so far)."""
+
+    def most_levels(self, sum_index: int) -> int:
+        """Return the highest level that a client can draw for sum `sum_index`; 0 if clients draw no levels."""
+
+    def levels_in_use(self, spec: RoundSpec, clients: Sequence[str], min_clients: int) -> tuple[int, ...]:
+        """Return the levels in use in a round that asks `clients` (`protocols.patterns`); empty without levels."""
 
     def route(self, spec: RoundSpec, client_id: str) -> Route:
         """Return the blocks that this client contributes to in this round: public, computed by server and client."""

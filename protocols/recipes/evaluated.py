@@ -22,6 +22,7 @@ A measurement whose cohort has become too small is abandoned: the curve then has
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -183,6 +184,16 @@ class Evaluated(SingleGroupRecipe):
     def round_spec(self, task_seed: bytes, number: int, sum_index: int | None = None) -> RoundSpec:
         """Return the wrapped recipe's broadcast, with the index of the sum among all sums of the task."""
         return self.inner.round_spec(task_seed, number, sum_index)
+
+    def most_levels(self, sum_index: int) -> int:
+        """Return the wrapped recipe's; 0 for a measurement."""
+        return 0 if self.measures_in(sum_index) else self.inner.most_levels(self._inner_index(sum_index))
+
+    def levels_in_use(self, spec: RoundSpec, clients: Sequence[str], min_clients: int) -> tuple[int, ...]:
+        """Return the wrapped recipe's; none for a measurement."""
+        if self.measures_in(spec.sum_index):
+            return ()
+        return self.inner.levels_in_use(self.inner_spec(spec), clients, min_clients)
 
     def route(self, spec: RoundSpec, client_id: str) -> Route:
         """Return the wrapped recipe's route, or that to the block of a measurement."""

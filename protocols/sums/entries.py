@@ -19,7 +19,7 @@ MASKED: Final = MechanismEntry(
     name="masked",
     mechanism="protocols.sums.masked.mechanism:MASKED",
     parameters="protocols.sums.masked.parameters:MaskedParameters",
-    carries=frozenset({"dense", "device groups", "frozen cohort", "single entries"}),
+    carries=frozenset({"checked routes", "dense", "device groups", "frozen cohort", "single entries"}),
 )
 ONESHOT: Final = MechanismEntry(
     name="oneshot",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
@@ -20,6 +20,7 @@ from protocols.crypto.aggregate_chain import AggregateChain, extend_chain
 from protocols.crypto.envelope import enrolment_message
 from protocols.crypto.keyring import Keyring
 from protocols.messages import OrganiserPin
+from protocols.messages.stages import RoundState
 from protocols.recipes.base import Recipe, RoundSpec
 from protocols.recipes.registry import recipe
 from protocols.sums.base import Mechanism, SumPlan
@@ -129,7 +130,10 @@ class TestTask:
         return b64decode(self.view["seed"], 32)
 
     def spec(self, number: int) -> RoundSpec:
-        return self.recipe.round_spec(self.spec_seed, number)
+        spec = self.recipe.round_spec(self.spec_seed, number)
+        if not self.recipe.most_levels(spec.sum_index):
+            return spec
+        return replace(spec, levels=tuple(self.wait_round(number, *RoundState)["levels"]))
 
     def enrol(self, count: int, role: str = "member", device_group: int | None = None) -> list[TestMember]:
         """`count` new members with one invitation."""

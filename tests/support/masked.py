@@ -111,7 +111,7 @@ class MaskedClient:
             round_number=number,
             round_seed=b64decode(round_["seed"], 32),
             plan=plan_of(self.task, round_["step"]),
-            model_digest=broadcast_digest(view, round_["step"], digest),
+            model_digest=broadcast_digest(view, round_["step"], digest, round_["levels"]),
             cohort=round_["cohort"],
         )
 

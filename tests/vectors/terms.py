@@ -51,22 +51,29 @@ def model_digest() -> dict[str, Any]:
     plain = TaskView.model_validate(_TASK)
     full = plain.model_copy(update={"organiser": _ORGANISER, "evaluation": Evaluation(every=5)})
     cases = []
-    for task, sum_index, state in ((plain, 1, None), (plain, 4, snapshot), (full, 4, snapshot)):
+    for task, sum_index, state, levels in (
+        (plain, 1, None, []),
+        (plain, 4, snapshot, []),
+        (full, 4, snapshot, []),
+        (plain, 4, snapshot, [1, 3, 12]),
+    ):
         cases.append(
             {
                 "task": task.model_dump(mode="json"),
                 "sum_index": sum_index,
                 "snapshot_digest": None if state is None else state.hex(),
+                "levels": levels,
                 "terms": bound_terms(task).decode(),
-                "broadcast": broadcast_bytes(sum_index, state).hex(),
-                "model_digest": broadcast_digest(task, sum_index, state).hex(),
+                "broadcast": broadcast_bytes(sum_index, state, levels).hex(),
+                "model_digest": broadcast_digest(task, sum_index, state, levels).hex(),
             }
         )
     return {
         "about": "terms: RFC 8785 form of an object with the members task (the task's task_id), recipe, mechanism, "
         "schedule and seed, as in the task's JSON, and organiser and evaluation unless they are null. Recipe and "
         "mechanism have all their parameters, with the defaults of those that the task leaves out. broadcast: "
-        "'step:', the index of the sum in decimal, a line feed; then the SHA-256 of the snapshot of the newest "
+        "'step:', the index of the sum in decimal, a line feed; where a round has levels in use 'levels:', these in "
+        "decimal with commas between them, a line feed; then the SHA-256 of the snapshot of the newest "
         "complete round, or 'initial'. model_digest = digest('masked model', terms, broadcast), two byte strings.",
         "cases": cases,
     }

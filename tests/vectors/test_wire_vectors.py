@@ -94,7 +94,8 @@ def test_model_digests_by_hand() -> None:
         assert terms == bound
         assert list(json.loads(case["terms"])) == sorted(bound)
         state = b"initial" if case["snapshot_digest"] is None else bytes.fromhex(case["snapshot_digest"])
-        broadcast = f"step:{case['sum_index']}\n".encode() + state
+        levels = f"levels:{','.join(map(str, case['levels']))}\n" if case["levels"] else ""
+        broadcast = f"step:{case['sum_index']}\n{levels}".encode() + state
         assert broadcast.hex() == case["broadcast"]
         assert digest("masked model", case["terms"].encode(), broadcast).hex() == case["model_digest"]
 

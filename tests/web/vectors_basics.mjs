@@ -74,8 +74,8 @@ export const RUNNERS = {
       const parameters = { recipe: allParameters(one.task.recipe), mechanism: allParameters(one.task.mechanism) };
       const bound = canonical.boundTerms(one.task, parameters);
       same(bound, one.terms);
-      same(toHex(canonical.broadcastBytes(one.sum_index, snapshot)), one.broadcast);
-      same(toHex(await canonical.modelDigest(bound, one.sum_index, snapshot)), one.model_digest);
+      same(toHex(canonical.broadcastBytes(one.sum_index, snapshot, one.levels)), one.broadcast);
+      same(toHex(await canonical.modelDigest(bound, one.sum_index, snapshot, one.levels)), one.model_digest);
     }
   },
 

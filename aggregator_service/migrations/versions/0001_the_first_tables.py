@@ -135,6 +135,7 @@ def upgrade() -> None:
         sa.Column("sum_data", sa.String(length=16), nullable=True),
         sa.Column("state", sa.String(length=16), nullable=False),
         sa.Column("seed", sa.LargeBinary(length=32), nullable=False),
+        sa.Column("levels", sa.JSON(), nullable=False),
         sa.Column("model_digest", sa.LargeBinary(length=32), nullable=True),
         sa.Column("confirms", sa.Boolean(), nullable=False),
         sa.Column("committee", sa.Integer(), nullable=False),

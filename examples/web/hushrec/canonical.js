@@ -38,10 +38,13 @@ export function boundTerms(task, parameters) {
   return text(terms);
 }
 
-/** snapshotDigest: SHA-256 of the newest snapshot (32 bytes), null before the first complete round. */
-export const broadcastBytes = (sumIndex, snapshotDigest) =>
-  concat(utf8(`step:${sumIndex}\n`), snapshotDigest ?? utf8("initial"));
+/**
+ * snapshotDigest: SHA-256 of the newest snapshot (32 bytes), null before the first complete round. levels: the levels in
+ * use (SCoLR).
+ */
+export const broadcastBytes = (sumIndex, snapshotDigest, levels = []) =>
+  concat(utf8(`step:${sumIndex}\n${levels.length ? `levels:${levels}\n` : ""}`), snapshotDigest ?? utf8("initial"));
 
 /** bound: the result of `boundTerms`. */
-export const modelDigest = (bound, sumIndex, snapshotDigest) =>
-  digest("masked model", utf8(bound), broadcastBytes(sumIndex, snapshotDigest));
+export const modelDigest = (bound, sumIndex, snapshotDigest, levels = []) =>
+  digest("masked model", utf8(bound), broadcastBytes(sumIndex, snapshotDigest, levels));

@@ -2,13 +2,14 @@
 
 Nguyen et al. (WWW 2024), section 4.4: client u trains r_u <= r columns, the first r_u of a shuffled list of the r. Here
 these are columns 0 to r_u - 1 for all clients: rows of B are exchangeable and redrawn every round, so shuffling changes
-nothing, and with nested columns the sums show less. A client's level in a round, 1 to L = `levels`, is uniform, from
-the round's seed and its id; at level l it trains ceil(l r / L) columns. With L = r the rank is uniform in 1..r (paper,
-section 5.5).
+nothing, and with nested columns the sums show less. A client draws its level in a round, 1 to L = `levels`, uniform,
+from the round's seed and its id; at level l it trains ceil(l r / L) columns. With L = r the rank that it draws is
+uniform in 1..r (paper, section 5.5).
 
 The sum has a block for each level, with the columns that the level adds; a client contributes to the blocks up to its
 own level. Whoever sees the sums can compare two blocks, whose difference comes from the clients of one level. So each
-level in a sum must be that of no client, or of as many as the smallest cohort (`protocols.patterns`).
+level in a sum must be that of no client, or of at least `min_clients` (`protocols.patterns`): the server announces the
+levels in use with the round, and a client that drew another one has the next lower.
 
 The paper's mean divides by N_u/N alone. Here an entry is divided as `normalise` says, over the clients that trained its
 column, of which each block counts the number.
@@ -16,6 +17,7 @@ column, of which each block counts the number.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -28,6 +30,7 @@ from pydantic import Field, model_validator
 from protocols.crypto.domain import derive_seed
 from protocols.crypto.public_random import uniforms
 from protocols.layout import Block, Route, Segment, VectorLayout, whole_route
+from protocols.patterns import levels_in_use, lowered
 from protocols.recipes.base import ModelState, RoundSpec, Update
 from protocols.recipes.colr.colr import CoLRParameters, shared_projection
 from protocols.recipes.entry import RecipeEntry
@@ -48,8 +51,9 @@ class SCoLRParameters(CoLRParameters):
     levels: int | None = Field(
         default=None,
         ge=1,
-        description="Number L of different ranks of clients, at most rank; each must be that of at least min_clients "
-        "clients of a sum. Unset: rank, as in the paper.",
+        description="Number L of different ranks that clients draw, at most rank. In a round, clients of a rank that "
+        "fewer than min_clients, a quarter more and one draw have the next lower one: in a small cohort all have the "
+        "lowest, ceil(rank / L). Unset: rank, as in the paper.",
     )
 
     @model_validator(mode="after")
@@ -66,7 +70,7 @@ class SCoLRParameters(CoLRParameters):
 
 
 def client_level(spec: RoundSpec, client_id: str, levels: int) -> int:
-    """Return the client's level in this round, uniform in 1..levels."""
+    """Return the level that the client draws in this round, uniform in 1..levels."""
     seed = derive_seed(spec.seed, "scolr level", client_id)
     return max(1, int(np.ceil(uniforms(seed, "level", 1)[0] * levels)))
 
@@ -80,18 +84,31 @@ class SCoLR(FactorRecipe):
 
     def warnings(self) -> tuple[str, ...]:
         """Return that ranks are public, and what touch counts reveal, if the sums have them."""
-        own = "Which columns a client trains is public: it follows from the round's seed and the client's id."
+        own = (
+            "Which columns a client trains is public: it follows from the round's seed, the client's id and the levels "
+            "in use, which the server announces."
+        )
         return (own, *self.parameters.touch_warnings())
 
     def change_layout(self) -> VectorLayout:
         """Return a block for each level: columns of A (one behind the other), clients and, if any, touch counts."""
         return _layout(self.parameters)
 
+    def most_levels(self, sum_index: int) -> int:
+        """Return the number of levels L; 0 for sums of counts."""
+        return 0 if sum_index <= self.count_sums else len(self.parameters.edges) - 1
+
+    def levels_in_use(self, spec: RoundSpec, clients: Sequence[str], min_clients: int) -> tuple[int, ...]:
+        """Return the levels in use in a round that asks `clients`; empty for sums of counts."""
+        most = self.most_levels(spec.sum_index)
+        return levels_in_use((client_level(spec, each, most) for each in clients), min_clients) if most else ()
+
     def route(self, spec: RoundSpec, client_id: str) -> Route:
-        """Return the route to the blocks up to the client's level."""
-        if spec.sum_index <= self.count_sums:
+        """Return the route to the blocks up to the client's level: the one that it draws, lowered to one in use."""
+        most = self.most_levels(spec.sum_index)
+        if not most:
             return whole_route(self.layout(spec.sum_index))
-        level = client_level(spec, client_id, len(self.parameters.edges) - 1)
+        level = lowered(client_level(spec, client_id, most), spec.levels)
         return tuple((block,) for block in range(level))
 
     def projection(self, spec: RoundSpec, client_id: str) -> NDArray[np.float32] | None:
@@ -146,7 +163,8 @@ ENTRY: Final = RecipeEntry(
     parameters=SCoLRParameters,
     make=SCoLR,
     half="client_sdk.training.factors:half",
-    needs=frozenset({"dense", "clear contributions"}),
-    why_not="a level that few clients of a sum have would show their columns",
+    needs=frozenset({"dense", "checked routes"}),
+    why_not="a sum shows the columns of clients whose rank few others have, and clients check that before the sum is "
+    "opened only in masked rounds",
     source="Nguyen et al., WWW 2024, section 4.4",
 )

@@ -25,6 +25,7 @@ Differences from the released code: the weight's cap, turns by device group, and
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, Self
@@ -142,6 +143,14 @@ class Fair:
     def round_spec(self, task_seed: bytes, number: int, sum_index: int | None = None) -> RoundSpec:
         """Return the round's broadcast, its public seed derived from the task's."""
         return round_spec(task_seed, number, sum_index)
+
+    def most_levels(self, sum_index: int) -> int:
+        """Return 0: all clients of a group contribute to the same block."""
+        return 0
+
+    def levels_in_use(self, spec: RoundSpec, clients: Sequence[str], min_clients: int) -> tuple[int, ...]:
+        """Return no levels."""
+        return ()
 
     def route(self, spec: RoundSpec, client_id: str) -> Route:
         """Return the route to the one block, the same for every client of the group."""

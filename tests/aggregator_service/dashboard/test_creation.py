@@ -90,7 +90,7 @@ def test_combinations_that_do_not_exist_are_refused(api: Api) -> None:
     enter(api)
     for recipe, mechanism, words in (
         ("svd", "ckks", "&#39;svd&#39; cannot be combined with &#39;ckks&#39;"),
-        ("scolr", "masked", "show their columns; choose one of: plain"),
+        ("scolr", "ckks", "only in masked rounds; choose one of: masked, plain"),
         ("nothing", "ckks", "from the lists"),
         ("colr", "", "from the lists"),
     ):

@@ -16,7 +16,6 @@ from tests.support.world import World
     ("recipe", "changes", "reason"),
     [
         ("fedmf", {"item_bias": "counts", "count_sums": 5}, "set count_sums to 1"),
-        ("scolr", {"rank": 2}, "level that few clients"),
     ],
 )
 def test_a_task_of_an_earlier_version_opens_no_further_round(

@@ -6,8 +6,10 @@ fails with the defence and succeeds without it.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -23,11 +25,16 @@ from client_sdk.api.effects import Program
 from client_sdk.local_state.client_store import ClientStore, Membership
 from client_sdk.local_state.given_data import GivenData
 from client_sdk.local_state.signed_sets import SignedSets
+from client_sdk.participation import masked_protocol
 from client_sdk.participation.certificates import MembershipCheck
 from client_sdk.participation.masked_protocol import MaskedPart
 from protocols.crypto.certificates import NO_CERTIFICATE
+from protocols.crypto.domain import digest
 from protocols.errors import ParameterError, RefusalError
+from protocols.layout import Route
 from protocols.messages import RoundView, Schedule
+from protocols.recipes.base import RoundSpec
+from protocols.recipes.registry import recipe as make_recipe
 from protocols.sum_classes import REPEATED_ROWS, TRAINED
 from protocols.sums.masked import server
 from protocols.sums.masked.packing import unpack
@@ -36,6 +43,7 @@ from protocols.sums.masked.policy import ClientPolicy
 from protocols.sums.masked.roster import Roster, RosterEntry, make_roster
 from tests.protocols.sums.masked.rounds import LAYOUT, complete_plan, names, round_context
 
+SCOLR = make_recipe("scolr", {"items": 4, "dim": 2, "rank": 2})
 CLIENTS = names(6)
 VICTIM = CLIENTS[-1]
 DEFENDED = pytest.mark.parametrize("defended", [True, False], ids=["defended", "undefended"])
@@ -55,6 +63,7 @@ class LyingServer:
     messages: dict[tuple[str, str], bytes] = field(default_factory=dict)
     roster: Roster = field(init=False)
     refusals: list[str] = field(default_factory=list)
+    route: Callable[[str], Route] | None = None
 
     def __post_init__(self) -> None:
         rng = np.random.default_rng(5)
@@ -90,6 +99,7 @@ class LyingServer:
                 ClientStore(DirectoryStore(self.folder / name), "me"),
                 self.schedule,
                 sum_index,
+                route=self.route,
             )
             for name, identity in self.identities.items()
         }
@@ -190,6 +200,32 @@ def test_a_sum_below_the_task_s_own_minimum(
     if opened is not None:
         others = sum(lying.elements[name] for name in CLIENTS if name != VICTIM)
         np.testing.assert_array_equal(opened, others)
+
+
+def levels_of(spec: RoundSpec) -> dict[str, int]:
+    return {name: len(SCOLR.route(spec, name)) for name in CLIENTS}
+
+
+@DEFENDED
+@pytest.mark.parametrize("stage", ["roster", "survivors"])
+def test_a_client_alone_in_its_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str, defended: bool
+) -> None:
+    """The server grinds ids, here seeds, until the victim alone has the higher level: its block is the victim's own.
+
+    Or three have that level, and the server keeps the contribution of one back and knows that of another.
+    """
+    if not defended:
+        monkeypatch.setattr(masked_protocol, "refuse_short_routes", lambda *_: None)
+    higher = {VICTIM} if stage == "roster" else {*CLIENTS[:2], VICTIM}
+    specs = (RoundSpec(1, digest("grind", number), 1, (1, 2)) for number in count())
+    spec = next(each for each in specs if {name for name, level in levels_of(each).items() if level == 2} == higher)
+    lying = LyingServer(tmp_path, Schedule(cohort_size=6, min_clients=3), route=partial(SCOLR.route, spec))
+    opened = lying.play(1, no_contribution=() if stage == "roster" else CLIENTS[:1])
+    assert (opened is None) is defended
+    if opened is None:
+        what = "the roster has 1 clients" if stage == "roster" else "the set of survivors has 2 clients"
+        assert any(f"{what} that contribute to the same blocks" in text for text in lying.refusals)
 
 
 @DEFENDED

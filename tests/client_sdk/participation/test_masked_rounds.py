@@ -70,7 +70,9 @@ def factors(fleet: Fleet) -> np.ndarray:
 def expected_factors(fleet: Fleet) -> np.ndarray:
     """Return the item factors after round 1, from training every client again with the same seeds, without masks."""
     terms = fleet.clients[0].terms
-    state, spec = terms.recipe.initial_state(terms.seed), terms.recipe.round_spec(terms.seed, 1)
+    with SyncDriver() as driver:
+        view = driver.run(fleet.clients[0].calls.round(terms.task_id, 1))
+    state, spec = terms.recipe.initial_state(terms.seed), terms.round_spec(view)
     total = np.zeros(terms.sum_plan.layout.length)
     for index, (client, positives) in enumerate(zip(fleet.clients, interactions(USERS), strict=True)):
         twin = replace(
@@ -86,7 +88,7 @@ def expected_factors(fleet: Fleet) -> np.ndarray:
     return after.item_factors
 
 
-@pytest.mark.parametrize("recipe", ["fedmf", "colr"])
+@pytest.mark.parametrize("recipe", ["fedmf", "colr", "scolr"])
 def test_a_masked_round_gives_the_model_of_the_plain_sum(
     server: AggregatorProcess, operator: Operator, recipe: str
 ) -> None:
@@ -100,6 +102,20 @@ def test_a_masked_round_gives_the_model_of_the_plain_sum(
         np.testing.assert_allclose(factors(fleet), expected, atol=8 * error + 1e-6)
         assert np.abs(expected - start).max() > 0.01
     assert operator.task(task.task_id).state == "complete"
+
+
+def test_masked_rounds_of_clients_of_several_levels(server: AggregatorProcess, operator: Operator) -> None:
+    task = small_task(operator, "levels", users=24, recipe="scolr", mechanism="masked", rounds=2, min_clients=4)
+    with Fleet(server.url, interactions(24), FleetOptions(seed=3)) as fleet:
+        fleet.enrol(task.invitation, certificates=task.certificates)
+        assert [(played.state, played.survivors) for played in fleet.run()] == [("complete", 24)] * 2
+        first = fleet.clients[0]
+        with SyncDriver() as driver:
+            views = [driver.run(first.calls.round(task.task_id, number)) for number in (1, 2)]
+        for view in views:
+            routes = [first.terms.recipe.route(first.spec(view), each.membership.client_id) for each in fleet.clients]
+            assert {len(route) for route in routes} <= set(view.levels) and len(set(routes)) > 1
+            assert min(map(routes.count, routes)) >= 4
 
 
 def round_with_a_dropout(server: AggregatorProcess, operator: Operator, stage: str) -> FleetRound:
