@@ -17,7 +17,7 @@ from aggregator_service.rounds import transactions
 from aggregator_service.storage.blobs import new_key
 from aggregator_service.storage.rounds import last_completed
 from aggregator_service.storage.schema import ClientRow, ContributionRow, TaskRow
-from aggregator_service.tasks import eligibility
+from aggregator_service.tasks import members
 from aggregator_service.tasks.plans import plan_round, round_spec
 from aggregator_service.tasks.tasks import create_task, plan_request, task_view
 from protocols.messages import TaskRequest
@@ -124,7 +124,7 @@ def test_item_counts_less_those_of_another_task(world: World, monkeypatch: pytes
     """Two CoLR tasks: the second counts nobody again, and waits for members that are not counted."""
     if not defended:
         monkeypatch.setattr(transactions, "retire_if_too_similar", lambda *_: None)
-        monkeypatch.setattr(eligibility, "_counted", lambda *_: [])
+        monkeypatch.setattr(members, "_counted", lambda *_: [])
     first, second = job(world, "first", "colr", range(VICTIM)), job(world, "second", "colr", range(VICTIM + 1))
     deliver(world, first)
     if not defended:

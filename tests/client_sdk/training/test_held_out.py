@@ -61,7 +61,7 @@ def test_errors_of_ratings_are_in_units_of_the_range() -> None:
 
 def test_a_share_of_the_rows_is_the_last_of_them() -> None:
     made = with_evaluation(recipe("fedmf", {"items": ITEMS, "dim": 3}), Evaluation(every=1, holdout=0.4), 10)
-    half, spec = client_half(made), made.round_spec(bytes(32), 1)
+    half, spec = client_half(made), made.round_spec(bytes(32), 2)  # the first sum measures
     start = half.initial_client_state(draws())
     history = History.of([7, 3, 8, 1, 4, 2], ITEMS)
     local = half.contribute(spec, "c", made.initial_state(bytes(32)), history, start, draws())
@@ -75,8 +75,8 @@ def test_measurements_of_a_client_rank_against_the_same_negatives() -> None:
     made = with_evaluation(recipe("fedmf", {"items": ITEMS, "dim": 3}), Evaluation(every=1, negatives=11), 10)
     half, history = client_half(made), History.of([7, 3, 8], ITEMS)
     state = made.initial_state(bytes(32))
-    spec = made.round_spec(bytes(32), 1)
-    kept = half.contribute(spec, "c", state, history, half.initial_client_state(draws()), draws()).client_state
+    training, spec = made.round_spec(bytes(32), 2), made.round_spec(bytes(32), 3)
+    kept = half.contribute(training, "c", state, history, half.initial_client_state(draws()), draws()).client_state
     found = {
         tuple(half.contribute(spec, "c", state, history, kept, np.random.default_rng(seed)).blocks[0][-2:])
         for seed in range(8)
