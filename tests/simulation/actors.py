@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 import pytest
 
-from aggregator_service.access import tokens
+from aggregator_service.access import principals
 from aggregator_service.clock import Clock
 from aggregator_service.compute.workers import FoldPool
 from aggregator_service.rounds import cohorts, differencing, disputes
@@ -133,7 +133,7 @@ def without_threads(choose: random.Random, clock: Clock) -> Iterator[None]:
         for name, module in list(sys.modules.items()):
             if name.startswith("aggregator_service.") and hasattr(module, "run_in_threadpool"):
                 patch.setattr(module, "run_in_threadpool", in_line)
-        for module in (blob_keys, tokens):
+        for module in (blob_keys, principals):
             patch.setattr(module, "secrets", seeded)
         patch.setattr(GroupCommit, "_in_thread", lambda self, group: in_line(self._commit, group))
         patch.setattr(differencing, "os", seeded)
