@@ -27,7 +27,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProce
     ("changed", "named"),
     [
         ("terms", "the task's terms differ"),
-        ("broadcast", "the model differs, or the index of the sum"),
+        ("broadcast", "the model differs, the index of the sum"),
         ("round", "the round's facts differ"),
         ("signature", "not signed by this client for this round and model"),
         ("malformed", "not signed by this client for this round and model"),
