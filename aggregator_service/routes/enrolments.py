@@ -71,6 +71,7 @@ def preview(
         **responses(
             "bad-request",
             "forbidden",
+            "not-found",
             "conflict",
             "gone",
             "body-too-long",

@@ -116,6 +116,18 @@ def test_every_stage_of_a_masked_round(api: Api, tmp_path: Path, mode: str) -> N
     check(recorder, tmp_path, "PUT contributions", *(f"PUT {stage}" for stage in stages))
 
 
+def test_reports_of_bad_shares(api: Api, tmp_path: Path) -> None:
+    """A report that is sent again is the same dispute, and no second one."""
+    recorder, task = Recorder(api), masked_task(api, "reports", 6, rounds=1)
+    first, second, *_ = clients = enrol_masked(task, 6).values()
+    play(None, task, dict(enumerate(clients)), until="contribute")  # type: ignore[arg-type]
+    task.wait_round(1, "collecting")
+    path, report = f"{task.path}/rounds/1/bad-shares", {"clients": [second.client_id]}
+    answer = api.http.post(path, json=report, headers=first.auth)
+    assert answer.status_code == 200, answer.text
+    check(recorder, tmp_path, "PUT advertise", "PUT share", "POST 1")
+
+
 def put(member: TestMember, where: str, body: bytes) -> None:
     headers = {**member.auth, "Content-Digest": digest_field(body)}
     answer = member.task.api.http.put(f"{member.task.path}/{where}", content=body, headers=headers)
@@ -206,6 +218,7 @@ def test_every_changing_route_of_clients_is_replayed() -> None:
         "members/me/certificate",
         "keyring/{client}",
         "rounds/{number}/refusals",
+        "rounds/{number}/bad-shares",
         "snapshots/{number}",
         "rounds/{number}/stages/{stage}/{client}",
         "rounds/{number}/contributions/{client}",

@@ -174,7 +174,8 @@ def test_sums_of_counts_and_of_changes_share_keys() -> None:
     assert len(list(made.run(2))) == 2
     np.testing.assert_array_equal(made.state.item_counts, train.item_degrees())
     request = task_request("counted", "colr", "ckks", recipe_parameters=parameters)
-    assert plan_request(request).sum_plan.layout == chosen.layout(2)
+    planned = plan_request(request).sum_plan.layout.blocks[0].segments
+    assert planned[:-1] == chosen.layout(2).blocks[0].segments, "and how many contributions have data"
 
 
 def test_scores_begin_with_popularity() -> None:
