@@ -98,7 +98,6 @@ def test_what_an_extra_brings_works_without_the_others(installed: Run, code: str
     done = installed("python", "-W", "error", "-c", code)
     assert done.returncode == 0, done.stderr
     assert installed("hushrec", "--help").returncode == 0
-    assert installed("hushrec-server", "--help").returncode == 0
     assert installed("hushrec", "doctor").returncode == 0
 
 

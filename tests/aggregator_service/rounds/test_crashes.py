@@ -105,12 +105,12 @@ def test_death_during_an_upload(server: AggregatorProcess, api: Api) -> None:
     bodies = [member.contribution(1, value) for member, value in zip(members, VALUES, strict=True)]
     for member, body in zip(members[:2], bodies[:2], strict=True):
         assert member.put(1, body).status_code == 201
-    chunk, rest = bodies[2][:50], bodies[2][50:]
+    chunk, rest = bodies[2][:20], bodies[2][20:]
     partial = {"Content-Type": "application/partial-upload", **members[2].auth}
     first = {**partial, "Upload-Offset": "0", "Upload-Complete": "?0", "Content-Digest": digest_field(chunk)}
     assert api.http.patch(members[2].path(1), content=chunk, headers=first).status_code == 204
     with socket.create_connection(("127.0.0.1", server.port)) as half:
-        lines = ["Content-Type: application/partial-upload", "Upload-Offset: 50", "Upload-Complete: ?1"]
+        lines = ["Content-Type: application/partial-upload", "Upload-Offset: 20", "Upload-Complete: ?1"]
         lines += [f"Content-Length: {len(rest)}", f"Content-Digest: {digest_field(rest)}"]
         lines += [f"Repr-Digest: {digest_field(bodies[2])}"]
         half.sendall(raw_head(server.url, "PATCH", members[2].path(1), members[2].token, *lines) + rest[:20])
@@ -118,10 +118,10 @@ def test_death_during_an_upload(server: AggregatorProcess, api: Api) -> None:
         server.kill()
     server.start()
     head = api.http.head(members[2].path(1), headers=members[2].auth)
-    assert (head.headers["upload-offset"], head.headers["upload-complete"]) == ("50", "?0")
+    assert (head.headers["upload-offset"], head.headers["upload-complete"]) == ("20", "?0")
     last = {
         **partial,
-        "Upload-Offset": "50",
+        "Upload-Offset": "20",
         "Upload-Complete": "?1",
         "Content-Digest": digest_field(rest),
         "Repr-Digest": digest_field(bodies[2]),

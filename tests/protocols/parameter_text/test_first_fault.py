@@ -15,7 +15,7 @@ from protocols.sums.ckks.mechanism import CKKS
 
 COLR_NAMES = (
     "items, dim, clip, item_bias, count_sums, server_rate, learning_rate, epochs, batch_size, weight_decay, negatives, "
-    "start_from, start_weight, "
+    "start_from, start_weight, normalise, reveal_touched, "
     "rank"
 )
 LAYOUT = VectorLayout((Block("b", (Segment("s", 8, 1.0),)),), sum_class=TRAINED)
