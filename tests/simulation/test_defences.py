@@ -147,7 +147,7 @@ def no_guard(patch: Patch) -> None:
 def any_group(patch: Patch) -> None:
     """A cohort is drawn from all groups."""
 
-    def draw_cohort(session: Session, task: TaskRow, schedule: Schedule, _group: int, _among: object) -> list[str]:
+    def draw_cohort(session: Session, task: TaskRow, schedule: Schedule, *_: object) -> list[str]:
         everyone = list(session.scalars(select(ClientRow.id).where(ClientRow.revoked_at.is_(None))))
         return cohorts._RANDOM.sample(everyone, min(schedule.cohort_size, len(everyone)))
 
