@@ -105,7 +105,7 @@ class Member:
         view = self.part.current_round()
         assert view is not None
         if not view.in_cohort:
-            assert self.recipe.layout(view.sum_index).sum_class.repeated, "everybody is asked"
+            assert self.recipe.layout(view.step).sum_class.repeated, "everybody is asked"
             return
         report = self.part.take_part_once(view, self.interactions)
         after = self.stored()
