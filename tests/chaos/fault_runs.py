@@ -78,6 +78,7 @@ def fault_run(server: AggregatorProcess, kind: Kind, seed: int, items: int = 5) 
         cohort=CLIENTS,
         mechanism_name=kind,
         mechanism_parameters=options,
+        recipe_parameters={"normalise": "touched", "reveal_touched": True},  # the ledger checks the counts
         rounds=10_000,
         min_clients=4,
         stage_seconds=_LONG,

@@ -64,7 +64,7 @@ def test_preparing_a_release_changes_every_place(release: ModuleType, copy: Path
         release.prepare("v1", date(2030, 2, 2), copy)
 
 
-def test_release_notes_are_printed() -> None:
+def test_release_notes_are_printed(release: ModuleType) -> None:
     script = [sys.executable, str(ROOT / "scripts" / "release.py"), "notes"]
     done = subprocess.run(script, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == release.notes((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), "Unreleased")

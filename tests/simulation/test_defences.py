@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
+from aggregator_service.compute import jobs
 from aggregator_service.compute.jobs import BlobRef
 from aggregator_service.problems import Problem
 from aggregator_service.round_states import RoundEvent
@@ -72,6 +73,8 @@ def unchecked_blobs(patch: Patch) -> None:
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
     patch.setattr(DirectoryBlobs, "view", view)
+    patch.setattr(jobs, "_has_digest", lambda body, digest: True)
+    patch.setattr(jobs, "matches_tag", lambda body, tag: True)
 
 
 def contributions_at_any_time(patch: Patch) -> None:
