@@ -20,8 +20,8 @@ from aggregator_service.compute.cluster import ClusterPool
 from aggregator_service.compute.jobs import StoredBody
 from aggregator_service.compute.unmasking import Masks
 from aggregator_service.compute.workers import FoldPool, Workers, WorkersUnavailableError
-from aggregator_service.storage.bodies import tag_of
 from aggregator_service.storage.directory import DirectoryBlobs
+from aggregator_service.storage.tags import tag_of
 from aggregator_service.tasks.plans import TaskTerms, plan_task
 from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.crypto.domain import SEED_BYTES

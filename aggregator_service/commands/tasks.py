@@ -33,7 +33,8 @@ from aggregator_service.rounds.interventions import resume_task
 from aggregator_service.rounds.transactions import close_task
 from aggregator_service.settings import Settings
 from aggregator_service.tasks.certificates import store_revocations
-from aggregator_service.tasks.plans import measurements, plan_task, task_terms
+from aggregator_service.tasks.ledger import measurements
+from aggregator_service.tasks.plans import plan_task, task_terms
 from aggregator_service.tasks.starts import (
     StartSource,
     check_start,

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from aggregator_service.compute.unmasking import Masks, OneshotMasks, SomeMasks
 from aggregator_service.crash_points import crash_point
 from aggregator_service.storage.blobs import BlobDamagedError, BlobStore, forget_pages, new_key
-from aggregator_service.storage.bodies import matches_tag
+from aggregator_service.storage.tags import matches_tag
 from aggregator_service.tasks.plans import TaskPlan, TaskTerms, plan_task
 from protocols.layout import Route
 from protocols.recipes.base import AbsorbsByParts, ModelState, RoundSpec

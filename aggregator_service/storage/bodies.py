@@ -4,18 +4,15 @@ A file for each short body costs more than its bytes: two syncs, a rename and a 
 committed with the row that names it, so that there is no orphan after a crash, and a group of requests shares one sync
 (`storage.group_commit`). The key has the kind `rows`, and stands where a blob's key stands.
 
-Longer bodies are blobs; each has a tag, with which a fold checks its bytes without hashing them again (ADR 14).
+Longer bodies are blobs.
 """
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Sequence
 from typing import Final, cast
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.poly1305 import Poly1305
 from sqlalchemy import Table, bindparam, delete, insert, select
 from sqlalchemy.orm import Session
 
@@ -23,16 +20,12 @@ from aggregator_service.storage.blobs import new_key
 from aggregator_service.storage.schema import ContributionRow, SmallBodyRow
 
 __all__ = [
-    "BodyTagger",
-    "TAG_BYTES",
     "add_small_body",
     "delete_small_bodies",
     "delete_small_body",
     "is_small",
-    "matches_tag",
     "new_small_key",
     "small_bodies",
-    "tag_of",
 ]
 
 _KIND: Final = "rows"
@@ -82,42 +75,3 @@ def delete_small_bodies(session: Session, round_id: int) -> None:
         ContributionRow.round_id == round_id, ContributionRow.blob_key.startswith(f"{_KIND}/")
     )
     session.execute(delete(SmallBodyRow).where(SmallBodyRow.key.in_(keys)), execution_options=_UNSYNCHRONISED)
-
-
-_KEY_BYTES: Final = 32
-TAG_BYTES: Final = _KEY_BYTES + 16
-"""Length of the key and the authenticator, which are stored together."""
-
-
-class BodyTagger:
-    """Makes the tag of one body from its consecutive parts."""
-
-    def __init__(self) -> None:
-        self._key = secrets.token_bytes(_KEY_BYTES)
-        self._state = Poly1305(self._key)
-
-    def update(self, part: bytes | memoryview) -> None:
-        """Add the next part of the body."""
-        self._state.update(part)
-
-    def finish(self) -> bytes:
-        """Return the tag, `TAG_BYTES` bytes. Call it once, last."""
-        return self._key + self._state.finalize()
-
-
-def tag_of(body: bytes | memoryview) -> bytes:
-    """Return a new tag of a body."""
-    tagger = BodyTagger()
-    tagger.update(body)
-    return tagger.finish()
-
-
-def matches_tag(body: bytes | memoryview, tag: bytes) -> bool:
-    """Return whether `tag` was made from exactly this body. A tag of another length matches nothing."""
-    if len(tag) != TAG_BYTES:
-        return False
-    try:
-        Poly1305.verify_tag(tag[:_KEY_BYTES], body, tag[_KEY_BYTES:])
-    except InvalidSignature:
-        return False
-    return True

@@ -1,4 +1,4 @@
-"""The ledger of released sums: completed rounds and their contributors. Its rows are never deleted."""
+"""The ledger of released sums: completed rounds, who is in them, what they measured. Its rows are never deleted."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from sqlalchemy.orm import Session
 from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundRow, TaskRow
 from aggregator_service.storage.stages import clients_with
 from protocols.messages import LedgerEntry, LedgerPage
+from protocols.recipes.evaluation_curve import MODEL_ROUND
 
-__all__ = ["client_ledger", "survivors_digest", "task_ledger"]
+__all__ = ["client_ledger", "measurements", "survivors_digest", "task_ledger"]
 
 
 def task_ledger(session: Session, task: TaskRow, after: int, limit: int) -> LedgerPage:
@@ -48,3 +49,15 @@ def _entry(task: TaskRow, round_: RoundRow, contribution: str | None) -> LedgerE
         released_at=round_.released_at or 0.0,
         contribution_digest=contribution,
     )
+
+
+def measurements(session: Session, task: TaskRow) -> list[dict[str, float]]:
+    """Return the figures of each measurement, oldest first; empty without evaluation, and where members open the sums.
+
+    A figure's name is that of a metric, such as hr@10, or says of which model and how many clients.
+    """
+    if task.evaluation is None or task.opened_by != "anyone":
+        return []
+    query = select(RoundRow.report).where(RoundRow.task_id == task.id, RoundRow.state == "complete")
+    reports = session.scalars(query.order_by(RoundRow.number))
+    return [dict(report) for report in reports if report and MODEL_ROUND in report]

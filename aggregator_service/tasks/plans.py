@@ -27,18 +27,11 @@ if TYPE_CHECKING:  # workers make plans, too, and need no database
     from aggregator_service.storage.schema import RoundRow, TaskRow
 
 
-from sqlalchemy import select
-from sqlalchemy.orm import Session
-
-from aggregator_service.storage.schema import RoundRow, TaskRow
-from protocols.recipes.evaluation_curve import MODEL_ROUND
-
 __all__ = [
     "TaskPlan",
     "TaskTerms",
     "check_terms",
     "keeps_best",
-    "measurements",
     "plan_round",
     "plan_task",
     "round_spec",
@@ -183,15 +176,3 @@ def _plan(terms: TaskTerms, layout: VectorLayout) -> TaskPlan:
 def round_spec(round_: RoundRow) -> RoundSpec:
     """Return the specification of a stored round: number, seed, sum index and levels in use."""
     return RoundSpec(round_.number, round_.seed, round_.sum_index, tuple(round_.levels))
-
-
-def measurements(session: Session, task: TaskRow) -> list[dict[str, float]]:
-    """Return the figures of each measurement, oldest first; empty without evaluation, and where members open the sums.
-
-    A figure's name is that of a metric, such as hr@10, or says of which model and how many clients.
-    """
-    if task.evaluation is None or task.opened_by != "anyone":
-        return []
-    query = select(RoundRow.report).where(RoundRow.task_id == task.id, RoundRow.state == "complete")
-    reports = session.scalars(query.order_by(RoundRow.number))
-    return [dict(report) for report in reports if report and MODEL_ROUND in report]

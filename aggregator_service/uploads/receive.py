@@ -22,7 +22,7 @@ from starlette.requests import ClientDisconnect, Request
 from aggregator_service.problems import Problem
 from aggregator_service.settings import Settings
 from aggregator_service.storage.blobs import map_file
-from aggregator_service.storage.bodies import BodyTagger
+from aggregator_service.storage.tags import BodyTagger
 
 __all__ = ["ReceivedBody", "receive_body", "receive_small_body", "stream_body"]
 

@@ -15,8 +15,8 @@ from sqlalchemy import select
 from aggregator_service.compute.jobs import StoredBody
 from aggregator_service.services import Services
 from aggregator_service.storage.blobs import BlobDamagedError, BlobStore, new_key
-from aggregator_service.storage.bodies import TAG_BYTES, BodyTagger, matches_tag, tag_of
 from aggregator_service.storage.schema import ContributionRow
+from aggregator_service.storage.tags import TAG_BYTES, BodyTagger, matches_tag, tag_of
 from tests.support.api import TestMember, digest_field
 from tests.support.inside import aggregator_inside, services
 

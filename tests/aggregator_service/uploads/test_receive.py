@@ -13,7 +13,7 @@ from starlette.requests import Request
 
 from aggregator_service.problems import Problem
 from aggregator_service.settings import Settings
-from aggregator_service.storage.bodies import matches_tag
+from aggregator_service.storage.tags import matches_tag
 from aggregator_service.uploads.receive import stream_body
 
 BODY = os.urandom(3 * 2**20 + 17)

@@ -224,6 +224,9 @@ def assert_members_abstain(server: AggregatorProcess, members: Members, step: in
     assert found == [(step, "failed", None, "no-data", MEMBERS)] * 2
 
 
+FORGETS_WHO_WAS_COUNTED = "DELETE FROM contributions;"
+
+
 def test_the_first_sum_again(tmp_path: Path) -> None:
     """The server says that no round so far was complete, and asks for the counts again, with the victim's."""
     lie = """
@@ -231,11 +234,8 @@ def test_the_first_sum_again(tmp_path: Path) -> None:
         UPDATE rounds SET state = 'failed';
         DELETE FROM snapshots;
     """
-    with five_counted_members(tmp_path, "masked", 2, lie) as (server, members, _):
+    with five_counted_members(tmp_path, "masked", 2, FORGETS_WHO_WAS_COUNTED + lie) as (server, members, _):
         assert_members_abstain(server, members, 1, "repeats sum 1")
-
-
-FORGETS_WHO_WAS_COUNTED = "DELETE FROM contributions;"
 
 
 def test_counted_members_are_no_crowd_for_a_victim(tmp_path: Path) -> None:
