@@ -12,11 +12,12 @@ from __future__ import annotations
 import ipaddress
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from functools import lru_cache
 from math import ceil
 from typing import Final
+
+from cachetools import LRUCache
 
 from aggregator_service.problems import Problem
 from aggregator_service.settings import Settings
@@ -40,7 +41,7 @@ class Buckets:
         self._rate, self._now = rate, now
         self._size = max(1.0, rate * _SECONDS)
         self._lock = threading.Lock()
-        self._levels: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._levels: LRUCache[str, tuple[float, float]] = LRUCache(_MAX_BUCKETS)
 
     def take(self, key: str) -> float:
         """Take a token and return 0, or return the seconds until there is one."""
@@ -50,9 +51,6 @@ class Buckets:
             level, wait = self._state(key)
             if not wait:
                 self._levels[key] = (level - 1.0, self._now())
-                self._levels.move_to_end(key)
-                if len(self._levels) > _MAX_BUCKETS:
-                    self._levels.popitem(last=False)
             return wait
 
     def wait(self, key: str) -> float:

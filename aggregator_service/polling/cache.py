@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from cachetools import FIFOCache
 from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.clock import Clock
@@ -79,7 +79,7 @@ class TaskCache:
         self._lock = threading.Lock()
         self._tasks: dict[str, _CachedTask] = {}
         self._reads: dict[str, _PendingRead] = {}
-        self._clients: OrderedDict[str, Enrolled] = OrderedDict()
+        self._clients: FIFOCache[str, Enrolled] = FIFOCache(_MOST_CLIENTS)
         self._generation = 0
 
     def mark(self) -> Mark:
@@ -108,8 +108,6 @@ class TaskCache:
             if cached is None or cached.version < version:
                 self._replace_task(client.task_id, version, mark.at)
             self._clients[token_hash] = client
-            if len(self._clients) > _MOST_CLIENTS:
-                self._clients.popitem(last=False)
 
     # --- rounds -----------------------------------------------------------------------------------------------------
 

@@ -9,11 +9,11 @@ import mmap
 import os
 import secrets
 import threading
-from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
+
+from cachetools import LRUCache
 
 __all__ = [
     "BlobDamagedError",
@@ -124,23 +124,18 @@ _LONGEST: Final = 2 * 1024 * 1024
 _TOTAL: Final = 16 * 1024 * 1024
 
 
-@dataclass
 class RecentBlobs:
     """The bytes of recently read blobs, by key and digest: at most `longest` bytes each, and `total` together."""
 
-    longest: int = _LONGEST
-    total: int = _TOTAL
-    _kept: OrderedDict[tuple[str, str], bytes] = field(default_factory=OrderedDict)
-    _bytes: int = 0
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    def __init__(self, longest: int = _LONGEST, total: int = _TOTAL) -> None:
+        self.longest = longest
+        self._kept: LRUCache[tuple[str, str], bytes] = LRUCache(total, getsizeof=len)
+        self._lock = threading.Lock()
 
     def held(self, key: str, digest: str) -> bytes | None:
         """Return the bytes of a blob if they are in memory."""
         with self._lock:
-            found = self._kept.get((key, digest))
-            if found is not None:
-                self._kept.move_to_end((key, digest))
-            return found
+            return self._kept.get((key, digest))
 
     def read(self, blobs: BlobStore, key: str, digest: str, length: int) -> bytes | None:
         """Return the bytes of a blob whose row states this SHA-256 (hex) and length; None for one that is too long.
@@ -154,10 +149,7 @@ class RecentBlobs:
             return found
         body = bytes(blobs.view(key, digest))
         with self._lock:
-            self._bytes += len(body) - len(self._kept.pop((key, digest), b""))
             self._kept[key, digest] = body
-            while self._bytes > self.total:
-                self._bytes -= len(self._kept.popitem(last=False)[1])
         return body
 
 
