@@ -10,8 +10,10 @@ over many rounds give the clients' items, so no contribution states them here, e
 
 p_i = c_i / C: share of the C counted clients that have item i. q_i: the chance that i is among the negatives of a
 client that does not have it. A client with m items draws k m negatives in a round, independently and uniformly from the
-N - m others, and trains on the same ones in all epochs, so q = 1 - (1 - 1 / (N - m))^(k m), with the mean number of
-items m = sum(c) / C in place of the client's own. Every divisor is at least 1, as in the released code.
+N - m others, and trains on the same ones in all epochs, so q is about 1 - exp(-k m / (N - m)). How m is spread over the
+clients is not known. If everybody had the mean number of items, sum(c) / C, q would come out 7 % too large on MovieLens,
+where few clients have most of the items. With exponentially spread numbers q = k m / (N - m + k m), m the mean; that is
+right within 4 % on MovieLens, FilmTrust and a Gowalla sample. Every divisor is at least 1, as in the released code.
 """
 
 from __future__ import annotations
@@ -113,20 +115,9 @@ def expected_touches(
         return np.full(item_counts.size, float(contributions))
     has = np.minimum(item_counts / clients, 1.0)
     mean = float(item_counts.sum()) / clients
-    others = max(item_counts.size - mean, 1.0)
-    chance = 1.0 - _power(1.0 - 1.0 / others, round(negatives * mean))
+    drawn = negatives * mean
+    chance = drawn / (max(item_counts.size - mean, 1.0) + drawn)
     return np.asarray(contributions * (has + (1.0 - has) * chance))
-
-
-def _power(base: float, exponent: int) -> float:
-    """Return base ** exponent by squaring: libraries round `pow` differently."""
-    result = 1.0
-    while exponent:
-        if exponent & 1:
-            result *= base
-        base *= base
-        exponent >>= 1
-    return result
 
 
 def divisors(

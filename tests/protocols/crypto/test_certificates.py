@@ -146,6 +146,18 @@ def test_a_revocation_list_that_was_changed_is_noticed() -> None:
             check_revocations(PUBLIC, "movies", changed)
 
 
+@given(st.tuples(*[st.tuples(st.integers(0, 3), st.frozensets(st.integers(0, 3)))] * 2))
+def test_of_two_lists_the_later_one_or_the_one_that_revokes_more_is_newer(
+    lists: tuple[tuple[int, frozenset[int]], tuple[int, frozenset[int]]],
+) -> None:
+    one, other = (revoke(ORGANISER, "movies", serials, NOW + seconds) for seconds, serials in lists)
+    assert not one.is_older_than(one)
+    if one.issued_at != other.issued_at:
+        assert one.is_older_than(other) == (one.issued_at < other.issued_at)
+    else:  # neither is taken for the other if each revokes what the other does not
+        assert one.is_older_than(other) == bool(other.serials - one.serials)
+
+
 def test_a_revocation_list_has_one_form() -> None:
     body = revoke(ORGANISER, "movies", [1, 2], NOW).encode()
     head, first, second, rest = body[:12], body[12:20], body[20:28], body[28:]

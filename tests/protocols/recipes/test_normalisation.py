@@ -25,8 +25,9 @@ ITEMS = 120
 
 
 def test_expected_touches_are_the_mean_of_drawn_ones() -> None:
-    rng, items, clients, rounds = np.random.default_rng(0), 400, 60, 60
-    rows = [rng.choice(items, rng.integers(15, 26), replace=False).astype(np.int32) for _ in range(clients)]
+    rng, items, clients, rounds = np.random.default_rng(0), 400, 240, 20
+    lengths = np.clip(rng.exponential(20.0, clients).round(), 1, items // 2).astype(int)
+    rows = [rng.choice(items, length, replace=False).astype(np.int32) for length in lengths]
     counts = np.bincount(np.concatenate(rows), minlength=items).astype(np.float64)
     drawn = np.zeros(items)
     for _ in range(rounds):

@@ -9,9 +9,11 @@ from importlib.machinery import ModuleSpec
 import pytest
 
 from protocols.errors import ParameterError
+from protocols.layout import Block, Segment, VectorLayout
+from protocols.sum_classes import TRAINED
 from protocols.sums.base import Mechanism
 from protocols.sums.registry import OWN as MECHANISMS
-from protocols.sums.registry import mechanism, parameters_of
+from protocols.sums.registry import mechanism, parameters_of, resolved_parameters
 
 
 @pytest.mark.parametrize("name", sorted(MECHANISMS))
@@ -38,6 +40,23 @@ def test_the_parameters_of_every_mechanism_are_found(name: str) -> None:
     model = parameters_of(name)
     assert (model is None) == (name == "plain")
     assert model is None or model.model_config["extra"] == "forbid"
+
+
+def test_resolved_parameters_are_the_given_ones_and_the_defaults() -> None:
+    assert resolved_parameters("plain", {}) == {}
+    found = resolved_parameters("masked", {"dropout": 0.2})
+    model = parameters_of("masked")
+    assert model is not None
+    assert found == {**model().model_dump(mode="json"), "dropout": 0.2}
+    with pytest.raises(ParameterError, match="dropout"):
+        resolved_parameters("masked", {"dropout": 2})
+
+
+@pytest.mark.parametrize("name", ["ckks", "paillier"])
+def test_tasks_whose_sums_only_a_key_holder_opens_are_refused_with_the_way_out(name: str) -> None:
+    layout = VectorLayout((Block("a", (Segment("v", 5, 1.0),)),), sum_class=TRAINED)
+    with pytest.raises(ParameterError, match="mode 'public' .* was removed.*use the mechanism oneshot"):
+        mechanism(name).plan({"mode": "public"}, layout, 8)
 
 
 @pytest.mark.parametrize(("extra", "package"), [("ckks", "tenseal"), ("ckks", "zstandard"), ("paillier", "gmpy2")])

@@ -14,6 +14,7 @@ from protocols.sums.masked import client, server
 from protocols.sums.masked.key_agreement import sign_advertisement
 from protocols.sums.masked.mechanism import MASKED
 from protocols.sums.masked.messages import SEALED_BYTES, split_inbox
+from protocols.sums.masked.parameters import corrupt_clients
 from protocols.sums.masked.plan import make_plan
 from protocols.sums.masked.roster import make_roster, open_roster
 from tests.protocols.sums.masked.rounds import LAYOUT, Round, entry_of, names, new_round, round_context, with_model
@@ -52,6 +53,35 @@ def test_a_key_nobody_can_agree_with_stays_out(which: int) -> None:
     body = sign_advertisement(identity, played.context, VICTIM, keys[0], keys[1], bytes(32)).encode()
     with pytest.raises(ContributionError, match="low order"):
         server.check_advertisement(played.context, VICTIM, identity.public_key().public_bytes_raw(), body)
+
+
+# --- disputes about shares --------------------------------------------------------------------------------------------
+
+
+def test_a_client_leaves_whose_shares_open_for_fewer_than_t_neighbours() -> None:
+    played = new_round(9).advertise().share()
+    roster, sharers = played.roster, list(played.shares)
+    neighbours = [roster.entries[place].client_id for place in roster.neighbours_of(roster.index(VICTIM))]
+    spare = len(neighbours) - roster.threshold
+    enough = [(VICTIM, reporter) for reporter in neighbours[:spare]]
+    assert server.short_of_shares(roster, sharers, []) == ()
+    assert server.short_of_shares(roster, sharers, enough * 2) == ()  # a report counts once
+    assert server.short_of_shares(roster, sharers, [*enough, (VICTIM, neighbours[spare])]) == (VICTIM,)
+    absent = [name for name in sharers if name != neighbours[-1]]
+    assert server.short_of_shares(roster, absent, enough) == (VICTIM,)  # who did not share holds no share
+
+
+def test_who_is_in_dispute_with_more_clients_than_may_collude_is_at_fault() -> None:
+    roster = new_round(9).advertise().roster
+    most = max(1, corrupt_clients(roster.context.plan.parameters.corrupt, len(roster)))
+    others = names(9)[1 : most + 2]
+    assert server.at_fault(roster, []) == frozenset()
+    assert server.at_fault(roster, [(VICTIM, other) for other in others[:-1]]) == frozenset()
+    # as the owner of shares, and as the reporter of others' shares
+    assert server.at_fault(roster, [(VICTIM, other) for other in others]) == {VICTIM}
+    assert server.at_fault(roster, [(other, VICTIM) for other in others]) == {VICTIM}
+    both_ways = [(VICTIM, other) for other in others[:-1]] + [(other, VICTIM) for other in others[:-1]]
+    assert server.at_fault(roster, both_ways) == frozenset()  # one dispute, told by both
 
 
 # --- shares and inboxes -----------------------------------------------------------------------------------------------

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from protocols.errors import CodecError
 from protocols.sums.oneshot.handouts import (
@@ -13,6 +15,7 @@ from protocols.sums.oneshot.handouts import (
     split_shares,
     split_statements,
 )
+from protocols.sums.oneshot.server import kept_from_opening
 from tests.protocols.sums.oneshot.rounds import Round, small_plan
 
 
@@ -52,3 +55,23 @@ def test_confirmations(played: Round) -> None:
     assert split_confirmations(played.committee, body) == confirmed
     with pytest.raises(CodecError):
         split_confirmations(played.committee, body[:-1])
+
+
+MEMBERS = ("a", "b", "c", "d", "e")
+
+
+def test_reports_that_leave_enough_members_keep_nobody_out() -> None:
+    assert kept_from_opening(MEMBERS, {"d": ["x"], "e": ["x", "y"], "c": []}, 3, {}) == frozenset()
+
+
+def test_of_members_that_report_the_less_distrusted_are_believed() -> None:
+    reports = {"a": ["liar 1"], "b": ["liar 2"], "c": ["x"], "d": [], "e": ["x"]}
+    assert kept_from_opening(MEMBERS, reports, 3, {}) == {"liar 1", "liar 2", "x"}  # a, b and c: smallest ids
+    assert kept_from_opening(MEMBERS, reports, 3, {"a": 1, "b": 1}) == {"x"}  # c, d and e
+
+
+@given(reports=st.dictionaries(st.sampled_from(MEMBERS), st.frozensets(st.sampled_from("uvwxyz"))))
+def test_without_those_kept_out_enough_members_can_open_the_rest(reports: dict[str, frozenset[str]]) -> None:
+    out = kept_from_opening(MEMBERS, reports, 3, {})
+    assert sum(not reports.get(member, frozenset()) - out for member in MEMBERS) >= 3
+    assert out <= frozenset().union(*reports.values())
