@@ -10,7 +10,6 @@ from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.access.principals import Enrolled, task_of
 from aggregator_service.http.authentication import HolderIs, MemberIs, OperatorOnly, PrincipalOf
-from aggregator_service.http.fields import content_digest, content_length
 from aggregator_service.problems import Problem
 from aggregator_service.routes.bodies import RawBodyOf, api_router
 from aggregator_service.routes.common import (
@@ -119,9 +118,7 @@ async def put_envelope(
     services: ServicesOf, _holder: HolderIs, request: Request, raw: RawBodyOf, task: TaskId, client: ClientId
 ) -> Response:
     """The key holder stores the keys for a member in a sealed envelope, which the server cannot open."""
-    await run_in_threadpool(_check_recipient, services, task, client)
-    length = content_length(request, most=services.settings.envelope_limit)
-    digest = content_digest(request)
+    length, digest = raw.announced(most=services.settings.envelope_limit)
     if length <= services.settings.inline_bytes:
         envelope = await raw.receive(exact=length)
         key = new_small_key(task)
@@ -129,6 +126,7 @@ async def put_envelope(
             lambda session: store_envelope(session, task, client, key, digest, length, envelope)
         )
         return Response(status_code=201 if stored else 200)
+    await run_in_threadpool(_check_recipient, services, task, client)  # before a long body is received
     path = body_path(services.settings.upload_dir, "envelope")
     await receive_body(services.settings, request, path, length, digest)
 

@@ -23,7 +23,6 @@ __all__ = [
     "holds_certificate",
     "is_certified",
     "renew_certificate",
-    "require_new_subject",
     "require_same_subject",
     "store_revocations",
 ]
@@ -45,19 +44,6 @@ def certified(task: TaskRow, request: EnrolmentRequest, role: str, now: float) -
     except (CertificateError, CodecError) as error:
         raise Problem("forbidden", str(error)) from error
     return body
-
-
-def require_new_subject(session: Session, task: TaskRow, certificate: bytes | None) -> None:
-    """Raise 403 forbidden if the subject of a new client's certificate has another identity in the task."""
-    if certificate is None:
-        return
-    same = (ClientRow.task_id == task.id, ClientRow.subject == subject_of(certificate))
-    if session.execute(select(ClientRow.id).where(*same)).first() is not None:
-        raise Problem(
-            "forbidden",
-            "the subject that the organiser certified is enrolled in this task with another identity: a subject has "
-            "one identity and one role; enrol with the identity that it enrolled with first",
-        )
 
 
 def require_same_subject(client: ClientRow, certificate: bytes | None) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import secrets
-from typing import NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
-from sqlalchemy import func, select
+from sqlalchemy import Row, Table, bindparam, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -15,7 +15,7 @@ from aggregator_service.problems import Problem
 from aggregator_service.storage.database import announce, void_token
 from aggregator_service.storage.rounds import lock_task
 from aggregator_service.storage.schema import ClientRow, InvitationRow, TaskRow
-from aggregator_service.tasks.certificates import certified, require_new_subject, require_same_subject
+from aggregator_service.tasks.certificates import certified, require_same_subject
 from aggregator_service.tasks.plans import plan_task, row_terms
 from protocols.codec import b64decode
 from protocols.crypto.certificates import subject_of
@@ -27,6 +27,27 @@ from protocols.messages import Enrolment, EnrolmentRequest, Role
 __all__ = ["Admitted", "check_signature", "enrol", "invited_task"]
 
 _LOG = logging.getLogger(__name__)
+
+# Thousands of clients may enrol at once: these statements are made once, and use columns instead of mapped objects.
+_INVITATIONS: Final = cast(Table, InvitationRow.__table__)
+_INVITATION: Final = select(_INVITATIONS).where(_INVITATIONS.c.token_hash == bindparam("hash"))
+_LOCK_INVITATION: Final = _INVITATION.with_for_update()
+_USE: Final = (
+    update(_INVITATIONS).where(_INVITATIONS.c.id == bindparam("invitation")).values(used=_INVITATIONS.c.used + 1)
+)
+_OF_TASK: Final = ClientRow.task_id == bindparam("task")
+_KNOWN: Final = select(ClientRow).where(_OF_TASK, ClientRow.identity_key == bindparam("identity_key"))
+_OTHERS: Final = select(
+    select(ClientRow.id).where(_OF_TASK, ClientRow.subject == bindparam("subject")).scalar_subquery(),
+    select(func.coalesce(func.max(ClientRow.sequence), 0)).where(_OF_TASK).scalar_subquery(),
+    # A new client starts with the lowest count of its group: it does not catch up on the rounds before. A committee is
+    # never asked, so its counts stay 0.
+    select(func.coalesce(func.min(ClientRow.times_asked), 0))
+    .where(_OF_TASK, ClientRow.device_group == bindparam("group"), ClientRow.role != "committee")
+    .scalar_subquery(),
+)
+"""Whether a client has the subject, the newest client's sequence, and the lowest count of the group."""
+_INSERT: Final = insert(cast(Table, ClientRow.__table__))
 
 
 class Admitted(NamedTuple):
@@ -50,9 +71,7 @@ def enrol(session: Session, request: EnrolmentRequest, now: float) -> Admitted:
     identity_key, mailbox_key = request.keys
     invitation = _invitation(session, request.invitation, lock=True)
     task = lock_task(session, invitation.task_id)
-    known = session.scalars(
-        select(ClientRow).where(ClientRow.task_id == task.id, ClientRow.identity_key == identity_key)
-    ).one_or_none()
+    known = session.scalars(_KNOWN, {"task": task.id, "identity_key": identity_key}).one_or_none()
     if known is not None and known.revoked_at is not None:
         raise Problem("forbidden", "this identity's membership was revoked")
     if known is not None:
@@ -76,16 +95,16 @@ def invited_task(session: Session, token: str, now: float) -> TaskRow:
     return session.get_one(TaskRow, invitation.task_id)
 
 
-def _invitation(session: Session, token: str, *, lock: bool = False) -> InvitationRow:
+def _invitation(session: Session, token: str, *, lock: bool = False) -> Row[Any]:
+    """Return the columns of an invitation; `Problem` forbidden if it is unknown."""
     token_hash = hash_token(token)
-    query = select(InvitationRow).where(InvitationRow.token_hash == token_hash)
-    invitation = session.scalars(query.with_for_update() if lock else query).one_or_none()
+    invitation = session.execute(_LOCK_INVITATION if lock else _INVITATION, {"hash": token_hash}).one_or_none()
     if invitation is None or not matches(token_hash, invitation.token_hash):
         raise Problem("forbidden", "the invitation is unknown")
     return invitation
 
 
-def _check_open(invitation: InvitationRow, now: float) -> None:
+def _check_open(invitation: Row[Any], now: float) -> None:
     if invitation.revoked_at is not None:
         raise Problem("gone", "the invitation was revoked; ask the operator for another")
     if invitation.expires_at <= now:
@@ -142,48 +161,47 @@ def _enrol_again(
     client.renewal = request.renewal
     version = announce(session, client.task_id, "members", "tokens")
     session.flush()
-    return _admitted(client, token, version, is_new=False)
+    enrolled = Enrolled(client.id, client.task_id, cast(Role, client.role), client.device_group, client.identity_key)
+    return _admitted(enrolled, token, version, is_new=False)
 
 
 def _enrol_first(
-    session: Session, task: TaskRow, invitation: InvitationRow, request: EnrolmentRequest, now: float
+    session: Session, task: TaskRow, invitation: Row[Any], request: EnrolmentRequest, now: float
 ) -> Admitted:
     certificate = certified(task, request, invitation.role, now)
-    require_new_subject(session, task, certificate)
-    device_group = 0 if invitation.role == "committee" else _group(task, request)
-    newest = select(func.coalesce(func.max(ClientRow.sequence), 0)).where(ClientRow.task_id == task.id)
-    # A new client starts with the lowest count of its group: it does not catch up on the rounds before.
-    same_group = (
-        ClientRow.task_id == task.id,
-        ClientRow.device_group == device_group,
-        ClientRow.role != "committee",  # never asked, so its count stays 0
-    )
-    turns = select(func.coalesce(func.min(ClientRow.times_asked), 0)).where(*same_group)
+    subject = None if certificate is None else subject_of(certificate)
+    group = 0 if invitation.role == "committee" else _group(task, request)
+    same_subject, newest, turns = session.execute(_OTHERS, {"task": task.id, "subject": subject, "group": group}).one()
+    if same_subject is not None:
+        raise Problem(
+            "forbidden",
+            "the subject that the organiser certified is enrolled in this task with another identity: a subject has "
+            "one identity and one role; enrol with the identity that it enrolled with first",
+        )
+    client = Enrolled(new_id("c"), task.id, invitation.role, group, request.keys[0])
     token = new_token("hrc")
-    client = ClientRow(
-        id=new_id("c"),
-        task_id=task.id,
-        sequence=session.execute(newest).scalar_one() + 1,
-        role=invitation.role,
-        identity_key=request.keys[0],
-        mailbox_key=request.keys[1],
-        certificate=certificate,
-        subject=None if certificate is None else subject_of(certificate),
-        renewal=request.renewal,
-        device_group=device_group,
-        token_hash=hash_token(token),
-        enrolled_at=now,
-        turn=_round_robin_place(task, request),
-        times_asked=session.execute(turns).scalar_one(),
-    )
-    invitation.used += 1
-    session.add(client)
+    columns = {
+        "id": client.client_id,
+        "task_id": task.id,
+        "sequence": newest + 1,
+        "role": client.role,
+        "identity_key": client.identity_key,
+        "mailbox_key": request.keys[1],
+        "certificate": certificate,
+        "subject": subject,
+        "renewal": request.renewal,
+        "device_group": group,
+        "token_hash": hash_token(token),
+        "enrolled_at": now,
+        "turn": _round_robin_place(task, request),
+        "times_asked": turns,
+    }
+    session.execute(_USE, {"invitation": invitation.id})
     try:
-        session.flush()
+        session.execute(_INSERT, columns)
     except IntegrityError:
         raise Problem("conflict", "the task already has a key holder") from None
-    version = announce(session, task.id, "members")
-    return _admitted(client, token, version, is_new=True)
+    return _admitted(client, token, announce(session, task.id, "members"), is_new=True)
 
 
 def _round_robin_place(task: TaskRow, request: EnrolmentRequest) -> int:
@@ -193,10 +211,8 @@ def _round_robin_place(task: TaskRow, request: EnrolmentRequest) -> int:
     return repeatable_place(task.seed, request.keys[0])
 
 
-def _admitted(client: ClientRow, token: str, version: int, *, is_new: bool) -> Admitted:
-    role = cast(Role, client.role)
+def _admitted(client: Enrolled, token: str, version: int, *, is_new: bool) -> Admitted:
     enrolment = Enrolment(
-        task_id=client.task_id, client_id=client.id, token=token, role=role, group=client.device_group
+        task_id=client.task_id, client_id=client.client_id, token=token, role=client.role, group=client.device_group
     )
-    enrolled = Enrolled(client.id, client.task_id, role, client.device_group, client.identity_key)
-    return Admitted(enrolment, enrolled, version, is_new)
+    return Admitted(enrolment, client, version, is_new)

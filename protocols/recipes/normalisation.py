@@ -11,9 +11,10 @@ over many rounds give the clients' items, so no contribution states them here, e
 p_i = c_i / C: share of the C counted clients that have item i. q_i: the chance that i is among the negatives of a
 client that does not have it. A client with m items draws k m negatives in a round, independently and uniformly from the
 N - m others, and trains on the same ones in all epochs, so q is about 1 - exp(-k m / (N - m)). How m is spread over the
-clients is not known. If everybody had the mean number of items, sum(c) / C, q would come out 7 % too large on MovieLens,
-where few clients have most of the items. With exponentially spread numbers q = k m / (N - m + k m), m the mean; that is
-right within 4 % on MovieLens, FilmTrust and a Gowalla sample. Every divisor is at least 1, as in the released code.
+clients is not known. If everybody had the mean number of items, sum(c) / C, q would come out 7 % too large on
+MovieLens, where few clients have most of the items. With exponentially spread numbers q = k m / (N - m + k m), m the
+mean; that is right within 4 % on MovieLens, FilmTrust and a Gowalla sample. Every divisor is at least 1, as in the
+released code.
 """
 
 from __future__ import annotations
