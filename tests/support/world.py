@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from sqlalchemy.orm import Session
 
 from aggregator_service.clock import ManualClock
 from aggregator_service.compute.workers import FoldPool
@@ -59,23 +60,48 @@ class World:
                 "schedule": {"cohort_size": 4, "min_clients": 2, "collect_seconds": SECONDS, **schedule},
             }
         )
+        turns = {f"c_{index:02}": (index * 7) % 11 for index in range(members)}
+        return self.task_of(
+            request, {client: (bytes([index] * 32), turns[client]) for index, client in enumerate(turns)}
+        )
+
+    def task_of(self, request: TaskRequest, members: Mapping[str, tuple[bytes, int]]) -> str:
+        """Create a task whose members have these ids, identity keys and places in turn; return its id.
+
+        An id that begins with a dot follows the task's.
+        """
         with self.database.write() as session:
             task = create_task(session, request, plan_request(request), self.clock.now())
-            for index in range(members):
+            for sequence, (client_id, (identity_key, turn)) in enumerate(members.items(), start=1):
                 session.add(
                     ClientRow(
-                        id=f"c_{index:02}",
+                        id=f"{task.id}{client_id}" if client_id.startswith(".") else client_id,
                         task_id=task.id,
-                        sequence=index + 1,
+                        sequence=sequence,
                         role="member",
-                        identity_key=bytes([index] * 32),
+                        identity_key=identity_key,
                         mailbox_key=bytes(32),
-                        token_hash=f"{index:064}",
+                        token_hash=f"{task.id} {sequence}",
                         enrolled_at=0.0,
-                        turn=(index * 7) % 11,
+                        turn=turn,
                     )
                 )
             return task.id
+
+    def store(self, session: Session, round_: RoundRow, client: str, body: bytes, tag: bytes | None = None) -> None:
+        """Store a contribution of a client."""
+        key = new_key("contributions", round_.task_id, round_.number, client)
+        session.add(
+            ContributionRow(
+                round_id=round_.id,
+                client_id=client,
+                digest=self.blobs.put(key, body),
+                bytes=len(body),
+                stored_at=self.clock.now(),
+                blob_key=key,
+                tag=tag,
+            )
+        )
 
     def contribute(self, task_id: str, *clients: str) -> None:
         """Store a contribution of value 2^index for each client."""
@@ -88,19 +114,8 @@ class World:
                 (block,) = plan.sum_plan.layout.contribution_blocks(route)
                 values = np.where(block.integral_mask(), 1.0, 2.0 ** int(client[2:]))
                 body = plan.mechanism.seal(plan.sum_plan, route, [values], None)
-                key = new_key("contributions", task_id, round_.number, client)
-                self.blobs.put(key, body)
-                session.add(
-                    ContributionRow(
-                        round_id=round_.id,
-                        client_id=client,
-                        digest=hashlib.sha256(body).hexdigest(),
-                        bytes=len(body),
-                        stored_at=self.clock.now(),
-                        blob_key=key,
-                        tag=tag_of(body) if int(client[2:]) % 2 else None,  # None: stored before there were tags
-                    )
-                )
+                tag = tag_of(body) if int(client[2:]) % 2 else None  # None: stored before there were tags
+                self.store(session, round_, client, body, tag)
 
     def run(self, task_id: str) -> float | None:
         """Execute actions until none is due; return the last result of the engine."""

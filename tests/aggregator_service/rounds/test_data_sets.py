@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 from sqlalchemy import select
 
 from aggregator_service.rounds import transactions
-from aggregator_service.storage.blobs import new_key
 from aggregator_service.storage.rounds import last_completed
-from aggregator_service.storage.schema import ClientRow, ContributionRow, TaskRow
+from aggregator_service.storage.schema import ClientRow, TaskRow
 from aggregator_service.tasks import members
 from aggregator_service.tasks.plans import plan_round, round_spec
-from aggregator_service.tasks.tasks import create_task, plan_request, task_view
+from aggregator_service.tasks.tasks import task_view
 from protocols.messages import TaskRequest
 from tests.support.world import SECONDS, World
 
@@ -49,23 +48,7 @@ def job(world: World, name: str, recipe: str, people: Collection[int]) -> str:
             "data_set": "ratings",
         }
     )
-    with world.database.write() as session:
-        task = create_task(session, request, plan_request(request), world.clock.now())
-        for sequence, one in enumerate(sorted(people), start=1):
-            session.add(
-                ClientRow(
-                    id=f"{task.id}.{one}",
-                    task_id=task.id,
-                    sequence=sequence,
-                    role="member",
-                    identity_key=bytes([one] * 32),
-                    mailbox_key=bytes(32),
-                    token_hash=f"{task.id} {one}",
-                    enrolled_at=0.0,
-                    turn=one,
-                )
-            )
-        return task.id
+    return world.task_of(request, {f".{one}": (bytes([one] * 32), one) for one in sorted(people)})
 
 
 def deliver(world: World, task_id: str) -> None:
@@ -77,17 +60,7 @@ def deliver(world: World, task_id: str) -> None:
         for client in asked:
             route = plan.route(round_spec(round_), client)
             body = plan.mechanism.seal(plan.sum_plan, route, [LISTS[int(client[-1])]], None)
-            key = new_key("contributions", task_id, round_.number, client)
-            session.add(
-                ContributionRow(
-                    round_id=round_.id,
-                    client_id=client,
-                    digest=world.blobs.put(key, body),
-                    bytes=len(body),
-                    stored_at=world.clock.now(),
-                    blob_key=key,
-                )
-            )
+            world.store(session, round_, client, body)
     world.run(task_id)
 
 

@@ -16,10 +16,9 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from sqlalchemy import func, select
 
 from aggregator_service.rounds.cohorts import enough_members
-from aggregator_service.storage.blobs import new_key
 from aggregator_service.storage.cleanup import named_blobs
 from aggregator_service.storage.rounds import last_completed
-from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundRow, TaskRow, ViewRow
+from aggregator_service.storage.schema import ClientRow, RoundRow, TaskRow, ViewRow
 from aggregator_service.tasks.checks import check_sums
 from aggregator_service.tasks.plans import TaskPlan, plan_round, round_spec
 from aggregator_service.tasks.tasks import agreed_digest, create_task, plan_request, task_view
@@ -87,16 +86,7 @@ class Groups(World):
             for client in self.cohort(task_id):
                 route = plan.route(round_spec(round_), client)
                 body = plan.mechanism.seal(plan.sum_plan, route, [np.ones(plan.sum_plan.layout.length)], None)
-                key = new_key("contributions", task_id, round_.number, client)
-                row = ContributionRow(
-                    round_id=round_.id,
-                    client_id=client,
-                    digest=self.blobs.put(key, body),
-                    bytes=len(body),
-                    stored_at=self.clock.now(),
-                    blob_key=key,
-                )
-                session.add(row)
+                self.store(session, round_, client, body)
         self.run(task_id)
 
     def able(self, task_id: str) -> list[int]:

@@ -14,12 +14,10 @@ from sqlalchemy import select
 
 from aggregator_service.rounds import transactions
 from aggregator_service.rounds.transactions import end_collecting
-from aggregator_service.storage.blobs import new_key
 from aggregator_service.storage.rounds import list_rounds
-from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundRow, TaskRow
+from aggregator_service.storage.schema import ClientRow, RoundRow, TaskRow
 from aggregator_service.storage.stages import clients_with
 from aggregator_service.tasks.plans import plan_task, round_spec, row_terms
-from aggregator_service.tasks.tasks import create_task, plan_request
 from protocols.messages import TaskRequest
 from protocols.privacy import combinations as released_combinations
 from protocols.recipes.fedmf import FedMF
@@ -54,23 +52,7 @@ def job(world: World, name: str, people: Collection[int], data_set: str | None =
             "data_set": data_set,
         }
     )
-    with world.database.write() as session:
-        task = create_task(session, request, plan_request(request), world.clock.now())
-        for sequence, one in enumerate(sorted(people), start=1):
-            session.add(
-                ClientRow(
-                    id=f"{task.id}.{one:02}",
-                    task_id=task.id,
-                    sequence=sequence,
-                    role="member",
-                    identity_key=bytes([one] * 32),
-                    mailbox_key=bytes(32),
-                    token_hash=f"{task.id} {one}",
-                    enrolled_at=0.0,
-                    turn=one,
-                )
-            )
-        return task.id
+    return world.task_of(request, {f".{one:02}": (bytes([one] * 32), one) for one in sorted(people)})
 
 
 def contribute(world: World, task_id: str, clients: Collection[str]) -> None:
@@ -82,17 +64,7 @@ def contribute(world: World, task_id: str, clients: Collection[str]) -> None:
             route = plan.route(round_spec(round_), client)
             (block,) = plan.sum_plan.layout.contribution_blocks(route)
             body = plan.mechanism.seal(plan.sum_plan, route, [np.ones(len(block.integral_mask()))], None)
-            key = new_key("contributions", task_id, round_.number, client)
-            session.add(
-                ContributionRow(
-                    round_id=round_.id,
-                    client_id=client,
-                    digest=world.blobs.put(key, body),
-                    bytes=len(body),
-                    stored_at=world.clock.now(),
-                    blob_key=key,
-                )
-            )
+            world.store(session, round_, client, body)
 
 
 def deliver(world: World, task: str, away: Collection[int] = ()) -> RoundRow:
