@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Final
 
@@ -57,9 +58,9 @@ _NO_ROUND: Final = 'W/"0"'
 
 @dataclass(frozen=True)
 class _RoundAnswer:
-    """A round as one principal sees it, and the ETag of that view."""
+    """A round as one principal sees it, made when it is needed, and the ETag of that view."""
 
-    view: RoundView
+    view: Callable[[], RoundView]
     etag: str
 
 
@@ -106,7 +107,7 @@ async def current(
     interval = services.settings.recheck_seconds if isinstance(principal, Operator) else None
     found = await services.notifier.follow(task, "round", wait, changed, interval)
     if found is not None:
-        return Response(found.view.model_dump_json(), media_type="application/json", headers={"ETag": found.etag})
+        return Response(found.view().model_dump_json(), media_type="application/json", headers={"ETag": found.etag})
     if newest is None:
         unchanged = not_modified(if_none_match, _NO_ROUND)
         return Response(status_code=304 if unchanged else 204, headers={"ETag": _NO_ROUND})
@@ -122,7 +123,7 @@ async def _newest_round(services: Services, principal: Principal, task_id: str) 
         status = None if cached_round is None else cached_round.status(principal.client_id)
         # Another server may just have stored what the round still awaits from this client here: then ask the database.
         if cached_round is not None and status is not None and (services.alone or not status.is_awaited):
-            return _RoundAnswer(cached_round.view(status, services.clock.now()), cached_round.etag(status))
+            return _RoundAnswer(lambda: cached_round.view(status, services.clock.now()), cached_round.etag(status))
     return await run_in_threadpool(_stored_round, services, principal, task_id)
 
 
@@ -133,7 +134,7 @@ def _stored_round(services: Services, principal: Principal, task_id: str) -> _Ro
         if newest is None:
             return None
         view = round_view(session, task, newest, principal, services.clock.now())
-    return _RoundAnswer(view, round_etag(task, view))
+    return _RoundAnswer(lambda: view, round_etag(task, view))
 
 
 @router.get("", summary="List rounds", responses=guarded())
