@@ -50,6 +50,7 @@ class Arm:
 ARMS: Final[Mapping[str, Arm]] = {
     "privirec-k": Arm("privirec-k", 6, cohort=0),
     "privirec-k-bspm-lm": Arm("privirec-k", 6, cohort=0, graph_filter="bspm-lm"),
+    "privirec-k-ease": Arm("privirec-k", 6, cohort=0, graph_filter="ease"),
     "colr-started": Arm("colr", 20, started=True),
     "fedmf-started": Arm("fedmf", 10, started=True),
     "pfedclr-started": Arm("pfedclr", 10, started=True),

@@ -169,7 +169,7 @@ def recommend(
     ] = None,
     graph_filter: Annotated[
         str | None,
-        typer.Option("--filter", help="Graph filter, in PriviRec tasks: gf-cf, bspm-em, bspm-lm or turbo-cf."),
+        typer.Option("--filter", help="Graph filter, in PriviRec tasks: gf-cf, bspm-em, bspm-lm, ease or turbo-cf."),
     ] = None,
     preset: Annotated[
         str | None,

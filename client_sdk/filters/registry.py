@@ -11,6 +11,7 @@ from scipy.sparse import csr_array
 
 from client_sdk.filters.bspm import BSPM, BSPM_EM_PRESETS, BSPM_LM_PRESETS
 from client_sdk.filters.components import Components
+from client_sdk.filters.ease import Ease
 from client_sdk.filters.gf_cf import GF_CF_PRESETS, GFCF
 from client_sdk.filters.turbo_cf import TURBO_CF_PRESETS, TurboCF
 from protocols.errors import ParameterError
@@ -42,10 +43,11 @@ class Filter(Protocol):
 FILTERS: Final[Mapping[str, Filter]] = {
     "bspm-em": BSPM(early_merge=True),
     "bspm-lm": BSPM(early_merge=False),
+    "ease": Ease(),
     "gf-cf": GFCF(),
     "turbo-cf": TurboCF(),
 }
-"""All filters by name, with the defaults of the released code."""
+"""All filters by name, with the defaults of the released code; `ease` with a weight chosen on validation rows."""
 
 _PRESETS: Final[Mapping[str, Mapping[str, Filter]]] = {
     "bspm-em": BSPM_EM_PRESETS,
@@ -66,4 +68,4 @@ def preset(name: str, dataset: str) -> Filter:
     """
     if name not in FILTERS:
         raise ParameterError(f"unknown graph filter {name!r}: choose one of {', '.join(sorted(FILTERS))}")
-    return _PRESETS[name].get(dataset, FILTERS[name])
+    return _PRESETS.get(name, {}).get(dataset, FILTERS[name])

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
-from client_sdk.filters import BSPM, FILTERS, GFCF, Components, TurboCF, preset, rows, user_row
+from client_sdk.filters import BSPM, FILTERS, GFCF, Components, Ease, TurboCF, preset, rows, user_row
 from protocols.errors import ParameterError
 
 USERS, ITEMS, DIMS = 25, 14, 5
@@ -96,6 +96,22 @@ def test_turbo_cf_is_equation_5(which, a, power) -> None:
     close(turbo.scores(components_of(matrix, a), csr_array(matrix)), expected)
     if not turbo.needs_gram:
         close(turbo.scores(components_of(matrix, a, factored=True), csr_array(matrix)), expected)
+
+
+@given(st.integers(0, 2**31), st.booleans(), st.sampled_from([0.03, 0.3, 10.0]))
+@settings(deadline=None, max_examples=25)
+def test_ease_is_the_minimum_of_its_loss(seed, factored, weight) -> None:
+    """Every column of B minimises |X - X b|^2 + weight |b|^2 without its own item: solved item by item."""
+    matrix = random_rows(seed)
+    scaled, items = normalised(matrix), matrix.shape[1]
+    learned = np.zeros((items, items))
+    for item in range(items):
+        others = np.arange(items) != item
+        loss = scaled[:, others].T @ scaled[:, others] + weight * np.eye(items - 1)
+        learned[others, item] = np.linalg.solve(loss, scaled[:, others].T @ scaled[:, item])
+    degrees = matrix.sum(0)
+    expected = matrix * power_of(degrees, -0.5) @ learned * power_of(degrees, 0.5)
+    close(Ease(weight).scores(components_of(matrix, factored=factored), csr_array(matrix)), expected)
 
 
 @pytest.mark.parametrize("factored", [False, True])
