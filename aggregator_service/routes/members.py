@@ -27,7 +27,7 @@ from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.blobs import new_key
 from aggregator_service.storage.bodies import is_small, new_small_key, small_bodies
 from aggregator_service.storage.cleanup import body_path
-from aggregator_service.storage.schema import ClientRow, TaskRow
+from aggregator_service.storage.schema import ClientRow
 from aggregator_service.tasks.members import (
     check_recipient,
     mailbox_topic,
@@ -149,7 +149,7 @@ async def put_envelope(
 
 def _check_recipient(services: Services, task_id: str, client_id: str) -> None:
     with services.database.read() as session:
-        check_recipient(session, session.get_one(TaskRow, task_id), client_id)
+        check_recipient(session, task_id, client_id)
 
 
 @router.get(

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from typing import Final, cast
 
-from sqlalchemy import ColumnElement, Select, and_, func, or_, select, tuple_
+from sqlalchemy import ColumnElement, Select, Table, and_, bindparam, func, or_, select, tuple_, update
 from sqlalchemy.orm import Session, aliased
 
 from aggregator_service.access.principals import hash_token, new_token
@@ -253,7 +254,11 @@ def publish_key(session: Session, task_id: str, public_key: bytes) -> bool:
 
 def awaits_key(task: TaskRow) -> bool:
     """Whether the holder must publish its public key before members get keys, and rounds can open."""
-    return task.public_key is None and isinstance(mechanism(task.mechanism_name), NamesPublicKey)
+    return _lacks_key(task.public_key, task.mechanism_name)
+
+
+def _lacks_key(public_key: bytes | None, mechanism_name: str) -> bool:
+    return public_key is None and isinstance(mechanism(mechanism_name), NamesPublicKey)
 
 
 def mailbox_topic(client_id: str) -> str:
@@ -261,20 +266,47 @@ def mailbox_topic(client_id: str) -> str:
     return f"keyring {client_id}"
 
 
-def check_recipient(session: Session, task: TaskRow, client_id: str) -> ClientRow:
-    """Return the member, for whom the key holder may leave an envelope.
+_RECIPIENT: Final = (
+    select(
+        TaskRow.needs_keyring,
+        TaskRow.public_key,
+        TaskRow.mechanism_name,
+        ClientRow.id,
+        ClientRow.envelope_key,
+        ClientRow.envelope_digest,
+    )
+    .select_from(TaskRow)
+    .outerjoin(
+        ClientRow,
+        and_(ClientRow.task_id == TaskRow.id, ClientRow.id == bindparam("client"), ClientRow.revoked_at.is_(None)),
+    )
+    .where(TaskRow.id == bindparam("task"))
+)
+_LOCK_RECIPIENT: Final = _RECIPIENT.with_for_update(key_share=True, of=TaskRow)
+_CLIENTS: Final = cast(Table, ClientRow.__table__)
+_STORE_ENVELOPE: Final = (
+    update(_CLIENTS)
+    .where(_CLIENTS.c.id == bindparam("client"))
+    .values(envelope_key=bindparam("key"), envelope_digest=bindparam("digest"), envelope_bytes=bindparam("length"))
+)
 
-    Raises `Problem`: conflict (409) when the task needs no keys, or its public key is missing; not-found (404) for an
-    unknown or revoked member.
+
+def check_recipient(
+    session: Session, task_id: str, client_id: str, *, lock: bool = False
+) -> tuple[str | None, str | None]:
+    """Return the key and the digest of the envelope of a member, for whom the key holder may leave one.
+
+    lock: whether to lock the task against other writers. Raises `Problem`: conflict (409) when the task needs no keys,
+    or its public key is missing; not-found (404) for an unknown or revoked member.
     """
-    if not task.needs_keyring:
+    found = session.execute(_LOCK_RECIPIENT if lock else _RECIPIENT, {"task": task_id, "client": client_id}).one()
+    if not found.needs_keyring:
         raise Problem("conflict", "the task's mechanism uses no keys")
-    if awaits_key(task):
+    if _lacks_key(found.public_key, found.mechanism_name):
         raise Problem("conflict", "publish the public key before storing envelopes")
-    client = session.get(ClientRow, client_id)
-    if client is None or client.task_id != task.id or client.revoked_at is not None:
+    if found.id is None:
         raise Problem("not-found", "there is no such member")
-    return client
+    return found.envelope_key, found.envelope_digest
 
 
 def store_envelope(
@@ -285,12 +317,12 @@ def store_envelope(
     key: of a blob, or of the small body `body`. digest: SHA-256 (hex). Raises `Problem` as `check_recipient`, and
     conflict (409) when another one is stored.
     """
-    client = check_recipient(session, lock_task(session, task_id), client_id)
-    if client.envelope_key is not None and client.envelope_digest != digest:
+    stored_key, stored_digest = check_recipient(session, task_id, client_id, lock=True)
+    if stored_key is not None and stored_digest != digest:
         raise Problem("conflict", "another envelope is stored in this client's mailbox")
-    if client.envelope_key is not None:
+    if stored_key is not None:
         return False
-    client.envelope_key, client.envelope_digest, client.envelope_bytes = key, digest, length
+    session.execute(_STORE_ENVELOPE, {"client": client_id, "key": key, "digest": digest, "length": length})
     if body is not None:
         add_small_body(session, key, body)
     announce(session, task_id, mailbox_topic(client_id), "members")
