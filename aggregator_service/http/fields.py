@@ -167,5 +167,9 @@ def check_query(request: Request) -> None:
         )
 
 
-QueryChecked: Final = Depends(check_query)
+async def _checked_query(request: Request) -> None:  # FastAPI would call a plain function in a thread
+    check_query(request)
+
+
+QueryChecked: Final = Depends(_checked_query)
 """Dependency of routes that anybody may call. Where a token is needed, `authenticate` checks the query, after it."""

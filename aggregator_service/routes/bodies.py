@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect
 
 from aggregator_service.http.fields import content_digest, content_length, digest_in
 from aggregator_service.problems import Problem
-from aggregator_service.services import ServicesOf
+from aggregator_service.services import Services, ServicesOf
 from aggregator_service.uploads.receive import receive_small_body
 
 __all__ = ["CheckedRoute", "RawBody", "RawBodyOf", "api_router"]
@@ -26,7 +26,7 @@ __all__ = ["CheckedRoute", "RawBody", "RawBodyOf", "api_router"]
 class RawBody:
     """The raw bytes that a request sends. A route receives them itself by asking for this dependency."""
 
-    def __init__(self, services: ServicesOf, request: Request) -> None:
+    def __init__(self, services: Services, request: Request) -> None:
         self._services, self._request = services, request
 
     def announced(self, *, exact: int | None = None, most: int | None = None) -> tuple[int, str]:
@@ -59,7 +59,11 @@ class RawBody:
         return Response(status_code=201 if stored else 200)
 
 
-RawBodyOf = Annotated[RawBody, Depends()]
+async def _raw_body(services: ServicesOf, request: Request) -> RawBody:  # FastAPI would call the class in a thread
+    return RawBody(services, request)
+
+
+RawBodyOf = Annotated[RawBody, Depends(_raw_body)]
 """The raw body of the request, for routes that receive it themselves."""
 
 
@@ -75,7 +79,7 @@ class CheckedRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return FastAPI's handler of the route, after the checks."""
         handle = super().get_route_handler()
-        if any(one.call is RawBody for one in self.dependant.dependencies):
+        if any(one.call is _raw_body for one in self.dependant.dependencies):
             return handle
 
         async def checked(request: Request) -> Response:
