@@ -183,7 +183,8 @@ def _divisors(p: Any, counts: list[int], n: float, touched: NDArray[np.float64])
     if not counts:
         return n
     has, mean = np.array(counts[:-1]) / counts[-1], sum(counts[:-1]) / counts[-1]
-    chance = 1 - (1 - 1 / (p["items"] - mean)) ** round((p["negatives"] or 4) * mean)
+    drawn = (p["negatives"] or 4) * mean
+    chance = drawn / (p["items"] - mean + drawn)
     return n * (has + (1 - has) * chance)
 
 

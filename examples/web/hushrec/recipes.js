@@ -92,17 +92,12 @@ export function blocksOf(recipe, p, update, width) {
   return ranks.slice(1).map((rank, level) => [...columns.slice(ranks[level], rank).flat(), 1, ...counts]);
 }
 
-const power = (base, exponent) => {
-  let result = 1;
-  for (let left = exponent, square = base; left; left = Math.floor(left / 2), square *= square) if (left % 2) result *= square;
-  return result;
-};
-
 /** How many of n clients are expected to touch each item, from the task's item counts. */
 export function expectedTouches(counts, clients, negatives, n) {
   if (!clients) return counts.map(() => n);
   const mean = counts.reduce((sum, count) => sum + count, 0) / clients;
-  const chance = 1 - power(1 - 1 / Math.max(counts.length - mean, 1), rint(negatives * mean));
+  const drawn = negatives * mean;
+  const chance = drawn / (Math.max(counts.length - mean, 1) + drawn);
   return counts.map((count) => Math.min(count / clients, 1)).map((has) => n * (has + (1 - has) * chance));
 }
 

@@ -129,7 +129,7 @@ def test_dropouts_are_excluded_and_the_task_continues_after_failed_rounds(
     server: AggregatorProcess, operator: Operator
 ) -> None:
     task = small_task(
-        operator, "dropouts", users=6, mechanism="ckks", rounds=2, min_clients=3, collect_seconds=1.0,
+        operator, "dropouts", users=6, mechanism="ckks", rounds=2, min_clients=3, collect_seconds=3.0,
         max_failed_rounds=20,
     )  # fmt: skip
 
