@@ -85,7 +85,7 @@ def main() -> None:
         bar = progress.add_task("rounds", total=4 * ("masked" in options.only) + 2 * ("size" in options.only))
         if "masked" in options.only:
             figures |= beside_masked(
-                *((QUICK_CLIENTS, 3.0) if options.quick else (CLIENTS, 15.0)), lambda: progress.advance(bar)
+                *((QUICK_CLIENTS, 10.0) if options.quick else (CLIENTS, 15.0)), lambda: progress.advance(bar)
             )
         if "size" in options.only:
             figures |= sizes(QUICK_SIZES if options.quick else SIZES, lambda: progress.advance(bar))
