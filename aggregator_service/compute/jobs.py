@@ -71,7 +71,7 @@ class BodyByValue:
 
 @dataclass(frozen=True)
 class StoredBody:
-    """A contribution in a blob, its SHA-256 (hex), and its tag (`storage.bodies`).
+    """A contribution in a blob, its SHA-256 (hex), and its tag (`storage.tags`).
 
     tag: None for a contribution that was stored before there were tags; its SHA-256 is checked then.
     """

@@ -73,7 +73,7 @@ class ReceivedBody:
 
     @property
     def tag(self) -> bytes:
-        """The tag of the body (`storage.bodies`). Raises `RuntimeError` before `verified` or `persist`."""
+        """The tag of the body (`storage.tags`). Raises `RuntimeError` before `verified` or `persist`."""
         if self._tag is None:
             raise RuntimeError("the body is not verified yet")
         return self._tag
