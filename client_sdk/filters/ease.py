@@ -27,8 +27,8 @@ class Ease:
     """
 
     weight: float = 0.03
-    """lambda, the L2 weight on B: of five, the best on validation rows of ML-100K, second best on ML-1M, by NDCG@20 over
-    all items with 64 components; sparse data are better with more (a sample of Gowalla: 0.3 to 1)."""
+    """lambda, the L2 weight on B: of five, the best on validation rows of ML-100K, second best on ML-1M, by NDCG@20
+    over all items with 64 components; sparse data are better with more (a sample of Gowalla: 0.3 to 1)."""
 
     def __post_init__(self) -> None:
         if not self.weight > 0:
