@@ -22,7 +22,7 @@ import numpy as np
 from bench._report import Figure
 from bench.quality_parts.biased_mf import CHOICES, BiasedMF, MFSettings
 from bench.quality_parts.rfrec_fast import RFRecTogether
-from bench.quality_parts.rows import Found, Pair, means, measure_rows
+from bench.quality_parts.rows import Found, Values, means, measure_rows
 from client_sdk.data.holdout import split_rows
 from client_sdk.data.interactions import Interactions
 from client_sdk.data.loaders import load_interactions
@@ -54,19 +54,19 @@ def main(arguments: list[str] | None = None) -> int:
     return measure_rows(arguments, __doc__ or "", rows, _measured, figures_of)
 
 
-def _measured(options: argparse.Namespace, row: str, seed: int, tick: Callable[[int], object]) -> Pair:
+def _measured(options: argparse.Namespace, row: str, seed: int, tick: Callable[[int], object]) -> Values:
     """Return MAE and RMSE."""
     dataset, _, name = row.partition(".")
     asked = _rated(dataset, options.data_dir, seed, options.validation)
     if name == "means":
         table = {control.name: control.values for control in rating_controls(asked.train, asked.test).rows}
         mae, rmse = table["user and item mean"]
-        return mae, rmse
+        return {"mae": mae, "rmse": rmse}
     if name == "rfrec":
-        return _pair(_federated(asked, seed, tick))
+        return _values(_federated(asked, seed, tick))
     chosen = _rated(dataset, options.data_dir, seed, validation=True)
     best = min(CHOICES, key=lambda settings: _central(chosen, settings, seed).rmse)
-    return _pair(_central(asked, best, seed))
+    return _values(_central(asked, best, seed))
 
 
 def _rated(dataset: str, data_dir: Path, seed: int, validation: bool) -> Rated:
@@ -78,8 +78,8 @@ def _rated(dataset: str, data_dir: Path, seed: int, validation: bool) -> Rated:
     return Rated(train, test, float(whole.ratings.min()), float(whole.ratings.max()))
 
 
-def _pair(found: RatingErrors) -> Pair:
-    return found.mae, found.rmse
+def _values(found: RatingErrors) -> Values:
+    return {"mae": found.mae, "rmse": found.rmse}
 
 
 def _central(rated: Rated, settings: MFSettings, seed: int) -> RatingErrors:
@@ -102,7 +102,7 @@ def _federated(rated: Rated, seed: int, tick: Callable[[int], object]) -> Rating
 
 def figures_of(found: Found) -> dict[str, Figure]:
     """Return means over the seeds, spreads, and RFRec's errors divided by the others'."""
-    figures = means(found, ("mae", "rmse"))
+    figures = means(found)
     for dataset in {row.partition(".")[0] for row in found}:
         for metric in ("mae", "rmse"):
             ours = figures.get(f"{dataset}.rfrec.{metric}")

@@ -1,29 +1,14 @@
-"""What bench/quality.py and bench/rating_quality.py compute for all clients at once is what the clients' sums give."""
+"""What bench/rating_quality.py computes for all clients at once is what the clients' sums give."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from bench.quality_parts.federated import spectrum
 from bench.quality_parts.rfrec_fast import RFRecTogether
 from client_sdk.data.interactions import Interactions
-from client_sdk.data.synthetic import SyntheticConfig, synthetic
 from client_sdk.simulation.federation import Federation
-from protocols.recipes.privirec.state import privirec_state
 from protocols.recipes.registry import recipe
 from protocols.recipes.rfrec.recipe import RFRec, rfrec_state
-
-
-def test_spectrum_is_that_of_the_clients_sums() -> None:
-    train = synthetic(SyntheticConfig(users=60, items=50, positives=10))
-    parameters = {"items": 50, "components": 8, "oversampling": 4, "rayleigh_ritz": True}
-    made = Federation(train, "privirec-k", parameters, cohort_size=60, seed=3)
-    list(made.run(9))
-    ours, theirs = privirec_state(spectrum(train, parameters, 3)), privirec_state(made.state)
-    assert (ours.round_number, ours.sum_index) == (theirs.round_number, theirs.sum_index) == (6, 6)
-    np.testing.assert_array_equal(ours.item_degrees, theirs.item_degrees)
-    np.testing.assert_allclose(ours.singular_values, theirs.singular_values, atol=1e-5)
-    np.testing.assert_allclose(np.abs(ours.basis), np.abs(theirs.basis), atol=1e-4)
 
 
 def test_rfrec_of_all_devices_together_is_that_of_the_federation() -> None:

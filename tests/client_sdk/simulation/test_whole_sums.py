@@ -1,0 +1,58 @@
+"""Sums computed as whole matrix products are what the clients' contributions add up to."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from client_sdk.data.interactions import Interactions
+from client_sdk.data.synthetic import SyntheticConfig, synthetic
+from client_sdk.simulation.federation import Federation
+from client_sdk.simulation.whole_sums import whole_sum
+from client_sdk.training.registry import client_half
+from protocols.recipes.privirec.recipe import PriviRecK
+from protocols.sums.masked.plan import MaskedPlan
+from protocols.sums.masked.run import run_masked_sum
+
+EXPONENTS = [{}, {"user_exponent": 0.25, "item_exponent": 0.3125}, {"user_exponent": 0.0, "item_exponent": 0.0}]
+
+
+def rows(users: int = 40, items: int = 30) -> Interactions:
+    return synthetic(SyntheticConfig(users=users, items=items, positives=8))
+
+
+@pytest.mark.parametrize("exponents", EXPONENTS)
+@pytest.mark.parametrize(("mechanism", "parameters"), [("plain", {}), ("masked", {"bits": 24}), ("masked", {})])
+def test_whole_sums_are_those_of_the_clients(
+    mechanism: str, parameters: dict[str, int], exponents: dict[str, float]
+) -> None:
+    train = rows()
+    given = {"items": 30, "components": 6, "iterations": 3, "rayleigh_ritz": True, **exponents}
+    made = Federation(train, "privirec-k", given, mechanism, parameters, cohort_size=25, seed=2, masks=False)
+    recipe = made.recipe
+    assert isinstance(recipe, PriviRecK)
+    half = client_half(recipe)
+    for number in range(1, recipe.steps + 1):
+        spec = recipe.round_spec(made.task_seed, number)
+        plan, cohort = made._plan(spec.sum_index), made.cohort(spec)
+        vectors = {
+            str(user): half.contribute(
+                spec, str(user), made.state, train.history(int(user)), {}, np.random.default_rng(0)
+            ).blocks[0]
+            for user in cohort
+        }
+        found = whole_sum(recipe, plan, spec, made.state, train, cohort)
+        if isinstance(plan, MaskedPlan):
+            np.testing.assert_array_equal(found, run_masked_sum(plan, vectors).total)
+        else:
+            np.testing.assert_allclose(found, sum(vectors.values()), rtol=1e-6, atol=1e-6)
+        assert np.ptp(found) > 0
+        next(made.run(1))
+
+
+def test_users_are_scored_together_as_on_their_devices() -> None:
+    train = rows()
+    made = Federation(train, "privirec-k", {"items": 30, "components": 6, "iterations": 3}, cohort_size=40)
+    list(made.run(9))
+    alone = [made.half.scores(made.state, {}, train.history(user)) for user in range(40)]
+    np.testing.assert_allclose(made.scores(np.arange(40)), np.stack(alone), atol=1e-5)
