@@ -5,7 +5,7 @@
 | ml-100k | all | the latest interaction |
 | ml-1m | all | the published NCF test file, with its 99 negatives |
 | gowalla | 4,000 random users, items with 8 of their check-ins or more, then users with 5 or more | a random one |
-| gowalla-wide | the same with 12,000 users and 12 check-ins of an item or more | a random one |
+| gowalla-wide | the same with 8,000 users and 12 check-ins of an item or more | a random one |
 | made | 5,000 users and 2,000 items of `client_sdk.data.synthetic`, 15 of them a user | the latest |
 | filmtrust | users with 10 ratings or more, as in PFedCLR | the item introduced last |
 
@@ -30,7 +30,7 @@ from client_sdk.evaluation.leave_one_out import candidates_of
 __all__ = ["RANKING_SETS", "Split", "split_of"]
 
 RANKING_SETS: Final = ("filmtrust", "gowalla", "gowalla-wide", "made", "ml-100k", "ml-1m")
-_GOWALLA: Final = {"gowalla": (4000, 8), "gowalla-wide": (12_000, 12)}
+_GOWALLA: Final = {"gowalla": (4000, 8), "gowalla-wide": (8000, 12)}
 """Users and check-ins of an item, at least."""
 _MADE: Final = SyntheticConfig(users=5000, items=2000, positives=15, clusters=20, affinity=6.0, skew=0.8)
 
