@@ -36,6 +36,7 @@ _USUAL: Final[dict[Role, frozenset[str]]] = {
     "time": frozenset({"timestamp", "time", "unixtime", "unixreviewtime", "unixtimestamp"}),
 }  # fmt: skip
 """Headings that are recognised, in lower case without _, - and blanks."""
+_SHOWN: Final = 10  # headings in an error
 LEAST_TIME: Final = 1e8  # seconds since 1970: 1973. No rating is that large
 
 
@@ -109,10 +110,12 @@ def resolve(path: Path, columns: Columns | None, header: Sequence[str] | None, r
         return {role: _number(path, column, header, width) for role, column in wanted.items() if column is not None}
     found = _by_place(rows, width) if header is None else _by_heading(path, header)
     if "user" not in found or "item" not in found:
-        have = ", ".join(map(repr, header)) if header else f"{width} column" + "s" * (width != 1)
+        have = ", ".join(map(repr, header[:_SHOWN])) if header else f"{width} column" + "s" * (width != 1)
+        more = f" and {len(header) - _SHOWN} more" if header and len(header) > _SHOWN else ""
+        matrix = "; a file with a column for each item must be brought into long form first" if more else ""
         raise DataError(
-            f"cannot tell which columns hold the user and the item (the file has {have}); "
-            "name them with --columns user=...,item=...",
+            f"cannot tell which columns hold the user and the item (the file has {have}{more}); "
+            f"name them with --columns user=...,item=...{matrix}",
             path,
             1,
         )

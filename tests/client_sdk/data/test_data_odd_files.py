@@ -122,6 +122,13 @@ def test_a_rating_matrix_is_refused_and_explained(tmp_path, text, what) -> None:
     assert "`user,item,rating`" in str(caught.value)
 
 
+def test_a_wide_file_without_user_and_item_is_told_of_long_form(tmp_path) -> None:
+    path = tmp_path / "x.parquet"
+    polars.DataFrame({f"i{place}": [place] for place in range(1000)}).write_parquet(path)
+    with pytest.raises(DataError, match="'i9' and 990 more.*brought into long form first"):
+        read_data_file(path)
+
+
 def test_a_wide_table_is_read_where_its_columns_are_named(tmp_path) -> None:
     path = tmp_path / "x.csv"
     path.write_text(JESTER)
