@@ -134,10 +134,11 @@ def privirec() -> dict[str, Any]:
         cases.append(case(played, parameters, bad))
     return {
         "about": "items: the user's row. r_i = d_u^-a * d_i^-b for its items, a = user_exponent, b = item_exponent "
-        "(null: 1 - a), d_u their number, d_i the degrees of sum 1 (0 for a degree of 0). degrees: 1 for each item. iteration: r_i * (sum over j of r_j "
-        "Q[j]), row by row. gram: r_i * r_j for i <= j: (0,0), (0,1), ... (1,1), ... State: sums so far (uint32), and "
-        "from sum 1 on degrees (uint32), Q (items x K, row by row), singular values (float32), captured, change "
-        "(float64), after a Gram sum the triangle (float32), all LE. Rules: docs/wire/states.md.",
+        "(null: 1 - a), d_u their number, d_i the degrees of sum 1 (0 for a degree of 0). degrees: 1 for each item. "
+        "iteration: r_i * (sum over j of r_j Q[j]), row by row. gram: r_i * r_j for i <= j: (0,0), (0,1), ... (1,1), "
+        "... State: sums so far (uint32), and from sum 1 on degrees (uint32), Q (items x K, row by row), singular "
+        "values (float32), captured, change (float64), after a Gram sum the triangle (float32), all LE. Rules: "
+        "docs/wire/states.md.",
         "cases": cases,
     }
 
