@@ -84,8 +84,8 @@ def _values(scores: FullScorer, split: Split) -> Values:
 def figures_of(found: Found) -> dict[str, Figure]:
     """Return means over the seeds, spreads, ratios to popularity, and the best federated / the best central.
 
-    `best_over_central` compares HR@10 among 99 negatives; `best_over_central_full` and `auto_over_best_full` NDCG@20
-    over all items. ndcg20_error: the standard error of one seed's mean.
+    `best_over_central` compares HR@10 among 99 negatives; `best_over_central_full`, `auto_over_best_full` and
+    `ndcg20_over_central` NDCG@20 over all items. ndcg20_error: the standard error of one seed's mean.
     """
     figures = means(found)
     for dataset in {row.partition(".")[0] for row in found}:
@@ -99,6 +99,9 @@ def figures_of(found: Found) -> dict[str, Figure]:
             ours, theirs = ([value for name, value in means_.items() if name in table] for table in (ARMS, BASELINES))
             if ours and theirs:
                 figures[f"{dataset}.{key}"] = max(ours) / max(theirs)
+            if metric == "ndcg20" and theirs:
+                shares = {name: value / max(theirs) for name, value in means_.items() if name not in BASELINES}
+                figures |= {f"{dataset}.{name}.ndcg20_over_central": share for name, share in shares.items()}
             if metric == "ndcg20" and AUTO in means_:
                 figures[f"{dataset}.auto_over_best_full"] = means_[AUTO] / max(ours)
     return figures

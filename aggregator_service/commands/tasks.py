@@ -48,7 +48,7 @@ from protocols.errors import CodecError
 from protocols.messages import InvitationRequest, OrganiserPin, Role, Schedule, TaskRequest, TaskView
 from protocols.parameter_text.first_fault import first_fault
 from protocols.parameter_text.named_values import named_values
-from protocols.recipes.advice import QUALITY_BY_COMPONENTS, advise_start, choose
+from protocols.recipes.advice import QUALITY_BY_COMPONENTS, advise_start, choose, settings_of_ratings
 from protocols.recipes.arrays.initial import shapes_of
 from protocols.recipes.recommended import MESSAGE_BUDGET, STARTED, Variant, parameters_for
 from protocols.recipes.registry import recipe_entry, recipes
@@ -238,7 +238,7 @@ def task_advise(
             "for a spectral start, which ranks better: a masked privirec-k task with "
             f"-r components={start.components}, then --start-from it with -r dim={start.dim} -s rounds=20"
         )
-    named = {"items", "components", "rank", "dim"}
+    named = {"items", "components", "rank", "dim", *settings_of_ratings(items, interactions)}
     given = "".join(f"-r {name}={choice.parameters[name]} " for name in sorted(named & choice.parameters.keys()))
     pairs = "".join(f"-m {pair} " for pair in mechanism_parameter or [])
     typer.echo(

@@ -160,7 +160,7 @@ def _evaluation(options: SimulateOptions) -> Evaluation | None:
 
 @contextmanager
 def _progress_bar() -> Iterator[OnRound]:
-    """Show a bar of the rounds with the newest value of the first metric, on standard error."""
+    """Show a bar of the rounds with the newest metric on standard error; in a pipe a line for each point."""
     facts = TextColumn("{task.fields[facts]}", style="cyan")
     columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), facts)
     with Progress(*columns, console=stderr, transient=True) as progress:
@@ -172,6 +172,8 @@ def _progress_bar() -> Iterator[OnRound]:
                 metric, value = next(iter(point.values.items()))
                 newest = f"{metric} {value:.4f}"
             progress.update(bar, completed=done.number, total=rounds, facts=newest)
+            if not stderr.is_terminal and point is not None and point.round == done.number:
+                stderr.print(f"round {done.number} of {rounds}: {newest}", highlight=False)
 
         yield on_round
 

@@ -21,6 +21,7 @@ from client_sdk.filters.rows import interaction_rows
 from client_sdk.history import History
 from client_sdk.local_state.client_state import ClientState
 from client_sdk.local_state.given_data import GivenData
+from client_sdk.simulation.whole_ratings import WholeRatings, can_train_whole
 from client_sdk.simulation.whole_sums import can_sum_whole, whole_sum
 from client_sdk.training.base import LocalResult, MayAbstain, TrainingConfig
 from client_sdk.training.factors import USER_FACTOR
@@ -152,6 +153,7 @@ class Federation:
             self.recipe.initial_state(self.task_seed) if self.start is None else start_state(self.recipe, self.start)
         )
         self._view = self.state
+        self._together: WholeRatings | None = None
         self.half = client_half(self.recipe, self.training)
         users = self.train.n_users
         draws = np.random.default_rng([self.seed, 1])
@@ -181,6 +183,8 @@ class Federation:
         client half does, for example for a model that cannot score yet.
         """
         spec = self.recipe.round_spec(self.task_seed, max(1, self.state.round_number))
+        if self._together is not None:
+            return self._together.scores(self.state, users)
         if isinstance(self.half, PriviRecHalf):
             return self.half.scores_of(self.state, interaction_rows(self.train)[users])
         views = [self.recipe.view(self.state, device_group) for device_group in range(self.recipe.device_groups)]
@@ -240,6 +244,8 @@ class Federation:
         recipe, hidden = self.recipe, isinstance(plan, MaskedPlan) and self.masks
         if isinstance(recipe, PriviRecK) and not hidden and can_sum_whole(recipe, plan, spec):
             total = self._sum_whole(recipe, plan, spec, cohort, tally)
+        elif self._trains_whole(spec, cohort):
+            total = self._train_whole(plan, spec, cohort, tally)
         elif isinstance(plan, MaskedPlan) and self.masks:
             total = self._sum_masked(plan, spec, cohort, tally)
         else:
@@ -264,6 +270,30 @@ class Federation:
         self.took_part[cohort] = True
         tally.losses.append(nan)
         tally.bytes += cohort.size * plan.contribution_bytes(recipe.route(spec, ""))
+        return total
+
+    def _trains_whole(self, spec: RoundSpec, cohort: NDArray[np.int64]) -> bool:
+        """Whether all devices take their steps at once: in plain sums over everybody, from the first one on."""
+        everybody = cohort.size == np.count_nonzero(self.train.user_degrees())
+        return (
+            self.mechanism_name == "plain"
+            and everybody
+            and spec.sum_index > 1
+            and can_train_whole(self.recipe, self.train)
+            and (self._together is not None or spec.sum_index == 2)
+        )
+
+    def _train_whole(
+        self, plan: SumPlan, spec: RoundSpec, cohort: NDArray[np.int64], tally: _Tally
+    ) -> NDArray[np.float64]:
+        with tally.clock("train"):
+            if self._together is None:
+                self._together = WholeRatings(self.train, self.recipe, self.state, self.user_factors)
+            total, clipped = self._together.sum(self.state)
+        self.took_part[cohort] = True
+        tally.losses.append(nan)
+        tally.clipped += clipped
+        tally.bytes += cohort.size * plan.contribution_bytes(self.recipe.route(spec, ""))
         return total
 
     def _sum_sealed(

@@ -22,7 +22,7 @@ from client_sdk.simulation.verdict import Advised, Verdict, verdict
 from client_sdk.training.base import TrainingConfig
 from protocols.errors import ParameterError
 from protocols.messages.evaluation import Evaluation
-from protocols.recipes.advice import Choice, advise, advise_start, choose
+from protocols.recipes.advice import Choice, advise, advise_start, choose, settings_of_ratings
 from protocols.recipes.base import Recipe
 from protocols.recipes.evaluated import Evaluated
 from protocols.recipes.evaluation_curve import MODEL_ROUND
@@ -38,7 +38,6 @@ __all__ = ["Point", "SimulationRequest", "SimulationResult", "predicts_ratings",
 _ROUNDS: Final = 100
 _ROUNDS_STARTED: Final = 20
 _COHORT: Final = 60
-_COHORT_OF_RATINGS: Final = 1000
 _OF_RATINGS: Final = ("rfrec", "rfrecf")
 _FEWEST_FOR_ADVICE: Final = 3
 _POINTS: Final = 10  # of a curve, unless `every` is given
@@ -53,9 +52,9 @@ class SimulationRequest:
     recipe_parameters, mechanism_parameters: by name; `items` follows from the data, and so does the range of ratings.
     mechanism: "masked" adds ring elements without masks, which gives the same bits; the others encrypt and decrypt.
     training: settings of the local training; None for the task's. rounds, cohort: None for the sizes that
-    `hushrec-server task advise` names, for recipes with item biases from counts; otherwise 100 rounds of 60
-    clients, or of up to 1,000 if the recipe predicts ratings, because its paper sums over everyone, and the rounds of
-    item means before them. A recipe that sums the same data again (PriviRec) needs all clients,
+    `hushrec-server task advise` names, for recipes with item biases from counts; otherwise 100 rounds of 60 clients, or
+    of all if the recipe predicts ratings, because its paper sums over everyone, and the round of item means before
+    them. A recipe that sums the same data again (PriviRec) needs all clients,
     and ends by itself. every: rounds between two points of the curve; None for ten points. most_users: users that are
     evaluated, at most. recommend: ids of users, as in the data, to list recommendations for. evaluation: how the
     clients measure the model themselves, on rows of their training data that they hold out; None for not at all.
@@ -308,6 +307,8 @@ def _parameters(split: Split, request: SimulationRequest) -> dict[str, Any]:
     given: dict[str, Any] = {"items": split.train.n_items}
     if predicts_ratings(request.recipe):
         given |= _range_of_ratings(split)
+        if request.variant == "recommended" and request.recipe == "rfrec":
+            given |= settings_of_ratings(split.train.n_items, split.train.size)
     if request.starts:
         given["dim"] = advise_start(split.train.n_items, request.budget).dim
     given |= request.recipe_parameters
@@ -323,7 +324,7 @@ def _sizes(recipe: Recipe, parameters: Mapping[str, Any], train: Interactions, c
         return advice.rounds, advice.cohort_size
     if predicts_ratings(recipe.name):
         counting = parameters.get("count_sums", 1) if parameters.get("item_bias") == "means" else 0
-        return counting + _ROUNDS, min(_COHORT_OF_RATINGS, clients)
+        return counting + _ROUNDS, clients
     return _ROUNDS, clients if _repeated(recipe) else min(_COHORT, clients)
 
 

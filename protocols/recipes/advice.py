@@ -11,7 +11,16 @@ from protocols.errors import ParameterError
 from protocols.recipes.recommended import MESSAGE_BUDGET, MOST_COMPONENTS, components_within, parameters_for
 from protocols.sums.registry import mechanism_entry
 
-__all__ = ["QUALITY_BY_COMPONENTS", "Advice", "Choice", "StartSizes", "advise", "advise_start", "choose"]
+__all__ = [
+    "QUALITY_BY_COMPONENTS",
+    "Advice",
+    "Choice",
+    "StartSizes",
+    "advise",
+    "advise_start",
+    "choose",
+    "settings_of_ratings",
+]
 
 _VISITS: Final = 300
 """Positives per item that the advised rounds train on: with fewer, curves on validation rows were still rising."""
@@ -114,7 +123,7 @@ def choose(
             f"one value for each of {items:,} items takes {4 * items:,} bytes, more than the budget of {budget:,} bytes"
         )
     if ratings:
-        return _of_ratings(items, clients, columns)
+        return _of_ratings(items, clients, interactions, columns)
     components = components_within(items, budget)
     if able and components >= min(_FEWEST_COMPONENTS, items):
         parameters = parameters_for("privirec-k", {"items": items}, budget=budget)
@@ -141,12 +150,21 @@ def choose(
     return Choice("colr", parameters, sizes.rounds, sizes.cohort_size, 4 * items * rank, why)
 
 
-def _of_ratings(items: int, clients: int, columns: int) -> Choice:
-    parameters = parameters_for("rfrec", {"items": items, "dim": min(20, columns)})
+_DENSE: Final = 1000
+"""Ratings per item from which items are known well, so that users' factors may be longer: ML-1M has 190."""
+
+
+def settings_of_ratings(items: int, ratings: int) -> dict[str, float]:
+    """Return the parameters of `rfrec` that depend on how many ratings an item has; chosen on validation rows."""
+    return {"user_penalty": 1.0} if ratings >= _DENSE * items else {}
+
+
+def _of_ratings(items: int, clients: int, interactions: int, columns: int) -> Choice:
+    given = {"items": items, "dim": min(20, columns), **settings_of_ratings(items, interactions)}
+    parameters = parameters_for("rfrec", given)
     why = (
         "rfrec is the recipe that predicts ratings",
         "each device keeps a model of its own near the average of all, which the sums compute",
     )
-    cohort = min(clients, 1000)
     rounds = int(parameters.get("count_sums", 1)) + _SUMS_OF_RATINGS
-    return Choice("rfrec", parameters, rounds, cohort, 4 * items * int(parameters["dim"]), why)
+    return Choice("rfrec", parameters, rounds, clients, 4 * items * int(parameters["dim"]), why)

@@ -11,6 +11,7 @@ from client_sdk.simulation.federation import Federation
 from client_sdk.simulation.whole_sums import whole_sum
 from client_sdk.training.registry import client_half
 from protocols.recipes.privirec.recipe import PriviRecK
+from protocols.recipes.rfrec.recipe import rfrec_state
 from protocols.sums.masked.plan import MaskedPlan
 from protocols.sums.masked.run import run_masked_sum
 
@@ -56,3 +57,24 @@ def test_users_are_scored_together_as_on_their_devices() -> None:
     list(made.run(9))
     alone = [made.half.scores(made.state, {}, train.history(user)) for user in range(40)]
     np.testing.assert_allclose(made.scores(np.arange(40)), np.stack(alone), atol=1e-5)
+
+
+def test_ratings_of_all_devices_are_trained_together_as_on_each() -> None:
+    rng = np.random.default_rng(4)
+    owners, items = np.nonzero(rng.random((30, 20)) < 0.4)
+    train = Interactions.from_pairs(
+        owners, items, n_users=30, n_items=20, ratings=rng.integers(1, 6, owners.size).astype(np.float32)
+    )
+    parameters = {"items": 20, "dim": 4, "item_bias": "means", "penalty": 0.3, "learning_rate": 0.03}
+    apart, together = (
+        Federation(train, "rfrec", parameters, mechanism, cohort_size=30, seed=5) for mechanism in ("masked", "plain")
+    )
+    for made in (apart, together):
+        made.masks = False  # masked sums are computed client by client
+        list(made.run(1 + 12))
+    everybody = np.arange(30)
+    expected = apart.scores(everybody)
+    assert np.ptp(expected) > 1
+    np.testing.assert_allclose(together.scores(everybody), expected, atol=2e-3)
+    factors = (rfrec_state(made.state).item_factors for made in (together, apart))
+    np.testing.assert_allclose(*factors, atol=2e-3)
