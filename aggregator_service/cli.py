@@ -86,6 +86,7 @@ def _correctable(error: Exception) -> str | None:
     from aggregator_service.problems import Problem
     from aggregator_service.storage.blobs import BlobsUnavailableError
     from aggregator_service.storage.cleanup import DataDirectoryInUseError
+    from aggregator_service.storage.store_ids import MovedDatabaseError
     from protocols.errors import HushRecError
     from protocols.parameter_text.first_fault import first_fault
 
@@ -100,6 +101,7 @@ def _correctable(error: Exception) -> str | None:
         CommandError,
         DataDirectoryInUseError,
         HushRecError,
+        MovedDatabaseError,
         NewerDatabaseError,
         BlobsUnavailableError,
         WorkersUnavailableError,

@@ -20,6 +20,7 @@ from aggregator_service.storage.blobs import BlobStore
 from aggregator_service.storage.cleanup import delete_orphans, make_private
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.schema import TaskRow
+from aggregator_service.storage.store_ids import bind_store, refuse_moved
 from aggregator_service.storage.stores import open_store
 from aggregator_service.tasks.tasks import list_tasks
 from protocols.messages import OperatorToken
@@ -65,6 +66,7 @@ def transaction(data_dir: Path | None, database_url: str | None) -> Iterator[Ses
     database.listeners.append(lambda effects: delete_orphans(effects, blobs))
     try:
         migrate(database)
+        refuse_moved(database)
         with database.write() as session:
             yield session
     finally:
@@ -83,10 +85,15 @@ def server_settings(data_dir: Path | None, database_url: str | None) -> Settings
     return settings
 
 
-def blob_store(data_dir: Path | None, database_url: str | None) -> BlobStore:
-    """Return the server's blob store. Raises as `server_settings` does."""
-    settings = server_settings(data_dir, database_url)
-    return open_store(settings.blob_location, settings.scratch_dir)
+def blob_store(settings: Settings) -> BlobStore:
+    """Migrate the database and return its blob store. Raises `MovedDatabaseError`, and as `bind_store` does."""
+    database = Database(settings.database, connections=1)
+    try:
+        migrate(database)
+        refuse_moved(database)
+        return bind_store(database, open_store(settings.blob_location, settings.scratch_dir))
+    finally:
+        database.close()
 
 
 def show(message: Any) -> None:

@@ -22,7 +22,7 @@ from fastapi import FastAPI
 from aggregator_service.access.principals import create_admin
 from aggregator_service.app import create_app
 from aggregator_service.clock import SystemClock
-from aggregator_service.commands.common import CommandError, DatabaseUrl, DataDir, TokenFile, hand_over
+from aggregator_service.commands.common import CommandError, DatabaseUrl, DataDir, TokenFile, blob_store, hand_over
 from aggregator_service.commands.startup_checks import (
     check_packages,
     check_semaphores,
@@ -37,7 +37,6 @@ from aggregator_service.services import Services
 from aggregator_service.settings import Settings
 from aggregator_service.storage.cleanup import make_private, own_data_directory
 from aggregator_service.storage.database import Database
-from aggregator_service.storage.stores import open_store
 
 __all__ = ["bind", "export_openapi", "init", "serve"]
 
@@ -180,15 +179,9 @@ def _prepare_storage(settings: Settings) -> None:
 
     The application does the same when it starts. Doing it here first lets `main` print a failure in one line.
 
-    Raises: `DBAPIError`, `BlobsUnavailableError` or `WorkersUnavailableError`.
+    Raises: `DBAPIError`, `MovedDatabaseError`, `BlobsUnavailableError` or `WorkersUnavailableError`.
     """
-    database = Database(settings.database, connections=1)
-    try:
-        migrate(database)
-    finally:
-        database.close()
-    blobs = open_store(settings.blob_location, settings.scratch_dir)
-    blobs.prepare()
+    blobs = blob_store(settings)
     workers = open_workers(settings.executor, settings.workers, blobs)
     try:
         workers.check()

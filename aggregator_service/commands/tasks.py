@@ -15,6 +15,7 @@ from aggregator_service.commands.common import (
     DataDir,
     blob_store,
     named_task,
+    server_settings,
     show,
     transaction,
 )
@@ -170,7 +171,7 @@ def task_create(
         }
     )
     check_start(request)
-    start, blobs = None, blob_store(data_dir, database_url)
+    start, blobs = None, blob_store(server_settings(data_dir, database_url))
     if values is not None:
         request, start = with_values(request, values)
     if start_from is not None:

@@ -22,7 +22,7 @@ from aggregator_service.observability.tracing import Instruments
 from aggregator_service.rounds.active_round import ActiveRound
 from aggregator_service.rounds.advance import RoundAdvancer
 from aggregator_service.settings import SPLIT_BYTES
-from aggregator_service.storage.blobs import BlobStore, BlobsUnavailableError
+from aggregator_service.storage.blobs import BlobStore, BlobsUnavailableError, store_trouble
 from aggregator_service.storage.database import DATABASE_GONE, Database
 from aggregator_service.storage.database_causes import database_cause
 from aggregator_service.storage.schema import TaskRow
@@ -172,7 +172,7 @@ class RoundEngine:
             self._stuck[task_id] = database_cause(error)
             _LOG.warning("cannot advance a task: %s", self._stuck[task_id], extra=of_task)
         elif isinstance(error, BlobsUnavailableError):
-            self._stuck[task_id] = "the blob store cannot be used"
+            self._stuck[task_id] = store_trouble(error)
             _LOG.warning("storage unavailable: %s; trying again", error, extra=of_task)
         elif isinstance(error, WorkersUnavailableError):
             self._stuck[task_id] = "the executor does not work"

@@ -16,6 +16,7 @@ from aggregator_service.problems import Problem, responses
 from aggregator_service.routes.bodies import api_router
 from aggregator_service.routes.common import guarded
 from aggregator_service.services import Services, ServicesOf
+from aggregator_service.storage.blobs import BlobsUnavailableError, store_trouble
 from aggregator_service.storage.database_causes import database_cause
 
 __all__ = ["router"]
@@ -65,8 +66,8 @@ def _check(services: Services) -> dict[str, str] | Problem:
     try:
         services.blobs.check()
     except Exception as error:
-        _LOG.error("not ready: blob store check failed with %s", type(error).__name__)
-        return Problem("unavailable", "the blob store does not work", headers={"Retry-After": "5"})
+        _LOG.error("not ready: %s", error if isinstance(error, BlobsUnavailableError) else type(error).__name__)
+        return Problem("unavailable", store_trouble(error), headers={"Retry-After": "5"})
     try:
         remark = services.workers.check()
     except Exception as error:
