@@ -6,10 +6,10 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 from sqlalchemy.orm import Session
@@ -32,9 +32,10 @@ __all__ = [
     "TokenFile",
     "blob_store",
     "hand_over",
+    "in_transaction",
     "named_task",
+    "server_settings",
     "show",
-    "transaction",
 ]
 
 DataDir = Annotated[
@@ -50,15 +51,18 @@ DatabaseUrl = Annotated[
 ]
 
 
+Result = TypeVar("Result")
+
+
 class CommandError(Exception):
     """An error that the caller can correct; `main` prints it in one line."""
 
 
-@contextmanager
-def transaction(data_dir: Path | None, database_url: str | None) -> Iterator[Session]:
-    """Yield a session in a write transaction on the server's database, which is migrated first.
+def in_transaction(data_dir: Path | None, database_url: str | None, work: Callable[[Session], Result]) -> Result:
+    """Call `work` in a transaction on the server's database, which is migrated first; return its result.
 
-    Commits on success, rolls back if the block raises. Raises: `CommandError` if the data directory has no database.
+    `work` may be called again, as `Database.transact` says. Raises: `CommandError` if the data directory has no
+    database, `MovedDatabaseError` if it was moved.
     """
     settings = server_settings(data_dir, database_url)
     database = Database(settings.database, connections=1)
@@ -67,8 +71,7 @@ def transaction(data_dir: Path | None, database_url: str | None) -> Iterator[Ses
     try:
         migrate(database)
         refuse_moved(database)
-        with database.write() as session:
-            yield session
+        return database.transact(work)
     finally:
         database.close()
 

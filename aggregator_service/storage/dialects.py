@@ -80,7 +80,9 @@ def dialect_of(url: str) -> tuple[Dialect, URL]:
     try:
         parsed = make_url(url)
     except ArgumentError:
-        raise ParameterError("not a valid database URL: expected postgresql://user@host/name") from None
+        raise ParameterError(
+            "HUSHREC_DATABASE_URL is no database URL: expected postgresql://user@host/name or sqlite:////path/to/file"
+        ) from None
     match parsed.get_backend_name():
         case "sqlite" if parsed.database in (None, "", ":memory:"):
             raise ParameterError("the SQLite database must be a file: sqlite:////path/to/file")

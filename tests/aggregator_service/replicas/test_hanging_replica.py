@@ -17,7 +17,7 @@ from sqlalchemy import make_url
 
 from tests.support.api import TestMember, TestTask
 from tests.support.dashboard import sign_in
-from tests.support.postgres import TestDatabase, connect
+from tests.support.postgres import TestDatabase, connect, waits_for_lock
 from tests.support.replicas import Replicas, running_replicas, wait_until
 from tests.support.server import AggregatorProcess
 
@@ -37,16 +37,6 @@ def locked(url: str, table: str) -> Iterator[None]:
     with connect(make_url(url)) as connection, connection.transaction():
         connection.execute(SQL("SELECT id FROM {} FOR UPDATE").format(Identifier(table)))
         yield
-
-
-def waits_for_lock(url: str) -> bool:
-    """Whether a session of a server waits for a lock."""
-    with connect(make_url(url)) as connection:
-        query = (
-            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name = 'hushrec'"
-            " AND datname = current_database()"
-        )
-        return connection.execute(query).fetchone() != (0,)
 
 
 def contribute(members: list[TestMember], number: int) -> None:
@@ -78,7 +68,7 @@ def test_a_leader_that_hangs_in_a_transaction_is_replaced(two: Replicas) -> None
         with locked(two.database_url, "rounds"):
             extension = threading.Thread(target=extend, args=(f"{leader.url}{task.path}/rounds/1/extend", api.operator))
             extension.start()  # the leader's transaction locks the task, and waits for the round
-            wait_until(lambda: waits_for_lock(two.database_url), "the leader asks for no lock")
+            wait_until(lambda: waits_for_lock(make_url(two.database_url)), "the leader asks for no lock")
             os.kill(leader.pid, signal.SIGSTOP)
         # the leader has both locks now, and does not go on
         try:
