@@ -155,7 +155,7 @@ def token_create(
     settings = Settings.load(data_dir=data_dir)
 
     def work(session: Session) -> str:
-        return hand_over(create_operator(session, request, SystemClock().now()), settings, token_file)
+        return hand_over(session, create_operator(session, request, SystemClock().now()), settings, token_file)
 
     typer.echo(in_transaction(data_dir, database_url, work))
 
@@ -191,7 +191,7 @@ def token_rotate(
     settings = Settings.load(data_dir=data_dir)
 
     def work(session: Session) -> str:
-        return hand_over(rotate_operator(session, name, SystemClock().now()), settings, token_file)
+        return hand_over(session, rotate_operator(session, name, SystemClock().now()), settings, token_file)
 
     typer.echo(in_transaction(data_dir, database_url, work))
 

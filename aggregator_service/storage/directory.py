@@ -24,6 +24,7 @@ from aggregator_service.storage.blobs import (
     new_id,
     read_id,
 )
+from aggregator_service.storage.owners import give_to_owner, make_directory
 
 __all__ = ["DirectoryBlobs"]
 
@@ -55,7 +56,7 @@ class DirectoryBlobs:
             if found:
                 marker.touch()
                 return found
-            self.root.mkdir(parents=True, exist_ok=True)
+            make_directory(self.root)
             made = store_id or new_id()
             self._write(marker, made.encode())
         return made
@@ -80,6 +81,7 @@ class DirectoryBlobs:
     def _write(self, target: Path, body: bytes | memoryview) -> None:
         temporary = target.with_name(target.name + _TEMPORARY)
         with temporary.open("wb") as file:
+            give_to_owner(file.fileno(), self.root)
             file.write(body)
             file.flush()
             os.fsync(file.fileno())
@@ -203,7 +205,7 @@ class DirectoryBlobs:
         target = self._path(key)
         self.current_id()  # do not write to an empty mount point, or to another store in this place
         with self._reporting_errors():
-            target.parent.mkdir(exist_ok=True)
+            make_directory(target.parent)
         return target
 
     @contextmanager

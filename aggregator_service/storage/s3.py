@@ -34,6 +34,7 @@ from aggregator_service.storage.blobs import (
     new_id,
     read_id,
 )
+from aggregator_service.storage.owners import make_directory
 
 __all__ = ["S3Blobs"]
 
@@ -61,7 +62,7 @@ class S3Blobs:
     def prepare(self, store_id: str = "") -> str:
         """See `BlobStore.prepare`."""
         with _reporting_errors():
-            self.scratch.mkdir(parents=True, exist_ok=True)
+            make_directory(self.scratch)
             try:
                 found = read_id(bytes(obstore.get(self._store(), _MARKER).bytes()))
             except FileNotFoundError:
