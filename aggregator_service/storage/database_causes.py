@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from sqlalchemy.exc import TimeoutError
@@ -25,9 +26,12 @@ _PASSWORD: Final = f"check the user and the password in {_URL}, PGPASSWORD or th
 _BY_TEXT: Final = (
     ("password authentication failed", f"the database refuses the password: {_PASSWORD}"),
     ("no password supplied", f"the database asks for a password, and none is set: {_PASSWORD}"),
-    ("no pg_hba.conf entry", "the database refuses this machine, user or lack of TLS: see its pg_hba.conf"),
-    ('database "', f"the database does not exist: create it (createdb), or correct its name in {_URL}"),
-    ('role "', f"the role (user) does not exist in the database: create it, or correct it in {_URL}"),
+    (r"pg_hba\.conf", "the database refuses this machine, user or lack of TLS: see its pg_hba.conf"),
+    (
+        'database ".*" does not exist',
+        f"the database does not exist: create it (createdb), or correct its name in {_URL}",
+    ),
+    ('role ".*" does not exist', f"the role (user) does not exist in the database: create it, or correct it in {_URL}"),
     ("too many", _BY_STATE["53300"]),
     ("remaining connection slots", _BY_STATE["53300"]),
     ("the database system is", "the database is starting or stopping: try again"),
@@ -43,6 +47,7 @@ _BY_TEXT: Final = (
     ("no route to host", f"the host of {_URL} cannot be reached: check host, network and firewall"),
     ("network is unreachable", f"the host of {_URL} cannot be reached: check host, network and firewall"),
     ("timeout expired", f"the host of {_URL} does not answer: check host, port and firewall"),
+    ("received invalid response", f"what answers at the host and port of {_URL} is no PostgreSQL: correct them"),
     ("invalid uri query parameter", f"{_URL} has a parameter that PostgreSQL does not know"),
     ("invalid connection option", f"{_URL} has a parameter that PostgreSQL does not know"),
     ("server closed the connection", "the database closed the connection: it restarts, or ended the session"),
@@ -55,7 +60,7 @@ _BY_TEXT: Final = (
     ("disk i/o error", "the disk of the SQLite file does not work (I/O error)"),
     ("database is locked", "another process holds the SQLite file for too long: try again"),
 )
-"""Part of the driver's text, in lower case: cause and remedy. PostgreSQL gives no SQLSTATE for a failed connection."""
+"""Pattern in the driver's text (lower case): cause and remedy. PostgreSQL gives no SQLSTATE for a failed connection."""
 
 
 def database_cause(error: Exception) -> str:
@@ -70,7 +75,7 @@ def database_cause(error: Exception) -> str:
     if known is not None:
         return known
     text = str(driver).lower()
-    for part, cause in _BY_TEXT:
-        if part in text:
+    for pattern, cause in _BY_TEXT:
+        if re.search(pattern, text):
             return cause
     return f"database error ({type(driver).__name__}): check {_URL} and that the database runs"

@@ -75,6 +75,8 @@ def test_the_cause_is_named(tmp_path: Path, server: str, url: str, cause: str) -
         ('FATAL:  password authentication failed for user "zoe"', "refuses the password"),
         ("fe_sendauth: no password supplied", "asks for a password"),
         ('FATAL:  no pg_hba.conf entry for host "10.0.0.1", user "zoe"', "pg_hba.conf"),
+        ('FATAL:  pg_hba.conf rejects connection for host "10.0.0.1", user "zoe", database "zoe"', "pg_hba.conf"),
+        ("received invalid response to SSL negotiation: H", "is no PostgreSQL"),
         ('root certificate file "/etc/ca.pem" does not exist', "the file of CA certificates cannot be read"),
         ("SSL error: certificate verify failed", "is not trusted"),
         ("FATAL:  sorry, too many clients already", "HUSHREC_THREADS"),
