@@ -176,10 +176,10 @@ def task_create(
     )
     check_start(request)
     start, settings = None, server_settings(data_dir, database_url)
-    blobs = blob_store(settings)
+    blobs = None if values is None and start_from is None else blob_store(settings)
     if values is not None:
         request, start = with_values(request, values)
-    if start_from is not None:
+    if start_from is not None and blobs is not None:
         check_start_alone(request)
         named = start_from
         source = in_transaction(
@@ -188,7 +188,7 @@ def task_create(
         request, start = with_start(request, source, blobs)
     plan = plan_request(request)
     task_id = new_id("t")
-    snapshot = None if start is None else stored_start(blobs, task_id, start)
+    snapshot = None if start is None or blobs is None else stored_start(blobs, task_id, start)
 
     def work(session: Session) -> TaskView:
         task = create_task(session, request, plan, SystemClock().now(), task_id)
@@ -199,7 +199,7 @@ def task_create(
     try:
         view = in_transaction(data_dir, database_url, work)
     except BaseException:
-        if snapshot is not None:
+        if snapshot is not None and blobs is not None:
             blobs.delete(str(snapshot["blob_key"]))
         raise
     show(view.model_dump(mode="json"))

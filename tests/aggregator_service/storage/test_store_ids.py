@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -9,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from aggregator_service.cli import main
 from aggregator_service.migrations.migrate import migrate
 from aggregator_service.storage.blobs import BlobMissingError, BlobStore, OtherStoreError, new_key
 from aggregator_service.storage.database import Database
@@ -20,6 +23,14 @@ from tests.support.replicas import wait_until
 from tests.support.server import AggregatorProcess, running_aggregator
 
 COHORT = 3
+
+
+@pytest.fixture(autouse=True)
+def umask() -> Iterator[None]:
+    """The command changes it."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
 
 
 @pytest.fixture
@@ -104,6 +115,32 @@ def test_a_replica_with_another_directory_does_not_start(postgres: TestDatabase,
             second.start()
         assert "Traceback" not in second.log()
         assert not (tmp_path / "second" / "blobs").exists()
+
+
+def test_commands_that_need_no_blobs_need_no_store(
+    postgres: TestDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An operator's machine has the database, and neither the directory nor the keys of the bucket."""
+    url = postgres.schema()
+    with closing(Database(url, 1)) as database:
+        migrate(database)
+        bind_store(database, open_store(f"dir:{tmp_path / 'there'}", tmp_path))
+    task = ("task", "create", "movies", "--recipe", "fedmf", "--mechanism", "plain", "-r", "items=5", "-r", "dim=3")
+    for arguments in (task, ("invite", "movies"), ("task", "close", "movies")):
+        monkeypatch.setattr(
+            sys, "argv", ["hushrec-server", *arguments, "--database-url", url, "--data-dir", str(tmp_path / "here")]
+        )
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert not ended.value.code
+    with monkeypatch.context() as patch, pytest.raises(SystemExit) as ended:
+        patch.setattr(
+            sys, "argv", [*sys.argv[:2], "create", "next", *task[3:], "--start-from", "movies", *sys.argv[-4:]]
+        )
+        main()
+    assert ended.value.code == 1
+    assert "is not the one of this database" in capsys.readouterr().err  # no server reads what it would write there
+    assert not (tmp_path / "here").exists()
 
 
 def contribute(members: list[TestMember]) -> None:
