@@ -104,7 +104,8 @@ def _copy(
     new_store = None if to_blobs is None else open_store(to_blobs, settings.scratch_dir)
     if to_database is None:
         damaged = _copy_blobs(source, store, new_store)
-        _use_store(source, new_store)
+        if new_store is not None:
+            record_store(source, new_store.prepare())
         return damaged
     with _opened(to_database) as target:
         try:
@@ -113,15 +114,10 @@ def _copy(
             copied = copy_rows(source, target)
         except StorageNotEmptyError as error:
             raise CommandError(str(error)) from None
-        _use_store(target, new_store)
+        record_store(target, (new_store or store).prepare())
         mark_moved(source, database_place(to_database))
     typer.echo(f"copied {sum(copied.values())} rows of {len(copied)} tables")
     return damaged
-
-
-def _use_store(database: Database, store: BlobStore | None) -> None:
-    if store is not None:
-        record_store(database, store.prepare())
 
 
 def _copy_blobs(source: Database, store: BlobStore, new_store: BlobStore | None) -> list[str]:

@@ -52,9 +52,9 @@ def _recorded(database: Database) -> str | None:
 
 
 def record_store(database: Database, store_id: str) -> None:
-    """Let the database, which has a store already, belong to another store."""
+    """Let the database, which has a store already, belong to this one; it may be a copy of one that was moved."""
     with database.write() as session:
-        session.execute(update(_TABLE).values(store_id=store_id))
+        session.execute(update(_TABLE).values(store_id=store_id, moved_to=None))
 
 
 def mark_moved(database: Database, place: str) -> None:

@@ -112,6 +112,9 @@ def test_storage_moves_to_postgresql_and_s3(
     with pytest.raises(RuntimeError, match="has moved this database to PostgreSQL hushrec_test_"):
         AggregatorProcess(data).start()
     assert "has moved this database" in run("task", "list", "--data-dir", str(data), status=1)
+    second = f"sqlite:///{tmp_path / 'second.db'}"
+    run("migrate-storage", "--data-dir", str(data), "--to-database-url", second)  # the first copy was no good
+    assert task.id in run("task", "list", "--data-dir", str(data), "--database-url", second)
     with running_aggregator(tmp_path / "new", database_url=url, blobs=prefix) as moved:
         complete(moved, task, members)
         with closing(Api(moved.url, OPERATOR_TOKEN)) as api:
