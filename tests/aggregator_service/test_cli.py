@@ -143,7 +143,12 @@ def test_a_named_token_file_replaces_what_was_there(command: Command, tmp_path: 
     assert command("init", "--token-file", str(shown)) == f"{shown}\n"
     assert shown.stat().st_mode & 0o777 == 0o600
     token = shown.read_text()
-    command("token", "create", "ada", "--token-file", str(shown))
+    for again in (("init",), ("token", "create", "ada")):  # the first token would be lost, and stay valid
+        refused = command(*again, "--token-file", str(shown), status=1)
+        assert f"{shown} holds the token of 'admin'" in refused
+    assert shown.read_text() == token
+    command("token", "create", "ada", "--token-file", str(tmp_path / "ada"))
+    command("token", "rotate", "admin", "--token-file", str(shown))
     assert shown.read_text() != token
     before = shown.read_text()
     command("token", "rotate", "ada", "--token-file", str(link))
