@@ -17,7 +17,6 @@ from client_sdk.filters.rows import interaction_rows
 from client_sdk.simulation.federation import Federation
 from client_sdk.simulation.simulate import spectrum_of
 from client_sdk.training.privirec import components_of, matching_filter
-from protocols.recipes.advice import advise_start
 from protocols.recipes.privirec.recipe import PriviRecK
 from protocols.recipes.recommended import parameters_for
 
@@ -80,8 +79,6 @@ def train_scorer(
     train = split.data.train
     given: dict[str, Any] = {"items": train.n_items, **arm.parameters}
     start = spectrum_of(train, seed) if arm.started else None
-    if start is not None:
-        given |= {"dim": advise_start(train.n_items).dim}
     parameters = parameters_for(arm.recipe, given, started=arm.started)
     clients = int(np.count_nonzero(train.user_degrees()))
     made = Federation(

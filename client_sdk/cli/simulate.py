@@ -163,7 +163,7 @@ def _progress_bar() -> Iterator[OnRound]:
     """Show a bar of the rounds with the newest metric on standard error; in a pipe a line for each point."""
     facts = TextColumn("{task.fields[facts]}", style="cyan")
     columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), facts)
-    with Progress(*columns, console=stderr, transient=True) as progress:
+    with Progress(*columns, console=stderr, transient=True, disable=not stderr.is_terminal) as progress:
         bar = progress.add_task("rounds", total=None, facts="")
 
         def on_round(done: SimulatedRound, rounds: int, point: Point | None) -> None:

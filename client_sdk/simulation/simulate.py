@@ -22,7 +22,7 @@ from client_sdk.simulation.verdict import Advised, Verdict, verdict
 from client_sdk.training.base import TrainingConfig
 from protocols.errors import ParameterError
 from protocols.messages.evaluation import Evaluation
-from protocols.recipes.advice import Choice, advise, advise_start, choose, settings_of_ratings
+from protocols.recipes.advice import Choice, advise, choose, settings_of_ratings
 from protocols.recipes.base import Recipe
 from protocols.recipes.evaluated import Evaluated
 from protocols.recipes.evaluation_curve import MODEL_ROUND
@@ -309,8 +309,6 @@ def _parameters(split: Split, request: SimulationRequest) -> dict[str, Any]:
         given |= _range_of_ratings(split)
         if request.variant == "recommended" and request.recipe == "rfrec":
             given |= settings_of_ratings(split.train.n_items, split.train.size)
-    if request.starts:
-        given["dim"] = advise_start(split.train.n_items, request.budget).dim
     given |= request.recipe_parameters
     return parameters_for(request.recipe, given, request.variant, started=request.starts, budget=request.budget)
 

@@ -8,7 +8,13 @@ from typing import Any, Final, NamedTuple
 
 from protocols.combinations import carriers
 from protocols.errors import ParameterError
-from protocols.recipes.recommended import MESSAGE_BUDGET, MOST_COMPONENTS, components_within, parameters_for
+from protocols.recipes.recommended import (
+    MESSAGE_BUDGET,
+    MOST_COMPONENTS,
+    MOST_FACTORS,
+    components_within,
+    parameters_for,
+)
 from protocols.sums.registry import mechanism_entry
 
 __all__ = [
@@ -50,10 +56,6 @@ def advise(items: int, clients: int, interactions: int) -> Advice:
     return Advice(1 + min(1000, max(100, training)), cohort)
 
 
-_MOST_FACTORS: Final = 128
-"""Factors of a started task at most: 256 were no better on validation rows, 64 worse (docs/evaluation.md)."""
-
-
 class StartSizes(NamedTuple):
     """Sizes of a spectral start. components: of the `privirec-k` task. dim: factors of the task that starts from it."""
 
@@ -69,7 +71,7 @@ def advise_start(items: int, budget: int = MESSAGE_BUDGET) -> StartSizes:
     if items < 1:
         raise ParameterError(f"advice needs an item, got {items}")
     components = components_within(items, budget)
-    return StartSizes(components, min(components, _MOST_FACTORS))
+    return StartSizes(components, min(components, MOST_FACTORS))
 
 
 QUALITY_BY_COMPONENTS: Final[Mapping[int, tuple[float, float]]] = {

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 __all__ = [
     "MESSAGE_BUDGET",
     "MOST_COMPONENTS",
+    "MOST_FACTORS",
     "PAPER",
     "RECOMMENDED",
     "STARTED",
@@ -28,6 +29,8 @@ _FACTORS: Final[Mapping[str, Any]] = {"item_bias": "counts", "count_sums": 1, "b
 MESSAGE_BUDGET: Final = 10_000_000
 """Bytes of a client's longest message of a `privirec-k` task, unless its maker says otherwise; 4 bytes a value."""
 MOST_COMPONENTS: Final = 256
+MOST_FACTORS: Final = 128
+"""Factors of a started task at most: 256 were no better on validation rows, 64 worse (docs/evaluation.md)."""
 
 _SPECTRUM: Final[Mapping[str, Any]] = {"rayleigh_ritz": True, "user_exponent": 0.25, "item_exponent": 0.3125}
 
@@ -101,6 +104,10 @@ def parameters_for(
     more = STARTED.get(recipe, {}) if started else {}
     chosen = {**RECOMMENDED.get(recipe, {}), **more}
     items = given.get("items")
-    if chosen.keys() & _SPECTRUM.keys() and isinstance(items, int) and items > 0:
-        chosen["components"] = components_within(items, budget)
+    if isinstance(items, int) and items > 0:
+        within = components_within(items, budget)
+        if recipe in ("privirec", "privirec-k"):
+            chosen["components"] = within
+        elif started:
+            chosen["dim"] = min(MOST_FACTORS, within)
     return {**chosen, **given}
