@@ -29,7 +29,7 @@ from client_sdk.data.interactions import Interactions
 from client_sdk.data.loaders import load_interactions
 from client_sdk.evaluation.ratings import RatingErrors, rating_controls, rating_errors
 from client_sdk.simulation.federation import Federation
-from protocols.recipes.advice import settings_of_ratings
+from protocols.advice import settings_of_ratings
 from protocols.recipes.recommended import parameters_for
 
 __all__ = ["RATING_SETS", "figures_of", "main"]

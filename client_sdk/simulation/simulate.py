@@ -20,9 +20,9 @@ from client_sdk.simulation.measures import Measured, measure_of
 from client_sdk.simulation.traffic_costs import wire_traffic
 from client_sdk.simulation.verdict import Advised, Verdict, verdict
 from client_sdk.training.base import TrainingConfig
+from protocols.advice import Choice, advise, choose, settings_of_ratings
 from protocols.errors import ParameterError
 from protocols.messages.evaluation import Evaluation
-from protocols.recipes.advice import Choice, advise, choose, settings_of_ratings
 from protocols.recipes.base import Recipe
 from protocols.recipes.evaluated import Evaluated
 from protocols.recipes.evaluation_curve import MODEL_ROUND
@@ -47,7 +47,7 @@ _POINTS: Final = 10  # of a curve, unless `every` is given
 class SimulationRequest:
     """What to simulate. The defaults suit the recipe and the data.
 
-    recipe: a name, or "auto" for what `protocols.recipes.advice.choose` chooses for the data, the mechanism and the
+    recipe: a name, or "auto" for what `protocols.advice.choose` chooses for the data, the mechanism and the
     budget. budget: bytes of a client's longest message, from which the number of vectors of `privirec-k` follows.
     recipe_parameters, mechanism_parameters: by name; `items` follows from the data, and so does the range of ratings.
     mechanism: "masked" adds ring elements without masks, which gives the same bits; the others encrypt and decrypt.

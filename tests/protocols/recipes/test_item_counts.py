@@ -16,10 +16,10 @@ from client_sdk.operator import task_request
 from client_sdk.simulation.federation import Federation
 from client_sdk.training.item_counts import count_items, logit_offsets, why_abstain
 from client_sdk.training.registry import client_half
+from protocols.advice import advise, advise_start, choose
 from protocols.combinations import check_combination
 from protocols.errors import CodecError, CombinationError, ParameterError
 from protocols.messages import Evaluation
-from protocols.recipes.advice import advise, advise_start, choose
 from protocols.recipes.evaluated import with_evaluation
 from protocols.recipes.item_counts import CountedFactors, item_biases
 from protocols.recipes.recommended import RECOMMENDED, components_within, parameters_for
