@@ -115,8 +115,8 @@ def check_secret(secret: str, what: str) -> None:
 
     what: its name for the user, such as invitation.
     """
-    if not fullmatch(r"[\x21-\x7e]+", secret):
-        wrong = "has characters other than visible ASCII" if secret.strip() else "is empty"
+    if not fullmatch(r"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?", secret):
+        wrong = "has characters that are not ASCII, or spaces around it" if secret.strip() else "is empty"
         raise ParameterError(f"the {what} {wrong}: pass it as it was given to you, in full")
 
 
