@@ -134,9 +134,7 @@ def arms_of(request: DemoRequest, settings: DemoSettings) -> list[Arm]:
     """
     if request.mechanism not in DEMO_MECHANISMS:
         known = " or ".join(DEMO_MECHANISMS)
-        raise ParameterError(
-            f"the demo of {request.recipe} runs {known}, not {request.mechanism!r}: that is for --recipe privirec-k"
-        )
+        raise ParameterError(f"this demo runs {known}, not {request.mechanism!r}: that is for --recipe privirec-k")
     hidden, how = request.mechanism, "encrypted" if request.mechanism == "ckks" else "one-shot"
     shape = {"dim": settings.dim, "clip": settings.clip}
     low = parameters_for("colr", {**shape, "rank": settings.rank})

@@ -88,7 +88,7 @@ class LocalWork:
                 if stop and stop():
                     return False
                 if not reported:
-                    waiting = Waiting("the keyring: the task's key holder seals it (hushrec keyring create and serve)")
+                    waiting = Waiting("the keyring, which the task's key holder creates and seals")
                     _LOG.warning("task %s: this client waits for %s", self.terms.name, waiting.what)
                     if progress:
                         progress(waiting)

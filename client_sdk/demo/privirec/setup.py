@@ -98,9 +98,7 @@ def prepare(request: PriviRecRequest, report: Report | None = None) -> PriviRecS
     """
     if request.mechanism not in PRIVIREC_MECHANISMS:
         known = ", ".join(PRIVIREC_MECHANISMS)
-        raise ParameterError(
-            f"the demo of {request.recipe} runs {known} sums, not {request.mechanism!r}: that is for --recipe colr"
-        )
+        raise ParameterError(f"this demo runs {known} sums, not {request.mechanism!r}: that is for --recipe colr")
     train, test = load_split(request, report)
     organiser = None if request.mechanism == "plain" else TrialOrganiser()
     return PriviRecSetup(request, _recipe(request, train.n_items), train, test, organiser)

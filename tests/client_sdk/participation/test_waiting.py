@@ -25,7 +25,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProce
 
 
 @pytest.mark.parametrize(
-    ("mechanism", "whom"), [("ckks", "the keyring: the task's key holder seals it"), ("oneshot", "the committee: ")]
+    ("mechanism", "whom"),
+    [("ckks", "the keyring, which the task's key holder creates"), ("oneshot", "the committee: ")],
 )
 def test_a_client_says_once_whom_it_waits_for(
     server: AggregatorProcess, caplog: pytest.LogCaptureFixture, mechanism: str, whom: str
