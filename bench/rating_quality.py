@@ -18,23 +18,25 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bench._report import Figure
 from bench.quality_parts.biased_mf import CHOICES, BiasedMF, MFSettings
-from bench.quality_parts.rfrec_fast import RFRecTogether
-from bench.quality_parts.rows import Found, Pair, means, measure_rows
+from bench.quality_parts.made_jokes import made_jokes
+from bench.quality_parts.rows import Found, Values, means, measure_rows
 from client_sdk.data.holdout import split_rows
 from client_sdk.data.interactions import Interactions
 from client_sdk.data.loaders import load_interactions
 from client_sdk.evaluation.ratings import RatingErrors, rating_controls, rating_errors
+from client_sdk.simulation.federation import Federation
+from protocols.recipes.advice import settings_of_ratings
 from protocols.recipes.recommended import parameters_for
-from protocols.recipes.registry import recipe
-from protocols.recipes.rfrec.recipe import RFRec
 
 __all__ = ["RATING_SETS", "figures_of", "main"]
 
-RATING_SETS: Final = ("filmtrust", "ml-100k", "ml-1m")
+RATING_SETS: Final = ("filmtrust", "made-jokes", "ml-100k", "ml-1m")
 NAMES: Final = ("means", "biased-mf", "rfrec")
+_CHUNK_VALUES: Final = 16_000_000
 ROUNDS: Final = 100
 """Sums after that of the ratings, as in `hushrec simulate`."""
 
@@ -54,23 +56,23 @@ def main(arguments: list[str] | None = None) -> int:
     return measure_rows(arguments, __doc__ or "", rows, _measured, figures_of)
 
 
-def _measured(options: argparse.Namespace, row: str, seed: int, tick: Callable[[int], object]) -> Pair:
+def _measured(options: argparse.Namespace, row: str, seed: int, tick: Callable[[int], object]) -> Values:
     """Return MAE and RMSE."""
     dataset, _, name = row.partition(".")
     asked = _rated(dataset, options.data_dir, seed, options.validation)
     if name == "means":
         table = {control.name: control.values for control in rating_controls(asked.train, asked.test).rows}
         mae, rmse = table["user and item mean"]
-        return mae, rmse
+        return {"mae": mae, "rmse": rmse}
     if name == "rfrec":
-        return _pair(_federated(asked, seed, tick))
+        return _values(_federated(asked, seed, tick))
     chosen = _rated(dataset, options.data_dir, seed, validation=True)
     best = min(CHOICES, key=lambda settings: _central(chosen, settings, seed).rmse)
-    return _pair(_central(asked, best, seed))
+    return _values(_central(asked, best, seed))
 
 
 def _rated(dataset: str, data_dir: Path, seed: int, validation: bool) -> Rated:
-    whole = load_interactions(dataset, data_dir)
+    whole = made_jokes() if dataset == "made-jokes" else load_interactions(dataset, data_dir)
     train, test = split_rows(whole, rng=seed)
     if validation:
         train, test = split_rows(train, 1 / 8, rng=seed + 100)
@@ -78,8 +80,8 @@ def _rated(dataset: str, data_dir: Path, seed: int, validation: bool) -> Rated:
     return Rated(train, test, float(whole.ratings.min()), float(whole.ratings.max()))
 
 
-def _pair(found: RatingErrors) -> Pair:
-    return found.mae, found.rmse
+def _values(found: RatingErrors) -> Values:
+    return {"mae": found.mae, "rmse": found.rmse}
 
 
 def _central(rated: Rated, settings: MFSettings, seed: int) -> RatingErrors:
@@ -92,17 +94,30 @@ def _federated(rated: Rated, seed: int, tick: Callable[[int], object]) -> Rating
     """Train a task with recommended parameters, all devices in every sum; each predicts its user's test ratings."""
     train, test = rated.train, rated.test
     given = {"items": train.n_items, "rating_min": rated.lowest, "rating_max": rated.highest, "count_sums": 1}
-    made = recipe("rfrec", parameters_for("rfrec", given))
-    assert isinstance(made, RFRec)
-    devices = RFRecTogether(train, made, seed)
-    devices.run(ROUNDS, tick)
+    parameters = parameters_for("rfrec", given) | settings_of_ratings(train.n_items, train.size)
+    devices = Federation(train, "rfrec", parameters, cohort_size=int(np.count_nonzero(train.user_degrees())), seed=seed)
+    for number, _ in enumerate(devices.run(1 + ROUNDS)):
+        tick(number)
     assert test.ratings is not None
-    return rating_errors(devices.predictions(test), test.ratings)
+    return rating_errors(_predicted(devices, train, test), test.ratings)
+
+
+def _predicted(devices: Federation, train: Interactions, test: Interactions) -> NDArray[np.float64]:
+    """Return the predicted ratings of the test rows; the mean of all training ratings for users without any."""
+    assert train.ratings is not None
+    found = np.full(test.size, train.ratings.mean(dtype=np.float64))
+    able = np.flatnonzero((test.user_degrees() > 0) & (train.user_degrees() > 0))
+    step = max(1, _CHUNK_VALUES // train.n_items)
+    for start in range(0, able.size, step):
+        users = able[start : start + step]
+        rows = np.flatnonzero(np.isin(test.users, users))
+        found[rows] = devices.scores(users)[np.searchsorted(users, test.users[rows]), test.items[rows]]
+    return found
 
 
 def figures_of(found: Found) -> dict[str, Figure]:
     """Return means over the seeds, spreads, and RFRec's errors divided by the others'."""
-    figures = means(found, ("mae", "rmse"))
+    figures = means(found)
     for dataset in {row.partition(".")[0] for row in found}:
         for metric in ("mae", "rmse"):
             ours = figures.get(f"{dataset}.rfrec.{metric}")

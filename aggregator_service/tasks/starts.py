@@ -55,14 +55,21 @@ def with_start(request: TaskRequest, source: StartSource, blobs: BlobStore) -> t
 
     Raises `ParameterError` if the recipe cannot start from this source, `BlobDamagedError` if the snapshot is damaged.
     """
-    from protocols.recipes.spectral_start import start_parameters  # recipes that only this command needs
+    # recipes that only this command needs
+    from protocols.recipes.privirec.recipe import PriviRecK
+    from protocols.recipes.spectral_start import Source, start_parameters
 
     body = bytes(blobs.view(source.blob_key, source.digest))
-    state = plan_task(source.terms).recipe.decode_state(source.round, body)
+    made = plan_task(source.terms).recipe
+    if not isinstance(made, PriviRecK):
+        raise ParameterError(f"a task of recipe {made.name!r} cannot be started from: only one of privirec-k")
+    state = made.decode_state(source.round, body)
     plain = make_recipe(request.recipe.name, request.recipe.parameters)
     recipe = with_evaluation(plain, request.evaluation, request.schedule.rounds)
     given = request.recipe.parameters
-    parameters, start = start_parameters(recipe, given, source.task_id, source.round, body, state)
+    parameters, start = start_parameters(
+        recipe, given, source.task_id, body, Source(state, made.parameters.degree_exponent)
+    )
     chosen = request.recipe.model_copy(update={"parameters": parameters})
     return request.model_copy(update={"recipe": chosen}), start
 

@@ -32,7 +32,7 @@ class MFSettings:
     sweeps: int = 12
 
 
-CHOICES: Final = tuple(MFSettings(20, penalty) for penalty in (0.05, 0.1, 0.15))
+CHOICES: Final = tuple(MFSettings(20, penalty) for penalty in (0.05, 0.1, 0.15, 0.25, 0.4))
 """Settings to choose from, on validation rows."""
 
 

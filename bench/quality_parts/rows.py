@@ -14,13 +14,13 @@ from rich.console import Console
 from bench._report import Figure, bars, show, write_figures
 from protocols.errors import HushRecError
 
-__all__ = ["Found", "Measure", "Pair", "means", "measure_rows"]
+__all__ = ["Found", "Measure", "Values", "means", "measure_rows"]
 
-Pair = tuple[float, float]
-"""The two figures of a row and a seed."""
-Found = dict[str, dict[int, Pair]]
+Values = dict[str, float]
+"""The figures of a row and a seed, by metric."""
+Found = dict[str, dict[int, Values]]
 """Row -> seed -> figures."""
-Measure = Callable[[argparse.Namespace, str, int, Callable[[int], object]], Pair | None]
+Measure = Callable[[argparse.Namespace, str, int, Callable[[int], object]], Values | None]
 """Measures a row with a seed, and calls the last argument with the rounds done; None where a library is missing."""
 
 
@@ -74,33 +74,33 @@ def _measured(options: argparse.Namespace, rows: Sequence[str], measure: Measure
                 def tick(done: int, bar: object = bar) -> None:
                     progress.update(bar, completed=done)  # type: ignore[arg-type]
 
-                pair = _kept(options, row, seed, partial(measure, options, row, seed, tick))
+                values = _kept(options, row, seed, partial(measure, options, row, seed, tick))
                 progress.remove_task(bar)
-                if pair is not None:
-                    found.setdefault(row, {})[seed] = pair
+                if values is not None:
+                    found.setdefault(row, {})[seed] = values
     return found
 
 
-def _kept(options: argparse.Namespace, row: str, seed: int, measure: Callable[[], Pair | None]) -> Pair | None:
+def _kept(options: argparse.Namespace, row: str, seed: int, measure: Callable[[], Values | None]) -> Values | None:
     """Return the figures of a finished measurement, or measure and keep them."""
     kind = "quick" if options.quick else "validation" if options.validation else "test"
     path: Path = options.work / kind / f"{row}.{seed}.json"
     if path.exists():
-        first, second = json.loads(path.read_text())
-        return first, second
-    pair = measure()
-    if pair is not None:
+        kept: Values = json.loads(path.read_text())
+        return kept
+    values = measure()
+    if values is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(pair))
-    return pair
+        path.write_text(json.dumps(values))
+    return values
 
 
-def means(found: Found, metrics: tuple[str, str]) -> dict[str, Figure]:
+def means(found: Found) -> dict[str, Figure]:
     """Return means over the seeds, spreads, and numbers of seeds."""
     figures: dict[str, Figure] = {}
     for row, by_seed in found.items():
-        for place, metric in enumerate(metrics):
-            values = [pair[place] for pair in by_seed.values()]
+        for metric in next(iter(by_seed.values())):
+            values = [each[metric] for each in by_seed.values()]
             figures |= {f"{row}.{metric}": fmean(values), f"{row}.{metric}_spread": pstdev(values)}
         figures[f"{row}.seeds"] = len(by_seed)
     return figures

@@ -5,6 +5,8 @@
 | ml-100k | all | the latest interaction |
 | ml-1m | all | the published NCF test file, with its 99 negatives |
 | gowalla | 4,000 random users, items with 8 of their check-ins or more, then users with 5 or more | a random one |
+| gowalla-wide | the same with 8,000 users and 12 check-ins of an item or more | a random one |
+| made | 5,000 users and 2,000 items of `client_sdk.data.synthetic`, 15 of them a user | the latest |
 | filmtrust | users with 10 ratings or more, as in PFedCLR | the item introduced last |
 
 A validation row is held out from the training rows in the same way; ml-1m has no times of its training rows, so
@@ -22,13 +24,15 @@ from numpy.typing import NDArray
 from client_sdk.data.interactions import HoldOut, Interactions, LeaveOneOut, leave_one_out
 from client_sdk.data.loaders import load_dataset, load_interactions
 from client_sdk.data.subset import users_with_at_least
+from client_sdk.data.synthetic import SyntheticConfig, synthetic
 from client_sdk.evaluation.leave_one_out import candidates_of
 
 __all__ = ["RANKING_SETS", "Split", "split_of"]
 
-RANKING_SETS: Final = ("filmtrust", "gowalla", "ml-100k", "ml-1m")
-_GOWALLA_USERS: Final = 4000
-_GOWALLA_DEGREE: Final = 8
+RANKING_SETS: Final = ("filmtrust", "gowalla", "gowalla-wide", "made", "ml-100k", "ml-1m")
+_GOWALLA: Final = {"gowalla": (4000, 8), "gowalla-wide": (8000, 12)}
+"""Users and check-ins of an item, at least."""
+_MADE: Final = SyntheticConfig(users=5000, items=2000, positives=15, clusters=20, affinity=6.0, skew=0.8)
 
 
 class Split(NamedTuple):
@@ -54,11 +58,14 @@ def split_of(name: str, data_dir: Path, seed: int, validation: bool = False) -> 
 
 
 def _interactions(name: str, data_dir: Path) -> Interactions:
-    found = load_interactions(name, data_dir)
+    if name == "made":
+        return synthetic(_MADE)
+    found = load_interactions(name.partition("-wide")[0], data_dir)
     if name == "filmtrust":
         return users_with_at_least(found, 10)
-    if name == "gowalla":
-        chosen = np.random.default_rng(0).permutation(found.n_users)[:_GOWALLA_USERS]
+    if name in _GOWALLA:
+        users, degree = _GOWALLA[name]
+        chosen = np.random.default_rng(0).permutation(found.n_users)[:users]
         sample = found.where(np.isin(found.users, chosen))
-        return users_with_at_least(sample.where(sample.item_degrees()[sample.items] >= _GOWALLA_DEGREE), 5)
+        return users_with_at_least(sample.where(sample.item_degrees()[sample.items] >= degree), 5)
     return found

@@ -21,7 +21,7 @@ from typing import Final, Self, TypeVar, cast
 import httpx
 
 from client_sdk.api.connections import open_async_transport, open_transport, tls
-from client_sdk.api.effects import LONGEST_JSON, Effect, Pause, Program, Request, Response, Traffic, Work
+from client_sdk.api.effects import LONGEST_JSON, Effect, Failed, Pause, Program, Request, Response, Traffic, Work
 from client_sdk.errors import ConnectionFailed, ContractBroken, UntrustedServer
 from protocols.crypto.http_signature import format_authority
 
@@ -180,6 +180,8 @@ class SyncDriver:
             case Pause():
                 time.sleep(effect.seconds)
                 return None
+            case Failed():
+                return False
             case Work():
                 return effect.call()
 
@@ -249,6 +251,8 @@ class AsyncDriver:
             case Pause():
                 await asyncio.sleep(effect.seconds)
                 return None
+            case Failed():
+                return False
             case Work():
                 call = partial(copy_context().run, effect.call)
                 return await asyncio.get_running_loop().run_in_executor(executor, call)

@@ -1,8 +1,9 @@
 """Effects: what a program of the SDK asks its driver to do.
 
-A *program* is a generator. It yields a `Request`, a `Pause` or a `Work`, and receives a `Response`, None or the result
-of the work. The driver throws `ConnectionFailed` into it when a request gets no answer. The sync and the async SDK run
-the same programs and differ only in the driver (`client_sdk.api.drivers`).
+A *program* is a generator. It yields a `Request`, a `Pause`, a `Failed` or a `Work`, and receives a `Response`, None,
+whether to wait for the server, or the result of the work. The driver throws `ConnectionFailed` into it when a request
+gets no answer. The sync and the async SDK run the same programs and differ only in the driver
+(`client_sdk.api.drivers`). What sees the effects of a whole program on their way to the driver is a `Layer`.
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol, TypeVar, cast
 
 from client_sdk.api.signing import Signer
+from client_sdk.errors import ApiError, ConnectionFailed
 from protocols.crypto.digest_fields import format_digest
 
 __all__ = [
     "LONGEST_JSON",
     "Effect",
+    "Failed",
+    "Layer",
     "Method",
     "Pause",
     "Program",
@@ -29,8 +33,7 @@ __all__ = [
     "Work",
     "content_digest",
     "digest_matches",
-    "metered",
-    "pause",
+    "through",
     "work",
 ]
 
@@ -99,14 +102,16 @@ class Work:
     call: Callable[[], Any]
 
 
-Effect = Request | Pause | Work
+@dataclass(frozen=True)
+class Failed:
+    """Says that a request failed and can be repeated. A layer that waits for the server replies True, drivers False."""
+
+    error: ConnectionFailed | ApiError
+
+
+Effect = Request | Pause | Failed | Work
 Program = Generator[Effect, Any, T]
 """A program that returns a `T`."""
-
-
-def pause(seconds: float) -> Program[None]:
-    """Return a program that waits for `seconds`."""
-    yield Pause(seconds)
 
 
 def work(call: Callable[[], T]) -> Program[T]:
@@ -124,9 +129,43 @@ def digest_matches(body: bytes, expected: bytes) -> bool:
     return hmac.compare_digest(hashlib.sha256(body).digest(), expected)
 
 
+class Layer(Protocol):
+    """Sees the effects of a program and their replies. An error that it raises ends the program; see `through`."""
+
+    def on_effect(self, effect: Effect) -> Effect:
+        """Return the effect that is performed in place of `effect`."""
+
+    def on_reply(self, effect: Effect, reply: object) -> object:
+        """Return what the program receives in place of `reply`."""
+
+
+def through(program: Program[T], layer: Layer) -> Program[T]:
+    """Run `program` with its effects and their replies passing through `layer`.
+
+    The driver's errors are thrown into `program`. An error of the layer is not: it closes `program`.
+    """
+    try:
+        effect = next(program)
+        while True:
+            passed = layer.on_effect(effect)
+            try:
+                reply = yield passed
+            except Exception as error:  # the program re-raises what it does not handle
+                effect = program.throw(error)
+            else:
+                effect = program.send(layer.on_reply(effect, reply))
+    except StopIteration as done:
+        return cast(T, done.value)
+    finally:
+        program.close()
+
+
 @dataclass
 class Traffic:
-    """Bytes of request bodies (`up`) and response bodies (`down`), failed attempts included, headers not."""
+    """Bytes of request bodies (`up`) and response bodies (`down`), failed attempts included, headers not.
+
+    As a layer it counts those of a program.
+    """
 
     up: int = 0
     down: int = 0
@@ -138,24 +177,14 @@ class Traffic:
         """Return a copy of the current figures."""
         return Traffic(self.up, self.down)
 
+    def on_effect(self, effect: Effect) -> Effect:
+        """Count the body of a request."""
+        if isinstance(effect, Request):
+            self.up += len(effect.body)
+        return effect
 
-def metered(program: Program[T], traffic: Traffic) -> Program[T]:
-    """Run `program` and add the bytes of its request and response bodies to `traffic`."""
-    try:
-        effect = next(program)
-        while True:
-            if isinstance(effect, Request):
-                traffic.up += len(effect.body)
-            try:
-                reply = yield effect
-            except GeneratorExit:
-                program.close()
-                raise
-            except BaseException as error:
-                effect = program.throw(error)
-                continue
-            if isinstance(reply, Response):
-                traffic.down += len(reply.body)
-            effect = program.send(reply)
-    except StopIteration as done:
-        return cast(T, done.value)
+    def on_reply(self, _effect: Effect, reply: object) -> object:
+        """Count the body of an answer."""
+        if isinstance(reply, Response):
+            self.down += len(reply.body)
+        return reply

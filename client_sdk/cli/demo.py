@@ -137,6 +137,7 @@ def _run_factors(request: DemoRequest, options: DemoOptions) -> None:
 
     result = run_demo(request, console, on_start, say)
     console.print(result_table(result))
+    say(f"Verdict: {result.verdict}")
     _delete_older_runs(options.output, request.server_dir)
     dataset = Path(request.dataset).name
     figures = write_figures(result, options.output / f"{request.recipe}-{dataset}.json")
@@ -164,6 +165,7 @@ def _run_privirec(request: PriviRecRequest, options: DemoOptions) -> None:
 
     result = run_privirec_demo(request, console, on_start, say)
     console.print(ranking_table(result))
+    say(f"Verdict: {result.verdict}")
     for warning in result.warnings:
         console.print(f"[yellow]Warning:[/] {warning}")
     _delete_older_runs(options.output, request.server_dir)

@@ -34,7 +34,7 @@ _PACKAGES: Final = (
     ("fastapi", "server", "hushrec-server, the demo, and an organiser's endpoint"),
     ("matplotlib", "plots", "curves in reports"),
     ("phe", "paillier", "Paillier keys (GPL)"),
-    ("pyarrow", "parquet", "parquet files"),
+    ("polars", "data", "tables of interactions"),
     ("psycopg", "postgres", "PostgreSQL"),
     ("obstore", "s3", "S3-compatible blob stores"),
     ("distributed", "cluster", "a Dask cluster"),

@@ -39,7 +39,9 @@ class SimulateOptions:
     columns: ColumnsText = None
     test: TestFile = None
     split: Splitting = None
-    recipe: Annotated[str, typer.Option(help="Recipe: colr, fedmf, privirec-k, rfrec, ...")] = "colr"
+    recipe: Annotated[
+        str, typer.Option(help="Recipe: privirec-k, colr, fedmf, rfrec, ...; auto chooses what suits the data.")
+    ] = "auto"
     mechanism: Annotated[str, typer.Option(help="How it is summed: ckks, paillier, masked or plain.")] = "plain"
     rounds: Annotated[
         int | None, typer.Option(min=1, help="Rounds of the task.", show_default="by recipe and data")
@@ -61,8 +63,16 @@ class SimulateOptions:
         Variant, typer.Option(help="Recipe parameters that are not named: recommended ones, or those of the paper.")
     ] = "recommended"
     start_from_privirec: Annotated[
-        bool, typer.Option("--start-from-privirec", help="Run privirec-k first and start from its factors.")
-    ] = False
+        bool | None,
+        typer.Option(
+            "--start-from-privirec/--no-start",
+            help="Run privirec-k first and start from its factors.",
+            show_default="for pfedclr",
+        ),
+    ] = None
+    budget: Annotated[float, typer.Option(min=0.001, help="Megabytes of a client's longest message of privirec-k.")] = (
+        10.0
+    )
     recommend: Annotated[
         list[str] | None, typer.Option(help="Id of a user to list recommendations for; repeatable.")
     ] = None
@@ -83,10 +93,11 @@ class SimulateOptions:
 def simulate(options: SimulateOptions) -> None:
     """Train a recipe on any data in one process, without a server, and print its curve.
 
-    Shows HR and NDCG (or MAE and RMSE) by round beside popularity (or item
-    means), and what a round costs a client.
+    Shows HR and NDCG (or MAE and RMSE) by round beside popularity (or means),
+    what a round costs a client, and a verdict: better or worse than the
+    control, by how many standard errors, and what to try next.
 
-    Example: hushrec simulate --dataset ratings.csv --recipe privirec-k --mechanism masked
+    Example: hushrec simulate --dataset ratings.csv --mechanism masked --budget 2
     """
     from client_sdk.simulation.simulate import simulate as run
 
@@ -136,6 +147,7 @@ def _request(options: SimulateOptions) -> SimulationRequest:
         recommend=tuple(options.recommend or ()),
         evaluation=_evaluation(options),
         start_from_privirec=options.start_from_privirec,
+        budget=round(options.budget * 1e6),
     )
 
 
@@ -151,7 +163,7 @@ def _evaluation(options: SimulateOptions) -> Evaluation | None:
 
 @contextmanager
 def _progress_bar() -> Iterator[OnRound]:
-    """Show a bar of the rounds with the newest value of the first metric, on standard error."""
+    """Show a bar of the rounds with the newest metric on standard error; in a pipe a line for each point."""
     facts = TextColumn("{task.fields[facts]}", style="cyan")
     columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), facts)
     with Progress(*columns, console=stderr, transient=True) as progress:
@@ -163,6 +175,8 @@ def _progress_bar() -> Iterator[OnRound]:
                 metric, value = next(iter(point.values.items()))
                 newest = f"{metric} {value:.4f}"
             progress.update(bar, completed=done.number, total=rounds, facts=newest)
+            if not stderr.is_terminal and point is not None and point.round == done.number:
+                stderr.print(f"round {done.number} of {rounds}: {newest}", highlight=False)
 
         yield on_round
 
@@ -182,6 +196,9 @@ def _print(result: SimulationResult) -> None:
         f"A client sends {up:,.1f} KiB and receives {down:,.1f} KiB a round; {result.clipped:,} values were clipped; "
         f"the rounds took {result.seconds:.1f} s."
     )
+    for reason in result.chosen:
+        say(f"Why {result.recipe}: {reason}.")
+    say(f"Verdict: {result.verdict.text}")
     for user, items in result.recommendations.items():
         say(f"recommended to user {user}: {', '.join(map(str, items))}")
 

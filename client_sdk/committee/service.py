@@ -28,8 +28,8 @@ from client_sdk.participation.follow_rounds import (
     follow_rounds,
     is_over,
     report_waiting,
+    until_stopped,
 )
-from client_sdk.participation.outages import Outages, StoppedInOutage, through_outages
 from protocols.errors import CertificateError, CodecError, ParameterError, RefusalError, ThresholdError
 from protocols.messages import RoundView
 from protocols.messages.committee import COMMITTEE_KEYS_AHEAD
@@ -146,8 +146,7 @@ class CommitteeService:
         it is given (`GaveUp`).
         """
         serving = self._serve_until_closed(progress, stop, poll_seconds)
-        with suppress(StoppedInOutage):
-            yield from through_outages(serving, Outages(patience, progress, stop))
+        yield from until_stopped(serving, patience, progress, stop)
 
     def _serve_until_closed(
         self, progress: Progress | None, stop: Callable[[], bool] | None, poll_seconds: float

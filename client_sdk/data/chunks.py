@@ -1,18 +1,20 @@
-"""A text file in pieces of whole lines, so that a file of any size is read in bounded memory."""
+"""A text file in pieces of whole rows, so that a file of any size is read in bounded memory."""
 
 from __future__ import annotations
 
+import csv
 import gzip
+import io
 import zlib
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Final, cast
+from typing import IO, Final, Literal, cast
 
 from client_sdk.data.errors import DataError
 
-__all__ = ["CHUNK_BYTES", "Chunk", "chunks"]
+__all__ = ["CHUNK_BYTES", "Chunk", "chunks", "csv_rows"]
 
 CHUNK_BYTES: Final = 1 << 22
 GZIP_MAGIC: Final = b"\x1f\x8b"
@@ -25,11 +27,13 @@ _OTHERS: Final = {
     b"PAR1": "a parquet file, which is not text",
 }
 _LONGEST_LINE: Final = 1 << 28
+_LONGEST_QUOTED: Final = 1 << 24
+"""Within so many bytes a quoted field ends. Quotes that are not closed there stand inside fields."""
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Whole lines of a file. data: UTF-8 without NUL, ends with a line feed. line: number of the first line, from 1."""
+    """Whole rows of a file. data: UTF-8 without NUL, ends with a line feed. line: number of the first line, from 1."""
 
     data: bytes
     line: int
@@ -38,8 +42,8 @@ class Chunk:
 def chunks(path: Path, size: int | None = None) -> Generator[Chunk, None, None]:
     """Yield the lines of a plain or gzip file in chunks of about `size` bytes, `CHUNK_BYTES` by default.
 
-    Blank lines at the end of the file are left out, and so is a byte order mark. Raises `DataError` if the file is
-    missing, empty, damaged, not UTF-8, or not text.
+    A chunk does not end inside a quoted field. Blank lines at the end of the file are left out, and so is a byte order
+    mark. Raises `DataError` if the file is missing, empty, damaged, not UTF-8, or not text.
     """
     line, at_end = 1, False
     with _opened(path) as file:
@@ -58,14 +62,40 @@ def chunks(path: Path, size: int | None = None) -> Generator[Chunk, None, None]:
         raise DataError("the file is empty", path)
 
 
+def csv_rows(path: Path, chunk: Chunk, separator: str = ",", quoted: bool = True) -> Iterator[tuple[int, list[str]]]:
+    """Yield the rows of a chunk as the csv module reads them, each with its last line; [] for a blank line.
+
+    Raises `DataError`, with the line, for a quoted field that does not end, or does not end before a separator.
+    """
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
+    text = io.StringIO(chunk.data.decode(), newline="\n")
+    reader = csv.reader(text, delimiter=separator, strict=True, quoting=quoting)
+    try:
+        for row in reader:
+            yield chunk.line - 1 + reader.line_num, row
+    except csv.Error as error:
+        raise DataError(f"not a CSV line: {error}", path, chunk.line - 1 + reader.line_num) from error
+
+
 def _whole_lines(block: bytes, at_end: bool) -> tuple[bytes, bytes]:
-    """Return the lines of `block` up to the last that is not blank, and the rest."""
-    end = len(block) if at_end else block.rfind(b"\n") + 1
+    """Return the lines of `block` up to the last that is not blank and ends outside quotes, and the rest."""
+    end = len(block) if at_end else _end_of_rows(block)
     body = block[:end].rstrip(b"\r\n")
     if not body.strip():
         return b"", b"" if at_end else block
     rest = block[len(body) :]
     return body + b"\n", rest.removeprefix(b"\r").removeprefix(b"\n")
+
+
+def _end_of_rows(block: bytes) -> int:
+    """Return the end of the last line that does not end inside a quoted field, 0 if there is none."""
+    last = end = block.rfind(b"\n") + 1
+    quotes = block.count(b'"', 0, end)
+    while quotes % 2:
+        start = block.rfind(b"\n", 0, end - 1) + 1
+        quotes -= block.count(b'"', start, end)
+        end = start
+    return end or (last if len(block) > _LONGEST_QUOTED else 0)
 
 
 def _require_text(path: Path, data: bytes, line: int) -> None:

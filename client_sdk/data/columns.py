@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -11,7 +12,10 @@ from typing import Final, Literal, get_args
 from client_sdk.data.errors import DataError
 from protocols.errors import ParameterError
 
-__all__ = ["NUMBER", "ROLES", "Columns", "Role", "Roles", "parse_columns", "recognise", "resolve"]
+__all__ = [
+    "DATE", "LEAST_TIME", "NUMBER", "ROLES", "Columns", "Role", "Roles",
+    "is_value", "parse_columns", "recognise", "resolve",
+]  # fmt: skip
 
 Role = Literal["user", "item", "rating", "time"]
 """What a column is read as."""
@@ -20,6 +24,8 @@ Roles = dict[Role, int]
 """Role -> number of the column, from 0. It always has user and item."""
 
 NUMBER: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+DATE: Final = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)? ?(Z|[+-]\d\d(:?\d\d)?)?)?", re.ASCII)
+"""ISO 8601: a date, or a date and a time, with or without an offset from UTC."""
 _USUAL: Final[dict[Role, frozenset[str]]] = {
     "user": frozenset({"user", "userid", "uid", "reviewerid", "customer", "customerid", "member", "memberid"}),
     "item": frozenset(
@@ -30,7 +36,8 @@ _USUAL: Final[dict[Role, frozenset[str]]] = {
     "time": frozenset({"timestamp", "time", "unixtime", "unixreviewtime", "unixtimestamp"}),
 }  # fmt: skip
 """Headings that are recognised, in lower case without _, - and blanks."""
-_LEAST_TIME: Final = 1e8  # seconds since 1970: 1973. No rating is that large
+_SHOWN: Final = 10  # headings in an error
+LEAST_TIME: Final = 1e8  # seconds since 1970: 1973. No rating is that large
 
 
 @dataclass(frozen=True)
@@ -85,6 +92,11 @@ def recognise(heading: str) -> Role | None:
     return next((role for role in ROLES if plain in _USUAL[role]), None)
 
 
+def is_value(field: str) -> bool:
+    """Return whether a field is a number or a date, which no heading is."""
+    return bool(NUMBER.fullmatch(field.strip()) or DATE.fullmatch(field.strip()))
+
+
 def resolve(path: Path, columns: Columns | None, header: Sequence[str] | None, rows: Sequence[Sequence[str]]) -> Roles:
     """Return the number of each role's column in a table.
 
@@ -98,10 +110,12 @@ def resolve(path: Path, columns: Columns | None, header: Sequence[str] | None, r
         return {role: _number(path, column, header, width) for role, column in wanted.items() if column is not None}
     found = _by_place(rows, width) if header is None else _by_heading(path, header)
     if "user" not in found or "item" not in found:
-        have = ", ".join(map(repr, header)) if header else f"{width} column" + "s" * (width != 1)
+        have = ", ".join(map(repr, header[:_SHOWN])) if header else f"{width} column" + "s" * (width != 1)
+        more = f" and {len(header) - _SHOWN} more" if header and len(header) > _SHOWN else ""
+        matrix = "; a file with a column for each item must be brought into long form first" if more else ""
         raise DataError(
-            f"cannot tell which columns hold the user and the item (the file has {have}); "
-            "name them with --columns user=...,item=...",
+            f"cannot tell which columns hold the user and the item (the file has {have}{more}); "
+            f"name them with --columns user=...,item=...{matrix}",
             path,
             1,
         )
@@ -136,14 +150,15 @@ def _by_heading(path: Path, header: Sequence[str]) -> Roles:
 def _by_place(rows: Sequence[Sequence[str]], width: int) -> Roles:
     """Return user, item, and the third and fourth column as rating and time.
 
-    At least half of the fields of a rating or time are numbers; numbers of at least 10^8 are times.
+    At least half of the fields of a rating or time are numbers, or dates of a time; numbers of at least 10^8 are times.
     """
     found: Roles = {"user": 0, "item": 1} if width >= 2 else {}
     for place in range(2, min(width, 4)):
         fields = [row[place].strip() for row in rows if len(row) > place]
         numbers = [float(field) for field in fields if NUMBER.fullmatch(field)]
+        numbers += [math.inf for field in fields if DATE.fullmatch(field)]
         if numbers and 2 * len(numbers) >= len(fields):
-            role: Role = "time" if min(numbers) >= _LEAST_TIME else "rating"
+            role: Role = "time" if min(numbers) >= LEAST_TIME else "rating"
             if role not in found:
                 found[role] = place
             elif role == "rating":

@@ -7,34 +7,43 @@ It reads tables in text (CSV, TSV, `::`, semicolons, bars, blanks; with or witho
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
-from client_sdk.data.chunks import chunks
-from client_sdk.data.columns import Columns, resolve
+import numpy as np
+
+from client_sdk.data.columns import Columns, is_value
 from client_sdk.data.errors import DataError
 from client_sdk.data.interactions import Duplicates, Interactions
 from client_sdk.data.lightgcn import read_lightgcn
-from client_sdk.data.parquet import is_parquet, read_parquet
-from client_sdk.data.rows import CollectedRows
-from client_sdk.data.sniff import IdLists, sniff
-from client_sdk.data.text_table import read_batches
+from client_sdk.data.sniff import IdLists, TextTable, sniff
+
+if TYPE_CHECKING:
+    from client_sdk.data.tables import TableRows
 
 __all__ = ["DataFile", "read_data_file", "read_rows"]
+
+_PARQUET: Final = b"PAR1"
+_FEW: Final = 10  # rows, which do not tell a header from data
 
 
 @dataclass(frozen=True, eq=False)
 class DataFile:
-    """A file of interactions that was read. format: in words. columns: None for lists of ids."""
+    """A file of interactions that was read.
+
+    format: in words. columns: None for lists of ids. doubt: what was assumed without evidence and how to say otherwise,
+    "" for nothing.
+    """
 
     path: Path
     format: str
     columns: Columns | None
     rows: int
     interactions: Interactions
+    doubt: str = ""
 
     def __str__(self) -> str:
-        """Return what was found, for people: counts, format, columns, kinds of ids, range of times, repeated pairs."""
+        """Return what was found, for people: counts, format, columns, ranges, repeated pairs and doubts."""
         found = self.interactions
         parts = [
             f"read {self.rows:,} rows, {found.n_users:,} users, {found.n_items:,} items from {self.path}: {self.format}"
@@ -47,55 +56,85 @@ class DataFile:
             parts.append(f"times from {found.timestamps.min()} to {found.timestamps.max()}")
         if found.merged:
             parts.append(f"{found.merged:,} repeated pairs of user and item: the last of each is used")
+        if self.doubt:
+            parts.append(self.doubt)
         return "; ".join(parts)
 
 
 def read_data_file(
     path: Path, columns: Columns | None = None, *, duplicates: Duplicates = "last", integer_ids: bool = False
 ) -> DataFile:
-    """Read the interactions of a file.
+    """Read the interactions of a file. Tables need polars, of the extra `data`; lists of ids do not.
 
     columns: which to read; by default usual headings are recognised, and a table without a header has user, item, then
     rating and time. duplicates: what to do with repeated pairs. integer_ids: whether an id that is not an integer of at
     least 0 is an error. Ids are integers if all of the column are, written without leading zeros, otherwise text. Times
-    are rounded down to integers. Raises `DataError`, with line and column, for a malformed file.
+    are rounded down to integers; dates become microseconds since 1970. Raises `DataError`, with line and column, for a
+    malformed file, and for a first line of text that seems to be a header with unusual headings.
     """
-    found = _id_lists(path) if columns is None and not is_parquet(path) else None
-    if found is not None:
-        return found
-    rows, form = read_rows(path, columns, integer_ids=integer_ids)
-    header = rows.header
+    table = None if _is_parquet(path) else sniff(path, columns)
+    if isinstance(table, IdLists):
+        (lists,) = read_lightgcn(path, duplicates=duplicates)
+        return DataFile(path, str(table), None, lists.size + lists.merged, lists)
+    rows = _read(path, table, columns, integer_ids)
     names = {
-        role: place if header is None or header.count(header[place]) > 1 else header[place]
+        role: place if rows.header is None or rows.header.count(rows.header[place]) > 1 else rows.header[place]
         for role, place in rows.roles.items()
     }
-    return DataFile(path, form, Columns(**names), rows.count, rows.interactions(duplicates))
+    count = rows.count
+    found = rows.interactions(duplicates)
+    doubt = _doubt(path, table, found) if table is not None and columns is None else ""
+    return DataFile(path, "parquet" if table is None else str(table), Columns(**names), count, found, doubt)
 
 
-def read_rows(path: Path, columns: Columns | None = None, *, integer_ids: bool = False) -> tuple[CollectedRows, str]:
-    """Return the rows of a table, and its format in words. Parameters and errors: as for `read_data_file`."""
-    if is_parquet(path):
-        return read_parquet(path, columns, integer_ids=integer_ids), "parquet"
-    pieces = chunks(path)
-    first = next(pieces)
-    table = sniff(path, first, columns)
+def read_rows(path: Path, columns: Columns | None = None, *, integer_ids: bool = False) -> TableRows:
+    """Return the rows of a table. Parameters and errors: as for `read_data_file`."""
+    table = None if _is_parquet(path) else sniff(path, columns)
     if isinstance(table, IdLists):
         raise DataError(f"not a table: it looks like {table}", path)
-    roles = resolve(path, columns, table.header, table.rows)
-    collected = CollectedRows(path, roles, table.header, integer_ids)
-    for batch in read_batches(path, chain([first], pieces), table, roles):
-        collected.add_cells(batch.cells, batch.line_of)
-    if not collected.count:
+    return _read(path, table, columns, integer_ids)
+
+
+def _is_parquet(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_PARQUET)) == _PARQUET
+    except OSError as error:
+        raise DataError(f"cannot read the file: {error.strerror or error}", path) from error
+
+
+def _read(path: Path, table: TextTable | None, columns: Columns | None, integer_ids: bool) -> TableRows:
+    """Return the rows of a table in text, or of a parquet file if `table` is None."""
+    try:
+        from client_sdk.data.tables import read_parquet, read_text
+    except ImportError as error:
+        raise DataError("a table is read with polars: pip install 'hushrec[data]'", path) from error
+    if table is None:
+        rows = read_parquet(path, columns, integer_ids=integer_ids)
+    else:
+        rows = read_text(path, table, columns, integer_ids=integer_ids)
+    if not rows.count:
         raise DataError("the file has a header but no lines", path)
-    return collected, str(table)
+    return rows
 
 
-def _id_lists(path: Path) -> DataFile | None:
-    """Return the file if it consists of lists of ids, otherwise None."""
-    pieces = chunks(path)
-    table = sniff(path, next(pieces))
-    pieces.close()
-    if not isinstance(table, IdLists):
-        return None
-    (lists,) = read_lightgcn(path)
-    return DataFile(path, str(table), None, lists.size, lists)
+def _doubt(path: Path, table: TextTable, found: Interactions) -> str:
+    """Return what to say about a first line of text that was read as data, "" if there is none.
+
+    Raises `DataError` if it seems to be a header: the only line whose user and item occur on no other.
+    """
+    if table.header is not None or any(map(is_value, table.rows[0])):
+        return ""
+    user, item = (field.strip() for field in table.rows[0][:2])
+    named = f"--columns user={user},item={item}"
+    users = np.flatnonzero(found.user_degrees() == 1)
+    items = found.items[found.indptr[users]]
+    alone = found.item_degrees()[items] == 1
+    user_ids, item_ids = np.asarray(found.user_ids)[users[alone]], np.asarray(found.item_ids)[items[alone]]
+    pairs = list(zip(map(str, user_ids), map(str, item_ids), strict=True))
+    if found.size >= _FEW and pairs == [(user, item)]:
+        problem = f"{user!r} and {item!r} occur nowhere else, so this seems to be a header of unusual headings"
+        raise DataError(
+            f"{problem}: name the columns with {named}, or read it as data with --columns user=0,item=1", path, 1
+        )
+    return f"the first line, {user!r} and {item!r}, was read as data: if it is a header, say {named}"

@@ -7,7 +7,7 @@ from their providers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +17,6 @@ from client_sdk.data.columns import Columns
 from client_sdk.data.data_file import read_data_file
 from client_sdk.data.errors import DataError
 from client_sdk.data.fetch import DOWNLOADS
-from client_sdk.data.files import first_existing
 from client_sdk.data.interactions import Interactions, LeaveOneOut, leave_one_out
 from client_sdk.data.lightgcn import read_lightgcn
 from client_sdk.data.ncf import read_ncf
@@ -50,7 +49,7 @@ def load_dataset(
     if name == "synthetic":
         return leave_one_out(synthetic(SyntheticConfig(seed=seed)), seed)
     if name == "ml-1m":
-        found = [first_existing(_folders(name, data_dir), file) for file in NCF_FILES]
+        found = [_first_existing(_folders(name, data_dir), file) for file in NCF_FILES]
         train, test, negatives = found
         if train and test and negatives:
             return read_ncf(train, test, negatives)
@@ -81,7 +80,7 @@ def load_interactions(
         known = ", ".join(sorted(DATASETS))
         raise DataError(f"unknown data set {name!r}: choose one of {known}, or the path of a file or folder")
     for file, read_file in _READERS[name].items():
-        path_found = first_existing(_folders(name, data_dir), file)
+        path_found = _first_existing(_folders(name, data_dir), file)
         if path_found is not None:
             return read_file(path_found)
     raise _missing(name, data_dir, tuple(_READERS[name]))
@@ -98,7 +97,7 @@ def load_train_test(name: str, data_dir: Path | None = None) -> tuple[Interactio
     """
     if name not in LIGHTGCN_SETS:
         raise DataError(f"no published train/test split of {name!r}; choose one of {', '.join(LIGHTGCN_SETS)}")
-    paths = [first_existing(_folders(name, data_dir), file) for file in ("train.txt", "test.txt")]
+    paths = [_first_existing(_folders(name, data_dir), file) for file in ("train.txt", "test.txt")]
     if paths[0] is None or paths[1] is None:
         raise _missing(name, data_dir, ("train.txt", "test.txt"))
     train, test = read_lightgcn(paths[0], paths[1])
@@ -138,6 +137,15 @@ def _joined(sides: tuple[Interactions, Interactions]) -> Interactions:
 def _folders(name: str, data_dir: Path | None) -> list[Path]:
     root = Path("data") if data_dir is None else data_dir
     return [root / name, root]
+
+
+def _first_existing(folders: Iterable[Path], name: str) -> Path | None:
+    """Return the path of `name` or `name.gz` in the first of `folders` that contains one of them, otherwise None."""
+    for folder in folders:
+        for path in (folder / name, folder / f"{name}.gz"):
+            if path.is_file():
+                return path
+    return None
 
 
 def _missing(name: str, data_dir: Path | None, files: tuple[str, ...]) -> DataError:

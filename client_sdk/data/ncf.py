@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from client_sdk.data.data_file import read_rows
 from client_sdk.data.errors import DataError
-from client_sdk.data.id_lists import read_id_lists
 from client_sdk.data.interactions import Interactions, LeaveOneOut
+from client_sdk.data.lightgcn import read_id_lists
 
 __all__ = ["read_ncf", "read_ncf_negatives"]
 
@@ -58,7 +58,7 @@ def read_ncf_negatives(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]
 def _read_ratings(
     path: Path,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32], NDArray[np.int64] | None]:
-    rows, _ = read_rows(path, integer_ids=True)
+    rows = read_rows(path, integer_ids=True)
     ratings = rows.numbers("rating")
     if ratings is None:
         raise DataError("expected user, item, rating and, optionally, a time on each line", path)

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-import csv
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from client_sdk.data.chunks import Chunk
-from client_sdk.data.columns import NUMBER, Columns, recognise
+from client_sdk.data.chunks import Chunk, chunks, csv_rows
+from client_sdk.data.columns import LEAST_TIME, NUMBER, Columns, is_value, recognise
 from client_sdk.data.errors import DataError
 
 __all__ = ["SEPARATORS", "IdLists", "TextTable", "sniff"]
 
 SEPARATORS: Final = {"\t": "tabs", "::": "double colons", ",": "commas", ";": "semicolons", "|": "bars", " ": "blanks"}
-"""Separators that are recognised, and their names. If two fit, the first is chosen."""
-_SAMPLE: Final = 64  # lines
+"""Separators that are recognised, and their names. If several fit, one of quoted fields is chosen, or the first."""
+_SAMPLE_BYTES: Final = 1 << 20
+_SAMPLE: Final = 64  # rows
 _MOST_COLUMNS: Final = 4  # of a table of whole numbers between blanks
+_MATRIX_COLUMNS: Final = 10  # of numbers, from which a table without user and item looks like a rating matrix
+_NO_VALUE: Final = frozenset({"", "nan", "na", "n/a", "null", "none", "?", "-"})
+_LONG_FORM: Final = (
+    "bring it into long form, a line `user,item,rating` for each rating (docs/your-own-data.md says how), "
+    "or name the columns with --columns user=...,item=... if each line is one interaction"
+)
 
 
 @dataclass(frozen=True)
@@ -33,7 +40,7 @@ class TextTable:
     @property
     def quoted(self) -> bool:
         """Whether fields may be quoted as in RFC 4180: with one separating character that is no blank."""
-        return len(self.separator) == 1 and self.separator != " "
+        return _may_quote(self.separator)
 
     def __str__(self) -> str:
         """Return the format in words."""
@@ -49,27 +56,46 @@ class IdLists:
         return "a user and the items on each line"
 
 
-def sniff(path: Path, first: Chunk, columns: Columns | None = None) -> TextTable | IdLists:
+def sniff(path: Path, columns: Columns | None = None) -> TextTable | IdLists:
     """Return the format of a file from its first lines.
 
     columns: what the caller wants to read: the file is a table, and its first line is the header if one is given by its
-    heading. Raises `DataError` if no separator is found.
+    heading. Raises `DataError` if no separator is found, and without `columns` for a rating matrix.
     """
-    lines = first.data[: 1 << 20].decode(errors="ignore").split("\n")[:-1][:_SAMPLE]
-    if columns is None and _are_id_lists(lines):
+    pieces = chunks(path, _SAMPLE_BYTES)
+    first = next(pieces)
+    pieces.close()
+    lines = first.data.decode().split("\n", _SAMPLE)[:_SAMPLE]
+    if not lines[-1]:
+        del lines[-1]
+    if columns is None and _are_id_lists(path, lines):
         return IdLists()
-    found = {separator: _rows(lines, separator) for separator in SEPARATORS}
+    found = {separator: _rows(path, first, lines, separator) for separator in SEPARATORS}
     widths = {separator: _width(rows) for separator, rows in found.items()}
-    best = max(SEPARATORS, key=lambda separator: widths[separator][:2])  # the first of several
+    quotes = any('"' in line for line in lines)
+
+    def fit(separator: str) -> tuple[float, bool, bool]:
+        alike, is_first, _ = widths[separator]
+        return alike, is_first, quotes and _may_quote(separator)
+
+    best = max(SEPARATORS, key=fit)  # the first of several
     alike, _, width = widths[best]
     if not alike:
+        list(csv_rows(path, first) if quotes else ())  # raises if a quoted field does not end
         names = ", ".join(SEPARATORS.values())
         raise DataError(f"cannot tell what separates the columns: expected {names}", path, 1)
-    rows = found[best]
+    rows = list(filter(None, found[best]))
     if len(rows[0]) != width:
         raise DataError(f"the line has {len(rows[0])} fields, but most lines have {width}", path, 1)
     header = tuple(name.strip() for name in rows[0]) if _has_header(rows, columns) else None
-    return TextTable(best, header, width, rows[1:] if header else rows)
+    table = TextTable(best, header, width, rows[1:] if header else rows)
+    if columns is None:
+        _refuse_matrix(path, table)
+    return table
+
+
+def _may_quote(separator: str) -> bool:
+    return len(separator) == 1 and separator != " "
 
 
 def _width(rows: Sequence[Sequence[str]]) -> tuple[float, bool, int]:
@@ -85,22 +111,24 @@ def _width(rows: Sequence[Sequence[str]]) -> tuple[float, bool, int]:
     return (counts[width] / len(rows), width == first, width) if width > 1 else (0, False, 0)
 
 
-def _rows(lines: Sequence[str], separator: str) -> list[list[str]]:
-    """Return the rows of the lines; not the last one if the lines end inside a quoted field."""
-    if len(separator) > 1 or separator == " ":
+def _rows(path: Path, first: Chunk, lines: Sequence[str], separator: str) -> list[list[str]]:
+    """Return the first rows; where fields are not quoted properly for the separator, they end with an empty one."""
+    if not _may_quote(separator):
         return [line.removesuffix("\r").split(separator) for line in lines]
+    rows = []
     try:
-        rows = [row for row in csv.reader((f"{line}\n" for line in lines), delimiter=separator) if row]
-    except csv.Error:
-        return []
-    is_cut = sum(line.count('"') for line in lines) % 2 == 1
-    return rows[:-1] if is_cut and len(rows) > 1 else rows
+        for _, row in islice(csv_rows(path, first, separator), _SAMPLE):
+            rows += [row] if row else []
+    except DataError:
+        rows.append([])
+    return rows
 
 
-def _are_id_lists(lines: Sequence[str]) -> bool:
+def _are_id_lists(path: Path, lines: Sequence[str]) -> bool:
     """Return whether the lines are whole numbers between blanks that are no table of up to 4 columns.
 
-    They are if lines have different lengths, or more than 4 numbers, or begin with 0, 1, 2, ... in order.
+    They are if lines have different lengths, or more than 4 numbers, or begin with 0, 1, 2, ... in order. Raises
+    `DataError` if they look like a rating matrix: of one length, and most of them repeat a number after the first.
     """
     rows = [line.split() for line in lines if "\t" not in line]
     if len(rows) < len(lines):
@@ -109,19 +137,58 @@ def _are_id_lists(lines: Sequence[str]) -> bool:
         return False
     if len({len(row) for row in rows}) > 1:
         return True
+    width = len(rows[0])
+    if width > _MOST_COLUMNS and 2 * sum(len(set(row[1:])) < width - 1 for row in rows) > len(rows):
+        raise _matrix(path, width, rows)
     in_order = len(rows) > 1 and [int(row[0]) for row in rows] == list(range(len(rows)))
-    return len(rows[0]) > _MOST_COLUMNS or in_order
+    return width > _MOST_COLUMNS or in_order
 
 
 def _has_header(rows: Sequence[Sequence[str]], columns: Columns | None) -> bool:
     """Return whether the first row is a header.
 
-    It is if a column is given by its heading. Otherwise it is if no field of it is a number, and one is a usual heading
-    or stands above a number.
+    It is if a column is given by its heading. Otherwise it is if no field of it is a number or date, and one is a usual
+    heading or stands above numbers or dates. A heading before three or more numbers is one too: of a rating matrix.
     """
     if columns is not None and any(isinstance(column, str) for column in vars(columns).values()):
         return True
-    if any(NUMBER.fullmatch(field.strip()) for field in rows[0]):
-        return False
-    below = rows[1] if len(rows) > 1 else ()
-    return any(map(recognise, rows[0])) or any(NUMBER.fullmatch(field.strip()) for field in below)
+    first, below = rows[0], rows[1:]
+
+    def above_values(place: int) -> bool:
+        return 2 * sum(is_value(row[place]) for row in below if len(row) > place) >= len(below) > 0
+
+    named = [not is_value(field) for field in first]
+    if columns is None and len(first) > 3 and named[0] and all(map(_is_small, first[1:])):
+        return not first[0].strip() or recognise(first[0]) == "user" or above_values(0)
+    return all(named) and (any(map(recognise, first)) or any(map(above_values, range(len(first)))))
+
+
+def _refuse_matrix(path: Path, table: TextTable) -> None:
+    """Raise `DataError` for a table that looks like a rating matrix.
+
+    Behind its first column are only numbers, none as large as a time, and blanks. They are many columns, or they have
+    numbers as headings, or headings and blanks.
+    """
+    header = table.header or ()
+    cells = [field.strip() for row in table.rows for field in row[1:]]
+    blanks = sum(cell.lower() in _NO_VALUE for cell in cells)
+    if {"user", "item"} <= {recognise(name) for name in header} or sum(map(_is_small, cells)) + blanks < len(cells):
+        return
+    by_item = len(header) > 3 and (blanks > 0 or all(map(is_value, header[1:])))
+    if blanks < len(cells) and (table.width >= _MATRIX_COLUMNS or by_item):
+        raise _matrix(path, table.width, table.rows)
+
+
+def _is_small(field: str) -> bool:
+    """Return whether a field is a number below all times."""
+    return NUMBER.fullmatch(field.strip()) is not None and float(field) < LEAST_TIME
+
+
+def _matrix(path: Path, width: int, rows: Sequence[Sequence[str]]) -> DataError:
+    """Return the error for a rating matrix. rows: the first ones, numbers or blank."""
+    whole = [[field.strip() for field in row] for row in rows]
+    counts = all(NUMBER.fullmatch(row[0]) for row in whole) and any("99" in row[1:] for row in whole)
+    counts = counts and all(float(row[0]) == sum(cell != "99" for cell in row[1:]) for row in whole)
+    jester = "; as in Jester, the first column counts the user's ratings, and 99 means not rated" if counts else ""
+    words = f"a line for each user and a column for each item, {width} columns{jester}"
+    return DataError(f"this looks like a rating matrix ({words}): {_LONG_FORM}", path, 1)

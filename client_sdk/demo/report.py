@@ -61,7 +61,7 @@ def named_facts(plan: Mapping[str, object]) -> list[tuple[str, str]]:
 def write_figures(result: DemoResult, path: Path) -> Path:
     """Write all figures as JSON to `path`, creating folders as needed, and return its absolute path."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(asdict(result), indent=1) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(asdict(result) | {"verdict": result.verdict}, indent=1) + "\n", encoding="utf-8")
     return path.resolve()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import sqrt
 
 __all__ = ["ArmResult", "CurvePoint", "DemoResult"]
 
@@ -78,3 +79,22 @@ class DemoResult:
             return f"after {self.rounds} rounds {ahead.name} is still ahead" if ahead is not None and behind else ""
         state = f"{ahead.name} is still ahead" if ahead is not None and behind else "training is not finished"
         return f"round {self.rounds} of {self.usual_rounds}: {state}"
+
+    @property
+    def verdict(self) -> str:
+        """Whether the first arm ranks better than popularity, by how many standard errors, and what to try next.
+
+        The error is that of two independent shares of `users`, which is more than that of their difference.
+        """
+        first = self.arms[0]
+        control = max((arm for arm in self.arms if not arm.curve), key=lambda arm: arm.hr, default=None)
+        if control is None:
+            return f"{first.name}: HR@10 {first.hr:.4f}; nothing to compare it with."
+        error = sqrt((first.hr * (1 - first.hr) + control.hr * (1 - control.hr)) / self.users)
+        errors = abs(first.hr - control.hr) / error if error else 0.0
+        word = "cannot be told from" if errors < 2 else "is better than" if first.hr > control.hr else "is worse than"
+        more = f"{self.usual_rounds} rounds, or " if self.rounds < self.usual_rounds else ""
+        return (
+            f"{first.name} after round {self.rounds} {word} {control.name} (HR@10 {first.hr:.4f}, {control.name} "
+            f"{control.hr:.4f}, {errors:.1f} standard errors). Try {more}--recipe privirec-k, which ranks better."
+        )

@@ -6,7 +6,7 @@ item ranks below all other items with the same score. NaN is lower than any othe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -32,6 +32,8 @@ class RankingResult:
     k: int
     users: int
     """Number of users in the means."""
+    user_ndcg: NDArray[np.float64] = field(compare=False, repr=False)
+    """NDCG@k of each user, float64 (users,)."""
 
 
 def rank_all(
@@ -63,7 +65,7 @@ def rank_all(
     for start in range(0, tested.size, step):
         chunk = slice(start, start + step)
         recall[chunk], ndcg[chunk] = _chunk_metrics(scores, train, test, tested[chunk], k)
-    return RankingResult(float(recall.mean()), float(ndcg.mean()), k, int(tested.size))
+    return RankingResult(float(recall.mean()), float(ndcg.mean()), k, int(tested.size), ndcg)
 
 
 def _chunk_metrics(

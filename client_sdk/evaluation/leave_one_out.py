@@ -7,7 +7,7 @@ not depend on the held-out item (see `client_sdk.training.negatives`): an evalua
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -51,6 +51,8 @@ class EvaluationResult:
     """Number of users in the means."""
     protocol: str
     """What the held-out item was ranked against: "full ranking" or "99 sampled negatives"."""
+    ranks: NDArray[np.int64] = field(compare=False, repr=False)
+    """The rank of each user's held-out item, from 1, int64 (users,)."""
 
 
 class Candidates(NamedTuple):
@@ -227,4 +229,4 @@ def _check_factors(user_factors: NDArray[np.float32], item_factors: NDArray[np.f
 
 
 def _result(ranks: NDArray[np.int64], k: int, protocol: str) -> EvaluationResult:
-    return EvaluationResult(hit_ratio(ranks, k), ndcg(ranks, k), k, int(ranks.size), protocol)
+    return EvaluationResult(hit_ratio(ranks, k), ndcg(ranks, k), k, int(ranks.size), protocol, ranks)

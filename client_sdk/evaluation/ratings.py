@@ -11,7 +11,7 @@ from client_sdk.data.interactions import Interactions
 from client_sdk.evaluation.control_table import ControlRow, ControlTable
 from protocols.errors import ParameterError
 
-__all__ = ["RatingErrors", "rating_controls", "rating_errors"]
+__all__ = ["RatingErrors", "mean_predictions", "rating_controls", "rating_errors"]
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,10 @@ def rating_errors(predictions: NDArray[np.floating], truth: NDArray[np.floating]
     return RatingErrors(float(np.abs(errors).mean()), float(np.sqrt(np.mean(errors**2))), errors.size)
 
 
-def rating_controls(train: Interactions, test: Interactions) -> ControlTable:
-    """Return the errors of three predictions on the ratings of `test`: "mean", "item mean" and "user and item mean".
+def mean_predictions(train: Interactions, test: Interactions) -> dict[str, NDArray[np.float64]]:
+    """Return predictions of the ratings of `test` by name: "user and item mean", "item mean" and "mean".
 
-    The last is the overall mean plus the deviations of the user's and the item's mean from it. A user or item without
+    The first is the overall mean plus the deviations of the user's and the item's mean from it. A user or item without
     training ratings has deviation 0. Raises `ParameterError` if ratings are missing or if train and test differ in
     their numbers of users or items.
     """
@@ -55,13 +55,18 @@ def rating_controls(train: Interactions, test: Interactions) -> ControlTable:
     overall = float(train.ratings.mean(dtype=np.float64))
     items = _deviations(train.items, train.ratings, overall, train.n_items)[test.items]
     users = _deviations(train.users, train.ratings, overall, train.n_users)[test.users]
-    predictions = {
-        "mean": np.full(test.size, overall),
-        "item mean": overall + items,
+    return {
         "user and item mean": overall + items + users,
+        "item mean": overall + items,
+        "mean": np.full(test.size, overall),
     }
+
+
+def rating_controls(train: Interactions, test: Interactions) -> ControlTable:
+    """Return the errors of `mean_predictions`; raises as it does."""
     rows = []
-    for name, predicted in predictions.items():
+    for name, predicted in mean_predictions(train, test).items():
+        assert test.ratings is not None  # noqa: S101 - checked by mean_predictions
         found = rating_errors(predicted, test.ratings)
         rows.append(ControlRow(name, "", found.count, (found.mae, found.rmse)))
     return ControlTable(("MAE", "RMSE"), tuple(rows))

@@ -1,7 +1,8 @@
 """The aggregated inputs of a graph filter: item degrees, leading singular vectors and, for some, the Gram matrix.
 
-R is the binary users x items matrix, D_u and D_i hold its row and column sums. R~ = D_u^-a R D_i^(a-1), and
-P = R~^T R~ (PriviRec, eq. 2, has a = 1/2; Turbo-CF tunes a). All of them are sums over clients; no row of R is needed.
+R is the binary users x items matrix, D_u and D_i hold its row and column sums. R~ = D_u^-a R D_i^-b, and P = R~^T R~
+(PriviRec, eq. 2, has a = b = 1/2; Turbo-CF tunes a, with b = 1 - a). All of them are sums over clients; no row of R is
+needed.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ class Components:
     gram: csr_array[Any, Any] | None = None
     """P, float32 (m, m), both triangles. None for PriviRec-k, where P ~ V diag(s^2) V^T (approximation 3.3)."""
     user_exponent: float = 0.5
-    """a, the exponent with which R~ was normalised."""
+    """a, the exponent of the users' degrees in R~."""
+    item_exponent: float | None = None
+    """b, the exponent of the items' degrees in R~; None for 1 - a."""
 
     def __post_init__(self) -> None:
         items, columns = self.item_degrees.size, self.singular_values.size
@@ -53,8 +56,14 @@ class Components:
         """m, the number of items."""
         return int(self.item_degrees.size)
 
-    def root_degrees(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return the diagonals of D_i^-1/2 and D_i^1/2, float32 (m,) each; 0 in both for an item without users."""
-        roots = np.sqrt(self.item_degrees)
-        inverse = np.divide(1.0, roots, out=np.zeros_like(roots), where=roots > 0)
-        return inverse.astype(np.float32), roots.astype(np.float32)
+    @property
+    def degree_exponent(self) -> float:
+        """b, the exponent of the items' degrees in R~."""
+        return 1.0 - self.user_exponent if self.item_exponent is None else self.item_exponent
+
+    def degree_scales(self, exponent: float) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return the diagonals of D_i^-e and D_i^e, e = `exponent`, float32 (m,) each; 0 in both without users."""
+        has_users = self.item_degrees > 0
+        up = np.power(self.item_degrees, exponent, out=np.zeros_like(self.item_degrees), where=has_users)
+        down = np.divide(1.0, up, out=np.zeros_like(up), where=has_users)
+        return down.astype(np.float32), up.astype(np.float32)

@@ -30,7 +30,7 @@ def ideal(components: Components, rows: csr_array[Any, Any], dims: int) -> NDArr
 
     3 and 4), float32 (users, m), with the first `dims` columns of V.
     """
-    inverse, roots = components.root_degrees()
+    inverse, roots = components.degree_scales(0.5)
     vectors = components.vectors[:, :dims]
     scaled = csr_array((rows.data * inverse[rows.indices], rows.indices, rows.indptr), shape=rows.shape)
     return np.asarray(((scaled @ vectors) @ vectors.T) * roots, dtype=np.float32)

@@ -28,8 +28,8 @@ class Filter(Protocol):
         ...
 
     @property
-    def user_exponent(self) -> float:
-        """The exponent a that the components must have."""
+    def user_exponent(self) -> float | None:
+        """The exponent a that the components must have, with b = 1 - a; None for any exponents."""
         ...
 
     def scores(self, components: Components, rows: csr_array[Any, Any]) -> NDArray[np.float32]:
@@ -47,7 +47,7 @@ FILTERS: Final[Mapping[str, Filter]] = {
     "gf-cf": GFCF(),
     "turbo-cf": TurboCF(),
 }
-"""All filters by name, with the defaults of the released code; `ease` with a weight chosen on validation rows."""
+"""All filters by name, with the defaults of the released code; `ease` with `chosen_weight`."""
 
 _PRESETS: Final[Mapping[str, Mapping[str, Filter]]] = {
     "bspm-em": BSPM_EM_PRESETS,

@@ -11,9 +11,10 @@ __all__ = ["check_exponent"]
 
 
 def check_exponent(components: Components, user_exponent: float) -> None:
-    """Raise `ParameterError` unless the components were normalised with `user_exponent`."""
-    if not isclose(components.user_exponent, user_exponent):
+    """Raise `ParameterError` unless the components were normalised with a = `user_exponent` and b = 1 - a."""
+    found, wanted = (components.user_exponent, components.degree_exponent), (user_exponent, 1 - user_exponent)
+    if not (isclose(found[0], wanted[0]) and isclose(found[1], wanted[1])):
         raise ParameterError(
-            f"this filter needs components with user exponent {user_exponent:g}, but these have "
-            f"{components.user_exponent:g}; aggregate them again"
+            f"this filter needs components with user exponent {wanted[0]:g} and item exponent {wanted[1]:g}, but these "
+            f"have {found[0]:g} and {found[1]:g}; aggregate them again"
         )

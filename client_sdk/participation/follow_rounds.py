@@ -1,4 +1,4 @@
-"""Following the rounds of a task: one program that every poll loop of the SDK calls.
+"""Following the rounds of a task, also while its server is away: what every poll loop of the SDK calls.
 
 change = None
 while not isinstance(change, TaskEnded):
@@ -8,37 +8,57 @@ while not isinstance(change, TaskEnded):
             ...  # the newest round is new, or in another state
         case NothingNew(task):
             ...  # no change within 20 s
+
+Run through the layer `Outage`, a program outlives restarts and upgrades of its server.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Final
 
 from client_sdk.api.calls import ApiCalls
-from client_sdk.api.effects import Pause, Program
-from client_sdk.participation.events import Progress, TaskEnded, Waiting, waiting_to_start
+from client_sdk.api.effects import Effect, Failed, Pause, Program, Response, through
+from client_sdk.errors import ApiError, ClientSDKError, ConnectionFailed, GaveUp
+from client_sdk.participation.events import (
+    Progress,
+    ServerBack,
+    ServerUnreachable,
+    TaskEnded,
+    Waiting,
+    waiting_to_start,
+)
+from protocols.errors import ParameterError
 from protocols.messages import RoundView, TaskView
 from protocols.messages.stages import RoundState
 
 __all__ = [
     "LONG_POLL_SECONDS",
     "NothingNew",
+    "Outage",
     "RoundChange",
     "RoundChanged",
+    "StoppedInOutage",
     "await_round",
     "await_start",
     "follow_rounds",
     "is_over",
     "report_waiting",
+    "until_stopped",
 ]
 
 LONG_POLL_SECONDS: Final = 20.0
 """How long one request waits for a change."""
 _START_PAUSE: Final = 0.2
 _LOG = logging.getLogger(__name__)
+_TOLD_SECONDS: Final = 2.0
+_TOLD_AGAIN_SECONDS: Final = 30.0
+_NO_SERVER: Final = frozenset({502, 503, 504})
+"""Statuses of a proxy without a server behind it, and of a server that is starting or ending."""
 
 
 @dataclass(frozen=True)
@@ -135,3 +155,93 @@ def await_round(
         if is_awaited(current.round):
             return current.round
         etag = current.etag
+
+
+# --- while the server is away --------------------------------------------------------------------------------------
+
+
+class StoppedInOutage(ClientSDKError):
+    """The caller's `stop()` returned True while the server could not be reached."""
+
+
+@dataclass
+class Outage:
+    """A layer that waits for a server that cannot be reached, and tells the user about it.
+
+    A request is then repeated any number of times, unless the retry policy names a number. An outage begins with the
+    first failed request and ends with the next answer. It is reported after 2 s, 30 s, 60 s, 120 s and so on.
+
+    patience: seconds after which an outage ends the program with `GaveUp`, which is also raised at once when a
+    Retry-After asks for more; None waits without limit. progress: receives `ServerUnreachable` and `ServerBack`. stop:
+    asked before each pause; `StoppedInOutage` ends the program when it returns True. clock: seconds that only increase.
+    """
+
+    patience: float | None = None
+    progress: Progress | None = None
+    stop: Callable[[], bool] | None = None
+    clock: Callable[[], float] = field(default=time.monotonic, repr=False)
+    _failure: ConnectionFailed | ApiError | None = field(default=None, init=False)
+    _attempts: int = field(default=0, init=False)
+    _since: float = field(default=0.0, init=False)
+    _tell_at: float = field(default=0.0, init=False)
+
+    def __post_init__(self) -> None:
+        if self.patience is not None and not self.patience >= 0.0:
+            raise ParameterError(f"patience must be at least 0 seconds, got {self.patience}")
+
+    def on_effect(self, effect: Effect) -> Effect:
+        """Note a request that found no server, and interrupt a pause in an outage where something else is due."""
+        match effect:
+            case Failed(error) if _is_away(error):
+                if self._failure is None:
+                    self._attempts, self._since, self._tell_at = 0, self.clock(), _TOLD_SECONDS
+                self._attempts, self._failure = self._attempts + 1, error
+                asked = error.retry_after if isinstance(error, ApiError) else None
+                self._require_patience(error, asked or 0.0)
+            case Pause(seconds) if self._failure is not None:
+                return Pause(self._pause(seconds, self._failure))
+        return effect
+
+    def on_reply(self, effect: Effect, reply: object) -> object:
+        """Reply that the server is waited for, and note its answer."""
+        if isinstance(effect, Failed):
+            return _is_away(effect.error)
+        if isinstance(reply, Response) and reply.status not in _NO_SERVER and self._failure is not None:
+            self._failure = None
+            if self._tell_at > _TOLD_SECONDS:
+                self._tell(ServerBack(self.clock() - self._since))
+        return reply
+
+    def _require_patience(self, error: ConnectionFailed | ApiError, seconds: float) -> float:
+        """Return for how long the outage lasts; `GaveUp` if its patience ends now or within the next `seconds`."""
+        lasted = self.clock() - self._since
+        if self.patience is not None and (lasted >= self.patience or lasted + seconds > self.patience):
+            raise GaveUp(self._attempts, error) from error
+        return lasted
+
+    def _pause(self, seconds: float, error: ConnectionFailed | ApiError) -> float:
+        """Report the outage when it is due; return how many of the `seconds` to pause."""
+        lasted = self._require_patience(error, 0.0)
+        if self.stop and self.stop():
+            raise StoppedInOutage(f"stopped while waiting for the server: {error}")
+        if lasted >= self._tell_at:
+            self._tell(ServerUnreachable(lasted, str(error)))
+            self._tell_at = max(_TOLD_AGAIN_SECONDS, 2.0 * lasted)
+        return seconds if self.patience is None else min(seconds, self.patience - lasted)
+
+    def _tell(self, event: ServerUnreachable | ServerBack) -> None:
+        if self.progress:
+            self.progress(event)
+
+
+def until_stopped(
+    program: Program[None], patience: float | None, progress: Progress | None, stop: Callable[[], bool] | None
+) -> Program[None]:
+    """Run `program` through an `Outage`, and return when `stop()` ends it."""
+    with suppress(StoppedInOutage):
+        yield from through(program, Outage(patience, progress, stop))
+
+
+def _is_away(error: ConnectionFailed | ApiError) -> bool:
+    """Whether there was no server, or none that answers requests now."""
+    return isinstance(error, ConnectionFailed) or error.status in _NO_SERVER

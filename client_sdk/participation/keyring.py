@@ -8,7 +8,6 @@ certificate.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -27,8 +26,14 @@ from client_sdk.participation.events import (
     TaskEnded,
     Waiting,
 )
-from client_sdk.participation.follow_rounds import NothingNew, RoundChange, RoundChanged, await_start, follow_rounds
-from client_sdk.participation.outages import Outages, StoppedInOutage, through_outages
+from client_sdk.participation.follow_rounds import (
+    NothingNew,
+    RoundChange,
+    RoundChanged,
+    await_start,
+    follow_rounds,
+    until_stopped,
+)
 from protocols.codec import b64decode
 from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.crypto.envelope import EnvelopeSender, open_envelope, seal_envelope
@@ -217,8 +222,7 @@ class KeyService:
         it is given (`GaveUp`).
         """
         serving = self._serve_until_closed(progress, stop, poll_seconds)
-        with suppress(StoppedInOutage):
-            yield from through_outages(serving, Outages(patience, progress, stop))
+        yield from until_stopped(serving, patience, progress, stop)
 
     def _serve_until_closed(
         self, progress: Progress | None, stop: Callable[[], bool] | None, poll_seconds: float

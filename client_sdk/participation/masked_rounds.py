@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from client_sdk.api.effects import Program, Traffic, metered
+from client_sdk.api.effects import Program, Traffic, through
 from client_sdk.errors import RoundLost
 from client_sdk.history import History
 from client_sdk.model.catch_up import CaughtUp
@@ -68,11 +68,11 @@ class MaskedRound:
         """
         started, training = perf_counter(), self._seconds["train"]
         if self._part is None:
-            self._part = yield from metered(self._begin(), self.traffic)
+            self._part = yield from through(self._begin(), self.traffic)
             self._seconds["catch up"] += perf_counter() - started
             started = perf_counter()
         sealing = self._part.work_seconds
-        yield from metered(self._part.advance(view, self._elements), self.traffic)
+        yield from through(self._part.advance(view, self._elements), self.traffic)
         elapsed, worked = perf_counter() - started, self._part.work_seconds - sealing
         self._seconds["seal"] += worked - (self._seconds["train"] - training)  # training is a part of the work
         self._seconds["upload"] += elapsed - worked

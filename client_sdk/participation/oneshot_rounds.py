@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from time import perf_counter
 
-from client_sdk.api.effects import Program, Traffic, metered, work
+from client_sdk.api.effects import Program, Traffic, through, work
 from client_sdk.history import History
 from client_sdk.local_state.seen_committees import remember_committee
 from client_sdk.participation.committee_keys import committee_of, oneshot_context, require_known_people
@@ -33,10 +33,10 @@ def take_oneshot_part(
     require_known_people(client.membership_check, client.policy)
     client.policy.check_round(view)
     spec, traffic, started = client.spec(view), Traffic(), perf_counter()
-    caught_up = yield from metered(client.follower.follow(view.number - 1, snapshot_wait=60.0), traffic)
+    caught_up = yield from through(client.follower.follow(view.number - 1, snapshot_wait=60.0), traffic)
     client.require_data(spec, caught_up.state, history)
     context = oneshot_context(client.terms, view, own_digest(client.terms, spec, caught_up.state))
-    committee = yield from metered(committee_of(client.calls, context, client.membership_check), traffic)
+    committee = yield from through(committee_of(client.calls, context, client.membership_check), traffic)
     remember_committee(client.client_store, committee)
     current = perf_counter()
     local = yield from work(lambda: client.train(spec, client.follower.view(caught_up.state), history))
@@ -52,7 +52,7 @@ def take_oneshot_part(
     if progress and client.policy.too_much_clipped(local.clipped, local.values):
         progress(ClipWarning(view.number, local.clipped, local.values))
     task_id = client.terms.task_id
-    yield from metered(deliver(client.calls, client.client_store, task_id, view.number, client_id, upload), traffic)
+    yield from through(deliver(client.calls, client.client_store, task_id, view.number, client_id, upload), traffic)
     uploaded = perf_counter()
     finish_seconds = yield from client.settle(local)
     return RoundReport(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,11 +43,11 @@ from client_sdk.participation.follow_rounds import (
     follow_rounds,
     is_over,
     report_waiting,
+    until_stopped,
 )
 from client_sdk.participation.local_work import LocalWork, Stop
 from client_sdk.participation.masked_rounds import take_masked_part
 from client_sdk.participation.oneshot_rounds import take_oneshot_part
-from client_sdk.participation.outages import Outages, StoppedInOutage, through_outages
 from client_sdk.participation.refusals import tell_refusals
 from client_sdk.participation.restored_server import SeenRounds
 from client_sdk.participation.unmasked_rounds import report_rejected, take_unmasked_part
@@ -130,8 +130,7 @@ class Participation(LocalWork):
         self.seen = self.history(interactions)
         reports: list[RoundReport] = []
         rounds = self._run_when_ready(self.seen, reports, progress, stop, poll_seconds)
-        with suppress(StoppedInOutage):
-            yield from through_outages(rounds, Outages(patience, progress, stop))
+        yield from until_stopped(rounds, patience, progress, stop)
         return reports
 
     def _run_when_ready(

@@ -6,7 +6,7 @@ from time import perf_counter
 
 import numpy as np
 
-from client_sdk.api.effects import Program, Traffic, metered, work
+from client_sdk.api.effects import Program, Traffic, through, work
 from client_sdk.errors import Abstained, AggregateMismatch, RoundLost
 from client_sdk.history import History
 from client_sdk.model.catch_up import CaughtUp
@@ -53,9 +53,9 @@ def take_unmasked_part(
             "the same rounds: an encrypted task cannot go on after its server was restored from a backup; its operator "
             "closes it and creates another"
         )
-    caught_up = yield from metered(client.follower.follow(view.number - 1, snapshot_wait=60.0), traffic)
+    caught_up = yield from through(client.follower.follow(view.number - 1, snapshot_wait=60.0), traffic)
     report_rejected(caught_up, progress)
-    yield from metered(require_attested(client, caught_up.followed), traffic)
+    yield from through(require_attested(client, caught_up.followed), traffic)
     client.report_measured(caught_up.state, progress)
     client.require_data(spec, caught_up.state, history)
     current = perf_counter()
@@ -73,14 +73,14 @@ def take_unmasked_part(
     statements = {} if chain is None else {AGGREGATE_CHAIN: chain.digest.hex()}
     delivery = deliver(client.calls, client.client_store, task_id, view.number, client_id, body, statements)
     try:
-        yield from metered(delivery, traffic)
+        yield from through(delivery, traffic)
     except AggregateMismatch:
         if caught_up.followed.from_snapshot and client.terms.opened_by == "members":
             client.follower.replay_all()  # the snapshot may be false
         raise
     uploaded = perf_counter()
     finish_seconds = yield from client.settle(local)
-    yield from metered(_publish_snapshot_when_due(client, view, caught_up, progress), traffic)
+    yield from through(_publish_snapshot_when_due(client, view, caught_up, progress), traffic)
     return RoundReport(
         round=view.number,
         client_id=client_id,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import nan
 from time import perf_counter
 from typing import Any, Final, Literal
 
@@ -16,12 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_sdk.data.interactions import Interactions
+from client_sdk.filters.rows import interaction_rows
 from client_sdk.history import History
 from client_sdk.local_state.client_state import ClientState
 from client_sdk.local_state.given_data import GivenData
+from client_sdk.simulation.whole_ratings import WholeRatings, can_train_whole
+from client_sdk.simulation.whole_sums import can_sum_whole, whole_sum
 from client_sdk.training.base import LocalResult, MayAbstain, TrainingConfig
 from client_sdk.training.factors import USER_FACTOR
 from client_sdk.training.item_counts import why_abstain
+from client_sdk.training.privirec import PriviRecHalf
 from client_sdk.training.registry import client_half
 from protocols.combinations import check_combination
 from protocols.crypto.domain import derive_seed
@@ -30,8 +35,9 @@ from protocols.layout import Route, VectorLayout, whole_route
 from protocols.messages.evaluation import Evaluation
 from protocols.recipes.base import ModelState, Recipe, RoundSpec, main_layout
 from protocols.recipes.evaluated import with_evaluation
+from protocols.recipes.privirec.recipe import PriviRecK
 from protocols.recipes.registry import recipe as make_recipe
-from protocols.recipes.spectral_start import start_parameters, start_state
+from protocols.recipes.spectral_start import Source, start_parameters, start_state
 from protocols.sums.base import SumPlan
 from protocols.sums.masked.packing import pack
 from protocols.sums.masked.plan import MaskedPlan, encode
@@ -110,7 +116,7 @@ class Federation:
     cancel: the sum has the same bits, and a round takes about as long as a plain one.
     evaluation: how the clients measure the model on rows that they hold out; None for no federated evaluation.
     schedule_rounds: rounds of the task, on which the last rounds of an evaluation depend.
-    start: the last state of a `privirec-k` task from which this one starts; None for the start from the seed.
+    start: the `privirec-k` task from which this one starts; None for the start from the seed.
 
     Raises `ParameterError` for parameters that do not fit, and when a device group has no users.
     """
@@ -129,13 +135,12 @@ class Federation:
     masks: bool = True
     evaluation: Evaluation | None = None
     schedule_rounds: int = 100
-    start: ModelState | None = None
+    start: Source | None = None
 
     def __post_init__(self) -> None:
         plain = make_recipe(self.recipe_name, self.recipe_parameters)
         if self.start is not None:
-            given, number = self.recipe_parameters, self.start.round_number
-            parameters, _ = start_parameters(plain, given, "simulation", number, b"", self.start)
+            parameters, _ = start_parameters(plain, self.recipe_parameters, "simulation", b"", self.start)
             plain = make_recipe(self.recipe_name, parameters)
         self.recipe: Recipe = with_evaluation(plain, self.evaluation, self.schedule_rounds)
         check_combination(self.recipe, self.mechanism_name)
@@ -148,6 +153,7 @@ class Federation:
             self.recipe.initial_state(self.task_seed) if self.start is None else start_state(self.recipe, self.start)
         )
         self._view = self.state
+        self._together: WholeRatings | None = None
         self.half = client_half(self.recipe, self.training)
         users = self.train.n_users
         draws = np.random.default_rng([self.seed, 1])
@@ -177,6 +183,10 @@ class Federation:
         client half does, for example for a model that cannot score yet.
         """
         spec = self.recipe.round_spec(self.task_seed, max(1, self.state.round_number))
+        if self._together is not None:
+            return self._together.scores(self.state, users)
+        if isinstance(self.half, PriviRecHalf):
+            return self.half.scores_of(self.state, interaction_rows(self.train)[users])
         views = [self.recipe.view(self.state, device_group) for device_group in range(self.recipe.device_groups)]
         return np.stack([self._scores(int(user), spec, views[self._group_of[user]]) for user in users])
 
@@ -231,7 +241,12 @@ class Federation:
             raise ParameterError(
                 f"round {number} counts, and every client of its cohort was counted before: choose fewer count_sums"
             )
-        if isinstance(plan, MaskedPlan) and self.masks:
+        recipe, hidden = self.recipe, isinstance(plan, MaskedPlan) and self.masks
+        if isinstance(recipe, PriviRecK) and not hidden and can_sum_whole(recipe, plan, spec):
+            total = self._sum_whole(recipe, plan, spec, cohort, tally)
+        elif self._trains_whole(spec, cohort):
+            total = self._train_whole(plan, spec, cohort, tally)
+        elif isinstance(plan, MaskedPlan) and self.masks:
             total = self._sum_masked(plan, spec, cohort, tally)
         else:
             total = self._sum_sealed(plan, spec, cohort, tally)
@@ -245,6 +260,41 @@ class Federation:
             return True
         half, client_state = self.half, self.client_states[user]
         return isinstance(half, MayAbstain) and half.why_abstain(spec, self.history(user), client_state) is not None
+
+    def _sum_whole(
+        self, recipe: PriviRecK, plan: SumPlan, spec: RoundSpec, cohort: NDArray[np.int64], tally: _Tally
+    ) -> NDArray[np.float64]:
+        """Return what the clients' contributions add up to, computed at once; nothing is clipped, as in their rows."""
+        with tally.clock("train"):
+            total = whole_sum(recipe, plan, spec, self._view, self.train, cohort)
+        self.took_part[cohort] = True
+        tally.losses.append(nan)
+        tally.bytes += cohort.size * plan.contribution_bytes(recipe.route(spec, ""))
+        return total
+
+    def _trains_whole(self, spec: RoundSpec, cohort: NDArray[np.int64]) -> bool:
+        """Whether all devices take their steps at once: in plain sums over everybody, from the first one on."""
+        everybody = cohort.size == np.count_nonzero(self.train.user_degrees())
+        return (
+            self.mechanism_name == "plain"
+            and everybody
+            and spec.sum_index > 1
+            and can_train_whole(self.recipe, self.train)
+            and (self._together is not None or spec.sum_index == 2)
+        )
+
+    def _train_whole(
+        self, plan: SumPlan, spec: RoundSpec, cohort: NDArray[np.int64], tally: _Tally
+    ) -> NDArray[np.float64]:
+        with tally.clock("train"):
+            if self._together is None:
+                self._together = WholeRatings(self.train, self.recipe, self.state, self.user_factors)
+            total, clipped = self._together.sum(self.state)
+        self.took_part[cohort] = True
+        tally.losses.append(nan)
+        tally.clipped += clipped
+        tally.bytes += cohort.size * plan.contribution_bytes(self.recipe.route(spec, ""))
+        return total
 
     def _sum_sealed(
         self, plan: SumPlan, spec: RoundSpec, cohort: NDArray[np.int64], tally: _Tally

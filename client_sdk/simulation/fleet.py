@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_sdk.api.drivers import SyncDriver
-from client_sdk.api.effects import Program
+from client_sdk.api.effects import Program, through
 from client_sdk.history import History
 from client_sdk.local_state.client_state import ClientState
 from client_sdk.local_state.identity import Identity
@@ -40,10 +40,17 @@ from client_sdk.model.catch_up import ModelFollower
 from client_sdk.participation.certificates import CertificateSource, MembershipCheck
 from client_sdk.participation.enroller import Enroller
 from client_sdk.participation.events import RoundMissed, RoundReport, TaskEnded
-from client_sdk.participation.follow_rounds import RoundChange, RoundChanged, await_round, follow_rounds, is_over
+from client_sdk.participation.follow_rounds import (
+    Outage,
+    RoundChange,
+    RoundChanged,
+    StoppedInOutage,
+    await_round,
+    follow_rounds,
+    is_over,
+)
 from client_sdk.participation.keyring import KeyService
 from client_sdk.participation.local_work import Stop
-from client_sdk.participation.outages import Outages, StoppedInOutage, through_outages
 from client_sdk.participation.participant import key_service
 from client_sdk.participation.participation import Participation
 from client_sdk.simulation.fleet_committee import FleetCommittee, acts_upon
@@ -79,7 +86,6 @@ class Fleet:
         self._driver = SyncDriver(self._options.client.timeouts)
         self._closing = threading.Event()
         self._stop: Stop | None = None
-        self._outages = Outages(options.patience, options.progress, self._is_stopping)
         self._local = threading.local()
         self._drivers: list[SyncDriver] = [self._driver]
         self._pool = ThreadPoolExecutor(options.workers, "hushrec-fleet", self._start_worker)
@@ -111,11 +117,11 @@ class Fleet:
         return self._closing.is_set() or (self._stop is not None and self._stop())
 
     def _run_on_worker(self, make: Callable[[], Program[T]]) -> T:
-        driver: SyncDriver = self._local.driver
-        return driver.run(through_outages(make(), self._outages))
+        return self._run(make(), self._local.driver)
 
-    def _run(self, program: Program[T]) -> T:
-        return self._driver.run(through_outages(program, self._outages))
+    def _run(self, program: Program[T], driver: SyncDriver | None = None) -> T:
+        outage = Outage(self._options.patience, self._options.progress, self._is_stopping)
+        return (driver or self._driver).run(through(program, outage))
 
     # --- enrolment and keys --------------------------------------------------------------------------------------
 

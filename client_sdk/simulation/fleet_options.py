@@ -12,6 +12,7 @@ from client_sdk.agreement.policy import Policy
 from client_sdk.local_state.identity import Identity
 from client_sdk.participation.enroller import ClientOptions
 from client_sdk.participation.events import Progress
+from client_sdk.participation.follow_rounds import Outage
 from client_sdk.training.base import TrainingConfig
 from protocols.errors import ParameterError
 from protocols.messages.stages import MASKED_STATES
@@ -58,6 +59,7 @@ class FleetOptions:
     progress: Progress | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
+        Outage(self.patience)  # checks it
         if self.workers < 1:
             raise ParameterError(f"workers must be at least 1, got {self.workers}")
         if not 0.0 <= self.dropout < 1.0:

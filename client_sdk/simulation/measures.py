@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import ClassVar, Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,13 +20,23 @@ from client_sdk.evaluation.leave_one_out import (
     evaluate_full_scores,
     evaluate_scores,
 )
-from client_sdk.evaluation.ratings import rating_controls, rating_errors
+from client_sdk.evaluation.metrics import hit_ratio, ndcg
+from client_sdk.evaluation.ratings import mean_predictions, rating_errors
 from protocols.errors import ParameterError
 
-__all__ = ["Measure", "measure_of"]
+__all__ = ["Measure", "Measured", "OneHeldOut", "measure_of"]
 
 Values = dict[str, float]
 """Values by the name of the metric."""
+
+
+class Measured(NamedTuple):
+    """values: metrics by name; the first one decides. of_users: what each user adds to its mean, float64 (users,)."""
+
+    values: Values
+    of_users: NDArray[np.float64]
+
+
 _K_ONE: Final = 10
 _K_MANY: Final = 20
 _CHUNK_VALUES: Final = 4_000_000
@@ -43,11 +53,15 @@ class Measure(Protocol):
     def users(self) -> int:
         """Number of users that are evaluated."""
 
-    def values(self, scores: FullScorer) -> Values:
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether higher values of the metrics are better."""
+
+    def measured(self, scores: FullScorer) -> Measured:
         """Return the metrics of scores, by name, the most important first."""
 
-    def controls(self, rng: np.random.Generator) -> dict[str, Values]:
-        """Return the metrics of what every model should exceed, by name."""
+    def controls(self, rng: np.random.Generator) -> dict[str, Measured]:
+        """Return the metrics of what every model should exceed, by name, the most telling first."""
 
 
 def measure_of(split: Split, *, ratings: bool, most_users: int, seed: int = 0) -> tuple[Measure, int]:
@@ -73,7 +87,7 @@ def measure_of(split: Split, *, ratings: bool, most_users: int, seed: int = 0) -
     chosen = np.zeros(split.train.n_users, dtype=bool)
     chosen[users] = True
     data = replace(split.one_each, test_items=np.where(chosen, split.one_each.test_items, np.int32(-1)))
-    return _One(data, _negatives(data, seed)), left_out
+    return OneHeldOut(data, _negatives(data, seed)), left_out
 
 
 def _negatives(data: LeaveOneOut, seed: int) -> NDArray[np.int32] | None:
@@ -85,8 +99,8 @@ def _negatives(data: LeaveOneOut, seed: int) -> NDArray[np.int32] | None:
 
 
 def _ranking_controls(
-    train: Interactions, values: Callable[[FullScorer], Values], rng: np.random.Generator
-) -> dict[str, Values]:
+    train: Interactions, values: Callable[[FullScorer], Measured], rng: np.random.Generator
+) -> dict[str, Measured]:
     popularity = train.item_degrees().astype(np.float64)
     return {
         "popularity": values(lambda users: np.broadcast_to(popularity, (users.size, popularity.size))),
@@ -95,23 +109,29 @@ def _ranking_controls(
 
 
 @dataclass(frozen=True)
-class _One:
-    """HR@10 and NDCG@10 of one held-out item, among 99 negatives and among all items."""
+class OneHeldOut:
+    """Ranks of one held-out item: among all items that a user does not have (full), and among 99 negatives.
+
+    negatives: int32 (n_users, 99), or None for full ranking only.
+    """
 
     data: LeaveOneOut
     negatives: NDArray[np.int32] | None
+    higher_is_better: ClassVar[bool] = True
 
     @property
     def users(self) -> int:
+        """Number of users that are evaluated."""
         return int(self.data.tested_users.size)
 
     @property
     def words(self) -> str:
-        among = "" if self.negatives is None else f"{NEGATIVES} sampled items and (full) among "
-        return f"one held-out item of {self.users:,} users, ranked among {among}all items they do not have"
+        """How is measured, in words."""
+        among = "" if self.negatives is None else f" and {NEGATIVES} sampled items"
+        return f"one held-out item of {self.users:,} users, ranked among all items they do not have (full){among}"
 
-    def values(self, scores: FullScorer) -> Values:
-        found: Values = {}
+    def measured(self, scores: FullScorer) -> Measured:
+        """Return NDCG@20, HR@10 and HR@20 by full ranking, and HR@10 and NDCG@10 among the negatives."""
         listed = None if self.negatives is None else np.column_stack([self.data.test_items, self.negatives])
         kept = np.zeros((0, 0) if listed is None else listed.shape)
 
@@ -121,14 +141,20 @@ class _One:
                 kept[users] = np.take_along_axis(made, listed[users].astype(np.int64), axis=1)
             return made
 
-        ranked = evaluate_full_scores(full, self.data, _K_ONE)
+        ranks = evaluate_full_scores(full, self.data).ranks
+        found = {
+            "NDCG@20 full": ndcg(ranks, _K_MANY),
+            "HR@10 full": hit_ratio(ranks, _K_ONE),
+            "HR@20 full": hit_ratio(ranks, _K_MANY),
+        }
         if self.negatives is not None:
             sampled = evaluate_scores(lambda users, _: kept[users], self.data, self.negatives, _K_ONE)
             found |= {"HR@10": sampled.hr, "NDCG@10": sampled.ndcg}
-        return found | {"HR@10 full": ranked.hr, "NDCG@10 full": ranked.ndcg}
+        return Measured(found, np.where(ranks <= _K_MANY, 1.0 / np.log2(ranks + 1.0), 0.0))
 
-    def controls(self, rng: np.random.Generator) -> dict[str, Values]:
-        return _ranking_controls(self.data.train, self.values, rng)
+    def controls(self, rng: np.random.Generator) -> dict[str, Measured]:
+        """Return the metrics of popularity and of random scores."""
+        return _ranking_controls(self.data.train, self.measured, rng)
 
 
 @dataclass(frozen=True)
@@ -138,6 +164,7 @@ class _Several:
     train: Interactions
     test: Interactions
     chosen: NDArray[np.intp]
+    higher_is_better: ClassVar[bool] = True
 
     @property
     def users(self) -> int:
@@ -147,13 +174,13 @@ class _Several:
     def words(self) -> str:
         return f"the test items of {self.users:,} users, ranked among all items outside their training items"
 
-    def values(self, scores: FullScorer) -> Values:
+    def measured(self, scores: FullScorer) -> Measured:
         k = min(_K_MANY, self.train.n_items - 1)
         found = rank_all(scores, self.train, self.test, k, users=self.chosen)
-        return {f"Recall@{k}": found.recall, f"NDCG@{k}": found.ndcg}
+        return Measured({f"NDCG@{k}": found.ndcg, f"Recall@{k}": found.recall}, found.user_ndcg)
 
-    def controls(self, rng: np.random.Generator) -> dict[str, Values]:
-        return _ranking_controls(self.train, self.values, rng)
+    def controls(self, rng: np.random.Generator) -> dict[str, Measured]:
+        return _ranking_controls(self.train, self.measured, rng)
 
 
 @dataclass(frozen=True)
@@ -163,6 +190,7 @@ class _Ratings:
     train: Interactions
     test: Interactions
     chosen: NDArray[np.intp]
+    higher_is_better: ClassVar[bool] = False
 
     @property
     def users(self) -> int:
@@ -172,7 +200,7 @@ class _Ratings:
     def words(self) -> str:
         return f"{self.test.size:,} test ratings of {self.users:,} users, predicted"
 
-    def values(self, scores: FullScorer) -> Values:
+    def measured(self, scores: FullScorer) -> Measured:
         predicted = np.zeros(self.test.size)
         step = max(1, _CHUNK_VALUES // self.train.n_items)
         for start in range(0, self.chosen.size, step):
@@ -181,9 +209,15 @@ class _Ratings:
             places = np.searchsorted(users, self.test.users[rows])
             predicted[rows] = scores(users)[places, self.test.items[rows]]
         assert self.test.ratings is not None  # noqa: S101 - checked by measure_of
-        found = rating_errors(predicted, self.test.ratings)
-        return {"MAE": found.mae, "RMSE": found.rmse}
+        return self._errors(predicted)
 
-    def controls(self, rng: np.random.Generator) -> dict[str, Values]:  # noqa: ARG002 - means need no draws
-        found = rating_controls(self.train, self.test)
-        return {row.name: dict(zip(found.metrics, row.values, strict=True)) for row in found.rows}
+    def _errors(self, predicted: NDArray[np.float64]) -> Measured:
+        """Return the errors, and each user's share in the mean absolute error times the number of users."""
+        assert self.test.ratings is not None  # noqa: S101 - checked by measure_of
+        found = rating_errors(predicted, self.test.ratings)
+        places = np.searchsorted(self.chosen, self.test.users)
+        summed = np.bincount(places, np.abs(predicted - self.test.ratings), self.chosen.size)
+        return Measured({"MAE": found.mae, "RMSE": found.rmse}, summed * self.chosen.size / self.test.size)
+
+    def controls(self, rng: np.random.Generator) -> dict[str, Measured]:  # noqa: ARG002 - means need no draws
+        return {name: self._errors(found) for name, found in mean_predictions(self.train, self.test).items()}

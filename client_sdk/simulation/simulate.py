@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from math import isnan
 from time import perf_counter
 from typing import Any, Final
@@ -16,26 +16,28 @@ from client_sdk.data.interactions import Interactions
 from client_sdk.data.splits import Split
 from client_sdk.model.recommendation import top_items
 from client_sdk.simulation.federation import Federation, SimulatedRound
-from client_sdk.simulation.measures import measure_of
+from client_sdk.simulation.measures import Measured, measure_of
 from client_sdk.simulation.traffic_costs import wire_traffic
+from client_sdk.simulation.verdict import Advised, Verdict, verdict
 from client_sdk.training.base import TrainingConfig
 from protocols.errors import ParameterError
 from protocols.messages.evaluation import Evaluation
-from protocols.recipes.base import ModelState, Recipe
+from protocols.recipes.advice import Choice, advise, advise_start, choose, settings_of_ratings
+from protocols.recipes.base import Recipe
 from protocols.recipes.evaluated import Evaluated
 from protocols.recipes.evaluation_curve import MODEL_ROUND
 from protocols.recipes.privirec.recipe import PriviRecK
 from protocols.recipes.privirec.state import privirec_state
-from protocols.recipes.recommended import STARTED, Variant, advise, advise_start, parameters_for
+from protocols.recipes.recommended import MESSAGE_BUDGET, MOST_COMPONENTS, STARTED, Variant, parameters_for
 from protocols.recipes.registry import recipe as make_recipe
 from protocols.recipes.registry import recipe_entry
+from protocols.recipes.spectral_start import Source
 
-__all__ = ["Point", "SimulationRequest", "SimulationResult", "predicts_ratings", "simulate"]
+__all__ = ["Point", "SimulationRequest", "SimulationResult", "predicts_ratings", "simulate", "spectrum_of"]
 
 _ROUNDS: Final = 100
 _ROUNDS_STARTED: Final = 20
 _COHORT: Final = 60
-_COHORT_OF_RATINGS: Final = 1000
 _OF_RATINGS: Final = ("rfrec", "rfrecf")
 _FEWEST_FOR_ADVICE: Final = 3
 _POINTS: Final = 10  # of a curve, unless `every` is given
@@ -45,21 +47,23 @@ _POINTS: Final = 10  # of a curve, unless `every` is given
 class SimulationRequest:
     """What to simulate. The defaults suit the recipe and the data.
 
+    recipe: a name, or "auto" for what `protocols.recipes.advice.choose` chooses for the data, the mechanism and the
+    budget. budget: bytes of a client's longest message, from which the number of vectors of `privirec-k` follows.
     recipe_parameters, mechanism_parameters: by name; `items` follows from the data, and so does the range of ratings.
     mechanism: "masked" adds ring elements without masks, which gives the same bits; the others encrypt and decrypt.
     training: settings of the local training; None for the task's. rounds, cohort: None for the sizes that
-    `hushrec-server task advise` names, for recipes with item biases from counts; otherwise 100 rounds of 60
-    clients, or of up to 1,000 if the recipe predicts ratings, because its paper sums over everyone, and the rounds of
-    item means before them. A recipe that sums the same data again (PriviRec) needs all clients,
+    `hushrec-server task advise` names, for recipes with item biases from counts; otherwise 100 rounds of 60 clients, or
+    of all if the recipe predicts ratings, because its paper sums over everyone, and the round of item means before
+    them. A recipe that sums the same data again (PriviRec) needs all clients,
     and ends by itself. every: rounds between two points of the curve; None for ten points. most_users: users that are
     evaluated, at most. recommend: ids of users, as in the data, to list recommendations for. evaluation: how the
     clients measure the model themselves, on rows of their training data that they hold out; None for not at all.
     start_from_privirec: whether a `privirec-k` task of all clients runs first, in plain sums, and the task starts from
-    its factors; 20 rounds then. variant: values of recipe parameters that are not named, as for `hushrec-server task
-    create`.
+    its factors; 20 rounds then. None: for pfedclr, which ranks below popularity without. variant: values of recipe
+    parameters that are not named, as for `hushrec-server task create`.
     """
 
-    recipe: str = "colr"
+    recipe: str = "auto"
     recipe_parameters: Mapping[str, Any] = field(default_factory=dict)
     mechanism: str = "plain"
     mechanism_parameters: Mapping[str, Any] = field(default_factory=dict)
@@ -71,8 +75,16 @@ class SimulationRequest:
     seed: int = 0
     recommend: Sequence[str] = ()
     evaluation: Evaluation | None = None
-    start_from_privirec: bool = False
+    start_from_privirec: bool | None = None
     variant: Variant = "recommended"
+    budget: int = MESSAGE_BUDGET
+
+    @property
+    def starts(self) -> bool:
+        """Whether a `privirec-k` task runs first."""
+        if self.start_from_privirec is None:
+            return self.recipe == "pfedclr" and self.variant == "recommended"
+        return self.start_from_privirec
 
 
 @dataclass(frozen=True)
@@ -94,7 +106,7 @@ class SimulationResult:
 
     split, measure: in words. left_out: users with test but without training interactions. bytes_up, bytes_down: of one
     client in one round, as `hushrec cost` counts them. recommendations: ids of items by id of the user. measured: the
-    figures of each federated measurement.
+    figures of each federated measurement. chosen: why "auto" chose the recipe, sentences; empty otherwise.
     """
 
     recipe: str
@@ -118,7 +130,9 @@ class SimulationResult:
     points: list[Point]
     controls: dict[str, dict[str, float]]
     recommendations: dict[str, list[Any]]
+    verdict: Verdict
     measured: list[dict[str, float]] = field(default_factory=list)
+    chosen: tuple[str, ...] = ()
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -145,6 +159,7 @@ def simulate(split: Split, request: SimulationRequest, progress: Progress | None
     The sums are computed by the mechanism's own arithmetic; only the network is left out. Raises `ParameterError` for
     parameters that do not fit, and `DataError` for data that the recipe cannot use.
     """
+    request, chosen = _resolved(split, request)
     if request.mechanism == "oneshot":
         raise ParameterError("one-shot sums are not simulated: choose masked, whose sums are the same up to rounding")
     federation = _federation(split, request)
@@ -156,11 +171,13 @@ def simulate(split: Split, request: SimulationRequest, progress: Progress | None
     rounds = federation.schedule_rounds
     every = request.every or max(1, rounds // _POINTS)
     points: list[Point] = []
+    found: list[Measured] = []
     clipped, seconds = 0, 0.0
 
     def measured(number: int, loss: float) -> None:
         if _can_score(federation):
-            points.append(Point(number, measure.values(federation.scores), None if isnan(loss) else loss, seconds))
+            found.append(measure.measured(federation.scores))
+            points.append(Point(number, found[-1].values, None if isnan(loss) else loss, seconds))
 
     measured(0, float("nan"))
     started = perf_counter()
@@ -179,6 +196,7 @@ def simulate(split: Split, request: SimulationRequest, progress: Progress | None
     traffic = wire_traffic(
         recipe, federation.mechanism, dict(request.mechanism_parameters), federation.cohort_size, rounds
     )
+    controls = measure.controls(np.random.default_rng([request.seed, 6]))
     return SimulationResult(
         recipe=recipe.name,
         recipe_parameters=recipe.parameters.model_dump(mode="json"),
@@ -199,11 +217,53 @@ def simulate(split: Split, request: SimulationRequest, progress: Progress | None
         bytes_down=traffic.down_bytes / rounds,
         seconds=seconds,
         points=points,
-        controls=measure.controls(np.random.default_rng([request.seed, 6])),
+        controls={name: control.values for name, control in controls.items()},
         recommendations={
             name: _recommended(federation, user) for name, user in zip(request.recommend, asked, strict=True)
         },
+        verdict=verdict(
+            [point.round for point in points],
+            found,
+            controls,
+            _advised(split, request, recipe),
+            recipe=recipe.name,
+            higher_is_better=measure.higher_is_better,
+        ),
         measured=_measured(federation),
+        chosen=chosen,
+    )
+
+
+def _resolved(split: Split, request: SimulationRequest) -> tuple[SimulationRequest, tuple[str, ...]]:
+    """Return the request with a recipe in place of "auto", and why it was chosen."""
+    if request.recipe != "auto":
+        return request, ()
+    choice = _choice(split, request)
+    return replace(request, recipe=choice.recipe), choice.why
+
+
+def _choice(split: Split, request: SimulationRequest) -> Choice:
+    train = split.train
+    clients = int(np.count_nonzero(train.user_degrees()))
+    return choose(train.n_items, clients, train.size, budget=request.budget, mechanism=request.mechanism)
+
+
+def _advised(split: Split, request: SimulationRequest, recipe: Recipe) -> Advised:
+    """Return what the verdict may suggest for this request."""
+    columns = recipe.parameters.columns if isinstance(recipe, PriviRecK) else None
+    spectral = columns is not None
+    if predicts_ratings(recipe.name):
+        return Advised()
+    try:
+        best = _choice(split, request).recipe
+    except ParameterError:  # data too small for advice
+        return Advised(trains=not spectral)
+    other = best if best != recipe.name and best == "privirec-k" and not spectral and not request.starts else None
+    return Advised(
+        recipe=other,
+        start=recipe.name in STARTED and not request.starts,
+        budget=columns is not None and columns < min(MOST_COMPONENTS, split.train.n_items),
+        trains=not spectral,
     )
 
 
@@ -220,10 +280,14 @@ def _federation(split: Split, request: SimulationRequest) -> Federation:
     if not recipe_entry(request.recipe).has_items:
         raise ParameterError(f"recipe {request.recipe!r} trains a model of your own, which only your program can do")
     able = np.flatnonzero(train.user_degrees())
+    if request.starts and request.recipe not in STARTED:
+        raise ParameterError(
+            f"recipe {request.recipe!r} cannot start from privirec-k: choose one of {', '.join(sorted(STARTED))}"
+        )
     parameters = _parameters(split, request)
     made = make_recipe(request.recipe, parameters)
     rounds, usual = _sizes(made, parameters, train, able.size)
-    rounds = _ROUNDS_STARTED if request.start_from_privirec else rounds
+    rounds = _ROUNDS_STARTED if request.starts else rounds
     cohort = request.cohort or usual
     if cohort > able.size:
         raise ParameterError(f"a cohort of {cohort} is greater than the {able.size} users with training interactions")
@@ -234,7 +298,7 @@ def _federation(split: Split, request: SimulationRequest) -> Federation:
         train, request.recipe, parameters, request.mechanism, request.mechanism_parameters, request.training, cohort,
         request.seed, user_groups=groups, masks=False, evaluation=request.evaluation,
         schedule_rounds=min(request.rounds or rounds, rounds) if _repeated(made) else request.rounds or rounds,
-        start=_spectrum(train, request, able.size) if request.start_from_privirec else None,
+        start=spectrum_of(train, request.seed, request.budget) if request.starts else None,
     )  # fmt: skip
 
 
@@ -243,10 +307,12 @@ def _parameters(split: Split, request: SimulationRequest) -> dict[str, Any]:
     given: dict[str, Any] = {"items": split.train.n_items}
     if predicts_ratings(request.recipe):
         given |= _range_of_ratings(split)
-    if request.start_from_privirec and request.recipe in STARTED:
-        given["dim"] = advise_start(request.recipe, split.train.n_items, split.train.size).dim
+        if request.variant == "recommended" and request.recipe == "rfrec":
+            given |= settings_of_ratings(split.train.n_items, split.train.size)
+    if request.starts:
+        given["dim"] = advise_start(split.train.n_items, request.budget).dim
     given |= request.recipe_parameters
-    return parameters_for(request.recipe, given, request.variant, started=request.start_from_privirec)
+    return parameters_for(request.recipe, given, request.variant, started=request.starts, budget=request.budget)
 
 
 def _sizes(recipe: Recipe, parameters: Mapping[str, Any], train: Interactions, clients: int) -> tuple[int, int]:
@@ -258,7 +324,7 @@ def _sizes(recipe: Recipe, parameters: Mapping[str, Any], train: Interactions, c
         return advice.rounds, advice.cohort_size
     if predicts_ratings(recipe.name):
         counting = parameters.get("count_sums", 1) if parameters.get("item_bias") == "means" else 0
-        return counting + _ROUNDS, min(_COHORT_OF_RATINGS, clients)
+        return counting + _ROUNDS, clients
     return _ROUNDS, clients if _repeated(recipe) else min(_COHORT, clients)
 
 
@@ -266,13 +332,14 @@ def _repeated(recipe: Recipe) -> bool:
     return recipe.layout(recipe.main_sum).sum_class.repeated
 
 
-def _spectrum(train: Interactions, request: SimulationRequest, clients: int) -> ModelState:
-    """Return the last state of a `privirec-k` task of all clients."""
-    components = advise_start(request.recipe, train.n_items, train.size).components
-    parameters = {"items": train.n_items, "components": components, "rayleigh_ritz": True}
-    made = Federation(train, "privirec-k", parameters, cohort_size=clients, seed=request.seed)
-    list(made.run(made.recipe.steps))  # type: ignore[attr-defined]
-    return made.state
+def spectrum_of(train: Interactions, seed: int, budget: int = MESSAGE_BUDGET, mechanism: str = "plain") -> Source:
+    """Return the result of a `privirec-k` task of all clients with recommended parameters."""
+    parameters = parameters_for("privirec-k", {"items": train.n_items}, budget=budget)
+    clients = int(np.count_nonzero(train.user_degrees()))
+    made = Federation(train, "privirec-k", parameters, mechanism, cohort_size=clients, seed=seed, masks=False)
+    assert isinstance(made.recipe, PriviRecK)  # noqa: S101 - it is what was asked for
+    list(made.run(made.recipe.steps))
+    return Source(made.state, made.recipe.parameters.degree_exponent)
 
 
 def _range_of_ratings(split: Split) -> dict[str, float]:

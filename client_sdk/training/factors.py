@@ -35,12 +35,12 @@ def user_factor(
 
     Raises `ParameterError` if it has to project and has no interactions.
     """
-    own = np.asarray(client_state[USER_FACTOR], dtype=np.float32)
-    if start_of(parameters) is None or own.any() or not isinstance(parameters, BiasedParameters):
+    own, start = np.asarray(client_state[USER_FACTOR], dtype=np.float32), start_of(parameters)
+    if start is None or own.any() or not isinstance(parameters, BiasedParameters):
         return own
     if not isinstance(state, CountedFactors) or not len(history):
         raise ParameterError("a user factor is projected from item counts and at least one interaction")
-    return projected_user(state, history.items, parameters.start_weight)
+    return projected_user(state, history.items, parameters.start_weight, start.item_exponent)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from client_sdk.local_state.client_state import ClientState
 from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig
 from protocols.errors import ParameterError
 from protocols.recipes.base import ModelState, RoundSpec
+from protocols.recipes.privirec.parameters import PriviRecKParameters
 from protocols.recipes.privirec.recipe import PriviRec, PriviRecK
 from protocols.recipes.privirec.state import PriviRecState, privirec_state
 from protocols.recipes.privirec.triangle import row_starts, triangle_places
@@ -60,7 +61,8 @@ class PriviRecHalf:
             raise ParameterError(
                 f"sum {spec.sum_index} follows the model of sum {spec.sum_index - 1}, not that of {own.sum_index}"
             )
-        vector = np.zeros(self.recipe.layout(spec.sum_index).length)
+        layout = self.recipe.layout(spec.sum_index)
+        vector, bound = np.zeros(layout.length), layout.blocks[0].segments[0].clip
         kind = self.recipe.sum_of(spec.sum_index)
         if kind == "degrees":
             vector[positives] = 1.0
@@ -68,17 +70,17 @@ class PriviRecHalf:
         row = self._row(own, positives)
         if kind == "iteration":
             rows, part = vector.reshape(-1, self.recipe.parameters.columns), own.basis[positives].astype(np.float64)
-            rows[positives], clipped = _within_unit(np.outer(row, row @ part))
+            rows[positives], clipped = _within(np.outer(row, row @ part), bound)
         else:
             places, (first, second) = triangle_places(positives, self.recipe.parameters.items)
-            vector[places], clipped = _within_unit(row[first] * row[second])
+            vector[places], clipped = _within(row[first] * row[second], bound)
         return self._result(vector, clipped, positives)
 
     def _row(self, state: PriviRecState, positives: NDArray[np.int32]) -> NDArray[np.float64]:
-        """Return the row of R~ at the positives, float64 (k,): d_u^-a d_i^(a-1), and 0 for an item with degree 0."""
-        exponent, degrees = self.recipe.parameters.user_exponent, state.item_degrees[positives]
-        scales = np.power(degrees, exponent - 1, out=np.zeros_like(degrees), where=degrees > 0)
-        return np.asarray(scales * float(positives.size) ** -exponent)
+        """Return the row of R~ at the positives, float64 (k,): d_u^-a d_i^-b, and 0 for an item with degree 0."""
+        p, degrees = self.recipe.parameters, state.item_degrees[positives]
+        scales = np.power(degrees, -p.degree_exponent, out=np.zeros_like(degrees), where=degrees > 0)
+        return np.asarray(scales * float(positives.size) ** -p.user_exponent)
 
     def _result(self, vector: NDArray[np.float64], clipped: int, positives: NDArray[np.int32]) -> LocalResult:
         return LocalResult([vector], clipped, {}, nan, int(positives.size))
@@ -89,13 +91,16 @@ class PriviRecHalf:
 
     def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
         """Return the filter's scores for the user's row. Raises `ParameterError` if the model has no vectors yet."""
-        components = components_of(self.recipe, state)
-        return np.asarray(self.graph_filter.scores(components, user_row(history.items, components.n_items))[0])
+        return np.asarray(self.scores_of(state, user_row(history.items, self.recipe.parameters.items))[0])
+
+    def scores_of(self, state: ModelState, rows: csr_array[Any, Any]) -> NDArray[np.float32]:
+        """Return the filter's scores for many users' rows, float32 (users, m); errors as in `scores`."""
+        return self.graph_filter.scores(components_of(self.recipe, state), rows)
 
 
-def _within_unit(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], int]:
-    """Return the values clipped to [-1, 1], and how many were clipped: none, unless the server sent a wrong model."""
-    return np.clip(values, -1.0, 1.0), int(np.count_nonzero(np.abs(values) > 1.0))
+def _within(values: NDArray[np.float64], bound: float) -> tuple[NDArray[np.float64], int]:
+    """Return the values clipped to the bound, and how many were clipped: none, unless the server sent a wrong model."""
+    return np.clip(values, -bound, bound), int(np.count_nonzero(np.abs(values) > bound))
 
 
 def components_of(recipe: PriviRecK, state: ModelState) -> Components:
@@ -112,6 +117,7 @@ def components_of(recipe: PriviRecK, state: ModelState) -> Components:
         own.singular_values[: p.components],
         _whole_matrix(own.gram, p.items) if own.gram.size else None,
         p.user_exponent,
+        p.item_exponent,
     )
 
 
@@ -130,36 +136,47 @@ def _whole_matrix(triangle: NDArray[np.float32], items: int) -> csr_array[Any, A
 def matching_filter(recipe: PriviRecK, name: str | None = None) -> Filter:
     """Return the filter `name`, set to the recipe's user exponent.
 
-    name: None for GF-CF, or for Turbo-CF if the exponent is not 1/2. `NAME/PRESET` gives a filter its published
-    settings for a data set of `PRESETS`. Raises `ParameterError` for an unknown name or preset, for a filter that needs
-    a different exponent, and for published settings that need the Gram matrix in a task without it.
+    name: None for EASE if the task names an item exponent, as recommended tasks do; otherwise for GF-CF, or Turbo-CF if
+    the user exponent is not 1/2. `NAME/PRESET` gives a filter its published settings for a data set of `PRESETS`.
+    Raises `ParameterError` for an unknown name or preset, for a filter that needs different exponents, and for
+    published settings that need the Gram matrix in a task without it.
     """
-    exponent = recipe.parameters.user_exponent
+    p = recipe.parameters
     if name is not None and "/" in name:
         return _published(recipe, *name.split("/", 1))
-    chosen = name or ("gf-cf" if isclose(exponent, 0.5) else "turbo-cf")
+    chosen = name or ("ease" if p.item_exponent is not None else "gf-cf" if _fits(p, 0.5) else "turbo-cf")
     if chosen not in FILTERS:
         raise ParameterError(f"unknown graph filter {chosen!r}: choose one of {', '.join(sorted(FILTERS))}")
     found = FILTERS[chosen]
     if isinstance(found, TurboCF):
-        return replace(found, user_exponent=exponent)
-    if not isclose(found.user_exponent, exponent):
-        raise ParameterError(
-            f"{chosen} needs user exponent {found.user_exponent:g}, but this task has {exponent:g}: use turbo-cf"
-        )
+        found = replace(found, user_exponent=p.user_exponent)
+    if not _fits(p, found.user_exponent):
+        able = "turbo-cf or ease" if _fits(p, p.user_exponent) else "ease"
+        raise ParameterError(f"{chosen} {_needs(p, found)}: use {able}")
     return found
+
+
+def _fits(parameters: PriviRecKParameters, user_exponent: float | None) -> bool:
+    """Whether a filter works in a task: one with None in any, another needs a = `user_exponent` and b = 1 - a."""
+    a, b = parameters.user_exponent, parameters.degree_exponent
+    return user_exponent is None or (isclose(a, user_exponent) and isclose(b, 1 - user_exponent))
+
+
+def _needs(parameters: PriviRecKParameters, found: Filter) -> str:
+    a, wanted = parameters, found.user_exponent or 0.0
+    return (
+        f"needs user exponent {wanted:g} and item exponent {1 - wanted:g}, but this task has {a.user_exponent:g} and "
+        f"{a.degree_exponent:g}"
+    )
 
 
 def _published(recipe: PriviRecK, name: str, dataset: str) -> Filter:
     """Return the filter `name` with its published settings for `dataset`, checked against the task."""
     if dataset not in PRESETS:
         raise ParameterError(f"there are no published settings for {dataset!r}: choose one of {', '.join(PRESETS)}")
-    found, exponent = preset(name, dataset), recipe.parameters.user_exponent
-    if not isclose(found.user_exponent, exponent):
-        raise ParameterError(
-            f"the settings of {name} for {dataset} need user exponent {found.user_exponent:g}, but this task has "
-            f"{exponent:g}"
-        )
+    found = preset(name, dataset)
+    if not _fits(recipe.parameters, found.user_exponent):
+        raise ParameterError(f"{name} with its settings for {dataset} {_needs(recipe.parameters, found)}")
     if found.needs_gram and not isinstance(recipe, PriviRec):
         raise ParameterError(f"the settings of {name} for {dataset} need the Gram matrix: a task of recipe 'privirec'")
     return found

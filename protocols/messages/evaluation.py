@@ -39,8 +39,8 @@ class Evaluation(Message):
         default=None,
         ge=1,
         le=1000,
-        description="Measurements without improvement after which the task ends; null: never. Only where the server "
-        "can open the sums.",
+        description="Measurements in a row below the best one by more than half its standard error, after which "
+        "the task ends; null: never. Only where the server can open the sums.",
     )
     final_rounds: int = Field(
         default=0,

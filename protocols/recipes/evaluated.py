@@ -319,9 +319,9 @@ class Evaluated(SingleGroupRecipe):
         return figures
 
     def is_done(self, state: ModelState) -> bool:
-        """Return whether the wrapped recipe is done, or the metric has not improved for `stop_after` measurements."""
+        """Return whether the wrapped recipe is done, or `stop_after` measurements are clearly below the best one."""
         patience = self.evaluation.stop_after
-        stopped = patience is not None and self.curve(state).since_best >= patience
+        stopped = patience is not None and self.curve(state).fallen >= patience
         return stopped or self.inner.is_done(evaluated_state(state).model)
 
     def warnings(self) -> tuple[str, ...]:

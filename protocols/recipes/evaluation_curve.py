@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import takewhile
 from math import sqrt
 from typing import Final
 
@@ -76,7 +77,7 @@ class Curve:
     @property
     def best(self) -> CurvePoint | None:
         """The best measurement, by NDCG@10 or the squared error; the earliest of equal ones. None without any."""
-        return max(self._counted, key=self._quality, default=None)
+        return max(self._counted, key=self._level, default=None)
 
     @property
     def _counted(self) -> list[CurvePoint]:
@@ -84,11 +85,28 @@ class Curve:
         return [point for point in self.points if point.clients >= 1]
 
     @property
-    def since_best(self) -> int:
-        """Number of measurements after the best one; 0 without any."""
-        best, counted = self.best, self._counted
-        return 0 if best is None else len(counted) - 1 - counted.index(best)
+    def fallen(self) -> int:
+        """Number of newest measurements in a row that are below the best by more than half its standard error.
 
-    def _quality(self, point: CurvePoint) -> float:
-        metrics = self.metrics(point)
-        return metrics[NDCG] if NDCG in metrics else -metrics["rmse"]
+        All are over one cohort: with a correlation of 7/8 that half is the standard error of their difference.
+        """
+        best = self.best
+        if best is None:
+            return 0
+        limit = self._level(best) - self._error(best) / 2
+        return sum(1 for _ in takewhile(lambda point: self._level(point) < limit, reversed(self._counted)))
+
+    def _level(self, point: CurvePoint) -> float:
+        """Return the mean that is compared: NDCG@10, or the squared error with a minus sign."""
+        mean = point.sums[self._compared] / point.clients
+        return -mean if _SQUARED in self.measures else mean
+
+    def _error(self, point: CurvePoint) -> float:
+        """Return the standard error of a mean: at most that of zeros and ones, and of squares of normal errors."""
+        mean = min(1.0, max(0.0, point.sums[self._compared] / point.clients))
+        variance = 2.0 * mean**2 if _SQUARED in self.measures else mean * (1.0 - mean)
+        return sqrt(variance / point.clients)
+
+    @property
+    def _compared(self) -> int:
+        return self.measures.index(_SQUARED if _SQUARED in self.measures else NDCG)

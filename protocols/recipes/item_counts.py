@@ -54,6 +54,9 @@ class StartFrom(BaseModel):
     round: int = Field(ge=1, description="Round of its snapshot.")
     snapshot: str = Field(pattern=r"^[0-9a-f]{64}$", description="sha-256 of that snapshot, hex.")
     digest: str = Field(pattern=r"^[0-9a-f]{64}$", description="sha-256 of the state of round 0 made from it, hex.")
+    item_exponent: float = Field(
+        ge=0, le=0.5, description="b of the `privirec-k` task, by which devices weight their items: d_i^-2b."
+    )
 
 
 class BiasedParameters(FactorParameters):

@@ -1,14 +1,15 @@
 """Spectral start: a task of a factor recipe begins with the factors that a finished `privirec-k` task computed.
 
-PriviRec-k computes V and s, the leading right singular vectors and values of R~ = D_u^-1/2 R D_i^-1/2, and the item
-degrees d, from sums over the clients (Islam et al., PriviRec). The start takes from them
+PriviRec-k computes V and s, the leading right singular vectors and values of R~ = D_u^-a R D_i^-b, and the item degrees
+d, from sums over the clients (Islam et al., PriviRec). With w = s^2 / (s^2 + l) of EASE (`privirec.ease`), the start
+takes from them
 
-    item factors    Q = a V_d diag(s_d)^1/4, with a such that the mean squared norm of a row is 1
+    item factors    Q = t D_i^b V_k diag(w_k)^1/2, the `dim` leading columns, t such that mean |q_i|^2 = 1
     item counts     d and the number of clients, so that the task needs no sums of counts
-    user factor     p = (c / sqrt(n)) * sum over the user's n items i of sqrt(mean(d) / d_i) q_i
+    user factor     p = (c / sqrt(n)) * sum over the user's n items i of (mean(d) / d_i)^2b q_i
 
-so that b_i + p . q_i is, up to the factor c, the score V diag(s)^1/2 V^T D_i^-1/2 r of a low-pass filter with
-popularity added. A device computes p from the model it has and its own row.
+so that b_i + p . q_i is, up to a factor and with popularity added, the score D_i^b (V diag(w) V^T) D_i^-b r of EASE
+before its division by the diagonal of G. A device computes p from the model it has and its own row.
 
 The server derives the state of round 0 once and stores it as the task's snapshot of round 0. Its digest is part of the
 task's parameters, so every client begins with the same bytes and masked rounds are bound to them.
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,17 +28,19 @@ from protocols.errors import ParameterError
 from protocols.recipes.base import ModelState, Recipe
 from protocols.recipes.evaluated import Evaluated, EvaluatedState
 from protocols.recipes.item_counts import BiasedParameters, CountedFactors, StartFrom
-from protocols.recipes.privirec.state import PriviRecState, privirec_state
+from protocols.recipes.privirec.ease import chosen_weight, shares_and_diagonal
+from protocols.recipes.privirec.state import privirec_state
 from protocols.recipes.rows import FactorModel
 from protocols.recipes.topk.recipe import TopKRecipe
 
-__all__ = ["projected_user", "spectral_factors", "start_of", "start_parameters", "start_state"]
+__all__ = ["Source", "projected_user", "spectral_factors", "start_of", "start_parameters", "start_state"]
 
-_EXPONENT: Final = 0.25
-"""Of the singular values in Q. As p is computed from Q, they have twice this exponent in the scores.
 
-Chosen on validation rows; a larger exponent leaves the factors after the first few almost without weight.
-"""
+class Source(NamedTuple):
+    """A task that another one starts from: a state of `privirec-k`, and b, the exponent of the items' degrees."""
+
+    state: ModelState
+    item_exponent: float
 
 
 def start_of(parameters: object) -> StartFrom | None:
@@ -45,31 +48,34 @@ def start_of(parameters: object) -> StartFrom | None:
     return parameters.start_from if isinstance(parameters, BiasedParameters) else None
 
 
-def spectral_factors(spectrum: PriviRecState, dim: int) -> NDArray[np.float32]:
-    """Return Q, float32 (items, dim), from the `dim` leading singular vectors of `spectrum`.
+def spectral_factors(source: Source, dim: int) -> NDArray[np.float32]:
+    """Return Q, float32 (items, dim), from the `dim` leading singular vectors of `source`.
 
     Raises `ParameterError` if it has fewer singular vectors, or no singular values yet.
     """
+    spectrum = privirec_state(source.state)
     columns = spectrum.singular_values.size
     if columns < dim:
         raise ParameterError(f"a spectrum of {columns} singular vectors cannot start item factors of length {dim}")
     order = np.argsort(-spectrum.singular_values, kind="stable")[:dim]
-    factors = spectrum.basis[:, order] * spectrum.singular_values[order].astype(np.float64) ** _EXPONENT
+    vectors, values = spectrum.basis[:, order], spectrum.singular_values
+    shares, _ = shares_and_diagonal(vectors, values[order], chosen_weight(values))
+    factors = spectrum.item_degrees[:, None] ** source.item_exponent * vectors * np.sqrt(shares)
     power = float((factors**2).sum())
     if power == 0:
         raise ParameterError("this spectrum has no singular values yet: its task must have completed an iteration")
     return np.asarray(factors * np.sqrt(len(factors) / power), dtype=np.float32)
 
 
-def start_state(recipe: Recipe, source: ModelState) -> ModelState:
-    """Return the state of round 0 of a task of `recipe` that starts from `source`, a state of PriviRec.
+def start_state(recipe: Recipe, source: Source) -> ModelState:
+    """Return the state of round 0 of a task of `recipe` that starts from `source`.
 
     Raises `ParameterError` for a recipe without item biases from counts, another number of items or a state that has
     too few singular vectors.
     """
     if isinstance(recipe, Evaluated):
         return EvaluatedState(0, start_state(recipe.inner, source), ())
-    spectrum, parameters = privirec_state(source), recipe.parameters
+    spectrum, parameters = privirec_state(source.state), recipe.parameters
     startable = isinstance(recipe, FactorModel) and not isinstance(recipe, TopKRecipe)
     if not (startable and isinstance(parameters, BiasedParameters)):
         raise ParameterError(f"recipe {recipe.name!r} cannot start from a spectrum")
@@ -77,21 +83,27 @@ def start_state(recipe: Recipe, source: ModelState) -> ModelState:
         raise ParameterError(
             f"the task has {parameters.items} items, the task that it starts from has {spectrum.item_degrees.size}"
         )
-    factors = spectral_factors(spectrum, parameters.dim)
+    factors = spectral_factors(source, parameters.dim)
     return CountedFactors(0, factors, spectrum.item_degrees.copy(), spectrum.clients)
 
 
 def start_parameters(
-    recipe: Recipe, parameters: Mapping[str, Any], task: str, number: int, snapshot: bytes, source: ModelState
+    recipe: Recipe, parameters: Mapping[str, Any], task: str, snapshot: bytes, source: Source
 ) -> tuple[dict[str, Any], bytes]:
     """Return `parameters` with `start_from`, and the encoded state of round 0.
 
-    recipe: made from `parameters`. task, number, snapshot: id of the source task, round and encoding of its state
-    `source`. Raises `ParameterError` as `start_state` does.
+    recipe: made from `parameters`. task, snapshot: id of the source task, and the encoding of its state. Raises
+    `ParameterError` as `start_state` does.
     """
     state = start_state(recipe, source)
     body = recipe.encode_state(state)
-    start = StartFrom(task=task, round=number, snapshot=_digest(snapshot), digest=_digest(body))
+    start = StartFrom(
+        task=task,
+        round=source.state.round_number,
+        snapshot=_digest(snapshot),
+        digest=_digest(body),
+        item_exponent=source.item_exponent,
+    )
     return {**parameters, "start_from": start.model_dump(mode="json")}, body
 
 
@@ -99,8 +111,10 @@ def _digest(body: bytes) -> str:
     return hashlib.sha256(body).hexdigest()
 
 
-def projected_user(state: CountedFactors, items: NDArray[np.int32], scale: float) -> NDArray[np.float32]:
-    """Return p, float32 (dim,), for a user with the distinct `items`, int32 (n,). scale: c."""
+def projected_user(
+    state: CountedFactors, items: NDArray[np.int32], scale: float, item_exponent: float
+) -> NDArray[np.float32]:
+    """Return p, float32 (dim,), for a user with the distinct `items`, int32 (n,). scale: c. item_exponent: b."""
     counts = np.maximum(state.item_counts, 1.0)
-    weights = np.sqrt(counts.mean() / counts[items])
+    weights = (counts.mean() / counts[items]) ** (2 * item_exponent)
     return np.asarray(scale / np.sqrt(items.size) * (weights @ state.item_factors[items]), dtype=np.float32)

@@ -28,7 +28,7 @@ WORKS = {
     "server": "import aggregator_service.app, aggregator_service.commands.serve, aggregator_service.commands.tasks",
     "organiser": "import client_sdk.organiser.app",
     "plots": "from client_sdk.demo.plots import plots_available; assert plots_available()",
-    "parquet": "import pyarrow.parquet, client_sdk.data.parquet",
+    "data": "import client_sdk.data.tables",
     "demo": "import client_sdk.demo.run, client_sdk.demo.report, client_sdk.demo.privirec.run",
     "server,postgres": "import psycopg, aggregator_service.storage.postgres",
     "server,s3": "import aggregator_service.storage.s3",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from client_sdk.api.effects import Pause, Program, Request, Response, Work
+from client_sdk.api.effects import Failed, Pause, Program, Request, Response, Work
 from protocols.messages.problem import PROBLEM_TYPES, ProblemDocument, problem_uri
 
 __all__ = ["ProgramRunner", "problem"]
@@ -56,6 +56,8 @@ class ProgramRunner:
                             error = raised
                     case Pause():
                         self.pauses.append(effect.seconds)
+                    case Failed():
+                        reply = False
                     case Work():
                         try:
                             reply = effect.call()

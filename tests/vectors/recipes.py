@@ -42,6 +42,8 @@ _OTHER_SUMS: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
     ("pfedclr", {"items": 5, "dim": 4, "max_interactions": 10, "reveal_weights": True}),
     ("pfedclr", {"items": 5, "dim": 4, "noise_scale": 0.5}),
     ("privirec-k", {"items": 6, "components": 2, "user_exponent": 0.75}),
+    ("privirec-k", {"items": 6, "components": 2, "user_exponent": 0.25, "item_exponent": 0.3125}),
+    ("privirec", {"items": 6, "components": 2, "user_exponent": 0.0, "item_exponent": 0.0, "reveal_gram": True}),
     ("rfrec", {"items": 5, "dim": 4, "item_bias": "means"}),
     ("rfrec", {"items": 5, "dim": 4, "ldp": {"clip": 0.5, "scale": 0.25}}),
     ("colr", {"items": 5, "dim": 4, "rank": 2, **_TOUCHED}),

@@ -101,6 +101,7 @@ def privirec() -> dict[str, Any]:
         ("privirec", {"components": 2, "iterations": 3, "reveal_gram": True}, 5),
         ("privirec-k", {"components": 2, "oversampling": 1, "rayleigh_ritz": True, "iterations": 2}, 3),
         ("privirec-k", {"components": 2, "iterations": 2, "user_exponent": 0.75}, 3),
+        ("privirec-k", {"components": 2, "iterations": 2, "user_exponent": 0.25, "item_exponent": 0.3125}, 3),
     )
     cases = []
     for name, own, sums in settings:
@@ -132,11 +133,12 @@ def privirec() -> dict[str, Any]:
         }
         cases.append(case(played, parameters, bad))
     return {
-        "about": "items: the user's row. r_i = d_u^-a * d_i^(a-1) for its items, a = user_exponent, d_u their number, "
-        "d_i the degrees of sum 1 (0 for a degree of 0). degrees: 1 for each item. iteration: r_i * (sum over j of r_j "
-        "Q[j]), row by row. gram: r_i * r_j for i <= j: (0,0), (0,1), ... (1,1), ... State: sums so far (uint32), and "
-        "from sum 1 on degrees (uint32), Q (items x K, row by row), singular values (float32), captured, change "
-        "(float64), after a Gram sum the triangle (float32), all LE. Rules: docs/wire/states.md.",
+        "about": "items: the user's row. r_i = d_u^-a * d_i^-b for its items, a = user_exponent, b = item_exponent "
+        "(null: 1 - a), d_u their number, d_i the degrees of sum 1 (0 for a degree of 0). degrees: 1 for each item. "
+        "iteration: r_i * (sum over j of r_j Q[j]), row by row. gram: r_i * r_j for i <= j: (0,0), (0,1), ... (1,1), "
+        "... State: sums so far (uint32), and from sum 1 on degrees (uint32), Q (items x K, row by row), singular "
+        "values (float32), captured, change (float64), after a Gram sum the triangle (float32), all LE. Rules: "
+        "docs/wire/states.md.",
         "cases": cases,
     }
 

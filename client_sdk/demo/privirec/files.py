@@ -23,7 +23,10 @@ def write_results(result: PriviRecResult, folder: Path) -> tuple[Path, Path]:
     stem = folder / f"{result.recipe}-{Path(result.dataset).name}"
     figures = stem.with_suffix(".json").resolve()
     report = stem.with_name(f"report-{Path(result.dataset).name}-{result.recipe}.html").resolve()
-    figures.write_text(json.dumps(asdict(result), indent=1) + "\n", encoding="utf-8")
+    found = asdict(result) | {"verdict": result.verdict}
+    for entry in found["ranked"]:
+        del entry["ranking"]["user_ndcg"]  # an array with a value for each user
+    figures.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     plot = convergence_plot(result) if plots_available() else None
     report.write_text(render_privirec_report(result, plot), encoding="utf-8")
     return figures, report

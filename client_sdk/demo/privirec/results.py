@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from client_sdk.evaluation.full_ranking import RankingResult
+from client_sdk.simulation.measures import Measured
+from client_sdk.simulation.verdict import Advised, verdict
 
 __all__ = ["FilterRanking", "PriviRecResult", "SumResult"]
 
@@ -59,3 +61,20 @@ class PriviRecResult:
     sums: Sequence[SumResult]
     ranked: Sequence[FilterRanking]
     warnings: Sequence[str]
+
+    @property
+    def verdict(self) -> str:
+        """Whether the devices rank better than popularity, the last of `ranked`, and by how many standard errors."""
+        ours, popular = (
+            Measured({"NDCG@20": entry.ranking.ndcg}, entry.ranking.user_ndcg)
+            for entry in (self.ranked[0], self.ranked[-1])
+        )
+        found = verdict(
+            [len(self.sums)],
+            [ours],
+            {"popularity": popular},
+            Advised(trains=False),
+            recipe=self.recipe,
+            higher_is_better=True,
+        )
+        return found.text

@@ -21,15 +21,16 @@ from client_sdk.organiser import TrialOrganiser
 from protocols.errors import ParameterError
 from protocols.messages import Schedule, TaskRequest
 from protocols.recipes.privirec.recipe import PriviRecK
+from protocols.recipes.recommended import parameters_for
 from protocols.recipes.registry import recipe as make_recipe
 
 __all__ = ["PRIVIREC_DATASETS", "PriviRecRequest", "PriviRecSetup", "load_split", "prepare"]
 
 PRIVIREC_DATASETS: Final = {
-    "synthetic": {"components": 16, "iterations": 4, "oversampling": 8, "rayleigh_ritz": True},
-    "ml-100k": {"components": 48, "iterations": 4, "oversampling": 80, "rayleigh_ritz": True},
+    "synthetic": {"components": 16, "iterations": 4, "oversampling": 8},
+    "ml-100k": {"components": 48, "iterations": 4, "oversampling": 80},
 }
-"""Data sets of the demo, with recipe parameters that suit their size."""
+"""Data sets of the demo, with sizes that are quick; other parameters are the recommended ones."""
 
 PRIVIREC_MECHANISMS: Final = ("masked", "oneshot", "plain")
 
@@ -125,8 +126,9 @@ def _usual_parameters(dataset: str, items: int) -> dict[str, Any]:
 
 def _recipe(request: PriviRecRequest, items: int) -> PriviRecK:
     given = {"iterations": request.iterations, "components": request.components}
-    parameters: dict[str, Any] = {**_usual_parameters(request.dataset, items), "items": items}
-    parameters |= {name: value for name, value in given.items() if value is not None}
+    chosen: dict[str, Any] = {**_usual_parameters(request.dataset, items), "items": items}
+    chosen |= {name: value for name, value in given.items() if value is not None}
+    parameters = parameters_for(request.recipe, chosen)
     if request.recipe == "privirec":
         parameters["reveal_gram"] = True  # the user chose this recipe by name; the task's warnings say what it reveals
     made = make_recipe(request.recipe, parameters)

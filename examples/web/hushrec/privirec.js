@@ -41,7 +41,8 @@ export function contribution(p, state, index, items) {
   const vector = new Array(p.items).fill(0);
   if (index === 1) return vector.map((_, i) => Number(items.includes(i)));
   const a = p.user_exponent;
-  const r = vector.map((_, i) => (items.includes(i) && state.degrees[i] ? items.length ** -a * state.degrees[i] ** (a - 1) : 0));
+  const b = p.item_exponent ?? 1 - a;
+  const r = vector.map((_, i) => (items.includes(i) && state.degrees[i] ? items.length ** -a * state.degrees[i] ** -b : 0));
   if (kindOf(p, index) === "gram") return r.flatMap((x, i) => r.slice(i).map((y) => x * y));
   const mixed = product([r], state.basis)[0];
   return r.flatMap((x) => mixed.map((y) => x * y));

@@ -35,7 +35,10 @@ class PriviRecKParameters(ItemParameters):
         default=None, gt=0, lt=1, description="End early when the relative change of the singular values is below this."
     )
     user_exponent: float = Field(
-        default=0.5, ge=0.5, le=1, description="a of D_u^-a R D_i^(a-1): 0.5 for GF-CF and BSPM, tuned for Turbo-CF."
+        default=0.5, ge=0, le=1, description="a of D_u^-a R D_i^-b: 0.5 for GF-CF and BSPM, tuned for Turbo-CF."
+    )
+    item_exponent: float | None = Field(
+        default=None, ge=0, le=0.5, description="b of D_u^-a R D_i^-b; none: 1 - a, as in the papers, for a >= 0.5."
     )
 
     @property
@@ -43,12 +46,19 @@ class PriviRecKParameters(ItemParameters):
         """K: number of columns that are iterated and sent."""
         return self.components + self.oversampling
 
+    @property
+    def degree_exponent(self) -> float:
+        """b, the exponent of the items' degrees."""
+        return 1.0 - self.user_exponent if self.item_exponent is None else self.item_exponent
+
     @model_validator(mode="after")
     def _check_consistency(self) -> Self:
         if self.columns > self.items:
             raise ValueError(
                 f"components + oversampling is {self.columns}, but {self.items} items have at most {self.items} vectors"
             )
+        if self.item_exponent is None and self.user_exponent < 0.5:
+            raise ValueError(f"user_exponent {self.user_exponent:g} is below 0.5, which needs an item_exponent")
         if self.oversampling and not self.rayleigh_ritz:
             raise ValueError(
                 "oversampling needs rayleigh_ritz: the first columns of a QR do not depend on later ones, so without "

@@ -1,7 +1,8 @@
 """PriviRec: the components of graph filters, computed from sums over clients; nothing is trained.
 
 "Secure Federated Graph-Filtering for Recommender Systems". R is the binary users x items matrix, D_u and D_i hold its
-row and column sums, R~ = D_u^-a R D_i^(a-1), and P = R~^T R~ (eq. 2 has a = 1/2). The sums of a task, by index:
+row and column sums, R~ = D_u^-a R D_i^-b, and P = R~^T R~ (eq. 2 has a = b = 1/2; Turbo-CF has b = 1 - a). The sums of
+a task, by index:
 
     1               item degrees d_i = sum_u R_ui                             (eq. 6)       m counts
     2 .. q+1        Y = P Q = sum_u r_u^T (r_u Q), r_u a row of R~; Q <- QR   (theorem 3.2) m x K values
@@ -10,12 +11,16 @@ row and column sums, R~ = D_u^-a R D_i^(a-1), and P = R~^T R~ (eq. 2 has a = 1/2
 privirec-k has no Gram sum: P ~ Q diag(|diag R|) Q^T of the last QR (approximation 3.3, eq. 17). A client scales its own
 row: it knows d_u, and d_i from the first sum.
 
-**The bound on the sums.** Every value of a sum from index 2 on is at most n^(2a-1) in size, n the number of clients: 1
-for a = 1/2. Schur's test with weights d_u^(1-a) and d_i^(1-a): sum_i R~_ui d_i^(1-a) = d_u^-a d_u = d_u^(1-a), and
-sum_u R~_ui d_u^(1-a) = d_i^(a-1) sum_(u has i) d_u^(1-2a) <= d_i^a = d_i^(2a-1) d_i^(1-a) for a >= 1/2, d_u >= 1. So
-||P|| = ||R~||^2 <= max d_i^(2a-1) <= n^(2a-1). An entry of P q is at most ||P|| ||q||, and the columns of Q are unit
-vectors; an entry of P is at most ||P||. Clients that leave after step 1 take rows out of R~, which lowers its norm. One
-client's part is at most 1: |r_u| = d_u^-a (sum d_i^(2a-2))^(1/2) <= d_u^(1/2-a) <= 1 as d_i >= 1.
+**The bound on the sums.** Every value of a sum from index 2 on is at most n^(1-2b) c in size, n the number of clients
+and c = m^(1-2a) for a < 1/2, otherwise 1: so 1 for a = b = 1/2. Schur's test with weights d_u^(1-a) and d_i^b:
+sum_i R~_ui d_i^b = d_u^-a d_u = d_u^(1-a), and sum_u R~_ui d_u^(1-a) = d_i^-b sum_(u has i) d_u^(1-2a) <= d_i^(1-b) c
+= d_i^(1-2b) d_i^b c, as 1 <= d_u <= m. So ||P|| = ||R~||^2 <= max d_i^(1-2b) c <= n^(1-2b) c for b <= 1/2. An entry of
+P q is at most ||P|| ||q||, and the columns of Q are unit vectors; an entry of P is at most ||P||. Clients that leave
+after step 1 take rows out of R~, which lowers its norm.
+
+**The bound on a client's part** is 1 for a >= 1/4, otherwise m^(1/2-2a): its row has entries d_u^-a d_i^-b <= d_u^-a
+and the norm d_u^-a (sum d_i^-2b)^(1/2) <= d_u^(1/2-a), as d_i >= 1 and b >= 0. An entry of r_u^T (r_u q) is at most
+the product of both, d_u^(1/2-2a), and an entry of r_u^T r_u is at most d_u^-2a <= 1.
 
 A client's part r_u^T (r_u Q) has non-zero rows for its own items only, so sending it in the clear or in sparse form
 would reveal them. Both mechanisms send it dense, and only `masked` hides its values.
@@ -45,7 +50,7 @@ __all__ = ["PRIVIREC", "PRIVIREC_K", "PriviRec", "PriviRecK", "Sum"]
 Sum = Literal["degrees", "iteration", "gram"]
 
 _MOST_CLIENTS: Final = 1_000_000
-"""Upper limit on the number of clients, n in the bound for a > 1/2."""
+"""Upper limit on the number of clients, n in the bound for b < 1/2."""
 _ROUNDED: Final = 1.0 + 2.0**-20
 """Factor by which rounding to float32 may lengthen a column of Q."""
 
@@ -81,12 +86,18 @@ class PriviRecK(SingleGroupRecipe):
             segment = Segment(kind, p.items, 1.0, integral=True)
         else:
             length = triangle_length(p.items) if kind == "gram" else p.items * p.columns
-            segment = Segment(kind, length, 1.0, sum_bound=self._sum_bound)
+            segment = Segment(kind, length, self._part_bound(kind), sum_bound=self._sum_bound)
         return VectorLayout((Block(kind, (segment,)),), sum_class=REPEATED_ROWS)
+
+    def _part_bound(self, kind: Sum) -> float:
+        p = self.parameters
+        return 1.0 if kind == "gram" else float(p.items ** max(0.0, 0.5 - 2 * p.user_exponent))
 
     @property
     def _sum_bound(self) -> float:
-        return float(_MOST_CLIENTS ** (2 * self.parameters.user_exponent - 1)) * _ROUNDED
+        p = self.parameters
+        of_users = p.items ** max(0.0, 1 - 2 * p.user_exponent)
+        return float(_MOST_CLIENTS ** (1 - 2 * p.degree_exponent) * of_users) * _ROUNDED
 
     def round_spec(self, task_seed: bytes, number: int, sum_index: int | None = None) -> RoundSpec:
         """Return the round's broadcast; only the first sum uses its seed, for Q_0."""

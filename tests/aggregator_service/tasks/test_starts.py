@@ -19,7 +19,7 @@ from client_sdk import Fleet, FleetOptions, Operator, task_request
 from client_sdk.errors import DigestMismatch
 from protocols.messages import Schedule
 from protocols.recipes.base import FactorState
-from protocols.recipes.spectral_start import start_of, start_state
+from protocols.recipes.spectral_start import Source, start_of, start_state
 from tests.support.organiser import TRIAL
 from tests.support.server import AggregatorProcess, running_aggregator
 from tests.support.tasks import ITEMS, interactions
@@ -85,7 +85,7 @@ def test_every_mechanism_trains_on_from_the_announced_factors(
     made = create(server, f"started-{mechanism}", mechanism, "spectrum")
     assert made["recipe"]["parameters"]["start_from"]["task"] == source_id
     terms, model = run_fleet(server, operator, made["task_id"], mechanism)
-    first = start_state(terms.recipe, spectrum)
+    first = start_state(terms.recipe, Source(spectrum, 0.5))
     assert isinstance(first, FactorState)
     start = start_of(terms.recipe.parameters)
     assert start is not None

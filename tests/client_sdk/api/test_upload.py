@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client_sdk.api.calls import ApiCalls
-from client_sdk.api.effects import Request, Response, Traffic, content_digest, metered
+from client_sdk.api.effects import Request, Response, Traffic, content_digest, through
 from client_sdk.api.retry import RetryPolicy
 from client_sdk.errors import (
     ConnectionFailed,
@@ -162,6 +162,21 @@ def test_the_beginning_of_another_ciphertext_is_never_continued() -> None:
     assert server.stored == BODY
 
 
+def test_a_replacement_that_was_cut_is_sent_once_the_server_is_back() -> None:
+    server = UploadServer(100, kept=b"left by an earlier run")
+    runner, _ = send_to(server, chunk_bytes=300)
+    assert methods(runner) == ["HEAD", "PUT", "HEAD", "PUT"]
+    assert server.stored == BODY
+
+
+def test_a_request_that_the_server_did_not_process_is_repeated_as_it_is() -> None:
+    """There is nothing to resume, so no offset is asked for."""
+    left, server = [problem("unavailable"), problem("too-many-requests")], UploadServer()
+    runner = ProgramRunner(lambda request: left.pop() if left else server(request))
+    runner.run(ApiCalls("https://example.org", "token", POLICY).contribute("t", 1, "c", BODY))
+    assert methods(runner) == ["PUT", "PUT", "PUT"]
+
+
 def test_another_contribution_that_is_stored_already_is_a_conflict() -> None:
     for chunk_bytes in (300, 1 << 20):
         server = UploadServer()
@@ -228,6 +243,6 @@ def test_downloads_are_checked_against_both_digests_and_the_length() -> None:
 def test_traffic_counts_the_bodies_of_failed_attempts_too() -> None:
     server, traffic = UploadServer(100), Traffic()
     calls = ApiCalls("https://example.org", "token", POLICY)
-    ProgramRunner(server).run(metered(calls.contribute("t", 1, "c", BODY), traffic))
+    ProgramRunner(server).run(through(calls.contribute("t", 1, "c", BODY), traffic))
     assert traffic.up == 2 * len(BODY)
     assert traffic.down > 0

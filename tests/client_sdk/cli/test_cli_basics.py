@@ -109,6 +109,8 @@ def test_a_file_with_ratings(tmp_path: Path) -> None:
         ("item,rating\n1,nan\n", 2, "not a rating: 'nan'"),
         ("item,rating\n1,1e60\n", 2, "not a rating"),
         ("item,rating,rating\n1,1,2\n", 1, "one column named 'rating'"),
+        ('title,item\n"two\nlines",1\nx,y\n', 4, "not an item number: 'y'"),
+        ('item,title\n1,"x\n', 2, "not a CSV line: unexpected end of data"),
         ("", None, "empty"),
     ],
 )

@@ -72,9 +72,22 @@ def test_commands_of_the_page(folder: Path, command: str) -> None:
         assert (folder / "curve.svg").read_text().startswith("<svg")
 
 
-def test_python_of_the_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (code,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+def run_python(number: int) -> None:
+    code = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)[number]
     exec(compile(code, "your-own-data.md", "exec"), {})  # noqa: S102 - the page's own example
+
+
+def test_a_rating_matrix_is_brought_into_long_form(folder: Path) -> None:
+    (folder / "jester.csv").write_text(f"2,-7.82,99,8.5{',99' * 9}\n1,99,99,0.5{',99' * 9}\n")
+    assert CliRunner().invoke(app, ["data", "show", "jester.csv"]).exit_code == 1
+    run_python(0)
+    out, _ = run("hushrec data show ratings.csv")
+    assert out.startswith("read 3 rows, 2 users, 2 items from ratings.csv")
+    assert "ratings from -7.82 to 8.5" in out
+
+
+def test_python_of_the_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_python(1)
     out = capsys.readouterr().out
     assert out.startswith("read ")
     assert "10 {'HR@10': " in out

@@ -49,9 +49,11 @@ def test_demo_runs_to_the_end_and_writes_its_results(
     figures, report = write_results(result, tmp_path / "out")
     kept = json.loads(figures.read_text())
     assert (kept["mechanism"], kept["dropped"], len(kept["sums"])) == (mechanism, 0, len(kinds))
-    # Over the same rows GF-CF differs only by vectors that have not converged; by nothing where P itself is summed.
-    ours, *_, central = kept["ranked"]
+    # Over the same rows EASE differs only by vectors that have not converged; where P itself is summed by its weight.
+    ours, *_, central, popular = kept["ranked"]
+    assert popular["name"] == "popularity"
     assert 0 < ours["ranking"]["recall"] <= 1
+    assert "standard errors" in kept["verdict"]
     if recipe == "privirec":
         assert ours["ranking"]["ndcg"] == pytest.approx(central["ranking"]["ndcg"], abs=0.1)
         assert "77.9 %" in " ".join(kept["warnings"])

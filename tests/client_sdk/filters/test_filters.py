@@ -13,6 +13,7 @@ from scipy.sparse import csr_array
 
 from client_sdk.filters import BSPM, FILTERS, GFCF, Components, Ease, TurboCF, preset, rows, user_row
 from protocols.errors import ParameterError
+from protocols.recipes.privirec.ease import chosen_weight
 
 USERS, ITEMS, DIMS = 25, 14, 5
 
@@ -29,18 +30,19 @@ def power_of(degrees: np.ndarray, exponent: float) -> np.ndarray:
     return np.where(degrees > 0, np.where(degrees > 0, degrees, 1.0) ** exponent, 0.0)
 
 
-def normalised(matrix: np.ndarray, a: float = 0.5) -> np.ndarray:
-    """R~ = D_u^-a R D_i^(a-1)."""
-    return power_of(matrix.sum(1), -a)[:, None] * matrix * power_of(matrix.sum(0), a - 1)
+def normalised(matrix: np.ndarray, a: float = 0.5, b: float | None = None) -> np.ndarray:
+    """R~ = D_u^-a R D_i^-b."""
+    b = 1 - a if b is None else b
+    return power_of(matrix.sum(1), -a)[:, None] * matrix * power_of(matrix.sum(0), -b)
 
 
-def components_of(matrix: np.ndarray, a: float = 0.5, factored: bool = False) -> Components:
-    r = normalised(matrix, a)
+def components_of(matrix: np.ndarray, a: float = 0.5, factored: bool = False, b: float | None = None) -> Components:
+    r = normalised(matrix, a, b)
     _, s, vt = np.linalg.svd(r)
     s = np.concatenate([s, np.zeros(vt.shape[0] - s.size)])
     k = s.size if factored else DIMS
     gram = None if factored else csr_array((r.T @ r).astype(np.float32))
-    return Components(matrix.sum(0), vt[:k].T.astype(np.float32), s[:k].astype(np.float32), gram, a)
+    return Components(matrix.sum(0), vt[:k].T.astype(np.float32), s[:k].astype(np.float32), gram, a, b)
 
 
 def ideal_part(matrix: np.ndarray, dims: int = DIMS) -> np.ndarray:
@@ -98,20 +100,39 @@ def test_turbo_cf_is_equation_5(which, a, power) -> None:
         close(turbo.scores(components_of(matrix, a, factored=True), csr_array(matrix)), expected)
 
 
-@given(st.integers(0, 2**31), st.booleans(), st.sampled_from([0.03, 0.3, 10.0]))
-@settings(deadline=None, max_examples=25)
-def test_ease_is_the_minimum_of_its_loss(seed, factored, weight) -> None:
-    """Every column of B minimises |X - X b|^2 + weight |b|^2 without its own item: solved item by item."""
-    matrix = random_rows(seed)
-    scaled, items = normalised(matrix), matrix.shape[1]
+@given(
+    st.integers(0, 2**31),
+    st.booleans(),
+    st.sampled_from([0.03, 0.3, 10.0]),
+    st.sampled_from([(0.5, 0.5), (0.25, 0.3125), (0.0, 0.0), (0.7, 0.1)]),
+)
+@settings(deadline=None, max_examples=50)
+def test_ease_is_the_minimum_of_its_loss(seed, factored, weight, exponents) -> None:
+    """Every column of B minimises |X - X b|^2 + weight |b|^2 without its own item: solved item by item.
+
+    X = R for exponents of 0, which is Steck's EASE; from the Gram matrix and from a spectrum of full rank.
+    """
+    matrix, (a, b) = random_rows(seed), exponents
+    scaled, items = normalised(matrix, a, b), matrix.shape[1]
     learned = np.zeros((items, items))
     for item in range(items):
         others = np.arange(items) != item
         loss = scaled[:, others].T @ scaled[:, others] + weight * np.eye(items - 1)
         learned[others, item] = np.linalg.solve(loss, scaled[:, others].T @ scaled[:, item])
     degrees = matrix.sum(0)
-    expected = matrix * power_of(degrees, -0.5) @ learned * power_of(degrees, 0.5)
-    close(Ease(weight).scores(components_of(matrix, factored=factored), csr_array(matrix)), expected)
+    expected = matrix * power_of(degrees, -b) @ learned * power_of(degrees, b)
+    close(Ease(weight).scores(components_of(matrix, a, factored, b), csr_array(matrix)), expected)
+
+
+def test_the_weight_of_ease_follows_from_the_last_singular_value() -> None:
+    assert chosen_weight(np.array([9.0, 2.0])) == 0.3
+    assert chosen_weight(np.full(40, 2.0)) == pytest.approx(2.0)
+    assert chosen_weight(np.zeros(0)) == 0.3
+    matrix = random_rows(4)
+    components = components_of(matrix, 0.25, b=0.3125)
+    weight = chosen_weight(components.singular_values)
+    rows = csr_array(matrix)
+    np.testing.assert_array_equal(Ease().scores(components, rows), Ease(weight).scores(components, rows))
 
 
 @pytest.mark.parametrize("factored", [False, True])
@@ -200,8 +221,10 @@ def test_mismatched_rows_and_components_are_refused() -> None:
             graph_filter.scores(components, user_row([0], ITEMS + 1))
         with pytest.raises(ParameterError, match="binary"):
             graph_filter.scores(components, 2 * csr_array(matrix))
-        with pytest.raises(ParameterError, match="user exponent"):
-            graph_filter.scores(replace(components, user_exponent=0.4), csr_array(matrix))
+        if graph_filter.user_exponent is not None:
+            for other in ({"user_exponent": 0.4}, {"item_exponent": 0.25}):
+                with pytest.raises(ParameterError, match="user exponent 0.5 and item exponent 0.5"):
+                    graph_filter.scores(replace(components, **other), csr_array(matrix))
     with pytest.raises(ParameterError, match="needs the Gram matrix, not its factors"):
         TurboCF(power=0.7).scores(factors, csr_array(matrix))
     with pytest.raises(ParameterError, match="items must lie"):

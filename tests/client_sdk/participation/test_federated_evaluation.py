@@ -120,7 +120,7 @@ def test_the_server_stops_a_task_that_overfits_and_serves_its_best_model(
     assert task.completed_rounds < 80
     assert task.best_round == best.model_round
     assert 0 < best.model_round < task.completed_rounds - 3
-    assert curve.since_best == 3
+    assert curve.fallen == 3
     kept = part.model()
     assert kept.round_number == best.model_round
     assert part.terms.recipe.encode_state(kept) == part.terms.recipe.encode_state(played.parts[1].model())

@@ -9,15 +9,17 @@ from typing import Any
 import pytest
 
 from client_sdk import ConnectionFailed, GaveUp
-from client_sdk.api.effects import Pause, Program, Request, Response
-from client_sdk.api.retry import RetryPolicy
+from client_sdk.api.effects import Pause, Program, Request, Response, Traffic, through
+from client_sdk.api.retry import DEFAULT_ATTEMPTS, LONGEST_PAUSE, RetryPolicy, send
+from client_sdk.errors import InternalError
 from client_sdk.participation.events import Event, ServerBack, ServerUnreachable
-from client_sdk.participation.outages import Outages, StoppedInOutage, through_outages
+from client_sdk.participation.follow_rounds import Outage, StoppedInOutage
 from protocols.errors import ParameterError
-from tests.support.programs import ProgramRunner
+from tests.support.programs import ProgramRunner, problem
 
 URL = "https://aggregator.example"
 GET = Request("GET", f"{URL}/v1/tasks/t/rounds/current")
+POLICY = RetryPolicy(base_seconds=1.0, cap_seconds=8.0, jitter=lambda: 1.0)
 
 
 class Server:
@@ -39,14 +41,14 @@ class Server:
     def clock(self) -> float:
         return sum(self.runner.pauses)
 
-    def outages(self, **options: Any) -> Outages:
-        pauses = RetryPolicy(base_seconds=1.0, cap_seconds=8.0, jitter=lambda: 1.0)
-        return Outages(**{"clock": self.clock, "pauses": pauses, **options})
+    def run(self, program: Program[Any], **options: Any) -> Any:
+        """Run `program` through an outage with the `options`."""
+        return self.runner.run(through(program, Outage(clock=self.clock, **options)))
 
 
-def requesting(request: Request) -> Program[bytes]:
-    response = yield request
-    return bytes(response.body)
+def requesting(request: Request, policy: RetryPolicy = POLICY) -> Program[bytes]:
+    response = yield from send(request, policy)
+    return response.body
 
 
 def status(code: int, **headers: str) -> Callable[[Request], Response]:
@@ -54,89 +56,136 @@ def status(code: int, **headers: str) -> Callable[[Request], Response]:
     return lambda _: Response(code, fields)
 
 
+def lost(request: Request) -> Response:
+    raise ConnectionFailed(request.method, request.url, "connection reset", sent=True)
+
+
 def test_a_request_is_repeated_until_the_server_answers() -> None:
-    server = Server(failures=200)
-    assert server.runner.run(through_outages(requesting(GET), server.outages())) == b"here"
-    assert len(server.runner.requests) == 201
+    server = Server(failures=2000)
+    assert server.run(requesting(GET)) == b"here"
+    assert len(server.runner.requests) == 2001
     assert server.runner.pauses[:5] == [1.0, 2.0, 4.0, 8.0, 8.0]
-    with pytest.raises(ConnectionFailed):  # alone, the program fails at the first attempt
-        Server(failures=200).runner.run(requesting(GET))
+    alone = Server(failures=2000)
+    with pytest.raises(GaveUp):
+        alone.runner.run(requesting(GET))
+    assert len(alone.runner.requests) == DEFAULT_ATTEMPTS
+
+
+def test_a_number_of_attempts_is_obeyed_in_an_outage_too() -> None:
+    server = Server(failures=200)
+    with pytest.raises(GaveUp) as caught:
+        server.run(requesting(GET, replace(POLICY, attempts=2)))
+    assert caught.value.attempts == len(server.runner.requests) == 2
 
 
 @pytest.mark.parametrize("code", [502, 503, 504])
 def test_a_proxy_without_a_server_is_an_outage(code: int) -> None:
-    server = Server(3, status(code))
-    assert server.runner.run(through_outages(requesting(GET), server.outages())) == b"here"
+    server = Server(20, status(code))
+    assert server.run(requesting(GET)) == b"here"
 
 
-def test_retry_after_is_the_minimum_of_a_pause() -> None:
-    server = Server(1, status(503, retry_after="5"))
-    server.runner.run(through_outages(requesting(GET), server.outages()))
-    assert server.runner.pauses == [6.0]
+@pytest.mark.parametrize("seconds", [5.0, 60.0, 3600.0])
+def test_retry_after_is_the_minimum_of_a_pause(seconds: float) -> None:
+    server = Server(1, status(503, retry_after=f"{seconds:.0f}"))
+    server.run(requesting(GET))
+    assert server.clock() == seconds + 1.0
+    assert max(server.runner.pauses) <= LONGEST_PAUSE
 
 
-def test_other_answers_are_given_to_the_program() -> None:
-    server = Server(1, status(500))
-    assert server.runner.run(through_outages(requesting(GET), server.outages())) == b""
-    assert server.runner.pauses == []
+def test_a_server_that_answers_with_errors_is_not_waited_for() -> None:
+    def failing(request: Request) -> Response:
+        return problem("internal-error") if len(server.runner.requests) > 10 else Server._refuse(request)
+
+    server = Server(10**6, failing)
+    with pytest.raises(GaveUp) as caught:
+        server.run(requesting(GET))
+    assert isinstance(caught.value.last, InternalError)
+    assert len(server.runner.requests) == 10 + DEFAULT_ATTEMPTS
 
 
 def test_a_request_that_may_have_been_processed_is_not_repeated() -> None:
-    def lost(request: Request) -> Response:
-        raise ConnectionFailed(request.method, request.url, "connection reset", sent=True)
-
     server = Server(1, lost)
     with pytest.raises(ConnectionFailed):
-        server.runner.run(through_outages(requesting(replace(GET, method="POST")), server.outages()))
-    again = Server(1, lost)
-    assert again.runner.run(through_outages(requesting(replace(GET, method="PUT")), again.outages())) == b"here"
+        server.run(requesting(replace(GET, method="POST")))
+    assert server.run(requesting(replace(GET, method="POST"))) == b"here"
+    assert Server(1, lost).run(requesting(replace(GET, method="PUT"))) == b"here"
 
 
 def test_an_outage_is_reported_at_growing_intervals() -> None:
     server, told = Server(failures=40), list[Event]()
-    server.runner.run(through_outages(requesting(GET), server.outages(progress=told.append)))
+    server.run(requesting(GET), progress=told.append)
     assert [round(event.seconds) for event in told if isinstance(event, ServerUnreachable)] == [3, 31, 63, 127, 255]
     assert isinstance(told[0], ServerUnreachable)
     assert told[0].reason == f"GET {GET.url}: connection refused"
     assert told[-1] == ServerBack(server.clock())
 
 
+def test_an_outage_is_reported_while_a_retry_after_is_waited_for() -> None:
+    server, told = Server(1, status(503, retry_after="100")), list[Event]()
+    server.run(requesting(GET), progress=told.append)
+    assert [type(event) for event in told] == [ServerUnreachable, ServerUnreachable, ServerUnreachable, ServerBack]
+
+
+def test_one_outage_of_several_requests_is_reported_as_one() -> None:
+    def program() -> Program[None]:
+        with pytest.raises(GaveUp):
+            yield from send(GET, replace(POLICY, attempts=4))
+        yield from send(GET, POLICY)
+
+    server, told = Server(failures=6), list[Event]()
+    server.run(program(), progress=told.append)
+    assert [type(event) for event in told] == [ServerUnreachable, ServerBack]
+
+
 def test_a_short_interruption_is_not_reported() -> None:
     server, told = Server(failures=1), list[Event]()
-    server.runner.run(through_outages(requesting(GET), server.outages(progress=told.append)))
+    server.run(requesting(GET), progress=told.append)
     assert told == []
 
 
 def test_patience_ends_an_outage_and_starts_anew_with_the_next() -> None:
     server = Server(failures=10**6)
     with pytest.raises(GaveUp, match="connection refused") as raised:
-        server.runner.run(through_outages(requesting(GET), server.outages(patience=20.0)))
+        server.run(requesting(GET), patience=20.0)
     assert server.clock() == 20.0
     assert raised.value.attempts == len(server.runner.requests)
 
     def twice() -> Program[None]:
         for _ in range(2):
             server.runner.requests.clear()
-            yield GET
+            yield from send(GET, POLICY)
 
     server = Server(failures=4)
-    server.runner.run(through_outages(twice(), server.outages(patience=20.0)))
+    server.run(twice(), patience=20.0)
     assert server.clock() == 30.0
 
 
-def test_stop_ends_an_outage_and_closes_the_program() -> None:
-    closed = []
+def test_patience_ends_at_once_when_retry_after_asks_for_more() -> None:
+    server = Server(1, status(503, retry_after="60"))
+    with pytest.raises(GaveUp):
+        server.run(requesting(GET), patience=59.0)
+    assert server.clock() == 0.0
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [({"stop": lambda: True}, StoppedInOutage), ({"patience": 3.0}, GaveUp)],
+)
+def test_the_end_of_an_outage_closes_the_program(options: dict[str, Any], error: type[Exception]) -> None:
+    """It could take the error for that of a round, and go on with the next one."""
+    ended = []
 
     def program() -> Program[None]:
         try:
-            yield GET
+            yield from send(GET, POLICY)
+        except Exception:
+            ended.append("error")
         finally:
-            closed.append(True)
+            ended.append("closed")
 
-    server = Server(failures=10**6)
-    with pytest.raises(StoppedInOutage):
-        server.runner.run(through_outages(program(), server.outages(stop=lambda: server.clock() > 30.0)))
-    assert closed == [True]
+    with pytest.raises(error):
+        Server(failures=10**6).run(program(), **options)
+    assert ended == ["closed"]
 
 
 def test_other_effects_and_errors_pass_through() -> None:
@@ -146,11 +195,18 @@ def test_other_effects_and_errors_pass_through() -> None:
 
     server = Server(failures=0)
     with pytest.raises(ValueError, match="of the program"):
-        server.runner.run(through_outages(program(), server.outages()))
+        server.run(program(), patience=1.0, stop=lambda: True)
     assert server.runner.pauses == [3.0]
+
+
+def test_the_traffic_of_a_part_of_a_program_includes_its_repetitions() -> None:
+    traffic = Traffic()
+    put = replace(GET, method="PUT", body=b"12345")
+    Server(3, lost).run(through(requesting(put), traffic))
+    assert (traffic.up, traffic.down) == (20, 4)
 
 
 @pytest.mark.parametrize("seconds", [-1.0, float("nan")])
 def test_patience_must_be_a_length_of_time(seconds: float) -> None:
     with pytest.raises(ParameterError, match="patience"):
-        Outages(patience=seconds)
+        Outage(patience=seconds)

@@ -20,6 +20,7 @@ import pytest
 from client_sdk import (
     AsyncClient,
     Client,
+    ClientOptions,
     Fleet,
     FleetOptions,
     GaveUp,
@@ -31,16 +32,16 @@ from client_sdk import (
 )
 from client_sdk.api.drivers import SyncDriver
 from client_sdk.api.effects import Effect, Request
-from client_sdk.api.retry import RetryPolicy
+from client_sdk.api.retry import DEFAULT_ATTEMPTS, RetryPolicy
 from client_sdk.participation.events import Event, RoundMissed, ServerBack, ServerUnreachable, TaskEnded
 from tests.support.server import AggregatorProcess, running_aggregator
 from tests.support.tasks import SmallTask, interactions, small_task
 
-REPEATED_SECONDS = sum(RetryPolicy(jitter=lambda: 1.0).pause(attempt) for attempt in range(1, RetryPolicy().attempts))
+REPEATED_SECONDS = sum(RetryPolicy(jitter=lambda: 1.0).pause(attempt) for attempt in range(1, DEFAULT_ATTEMPTS))
 """A request is repeated for so long at most; only a participant that waits for its server goes on after that."""
 AWAY_SECONDS = 2.0 * REPEATED_SECONDS
-LONGEST_PAUSE = 4.0
-"""Of a participant in an outage, instead of 20 s, which the tests would wait for after each return of the server."""
+SHORT_PAUSES = ClientOptions(retry=RetryPolicy(cap_seconds=4.0))
+"""Instead of 20 s, which the tests would wait for after each return of the server."""
 USERS = 6
 MASKED = {
     "mechanism": "masked",
@@ -96,7 +97,7 @@ class StagePlay:
         task = small_task(operator, self.name, users=USERS, **STAGES[self.name][0])
 
         def one(index: int) -> list[RoundReport]:
-            with Client(server.url, Identity.generate(), MemoryStore(), ANY) as client:
+            with Client(server.url, Identity.generate(), MemoryStore(), ANY, SHORT_PAUSES) as client:
                 certificate = task.certificate
                 part = client.join(self.name, invitation=task.invitation, certificate=certificate, seed=index)
                 if index == 0:
@@ -105,11 +106,6 @@ class StagePlay:
                 return part.take_part(interactions(USERS)[index], told, self.ended.is_set, poll_seconds=5.0)
 
         self.parts = [pool.submit(one, index) for index in range(USERS)]
-
-
-@pytest.fixture(autouse=True)
-def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("client_sdk.participation.outages._LONGEST_PAUSE", LONGEST_PAUSE)
 
 
 @pytest.mark.timeout(600)
@@ -182,7 +178,7 @@ def test_async_participants_and_fleets_wait_too(server: AggregatorProcess) -> No
     told: list[Event] = []
 
     async def take_part() -> list[RoundReport]:
-        async with AsyncClient(server.url, Identity.generate(), MemoryStore(), ANY) as client:
+        async with AsyncClient(server.url, Identity.generate(), MemoryStore(), ANY, SHORT_PAUSES) as client:
             participant = await client.join("patient", invitation=task.invitation)
             joined.set()
             return await participant.take_part(interactions(1)[0], told.append, poll_seconds=2.0)
@@ -190,7 +186,11 @@ def test_async_participants_and_fleets_wait_too(server: AggregatorProcess) -> No
     joined, fleet_told = threading.Event(), list[Event]()
     with (
         ThreadPoolExecutor(2) as pool,
-        Fleet(server.url, interactions(2), FleetOptions(policy=ANY, seed=1, progress=fleet_told.append)) as fleet,
+        Fleet(
+            server.url,
+            interactions(2),
+            FleetOptions(policy=ANY, seed=1, client=SHORT_PAUSES, progress=fleet_told.append),
+        ) as fleet,
     ):
         alone = pool.submit(lambda: asyncio.run(take_part()))
         assert joined.wait(60.0)

@@ -155,19 +155,24 @@ def test_a_client_without_held_out_rows_abstains_so_that_the_floor_counts_client
 
 def test_rfrec_is_stopped_when_it_overfits_and_its_curve_is_that_of_a_central_evaluation() -> None:
     rng = np.random.default_rng(3)
-    users, items = np.nonzero(rng.random((30, 25)) < 0.5)
-    taste = rng.standard_normal((30, 2)) @ rng.standard_normal((2, 25))
-    ratings = np.clip(np.rint(3 + 0.5 * taste + 1.2 * rng.standard_normal((30, 25))), 1, 5)[users, items]
-    data = Interactions.from_pairs(users, items, n_users=30, n_items=25, ratings=ratings.astype(np.float32))
+    users, items = np.nonzero(rng.random((90, 25)) < 0.5)
+    taste = rng.standard_normal((90, 2)) @ rng.standard_normal((2, 25))
+    ratings = np.clip(np.rint(3 + 0.5 * taste + 1.2 * rng.standard_normal((90, 25))), 1, 5)[users, items]
+    data = Interactions.from_pairs(users, items, n_users=90, n_items=25, ratings=ratings.astype(np.float32))
     rounds = 100
     evaluation = Evaluation(every=2, keep="best", stop_after=3)
     made = Federation(
-        data, "rfrec", {"items": 25, "dim": 8}, cohort_size=30, evaluation=evaluation, schedule_rounds=rounds
+        data,
+        "rfrec",
+        {"items": 25, "dim": 8, "penalty": 0.1, "user_penalty": 0.01},
+        cohort_size=90,
+        evaluation=evaluation,
+        schedule_rounds=rounds,
     )
     list(made.run(3))  # a measurement and two training sums
     squared = []
     assert isinstance(made.half, EvaluatedHalf)
-    for user in range(30):
+    for user in range(90):
         history = made.train.history(user)
         assert history.ratings is not None
         kept = History(history.items[:-1], history.ratings[:-1])
@@ -179,7 +184,7 @@ def test_rfrec_is_stopped_when_it_overfits_and_its_curve_is_that_of_a_central_ev
     assert curve.metrics(curve.points[1])["rmse"] == pytest.approx(float(np.sqrt(np.mean(squared))), abs=1e-6)
     assert made.state.round_number < rounds, "nothing stopped the task"
     assert curve.best is not None
-    assert curve.since_best == 3
+    assert curve.fallen == 3
     assert curve.metrics(curve.points[-1])["rmse"] > curve.metrics(curve.best)["rmse"]
 
 

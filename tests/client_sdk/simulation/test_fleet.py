@@ -158,6 +158,8 @@ def test_invalid_options_and_missing_enrolment_are_refused(server: AggregatorPro
         Fleet(server.url, [])
     with pytest.raises(ParameterError, match="less than 1"):
         FleetOptions(dropout=1.0)
+    with pytest.raises(ParameterError, match="patience"):
+        FleetOptions(patience=-1.0)
     with Fleet(server.url, interactions(2)) as fleet, pytest.raises(ParameterError, match="call enrol"):
         fleet.run()
 

@@ -14,11 +14,13 @@ from client_sdk.data.holdout import hold_out_share, split_rows
 from client_sdk.data.interactions import Interactions
 from client_sdk.data.splits import Split, load_split
 from client_sdk.evaluation import candidates_of, evaluate, evaluate_full
+from client_sdk.evaluation.metrics import hit_ratio, ndcg
 from client_sdk.simulation.federation import Federation
 from client_sdk.simulation.simulate import SimulationRequest, simulate
 from client_sdk.training.mf import MFConfig
 from protocols.combinations import carriers
 from protocols.errors import ParameterError
+from protocols.recipes.recommended import parameters_for
 from protocols.recipes.registry import OWN as RECIPES
 
 SMALL: dict[str, dict[str, Any]] = {
@@ -54,7 +56,7 @@ def test_every_recipe_of_the_registry_is_simulated(split: Split, recipe: str) ->
     for values in [*(point.values for point in result.points), *result.controls.values()]:
         assert tuple(values) == result.metrics
         assert all(math.isfinite(value) for value in values.values())
-    assert result.metrics == (("MAE", "RMSE") if recipe.startswith("rfrec") else ("Recall@20", "NDCG@20"))
+    assert result.metrics == (("MAE", "RMSE") if recipe.startswith("rfrec") else ("NDCG@20", "Recall@20"))
     assert json.loads(json.dumps(result.as_json()))["points"][0]["values"] == result.points[0].values
 
 
@@ -83,7 +85,11 @@ def test_curve_is_what_the_evaluation_functions_give() -> None:
     )
     result = simulate(split, request)
     made = Federation(
-        split.train, "fedmf", {"items": split.train.n_items, "dim": 4}, training=MFConfig(epochs=1), cohort_size=400
+        split.train,
+        "fedmf",
+        parameters_for("fedmf", {"items": split.train.n_items, "dim": 4}, "paper"),
+        training=MFConfig(epochs=1),
+        cohort_size=400,
     )
     list(made.run(7))
     data = split.one_each
@@ -92,7 +98,14 @@ def test_curve_is_what_the_evaluation_functions_give() -> None:
     sampled = evaluate(made.user_factors, made.state.item_factors, data, negatives)
     full = evaluate_full(made.user_factors, made.state.item_factors, data)
     assert result.points[-1].values == pytest.approx(
-        {"HR@10": sampled.hr, "NDCG@10": sampled.ndcg, "HR@10 full": full.hr, "NDCG@10 full": full.ndcg}, abs=0.01
+        {
+            "NDCG@20 full": ndcg(full.ranks, 20),
+            "HR@10 full": full.hr,
+            "HR@20 full": hit_ratio(full.ranks, 20),
+            "HR@10": sampled.hr,
+            "NDCG@10": sampled.ndcg,
+        },
+        abs=1e-6,
     )
     assert [point.round for point in result.points] == [0, 7]
 
@@ -110,7 +123,7 @@ def test_user_who_never_took_part_trains_for_itself(split: Split) -> None:
 
 
 def test_some_users_are_evaluated_and_controls_on_the_same(split: Split) -> None:
-    few, all_users = (simulate(split, SimulationRequest(rounds=1, most_users=count)) for count in (5, 1000))
+    few, all_users = (simulate(split, SimulationRequest("colr", rounds=1, most_users=count)) for count in (5, 1000))
     assert "of 5 users" in few.measure
     assert few.controls["popularity"] != all_users.controls["popularity"]
 
@@ -132,22 +145,22 @@ def test_users_without_training_rows_are_counted_and_left_out() -> None:
 
 
 def test_recommendations_name_the_ids_of_the_data(split: Split) -> None:
-    result = simulate(split, SimulationRequest(rounds=1, recommend=("user 3",)))
+    result = simulate(split, SimulationRequest("colr", rounds=1, recommend=("user 3",)))
     found = result.recommendations["user 3"]
     number = split.train.user_ids.tolist().index("user 3")
     seen = set(split.train.item_ids[split.train.positives(number)].tolist())
     assert len(found) == len(set(found)) == 10
     assert set(found) <= set(split.train.item_ids.tolist()) - seen
     with pytest.raises(DataError, match="no user has the id 'nobody'"):
-        simulate(split, SimulationRequest(rounds=1, recommend=("nobody",)))
+        simulate(split, SimulationRequest("colr", rounds=1, recommend=("nobody",)))
 
 
 @pytest.mark.parametrize(
     ("request_", "error", "what"),
     [
-        (SimulationRequest(cohort=25), ParameterError, "cohort of 25 is greater than the 24 users"),
+        (SimulationRequest("colr", cohort=25), ParameterError, "cohort of 25 is greater than the 24 users"),
         (SimulationRequest("privirec-k", SMALL["privirec-k"], rounds=1), ParameterError, "choose more"),
-        (SimulationRequest(mechanism="oneshot"), ParameterError, "not simulated: choose masked"),
+        (SimulationRequest("colr", mechanism="oneshot"), ParameterError, "not simulated: choose masked"),
         (SimulationRequest("nothing"), ParameterError, "unknown recipe"),
         (SimulationRequest("svd", mechanism="ckks"), ParameterError, "cannot be combined"),
     ],
@@ -175,7 +188,7 @@ def test_every_mechanism_gives_nearly_the_same_curve(split: Split, mechanism: st
 def test_recommended_settings_are_used_unless_the_papers_are_asked_for(split: Split) -> None:
     shape = {"dim": 4, "rank": 2}
     ours, papers = (
-        simulate(split, SimulationRequest(recipe_parameters=shape, rounds=1, variant=variant))
+        simulate(split, SimulationRequest("colr", recipe_parameters=shape, rounds=1, variant=variant))
         for variant in ("recommended", "paper")
     )
     assert (ours.recipe_parameters["item_bias"], ours.recipe_parameters["batch_size"]) == ("counts", 32)
@@ -185,11 +198,47 @@ def test_recommended_settings_are_used_unless_the_papers_are_asked_for(split: Sp
 
 def test_task_that_starts_from_privirec_ranks_at_once_and_names_its_start(split: Split) -> None:
     shape = {"dim": 8}
-    started = simulate(split, SimulationRequest(recipe_parameters=shape, rounds=2, start_from_privirec=True))
-    random = simulate(split, SimulationRequest(recipe_parameters=shape, rounds=2))
+    started = simulate(split, SimulationRequest("colr", recipe_parameters=shape, rounds=2, start_from_privirec=True))
+    random = simulate(split, SimulationRequest("colr", recipe_parameters=shape, rounds=2))
     assert started.recipe_parameters["start_from"]["task"] == "simulation"
     assert random.recipe_parameters["start_from"] is None
     assert started.points[0].values != random.points[0].values
     for recipe in ("topk", "privirec-k"):
         with pytest.raises(ParameterError, match="cannot start|start_from"):
             simulate(split, SimulationRequest(recipe=recipe, rounds=2, start_from_privirec=True))
+
+
+def test_auto_chooses_by_data_mechanism_and_budget_and_says_why(split: Split) -> None:
+    chosen = simulate(split, SimulationRequest())
+    assert (chosen.recipe, chosen.cohort, chosen.rounds) == ("privirec-k", 24, 6)
+    assert chosen.recipe_parameters["components"] == split.train.n_items
+    assert "ranks best" in chosen.chosen[0]
+    small = simulate(split, SimulationRequest(budget=20_000))
+    assert small.recipe_parameters["components"] == 20_000 // (4 * split.train.n_items)
+    assert "larger --budget" in small.verdict.text
+    encrypted = simulate(split, SimulationRequest(mechanism="ckks", rounds=2))
+    assert encrypted.recipe == "colr"
+    assert "same clients in every sum" in encrypted.chosen[0]
+    assert not simulate(split, SimulationRequest("fedmf", rounds=1)).chosen
+    with pytest.raises(ParameterError, match="more than the budget of 400 bytes"):
+        simulate(split, SimulationRequest(budget=400))
+
+
+def test_pfedclr_starts_from_a_spectrum_unless_told_otherwise(split: Split) -> None:
+    started = simulate(split, SimulationRequest("pfedclr", rounds=1))
+    assert started.recipe_parameters["start_from"]["item_exponent"] == 0.3125
+    for other in (
+        SimulationRequest("pfedclr", rounds=1, start_from_privirec=False),
+        SimulationRequest("pfedclr", rounds=1, variant="paper"),
+    ):
+        assert simulate(split, other).recipe_parameters["start_from"] is None
+
+
+def test_curve_of_privirec_has_a_verdict_over_popularity() -> None:
+    result = simulate(load_split("synthetic"), SimulationRequest())
+    found = result.verdict
+    assert (found.round, found.control) == (6, "popularity")
+    assert found.standard_errors > 2
+    level, popular = result.points[-1].values["NDCG@20 full"], result.controls["popularity"]["NDCG@20 full"]
+    assert f"NDCG@20 full {level:.4f}, popularity {popular:.4f}" in found.text
+    assert json.loads(json.dumps(result.as_json()))["verdict"]["round"] == 6

@@ -17,6 +17,7 @@ from client_sdk.training import client_half
 from client_sdk.training.base import LocalResult
 from client_sdk.training.privirec import PriviRecHalf, components_of, matching_filter
 from protocols.errors import ParameterError
+from protocols.recipes.privirec.ease import chosen_weight
 from protocols.recipes.privirec.recipe import PriviRecK
 from protocols.recipes.privirec.state import PriviRecState
 from protocols.recipes.privirec.triangle import triangle_length
@@ -143,7 +144,7 @@ def test_scores_on_the_device_equal_the_filter_over_the_sums(train: Interactions
     roots = np.sqrt(train.item_degrees())
     ideal = row / np.where(roots > 0, roots, 1) @ q @ q.T * roots
     blurred = row @ p
-    inverse = np.linalg.inv(p + 0.03 * np.eye(ITEMS))
+    inverse = np.linalg.inv(p + chosen_weight(s) * np.eye(ITEMS))
     scaled = row / np.where(roots > 0, roots, 1)
     expected = {
         "ease": (scaled - scaled @ inverse / np.diag(inverse)) * roots,
@@ -166,8 +167,13 @@ def test_matching_filter_has_the_recipes_exponent(train: Interactions) -> None:
     assert chosen(0.6).user_exponent == 0.6
     made = train_all(train, "privirec-k", user_exponent=0.6)
     assert np.isfinite(client_half(made.recipe).scores(made.state, {}, History(MINE))).all()
-    with pytest.raises(ParameterError, match="use turbo-cf"):
+    with pytest.raises(ParameterError, match="use turbo-cf or ease"):
         chosen(0.6, "gf-cf")
+    recommended = make(user_exponent=0.25, item_exponent=0.3125)
+    assert matching_filter(recommended) is FILTERS["ease"]
+    for name in ("gf-cf", "turbo-cf", "bspm-em/gowalla"):
+        with pytest.raises(ParameterError, match="item exponent .*, but this task has 0.25 and 0.3125"):
+            matching_filter(recommended, name)
     with pytest.raises(ParameterError, match="unknown graph filter"):
         chosen(0.5, "svd")
     with pytest.raises(ParameterError, match="has no graph filter"):
@@ -202,7 +208,7 @@ def test_masked_and_plain_sums_agree_within_the_predicted_error(train: Interacti
 @pytest.mark.parametrize("dataset", PRESETS)
 def test_every_published_setting_works_in_a_task_that_fits(name: str, dataset: str) -> None:
     found = preset(name, dataset)
-    parameters = {"items": 12, "components": 4, "user_exponent": found.user_exponent}
+    parameters = {"items": 12, "components": 4, "user_exponent": found.user_exponent or 0.5}
     gram = recipe("privirec", {**parameters, "reveal_gram": True})
     assert matching_filter(gram, f"{name}/{dataset}") == found
     without = recipe("privirec-k", parameters)
@@ -212,8 +218,11 @@ def test_every_published_setting_works_in_a_task_that_fits(name: str, dataset: s
     else:
         assert matching_filter(without, f"{name}/{dataset}") == found
     other = recipe("privirec", {**parameters, "reveal_gram": True, "user_exponent": 0.9})
-    with pytest.raises(ParameterError, match="exponent"):
-        matching_filter(other, f"{name}/{dataset}")
+    if found.user_exponent is None:
+        assert matching_filter(other, f"{name}/{dataset}") == found
+    else:
+        with pytest.raises(ParameterError, match="exponent"):
+            matching_filter(other, f"{name}/{dataset}")
 
 
 def test_unknown_presets_are_refused() -> None:

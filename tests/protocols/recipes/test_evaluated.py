@@ -32,15 +32,15 @@ def measured(name: str, rounds: int = ROUNDS, **evaluation: Any) -> Evaluated:
     return made
 
 
-def after(made: Evaluated, sums: int, values: list[float] | None = None) -> EvaluatedState:
-    """The state after `sums` sums of zeros, whose measurements are of 2 clients, the first metric from `values`."""
+def after(made: Evaluated, sums: int, values: list[float] | None = None, clients: float = 2.0) -> EvaluatedState:
+    """The state after `sums` sums of zeros, whose measurements are of so many clients, the metrics from `values`."""
     state: ModelState = made.initial_state(SEED)
     for number in range(1, sums + 1):
         total = np.zeros(made.layout(number).length)
         if made.measures_in(number):
-            total[:] = 2.0, *[0.5] * (total.size - 1)
+            total[:] = clients, *[0.5] * (total.size - 1)
             if values is not None:
-                total[1:] = 2 * values[made.points_after(number) - 1]
+                total[1:] = clients * values[made.points_after(number) - 1]
         state = made.absorb(state, made.round_spec(SEED, number), total, 4)
     return evaluated_state(state)
 
@@ -146,19 +146,34 @@ def test_a_member_that_leaves_out_a_sum_has_a_state_of_the_same_length() -> None
     assert made.left_out(after(made, 5), made.round_spec(SEED, 7, 6)).points == after(made, 5).points
 
 
-def test_the_curve_names_the_best_model_and_stops_a_task_that_does_not_improve() -> None:
+def test_the_curve_names_the_best_model_and_stops_a_task_that_has_become_worse() -> None:
     made = measured("fedmf", stop_after=2, every=1)
-    values = [0.1, 0.3, 0.2, 0.3, 0.1]
+    values = [0.3, 0.2, 0.3, 0.2, 0.1]
     assert not made.is_done(after(made, 0))
-    done = [made.is_done(after(made, sums, values)) for sums in (1, 3, 5, 7, 9)]
-    assert done == [False, False, False, True, True]
-    state = after(made, 7, values)
-    report = made.report(state)
-    assert report == {
-        "hr@10": 0.3, "ndcg@10": 0.3, "evaluated clients": 2.0, "evaluated model round": 6.0, BEST_ROUND: 2.0
-    }  # fmt: skip
-    assert made.curve(state).since_best == 2
+    states = [after(made, sums, values, 400.0) for sums in (1, 3, 5, 7, 9)]
+    assert [made.curve(state).fallen for state in states] == [0, 1, 0, 1, 2]
+    assert [made.is_done(state) for state in states] == [False] * 4 + [True]
+    assert made.report(states[3]) == pytest.approx(
+        {"hr@10": 0.2, "ndcg@10": 0.2, "evaluated clients": 400.0, "evaluated model round": 6.0, BEST_ROUND: 0.0}
+    )
     assert made.report(made.initial_state(SEED)) == {}
+
+
+@pytest.mark.parametrize(("kind", "best"), [("ranking", (0.5, 0.3)), ("ratings", (0.05, 0.2))])
+def test_a_fall_within_the_noise_does_not_stop_a_task(kind: str, best: tuple[float, float]) -> None:
+    """Half a standard error: of 0 or 1 at most for NDCG, of squares of normal errors for ratings."""
+    level = best[0] if kind == "ratings" else best[1]
+    variance = 2 * level**2 if kind == "ratings" else level * (1 - level)
+    sign = -1 if kind == "ranking" else 1
+    for clients in (100.0, 10_000.0):
+        limit = (variance / clients) ** 0.5 / 2
+        for share, fallen in ((0.99, 0), (1.01, 1)):
+            worse = tuple(value + sign * share * limit for value in best)
+            points = tuple(
+                CurvePoint(place, place + 1, clients, tuple(clients * value for value in values))
+                for place, values in enumerate((best, worse))
+            )
+            assert Curve(MEASURES[kind], points).fallen == fallen
 
 
 def test_the_lowest_error_is_the_best() -> None:
@@ -167,7 +182,7 @@ def test_the_lowest_error_is_the_best() -> None:
     assert curve.best == points[1]
     assert curve.metrics(points[1]) == pytest.approx({"rmse": 0.2, "mae": 0.2})
     assert Curve(MEASURES["ratings"], ()).best is None
-    assert Curve(MEASURES["ratings"], ()).since_best == 0
+    assert Curve(MEASURES["ratings"], ()).fallen == 0
 
 
 def test_no_sum_of_the_final_rounds_measures() -> None:

@@ -19,9 +19,10 @@ from client_sdk.training.registry import client_half
 from protocols.combinations import check_combination
 from protocols.errors import CodecError, CombinationError, ParameterError
 from protocols.messages import Evaluation
+from protocols.recipes.advice import advise, advise_start, choose
 from protocols.recipes.evaluated import with_evaluation
 from protocols.recipes.item_counts import CountedFactors, item_biases
-from protocols.recipes.recommended import RECOMMENDED, advise, advise_start, parameters_for
+from protocols.recipes.recommended import RECOMMENDED, components_within, parameters_for
 from protocols.recipes.registry import recipe
 from protocols.sums.registry import mechanism
 
@@ -210,16 +211,53 @@ def test_the_task_sets_the_training_and_a_client_may_choose_its_own() -> None:
 
 
 def test_recommended_parameters_give_way_to_those_that_are_named() -> None:
+    needed = {"privirec": {"reveal_gram": True}}
     for name, chosen in RECOMMENDED.items():
-        made = recipe(name, parameters_for(name, {"items": 100}))
+        made = recipe(name, parameters_for(name, {"items": 100, **needed.get(name, {})}))
         assert made.parameters.model_dump().items() >= dict(chosen).items()
     assert parameters_for("colr", {"items": 3, "batch_size": 9})["batch_size"] == 9
     touched = {"normalise": "touched", "reveal_touched": True}
     assert parameters_for("colr", {"items": 3}, "paper") == {"items": 3, **touched}
     assert parameters_for("privirec-k", {"items": 3}, "paper") == {"items": 3}
     assert parameters_for("colr", {"items": 3, "item_bias": "none"}) == {"items": 3, "item_bias": "none"}
-    assert parameters_for("privirec-k", {"items": 3}) == {"items": 3, "components": 3, "rayleigh_ritz": True}
+    scales = {"rayleigh_ritz": True, "user_exponent": 0.25, "item_exponent": 0.3125}
+    assert parameters_for("privirec-k", {"items": 3}) == {"items": 3, "components": 3, **scales}
+    assert parameters_for("privirec-k", {"items": 3, "components": 2})["components"] == 2
     assert parameters_for("topk", {"items": 3}) == {"items": 3}
+
+
+def test_components_follow_from_the_bytes_of_a_message() -> None:
+    assert components_within(1682) == 256
+    assert components_within(40) == 40
+    assert components_within(40_981) == 61
+    assert components_within(40_981, 42_000_000) == 256
+    assert components_within(5_000_000, 1) == 1
+    assert parameters_for("privirec-k", {"items": 10_000}, budget=2_600_000)["components"] == 65
+
+
+def test_the_choice_follows_from_data_budget_and_mechanism() -> None:
+    usual = choose(1682, 943, 99_057)
+    assert (usual.recipe, usual.rounds, usual.cohort_size, usual.message_bytes) == (
+        "privirec-k",
+        6,
+        943,
+        4 * 1682 * 256,
+    )
+    narrow = choose(1682, 943, 99_057, budget=4 * 1682 * 15)
+    assert (narrow.recipe, narrow.parameters["rank"], narrow.rounds, narrow.cohort_size) == ("colr", 4, 101, 100)
+    assert "only 15 vectors" in narrow.why[0]
+    assert choose(1682, 943, 99_057, budget=4 * 1682).parameters["rank"] == 1
+    assert choose(1682, 943, 99_057, mechanism="ckks").recipe == "colr"
+    rated = choose(1682, 943, 99_057, ratings=True)
+    assert (rated.recipe, rated.message_bytes) == ("rfrec", 4 * 1682 * 20)
+    for found in (usual, narrow, rated):
+        recipe(found.recipe, found.parameters)
+    with pytest.raises(ParameterError, match="takes 6,728 bytes, more than the budget of 6,727"):
+        choose(1682, 943, 99_057, budget=4 * 1682 - 1)
+    with pytest.raises(ParameterError, match="unknown mechanism"):
+        choose(1682, 943, 99_057, mechanism="rot13")
+    with pytest.raises(ParameterError, match="3 clients"):
+        choose(1682, 2, 99_057)
 
 
 def test_advice_follows_the_size_of_the_data() -> None:
@@ -231,11 +269,9 @@ def test_advice_follows_the_size_of_the_data() -> None:
             advise(*bad)
 
 
-def test_a_spectral_start_has_more_factors_on_dense_data() -> None:
-    assert advise_start("colr", 3706, 994_169) == (256, 192)
-    assert advise_start("fedmf", 3706, 994_169) == (128, 64)  # its messages grow with the factors
-    assert advise_start("colr", 1682, 99_057) == (128, 64)
-    assert advise_start("colr", 40, 400) == (40, 64)  # at most as many components as items
-    for bad in ((0, 9), (9, 0)):
-        with pytest.raises(ParameterError, match="advice"):
-            advise_start("colr", *bad)
+def test_a_spectral_start_has_as_many_vectors_as_fit_and_half_of_256_factors() -> None:
+    assert advise_start(3706) == (256, 128)
+    assert advise_start(40) == (40, 40)  # at most as many components as items
+    assert advise_start(40_981) == (61, 61)
+    with pytest.raises(ParameterError, match="advice"):
+        advise_start(0)

@@ -17,13 +17,21 @@ from protocols.errors import ParameterError
 from protocols.messages import Evaluation
 from protocols.recipes.evaluated import with_evaluation
 from protocols.recipes.item_counts import CountedFactors, item_biases
+from protocols.recipes.privirec.ease import chosen_weight
 from protocols.recipes.privirec.state import PriviRecState, privirec_state
 from protocols.recipes.recommended import STARTED, parameters_for
 from protocols.recipes.registry import recipe
-from protocols.recipes.spectral_start import projected_user, spectral_factors, start_of, start_parameters, start_state
+from protocols.recipes.spectral_start import (
+    Source,
+    projected_user,
+    spectral_factors,
+    start_of,
+    start_parameters,
+    start_state,
+)
 
 RECIPES = ["colr", "fedmf", "pfedclr", "scolr"]
-DIM, SEED = 8, bytes(range(32))
+DIM, SEED, B = 8, bytes(range(32)), 0.25
 
 
 @pytest.fixture(scope="module")
@@ -32,39 +40,40 @@ def train() -> Interactions:
 
 
 @pytest.fixture(scope="module")
-def spectrum(train: Interactions) -> PriviRecState:
+def spectrum(train: Interactions) -> Source:
     return _spectrum(train)
 
 
-def _spectrum(train: Interactions) -> PriviRecState:
+def _spectrum(train: Interactions) -> Source:
     made = Federation(
         train,
         "privirec-k",
-        {"items": train.n_items, "components": 20, "iterations": 10},
+        {"items": train.n_items, "components": 20, "iterations": 10, "item_exponent": B},
         cohort_size=train.n_users,
     )
     list(made.run(20))
-    return privirec_state(made.state)
+    return Source(made.state, B)
 
 
 def parameters(items: int, **changes: object) -> dict[str, object]:
     return {"items": items, "dim": DIM, "item_bias": "counts", **changes}
 
 
-def test_round_0_scores_like_the_low_pass_filter_with_popularity_added(
-    train: Interactions, spectrum: PriviRecState
-) -> None:
+def test_round_0_scores_like_the_low_pass_filter_with_popularity_added(train: Interactions, spectrum: Source) -> None:
     made = Federation(train, "fedmf", parameters(train.n_items, start_weight=2.0), cohort_size=9, start=spectrum)
     rows = np.zeros((train.n_users, train.n_items))
     for user in range(train.n_users):
         rows[user, train.positives(user)] = 1.0
     degrees, size = rows.sum(axis=0), rows.sum(axis=1)
-    order = np.argsort(-spectrum.singular_values)[:DIM]
-    vectors, values = spectrum.basis[:, order].astype(float), spectrum.singular_values[order].astype(float)
-    power = train.n_items / np.sqrt(values).sum()
-    scale = np.sqrt(np.maximum(degrees, 1.0).mean())
-    weights = rows * scale / np.sqrt(np.maximum(degrees, 1.0)) / np.sqrt(size)[:, None]
-    expected = 2.0 * power * weights @ vectors @ np.diag(np.sqrt(values)) @ vectors.T + item_biases(made.state)
+    state = privirec_state(spectrum.state)
+    order = np.argsort(-state.singular_values)[:DIM]
+    vectors, values = state.basis[:, order].astype(float), state.singular_values.astype(float)
+    shares = values[order] ** 2 / (values[order] ** 2 + chosen_weight(values))
+    factors = degrees[:, None] ** B * vectors * np.sqrt(shares)
+    factors *= np.sqrt(train.n_items / (factors**2).sum())
+    counts = np.maximum(degrees, 1.0)
+    weights = rows * (counts.mean() / counts) ** (2 * B) / np.sqrt(size)[:, None]
+    expected = 2.0 * weights @ factors @ factors.T + item_biases(made.state)
     found = [
         made.half.scores(made.state, made.client_states[user], train.history(user)) for user in range(train.n_users)
     ]
@@ -74,7 +83,7 @@ def test_round_0_scores_like_the_low_pass_filter_with_popularity_added(
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_started_task_counts_nothing_and_trains_from_the_projected_factor(
-    name: str, train: Interactions, spectrum: PriviRecState
+    name: str, train: Interactions, spectrum: Source
 ) -> None:
     made = Federation(train, name, parameters(train.n_items), cohort_size=60, start=spectrum)
     first = made.state
@@ -85,7 +94,7 @@ def test_a_started_task_counts_nothing_and_trains_from_the_projected_factor(
     assert np.array_equal(made.recipe.decode_state(0, encoded).item_factors, first.item_factors)
     assert not any(state[USER_FACTOR].any() for state in made.client_states)
     list(made.run(1))
-    own = projected_user(first, train.positives(0), 16.0)
+    own = projected_user(first, train.positives(0), 16.0, B)
     assert np.linalg.norm(made.client_states[0][USER_FACTOR] - own) < 0.5 * np.linalg.norm(own)
     assert not np.array_equal(made.state.item_factors, first.item_factors)  # type: ignore[attr-defined]
     with pytest.raises(ParameterError, match="not from the seed"):
@@ -110,22 +119,22 @@ def test_round_0_beats_popularity_and_a_random_start_does_not() -> None:
     assert hits(Federation(data.train, "colr", made)) < popular
 
 
-def test_the_parameters_name_the_source_and_the_digests(train: Interactions, spectrum: PriviRecState) -> None:
+def test_the_parameters_name_the_source_and_the_digests(train: Interactions, spectrum: Source) -> None:
     plain = recipe("colr", parameters(train.n_items))
     assert start_of(plain.parameters) is None
     assert start_of(recipe("privirec-k", {"items": 300}).parameters) is None
-    given, body = start_parameters(plain, parameters(train.n_items), "t_1", 11, b"source", spectrum)
+    given, body = start_parameters(plain, parameters(train.n_items), "t_1", b"source", spectrum)
     start = start_of(recipe("colr", given).parameters)
     assert start is not None
-    assert (start.task, start.round) == ("t_1", 11)
+    assert (start.task, start.round, start.item_exponent) == ("t_1", 11, B)
     assert start.snapshot == hashlib.sha256(b"source").hexdigest()
     assert start.digest == hashlib.sha256(body).hexdigest()
 
 
-def test_an_evaluated_task_starts_too_and_measures_popularity(train: Interactions, spectrum: PriviRecState) -> None:
+def test_an_evaluated_task_starts_too_and_measures_popularity(train: Interactions, spectrum: Source) -> None:
     evaluation = Evaluation(every=2)
     given, _ = start_parameters(
-        recipe("colr", parameters(train.n_items)), parameters(train.n_items), "t_1", 11, b"", spectrum
+        recipe("colr", parameters(train.n_items)), parameters(train.n_items), "t_1", b"", spectrum
     )
     made = with_evaluation(recipe("colr", given), evaluation, 6)
     state = start_state(made, spectrum)
@@ -136,32 +145,33 @@ def test_an_evaluated_task_starts_too_and_measures_popularity(train: Interaction
     assert made.constants == ("popularity hr@10", "popularity ndcg@10")  # type: ignore[attr-defined]
 
 
-def test_what_cannot_start_is_refused(train: Interactions, spectrum: PriviRecState) -> None:
+def test_what_cannot_start_is_refused(train: Interactions, spectrum: Source) -> None:
     made = recipe("colr", parameters(train.n_items))
     with pytest.raises(ParameterError, match="holds no spectrum"):
-        start_state(made, made.initial_state(SEED))
+        start_state(made, Source(made.initial_state(SEED), B))
     with pytest.raises(ParameterError, match="item biases|item_bias"):
         start_parameters_of("colr", {"items": train.n_items, "dim": DIM}, spectrum)
     with pytest.raises(ParameterError, match="has 50"):
         start_state(recipe("colr", parameters(train.n_items + 1)), spectrum)
     with pytest.raises(ParameterError, match="20 singular vectors"):
         spectral_factors(spectrum, 21)
-    start = {"task": "t_1", "round": 11, "snapshot": "0" * 64, "digest": "0" * 64}
+    start = {"task": "t_1", "round": 11, "snapshot": "0" * 64, "digest": "0" * 64, "item_exponent": B}
     with pytest.raises(ParameterError, match="topk cannot start"):
         recipe("topk", parameters(train.n_items) | {"start_from": start})
     with pytest.raises(ParameterError, match="cannot start"):
         start_state(recipe("topk", {"items": train.n_items}), spectrum)
-    early = PriviRecState(1, 1, spectrum.item_degrees, spectrum.clients, spectrum.basis, np.zeros(20, np.float32))
+    state = privirec_state(spectrum.state)
+    early = PriviRecState(1, 1, state.item_degrees, state.clients, state.basis, np.zeros(20, np.float32))
     with pytest.raises(ParameterError, match="no singular values"):
-        spectral_factors(early, DIM)
+        spectral_factors(Source(early, B), DIM)
 
 
-def start_parameters_of(name: str, given: dict[str, object], spectrum: PriviRecState) -> None:
-    made, _ = start_parameters(recipe(name, given), given, "t_1", 11, b"", spectrum)
+def start_parameters_of(name: str, given: dict[str, object], spectrum: Source) -> None:
+    made, _ = start_parameters(recipe(name, given), given, "t_1", b"", spectrum)
     recipe(name, made)
 
 
-def test_recommended_values_of_started_tasks_are_accepted(spectrum: PriviRecState, train: Interactions) -> None:
+def test_recommended_values_of_started_tasks_are_accepted(spectrum: Source, train: Interactions) -> None:
     for name in STARTED:
         given = parameters_for(name, {"items": train.n_items, "dim": DIM}, started=True)
         start_parameters_of(name, given, spectrum)

@@ -40,17 +40,19 @@ def matrix(seed: int, users: int = USERS, items: int = ITEMS) -> np.ndarray:
     return rows
 
 
-def normalised(rows: np.ndarray, exponent: float = 0.5) -> np.ndarray:
-    """D_u^-a R D_i^(a-1), written out."""
+def normalised(rows: np.ndarray, exponent: float = 0.5, item_exponent: float | None = None) -> np.ndarray:
+    """D_u^-a R D_i^-b, written out; b is 1 - a unless it is given."""
+    b = 1 - exponent if item_exponent is None else item_exponent
     with np.errstate(divide="ignore"):
-        by_item = np.where(rows.sum(0) > 0, rows.sum(0) ** (exponent - 1), 0)
+        by_item = np.where(rows.sum(0) > 0, rows.sum(0) ** -b, 0)
     return rows.sum(1)[:, None] ** -exponent * rows * by_item
 
 
 def play(chosen: PriviRecK, rows: np.ndarray) -> list[PriviRecState]:
     """Every state of a task whose sums are exact: P Q in float64."""
     p = chosen.parameters
-    gram = normalised(rows, p.user_exponent).T @ normalised(rows, p.user_exponent)
+    scaled = normalised(rows, p.user_exponent, p.item_exponent)
+    gram = scaled.T @ scaled
     states = [chosen.initial_state(TASK_SEED)]
     while not chosen.is_done(states[-1]):
         sum_index = states[-1].sum_index + 1
@@ -143,24 +145,34 @@ def test_the_same_sums_give_the_same_bytes_and_signs_do_not_wander() -> None:
 
 @given(
     seed=st.integers(0, 2**32 - 1),
-    exponent=st.sampled_from([0.5, 0.6, 0.8, 1.0]),
+    exponents=st.sampled_from(
+        [(0.5, None), (0.6, None), (0.8, None), (1.0, None), (0.25, 0.3125), (0.25, 0.0), (0.0, 0.0), (0.1, 0.5)]
+    ),
     users=st.integers(1, 60),
     items=st.integers(2, 20),
     present=st.floats(0.3, 1),
 )
 @settings(max_examples=150, deadline=None)
-def test_no_sum_passes_its_bound(seed: int, exponent: float, users: int, items: int, present: float) -> None:
-    rows = matrix(seed, users, items)
-    scaled = normalised(rows, exponent)
+def test_no_sum_passes_its_bound(
+    seed: int, exponents: tuple[float, float | None], users: int, items: int, present: float
+) -> None:
+    rows, (a, b) = matrix(seed, users, items), exponents
+    scaled = normalised(rows, a, b)
     stay = np.random.default_rng(seed).random(users) < present  # those who have left since the degrees were summed
-    bound = users ** (2 * exponent - 1) * (1 + 1e-12)
+    b = 1 - a if b is None else b
+    bound = users ** (1 - 2 * b) * items ** max(0.0, 1 - 2 * a) * (1 + 1e-12)
+    part = items ** max(0.0, 0.5 - 2 * a)
     gram = scaled[stay].T @ scaled[stay]
     assert np.linalg.norm(gram, 2) <= bound
     q = np.linalg.qr(np.random.default_rng(seed).standard_normal((items, items)))[0]
     assert np.abs(gram @ q).max() <= bound
     for row in scaled:
-        assert max(np.abs(np.outer(row, row @ q)).max(), np.outer(row, row).max()) <= 1 + 1e-12
-    assert bound <= make(items=items, components=1, user_exponent=exponent).layout(2).blocks[0].segments[0].sum_bound
+        assert np.abs(np.outer(row, row @ q)).max() <= part * (1 + 1e-12)
+        assert np.outer(row, row).max() <= 1 + 1e-12
+    made = make("privirec", items=items, components=1, iterations=1, user_exponent=a, item_exponent=b)
+    iteration, gram_sum = (made.layout(sum_index).blocks[0].segments[0] for sum_index in (2, 3))
+    assert (iteration.clip, gram_sum.clip) == (pytest.approx(part), 1.0)
+    assert bound <= iteration.sum_bound == gram_sum.sum_bound
 
 
 def test_the_bound_is_reached() -> None:
@@ -285,7 +297,9 @@ def test_a_settled_spectrum_ends_the_job_early_and_is_reported() -> None:
             "12 items have at most 12 vectors",
         ),
         ("privirec-k", {"oversampling": 2}, "needs rayleigh_ritz"),
-        ("privirec-k", {"user_exponent": 0.4}, "user_exponent"),
+        ("privirec-k", {"user_exponent": 0.4}, "0.4 is below 0.5, which needs an item_exponent"),
+        ("privirec-k", {"user_exponent": -0.1}, "user_exponent"),
+        ("privirec-k", {"item_exponent": 0.6}, "item_exponent"),
         ("privirec-k", {"tolerance": 0}, "tolerance"),
     ],
 )

@@ -1,0 +1,170 @@
+"""Which recipe and sizes suit data of a size: chosen on validation rows (bench/quality.py, docs/evaluation.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import ceil
+from typing import Any, Final, NamedTuple
+
+from protocols.combinations import carriers
+from protocols.errors import ParameterError
+from protocols.recipes.recommended import MESSAGE_BUDGET, MOST_COMPONENTS, components_within, parameters_for
+from protocols.sums.registry import mechanism_entry
+
+__all__ = [
+    "QUALITY_BY_COMPONENTS",
+    "Advice",
+    "Choice",
+    "StartSizes",
+    "advise",
+    "advise_start",
+    "choose",
+    "settings_of_ratings",
+]
+
+_VISITS: Final = 300
+"""Positives per item that the advised rounds train on: with fewer, curves on validation rows were still rising."""
+
+
+class Advice(NamedTuple):
+    """Sizes for a task of a factor recipe. rounds: sums in total, the first one, of item counts, included."""
+
+    rounds: int
+    cohort_size: int
+
+
+def advise(items: int, clients: int, interactions: int) -> Advice:
+    """Return the sizes for data of so many items, clients and interactions in total.
+
+    A cohort is 100 clients, or all. Counts are summed once: a second sum would hold the items of the clients that are
+    not in the first, which may be few. Then each item should be trained as a positive about 300 times: at least 100
+    sums, at most 1,000. Raises `ParameterError` for fewer than 3 clients, no item, or fewer interactions than clients.
+    """
+    if items < 1 or clients < 3 or interactions < clients:
+        raise ParameterError(
+            f"advice needs an item, 3 clients and an interaction of each, got {items} items, {clients} clients and "
+            f"{interactions} interactions"
+        )
+    cohort = min(100, clients)
+    training = ceil(_VISITS * items * clients / (cohort * interactions))
+    return Advice(1 + min(1000, max(100, training)), cohort)
+
+
+_MOST_FACTORS: Final = 128
+"""Factors of a started task at most: 256 were no better on validation rows, 64 worse (docs/evaluation.md)."""
+
+
+class StartSizes(NamedTuple):
+    """Sizes of a spectral start. components: of the `privirec-k` task. dim: factors of the task that starts from it."""
+
+    components: int
+    dim: int
+
+
+def advise_start(items: int, budget: int = MESSAGE_BUDGET) -> StartSizes:
+    """Return the sizes for so many items, with messages of at most `budget` bytes; chosen on validation rows.
+
+    Raises `ParameterError` for less than one item.
+    """
+    if items < 1:
+        raise ParameterError(f"advice needs an item, got {items}")
+    components = components_within(items, budget)
+    return StartSizes(components, min(components, _MOST_FACTORS))
+
+
+QUALITY_BY_COMPONENTS: Final[Mapping[int, tuple[float, float]]] = {
+    16: (0.60, 0.95),
+    32: (0.70, 0.97),
+    64: (0.80, 1.0),
+    128: (0.95, 1.0),
+}
+"""Vectors of `privirec-k` -> lowest and highest NDCG@20 over all items on the data sets of bench/quality.py, divided by
+that with 256 vectors (bench/results/quality.json, test rows, three seeds)."""
+_FEWEST_COMPONENTS: Final = 16
+"""With fewer vectors a task is not advised: see `QUALITY_BY_COMPONENTS`."""
+_SUMS_OF_RATINGS: Final = 100
+_MOST_RANK: Final = 4
+
+
+class Choice(NamedTuple):
+    """What `choose` found. parameters: those that differ from the recipe's own defaults. rounds: sums in total.
+
+    cohort_size: clients in a sum. message_bytes: of a client's longest message, at 4 bytes a value. why: sentences.
+    """
+
+    recipe: str
+    parameters: dict[str, Any]
+    rounds: int
+    cohort_size: int
+    message_bytes: int
+    why: tuple[str, ...]
+
+
+def choose(
+    items: int,
+    clients: int,
+    interactions: int,
+    *,
+    budget: int = MESSAGE_BUDGET,
+    mechanism: str = "masked",
+    ratings: bool = False,
+) -> Choice:
+    """Return the recipe and the sizes for data of so many items, clients and interactions in total.
+
+    ratings: whether ratings shall be predicted; otherwise items are ranked. budget: bytes of a client's longest
+    message, before a mechanism packs or encrypts it. Raises `ParameterError` for an unknown mechanism, a size that
+    `advise` refuses, and if not even one value an item fits.
+    """
+    sizes, able = advise(items, clients, interactions), mechanism in carriers("privirec-k")
+    mechanism_entry(mechanism)  # raises for an unknown name
+    columns = budget // (4 * items)
+    if not columns:
+        raise ParameterError(
+            f"one value for each of {items:,} items takes {4 * items:,} bytes, more than the budget of {budget:,} bytes"
+        )
+    if ratings:
+        return _of_ratings(items, clients, interactions, columns)
+    components = components_within(items, budget)
+    if able and components >= min(_FEWEST_COMPONENTS, items):
+        parameters = parameters_for("privirec-k", {"items": items}, budget=budget)
+        rounds = 1 + int(parameters.get("iterations", 5))
+        more = "" if components >= min(MOST_COMPONENTS, items) else "; a larger budget would rank better"
+        why = (
+            "of all recipes privirec-k ranks best by NDCG@20 over all items, and it needs no training",
+            f"{components} vectors of {items:,} items fit in messages of {budget / 1e6:g} MB{more}",
+            f"all clients are in each of its {rounds} sums: whoever is not online for one is not in the later ones",
+        )
+        return Choice("privirec-k", parameters, rounds, clients, 4 * items * components, why)
+    rank = min(_MOST_RANK, columns)
+    reason = (
+        f"only {columns} vectors of privirec-k fit in messages of {budget / 1e6:g} MB, too few to rank well"
+        if able
+        else f"privirec-k ranks better, but needs the same clients in every sum, which {mechanism} sums do not have"
+    )
+    why = (
+        reason,
+        f"colr sends {rank} values an item, whatever the length of its factors, from {sizes.cohort_size} clients a sum",
+        "it starts from popularity and is trained from there; a start from a privirec-k task ranks much better",
+    )
+    parameters = parameters_for("colr", {"items": items, "rank": rank})
+    return Choice("colr", parameters, sizes.rounds, sizes.cohort_size, 4 * items * rank, why)
+
+
+_DENSE: Final = 1000
+"""Ratings per item from which items are known well, so that users' factors may be longer: ML-1M has 190."""
+
+
+def settings_of_ratings(items: int, ratings: int) -> dict[str, float]:
+    """Return the parameters of `rfrec` that depend on how many ratings an item has; chosen on validation rows."""
+    return {"user_penalty": 1.0} if ratings >= _DENSE * items else {}
+
+
+def _of_ratings(items: int, clients: int, interactions: int, columns: int) -> Choice:
+    given = {"items": items, "dim": min(20, columns), **settings_of_ratings(items, interactions)}
+    parameters = parameters_for("rfrec", given)
+    why = (
+        "rfrec is the recipe that predicts ratings",
+        "each device keeps a model of its own near the average of all, which the sums compute",
+    )
+    rounds = int(parameters.get("count_sums", 1)) + _SUMS_OF_RATINGS
+    return Choice("rfrec", parameters, rounds, clients, 4 * items * int(parameters["dim"]), why)
