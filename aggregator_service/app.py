@@ -45,6 +45,7 @@ from aggregator_service.settings import Settings
 from aggregator_service.storage.cleanup import collect_bodies, collect_orphans, own_data_directory, sweep
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.group_commit import GroupCommit
+from aggregator_service.storage.store_ids import bind_store, refuse_moved
 from aggregator_service.storage.stores import open_store
 
 __all__ = ["Server", "build_services", "create_app"]
@@ -140,14 +141,15 @@ def build_services(
     """Open storage and workers, and connect every part of a server. Call it in the event loop that will serve.
 
     executor: runs folds in place of the one that `settings.executor` names. resources: closes what is opened here.
-    Raises `DataDirectoryInUseError`, and what opening the database, the blob store or the executor raises.
+    Raises `DataDirectoryInUseError`, `MovedDatabaseError`, and what opening the database, the blob store or the
+    executor raises.
     """
     resources.enter_context(own_data_directory(settings))
     database = Database(settings.database, connections=settings.threads)
     resources.callback(database.close)
     migrate(database)
-    blobs = open_store(settings.blob_location, settings.scratch_dir)
-    blobs.prepare()
+    refuse_moved(database)
+    blobs = bind_store(database, open_store(settings.blob_location, settings.scratch_dir))
     collect_bodies(settings.upload_dir)
     if settings.owns_storage:  # otherwise another process may have written blobs that it has not committed yet
         collect_orphans(database, blobs)
@@ -184,7 +186,7 @@ def build_services(
     )
     resources.callback(services.member_writes.close)
     resources.callback(services.deliveries.close)
-    leadership = Leadership(database.candidacy(), metrics.leads, recheck, own_blobs=settings.blobs is None)
+    leadership = Leadership(database.candidacy(), metrics.leads, recheck)
     loop = asyncio.get_running_loop()
     listeners = CommitListeners(loop, task_cache, notifier, engine, leadership, database, blobs)
     metrics.watch(database, blobs, certificate_expiry(settings.tls_cert))

@@ -8,6 +8,8 @@ server notices their changes within a second.
 from __future__ import annotations
 
 import os
+import traceback
+from dataclasses import dataclass
 from importlib import metadata
 from typing import Annotated, Any, Final, NoReturn
 
@@ -34,6 +36,13 @@ class _Commands(TyperGroup):
             raise
 
 
+@dataclass
+class _Flags:
+    """Options before the name of a command."""
+
+    debug: bool = False
+
+
 def _print_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"hushrec-server {metadata.version('hushrec')}")
@@ -41,22 +50,25 @@ def _print_version(wanted: bool) -> None:
 
 
 def _options(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Also print the traceback of an error.")] = False,
 ) -> None:
     """Run and manage a HushRec aggregator: the server of a federated recommender, which learns only sums.
 
     Example: hushrec-server init --data-dir DIR; hushrec-server serve --data-dir DIR
     """
     del version  # used by its callback
+    context.obj.debug = debug
 
 
 def command_line() -> typer.Typer:
     """Return the command with its subcommands. Raises `ModuleNotFoundError` if a package of the server is missing."""
     from aggregator_service.commands import people, rounds, serve, storage, tasks
 
-    made = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_show_locals=False, rich_markup_mode=None)
+    made = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
     made.callback()(_options)
     made.command("init")(serve.init)
     made.command("serve")(serve.serve)
@@ -78,12 +90,15 @@ def main() -> None:
     os.umask(_UMASK)
     # Pydantic would look for plugins in the metadata of all installed packages, and show them every message.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    flags = _Flags()
     try:
-        command_line()()
+        command_line()(obj=flags)
     except Exception as error:
         text = _correctable(error)
         if text is None:
             raise
+        if flags.debug:
+            traceback.print_exc()
         _fail(text)
 
 
@@ -93,28 +108,31 @@ def _correctable(error: Exception) -> str | None:
         return f"the server needs {error.name}, which is not installed: pip install 'hushrec[server]'"
 
     from pydantic import ValidationError
-    from sqlalchemy.exc import DBAPIError
+    from sqlalchemy.exc import DBAPIError, TimeoutError
 
     from aggregator_service.commands.common import CommandError
     from aggregator_service.compute.workers import WorkersUnavailableError
     from aggregator_service.migrations.migrate import NewerDatabaseError
     from aggregator_service.problems import Problem
+    from aggregator_service.settings import Settings, setting_fault
     from aggregator_service.storage.blobs import BlobsUnavailableError
     from aggregator_service.storage.cleanup import DataDirectoryInUseError
+    from aggregator_service.storage.database_causes import database_cause
+    from aggregator_service.storage.store_ids import MovedDatabaseError
     from protocols.errors import HushRecError
     from protocols.parameter_text.first_fault import first_fault
 
     if isinstance(error, Problem):
         return error.detail
     if isinstance(error, ValidationError):
-        return first_fault(error)
-    if isinstance(error, DBAPIError):  # the driver's message may contain host and user names: only its type
-        driver = type(error.orig).__name__
-        return f"database error ({driver}): check HUSHREC_DATABASE_URL and that the database runs"
+        return (setting_fault if error.title == Settings.__name__ else first_fault)(error)
+    if isinstance(error, DBAPIError | TimeoutError):
+        return database_cause(error)
     known = (
         CommandError,
         DataDirectoryInUseError,
         HushRecError,
+        MovedDatabaseError,
         NewerDatabaseError,
         BlobsUnavailableError,
         WorkersUnavailableError,

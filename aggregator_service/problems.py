@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
 from aggregator_service.logs import fields
-from aggregator_service.storage.blobs import BlobDamagedError, BlobsUnavailableError
+from aggregator_service.storage.blobs import BlobDamagedError, BlobMissingError, BlobsUnavailableError
 from aggregator_service.storage.database import DATABASE_GONE
 from protocols.crypto.http_signature import SIGNED_FIELDS
 from protocols.errors import CodecError, ContributionError, ParameterError
@@ -189,6 +189,12 @@ _RULES: Final[dict[type[Exception], _Rule]] = {
     ParameterError: _Rule("invalid-parameters"),
     ContributionError: _Rule("bad-contribution"),
     CodecError: _Rule("bad-request"),
+    BlobMissingError: _Rule(
+        "internal-error",
+        "stored bytes are missing; the error is in the server's log",
+        logging.ERROR,
+        "stored blob missing: %s",
+    ),
     BlobDamagedError: _Rule(
         "internal-error",
         "stored bytes are damaged; the error is in the server's log",

@@ -39,7 +39,7 @@ class RoundEvent(StrEnum):
     SUM_WRONG = "the masks do not come off the sum"
     TOO_SIMILAR = "survivors too similar to those of an earlier sum"
     RELEASED = "aggregate released"
-    STORAGE_DAMAGED = "a stored blob is damaged"
+    STORAGE_DAMAGED = "a stored blob is missing or altered"
     TASK_CLOSED = "task closed"
     ABORTED = "aborted by an operator"
 

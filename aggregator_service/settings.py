@@ -9,12 +9,13 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
+from pydantic import AfterValidator, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from protocols.crypto.http_signature import format_authority
+from protocols.parameter_text.first_fault import first_fault
 
-__all__ = ["SPLIT_BYTES", "Settings", "Signatures"]
+__all__ = ["SPLIT_BYTES", "Settings", "Signatures", "setting_fault"]
 
 Signatures = Literal["required", "off"]
 """Whether clients must sign their requests."""
@@ -23,6 +24,7 @@ SPLIT_BYTES: Final = 4 * 1024 * 1024
 """Smaller parts of a job cost more to send to another worker than they save (`bench/scaling.py`)."""
 
 _ORIGIN: Final = re.compile(r"(https?)://([A-Za-z0-9._~-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::([1-9][0-9]{0,4}))?/?")
+_PREFIX: Final = "HUSHREC_"
 _SHORTEST_TOKEN: Final = 24
 _EXAMPLES: Final = ("change-me", "changeme", "example")
 
@@ -53,7 +55,7 @@ class Settings(BaseSettings):
     """
 
     model_config = SettingsConfigDict(
-        frozen=True, extra="forbid", env_prefix="HUSHREC_", env_ignore_empty=True, hide_input_in_errors=True
+        frozen=True, extra="forbid", env_prefix=_PREFIX, env_ignore_empty=True, hide_input_in_errors=True
     )
 
     data_dir: Annotated[Path, AfterValidator(Path.resolve)] = Field(
@@ -219,9 +221,11 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _check_tls(self) -> Self:
         if (self.tls_cert is None) != (self.tls_key is None):
-            raise ValueError("tls_cert and tls_key must be set together")
+            raise ValueError("HUSHREC_TLS_CERT and HUSHREC_TLS_KEY must be set together")
         if self.client_ca is not None and self.tls_cert is None:
-            raise ValueError("client_ca needs tls_cert and tls_key: clients present certificates over TLS only")
+            raise ValueError(
+                "HUSHREC_CLIENT_CA needs HUSHREC_TLS_CERT and HUSHREC_TLS_KEY: clients present certificates over TLS"
+            )
         return self
 
     @classmethod
@@ -260,3 +264,10 @@ class Settings(BaseSettings):
     def scratch_dir(self) -> Path:
         """Directory of unnamed local copies of blobs that a remote store holds, while they are read."""
         return self.data_dir / "scratch"
+
+
+def setting_fault(error: ValidationError) -> str:
+    """Return the first error of `Settings` in one line, with the name of the setting's variable."""
+    text = first_fault(error)
+    name = text.partition(":")[0]
+    return f"{_PREFIX}{name.upper()}{text[len(name) :]}" if name in Settings.model_fields else text

@@ -6,20 +6,24 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final, TypeVar
 
 import typer
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from aggregator_service.access.principals import hash_token
 from aggregator_service.migrations.migrate import migrate
 from aggregator_service.settings import Settings
 from aggregator_service.storage.blobs import BlobStore
 from aggregator_service.storage.cleanup import delete_orphans, make_private
 from aggregator_service.storage.database import Database
-from aggregator_service.storage.schema import TaskRow
+from aggregator_service.storage.owners import give_to_owner
+from aggregator_service.storage.schema import OperatorRow, TaskRow
+from aggregator_service.storage.store_ids import bind_store, refuse_moved
 from aggregator_service.storage.stores import open_store
 from aggregator_service.tasks.tasks import list_tasks
 from protocols.messages import OperatorToken
@@ -31,9 +35,10 @@ __all__ = [
     "TokenFile",
     "blob_store",
     "hand_over",
+    "in_transaction",
     "named_task",
+    "server_settings",
     "show",
-    "transaction",
 ]
 
 DataDir = Annotated[
@@ -49,15 +54,19 @@ DatabaseUrl = Annotated[
 ]
 
 
+Result = TypeVar("Result")
+_LONGEST_TOKEN: Final = 1024
+
+
 class CommandError(Exception):
     """An error that the caller can correct; `main` prints it in one line."""
 
 
-@contextmanager
-def transaction(data_dir: Path | None, database_url: str | None) -> Iterator[Session]:
-    """Yield a session in a write transaction on the server's database, which is migrated first.
+def in_transaction(data_dir: Path | None, database_url: str | None, work: Callable[[Session], Result]) -> Result:
+    """Call `work` in a transaction on the server's database, which is migrated first; return its result.
 
-    Commits on success, rolls back if the block raises. Raises: `CommandError` if the data directory has no database.
+    `work` may be called again, as `Database.transact` says. Raises: `CommandError` if the data directory has no
+    database, `MovedDatabaseError` if it was moved.
     """
     settings = server_settings(data_dir, database_url)
     database = Database(settings.database, connections=1)
@@ -65,8 +74,8 @@ def transaction(data_dir: Path | None, database_url: str | None) -> Iterator[Ses
     database.listeners.append(lambda effects: delete_orphans(effects, blobs))
     try:
         migrate(database)
-        with database.write() as session:
-            yield session
+        refuse_moved(database)
+        return database.transact(work)
     finally:
         database.close()
 
@@ -83,10 +92,15 @@ def server_settings(data_dir: Path | None, database_url: str | None) -> Settings
     return settings
 
 
-def blob_store(data_dir: Path | None, database_url: str | None) -> BlobStore:
-    """Return the server's blob store. Raises as `server_settings` does."""
-    settings = server_settings(data_dir, database_url)
-    return open_store(settings.blob_location, settings.scratch_dir)
+def blob_store(settings: Settings) -> BlobStore:
+    """Migrate the database and return its blob store. Raises `MovedDatabaseError`, and as `bind_store` does."""
+    database = Database(settings.database, connections=1)
+    try:
+        migrate(database)
+        refuse_moved(database)
+        return bind_store(database, open_store(settings.blob_location, settings.scratch_dir))
+    finally:
+        database.close()
 
 
 def show(message: Any) -> None:
@@ -113,8 +127,10 @@ TokenFile = Annotated[
 ]
 
 
-def hand_over(made: OperatorToken, settings: Settings, token_file: Path | None) -> str:
+def hand_over(session: Session, made: OperatorToken, settings: Settings, token_file: Path | None) -> str:
     """Return what a command prints about a new token: the token, or the path of the file that it was written to.
+
+    Raises: `CommandError` if the file holds another token that is valid, which would then be lost and stay valid.
 
     The token is returned only if standard output is a terminal and no file was named: a pipe, a log collector or a
     container's log would keep it. To be called before the transaction ends, so that a file that cannot be written
@@ -125,15 +141,34 @@ def hand_over(made: OperatorToken, settings: Settings, token_file: Path | None) 
     path = (token_file or settings.data_dir / f"{made.name}.token").absolute()
     if token_file is None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    _write_private(path, f"{made.token}\n")
+    _refuse_valid_token(session, path)
+    _write_private(path, f"{made.token}\n", give_away=token_file is None)
     return str(path)
 
 
-def _write_private(path: Path, text: str) -> None:
-    """Write a file of mode 0600. An earlier file or a link at `path` is replaced, not written to."""
+def _refuse_valid_token(session: Session, path: Path) -> None:
+    if path.is_symlink() or not path.is_file():  # a link is replaced, and its target stays
+        return
+    with path.open("rb") as file:
+        held = file.read(_LONGEST_TOKEN).decode("ascii", "replace").strip()
+    name = session.scalar(select(OperatorRow.name).where(OperatorRow.token_hash == hash_token(held)))
+    if name is not None:
+        raise CommandError(
+            f"{path} holds the token of {name!r}, which would be lost and stay valid: name another file, or replace "
+            f"that token with hushrec-server token rotate {name}"
+        )
+
+
+def _write_private(path: Path, text: str, *, give_away: bool) -> None:
+    """Write a file of mode 0600. An earlier file or a link at `path` is replaced, not written to.
+
+    give_away: whether it belongs to the owner of its directory also if root writes it.
+    """
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mkstemp creates it with mode 0600
     try:
         with os.fdopen(handle, "w", encoding="ascii") as file:
+            if give_away:
+                give_to_owner(file.fileno(), path.parent)
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

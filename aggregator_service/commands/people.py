@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Annotated, Final
 
 import typer
+from sqlalchemy.orm import Session
 
 from aggregator_service.access.principals import create_operator, list_operators, revoke_operator, rotate_operator
 from aggregator_service.clock import SystemClock
-from aggregator_service.commands.common import DatabaseUrl, DataDir, TokenFile, hand_over, named_task, transaction
+from aggregator_service.commands.common import DatabaseUrl, DataDir, TokenFile, hand_over, in_transaction, named_task
 from aggregator_service.settings import Settings
 from aggregator_service.tasks.members import invitation_page, member_page, revoke_invitation, revoke_member
 from protocols.messages import InvitationView, Member, OperatorRequest, OperatorRole
@@ -27,15 +28,22 @@ def member_list(task: Task, data_dir: DataDir = None, database_url: DatabaseUrl 
 
     Example: hushrec-server member list movies
     """
-    with transaction(data_dir, database_url) as session:
-        row, after = named_task(session, task), 0
+
+    def work(session: Session) -> list[str]:
+        row, after, lines = named_task(session, task), 0, list[str]()
         while True:
             page = member_page(session, row.id, after, _PAGE, unkeyed=False)
-            for member in page.members:
-                typer.echo(f"{member.client_id}  {member.role}  {_state(member, row.needs_keyring)}")
+            lines += [f"{one.client_id}  {one.role}  {_state(one, row.needs_keyring)}" for one in page.members]
             if page.next is None:
-                return
+                return lines
             after = int(page.next)
+
+    _print_lines(in_transaction(data_dir, database_url, work))
+
+
+def _print_lines(lines: list[str]) -> None:
+    for line in lines:
+        typer.echo(line)
 
 
 def _state(member: Member, needs_keyring: bool) -> str:
@@ -56,8 +64,10 @@ def member_revoke(
 
     Example: hushrec-server member revoke movies c_9b1d3f5a7c2e4f6a8b0d
     """
-    with transaction(data_dir, database_url) as session:
-        member = revoke_member(session, named_task(session, task).id, client, SystemClock().now())
+    now = SystemClock().now()
+    member = in_transaction(
+        data_dir, database_url, lambda session: revoke_member(session, named_task(session, task).id, client, now)
+    )
     typer.echo(f"{member.client_id}  {member.role}  revoked")
 
 
@@ -74,15 +84,17 @@ def invitation_list(task: Task, data_dir: DataDir = None, database_url: Database
 
     Example: hushrec-server invitation list movies
     """
-    with transaction(data_dir, database_url) as session:
-        task_id, after, now = named_task(session, task).id, None, SystemClock().now()
+
+    def work(session: Session) -> list[str]:
+        task_id, after, now, lines = named_task(session, task).id, None, SystemClock().now(), list[str]()
         while True:
             page = invitation_page(session, task_id, after, _PAGE, now)
-            for view in page.invitations:
-                typer.echo(_line(view))
+            lines += map(_line, page.invitations)
             if page.next is None:
-                return
+                return lines
             after = page.next
+
+    _print_lines(in_transaction(data_dir, database_url, work))
 
 
 @invitations.command("revoke")
@@ -100,9 +112,13 @@ def invitation_revoke(
 
     Example: hushrec-server invitation revoke movies i_4c6e8a0b2d4f6a8c0e2b
     """
-    with transaction(data_dir, database_url) as session:
-        task_id = named_task(session, task).id
-        typer.echo(_line(revoke_invitation(session, task_id, invitation, SystemClock().now())))
+    now = SystemClock().now()
+    view = in_transaction(
+        data_dir,
+        database_url,
+        lambda session: revoke_invitation(session, named_task(session, task).id, invitation, now),
+    )
+    typer.echo(_line(view))
 
 
 def _line(view: InvitationView) -> str:
@@ -136,10 +152,12 @@ def token_create(
     """
     seconds = None if expires_days is None else expires_days * _DAY
     request = OperatorRequest(name=name, role=role, expires_seconds=seconds)
-    with transaction(data_dir, database_url) as session:
-        made = create_operator(session, request, SystemClock().now())
-        text = hand_over(made, Settings.load(data_dir=data_dir), token_file)
-    typer.echo(text)
+    settings = Settings.load(data_dir=data_dir)
+
+    def work(session: Session) -> str:
+        return hand_over(session, create_operator(session, request, SystemClock().now()), settings, token_file)
+
+    typer.echo(in_transaction(data_dir, database_url, work))
 
 
 @tokens.command("list")
@@ -148,8 +166,7 @@ def token_list(data_dir: DataDir = None, database_url: DatabaseUrl = None) -> No
 
     Example: hushrec-server token list --data-dir /var/lib/hushrec
     """
-    with transaction(data_dir, database_url) as session:
-        page = list_operators(session, SystemClock().now())
+    page = in_transaction(data_dir, database_url, lambda session: list_operators(session, SystemClock().now()))
     for view in page.operators:
         typer.echo(f"{view.name}  {view.role}  {view.age_seconds / _DAY:.1f} days old  {_expiry(view.expires_seconds)}")
 
@@ -171,10 +188,12 @@ def token_rotate(
 
     Example: hushrec-server token rotate grafana
     """
-    with transaction(data_dir, database_url) as session:
-        made = rotate_operator(session, name, SystemClock().now())
-        text = hand_over(made, Settings.load(data_dir=data_dir), token_file)
-    typer.echo(text)
+    settings = Settings.load(data_dir=data_dir)
+
+    def work(session: Session) -> str:
+        return hand_over(session, rotate_operator(session, name, SystemClock().now()), settings, token_file)
+
+    typer.echo(in_transaction(data_dir, database_url, work))
 
 
 @tokens.command("revoke")
@@ -183,6 +202,6 @@ def token_revoke(name: Name, data_dir: DataDir = None, database_url: DatabaseUrl
 
     Example: hushrec-server token revoke grafana
     """
-    with transaction(data_dir, database_url) as session:
-        view = revoke_operator(session, name, SystemClock().now())
+    now = SystemClock().now()
+    view = in_transaction(data_dir, database_url, lambda session: revoke_operator(session, name, now))
     typer.echo(f"{view.name}  {view.role}  revoked")

@@ -6,9 +6,10 @@ from typing import Annotated, Final
 
 import typer
 from pydantic import ValidationError
+from sqlalchemy.orm import Session
 
 from aggregator_service.clock import SystemClock
-from aggregator_service.commands.common import CommandError, DatabaseUrl, DataDir, named_task, transaction
+from aggregator_service.commands.common import CommandError, DatabaseUrl, DataDir, in_transaction, named_task
 from aggregator_service.round_states import diagram
 from aggregator_service.rounds.interventions import abort_round, extend_round
 from aggregator_service.storage.rounds import find_round, received_count, refusals_by_reason
@@ -30,16 +31,21 @@ def round_show(task: Task, number: Number, data_dir: DataDir = None, database_ur
 
     Example: hushrec-server round show movies 7
     """
-    with transaction(data_dir, database_url) as session:
+
+    def work(session: Session) -> list[str]:
         row = named_task(session, task)
         round_ = find_round(session, row.id, number)
         if round_ is None:
             raise CommandError(f"task {row.name!r} has no round {number}")
         counts = f"{received_count(session, round_.id)} of {round_.cohort} contributions"
         failure = f": {round_.failure}" if round_.failure else ""
-        typer.echo(f"{row.name}  round {number}  {round_.state}{failure}  {counts}")
-        for reason, clients in refusals_by_reason(session, [round_.id]).get(round_.id, {}).items():
-            typer.echo(f"refused because of {reason}: {clients}")
+        refused = refusals_by_reason(session, [round_.id]).get(round_.id, {})
+        return [
+            f"{row.name}  round {number}  {round_.state}{failure}  {counts}",
+            *(f"refused because of {reason}: {clients}" for reason, clients in refused.items()),
+        ]
+
+    typer.echo("\n".join(in_transaction(data_dir, database_url, work)))
 
 
 @rounds.command("extend")
@@ -59,10 +65,13 @@ def round_extend(
     except ValidationError as error:
         raise CommandError(first_fault(error)) from None
     now = SystemClock().now()
-    with transaction(data_dir, database_url) as session:
+
+    def work(session: Session) -> str:
         row = named_task(session, task)
         _, round_ = extend_round(session, row.id, number, extension.seconds, _OPERATOR, now)
-        typer.echo(f"{row.name}  round {number}  {round_.state}  {round_.deadline - now:.0f} seconds left")
+        return f"{row.name}  round {number}  {round_.state}  {round_.deadline - now:.0f} seconds left"
+
+    typer.echo(in_transaction(data_dir, database_url, work))
 
 
 @rounds.command("abort")
@@ -71,10 +80,13 @@ def round_abort(task: Task, number: Number, data_dir: DataDir = None, database_u
 
     Example: hushrec-server round abort movies 7
     """
-    with transaction(data_dir, database_url) as session:
+
+    def work(session: Session) -> str:
         row = named_task(session, task)
         _, round_ = abort_round(session, row.id, number, _OPERATOR, SystemClock().now())
-        typer.echo(f"{row.name}  round {number}  {round_.state}: {round_.failure}")
+        return f"{row.name}  round {number}  {round_.state}: {round_.failure}"
+
+    typer.echo(in_transaction(data_dir, database_url, work))
 
 
 def show_diagram() -> None:

@@ -11,6 +11,7 @@ import socket
 import ssl
 import sys
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Final, NoReturn
@@ -19,10 +20,10 @@ import typer
 import uvicorn
 from fastapi import FastAPI
 
-from aggregator_service.access.principals import create_admin
+from aggregator_service.access.principals import create_admin, list_operators
 from aggregator_service.app import create_app
 from aggregator_service.clock import SystemClock
-from aggregator_service.commands.common import CommandError, DatabaseUrl, DataDir, TokenFile, hand_over
+from aggregator_service.commands.common import CommandError, DatabaseUrl, DataDir, TokenFile, blob_store, hand_over
 from aggregator_service.commands.startup_checks import (
     check_packages,
     check_semaphores,
@@ -37,7 +38,7 @@ from aggregator_service.services import Services
 from aggregator_service.settings import Settings
 from aggregator_service.storage.cleanup import make_private, own_data_directory
 from aggregator_service.storage.database import Database
-from aggregator_service.storage.stores import open_store
+from aggregator_service.storage.dialects import database_place
 
 __all__ = ["bind", "export_openapi", "init", "serve"]
 
@@ -68,9 +69,15 @@ def init(data_dir: DataDir = None, database_url: DatabaseUrl = None, token_file:
     try:
         migrate(database)
         with database.write() as session:
+            others = [view.name for view in list_operators(session, SystemClock().now()).operators]
             made = create_admin(session, SystemClock().now())
-            text = "" if made is None else hand_over(made, settings, token_file)
+            text = "" if made is None else hand_over(session, made, settings, token_file)
         typer.echo(text)
+        if others:
+            typer.echo(
+                f"earlier tokens stay valid: {', '.join(others)}; end a lost one with hushrec-server token revoke NAME",
+                err=True,
+            )
     finally:
         database.close()
 
@@ -150,6 +157,8 @@ def serve(
     check_semaphores()
     check_tls_files(settings)
     configure_logging(settings.log_format, settings.log_level)
+    place = database_place(settings.database)
+    _LOG.info("hushrec-server %s, database: %s, blobs: %s", version("hushrec"), place, settings.blob_location)
     for warning in doubtful_settings(settings, os.environ):
         _LOG.warning("%s", warning)
     with own_data_directory(settings):
@@ -180,15 +189,9 @@ def _prepare_storage(settings: Settings) -> None:
 
     The application does the same when it starts. Doing it here first lets `main` print a failure in one line.
 
-    Raises: `DBAPIError`, `BlobsUnavailableError` or `WorkersUnavailableError`.
+    Raises: `DBAPIError`, `MovedDatabaseError`, `BlobsUnavailableError` or `WorkersUnavailableError`.
     """
-    database = Database(settings.database, connections=1)
-    try:
-        migrate(database)
-    finally:
-        database.close()
-    blobs = open_store(settings.blob_location, settings.scratch_dir)
-    blobs.prepare()
+    blobs = blob_store(settings)
     workers = open_workers(settings.executor, settings.workers, blobs)
     try:
         workers.check()
@@ -202,7 +205,7 @@ def _print_first_token(settings: Settings, token_file: Path | None) -> None:
     try:
         with database.write() as session:
             made = create_admin(session, SystemClock().now(), only_first=True)
-            text = "" if made is None else hand_over(made, settings, token_file)
+            text = "" if made is None else hand_over(session, made, settings, token_file)
     finally:
         database.close()
     if made is not None:

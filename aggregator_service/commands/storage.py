@@ -21,9 +21,12 @@ from aggregator_service.storage.backup import (
     copy_rows,
     refuse_rows,
 )
+from aggregator_service.storage.blobs import BlobStore
 from aggregator_service.storage.cleanup import named_blobs
 from aggregator_service.storage.database import Database
+from aggregator_service.storage.dialects import database_place, dialect_of
 from aggregator_service.storage.directory import DirectoryBlobs
+from aggregator_service.storage.store_ids import bind_store, mark_moved, record_store
 from aggregator_service.storage.stores import open_store
 
 __all__ = ["backup", "migrate_storage"]
@@ -43,7 +46,7 @@ def backup(
     Example: hushrec-server backup /backup/2026-01-31 --data-dir /var/lib/hushrec
     """
     settings = server_settings(data_dir, database_url)
-    if not _is_sqlite(settings.database):
+    if dialect_of(settings.database)[1].get_backend_name() != "sqlite":
         raise CommandError("hushrec-server backup copies SQLite databases: for PostgreSQL use pg_dump")
     store = open_store(settings.blob_location, settings.scratch_dir)
     blobs = store if isinstance(store, DirectoryBlobs) else None
@@ -70,8 +73,8 @@ def migrate_storage(
 ) -> None:
     """Copy rows to another database and blobs to another store, while no server runs.
 
-    The old database and blobs stay as they are. Start the server on the new ones
-    only: two servers must not continue the same tasks.
+    The old database and blobs are kept, but servers and commands refuse them
+    from then on: two servers must not continue the same tasks.
 
     Example: hushrec-server migrate-storage --to-database-url postgresql://hushrec@db.example.org/hushrec
     """
@@ -81,8 +84,9 @@ def migrate_storage(
     if to_blobs == settings.blob_location:
         raise CommandError("--to-blobs is the store that is in use")
     with _opened(settings.database) as source, _led(source):
-        damaged = _copy(settings, source, to_database_url, to_blobs)
-    typer.echo("Set these and start the server; do not start it on the old storage again:")
+        store = bind_store(source, open_store(settings.blob_location, settings.scratch_dir))
+        damaged = _copy(settings, source, store, to_database_url, to_blobs)
+    typer.echo("Set these and start the server; it does not start on the old storage again:")
     if to_database_url is not None:
         typer.echo(f"  HUSHREC_DATABASE_URL={make_url(to_database_url).render_as_string(hide_password=True)}")
     if to_blobs is not None:
@@ -90,30 +94,39 @@ def migrate_storage(
     _report_damage(damaged)
 
 
-def _copy(settings: Settings, source: Database, to_database: str | None, to_blobs: str | None) -> list[str]:
-    """Copy the blobs, then the rows, so that an interrupted run can be repeated; return keys of damaged blobs."""
-    damaged: list[str] = []
+def _copy(
+    settings: Settings, source: Database, store: BlobStore, to_database: str | None, to_blobs: str | None
+) -> list[str]:
+    """Copy the blobs, then the rows, so that an interrupted run can be repeated; return keys of damaged blobs.
+
+    At the end the old database refuses to be used; or, when it stays in use, the old store.
+    """
+    new_store = None if to_blobs is None else open_store(to_blobs, settings.scratch_dir)
     if to_database is None:
-        return _copy_blobs(settings, source, to_blobs)
+        damaged = _copy_blobs(source, store, new_store)
+        if new_store is not None:
+            record_store(source, new_store.prepare())
+        return damaged
     with _opened(to_database) as target:
         try:
             refuse_rows(target)
-            damaged = _copy_blobs(settings, source, to_blobs)
+            damaged = _copy_blobs(source, store, new_store)
             copied = copy_rows(source, target)
         except StorageNotEmptyError as error:
             raise CommandError(str(error)) from None
+        record_store(target, (new_store or store).prepare())
+        mark_moved(source, database_place(to_database))
     typer.echo(f"copied {sum(copied.values())} rows of {len(copied)} tables")
     return damaged
 
 
-def _copy_blobs(settings: Settings, source: Database, location: str | None) -> list[str]:
-    if location is None:
+def _copy_blobs(source: Database, store: BlobStore, new_store: BlobStore | None) -> list[str]:
+    if new_store is None:
         return []
-    target = open_store(location, settings.scratch_dir)
-    target.prepare()
+    new_store.prepare()
     with source.read() as session:
         named = named_blobs(session)
-    damaged = copy_blobs(named, open_store(settings.blob_location, settings.scratch_dir), target)
+    damaged = copy_blobs(named, store, new_store)
     typer.echo(f"copied {len(named) - len(damaged)} blobs")
     return damaged
 
@@ -139,10 +152,6 @@ def _led(database: Database) -> Iterator[None]:
         yield
     finally:
         candidacy.resign()
-
-
-def _is_sqlite(url: str) -> bool:
-    return make_url(url).get_backend_name() == "sqlite"
 
 
 def _report_damage(damaged: list[str]) -> None:

@@ -7,16 +7,19 @@ from typing import Annotated, Literal
 
 import typer
 from pydantic import ValidationError
+from sqlalchemy.orm import Session
 
+from aggregator_service.access.principals import new_id
 from aggregator_service.clock import SystemClock
 from aggregator_service.commands.common import (
     CommandError,
     DatabaseUrl,
     DataDir,
     blob_store,
+    in_transaction,
     named_task,
+    server_settings,
     show,
-    transaction,
 )
 from aggregator_service.commands.task_options import (
     EvaluateEvery,
@@ -32,6 +35,8 @@ from aggregator_service.commands.task_options import (
 from aggregator_service.rounds.interventions import resume_task
 from aggregator_service.rounds.transactions import close_task
 from aggregator_service.settings import Settings
+from aggregator_service.storage.rounds import add_snapshot
+from aggregator_service.storage.schema import SnapshotRow
 from aggregator_service.tasks.certificates import store_revocations
 from aggregator_service.tasks.ledger import measurements
 from aggregator_service.tasks.plans import plan_task, task_terms
@@ -39,7 +44,7 @@ from aggregator_service.tasks.starts import (
     StartSource,
     check_start,
     check_start_alone,
-    store_start,
+    stored_start,
     with_start,
     with_values,
 )
@@ -171,22 +176,35 @@ def task_create(
         }
     )
     check_start(request)
-    start, blobs = None, blob_store(data_dir, database_url)
+    start, settings = None, server_settings(data_dir, database_url)
+    blobs = None if values is None and start_from is None else blob_store(settings)
     if values is not None:
         request, start = with_values(request, values)
-    if start_from is not None:
+    if start_from is not None and blobs is not None:
         check_start_alone(request)
-        with transaction(data_dir, database_url) as session:
-            source = StartSource.of(session, named_task(session, start_from))
+        named = start_from
+        source = in_transaction(
+            data_dir, database_url, lambda session: StartSource.of(session, named_task(session, named))
+        )
         request, start = with_start(request, source, blobs)
     elif recipe == "pfedclr" and variant == "recommended":
         typer.echo("without --start-from, pfedclr ranked below popularity on every measured data set", err=True)
     plan = plan_request(request)
-    with transaction(data_dir, database_url) as session:
-        task = create_task(session, request, plan, SystemClock().now())
-        if start is not None:
-            store_start(session, blobs, task, start)
-        view = task_view(session, task, Settings.load().signatures)
+    task_id = new_id("t")
+    snapshot = None if start is None or blobs is None else stored_start(blobs, task_id, start)
+
+    def work(session: Session) -> TaskView:
+        task = create_task(session, request, plan, SystemClock().now(), task_id)
+        if snapshot is not None:
+            add_snapshot(session, SnapshotRow(**snapshot))
+        return task_view(session, task, settings.signatures)
+
+    try:
+        view = in_transaction(data_dir, database_url, work)
+    except BaseException:
+        if snapshot is not None and blobs is not None:
+            blobs.delete(str(snapshot["blob_key"]))
+        raise
     show(view.model_dump(mode="json"))
 
 
@@ -261,8 +279,11 @@ def task_list(data_dir: DataDir = None, database_url: DatabaseUrl = None) -> Non
 
     Example: hushrec-server task list --data-dir /var/lib/hushrec
     """
-    with transaction(data_dir, database_url) as session:
-        views = [task_view(session, task, now=SystemClock().now()) for task in list_tasks(session)]
+
+    def work(session: Session) -> list[TaskView]:
+        return [task_view(session, task, now=SystemClock().now()) for task in list_tasks(session)]
+
+    views = in_transaction(data_dir, database_url, work)
     for view in views:
         done = f"{view.completed_rounds}/{view.schedule.rounds} rounds"
         typer.echo(f"{view.name}  {view.task_id}  {view.state}  {done}  {_members(view)}")
@@ -285,10 +306,13 @@ def task_show(
 
     Example: hushrec-server task show movies
     """
-    with transaction(data_dir, database_url) as session:
+
+    def work(session: Session) -> tuple[TaskView, list[dict[str, float]]]:
         row = named_task(session, task)
         view = task_view(session, row, Settings.load().signatures, SystemClock().now())
-        curve = measurements(session, row)
+        return view, measurements(session, row)
+
+    view, curve = in_transaction(data_dir, database_url, work)
     show(view.model_dump(mode="json") | ({"curve": curve} if view.evaluation else {}))
 
 
@@ -304,8 +328,10 @@ def task_revocations(
     Example: hushrec-server task revocations movies movies.revoked
     """
     body = file.read_bytes()
-    with transaction(data_dir, database_url) as session:
-        ended = store_revocations(session, named_task(session, task), body, SystemClock().now())
+    now = SystemClock().now()
+    ended = in_transaction(
+        data_dir, database_url, lambda session: store_revocations(session, named_task(session, task), body, now)
+    )
     typer.echo(f"{ended} memberships ended")
 
 
@@ -319,10 +345,13 @@ def task_close(
 
     Example: hushrec-server task close movies
     """
-    with transaction(data_dir, database_url) as session:
+
+    def work(session: Session) -> str:
         row = named_task(session, task)
         close_task(session, row, SystemClock().now())
-        typer.echo(f"{row.name}  {row.id}  {row.state}")
+        return f"{row.name}  {row.id}  {row.state}"
+
+    typer.echo(in_transaction(data_dir, database_url, work))
 
 
 @tasks.command("resume")
@@ -335,9 +364,12 @@ def task_resume(
 
     Example: hushrec-server task resume movies
     """
-    with transaction(data_dir, database_url) as session:
+
+    def work(session: Session) -> str:
         row = resume_task(session, named_task(session, task).id, "(command line)")
-        typer.echo(f"{row.name}  {row.id}  {row.state}")
+        return f"{row.name}  {row.id}  {row.state}"
+
+    typer.echo(in_transaction(data_dir, database_url, work))
 
 
 def invite(
@@ -361,5 +393,8 @@ def invite(
     """
     as_role: Role = role
     request = InvitationRequest(role=as_role, uses=uses, expires_seconds=expires_seconds)
-    with transaction(data_dir, database_url) as session:
-        typer.echo(create_invitation(session, named_task(session, task), request, SystemClock().now()).invitation)
+    now = SystemClock().now()
+    made = in_transaction(
+        data_dir, database_url, lambda session: create_invitation(session, named_task(session, task), request, now)
+    )
+    typer.echo(made.invitation)

@@ -236,6 +236,8 @@ def _check(name: str, kind: str, work: Callable[[], object]) -> Check:
 
 
 def _engine(services: Services) -> Check:
+    if services.engine.remark:
+        return Check("Round engine", "attention", services.engine.remark)
     if services.metrics.leading:
         return Check("Round engine", "ok", "this process drives the rounds")
     return Check("Round engine", "ok", "another process drives the rounds; this one takes over if it stops")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 from alembic import command
@@ -15,13 +16,15 @@ from aggregator_service.storage.database import Database
 
 __all__ = ["NewerDatabaseError", "alembic_config", "migrate"]
 
+_LOG = logging.getLogger(__name__)
+
 
 class NewerDatabaseError(RuntimeError):
     """A newer version of the server has migrated the database."""
 
 
 def migrate(database: Database) -> None:
-    """Run the missing migrations in one transaction. Processes that start together take turns.
+    """Run and log the missing migrations in one transaction. Processes that start together take turns.
 
     Raises `NewerDatabaseError` if this version does not know the database's revision.
     """
@@ -39,10 +42,16 @@ def alembic_config(connection: Connection) -> Config:
 def _upgrade(connection: Connection) -> None:
     config = alembic_config(connection)
     known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
-    unknown = set(MigrationContext.configure(connection).get_current_heads()) - known
+    before = MigrationContext.configure(connection).get_current_heads()
+    unknown = set(before) - known
     if unknown:
         raise NewerDatabaseError(
             f"a newer version of the server has migrated this database (to {', '.join(sorted(unknown))}): install that "
             "version, or restore a backup from before the upgrade"
         )
     command.upgrade(config, "head")
+    after = MigrationContext.configure(connection).get_current_heads()
+    if not before:
+        _LOG.info("created the tables of the database, revision %s", *after)
+    elif after != before:
+        _LOG.warning("migrated the tables of the database from %s to %s: older versions refuse it", *before, *after)

@@ -49,7 +49,7 @@ from aggregator_service.rounds.transactions import (
     record_fold,
     record_release,
 )
-from aggregator_service.storage.blobs import BlobDamagedError, BlobStore
+from aggregator_service.storage.blobs import BlobDamagedError, BlobMissingError, BlobStore
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.rounds import (
     last_round,
@@ -280,13 +280,21 @@ class RoundAdvancer:
                 return  # the blobs were deleted because the round ended meanwhile: no damage
             if unfolded_among(session, round_.id, [client for client, _ in active.batch]) < len(active.batch):
                 return  # the committee took clients of this batch out meanwhile
+            is_missing = isinstance(error, BlobMissingError)
             _LOG.error(
-                "a stored blob is damaged, the round fails: %s",
+                "a stored blob is %s, the round fails: %s",
+                "missing" if is_missing else "damaged",
                 error,
                 extra=fields(task=active.round.task_id, round=round_.number),
             )
-            reason = "a stored contribution no longer matches its digest: the server's storage is damaged"
-            fail_round(session, task, round_, RoundEvent.STORAGE_DAMAGED, reason, self._clock.now())
+            reason = (
+                "a stored contribution is missing in the server's blob store"
+                if is_missing
+                else "a stored contribution no longer matches its digest: the server's storage is damaged"
+            )
+            # the fault is the storage's: the task ends by no number of such failures, and can go on once it is mended
+            now = self._clock.now()
+            fail_round(session, task, round_, RoundEvent.STORAGE_DAMAGED, reason, now, counts=False)
 
         self._database.transact(write)
 

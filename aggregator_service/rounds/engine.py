@@ -22,8 +22,9 @@ from aggregator_service.observability.tracing import Instruments
 from aggregator_service.rounds.active_round import ActiveRound
 from aggregator_service.rounds.advance import RoundAdvancer
 from aggregator_service.settings import SPLIT_BYTES
-from aggregator_service.storage.blobs import BlobStore, BlobsUnavailableError
+from aggregator_service.storage.blobs import BlobStore, BlobsUnavailableError, store_trouble
 from aggregator_service.storage.database import DATABASE_GONE, Database
+from aggregator_service.storage.database_causes import database_cause
 from aggregator_service.storage.schema import TaskRow
 
 __all__ = ["Debounce", "RoundEngine"]
@@ -90,6 +91,13 @@ class RoundEngine:
         self._wake: dict[str, asyncio.Event] = {}
         self._drivers: dict[str, asyncio.Task[None]] = {}
         self._reads: dict[str, Debounce] = {}
+        self._stuck: dict[str, str] = {}
+
+    @property
+    def remark(self) -> str:
+        """How many tasks cannot go on at the moment, and why the first one cannot; empty while all can."""
+        causes = list(self._stuck.values())
+        return f"{len(causes)} task{'s' if len(causes) > 1 else ''} cannot go on: {causes[0]}" if causes else ""
 
     def wake(self, task_id: str) -> None:
         """Read this task now: its round changed. Call it in the event loop."""
@@ -111,9 +119,7 @@ class RoundEngine:
                         if task_id not in self._drivers:
                             self._start(task_id)
                 except DATABASE_GONE as error:
-                    _LOG.warning(
-                        "cannot list the open tasks: %s; trying again in %g s", type(error).__name__, self._recheck
-                    )
+                    _LOG.warning("cannot list the open tasks: %s", database_cause(error))
                 except Exception:
                     _LOG.exception("failed to list the open tasks; trying again in %g s", self._recheck)
                 await asyncio.sleep(self._recheck)
@@ -135,7 +141,7 @@ class RoundEngine:
         driver.add_done_callback(lambda _: self._remove_driver(task_id))
 
     def _remove_driver(self, task_id: str) -> None:
-        for known in (self._drivers, self._wake):
+        for known in (self._drivers, self._wake, self._stuck):
             known.pop(task_id, None)
         if read := self._reads.pop(task_id, None):
             read.stop()
@@ -146,15 +152,10 @@ class RoundEngine:
             wake.clear()
             try:
                 pause = await self.advance(task_id)
-            except (BlobsUnavailableError, *DATABASE_GONE) as error:
-                _LOG.warning("storage unavailable: %s; trying again", type(error).__name__, extra=fields(task=task_id))
-                pause = _BACK_OFF
-            except WorkersUnavailableError as error:
-                _LOG.warning("cannot run a job: %s; trying again", error, extra=fields(task=task_id))
-                pause = _BACK_OFF
-            except Exception:
+                self._stuck.pop(task_id, None)
+            except Exception as error:
                 # The rows did not change, so trying again loses nothing; other tasks continue.
-                _LOG.exception("failed to advance a task; trying again", extra=fields(task=task_id))
+                self._note_stuck(task_id, error)
                 pause = _BACK_OFF
             if pause is None:
                 return
@@ -164,6 +165,21 @@ class RoundEngine:
                         await wake.wait()
                 except TimeoutError:
                     continue
+
+    def _note_stuck(self, task_id: str, error: Exception) -> None:
+        of_task = fields(task=task_id)
+        if isinstance(error, DATABASE_GONE):
+            self._stuck[task_id] = database_cause(error)
+            _LOG.warning("cannot advance a task: %s", self._stuck[task_id], extra=of_task)
+        elif isinstance(error, BlobsUnavailableError):
+            self._stuck[task_id] = store_trouble(error)
+            _LOG.warning("storage unavailable: %s; trying again", error, extra=of_task)
+        elif isinstance(error, WorkersUnavailableError):
+            self._stuck[task_id] = "the executor does not work"
+            _LOG.warning("cannot run a job: %s; trying again", error, extra=of_task)
+        else:
+            self._stuck[task_id] = "an unexpected error, which is in the log"
+            _LOG.error("failed to advance a task; trying again", extra=of_task, exc_info=error)
 
     async def advance(self, task_id: str) -> float | None:
         """Execute the action that is due in a task.

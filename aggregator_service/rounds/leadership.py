@@ -30,20 +30,12 @@ Work = Callable[[], Coroutine[Any, Any, None]]
 class Leadership:
     """Acquires the leader lock when it is free, and runs the leader's jobs while it is held."""
 
-    def __init__(
-        self,
-        candidacy: Candidacy,
-        on_change: Callable[[bool], None],
-        interval: float = _INTERVAL,
-        *,
-        own_blobs: bool = False,
-    ) -> None:
+    def __init__(self, candidacy: Candidacy, on_change: Callable[[bool], None], interval: float = _INTERVAL) -> None:
         """on_change: called with True when this process becomes the leader, with False when it stops being it.
 
-        interval: seconds between two queries of the lock, at most one second. own_blobs: the blobs of this process are
-        in its own data directory, so it must be the only process.
+        interval: seconds between two queries of the lock, at most one second.
         """
-        self._candidacy, self._on_change, self._own_blobs = candidacy, on_change, own_blobs
+        self._candidacy, self._on_change = candidacy, on_change
         self._interval = min(interval, _INTERVAL)
         self._leads = False
 
@@ -67,16 +59,8 @@ class Leadership:
             if await self._ask(thread, pause) and (not has_followed or await self._ask(thread, _GRACE_SECONDS)):
                 await self._run_while_leading(thread, jobs)
             elif not has_followed:
-                self._log_following()
+                _LOG.info("another process drives the rounds; this process takes over when that one stops")
             pause, has_followed = self._interval, True
-
-    def _log_following(self) -> None:
-        _LOG.info("another process drives the rounds; this process takes over when that one stops")
-        if self._own_blobs:
-            _LOG.error(
-                "the blobs of this process are in its own data directory, which other processes cannot read: rounds "
-                "will fail; set the same HUSHREC_BLOBS for all processes"
-            )
 
     async def _run_while_leading(self, thread: ThreadPoolExecutor, jobs: tuple[Work, ...]) -> None:
         self._set_leading(True)

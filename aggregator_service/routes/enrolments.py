@@ -121,8 +121,10 @@ InvitationId = Annotated[str, Path(description="Invitation id.", max_length=40, 
 )
 def invite(services: ServicesOf, task: TaskId, request: InvitationRequest) -> Invitation:
     """Create an invitation for one or more clients. It is shown only in this response; the server keeps its hash."""
-    with services.database.write() as session:
-        return create_invitation(session, existing_task(session, task), request, services.clock.now())
+    now = services.clock.now()
+    return services.database.transact(
+        lambda session: create_invitation(session, existing_task(session, task), request, now)
+    )
 
 
 @invitations_router.get("", name="list_all", summary="List invitations", dependencies=[ReaderOnly], responses=guarded())
@@ -144,5 +146,5 @@ def list_invitations(
 )
 def revoke(services: ServicesOf, task: TaskId, invitation: InvitationId) -> InvitationView:
     """Revoke an invitation: nobody can enrol with it. Clients that have enrolled remain members. Idempotent."""
-    with services.database.write() as session:
-        return revoke_invitation(session, task, invitation, services.clock.now())
+    now = services.clock.now()
+    return services.database.transact(lambda session: revoke_invitation(session, task, invitation, now))

@@ -17,7 +17,9 @@ from aggregator_service.problems import Problem, responses
 from aggregator_service.routes.bodies import api_router
 from aggregator_service.routes.common import guarded
 from aggregator_service.services import Services, ServicesOf
+from aggregator_service.storage.blobs import BlobsUnavailableError, store_trouble
 from aggregator_service.storage.database import DATABASE_GONE
+from aggregator_service.storage.database_causes import database_cause
 
 __all__ = ["router"]
 
@@ -51,8 +53,8 @@ async def ready(services: ServicesOf) -> JSONResponse:
 
     A Dask cluster without workers counts as ready, because it may start workers on demand; `executor` then says that
     workers are missing. `clock` says by how much the server's clock differs from the database's; if that is more than
-    half of the window for signatures, the server is not ready. Concurrent requests share one check, and its result is
-    kept for a second.
+    half of the window for signatures, the server is not ready. In the process that drives the rounds, `rounds` says why
+    some cannot go on. Concurrent requests share one check, and its result is kept for a second.
     """
     found = await services.readiness.get(lambda: _check(services))
     if isinstance(found, Problem):
@@ -64,13 +66,13 @@ def _check(services: Services) -> dict[str, str] | Problem:
     try:
         services.database.ping()
     except Exception as error:
-        _LOG.error("not ready: database check failed with %s", type(error).__name__)
+        _LOG.error("not ready: %s", database_cause(error))
         return Problem("unavailable", "the database does not answer", headers={"Retry-After": "5"})
     try:
         services.blobs.check()
     except Exception as error:
-        _LOG.error("not ready: blob store check failed with %s", type(error).__name__)
-        return Problem("unavailable", "the blob store does not work", headers={"Retry-After": "5"})
+        _LOG.error("not ready: %s", error if isinstance(error, BlobsUnavailableError) else type(error).__name__)
+        return Problem("unavailable", store_trouble(error), headers={"Retry-After": "5"})
     try:
         remark = services.workers.check()
     except Exception as error:
@@ -78,7 +80,7 @@ def _check(services: Services) -> dict[str, str] | Problem:
         return Problem("unavailable", "the executor does not work", headers={"Retry-After": "5"})
     if services.clocks.too_far:
         return Problem("unavailable", f"the clock is {services.clocks.remark}", headers={"Retry-After": "5"})
-    remarks = {"executor": remark, "clock": services.clocks.remark}
+    remarks = {"executor": remark, "clock": services.clocks.remark, "rounds": services.engine.remark}
     return {"status": "ready"} | {name: text for name, text in remarks.items() if text}
 
 

@@ -38,9 +38,12 @@ def create(services: ServicesOf, request: TaskRequest) -> TaskView:
     """Create a task with a recipe, a mechanism and a schedule; 422 with the reason if they cannot work together."""
     check_start(request)
     plan = plan_request(request)
-    with services.database.write() as session:
-        task = create_task(session, request, plan, services.clock.now())
-        return task_view(session, task, services.settings.signatures, services.clock.now())
+    now = services.clock.now()
+
+    def write(session: Session) -> TaskView:
+        return task_view(session, create_task(session, request, plan, now), services.settings.signatures, now)
+
+    return services.database.transact(write)
 
 
 @router.get("", summary="List tasks", dependencies=[ReaderOnly], responses=guarded())

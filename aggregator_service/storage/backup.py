@@ -85,7 +85,7 @@ def _copy(database: Database, path: Path, blobs: DirectoryBlobs | None, partial:
                 missing = [key for key in named if not blobs.link(key, staged)]
             _copy_database(reading, partial / DATABASE_NAME)
             copies = DirectoryBlobs(partial / BLOBS_NAME)
-            copies.prepare()
+            copies.prepare(blobs.current_id())  # that of the copied row
             present = {key: digest for key, digest in named.items() if key not in set(missing)}
             damaged = copy_blobs(present, staged, copies)
     return Backup(partial, len(present) - len(damaged), missing + damaged)

@@ -7,25 +7,32 @@ from __future__ import annotations
 
 import mmap
 import os
+import re
 import secrets
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, Final, Protocol
+from typing import BinaryIO, Final, Protocol, Self
 
 from cachetools import LRUCache
 
 __all__ = [
     "BlobDamagedError",
+    "BlobMissingError",
     "BlobStore",
     "BlobsUnavailableError",
     "CHUNK",
+    "OtherStoreError",
     "RecentBlobs",
+    "check_id",
     "check_key",
     "forget_pages",
     "map_file",
     "map_open_file",
+    "new_id",
     "new_key",
+    "read_id",
+    "store_trouble",
     "task_of_key",
 ]
 
@@ -37,8 +44,45 @@ class BlobDamagedError(Exception):
     """A blob is missing or does not match its digest: the storage is damaged (the server's fault)."""
 
 
+class BlobMissingError(BlobDamagedError):
+    """A blob does not exist, although the store is the right one."""
+
+
 class BlobsUnavailableError(Exception):
     """The store cannot be used at the moment (unreachable, full, access denied). It says nothing about single blobs."""
+
+
+class OtherStoreError(BlobsUnavailableError):
+    """The store is not the one that belongs to the database."""
+
+
+def store_trouble(error: Exception) -> str:
+    """Return what an error means for the store, without its place: for those who may not know that."""
+    if isinstance(error, OtherStoreError):
+        return "the blob store is another than the database's"
+    return "the blob store does not work"
+
+
+_ID: Final = re.compile(rb"[0-9a-f]{32}")
+
+
+def new_id() -> str:
+    """Return a new id for a store: 128 random bits, hex."""
+    return secrets.token_hex(16)
+
+
+def read_id(marker: bytes) -> str:
+    """Return the id in the marker of a store; empty if there is none in it."""
+    return marker.decode() if _ID.fullmatch(marker) else ""
+
+
+def check_id(found: str, expected: str, place: str) -> None:
+    """Raise `OtherStoreError` unless the id of the store at `place` is the expected one. expected: empty for any."""
+    if expected and found != expected:
+        raise OtherStoreError(
+            f"the blob store {place} is not the one of this database: its id is {found or 'missing'}, not {expected}. "
+            "Set HUSHREC_BLOBS as for the other servers of the database, and check that its disk is mounted"
+        )
 
 
 def new_key(kind: str, *parts: str | int) -> str:
@@ -68,8 +112,15 @@ class BlobStore(Protocol):
     Implementations are picklable values without secrets: worker processes open the store themselves.
     """
 
-    def prepare(self) -> None:
-        """Initialise the store and check that it can be written. Call it once, first."""
+    def prepare(self, store_id: str = "") -> str:
+        """Initialise the store, check that it can be written, and return its id. Call it once, first.
+
+        store_id: the id of a store that has none yet; empty: a new one. Raises `OtherStoreError`, and changes nothing,
+        when the store has another id than the one that it is bound to, or none.
+        """
+
+    def bound(self, store_id: str) -> Self:
+        """Return this store, to be used only while it has this id."""
 
     def put(self, key: str, body: bytes | memoryview) -> str:
         """Store `body` durably and return its SHA-256 (hex)."""
@@ -84,7 +135,7 @@ class BlobStore(Protocol):
         """Iterate over the bytes in pieces, in constant memory. Raises as `view`, before the first piece."""
 
     def length(self, key: str) -> int:
-        """Return the length of a blob in bytes. Raises `BlobDamagedError` when it does not exist."""
+        """Return the length of a blob in bytes. Raises `BlobMissingError` when it does not exist."""
 
     def read(self, key: str, limit: int) -> bytes:
         """Return the bytes of a blob whose digest is not known; they can be anything.
@@ -117,7 +168,7 @@ class BlobStore(Protocol):
         """
 
     def check(self) -> None:
-        """Check quickly that the store can be used, without writing a blob."""
+        """Check quickly that the store has the id that it is bound to and can be used, without writing a blob."""
 
 
 _LONGEST: Final = 2 * 1024 * 1024

@@ -18,7 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from sqlalchemy import make_url, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
@@ -27,6 +27,7 @@ from aggregator_service.settings import Settings
 from aggregator_service.storage.blobs import BlobStore, BlobsUnavailableError, task_of_key
 from aggregator_service.storage.bodies import is_small
 from aggregator_service.storage.database import DATABASE_GONE, Database, Effects
+from aggregator_service.storage.dialects import dialect_of
 from aggregator_service.storage.schema import (
     ChunkRow,
     ClientRow,
@@ -63,7 +64,7 @@ def make_private(settings: Settings) -> None:
     user (root's mounted volume, or the service's for a command of root) stays as it is.
     """
     paths = [settings.upload_dir, settings.scratch_dir]
-    url = make_url(settings.database)
+    url = dialect_of(settings.database)[1]
     if url.get_backend_name() == "sqlite" and url.database:
         paths += [Path(url.database + suffix) for suffix in ("", "-wal", "-shm")]
     if settings.blob_location.startswith("dir:"):

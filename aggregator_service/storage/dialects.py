@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Protocol
@@ -17,7 +18,7 @@ from aggregator_service.storage.postgres import Postgres
 from aggregator_service.storage.sqlite import SQLite
 from protocols.errors import ParameterError
 
-__all__ = ["Candidacy", "Dialect", "dialect_of"]
+__all__ = ["Candidacy", "Dialect", "database_place", "dialect_of"]
 
 
 class Candidacy(Protocol):
@@ -82,7 +83,9 @@ def dialect_of(url: str) -> tuple[Dialect, URL]:
     try:
         parsed = make_url(url)
     except ArgumentError:
-        raise ParameterError("not a valid database URL: expected postgresql://user@host/name") from None
+        raise ParameterError(
+            "HUSHREC_DATABASE_URL is no database URL: expected postgresql://user@host/name or sqlite:////path/to/file"
+        ) from None
     match parsed.get_backend_name():
         case "sqlite" if parsed.database in (None, "", ":memory:"):
             raise ParameterError("the SQLite database must be a file: sqlite:////path/to/file")
@@ -92,3 +95,15 @@ def dialect_of(url: str) -> tuple[Dialect, URL]:
             return Postgres(), parsed.set(drivername="postgresql+psycopg")
         case other:
             raise ParameterError(f"the database {other} is not supported: use SQLite or PostgreSQL")
+
+
+def database_place(url: str) -> str:
+    """Return where the database of a SQLAlchemy URL is, for logs: without user, password and parameters.
+
+    Raises `ParameterError` as `dialect_of` does.
+    """
+    parsed = dialect_of(url)[1]
+    if parsed.get_backend_name() == "sqlite":
+        return f"SQLite {parsed.database}"
+    host = parsed.host or parsed.query.get("host") or os.environ.get("PGHOST") or "this machine"
+    return f"PostgreSQL {parsed.database or ''} on {host}{f':{parsed.port}' if parsed.port else ''}"

@@ -8,44 +8,84 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from io import BufferedReader
 from pathlib import Path
 from typing import Final
 
-from aggregator_service.storage.blobs import CHUNK, BlobDamagedError, BlobsUnavailableError, check_key, map_open_file
+from aggregator_service.storage.blobs import (
+    CHUNK,
+    BlobDamagedError,
+    BlobMissingError,
+    BlobsUnavailableError,
+    check_id,
+    check_key,
+    map_open_file,
+    new_id,
+    read_id,
+)
+from aggregator_service.storage.owners import give_to_owner, make_directory
 
 __all__ = ["DirectoryBlobs"]
 
 _TEMPORARY: Final = ".tmp"
 _MARKER: Final = ".hushrec"
-"""File in the directory. An empty mount point lacks it, so that a missing mount does not look like lost blobs."""
+"""File with the id of the store. An empty mount point lacks it: a missing mount does not look like lost blobs."""
 _MIN_FREE_BYTES: Final = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True)
 class DirectoryBlobs:
-    """Blobs as files below `root`: written to a temporary file, synced, renamed, and the directory synced."""
+    """Blobs as files below `root`: written to a temporary file, synced, renamed, and the directory synced.
+
+    store_id: the id that the store must have; empty: any.
+    """
 
     root: Path
+    store_id: str = field(default="", kw_only=True)
 
-    def prepare(self) -> None:
+    def prepare(self, store_id: str = "") -> str:
         """See `BlobStore.prepare`."""
+        marker = self.root / _MARKER
         with self._reporting_errors():
-            self.root.mkdir(parents=True, exist_ok=True)
-            (self.root / _MARKER).touch()
+            try:
+                found = read_id(marker.read_bytes())
+            except FileNotFoundError:
+                found = ""
+            check_id(found, self.store_id, f"dir:{self.root}")
+            if found:
+                marker.touch()
+                return found
+            make_directory(self.root)
+            made = store_id or new_id()
+            self._write(marker, made.encode())
+        return made
+
+    def bound(self, store_id: str) -> DirectoryBlobs:
+        """See `BlobStore.bound`."""
+        return replace(self, store_id=store_id)
+
+    def current_id(self) -> str:
+        """Return the id of the store. Raises `OtherStoreError`, and `BlobsUnavailableError` without a marker."""
+        with self._reporting_errors():
+            found = read_id((self.root / _MARKER).read_bytes())
+        check_id(found, self.store_id, f"dir:{self.root}")
+        return found
 
     def put(self, key: str, body: bytes | memoryview) -> str:
         """See `BlobStore.put`."""
         with self._reporting_errors():
-            target = self._path_of_new(key)
-            temporary = target.with_name(target.name + _TEMPORARY)
-            with temporary.open("wb") as file:
-                file.write(body)
-                file.flush()
-                os.fsync(file.fileno())
-            _rename(temporary, target)
+            self._write(self._path_of_new(key), body)
         return hashlib.sha256(body).hexdigest()
+
+    def _write(self, target: Path, body: bytes | memoryview) -> None:
+        temporary = target.with_name(target.name + _TEMPORARY)
+        with temporary.open("wb") as file:
+            give_to_owner(file.fileno(), self.root)
+            file.write(body)
+            file.flush()
+            os.fsync(file.fileno())
+        _rename(temporary, target)
 
     def adopt(self, path: Path, key: str) -> None:
         """See `BlobStore.adopt`; a file on another file system is copied."""
@@ -148,9 +188,9 @@ class DirectoryBlobs:
                 path.unlink(missing_ok=True)
 
     def check(self) -> None:
-        """See `BlobStore.check`: the marker exists, the directory is writable and its file system has 16 MiB free."""
+        """See `BlobStore.check`: the marker is right, the directory is writable and its file system has 16 MiB free."""
+        self.current_id()
         with self._reporting_errors():
-            (self.root / _MARKER).stat()
             state = os.statvfs(self.root)
         if not os.access(self.root, os.W_OK | os.X_OK) or state.f_flag & os.ST_RDONLY:
             raise BlobsUnavailableError("the blob directory is not writable")
@@ -163,10 +203,9 @@ class DirectoryBlobs:
     def _path_of_new(self, key: str) -> Path:
         """Return the path of a new blob; creates its directory."""
         target = self._path(key)
+        self.current_id()  # do not write to an empty mount point, or to another store in this place
         with self._reporting_errors():
-            if not target.parent.is_dir():
-                (self.root / _MARKER).stat()  # do not create directories in an empty mount point
-                target.parent.mkdir(exist_ok=True)
+            make_directory(target.parent)
         return target
 
     @contextmanager
@@ -175,8 +214,8 @@ class DirectoryBlobs:
             try:
                 file = self._path(key).open("rb")
             except FileNotFoundError:
-                (self.root / _MARKER).stat()  # without the marker the store is missing, not only this blob
-                raise BlobDamagedError(f"the blob {key} does not exist") from None
+                self.current_id()  # without the marker the store is missing, not only this blob
+                raise BlobMissingError(f"the blob {key} does not exist") from None
             with file:
                 yield file
 

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, text
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import URL, Connection, Engine, ExceptionContext, create_engine, event, text
+from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.orm import Session
 
 from protocols.errors import ParameterError
@@ -28,8 +28,10 @@ if TYPE_CHECKING:
 __all__ = ["Postgres"]
 
 _LOG = logging.getLogger(__name__)
-_TRANSIENT: Final = frozenset({"40001", "40P01"})
-"""serialization_failure and deadlock_detected: the transaction is rolled back and can be tried again."""
+_STOOD_STILL: Final = "25P03"
+"""idle_in_transaction_session_timeout: this process hung, and its session was ended."""
+_TRANSIENT: Final = frozenset({"40001", "40P01", _STOOD_STILL})
+"""With serialization_failure and deadlock_detected: the transaction is rolled back and can be tried again."""
 _CHANNEL: Final = "hushrec"
 _SCHEMA_LOCK: Final = 0x6875736872656301
 """Key of the advisory lock of migrations: "hushrec" and a 1."""
@@ -47,12 +49,14 @@ _CONNECT: Final = {
     "tcp_user_timeout": 20_000,
     "application_name": "hushrec",
 }
-# As PRAGMA synchronous and busy_timeout for SQLite: commits are durable even when the cluster's default is not, waiting
-# for a lock has a time limit, and so has an idle transaction.
+# As PRAGMA synchronous and busy_timeout for SQLite: commits are durable even when the cluster's default is not, and
+# waiting for a lock has a time limit. PostgreSQL ends the transaction of a process that hangs, or takes no answer, as
+# soon as a leader's session: otherwise the next leader would wait for its locks. Whoever waits for one waits longer.
 _PREPARE: Final = (
     "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'",
     "SET lock_timeout = '15s'",
-    "SET idle_in_transaction_session_timeout = '10min'",
+    "SET idle_in_transaction_session_timeout = '8s'",
+    "SET tcp_user_timeout = 8000",
 )
 # The session of a leader ends within seconds when its machine disappears, or when its process hangs and sends no query
 # (from PostgreSQL 14 on). The lock ends with the session. `rounds.leadership` stops leading before that.
@@ -92,6 +96,7 @@ class Postgres:
         except ModuleNotFoundError:
             raise ParameterError("PostgreSQL needs the extra `postgres`: pip install 'hushrec[postgres]'") from None
         event.listen(engine, "connect", _prepare)
+        event.listen(engine, "handle_error", _as_lost_connection)
         return engine
 
     def readers(self, engine: Engine) -> Engine:
@@ -246,3 +251,11 @@ def _prepare(connection: psycopg.Connection[Any], _record: object) -> None:
     for statement in _PREPARE:
         connection.execute(statement)
     connection.autocommit = False
+
+
+def _as_lost_connection(context: ExceptionContext) -> OperationalError | None:
+    """Return the error of a session that was ended as that of a lost connection; psycopg calls it an internal error."""
+    error = context.original_exception
+    if getattr(error, "sqlstate", None) != _STOOD_STILL:
+        return None
+    return OperationalError(context.statement, None, error, hide_parameters=True)

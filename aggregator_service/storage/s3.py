@@ -15,7 +15,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
@@ -25,12 +25,23 @@ import obstore
 from obstore.exceptions import BaseError
 from obstore.store import S3Store
 
-from aggregator_service.storage.blobs import CHUNK, BlobDamagedError, BlobsUnavailableError, check_key, map_open_file
+from aggregator_service.storage.blobs import (
+    CHUNK,
+    BlobDamagedError,
+    BlobMissingError,
+    BlobsUnavailableError,
+    check_id,
+    check_key,
+    map_open_file,
+    new_id,
+    read_id,
+)
+from aggregator_service.storage.owners import make_directory
 
 __all__ = ["S3Blobs"]
 
 _MARKER: Final = "hushrec-store"
-"""Object in the store. An empty bucket or a wrong prefix lacks it, so that it does not look like lost blobs."""
+"""Object with the id of the store. An empty bucket or a wrong prefix lacks it: it does not look like lost blobs."""
 _PART: Final = 8 * 1024 * 1024
 _PARTS_AT_ONCE: Final = 2
 _DELETED_AT_ONCE: Final = 1000
@@ -62,18 +73,43 @@ class S3Blobs:
     """Blobs as objects below `prefix` in `bucket`.
 
     scratch: directory for the unnamed temporary file of a blob that is being read. A machine without this directory
-    uses its own for temporary files (TMPDIR).
+    uses its own for temporary files (TMPDIR). store_id: the id that the store must have; empty: any.
     """
 
     bucket: str
     prefix: str
     scratch: Path
+    store_id: str = field(default="", kw_only=True)
 
-    def prepare(self) -> None:
+    def prepare(self, store_id: str = "") -> str:
         """See `BlobStore.prepare`."""
         with _reporting_errors():
-            self.scratch.mkdir(parents=True, exist_ok=True)
-            obstore.put(self._store(), _MARKER, b"hushrec", use_multipart=False)
+            make_directory(self.scratch)
+            try:
+                found = read_id(bytes(obstore.get(self._store(), _MARKER).bytes()))
+            except FileNotFoundError:
+                found = ""
+            check_id(found, self.store_id, self._place)
+            made = found or store_id or new_id()
+            obstore.put(self._store(), _MARKER, made.encode(), use_multipart=False)
+        return made
+
+    def bound(self, store_id: str) -> S3Blobs:
+        """See `BlobStore.bound`."""
+        return replace(self, store_id=store_id)
+
+    @property
+    def _place(self) -> str:
+        return f"s3://{self.bucket}/{self.prefix}"
+
+    def _check_marker(self, store: S3Store) -> None:
+        """Raise `OtherStoreError`, or `FileNotFoundError` without a marker."""
+        check_id(read_id(bytes(obstore.get(store, _MARKER).bytes())), self.store_id, self._place)
+
+    def _missing(self, key: str) -> BlobMissingError:
+        """Return the error of a missing blob. Raises as `_check_marker`: then the store is missing, not only a blob."""
+        self._check_marker(self._store())
+        return BlobMissingError(f"the blob {key} does not exist")
 
     def put(self, key: str, body: bytes | memoryview) -> str:
         """See `BlobStore.put`. More than 8 MiB are sent in parts, two at a time."""
@@ -137,8 +173,7 @@ class S3Blobs:
         try:
             found = obstore.get(self._store(), check_key(key))
         except FileNotFoundError:
-            obstore.head(self._store(), _MARKER)  # without the marker the store is missing, not only this blob
-            raise BlobDamagedError(f"the blob {key} does not exist") from None
+            raise self._missing(key) from None
         yield from found.stream(min_chunk_size=CHUNK)
 
     def length(self, key: str) -> int:
@@ -147,7 +182,7 @@ class S3Blobs:
             try:
                 return int(obstore.head(self._store(), check_key(key))["size"])
             except FileNotFoundError:
-                raise BlobDamagedError(f"the blob {key} does not exist") from None
+                raise self._missing(key) from None
 
     def read(self, key: str, limit: int) -> bytes:
         """See `BlobStore.read`."""
@@ -165,8 +200,7 @@ class S3Blobs:
             try:
                 body = bytes(obstore.get_range(self._store(), check_key(key), start=start, length=length))
             except FileNotFoundError:
-                obstore.head(self._store(), _MARKER)  # without the marker the store is missing, not only this blob
-                raise BlobDamagedError(f"the blob {key} does not exist") from None
+                raise self._missing(key) from None
         if len(body) < length:
             raise BlobDamagedError(f"the blob {key} has fewer than {start + length} bytes")
         return body
@@ -201,9 +235,9 @@ class S3Blobs:
         """Does nothing: a lifecycle rule of the bucket removes the parts of interrupted uploads."""
 
     def check(self) -> None:
-        """See `BlobStore.check`: the marker can be read with the credentials; answers within seconds."""
+        """See `BlobStore.check`: the right marker can be read with the credentials; answers within seconds."""
         with _reporting_errors():
-            obstore.head(_open(self.bucket, self.prefix, fail_fast=True), _MARKER)
+            self._check_marker(_open(self.bucket, self.prefix, fail_fast=True))
 
     def _store(self) -> S3Store:
         return _open(self.bucket, self.prefix)

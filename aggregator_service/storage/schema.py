@@ -43,6 +43,7 @@ __all__ = [
     "SmallBodyRow",
     "SnapshotRow",
     "StageMessageRow",
+    "StorageRow",
     "TaskRow",
     "ViewRow",
 ]
@@ -183,6 +184,20 @@ class SignInRow(Base):
     secret_hash: Mapped[str] = mapped_column(String(64), primary_key=True)
     token_hash: Mapped[str] = mapped_column(String(64))
     expires_at: Mapped[float] = mapped_column(Float)
+
+
+class StorageRow(Base):
+    """The blob store of this database (`storage.store_ids`); one row, from the first start of a server on.
+
+    store_id: the id in the store's marker. moved_to: where `hushrec-server migrate-storage` copied the database,
+    without user and password; null: nowhere.
+    """
+
+    __tablename__ = "storage"
+
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    store_id: Mapped[str] = mapped_column(String(32))
+    moved_to: Mapped[str | None] = mapped_column(String(400))
 
 
 class TaskRow(Base):

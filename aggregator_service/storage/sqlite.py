@@ -15,6 +15,8 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
+from aggregator_service.storage.owners import create_for_owner
+
 __all__ = ["SQLite"]
 
 _WRITES: Final = "hushrec_writes"
@@ -39,6 +41,8 @@ class SQLite:
 
     def create(self, url: URL, connections: int) -> Engine:
         """See `Dialect.create`."""
+        if url.database and not url.database.startswith("file:"):
+            create_for_owner(Path(url.database))  # SQLite gives its other files to the owner of this one
         engine = create_engine(url, pool_size=connections, max_overflow=4, hide_parameters=True)
         event.listen(engine, "connect", _prepare)
         event.listen(engine, "begin", _begin)
@@ -93,7 +97,8 @@ class _Candidate:
             return False
         if self._descriptor is not None:
             return True
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        create_for_owner(self._path)
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

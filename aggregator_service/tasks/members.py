@@ -91,10 +91,11 @@ def revoke_member(session: Session, task_id: str, client_id: str, now: float) ->
     Its contributions stay in the sums, and it keeps a keyring that it has opened. Raises `Problem` not-found (404) for
     an unknown client.
     """
-    query = select(ClientRow).where(ClientRow.id == client_id, ClientRow.task_id == task_id).with_for_update()
-    client = session.scalars(query).one_or_none()
-    if client is None:
+    query = select(ClientRow).where(ClientRow.id == client_id, ClientRow.task_id == task_id)
+    if session.scalars(query).one_or_none() is None:
         raise Problem("not-found", "there is no such member")
+    lock_task(session, task_id)  # `announce` changes it, and tasks are locked before clients
+    client = session.scalars(query.with_for_update().execution_options(populate_existing=True)).one()
     if client.revoked_at is None:
         client.revoked_at = now
         void_token(session, client.token_hash)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from sqlalchemy.orm import Session
 
 from aggregator_service.storage.blobs import BlobStore, new_key
-from aggregator_service.storage.rounds import SERVER_AUTHOR, add_snapshot, newest_snapshot
-from aggregator_service.storage.schema import SnapshotRow, TaskRow
+from aggregator_service.storage.rounds import SERVER_AUTHOR, newest_snapshot
+from aggregator_service.storage.schema import TaskRow
 from aggregator_service.tasks.plans import TaskTerms, plan_task, row_terms
 from protocols.errors import ParameterError
 from protocols.messages import TaskRequest
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["StartSource", "check_start", "check_start_alone", "store_start", "with_start", "with_values"]
+__all__ = ["StartSource", "check_start", "check_start_alone", "stored_start", "with_start", "with_values"]
 
 
 @dataclass(frozen=True)
@@ -104,13 +104,12 @@ def check_start_alone(request: TaskRequest) -> None:
         )
 
 
-def store_start(session: Session, blobs: BlobStore, task: TaskRow, body: bytes) -> None:
-    """Store the state of round 0 of a new task as its snapshot of round 0."""
-    key = new_key("snapshots", task.id, 0)
+def stored_start(blobs: BlobStore, task_id: str, body: bytes) -> dict[str, str | int]:
+    """Store the state of round 0 of a new task; return the values of the `SnapshotRow` that names it.
+
+    Call it before the transaction that adds the task: a store may take longer than a transaction may stand still.
+    """
+    key = new_key("snapshots", task_id, 0)
     digest = blobs.put(key, body)
-    add_snapshot(
-        session,
-        SnapshotRow(
-            task_id=task.id, round_number=0, author=SERVER_AUTHOR, digest=digest, bytes=len(body), blob_key=key
-        ),
-    )
+    named: dict[str, str | int] = {"task_id": task_id, "round_number": 0, "author": SERVER_AUTHOR}
+    return {**named, "digest": digest, "bytes": len(body), "blob_key": key}

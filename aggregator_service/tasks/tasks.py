@@ -90,11 +90,16 @@ def plan_request(request: TaskRequest) -> TaskPlan:
     return plan
 
 
-def create_task(session: Session, request: TaskRequest, plan: TaskPlan, now: float) -> TaskRow:
-    """Add an open task; plan: that of `plan_request`. Raises `Problem` conflict (409) when the name is taken."""
+def create_task(
+    session: Session, request: TaskRequest, plan: TaskPlan, now: float, task_id: str | None = None
+) -> TaskRow:
+    """Add an open task; plan: that of `plan_request`. task_id: its id; None: a new one.
+
+    Raises `Problem` conflict (409) when the name is taken.
+    """
     recipe, mechanism = request.recipe, request.mechanism
     task = TaskRow(
-        id=new_id("t"),
+        id=task_id or new_id("t"),
         name=request.name,
         state="open",
         recipe_name=recipe.name,

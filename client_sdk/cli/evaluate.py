@@ -34,7 +34,7 @@ from client_sdk.evaluation import (
     evaluate_scores,
     ranking_controls,
 )
-from client_sdk.evaluation.leave_one_out import NEGATIVES, EvaluationResult
+from client_sdk.evaluation.leave_one_out import NEGATIVES, Candidates, EvaluationResult
 from client_sdk.participation.enroller import ClientOptions
 from protocols.errors import ParameterError
 
@@ -60,6 +60,9 @@ def evaluate(
         Path | None, typer.Option(help="File of your items.", show_default="the file passed to join")
     ] = None,
     k: Annotated[int, typer.Option("-k", help="Length of the ranked list: HR@k and NDCG@k.")] = 10,
+    leaks: Annotated[
+        bool, typer.Option("--leaks", help="With --dataset: measure the leak of the papers' training negatives too.")
+    ] = False,
     identity: IdentityFile = None,
     allow_http: AllowHttp = False,
 ) -> None:
@@ -79,7 +82,7 @@ def evaluate(
         found = load_split(
             dataset, data_dir, columns=chosen_columns(columns), test=test, kind=split, seed=_SEED, report=say
         )
-        _evaluate_controls(dataset, found, k)
+        _evaluate_controls(dataset, found, k, leaks)
     else:
         _evaluate_own_items(held_out or [], task, interactions, k, identity, ClientOptions(allow_http=allow_http))
 
@@ -140,21 +143,34 @@ def measure(scores: NDArray[np.float32], split: LeaveOneOut, k: int) -> list[Eva
     return [full, evaluate_scores(lambda _, items: scores[items], split, negatives, k)]
 
 
-def _evaluate_controls(dataset: str, split: Split, k: int) -> None:
+def _evaluate_controls(dataset: str, split: Split, k: int, leaks: bool) -> None:
     """Print the controls on one held-out item of each user, or on several test items."""
     rng = np.random.default_rng(_SEED)
     data = split.one_each
     if data is None:
-        several = ranking_controls(split.train, split.test, rng, k)
+        several = ranking_controls(split.train, split.test, rng, k, leaks=leaks)
         console.print(table(f"controls on {dataset}: {split.words}", several.headings, several.cells))
         return
-    candidates = candidates_of(data, rng)
-    found = controls(data, candidates.negatives, rng, k)
+    candidates = _candidates(data, rng)
+    found = controls(data, None if candidates is None else candidates.negatives, rng, k, leaks=leaks)
     console.print(table(f"controls on {dataset}", found.headings, found.cells))
-    console.print("Drawn as a negative: items are ranked by how seldom training draws them as a negative; no model.")
-    console.print(LEAK_WARNING)
-    if candidates.replaced:
+    if leaks:
+        console.print(
+            "Drawn as a negative: items are ranked by how seldom training draws them as a negative; no model."
+        )
+        console.print(LEAK_WARNING)
+    if candidates is None:
+        say(f"Users have fewer than {NEGATIVES} other items, so items are ranked among all of them only.")
+    elif candidates.replaced:
         console.print(f"{candidates.replaced} invalid negatives in the data set's file were replaced")
+
+
+def _candidates(data: LeaveOneOut, rng: np.random.Generator) -> Candidates | None:
+    """Return 99 negatives of each user; None if somebody has not as many items left."""
+    try:
+        return candidates_of(data, rng)
+    except ParameterError:
+        return None
 
 
 def _headings(k: int) -> tuple[str, ...]:

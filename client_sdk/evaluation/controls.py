@@ -15,6 +15,7 @@ from client_sdk.evaluation.control_table import ControlRow, ControlTable
 from client_sdk.evaluation.drawn import DrawnScores, NegativeDraws, drawn_as_negative_control
 from client_sdk.evaluation.full_ranking import rank_all
 from client_sdk.evaluation.leave_one_out import EvaluationResult, FullScorer, evaluate_full_scores, evaluate_scores
+from protocols.errors import ParameterError
 
 __all__ = [
     "controls",
@@ -54,27 +55,34 @@ def random_full_control(data: LeaveOneOut, rng: np.random.Generator, k: int = 10
 
 def controls(
     data: LeaveOneOut,
-    candidates: NDArray[np.int32],
+    candidates: NDArray[np.int32] | None,
     rng: np.random.Generator,
     k: int = 10,
     *,
     draws: NegativeDraws | None = None,
+    leaks: bool = True,
 ) -> ControlTable:
-    """Return all controls, each against `candidates` and against all items.
+    """Return controls, each against `candidates`, if any, and against all items: popularity and random.
 
-    The controls are popularity, random, and drawn as a negative under the clean and under the leaky protocol.
-    candidates: int32 (n_users, n), from `candidates_of`. draws: how the training to compare with draws negatives; by
-    default PFedCLR's 100 rounds.
+    leaks: with the controls drawn as a negative too, under the clean and under the leaky protocol. candidates: int32
+    (n_users, n), from `candidates_of`; None where users have too few items. draws: how the training to compare with
+    draws negatives; by default PFedCLR's 100 rounds. Raises `ParameterError` for leak controls without candidates.
     """
-    held_out = data.test_items[:, None]
-    clean = drawn_as_negative_control(data, candidates, rng, k, draws=draws)
-    leaky = drawn_as_negative_control(data, candidates, rng, k, draws=draws, excluded=held_out)
-    found = {
-        "popularity": (popularity_control(data, candidates, k), popularity_full_control(data, k)),
-        "random": (random_control(data, candidates, rng, k), random_full_control(data, rng, k)),
-        "drawn as a negative": clean,
-        "drawn as a negative in paper_protocol": leaky,
+    found: dict[str, tuple[EvaluationResult, ...]] = {
+        "popularity": (popularity_full_control(data, k),),
+        "random": (random_full_control(data, rng, k),),
     }
+    if candidates is not None:
+        found["popularity"] = (popularity_control(data, candidates, k), *found["popularity"])
+        found["random"] = (random_control(data, candidates, rng, k), *found["random"])
+    if leaks:
+        if candidates is None:
+            raise ParameterError("the controls of leaks rank against sampled items, and users have too few")
+        held_out = data.test_items[:, None]
+        found["drawn as a negative"] = drawn_as_negative_control(data, candidates, rng, k, draws=draws)
+        found["drawn as a negative in paper_protocol"] = drawn_as_negative_control(
+            data, candidates, rng, k, draws=draws, excluded=held_out
+        )
     rows = [
         ControlRow(name, result.protocol, result.users, (result.hr, result.ndcg))
         for name, results in found.items()
@@ -91,16 +99,19 @@ def ranking_controls(
     *,
     draws: NegativeDraws | None = None,
     users: NDArray[np.intp] | None = None,
+    leaks: bool = True,
 ) -> ControlTable:
-    """Return the controls popularity, random and drawn as a negative (clean) for splits with several test items.
+    """Return the controls popularity and random for splits with several test items.
 
-    All are evaluated by full ranking. draws: as in `controls`. users: evaluate only these, as in `rank_all`.
+    leaks: with the control drawn as a negative (clean) too. All are evaluated by full ranking. draws: as in `controls`.
+    users: evaluate only these, as in `rank_all`.
     """
     scorers: dict[str, FullScorer] = {
         "popularity": _popularity(train),
         "random": _random(train, rng),
-        "drawn as a negative": DrawnScores(train, draws or NegativeDraws(), rng),
     }
+    if leaks:
+        scorers["drawn as a negative"] = DrawnScores(train, draws or NegativeDraws(), rng)
     rows = []
     for name, scores in scorers.items():
         result = rank_all(scores, train, test, k, users=users)

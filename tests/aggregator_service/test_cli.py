@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from aggregator_service.cli import main
 from aggregator_service.storage.database import Database
 from tests.support.api import Api, TestMember, TestTask, signed_enrolment
+from tests.support.organiser import TRIAL
 from tests.support.rows import round_row
 from tests.support.server import free_port, running_aggregator
 from tests.support.signing import SIGNED
@@ -143,7 +144,12 @@ def test_a_named_token_file_replaces_what_was_there(command: Command, tmp_path: 
     assert command("init", "--token-file", str(shown)) == f"{shown}\n"
     assert shown.stat().st_mode & 0o777 == 0o600
     token = shown.read_text()
-    command("token", "create", "ada", "--token-file", str(shown))
+    for again in (("init",), ("token", "create", "ada")):  # the first token would be lost, and stay valid
+        refused = command(*again, "--token-file", str(shown), status=1)
+        assert f"{shown} holds the token of 'admin'" in refused
+    assert shown.read_text() == token
+    command("token", "create", "ada", "--token-file", str(tmp_path / "ada"))
+    command("token", "rotate", "admin", "--token-file", str(shown))
     assert shown.read_text() != token
     before = shown.read_text()
     command("token", "rotate", "ada", "--token-file", str(link))
@@ -176,14 +182,40 @@ def test_tokens_are_created_listed_rotated_and_revoked(command: Command) -> None
     assert [line.split("  ")[0] for line in command("token", "list").splitlines()] == ["admin", "admin-2"]
 
 
-def test_the_advised_command_creates_a_task(command: Command) -> None:
+@pytest.mark.parametrize(
+    ("options", "recipe", "chosen"),
+    [
+        ((), "privirec-k", {"components": 50, "item_exponent": 0.3125}),
+        (("--budget", "0.004"), "privirec-k", {"components": 20}),
+        (("--mechanism", "ckks"), "colr", {"item_bias": "counts", "rank": 4}),
+        (("--ratings",), "rfrec", {"item_bias": "means", "user_penalty": 3.0}),
+    ],
+)
+def test_the_advised_command_creates_a_task(
+    command: Command, options: tuple[str, ...], recipe: str, chosen: dict[str, object]
+) -> None:
     command("init")
-    printed = command("task", "advise", "--items", "50", "--clients", "40", "--interactions", "400")
-    assert "rounds 101, of which the first counts items; cohort 40" in printed
-    words = printed.splitlines()[-1].replace("NAME", "films").split()[1:-2]
+    size = ("--items", "50", "--clients", "40", "--interactions", "400")
+    printed = command("task", "advise", *size, *options)
+    assert printed.startswith(f"{recipe}: ")
+    words = printed.splitlines()[-1].replace("NAME", "films").replace("KEY", TRIAL.pin.key).split()[1:]
     view = json.loads(command(*words))
-    assert view["recipe"]["parameters"]["item_bias"] == "counts"
+    assert view["recipe"]["name"] == recipe
+    assert view["recipe"]["parameters"].items() >= chosen.items()
     assert view["schedule"]["cohort_size"] == 40
+
+
+def test_advice_names_what_a_budget_is_worth_and_refuses_what_fits_nowhere(command: Command) -> None:
+    size = ("--items", "1682", "--clients", "943", "--interactions", "100000")
+    text = command("task", "advise", *size, "--budget", "1")
+    assert "148 vectors of 1,682 items fit in messages of 1 MB" in text
+    assert "64 vectors, 0.43 MB a message" in text
+    assert "more than the budget" in command("task", "advise", *size, "--budget", "0.001", status=1)
+    assert "unknown mechanism" in command("task", "advise", *size, "--mechanism", "rot13", status=1)
+
+
+def test_the_papers_values_are_taken_on_request(command: Command) -> None:
+    command("init")
     paper = json.loads(command("task", "create", "p", "--recipe", "colr", "-r", "items=50", "--variant", "paper"))
     assert paper["recipe"]["parameters"] == {"items": 50, "normalise": "touched", "reveal_touched": True}
 
@@ -238,11 +270,13 @@ def test_errors_are_one_line(command: Command, arguments: list[str], word: str) 
 
 def test_advice_on_masked_sums_says_what_a_client_sends(command: Command) -> None:
     size = ("--items", "1682", "--clients", "943", "--interactions", "100000")
-    text = command("task", "advise", *size, "--mechanism", "masked", "-m", "dropout=0.1")
+    text = command("task", "advise", *size, "--budget", "0.05", "-m", "dropout=0.1")
     assert "  degree = 26\n  threshold = 16\n" in text
-    assert [line for line in text.splitlines() if "share" in line] == ["  a client sends 2964 bytes to share"]
+    assert [line for line in text.splitlines() if "to share" in line] == [
+        "  a client sends 2964 bytes to share, at most"
+    ]
     assert "--mechanism masked -m dropout=0.1 -s cohort_size=100" in text
-    assert "degree" not in command("task", "advise", *size)
+    assert "degree" not in command("task", "advise", *size, "--mechanism", "plain")
     assert "no neighbourhood" in command(
         "task", "advise", *size, "--mechanism", "masked", "-m", "dropout=0.8", status=1
     )

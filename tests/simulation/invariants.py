@@ -129,7 +129,7 @@ class Ledger:
                 self._check_kept(task, row)
             elif not row.failure:
                 self._broken(4, row, "failed without a reason")
-            elif "damaged" in row.failure and not self.damaged:
+            elif ("damaged" in row.failure or "missing" in row.failure) and not self.damaged:
                 self._broken(8, row, "failed for damaged storage, but nothing was damaged")
 
     def _check_failure(self, task_id: str) -> None:

@@ -139,6 +139,10 @@ def _torch() -> ModuleType | None:
         return importlib.import_module("torch")
 
 
+def _root() -> str | None:
+    return "root" if os.geteuid() == 0 else None
+
+
 def _mount() -> str | None:
     program = _program("mount")
     if program is None or os.geteuid() != 0:
@@ -190,6 +194,7 @@ NEEDS: Final = {
         "HUSHREC_TEST_DATA=folder of the data sets",
         in_ci=False,
     ),
+    "root": Need("the right to give files to another user", _root, "run the tests as root", in_ci=False),
     "mount": Need("the right to mount a small disk", _mount, "run the tests as root", in_ci=False),
 }
 

@@ -11,7 +11,7 @@ from sqlalchemy import URL, make_url
 
 from tests.support.needs import required
 
-__all__ = ["TestDatabase", "connect", "postgres_database"]
+__all__ = ["TestDatabase", "connect", "postgres_database", "waits_for_lock"]
 
 
 class TestDatabase:
@@ -59,6 +59,16 @@ class TestDatabase:
 def connect(url: URL) -> psycopg.Connection[tuple[object, ...]]:
     """Return a connection that commits each statement."""
     return psycopg.connect(url.render_as_string(hide_password=False), autocommit=True, connect_timeout=5)
+
+
+def waits_for_lock(url: URL) -> bool:
+    """Whether a session of a server, or of its commands, waits for a lock in this database."""
+    query = (
+        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name = 'hushrec'"
+        " AND datname = current_database()"
+    )
+    with connect(url) as connection:
+        return connection.execute(query).fetchone() != (0,)
 
 
 @contextmanager

@@ -82,5 +82,5 @@ def test_a_missing_key_file_is_named_in_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("given", [{"tls_cert": "a.pem"}, {"tls_key": "a.key"}, {"client_ca": "ca.pem"}])
 def test_an_incomplete_tls_configuration_is_refused(given: dict[str, str]) -> None:
-    with pytest.raises(ValidationError, match="tls_cert and tls_key"):
+    with pytest.raises(ValidationError, match="HUSHREC_TLS_CERT and HUSHREC_TLS_KEY"):
         Settings(**given)

@@ -109,10 +109,30 @@ def test_storage_moves_to_postgresql_and_s3(
     assert f"copied {blobs} blobs" in output
     assert f"HUSHREC_BLOBS={prefix}" in output
     assert "not empty" in run(*move, status=1)
+    with pytest.raises(RuntimeError, match="has moved this database to PostgreSQL hushrec_test_"):
+        AggregatorProcess(data).start()
+    assert "has moved this database" in run("task", "list", "--data-dir", str(data), status=1)
+    second = f"sqlite:///{tmp_path / 'second.db'}"
+    run("migrate-storage", "--data-dir", str(data), "--to-database-url", second)  # the first copy was no good
+    assert task.id in run("task", "list", "--data-dir", str(data), "--database-url", second)
     with running_aggregator(tmp_path / "new", database_url=url, blobs=prefix) as moved:
         complete(moved, task, members)
         with closing(Api(moved.url, OPERATOR_TOKEN)) as api:
             api.create_task("another", cohort=2).enrol(2)  # rows get new numbers
+
+
+def test_blobs_move_alone_and_the_old_ones_are_refused(tmp_path: Path, run: Run) -> None:
+    data, place = tmp_path / "data", f"dir:{tmp_path / 'elsewhere'}"
+    with (
+        running_aggregator(data, fold_batch=100, inline_bytes=0) as server,
+        closing(Api(server.url, OPERATOR_TOKEN)) as api,
+    ):
+        task, members = half_a_round(api)
+    assert "copied 2 blobs" in run("migrate-storage", "--data-dir", str(data), "--to-blobs", place)
+    with pytest.raises(RuntimeError, match="is not the one of this database"):
+        AggregatorProcess(data).start()
+    with running_aggregator(data, blobs=place) as moved:
+        complete(moved, task, members)
 
 
 def test_migrate_storage_needs_a_destination(tmp_path: Path, run: Run) -> None:

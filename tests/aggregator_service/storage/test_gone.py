@@ -104,7 +104,7 @@ def test_a_server_does_not_start_on_unavailable_storage(tmp_path: Path) -> None:
     for settings, reason in (
         (
             {"database_url": "postgresql://me:hidden@127.0.0.1:1/none"},
-            r"database error \(OperationalError\): check HUSHREC_DATABASE_URL",
+            "nothing listens at the host and port of HUSHREC_DATABASE_URL",
         ),
         ({"blobs": "dir:/proc/nothing"}, "the blob directory cannot be used"),
         ({"blobs": "s3://NOT-A-BUCKET"}, "HUSHREC_BLOBS"),

@@ -7,11 +7,13 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.orm import Session
 
 from aggregator_service.migrations.migrate import migrate
 from aggregator_service.storage.database import Announcement, Database, Delivery, Effects, announce, progress
+from aggregator_service.storage.database_causes import database_cause
 from aggregator_service.storage.rounds import lock_task
 from aggregator_service.storage.schema import TaskRow
 from tests.support.postgres import TestDatabase
@@ -123,6 +125,34 @@ def test_a_deadlock_is_tried_again(database: Database) -> None:
     assert len(tries) == 3
     with database.read() as session:
         assert [session.get_one(TaskRow, task).completed_rounds for task in ("t_1", "t_2")] == [2, 2]
+
+
+def test_a_transaction_that_stood_still_is_tried_again(database: Database) -> None:
+    """PostgreSQL ends the session of a process that hangs, so that others get its locks."""
+    tries: list[int] = []
+
+    def work(session: Session) -> None:
+        lock_task(session, "t_1").completed_rounds += 1
+        session.flush()
+        tries.append(1)
+        if len(tries) == 1:
+            session.execute(text("SET LOCAL idle_in_transaction_session_timeout = '100ms'"))
+            time.sleep(0.5)
+            session.execute(text("SELECT 1"))
+
+    database.transact(work)
+    assert len(tries) == 2
+    with database.read() as session:
+        assert session.get_one(TaskRow, "t_1").completed_rounds == 1
+
+
+def test_a_session_that_was_ended_counts_as_a_lost_connection(database: Database) -> None:
+    with pytest.raises(OperationalError) as caught, database.read() as session:
+        session.execute(text("SET idle_in_transaction_session_timeout = '100ms'"))
+        time.sleep(0.5)
+        session.execute(text("SELECT 1"))
+    assert "stood still" in database_cause(caught.value)
+    database.ping()
 
 
 def test_only_transient_errors_are_tried_again(database: Database) -> None:

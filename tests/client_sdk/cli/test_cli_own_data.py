@@ -90,7 +90,7 @@ def test_python_of_the_page(folder: Path, capsys: pytest.CaptureFixture[str]) ->
     run_python(1)
     out = capsys.readouterr().out
     assert out.startswith("read ")
-    assert "10 {'HR@10': " in out
+    assert "10 {'NDCG@20 full': " in out
 
 
 def test_error_of_the_page(folder: Path) -> None:
@@ -104,8 +104,14 @@ def test_error_of_the_page(folder: Path) -> None:
 def test_curve_beside_controls_and_clear_errors(folder: Path) -> None:
     out, _ = run("hushrec simulate --dataset ratings.csv --rounds 4 --every 2 --cohort 10 --users 20")
     rows = [[cell.strip() for cell in line.strip("│┃").split("│")] for line in out.splitlines() if "│" in line]
-    assert [row[0] for row in rows] == ["round 0", "round 2", "round 4", "control: popularity", "control: random"]
+    assert [row[0] for row in rows] == ["round 2", "round 4", "control: popularity", "control: random"]
     assert "of 20 users" in out
+    assert "Why privirec-k: " in out
+    assert "Verdict: privirec-k after round 4 " in out
+    trained, progress = run("hushrec simulate --dataset ratings.csv --recipe colr --rounds 4 --every 2 --cohort 10")
+    assert "round 0" in trained
+    assert "Verdict: colr after round " in trained
+    assert [line.partition(":")[0] for line in progress.splitlines()] == ["round 2 of 4", "round 4 of 4"]
     for wrong, words in (
         ("--columns user=0", "columns must say where user and item are"),
         ("--columns user=0,item=9", "no column 9"),

@@ -1,0 +1,192 @@
+"""A database belongs to one blob store: no server uses another one, and a store that is not there loses no round."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from aggregator_service.cli import main
+from aggregator_service.migrations.migrate import migrate
+from aggregator_service.storage.blobs import BlobMissingError, BlobStore, OtherStoreError, new_key
+from aggregator_service.storage.database import Database
+from aggregator_service.storage.store_ids import bind_store
+from aggregator_service.storage.stores import open_store
+from tests.support.api import Api, TestMember, TestTask
+from tests.support.postgres import TestDatabase
+from tests.support.replicas import wait_until
+from tests.support.server import AggregatorProcess, running_aggregator
+
+COHORT = 3
+
+
+@pytest.fixture(autouse=True)
+def umask() -> Iterator[None]:
+    """The command changes it."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    made = Database(database_url, connections=2)
+    migrate(made)
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=["directory", "s3"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], str]:
+    """Makes locations of empty stores."""
+    if request.param == "s3":
+        return request.getfixturevalue("new_prefix")  # type: ignore[no-any-return]
+    numbers = iter(range(9))
+    return lambda: f"dir:{tmp_path / f'blobs-{next(numbers)}'}"
+
+
+def test_a_database_keeps_its_store(database: Database, place: Callable[[], str], tmp_path: Path) -> None:
+    first, second = place(), place()
+
+    def bind(location: str) -> BlobStore:
+        return bind_store(database, open_store(location, tmp_path / "scratch"))
+
+    bound = bind(first)
+    assert bind(first) == bound
+    bound.check()
+    with pytest.raises(OtherStoreError, match="its id is missing"):
+        bind(second)
+    with pytest.raises(OtherStoreError, match="its id is missing"):
+        bind(second)  # the refusal has not made a store of it
+    open_store(second, tmp_path / "scratch").prepare()
+    with pytest.raises(OtherStoreError, match=second):
+        bind(second)
+
+
+def test_nothing_is_written_to_another_directory(tmp_path: Path) -> None:
+    blobs = open_store(f"dir:{tmp_path / 'blobs'}", tmp_path)
+    blobs.prepare()
+    blobs.put(new_key("contributions", "t_1", 1), b"abc")
+    with pytest.raises(OtherStoreError):
+        blobs.bound("0" * 32).put(new_key("contributions", "t_1", 2), b"abc")
+    assert len(list(blobs.keys())) == 1
+
+
+def test_two_databases_share_a_store(place: Callable[[], str], tmp_path: Path) -> None:
+    location = place()
+    for name in ("one", "two", "one"):
+        with closing(Database(f"sqlite:///{tmp_path / name}.db", 1)) as database:
+            migrate(database)
+            bind_store(database, open_store(location, tmp_path / "scratch")).check()
+
+
+def test_a_store_that_takes_the_place_of_the_right_one_has_lost_no_blob(
+    database: Database, place: Callable[[], str], tmp_path: Path
+) -> None:
+    location, scratch = place(), tmp_path / "scratch"
+    bound = bind_store(database, open_store(location, scratch))
+    key = new_key("contributions", "t_1", 1)
+    for act in (lambda: bound.length(key), lambda: bound.view(key, "0" * 64), lambda: bound.piece(key, 0, 1)):
+        with pytest.raises(BlobMissingError, match="does not exist"):
+            act()
+    other = open_store(location, scratch).bound("0" * 32)
+    for act in (
+        other.check,
+        other.prepare,
+        lambda: other.length(key),
+        lambda: other.view(key, "0" * 64),
+        lambda: other.piece(key, 0, 1),
+    ):
+        with pytest.raises(OtherStoreError):
+            act()
+
+
+def test_a_replica_with_another_directory_does_not_start(postgres: TestDatabase, tmp_path: Path) -> None:
+    """Its /readyz would say that it is ready, and each of its rounds would fail."""
+    url = postgres.schema()
+    with running_aggregator(tmp_path / "first", database_url=url):
+        second = AggregatorProcess(tmp_path / "second", database_url=url)
+        with pytest.raises(RuntimeError, match=r"is not the one of this database.*Set HUSHREC_BLOBS as for the other"):
+            second.start()
+        assert "Traceback" not in second.log()
+        assert not (tmp_path / "second" / "blobs").exists()
+
+
+def test_commands_that_need_no_blobs_need_no_store(
+    postgres: TestDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An operator's machine has the database, and neither the directory nor the keys of the bucket."""
+    url = postgres.schema()
+    with closing(Database(url, 1)) as database:
+        migrate(database)
+        bind_store(database, open_store(f"dir:{tmp_path / 'there'}", tmp_path))
+    task = ("task", "create", "movies", "--recipe", "fedmf", "--mechanism", "plain", "-r", "items=5", "-r", "dim=3")
+    for arguments in (task, ("invite", "movies"), ("task", "close", "movies")):
+        monkeypatch.setattr(
+            sys, "argv", ["hushrec-server", *arguments, "--database-url", url, "--data-dir", str(tmp_path / "here")]
+        )
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert not ended.value.code
+    with monkeypatch.context() as patch, pytest.raises(SystemExit) as ended:
+        patch.setattr(
+            sys, "argv", [*sys.argv[:2], "create", "next", *task[3:], "--start-from", "movies", *sys.argv[-4:]]
+        )
+        main()
+    assert ended.value.code == 1
+    assert "is not the one of this database" in capsys.readouterr().err  # no server reads what it would write there
+    assert not (tmp_path / "here").exists()
+
+
+def contribute(members: list[TestMember]) -> None:
+    for index, member in enumerate(members):
+        assert member.put(1, member.contribution(1, 2.0**index)).status_code == 201
+
+
+def begun(api: Api, **schedule: float) -> tuple[TestTask, list[TestMember]]:
+    """A round that waits for its last client, in a task that the first failure ends."""
+    task = api.create_task(cohort=COHORT, max_failed_rounds=1, rounds=2, **schedule)
+    members = task.enrol(COHORT)
+    task.wait_round(1, "collecting")
+    contribute(members[:-1])
+    return task, members
+
+
+def test_a_directory_that_is_exchanged_while_a_server_runs(tmp_path: Path) -> None:
+    blobs, away = tmp_path / "data" / "blobs", tmp_path / "away"
+    with (
+        running_aggregator(tmp_path / "data", inline_bytes=0) as server,
+        closing(Api(server.url, server.operator_token)) as api,
+    ):
+        task, _ = begun(api, collect_seconds=6)
+        blobs.rename(away)
+        open_store(f"dir:{blobs}", tmp_path).prepare()
+        (blobs / "contributions").mkdir()
+        time.sleep(1.1)  # `/readyz` keeps its result for a second
+        answer = api.http.get("/readyz")
+        assert (answer.status_code, answer.json()["detail"]) == (503, "the blob store is another than the database's")
+        wait_until(lambda: "storage unavailable: the blob store" in server.log(), "the engine reads no blob")
+        assert task.round(1)["state"] == "folding"
+        blobs.rename(tmp_path / "wrong")
+        away.rename(blobs)
+        assert task.wait_round(1, "complete")["survivors"] == COHORT - 1
+
+
+def test_a_missing_blob_fails_its_round_and_not_the_task(tmp_path: Path) -> None:
+    with (
+        running_aggregator(tmp_path / "data", inline_bytes=0) as server,
+        closing(Api(server.url, server.operator_token)) as api,
+    ):
+        task, members = begun(api)
+        next((tmp_path / "data" / "blobs" / "contributions").iterdir()).unlink()
+        contribute(members[-1:])
+        failed = task.wait_round(1, "failed")
+        assert failed["failure"] == "a stored contribution is missing in the server's blob store"
+        assert "a stored blob is missing, the round fails: the blob contributions/" in server.log()
+        assert "damaged" not in server.log()
+        task.wait_round(2, "collecting")
