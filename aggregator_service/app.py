@@ -27,6 +27,8 @@ from aggregator_service.dashboard.live import Streams
 from aggregator_service.http.middleware import BodyGuard, Responses
 from aggregator_service.logs import fields
 from aggregator_service.migrations.migrate import migrate
+from aggregator_service.observability.clocks import ClockWatch
+from aggregator_service.observability.gauges import certificate_expiry
 from aggregator_service.observability.metrics import Metrics
 from aggregator_service.observability.requests import RequestRecorder
 from aggregator_service.observability.tracing import Instruments, tracer_of, tracing
@@ -126,7 +128,7 @@ class Server:
         """Return the jobs that run until cancelled. Only the leading process runs the engine and the clean-up."""
         services = self.services
         leading = self.leadership.run(services.engine.run, lambda: sweep(services.database, services.blobs))
-        return leading, services.notifier.watch()
+        return leading, services.notifier.watch(), services.clocks.run()
 
 
 def build_services(
@@ -176,6 +178,7 @@ def build_services(
         engine=engine,
         workers=workers,
         metrics=metrics,
+        clocks=ClockWatch(clock, database, metrics, settings.signature_window),
         limits=Limits(settings),
         operator_token_hash=None if token is None else hash_token(token.get_secret_value()),
         member_writes=GroupCommit(database),
@@ -186,7 +189,7 @@ def build_services(
     leadership = Leadership(database.candidacy(), metrics.leads, recheck)
     loop = asyncio.get_running_loop()
     listeners = CommitListeners(loop, task_cache, notifier, engine, leadership, database, blobs)
-    metrics.watch(database)
+    metrics.watch(database, blobs, certificate_expiry(settings.tls_cert))
     database.listeners.append(listeners.committed_here)
     resources.callback(database.listen(listeners.committed_elsewhere))
     return Server(services, leadership)

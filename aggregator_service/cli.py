@@ -11,14 +11,29 @@ import os
 import traceback
 from dataclasses import dataclass
 from importlib import metadata
-from typing import Annotated, Final, NoReturn
+from typing import Annotated, Any, Final, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 __all__ = ["command_line", "main"]
 
 _UMASK: Final = 0o077
 """What a command creates is for the user that runs it."""
+
+
+class _Commands(TyperGroup):
+    """The root group. Says what is wrong with an option in our words."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            from protocols.parameter_text.first_fault import cause_text
+
+            error.message = cause_text(error) or error.message
+            raise
 
 
 @dataclass
@@ -53,7 +68,7 @@ def command_line() -> typer.Typer:
     """Return the command with its subcommands. Raises `ModuleNotFoundError` if a package of the server is missing."""
     from aggregator_service.commands import people, rounds, serve, storage, tasks
 
-    made = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
+    made = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
     made.callback()(_options)
     made.command("init")(serve.init)
     made.command("serve")(serve.serve)

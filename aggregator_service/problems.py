@@ -26,6 +26,7 @@ from protocols.errors import CodecError, ContributionError, ParameterError
 from protocols.messages import ProblemDocument
 from protocols.messages.media_types import PARTIAL_UPLOAD
 from protocols.messages.problem import PROBLEM_TYPES, problem_uri
+from protocols.parameter_text.first_fault import fault_text
 
 __all__ = ["PROBLEM_MEDIA_TYPE", "Problem", "crashed", "document", "install_problem_handlers", "responses"]
 
@@ -142,11 +143,8 @@ def _invalid(request: Request, error: Exception) -> JSONResponse:
     found = error.errors()
     if any(item["type"] in ("json_invalid", "unicode_error") for item in found):
         return _answer(request, document("bad-request", "the body is not well-formed JSON"))
-    # pydantic's messages name the rule. Messages of our own validators contain no input either.
-    listed = [
-        {"field": _field(item["loc"]), "rule": item["type"], "message": item["msg"].removeprefix("Value error, ")}
-        for item in found[:20]
-    ]
+    # the texts name the rule; those of our own validators contain no input either
+    listed = [{"field": _field(item["loc"]), "rule": item["type"], "message": fault_text(item)} for item in found[:20]]
     return _answer(request, document("invalid-parameters", "some fields are missing, unknown or out of range", listed))
 
 

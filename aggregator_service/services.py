@@ -8,12 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, cast
 
+from cachetools import LRUCache
 from fastapi import Depends, Request
 from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.access.rate_limits import Limits
 from aggregator_service.clock import Clock
 from aggregator_service.compute.workers import Workers
+from aggregator_service.observability.clocks import ClockWatch
 from aggregator_service.observability.metrics import Metrics
 from aggregator_service.polling.notifier import Notifier
 from aggregator_service.problems import Problem
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Services", "ServicesOf"]
 
 _KEPT_SECONDS = 1.0
+_READERS = 8
 
 
 class Readiness:
@@ -51,7 +54,8 @@ class Readiness:
 class Services:
     """The parts of one server process that routes use.
 
-    operator_token_hash: SHA-256 (hex) of the token in the settings, None if there is none.
+    operator_token_hash: SHA-256 (hex) of the token in the settings, None if there is none. metrics_readers: hashes of
+    the newest tokens that read the metrics, which may read them while the database cannot be asked about tokens.
     """
 
     settings: Settings
@@ -63,11 +67,13 @@ class Services:
     engine: RoundEngine
     workers: Workers
     metrics: Metrics
+    clocks: ClockWatch
     limits: Limits
     operator_token_hash: str | None
     # Two groups, because they lock rows in different orders: tasks first, or a round in share mode.
     member_writes: GroupCommit
     deliveries: GroupCommit
+    metrics_readers: LRUCache[str, bool] = field(default_factory=lambda: LRUCache(_READERS))
     recent_blobs: RecentBlobs = field(default_factory=RecentBlobs)
     # A check maps a whole body into memory; two at a time bound the memory of a burst of uploads.
     checking: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))

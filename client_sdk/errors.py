@@ -38,6 +38,7 @@
         ├── GaveUp                      the last retry failed; `last` is its error
         ├── PolicyRefused               this client's policy does not allow the task or round
         ├── RoundLost                   a masked round continued without this client, or failed
+        ├── TaskFailed                  the task ended because too many of its rounds failed
         ├── Abstained                   this client has nothing to add to the round's sum, and sent nothing
         ├── ModelUnavailable            no snapshot of the model is published or kept
         ├── NotAttested                 too few members have stated that they hold this client's aggregates
@@ -94,6 +95,7 @@ __all__ = [
     "RoundLost",
     "ServerFault",
     "StaleSignature",
+    "TaskFailed",
     "TooManyRequests",
     "Unauthenticated",
     "Unavailable",
@@ -312,6 +314,22 @@ class Equivocation(ClientSDKError):
             "its other files of this task, as equivocation.json"
         )
         self.proof = proof
+
+
+class TaskFailed(ClientSDKError):
+    """The task ended because too many of its rounds failed. The model of its last completed round can still be used.
+
+    task: its name. reason: why its newest round failed, None if the server does not say. reports: this client's
+    contributions (`RoundReport`) in this call of `take_part`.
+    """
+
+    def __init__(self, task: str, reason: str | None, reports: tuple[object, ...]) -> None:
+        because = "" if reason is None else f": its newest round failed because of: {reason}"
+        super().__init__(
+            f"task {task!r} failed, too many of its rounds did not complete{because}. Its operator can continue it "
+            "(hushrec-server task resume)"
+        )
+        self.task, self.reason, self.reports = task, reason, reports
 
 
 class NotEnrolled(ClientSDKError):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ipaddress
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from functools import lru_cache
 from math import ceil
@@ -28,6 +29,7 @@ _TOO_MANY_FAILURES: Final = "too many failed attempts from this address"
 _SECONDS: Final = 20.0
 """Capacity of a bucket, as the seconds that its rate takes to fill it: the longest burst."""
 _MAX_BUCKETS: Final = 100_000
+_DOWNLOADS_AT_ONCE: Final = 8
 
 
 class Buckets:
@@ -81,6 +83,8 @@ class Limits:
         self._clients = Buckets(settings.client_rate, now)
         self._operators = Buckets(settings.operator_rate, now)
         self._failures = Buckets(settings.failure_rate, now)
+        self._downloads: Counter[str] = Counter()
+        self._lock = threading.Lock()
 
     def client(self, client_id: str) -> None:
         """Count a request of an enrolled client."""
@@ -93,6 +97,20 @@ class Limits:
     def failure(self, address: str) -> None:
         """Count a failed attempt from an address. Over the limit, this error replaces the attempt's own."""
         _refuse(self._failures.take(_network(address)), _TOO_MANY_FAILURES)
+
+    def open_download(self, client_id: str) -> None:
+        """Count a streamed download of a client, until `close_download`; a client may have eight open."""
+        with self._lock:
+            if self._downloads[client_id] >= _DOWNLOADS_AT_ONCE:
+                _refuse(1.0, f"the server is already sending {_DOWNLOADS_AT_ONCE} downloads to this client")
+            self._downloads[client_id] += 1
+
+    def close_download(self, client_id: str) -> None:
+        """Count a download no more: it was sent, or its connection is closed."""
+        with self._lock:
+            self._downloads[client_id] -= 1
+            if not self._downloads[client_id]:
+                del self._downloads[client_id]
 
     def attempt(self, address: str) -> None:
         """Refuse work for an address with too many failed attempts. Counts nothing."""

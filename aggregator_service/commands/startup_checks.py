@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import ssl
+import time
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from importlib.util import find_spec
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from aggregator_service.commands.common import CommandError
+from aggregator_service.observability.gauges import certificate_expiry
 from aggregator_service.settings import Settings, is_loopback
 
 __all__ = ["check_packages", "check_semaphores", "check_tls_files", "doubtful_settings"]
@@ -80,7 +82,8 @@ def _swapped(path: Path) -> str:
 
 
 def doubtful_settings(settings: Settings, variables: Iterable[str]) -> Iterator[str]:
-    """Yield a warning for each unknown HUSHREC_* variable, for plain HTTP beyond this machine, and without a proxy.
+    """Yield a warning for each unknown HUSHREC_* variable, for an expired certificate, for plain HTTP beyond this
+    machine, and without a proxy.
 
     variables: names of the environment's variables.
     """
@@ -89,6 +92,9 @@ def doubtful_settings(settings: Settings, variables: Iterable[str]) -> Iterator[
         if name.startswith(_PREFIX) and name not in known:
             near = get_close_matches(name, known, 1, _NEAR)
             yield f"unknown setting {name} is ignored{f'; did you mean {near[0]}?' if near else ''}"
+    expiry = certificate_expiry(settings.tls_cert)
+    if expiry is not None and expiry < time.time():
+        yield f"the certificate {settings.tls_cert} has expired: clients refuse it. Renew it and restart the server"
     if is_loopback(settings.host) or settings.behind_proxy:
         return
     if settings.tls_cert is None:

@@ -222,7 +222,8 @@ def health_facts(services: Services) -> HealthFacts:
     if database.level == "ok":
         with services.database.read() as session:
             queue = _queue(session)
-    return HealthFacts([database, blobs, _engine(services), _disk(services)], queue, _versions())
+    checks = [database, blobs, _engine(services), _clock(services), _disk(services)]
+    return HealthFacts(checks, queue, _versions())
 
 
 def _check(name: str, kind: str, work: Callable[[], object]) -> Check:
@@ -240,6 +241,12 @@ def _engine(services: Services) -> Check:
     if services.metrics.leading:
         return Check("Round engine", "ok", "this process drives the rounds")
     return Check("Round engine", "ok", "another process drives the rounds; this one takes over if it stops")
+
+
+def _clock(services: Services) -> Check:
+    clocks = services.clocks
+    level: Level = "bad" if clocks.too_far else "attention" if clocks.remark else "ok"
+    return Check("Clock", level, clocks.remark or "agrees with the database's")
 
 
 def _disk(services: Services) -> Check:

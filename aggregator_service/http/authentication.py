@@ -125,8 +125,11 @@ def _verify_request(services: Services, scope: Scope, principal: Principal, toke
         services.limits.client(principal.client_id)
     else:
         services.limits.operator(token_hash)
-    if created is not None:  # after the count: the client did sign this request, even if it is an old recording
-        _check_fresh(created, services.clock.now(), services.settings.signature_window)
+    if created is not None and isinstance(principal, Enrolled):
+        # after the count: the client did sign this request, even if it is an old recording
+        now = round(services.clock.now())
+        services.clocks.saw_client(principal.client_id, created - now)
+        _check_fresh(created, now, services.settings.signature_window)
 
 
 def client_address(scope: Scope) -> str:
@@ -234,16 +237,16 @@ def _verify(
     raise failure
 
 
-def _check_fresh(created: int, now: float, window: int) -> None:
+def _check_fresh(created: int, now: int, window: int) -> None:
     """Raise `Problem` stale-signature if the signature's time `created` is more than `window` seconds from `now`."""
-    off = created - round(now)
+    off = created - now
     if abs(off) <= window:
         return
     raise Problem(
         "stale-signature",
         f"the request was signed {abs(off)} seconds {'after' if off > 0 else 'before'} the server's time; "
         f"at most {window} are allowed; check the client's clock",
-        server_time=round(now),
+        server_time=now,
         skew_seconds=off,
     )
 

@@ -1,30 +1,26 @@
 """The metrics of `/metrics`, for Prometheus. They hold sizes, counts and times, never values; no label holds an id.
 
-Counters and histograms count what this process has done since its start. Gauges of what the database holds (rounds,
-tasks, members, contributions to fold) are queried at each scrape, so all processes on one database report the same.
+Counters and histograms count what this process has done since its start. `observability.gauges` measures at each
+scrape; all processes on one database report the same of what it holds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from time import perf_counter
 from typing import Final, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
-from sqlalchemy import func, select
-from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.orm import InstrumentedAttribute, Session
 
+from aggregator_service.observability.gauges import BlobGauges, DatabaseGauges, NoDatabase
 from aggregator_service.observability.requests import RequestRecord
-from aggregator_service.round_states import ACTIVE, TABLE, TERMINAL
+from aggregator_service.round_states import TABLE, TERMINAL
+from aggregator_service.storage.blobs import BlobStore
 from aggregator_service.storage.database import Database, Effects
-from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundRow, TaskRow
 from protocols.messages import RefusalReason
 from protocols.messages.problem import PROBLEM_TYPES
-from protocols.messages.stages import RoundState
 
 __all__ = ["MEDIA_TYPE", "RAW_BODIES", "Metrics"]
 
@@ -41,6 +37,7 @@ RAW_BODIES: Final = {
 }
 """Kinds of raw bodies whose bytes are counted, by the path of the route that receives them."""
 _REQUEST_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_CLOCK_SECONDS: Final = (1, 2, 5, 10, 30, 60, 120, 600, 3600)
 _JOB_SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 
 
@@ -94,6 +91,16 @@ class Metrics:
         self._unmask_seconds = _jobs_histogram("hushrec_unmask_seconds", "Unmasking and releasing a sum.", registry)
         self._jobs = Gauge("hushrec_engine_jobs", "Folds and releases that are queued or running.", registry=registry)
         self._leading = Gauge("hushrec_engine_leading", "1 while this process drives the rounds.", registry=registry)
+        self._clock_offset = Gauge(
+            "hushrec_clock_offset_seconds", "Seconds that this clock is ahead of the database's.", registry=registry
+        )
+        self._client_clocks = Histogram(
+            "hushrec_client_clock_seconds",
+            "Difference between the time of a client's signature and this server's clock.",
+            buckets=_CLOCK_SECONDS,
+            registry=registry,
+        )
+        self._stored: Collector = NoDatabase()
         self.leading = False
         self._create_series()
 
@@ -112,14 +119,34 @@ class Metrics:
         """Count a client's notice that it leaves a round."""
         self._refusals.labels(reason).inc()
 
-    def watch(self, database: Database) -> None:
-        """Report what `database` holds, and count outcomes and dropouts of its transactions."""
-        self._registry.register(_Stored(database))
+    def watch(self, database: Database, blobs: BlobStore, certificate_expiry: float | None = None) -> None:
+        """Report the state of both stores, and count outcomes and dropouts of the database's transactions.
+
+        certificate_expiry: end of the validity of the TLS certificate in use, seconds since the epoch.
+        """
+        self._stored = DatabaseGauges(database)
+        self._registry.register(BlobGauges(blobs))
         database.listeners.append(self._count_effects)
+        if certificate_expiry is not None:
+            name = "hushrec_tls_certificate_expiry_timestamp_seconds"
+            expiry = Gauge(name, "End of the validity of the TLS certificate in use.", registry=self._registry)
+            expiry.set(certificate_expiry)
 
     def text(self) -> bytes:
-        """Return all metrics in Prometheus' text format (`MEDIA_TYPE`). This queries the database."""
+        """Return the metrics of this process and the blob store in Prometheus' text format (`MEDIA_TYPE`)."""
         return generate_latest(self._registry)
+
+    def database_text(self, answers: bool = True) -> bytes:
+        """Return the metrics of the database, which follow `text`; not `answers`: without a query, that it is down."""
+        return generate_latest(self._stored if answers else NoDatabase())
+
+    def clock_offset(self, seconds: float) -> None:
+        """Record how far this process's clock is ahead of the database's."""
+        self._clock_offset.set(seconds)
+
+    def client_clock(self, off: float) -> None:
+        """Count a signed request; off: seconds that its time differs from this process's clock."""
+        self._client_clocks.observe(abs(off))
 
     def request(self, record: RequestRecord) -> None:
         """Count a finished request and its body."""
@@ -174,49 +201,3 @@ def _outcome(status: int, problem: str | None) -> tuple[str, str]:
     if problem == "contribution-conflict":
         return "conflict", ""
     return "refused", problem if problem in PROBLEM_TYPES else "no-answer"
-
-
-class _Stored(Collector):
-    """Gauges queried from the database. If it is unavailable, only `hushrec_database_up` 0 is reported."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    def describe(self) -> Iterable[Metric]:
-        """Return no metrics, so that registering the collector does not query the database."""
-        return ()
-
-    def collect(self) -> Iterable[Metric]:
-        """Query the database and return the gauges."""
-        up = GaugeMetricFamily("hushrec_database_up", "1 if the database answered this scrape, else 0.")
-        try:
-            rounds, members, tasks, unfolded = self._counts()
-        except SQLAlchemyError:
-            up.add_metric([], 0)
-            yield up
-            return
-        up.add_metric([], 1)
-        yield up
-        yield _gauge("hushrec_rounds", "Rounds by state, including those that have ended.", "phase", rounds)
-        yield _gauge("hushrec_tasks", "Tasks by state.", "state", tasks)
-        yield _gauge("hushrec_members", "Enrolled clients by role.", "role", members)
-        yield GaugeMetricFamily("hushrec_queue_depth", "Stored contributions that are not folded yet.", unfolded)
-
-    def _counts(self) -> tuple[dict[str, int], dict[str, int], dict[str, int], int]:
-        with self._database.read() as session:
-            rounds = {state.value: 0 for state in RoundState} | _grouped(session, RoundRow.state)
-            waiting = select(func.count()).select_from(ContributionRow).join(RoundRow)
-            waiting = waiting.where(RoundRow.state.in_(ACTIVE), ContributionRow.folded.is_(False))
-            unfolded = session.execute(waiting).scalar_one()
-            return rounds, _grouped(session, ClientRow.role), _grouped(session, TaskRow.state), unfolded
-
-
-def _grouped(session: Session, column: InstrumentedAttribute[str]) -> dict[str, int]:
-    return {value: count for value, count in session.execute(select(column, func.count()).group_by(column))}  # noqa: C416
-
-
-def _gauge(name: str, text: str, label: str, values: dict[str, int]) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(name, text, labels=[label])
-    for key, value in values.items():
-        family.add_metric([key], value)
-    return family

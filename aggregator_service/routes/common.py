@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Annotated, Any, Final
 
 from fastapi import Header, Path, Query, Request
 from fastapi.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
+from aggregator_service.access.principals import Enrolled, Principal
 from aggregator_service.http.fields import LONGEST_WAIT, digest_header, not_modified
 from aggregator_service.problems import responses
 from aggregator_service.services import Services
@@ -92,14 +95,21 @@ def binary_response(description: str, media_type: str = OCTETS) -> dict[int | st
 
 
 def blob_response(
-    services: Services, request: Request, key: str, digest: str, length: int, if_none_match: str | None
+    services: Services,
+    request: Request,
+    principal: Principal,
+    key: str,
+    digest: str,
+    length: int,
+    if_none_match: str | None,
 ) -> Response:
     """Return a response with a stored blob, 304 if `if_none_match` names its digest.
 
     A long blob is streamed in constant memory, a short one may come from memory (`storage.blobs`).
 
-    key, digest, length: the blob's key, SHA-256 (hex) and bytes. Raises `BlobDamagedError` if the stored bytes do not
-    match the digest, before the response starts, and `BlobsUnavailableError`.
+    principal: who asks; a client may have eight streamed downloads open. key, digest, length: the blob's key, SHA-256
+    (hex) and bytes. Raises `Problem` too-many-requests; `BlobDamagedError` if the stored bytes do not match the digest,
+    before the response starts; and `BlobsUnavailableError`.
     """
     etag = f'"{digest}"'
     headers = {"ETag": etag, "Content-Digest": digest_header(digest), "Cache-Control": "private, immutable"}
@@ -108,11 +118,28 @@ def blob_response(
     kept = services.recent_blobs.read(services.blobs, key, digest, length)
     if kept is not None:
         return Response(kept, media_type=OCTETS, headers=headers)
-    body = services.blobs.chunks(key, digest)
     headers["Content-Length"] = str(length)
     if request.method == "HEAD":
+        services.blobs.chunks(key, digest)
         return Response(media_type=OCTETS, headers=headers)
-    return StreamingResponse(body, media_type=OCTETS, headers=headers)
+    if not isinstance(principal, Enrolled):
+        return StreamingResponse(services.blobs.chunks(key, digest), media_type=OCTETS, headers=headers)
+    return _LimitedResponse(services, principal.client_id, key, digest, headers)
+
+
+class _LimitedResponse(StreamingResponse):
+    """A streamed download, which counts as open until the response is sent, or dropped without being sent."""
+
+    def __init__(self, services: Services, client_id: str, key: str, digest: str, headers: dict[str, str]) -> None:
+        services.limits.open_download(client_id)
+        self._close = weakref.finalize(self, services.limits.close_download, client_id)
+        super().__init__(services.blobs.chunks(key, digest), media_type=OCTETS, headers=headers)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._close()
 
 
 def receipt_response(receipt: UploadReceipt, status: int) -> Response:

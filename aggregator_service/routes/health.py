@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from typing import Any
+from typing import Any, Final
 
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
-from starlette.concurrency import run_in_threadpool
 
+from aggregator_service.access.principals import hash_token
 from aggregator_service.http.authentication import Bearer, authenticate, require_operator
 from aggregator_service.http.fields import QueryChecked
 from aggregator_service.observability.metrics import MEDIA_TYPE
@@ -17,11 +18,14 @@ from aggregator_service.routes.bodies import api_router
 from aggregator_service.routes.common import guarded
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.blobs import BlobsUnavailableError, store_trouble
+from aggregator_service.storage.database import DATABASE_GONE
 from aggregator_service.storage.database_causes import database_cause
 
 __all__ = ["router"]
 
 _LOG = logging.getLogger(__name__)
+_DATABASE_SECONDS: Final = 4.0
+"""Time that a scrape waits for the database: Prometheus ends a scrape after ten seconds."""
 router = api_router(tag="health", dependencies=[QueryChecked])
 
 
@@ -45,11 +49,12 @@ async def alive() -> JSONResponse:
     responses=_answers("Response Ready Readyz Get", "unavailable", "internal-error"),
 )
 async def ready(services: ServicesOf) -> JSONResponse:
-    """Check database, blob store and executor without writing anything. 503 names the part that fails.
+    """Check database, blob store, executor and clock without writing anything. 503 names the part that fails.
 
     A Dask cluster without workers counts as ready, because it may start workers on demand; `executor` then says that
-    workers are missing. In the process that drives the rounds, `rounds` says why some cannot go on. Concurrent requests
-    share one check, and its result is kept for a second.
+    workers are missing. `clock` says by how much the server's clock differs from the database's; if that is more than
+    half of the window for signatures, the server is not ready. In the process that drives the rounds, `rounds` says why
+    some cannot go on. Concurrent requests share one check, and its result is kept for a second.
     """
     found = await services.readiness.get(lambda: _check(services))
     if isinstance(found, Problem):
@@ -73,7 +78,9 @@ def _check(services: Services) -> dict[str, str] | Problem:
     except Exception as error:
         _LOG.error("not ready: executor check failed: %s", error)
         return Problem("unavailable", "the executor does not work", headers={"Retry-After": "5"})
-    remarks = {"executor": remark, "rounds": services.engine.remark}
+    if services.clocks.too_far:
+        return Problem("unavailable", f"the clock is {services.clocks.remark}", headers={"Retry-After": "5"})
+    remarks = {"executor": remark, "clock": services.clocks.remark, "rounds": services.engine.remark}
     return {"status": "ready"} | {name: text for name, text in remarks.items() if text}
 
 
@@ -87,10 +94,57 @@ def _check(services: Services) -> dict[str, str] | Problem:
     },
 )
 async def read(services: ServicesOf, request: Request, credentials: Bearer) -> Response:
-    """Return the metrics. The setting `metrics` decides who may read them: operators, everyone, or nobody (404)."""
+    """Return the metrics. The setting `metrics` decides who may read them: operators, everyone, or nobody (404).
+
+    While the database does not answer, a token that has read them before is accepted.
+    """
     if services.settings.metrics == "off":
         raise Problem("not-found", "metrics are switched off on this server")
+    answers = True
     if services.settings.metrics == "token":
-        require_operator(await authenticate(services, request, credentials), "read-only")
-    text = await run_in_threadpool(services.metrics.text)  # it queries the database
-    return Response(text, headers={"Content-Type": MEDIA_TYPE})
+        answers = await _check_reader(services, request, credentials)
+    text = await asyncio.to_thread(services.metrics.text)
+    return Response(text + await _database_text(services, answers), headers={"Content-Type": MEDIA_TYPE})
+
+
+async def _check_reader(services: Services, request: Request, credentials: Bearer) -> bool:
+    """Check that the token may read the metrics; return whether the database answered, or was not needed.
+
+    A token that the database accepted at its last answer is accepted while it does not answer: otherwise nobody would
+    see that. Raises `Problem`, and what the database raised for other tokens.
+    """
+    token = "" if credentials is None else hash_token(credentials.credentials)
+    check = asyncio.create_task(authenticate(services, request, credentials))
+    check.add_done_callback(_retrieve)
+    done, _ = await asyncio.wait((check,), timeout=_DATABASE_SECONDS)
+    readers = services.metrics_readers
+    try:
+        if done:
+            require_operator(check.result(), "read-only")
+            readers[token] = True
+        elif token not in readers:
+            raise Problem("unavailable", "the database does not answer; try again", headers={"Retry-After": "2"})
+    except DATABASE_GONE:
+        if token not in readers:
+            raise
+        return False
+    except Problem as problem:
+        if problem.slug in ("unauthenticated", "forbidden"):
+            readers.pop(token, None)
+        raise
+    return bool(done)
+
+
+def _retrieve(check: asyncio.Task[Any]) -> None:
+    """Take the result of a check that nobody waits for any more: asyncio would log its error as not retrieved."""
+    if not check.cancelled():
+        check.exception()
+
+
+async def _database_text(services: Services, answers: bool) -> bytes:
+    if answers:
+        try:
+            return await asyncio.wait_for(asyncio.to_thread(services.metrics.database_text), _DATABASE_SECONDS)
+        except TimeoutError:
+            _LOG.warning("the database did not answer within %g s: its metrics are left out", _DATABASE_SECONDS)
+    return services.metrics.database_text(answers=False)

@@ -179,9 +179,8 @@ async def get_envelope(
     if is_small(row.envelope_key):
         envelope = await run_in_threadpool(_small_envelope, services, row.envelope_key)
         return bytes_response(envelope, row.envelope_digest, if_none_match)
-    return await run_in_threadpool(
-        blob_response, services, request, row.envelope_key, row.envelope_digest, row.envelope_bytes, if_none_match
-    )
+    blob = (row.envelope_key, row.envelope_digest, row.envelope_bytes)
+    return await run_in_threadpool(blob_response, services, request, member, *blob, if_none_match)
 
 
 def _small_envelope(services: Services, key: str) -> bytes:

@@ -268,7 +268,8 @@ def aggregate(
         row = round_of(session, task, number)
     if row.aggregate_key is None or row.aggregate_digest is None or row.aggregate_bytes is None:
         raise Problem("not-found", "the round has released no aggregate")
-    return blob_response(services, request, row.aggregate_key, row.aggregate_digest, row.aggregate_bytes, if_none_match)
+    blob = (row.aggregate_key, row.aggregate_digest, row.aggregate_bytes)
+    return blob_response(services, request, principal, *blob, if_none_match)
 
 
 _ATTESTED = (

@@ -114,7 +114,7 @@ def fetch(
         row = None if kept is None else seen_by(session, kept, device_group)
     if row is None or row.blob_key is None:
         raise Problem("not-found", "there is no snapshot of this round, or it is no longer kept")
-    return blob_response(services, request, row.blob_key, row.digest, row.bytes, if_none_match)
+    return blob_response(services, request, principal, row.blob_key, row.digest, row.bytes, if_none_match)
 
 
 def _device_group(session: Session, principal: Principal, task_id: str, asked: int | None) -> int | None:

@@ -217,6 +217,11 @@ class Database:
         with self.read() as session:
             session.execute(select(TaskRow.id).limit(1)).all()
 
+    def time(self) -> float | None:
+        """Return the database's time in seconds since the epoch; None if its clock is this machine's (SQLite)."""
+        with self.read() as session:
+            return self._dialect.time(session)
+
     def close(self) -> None:
         """Close all connections; one that a thread still uses is closed when it is returned."""
         event.listen(self._engine, "checkin", _close_returned)  # the pool would keep it open, and be forgotten with it

@@ -59,6 +59,9 @@ class Dialect(Protocol):
     def is_transient(self, error: DBAPIError) -> bool:
         """Whether the transaction was rolled back because of another one, so that it can be tried again."""
 
+    def time(self, session: Session) -> float | None:
+        """Return the database's time in seconds since the epoch; None if its clock is this machine's."""
+
     def notify(self, session: Session, message: str) -> None:
         """Send `message` (at most 4,000 bytes) to the processes that listen, when the transaction is committed."""
 

@@ -119,6 +119,10 @@ class Postgres:
         """See `Dialect.is_transient`."""
         return getattr(error.orig, "sqlstate", None) in _TRANSIENT
 
+    def time(self, session: Session) -> float:
+        """See `Dialect.time`."""
+        return float(session.execute(text("SELECT extract(epoch FROM clock_timestamp())")).scalar_one())
+
     def notify(self, session: Session, message: str) -> None:
         """See `Dialect.notify`: PostgreSQL sends the message at the commit.
 

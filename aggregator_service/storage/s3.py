@@ -11,6 +11,8 @@ import hashlib
 import os
 import re
 import tempfile
+import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -44,6 +46,26 @@ _PART: Final = 8 * 1024 * 1024
 _PARTS_AT_ONCE: Final = 2
 _DELETED_AT_ONCE: Final = 1000
 _STATUS: Final = re.compile(r"status code: (\d{3})")
+
+
+class _Copy:
+    """A verified local copy of a blob, which all who read it at a time share; removed with the last of them."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        weakref.finalize(self, os.close, descriptor)
+
+    def pieces(self) -> Iterator[bytes]:
+        """Iterate over the bytes in pieces, independently of other readers."""
+        start = 0
+        while piece := os.pread(self._descriptor, CHUNK, start):
+            yield piece
+            start += len(piece)
+
+
+_COPIES: Final[weakref.WeakValueDictionary[tuple[str, ...], _Copy]] = weakref.WeakValueDictionary()
+_TURNS: Final[weakref.WeakValueDictionary[tuple[str, ...], threading.Lock]] = weakref.WeakValueDictionary()
+_TURN: Final = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -119,9 +141,19 @@ class S3Blobs:
 
     def chunks(self, key: str, digest: str) -> Iterator[bytes]:
         """See `BlobStore.chunks`."""
-        with self._fetch_to_file(key, digest) as file:
-            duplicate = os.fdopen(os.dup(file.fileno()), "rb")
-        return _stream(duplicate)
+        return self._shared_copy(key, digest).pieces()
+
+    def _shared_copy(self, key: str, digest: str) -> _Copy:
+        """Return the local copy that others read at the moment, or fetch one; two never fetch the same at once."""
+        name = (self.bucket, self.prefix, key, digest)
+        with _TURN:
+            turn = _TURNS.setdefault(name, threading.Lock())
+        with turn:
+            copy = _COPIES.get(name)
+            if copy is None:
+                with self._fetch_to_file(key, digest) as file:
+                    copy = _COPIES[name] = _Copy(os.dup(file.fileno()))
+            return copy
 
     @contextmanager
     def _fetch_to_file(self, key: str, digest: str) -> Iterator[BinaryIO]:
@@ -209,13 +241,6 @@ class S3Blobs:
 
     def _store(self) -> S3Store:
         return _open(self.bucket, self.prefix)
-
-
-def _stream(file: BinaryIO) -> Iterator[bytes]:
-    with file:
-        file.seek(0)
-        while chunk := file.read(CHUNK):
-            yield chunk
 
 
 @lru_cache(maxsize=8)

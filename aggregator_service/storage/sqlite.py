@@ -67,6 +67,9 @@ class SQLite:
         """Always false: a writer gets its lock before its transaction begins."""
         return False
 
+    def time(self, session: Session) -> None:
+        """See `Dialect.time`."""
+
     def notify(self, session: Session, message: str) -> None:
         """Does nothing: SQLite has no notifications. Other processes query the database."""
 

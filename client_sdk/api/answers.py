@@ -10,6 +10,7 @@ from client_sdk.api.effects import Request, Response, digest_matches
 from client_sdk.errors import ContractBroken, DigestMismatch
 from protocols.crypto.digest_fields import parse_digest
 from protocols.errors import CodecError
+from protocols.parameter_text.first_fault import fault_text
 
 __all__ = ["checked_bytes", "parse_answer"]
 
@@ -23,7 +24,8 @@ def parse_answer(request: Request, response: Response, model: type[M]) -> M:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"])) or "body"
-        detail = f"the answer is not a valid {model.__name__} ({where}: {first['msg']}); check the server's version"
+        fault = f"{where}: {fault_text(first)}"
+        detail = f"the answer is not a valid {model.__name__} ({fault}); check the server's version"
         raise ContractBroken(request.method, request.url, response.status, detail) from None
 
 

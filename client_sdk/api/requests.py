@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from re import fullmatch
 from typing import Final, Self, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -20,7 +21,7 @@ from client_sdk.errors import NotFound
 from protocols.errors import ParameterError
 from protocols.messages.media_types import OCTETS
 
-__all__ = ["LONGEST_ENTRY", "LONGEST_WAIT", "ApiRequests", "long_poll", "path_of_task", "with_query"]
+__all__ = ["LONGEST_ENTRY", "LONGEST_WAIT", "ApiRequests", "check_secret", "long_poll", "path_of_task", "with_query"]
 
 M = TypeVar("M", bound=BaseModel)
 LONGEST_WAIT: Final = 30.0
@@ -54,6 +55,8 @@ class ApiRequests:
         object.__setattr__(self, "url", base_url(self.url))
         if not self.allow_http:
             require_encryption(self.url)
+        if self.token is not None:
+            check_secret(self.token, "token or code")
         if self.chunk_bytes < 1:
             raise ParameterError(f"chunk_bytes must be at least 1, got {self.chunk_bytes}")
 
@@ -105,6 +108,16 @@ class ApiRequests:
         except NotFound:
             return None
         return checked_bytes(request, response, None, None)
+
+
+def check_secret(secret: str, what: str) -> None:
+    """Raise `ParameterError`, which does not repeat `secret`, if no server can have given it: a header cannot hold it.
+
+    what: its name for the user, such as invitation.
+    """
+    if not fullmatch(r"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?", secret):
+        wrong = "has characters that are not ASCII, or spaces around it" if secret.strip() else "is empty"
+        raise ParameterError(f"the {what} {wrong}: pass it as it was given to you, in full")
 
 
 def path_of_task(task_id: str, *rest: str | int) -> str:

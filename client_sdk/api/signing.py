@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -12,6 +13,7 @@ from protocols.crypto.http_signature import SIGNED_FIELDS, SignedRequest, sign_r
 
 __all__ = ["LARGEST_OFFSET", "ServerTime", "Signer"]
 
+_LOG = logging.getLogger(__name__)
 LARGEST_OFFSET: Final = 26 * 3600
 """Largest correction of this client's clock in seconds: the largest error of a wrong time zone. A server that could
 move the clock further could obtain signatures for a later day."""
@@ -30,7 +32,7 @@ class ServerTime:
         return max(0, round(now) + self.offset)
 
     def learn(self, server_time: int) -> bool:
-        """Set the offset from the server's time at the last request.
+        """Set the offset from the server's time at the last request, and log it.
 
         Returns False, and changes nothing, when the offset is the same or exceeds `LARGEST_OFFSET`.
         """
@@ -38,6 +40,11 @@ class ServerTime:
         if offset == self.offset or abs(offset) > LARGEST_OFFSET:
             return False
         self.offset = offset
+        _LOG.warning(
+            "this machine's clock is %d s %s the server's: requests are signed with the server's time; set the clock",
+            abs(offset),
+            "behind" if offset > 0 else "ahead of",
+        )
         return True
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
 
-from client_sdk.cli.console import console
+from client_sdk.cli.console import console, expiry_text
 from client_sdk.cli.membership import IdentityFile, TaskName, kept_membership, load_identity, open_identity
 from client_sdk.participation.certificates import request_for
 from protocols.crypto.certificates import Certificate, CertifiedRole
@@ -55,9 +54,8 @@ def show(task: TaskName = None, identity: IdentityFile = None) -> None:
     if membership.certificate is None or membership.organiser is None:
         raise KeyringError(f"task {membership.task_name!r} has no organiser: no certificate is stored")
     stored = Certificate.decode(membership.certificate)
-    expires = datetime.fromtimestamp(stored.not_after, UTC)
     console.print(f"organiser {membership.organiser.key}", highlight=False, soft_wrap=True)
     console.print(
         f"scope {membership.organiser.scope}, role {stored.role}, serial {stored.serial:016x}", highlight=False
     )
-    console.print(f"valid until {expires:%F %H:%M} UTC", highlight=False)
+    console.print(f"valid until {expiry_text(stored.not_after)}", highlight=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from typing import Final, NoReturn
 
 import typer
@@ -11,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-__all__ = ["console", "fail", "stderr", "table"]
+__all__ = ["console", "expiry_text", "fail", "stderr", "table"]
 
 console: Final = Console()
 stderr: Final = Console(stderr=True)
@@ -29,6 +30,14 @@ def table(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) ->
     for row in rows:
         made.add_row(*row)
     return made
+
+
+def expiry_text(not_after: int) -> str:
+    """Return the last second of a certificate's validity, in seconds since the epoch, as a date and time in UTC."""
+    try:
+        return f"{datetime.fromtimestamp(not_after, UTC):%Y-%m-%d %H:%M} UTC"
+    except (ValueError, OverflowError, OSError):  # what `fromtimestamp` raises depends on the size of the number
+        return "after the year 9999"
 
 
 def fail(message: str, hint: str = "") -> NoReturn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from dataclasses import dataclass, field
 from math import isnan
@@ -30,6 +31,7 @@ from client_sdk.participation.events import (
     RoundMissed,
     RoundReport,
     ServerBack,
+    ServerRestored,
     ServerUnreachable,
     ShareSent,
     SnapshotPublished,
@@ -98,8 +100,16 @@ def line_of(event: Event) -> str:
             return f"server unreachable for {event.seconds:.0f} s, still trying: {event.reason}"
         case ServerBack():
             return f"the server answers again after {event.seconds:.0f} s"
+        case ServerRestored():
+            return (
+                f"the server was restored from a backup: its newest round is {event.round}, this client has seen round "
+                f"{event.known}; {event.then}"
+            )
         case TaskEnded():
             return f"the task ended: {event.state}"
+
+
+logging.getLogger("client_sdk.participation").addHandler(logging.NullHandler())  # the events that it logs are displayed
 
 
 @dataclass

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import socket
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
@@ -10,10 +11,10 @@ import typer
 from rich.markup import escape
 
 from client_sdk.cli.certificate import parse_role
-from client_sdk.cli.console import console, stderr, table
+from client_sdk.cli.console import console, expiry_text, fail, stderr, table
 from client_sdk.local_state.private_files import write_private
 from client_sdk.organiser import Organiser
-from client_sdk.organiser.organiser import DEFAULT_LIFETIME
+from client_sdk.organiser.organiser import DEFAULT_LIFETIME, LONGEST_LIFETIME
 from protocols.codec import b64encode
 from protocols.errors import CodecError, ParameterError
 from protocols.messages.certificates import CertificateRequest
@@ -30,11 +31,13 @@ Folder = Annotated[
     Path, typer.Option("--folder", envvar="HUSHREC_ORGANISER", help="Folder with the organiser's key and ledger.")
 ]
 Scope = Annotated[str, typer.Option(help="Name of the task or group of tasks that the certificates are for.")]
-Days = Annotated[float, typer.Option(min=0.001, help="Validity of a certificate, in days.")]
 Role = Annotated[str, typer.Option(help="member, holder (of an encrypted task's keys) or committee.")]
 _FOLDER = Path("organiser")
 _DAY = 86_400
 _DAYS = DEFAULT_LIFETIME / _DAY
+Days = Annotated[
+    float, typer.Option(min=0.001, max=LONGEST_LIFETIME / _DAY, help="Validity of a certificate, in days.")
+]
 
 
 @organiser.command("init")
@@ -147,11 +150,7 @@ def list_certified(scope: Scope, folder: Folder = _FOLDER) -> None:
     Example: hushrec organiser list --scope movies
     """
     rows = [
-        (
-            escape(record.subject),
-            f"{record.serial:016x}",
-            f"{datetime.fromtimestamp(record.not_after, UTC):%Y-%m-%d %H:%M} UTC",
-        )
+        (escape(record.subject), f"{record.serial:016x}", expiry_text(record.not_after))
         for record in Organiser.open(folder).held(scope)
     ]
     console.print(table(f"certificates of scope {scope}", ("subject", "serial", "valid until"), rows))
@@ -178,9 +177,25 @@ def serve(
     from client_sdk.organiser.app import create_issuer
 
     app = create_issuer(Organiser.open(folder), scopes=scope, lifetime=round(days * _DAY))
-    scheme = "http" if tls_certificate is None else "https"
-    address = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
-    stderr.print(
-        f"issuing certificates for {escape(', '.join(scope))} at {address}; press Ctrl-C to stop", soft_wrap=True
-    )
-    uvicorn.run(app, host=host, port=port, ssl_certfile=tls_certificate, ssl_keyfile=tls_key, log_level="warning")
+    config = uvicorn.Config(app, ssl_certfile=tls_certificate, ssl_keyfile=tls_key, log_level="warning")
+    with closing(_listening(host, port)) as listening:
+        scheme = "http" if tls_certificate is None else "https"
+        address = f"{scheme}://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
+        stderr.print(
+            f"issuing certificates for {escape(', '.join(scope))} at {address}; press Ctrl-C to stop", soft_wrap=True
+        )
+        uvicorn.Server(config).run(sockets=[listening])
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """Return a socket that listens at this address; exits with an error if the address cannot be used."""
+    try:
+        return socket.create_server(
+            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=2048
+        )
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        fail(
+            f"cannot listen on {host}:{port}: {reason}",
+            "Choose another address with --host and --port (port 0 selects a free port).",
+        )

@@ -52,6 +52,11 @@ class _Commands(LazyGroup):
 
             stderr.print("stopped")
             raise typer.Exit(130) from None
+        except typer.BadParameter as error:
+            from protocols.parameter_text.first_fault import cause_text
+
+            error.message = cause_text(error) or error.message
+            raise
         except BrokenPipeError:  # the reader of the output has closed it: click exits without a message
             raise
         except (HushRecError, OSError) as error:

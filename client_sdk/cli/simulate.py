@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -84,7 +85,7 @@ class SimulateOptions:
         typer.Option(min=1, help="Stop after so many measurements without improvement.", show_default="never"),
     ] = None
     seed: Annotated[int, typer.Option(help="Seed of the split, the cohorts and the training.")] = 0
-    plot: Annotated[Path | None, typer.Option(help="Write the curve to this SVG file.")] = None
+    plot: Annotated[Path | None, typer.Option(help="Write the curve to this file, whose name ends in .svg.")] = None
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False
 
 
@@ -100,6 +101,8 @@ def simulate(options: SimulateOptions) -> None:
     """
     from client_sdk.simulation.simulate import simulate as run
 
+    if options.plot is not None:
+        _check_plot(options.plot)  # before the work, which it would be for nothing
     split, request = _split(options), _request(options)
     with _progress_bar() as on_round:
         result = run(split, request, on_round)
@@ -215,11 +218,20 @@ def _values(result: SimulationResult, values: dict[str, float]) -> tuple[str, ..
     return tuple(f"{values[metric]:.4f}" for metric in result.metrics)
 
 
-def _write_plot(result: SimulationResult, path: Path, *, to_error: bool) -> None:
-    try:
-        from client_sdk.demo.curve_plot import curve_plot
+def _check_plot(path: Path) -> None:
+    """Exit with an error if the plot could not be written to `path`."""
+    from client_sdk.demo.plots import plots_available
 
-        path.write_text(curve_plot(result), encoding="utf-8")
-    except ImportError as error:
-        fail(f"cannot write the plot: {error.name} is not installed", "pip install 'hushrec[plots]'")
+    if path.suffix.lower() != ".svg":
+        fail(f"--plot {path}: plots are written as SVG", "Pass a file name that ends in .svg.")
+    if not os.access(path if path.exists() else path.parent, os.W_OK) or path.is_dir():
+        fail(f"--plot {path}: cannot write this file", "Pass a file in a folder that exists and is writable.")
+    if not plots_available():
+        fail("cannot write the plot: matplotlib is not installed", "pip install 'hushrec[plots]'")
+
+
+def _write_plot(result: SimulationResult, path: Path, *, to_error: bool) -> None:
+    from client_sdk.demo.curve_plot import curve_plot
+
+    path.write_text(curve_plot(result), encoding="utf-8")
     (stderr if to_error else console).print(f"Plot: {path}", highlight=False, markup=False, soft_wrap=True)

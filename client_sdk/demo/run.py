@@ -133,7 +133,8 @@ def arms_of(request: DemoRequest, settings: DemoSettings) -> list[Arm]:
     All count items first. Raises `ParameterError` for a mechanism other than ckks and oneshot.
     """
     if request.mechanism not in DEMO_MECHANISMS:
-        raise ParameterError(f"this demo runs {' or '.join(DEMO_MECHANISMS)}, not {request.mechanism!r}")
+        known = " or ".join(DEMO_MECHANISMS)
+        raise ParameterError(f"this demo runs {known}, not {request.mechanism!r}: that is for --recipe privirec-k")
     hidden, how = request.mechanism, "encrypted" if request.mechanism == "ckks" else "one-shot"
     shape = {"dim": settings.dim, "clip": settings.clip}
     low = parameters_for("colr", {**shape, "rank": settings.rank})

@@ -67,6 +67,14 @@ class SignedSets:
             )
         return self
 
+    def require_newest(self, sum_index: int) -> None:
+        """Raise `RefusalError` for a sum before the newest one that this client took part in."""
+        if sum_index < self.sum_index:
+            raise RefusalError(
+                f"the server repeats sum {sum_index} after this client took part in sum {self.sum_index}: the "
+                "difference of the two results could reveal one client's data"
+            )
+
     def with_set(
         self, sum_index: int, members: frozenset[bytes], min_difference: int, same_data: bool = False
     ) -> SignedSets:
@@ -76,11 +84,7 @@ class SignedSets:
         newest one, and for another set for the same data; with `same_data`, unless it is contained in the last one and
         smaller by at least `min_difference`.
         """
-        if sum_index < self.sum_index:
-            raise RefusalError(
-                f"the server repeats sum {sum_index} after this client took part in sum {self.sum_index}: the "
-                "difference of the two results could reveal one client's data"
-            )
+        self.require_newest(sum_index)
         if members != self.members and self.members and (sum_index == self.sum_index or same_data):
             self._check_another(sum_index, members, min_difference, same_data)
         return replace(self, sum_index=sum_index, members=members)

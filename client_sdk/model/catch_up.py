@@ -101,6 +101,10 @@ class ModelFollower:
         self.replays_all = True
         self._source.forget()
 
+    def start_again(self) -> None:
+        """Go back to the initial state: the server has lost the rounds that led to the state at hand."""
+        self._source.forget()
+
     # --- catching up ---------------------------------------------------------------------------------------------
 
     def follow(self, upto: int, snapshot_wait: float = 0.0) -> Program[CaughtUp]:

@@ -18,11 +18,12 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.concurrency import run_in_threadpool
 
-from client_sdk.organiser.organiser import DEFAULT_LIFETIME, Organiser
+from client_sdk.organiser.organiser import DEFAULT_LIFETIME, Organiser, check_lifetime
 from protocols.codec import b64encode
-from protocols.crypto.certificates import CertifiedRole
+from protocols.crypto.certificates import CertifiedRole, check_scope
 from protocols.errors import ParameterError
 from protocols.messages.certificates import CertificateRequest, IssuedCertificate, OrganiserView
+from protocols.parameter_text.first_fault import fault_text
 
 __all__ = ["Authorise", "NotAuthorised", "create_issuer"]
 
@@ -53,8 +54,12 @@ def create_issuer(
     scopes: the scopes to issue certificates for. authorise: authenticates requests; one-time codes by default. roles:
     what a subject that `authorise` returned may be certified as; a code certifies the role that it was made for,
     whatever `roles` are. lifetime: validity of a certificate, in seconds. Errors are problem documents (RFC 9457),
-    but for 413, FastAPI's own answer to bodies of more than 4 KiB. Raises `ParameterError` for unknown roles.
+    but for 413, FastAPI's own answer to bodies of more than 4 KiB. Raises `ParameterError` for unknown roles, for
+    a scope or a lifetime that no certificate can have.
     """
+    check_lifetime(lifetime)
+    for scope in scopes:
+        check_scope(scope)
     if not roles or not set(roles) <= set(get_args(CertifiedRole)):
         raise ParameterError(f"roles must be a list of {', '.join(get_args(CertifiedRole))}, got {roles!r}")
     login = authorise or _code_login(organiser)
@@ -127,4 +132,4 @@ def _install_problem_handlers(app: FastAPI) -> None:
     async def malformed(_request: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"][1:]) or "the body"
-        return problem(422, "Malformed request", f"{place}: {first['msg']}")
+        return problem(422, "Malformed request", f"{place}: {fault_text(first)}")

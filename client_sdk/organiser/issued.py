@@ -17,7 +17,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from protocols.crypto.certificates import CertifiedRole
+from protocols.crypto.certificates import CertifiedRole, check_scope
 from protocols.errors import ParameterError
 
 __all__ = ["IssuedCertificates", "IssuedRecord"]
@@ -160,7 +160,11 @@ class IssuedCertificates:
         return [IssuedRecord(row[0], row[1], row[2], int(row[3]), row[4]) for row in rows]
 
     def new_codes(self, scope: str, role: CertifiedRole, count: int) -> list[str]:
-        """Return `count` new one-time codes, each for one identity. The ledger stores only their SHA-256."""
+        """Return `count` new one-time codes, each for one identity. The ledger stores only their SHA-256.
+
+        Raises `ParameterError` for a scope that no certificate can have.
+        """
+        check_scope(scope)
         codes = [_CODE_PREFIX + secrets.token_urlsafe(_CODE_BYTES) for _ in range(count)]
         with self._connected() as connection:
             connection.executemany("INSERT INTO codes VALUES (?, ?, ?)", [(_hash(code), scope, role) for code in codes])

@@ -27,13 +27,24 @@ from protocols.crypto.ed25519 import verifies
 from protocols.errors import CodecError, ParameterError
 from protocols.messages.certificates import CertificateRequest, IssuedCertificate
 
-__all__ = ["DEFAULT_LIFETIME", "Organiser"]
+__all__ = ["DEFAULT_LIFETIME", "LONGEST_LIFETIME", "Organiser", "check_lifetime"]
 
 DEFAULT_LIFETIME: Final = 30 * 24 * 3600
 """Default validity of a certificate in seconds: 30 days. A revoked certificate stays listed until it expires."""
+LONGEST_LIFETIME: Final = 3650 * 24 * 3600
+"""Longest validity of a certificate in seconds: 3,650 days."""
 _KEY_FILE: Final = "organiser.key"
 _LEDGER_FILE: Final = "issued.sqlite3"
 _FORMAT: Final = "hushrec organiser 1"
+
+
+def check_lifetime(seconds: int) -> None:
+    """Raise `ParameterError` unless a certificate may be valid for so long."""
+    if not 1 <= seconds <= LONGEST_LIFETIME:
+        raise ParameterError(
+            f"the lifetime of a certificate must be 1 to {LONGEST_LIFETIME} seconds "
+            f"({LONGEST_LIFETIME // 86_400} days), got {seconds}"
+        )
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -93,12 +104,11 @@ class Organiser:
         """Certify the keys of one subject, or renew their certificate.
 
         subject: the user, as the organiser's own login names it; it has one identity and one role in each scope.
-        lifetime: seconds. Raises `ParameterError` if the subject has a certificate for other keys or another role, if
-        its certificate was revoked, if another subject has one for these keys, and for keys or a scope that cannot be
-        certified.
+        lifetime: seconds, up to `LONGEST_LIFETIME`. Raises `ParameterError` for another, if the subject has a
+        certificate for other keys or another role, if its certificate was revoked, if another subject has one for these
+        keys, and for keys or a scope that cannot be certified.
         """
-        if lifetime < 1:
-            raise ParameterError(f"the lifetime of a certificate must be at least 1 second, got {lifetime}")
+        check_lifetime(lifetime)
         not_after = int(self.clock()) + lifetime
         # raises for keys and scopes that cannot be certified, before anything is recorded
         certify(self.signing_key, scope, identity_key, mailbox_key, role=role, serial=0, not_after=not_after)

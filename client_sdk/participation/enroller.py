@@ -12,6 +12,7 @@ from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.drivers import Timeouts
 from client_sdk.api.effects import Program
+from client_sdk.api.requests import check_secret
 from client_sdk.api.retry import RetryPolicy
 from client_sdk.api.upload import DEFAULT_CHUNK_BYTES
 from client_sdk.local_state.client_store import ClientStore
@@ -69,6 +70,7 @@ class Enroller:
 
     def preview(self, invitation: str) -> Program[TaskTerms]:
         """Return the terms of the task that an invitation is for, without using it. See `Client.preview`."""
+        check_secret(invitation, "invitation")
         view = yield from self.calls.invited_task(invitation)
         terms = TaskTerms.of(view, self.policy.max_model_bytes)
         self.policy.check_task(terms)
@@ -91,6 +93,8 @@ class Enroller:
         shared: a cache of the model that several clients share; the model is then not stored for this client.
         membership_check: that of another client of the task in this process, whose list of revocations is used.
         """
+        if invitation is not None:
+            check_secret(invitation, "invitation")
         issued = None
         if certificate is not None:
             retry, allow_http = self.options.retry, self.options.allow_http

@@ -23,6 +23,7 @@ __all__ = [
     "RoundMissed",
     "RoundReport",
     "ServerBack",
+    "ServerRestored",
     "ServerUnreachable",
     "ShareSent",
     "SnapshotPublished",
@@ -197,6 +198,18 @@ class ServerBack:
 
 
 @dataclass(frozen=True)
+class ServerRestored:
+    """The server's newest round is `round`, and this client has seen round `known`: it was restored from a backup.
+
+    then: what this client does, or what its task needs.
+    """
+
+    round: int
+    known: int
+    then: str
+
+
+@dataclass(frozen=True)
 class TaskEnded:
     """The task accepts no more contributions."""
 
@@ -254,6 +267,7 @@ Event = (
     | ModelMeasured
     | ServerUnreachable
     | ServerBack
+    | ServerRestored
     | TaskEnded
 )
 Progress = Callable[[Event], None]

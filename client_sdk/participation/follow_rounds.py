@@ -14,6 +14,7 @@ Run through the layer `Outage`, a program outlives restarts and upgrades of its 
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -53,6 +54,7 @@ __all__ = [
 LONG_POLL_SECONDS: Final = 20.0
 """How long one request waits for a change."""
 _START_PAUSE: Final = 0.2
+_LOG = logging.getLogger(__name__)
 _TOLD_SECONDS: Final = 2.0
 _TOLD_AGAIN_SECONDS: Final = 30.0
 _NO_SERVER: Final = frozenset({502, 503, 504})
@@ -115,8 +117,7 @@ def await_start(
 ) -> Program[Waiting]:
     """Report what round 1 of `task` waits for, unless that was `reported` before, and pause before the next poll."""
     waiting = waiting_to_start(task, needs_keyring)
-    if progress and waiting != reported:
-        progress(waiting)
+    _tell_waiting(task, waiting, reported, progress)
     yield Pause(_START_PAUSE)
     return waiting
 
@@ -124,9 +125,18 @@ def await_start(
 def report_waiting(task: TaskView, reported: Waiting | None, progress: Progress | None) -> Waiting | None:
     """Report what the next round of `task` waits for besides its members; return it, None when it waits for nothing."""
     waiting = None if task.waiting_for is None else Waiting(task.waiting_for)
-    if progress and waiting is not None and waiting != reported:
-        progress(waiting)
+    if waiting is not None:
+        _tell_waiting(task, waiting, reported, progress)
     return waiting
+
+
+def _tell_waiting(task: TaskView, waiting: Waiting, reported: Waiting | None, progress: Progress | None) -> None:
+    """Report what `task` waits for, unless that was `reported` before; log it, if it is somebody besides members."""
+    if progress and waiting != reported:
+        progress(waiting)
+    whom = waiting.what.partition(":")[0]
+    if task.waiting_for is not None and (reported is None or reported.what.partition(":")[0] != whom):
+        _LOG.warning("task %s: this client waits for %s", task.name, waiting.what)
 
 
 def await_round(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from time import perf_counter
@@ -32,6 +33,8 @@ from protocols.sum_classes import Data, SumClass
 from protocols.sums.oneshot.plan import OneshotPlan
 
 __all__ = ["LocalWork", "Stop"]
+
+_LOG = logging.getLogger(__name__)
 
 Stop = Callable[[], bool]
 """Returns whether to stop taking part; called before each poll."""
@@ -84,8 +87,11 @@ class LocalWork:
             if kept is None:
                 if stop and stop():
                     return False
-                if progress and not reported:
-                    progress(Waiting("the keyring"))
+                if not reported:
+                    waiting = Waiting("the keyring, which the task's key holder creates and seals")
+                    _LOG.warning("task %s: this client waits for %s", self.terms.name, waiting.what)
+                    if progress:
+                        progress(waiting)
                 reported = True
                 yield Pause(0.05)
             else:

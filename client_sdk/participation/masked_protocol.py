@@ -133,6 +133,7 @@ class MaskedPart:
         return curious and view.state == "unmasking" and isinstance(self._state, stages.Contributed)
 
     def _advertise(self) -> Program[None]:
+        self._signed_sets().require_newest(self.sum_index)  # it would not confirm the survivors of an earlier sum
         client_id, policy = self.membership.client_id, self.policy.for_masked_rounds(self.schedule)
         self._state, body = stages.advertise(self.context, client_id, self.identity.signing_key, policy)
         yield from self._put("advertise", body)

@@ -83,8 +83,9 @@ class Participant(_BaseParticipant):
         called with each `Event`. stop: called before each poll. poll_seconds: length of one long poll, at most 30.
         patience: seconds for which an unreachable server is waited for, each time, before `GaveUp`; None waits as long
         as it takes, and reports `ServerUnreachable`. Returns one report per contribution. A round that this client
-        misses is reported as `RoundMissed`, one to which it has nothing to add as `RoundAbstained`. Raises
-        `ParameterError` for interactions that the recipe cannot use.
+        misses is reported as `RoundMissed`, one to which it has nothing to add as `RoundAbstained`. Raises `TaskFailed`
+        with the reason if the task ends because too many of its rounds failed, and `ParameterError` for interactions
+        that the recipe cannot use.
         """
         return self.driver.run(self.core.run_until_closed(interactions, progress, stop, poll_seconds, patience))
 

@@ -16,10 +16,12 @@ from client_sdk.errors import (
     GaveUp,
     ModelUnavailable,
     NotAttested,
+    NotFound,
     NotInCohort,
     PolicyRefused,
     RoundClosed,
     RoundLost,
+    TaskFailed,
 )
 from client_sdk.history import History
 from client_sdk.model.best import curve_of, ends_with_best
@@ -47,6 +49,7 @@ from client_sdk.participation.local_work import LocalWork, Stop
 from client_sdk.participation.masked_rounds import take_masked_part
 from client_sdk.participation.oneshot_rounds import take_oneshot_part
 from client_sdk.participation.refusals import tell_refusals
+from client_sdk.participation.restored_server import SeenRounds
 from client_sdk.participation.unmasked_rounds import report_rejected, take_unmasked_part
 from client_sdk.training.base import ChecksHistory, ReadsInteractions
 from protocols.errors import ParameterError, RefusalError, ThresholdError
@@ -60,10 +63,10 @@ from protocols.sums.base import WorksAhead
 __all__ = ["Participation"]
 
 _MISSED = (
-    *(PolicyRefused, RoundClosed, NotInCohort, ContributionConflict, GaveUp, ModelUnavailable),
+    *(PolicyRefused, RoundClosed, NotFound, NotInCohort, ContributionConflict, GaveUp, ModelUnavailable),
     *(RoundLost, RefusalError, ThresholdError, AggregateMismatch, NotAttested),
 )
-"""Errors that end a round for this client, but not its part in the task."""
+"""Errors that end a round for this client, but not its part in the task. A restored server does not find the round."""
 
 
 @dataclass
@@ -117,7 +120,7 @@ class Participation(LocalWork):
 
         Errors of a round are reported as `RoundMissed` or `RoundAbstained`, and the next round is awaited. `stop` is
         called before each long poll of `poll_seconds`. An unreachable server is waited for, at most `patience` seconds
-        at a time when it is given (`GaveUp`). Returns the reports of the rounds.
+        at a time when it is given (`GaveUp`). Returns the reports of the rounds; `TaskFailed` if it failed.
         """
         if self.membership.role == "committee":
             raise ParameterError(
@@ -159,19 +162,23 @@ class Participation(LocalWork):
     ) -> Program[None]:
         change: RoundChange | None = None
         waiting: Waiting | None = None
-        handled = 0
+        rounds = SeenRounds(self)
         while not (stop and stop()):
             # The first poll does not wait, so that what round 1 waits for is reported at once.
             wait = 0.0 if change is None else poll_seconds
             change = yield from follow_rounds(self.calls, self.terms.task_id, change, wait)
+            if isinstance(change, RoundChanged):
+                change = yield from rounds.checked(change, progress)
             match change:
-                case TaskEnded():
+                case TaskEnded(state):
                     yield from self._fetch_final_model(progress)
                     if progress:
                         progress(change)
+                    if state == "failed":
+                        yield from self._raise_failed(reports)
                     break
-                case RoundChanged(view) if view.number > handled and self._is_asked(view):
-                    handled = view.number
+                case RoundChanged(view) if view.number > rounds.handled and self._is_asked(view):
+                    rounds.handled = view.number
                     report = yield from self._attempt_round(view, history, progress)
                     if report is not None:
                         reports.append(report)
@@ -179,6 +186,12 @@ class Participation(LocalWork):
                     waiting = report_waiting(task, waiting, progress)
                 case NothingNew(task):
                     waiting = yield from await_start(task, self.terms.mechanism.needs_keyring, waiting, progress)
+
+    def _raise_failed(self, reports: list[RoundReport]) -> Program[None]:
+        """Raise `TaskFailed`, with the reason of the newest round's failure."""
+        newest = yield from self.calls.current_round(self.terms.task_id)
+        reason = None if newest is None else newest.round.failure
+        raise TaskFailed(self.terms.name, reason, tuple(reports))
 
     def _is_asked(self, view: RoundView) -> bool:
         """Whether the round awaits this client's first message; an earlier process may have sent it already."""

@@ -7,7 +7,7 @@ from time import perf_counter
 import numpy as np
 
 from client_sdk.api.effects import Program, Traffic, through, work
-from client_sdk.errors import Abstained, AggregateMismatch
+from client_sdk.errors import Abstained, AggregateMismatch, RoundLost
 from client_sdk.history import History
 from client_sdk.model.catch_up import CaughtUp
 from client_sdk.participation.attestations import require_attested, require_no_equivocation
@@ -47,6 +47,12 @@ def take_unmasked_part(
     spec = client.spec(view)
     started = perf_counter()
     yield from client.ready(progress)
+    if client.terms.chained and client.follower.known >= view.number:
+        raise RoundLost(
+            f"this device holds the sums up to round {client.follower.known}, and the server would release others for "
+            "the same rounds: an encrypted task cannot go on after its server was restored from a backup; its operator "
+            "closes it and creates another"
+        )
     caught_up = yield from through(client.follower.follow(view.number - 1, snapshot_wait=60.0), traffic)
     report_rejected(caught_up, progress)
     yield from through(require_attested(client, caught_up.followed), traffic)

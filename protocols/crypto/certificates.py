@@ -37,6 +37,7 @@ __all__ = [
     "certify",
     "check_certificate",
     "check_revocations",
+    "check_scope",
     "revoke",
     "subject_of",
 ]
@@ -87,6 +88,12 @@ class Certificate:
         if role >= len(_ROLES):
             raise CodecError(f"a membership certificate has the unknown role number {role}")
         return cls(_ROLES[role], serial, not_after, bytes(view[_HEAD.size :]))
+
+
+def check_scope(scope: str) -> None:
+    """Raise `ParameterError` for a name that no scope can have."""
+    if not 1 <= len(scope.encode()) <= LONGEST_SCOPE:
+        raise ParameterError(f"the name of a scope must have 1 to {LONGEST_SCOPE} bytes, got {len(scope.encode())}")
 
 
 def certificate_request(scope: str, role: CertifiedRole, identity_key: bytes, mailbox_key: bytes) -> bytes:
@@ -214,8 +221,7 @@ def _statement(
     scope: str, identity_key: bytes, mailbox_key: bytes, role: CertifiedRole, serial: int, not_after: int
 ) -> bytes:
     """Return the bytes that the organiser signs for a certificate; `ParameterError` for a scope of a wrong length."""
-    if not 1 <= len(scope.encode()) <= LONGEST_SCOPE:
-        raise ParameterError(f"the name of a scope must have 1 to {LONGEST_SCOPE} bytes")
+    check_scope(scope)
     return domain_tag("membership certificate", scope, role, identity_key, mailbox_key, serial, not_after)
 
 

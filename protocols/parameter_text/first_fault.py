@@ -4,10 +4,64 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from re import fullmatch
+from typing import Final
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
-__all__ = ["first_fault"]
+__all__ = ["cause_text", "fault_text", "first_fault"]
+
+_WHOLE: Final = "must be a whole number"
+_NUMBER: Final = "must be a number"
+_TRUTH: Final = "must be true or false"
+_LIST: Final = "must be a list"
+_OBJECT: Final = "must be an object with names and values"
+_TEXTS: Final = {
+    "bool_parsing": _TRUTH,
+    "bool_type": _TRUTH,
+    "dict_type": _OBJECT,
+    "finite_number": "must be a finite number",
+    "float_parsing": _NUMBER,
+    "float_type": _NUMBER,
+    "greater_than": "must be greater than {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "int_from_float": _WHOLE,
+    "int_parsing": _WHOLE,
+    "int_parsing_size": "must be a whole number of fewer digits",
+    "int_type": _WHOLE,
+    "less_than": "must be less than {lt}",
+    "less_than_equal": "must be at most {le}",
+    "list_type": _LIST,
+    "literal_error": "must be {expected}",
+    "missing": "is required",
+    "model_attributes_type": _OBJECT,
+    "model_type": _OBJECT,
+    "multiple_of": "must be a multiple of {multiple_of}",
+    "string_pattern_mismatch": "must match the pattern {pattern}",
+    "string_too_long": "must have at most {max_length} characters",
+    "string_too_short": "must have at least {min_length} characters",
+    "string_type": "must be a text",
+    "too_long": "must have at most {max_length} entries",
+    "too_short": "must have at least {min_length} entries",
+    "tuple_type": _LIST,
+}
+
+
+def fault_text(fault: ErrorDetails) -> str:
+    """Return the text of one error, without its location and without the input's value.
+
+    The text of a validator of ours is returned as it is, and pydantic's own for a rule that has no text here.
+    """
+    text = _TEXTS.get(fault["type"])
+    return fault["msg"].removeprefix("Value error, ") if text is None else text.format_map(fault.get("ctx", {}))
+
+
+def cause_text(error: Exception) -> str | None:
+    """Return the text of the validation error that caused `error`, without its location; None if none did."""
+    cause = error.__cause__
+    if not isinstance(cause, ValidationError):
+        return None
+    return fault_text(cause.errors(include_url=False, include_input=False)[0])
 
 
 def first_fault(error: ValidationError, known: Iterable[str] = ()) -> str:
@@ -21,9 +75,7 @@ def first_fault(error: ValidationError, known: Iterable[str] = ()) -> str:
     if first["type"] == "extra_forbidden":
         names = ", ".join(known)
         return f"{where}unknown name" + (f"; choose from: {names}" if names else "")
-    if first["type"] == "missing":
-        return f"{where}is required"
-    return f"{where}{first['msg'].removeprefix('Value error, ')}"
+    return where + fault_text(first)
 
 
 def _printable(part: int | str) -> str:

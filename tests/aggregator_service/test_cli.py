@@ -411,3 +411,9 @@ def test_help_parameters_refuses_unknown_names(command: Command) -> None:
         (["--recipe", "colr", "--mechanism", "rot13"], "mechanism"),
     ):
         assert f"unknown {word}: choose one of" in command("task", "create", "--help-parameters", *choice, status=1)
+
+
+def test_a_wrong_value_of_an_option_is_told_in_our_words(command: Command) -> None:
+    wrong = command("serve", "--port", "http", status=2)
+    assert wrong.endswith("Invalid value for '--port': must be a whole number\n")
+    assert command("serve", "--port", "65536", status=1) == "hushrec-server: HUSHREC_PORT: must be at most 65535\n"

@@ -26,6 +26,7 @@ from aggregator_service.observability.metrics import Metrics
 from aggregator_service.round_states import TABLE
 from aggregator_service.settings import Settings
 from aggregator_service.storage.database import Database
+from aggregator_service.storage.directory import DirectoryBlobs
 from tests.support.needs import required
 from tests.support.proxies import CADDYFILE
 
@@ -250,8 +251,8 @@ def metric_names(tmp_path: Path) -> set[str]:
     database, metrics = Database(f"sqlite:///{tmp_path / 'hushrec.db'}", connections=1), Metrics()
     with closing(database):
         migrate(database)
-        metrics.watch(database)
-        text = metrics.text().decode()
+        metrics.watch(database, DirectoryBlobs(tmp_path), certificate_expiry=0.0)
+        text = (metrics.text() + metrics.database_text()).decode()
     return set(re.findall(r"^# TYPE (?!\S+_created)(\S+)", text, flags=re.MULTILINE))
 
 
@@ -283,6 +284,58 @@ def test_prometheus_accepts_the_rules() -> None:
     path = DEPLOY / "prometheus" / "hushrec-rules.yaml"
     done = subprocess.run([required("promtool"), "check", "rules", path], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("alert", "instance", "series"),
+    [
+        ("HushRecDatabaseDown", None, {'hushrec_database_up{instance="a"}': "0x60"}),
+        ("HushRecBlobStoreDown", None, {'hushrec_blobs_up{instance="a"}': "0x60"}),
+        (
+            "HushRecBlobDirectoryFull",
+            "a",
+            {'hushrec_blobs_free_bytes{instance="a"}': "4x60", 'hushrec_blobs_size_bytes{instance="a"}': "100x60"},
+        ),
+        (
+            "HushRecCertificateExpires",
+            "a",
+            {'hushrec_tls_certificate_expiry_timestamp_seconds{instance="a"}': "6e5x60"},
+        ),
+        ("HushRecClockWrong", "a", {'hushrec_clock_offset_seconds{instance="a"}': "-3x60"}),
+        (
+            "HushRecClientClocksWrong",
+            None,
+            {
+                'hushrec_client_clock_seconds_bucket{le="30.0"}': "0+9x60",
+                'hushrec_client_clock_seconds_bucket{le="+Inf"}': "0+10x60",
+            },
+        ),
+    ],
+)
+@pytest.mark.parametrize("fires", [True, False])
+def test_an_alert_fires_on_what_a_server_reports(
+    tmp_path: Path, alert: str, instance: str | None, series: dict[str, str], fires: bool
+) -> None:
+    """The series for an hour, in minutes; without the fault they have the value 1, or the same growth."""
+    well = {"hushrec_tls_certificate_expiry_timestamp_seconds": "9000000x60", "hushrec_clock_offset_seconds": "1x60"}
+    given = [
+        {"series": name, "values": values if fires else well.get(name.partition("{")[0], "1+1x60")}
+        for name, values in series.items()
+    ]
+    (rules,) = documents(DEPLOY / "prometheus" / "hushrec-rules.yaml")
+    (rule,) = [rule for rule in rules["groups"][0]["rules"] if rule["alert"] == alert]
+    only = tmp_path / "rules.yaml"
+    only.write_text(yaml.safe_dump({"groups": [{"name": "one", "rules": [rule | {"annotations": {}}]}]}))
+    labels = {"severity": rule["labels"]["severity"], **({} if instance is None else {"instance": instance})}
+    expected = {"eval_time": "59m", "alertname": alert, "exp_alerts": [{"exp_labels": labels}] if fires else []}
+    tests = {
+        "rule_files": [str(only)],
+        "tests": [{"interval": "1m", "input_series": given, "alert_rule_test": [expected]}],
+    }
+    (tmp_path / "test.yaml").write_text(yaml.safe_dump(tests))
+    command = [required("promtool"), "test", "rules", tmp_path / "test.yaml"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_systemd_accepts_the_unit(tmp_path: Path) -> None:

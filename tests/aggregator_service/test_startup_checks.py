@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import ssl
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -140,3 +141,13 @@ def test_a_server_does_not_run_on_a_database_of_a_newer_version(tmp_path: Path) 
         server.start()
     assert "running on" not in server.log()
     assert "Traceback" not in server.log()
+
+
+@pytest.mark.parametrize("expired", [True, False])
+def test_an_expired_certificate_is_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expired: bool) -> None:
+    pair = Authority(tmp_path).sign("server", server=True)  # good for a day
+    if expired:
+        day_after_tomorrow = time.time() + 2 * 86_400
+        monkeypatch.setattr("aggregator_service.commands.startup_checks.time.time", lambda: day_after_tomorrow)
+    warnings = list(doubtful_settings(settings(tmp_path, tls_cert=pair.certificate, tls_key=pair.key), ()))
+    assert [str(pair.certificate) in text and "has expired" in text for text in warnings] == [True] * expired

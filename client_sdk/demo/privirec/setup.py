@@ -98,7 +98,8 @@ def prepare(request: PriviRecRequest, report: Report | None = None) -> PriviRecS
     missing files.
     """
     if request.mechanism not in PRIVIREC_MECHANISMS:
-        raise ParameterError(f"this demo runs {', '.join(PRIVIREC_MECHANISMS)} sums, not {request.mechanism!r}")
+        known = ", ".join(PRIVIREC_MECHANISMS)
+        raise ParameterError(f"this demo runs {known} sums, not {request.mechanism!r}: that is for --recipe colr")
     train, test = load_split(request, report)
     organiser = None if request.mechanism == "plain" else TrialOrganiser()
     return PriviRecSetup(request, _recipe(request, train.n_items), train, test, organiser)

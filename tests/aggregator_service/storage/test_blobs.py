@@ -11,7 +11,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import suppress
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -238,3 +239,29 @@ def test_reading_takes_constant_memory(s3: S3Server, new_prefix: Callable[[], st
 def test_other_locations_are_refused(location: str, tmp_path: Path) -> None:
     with pytest.raises(ParameterError, match="HUSHREC_BLOBS"):
         open_store(location, tmp_path)
+
+
+def test_all_who_download_a_blob_of_s3_share_one_local_copy(
+    new_prefix: Callable[[], str], tmp_path: Path, s3: S3Server
+) -> None:
+    store = open_store(new_prefix(), tmp_path / "scratch")
+    store.prepare()
+    body = os.urandom(1_000_000)
+    digest = store.put(KEY, body)
+
+    def copies() -> int:
+        """Unnamed files of this process in the scratch directory."""
+        found = 0
+        for link in Path("/proc/self/fd").iterdir():
+            with suppress(FileNotFoundError):  # the descriptor of the listing itself
+                found += str(link.readlink()).startswith(str(tmp_path / "scratch"))
+        return found
+
+    with ThreadPoolExecutor(8) as pool:
+        readers = list(pool.map(lambda _: store.chunks(KEY, digest), range(20)))
+    assert copies() == 1
+    first = [next(reader) for reader in readers]
+    assert all(piece + b"".join(reader) == body for piece, reader in zip(first, readers, strict=True))
+    readers.clear()
+    assert copies() == 0
+    assert b"".join(store.chunks(KEY, digest)) == body

@@ -39,7 +39,7 @@ def test_a_plain_set_of_names_is_enough() -> None:
 
 
 def test_an_invalid_schedule_is_an_error_of_ours() -> None:
-    with pytest.raises(HushRecError, match="schedule: rounds: Input should be greater than or equal to 1"):
+    with pytest.raises(HushRecError, match="schedule: rounds: must be at least 1"):
         Schedule(rounds=0)
     with pytest.raises(HushRecError, match="schedule: round: unknown name; choose from: rounds, cohort_size"):
         Schedule(round=3)  # type: ignore[call-arg]
@@ -49,5 +49,5 @@ def test_an_invalid_schedule_is_an_error_of_ours() -> None:
 
 
 def test_an_invalid_task_is_an_error_of_ours() -> None:
-    with pytest.raises(ParameterError, match="task: name: String should match"):
+    with pytest.raises(ParameterError, match="task: name: must match the pattern"):
         task_request("Not A Name", "colr")

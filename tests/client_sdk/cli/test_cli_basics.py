@@ -271,3 +271,43 @@ def test_doctor_reports_a_server_that_does_not_answer(monkeypatch: pytest.Monkey
     assert "hushrec-server serve" in out
     assert "server" in err
     assert run("doctor", "--url", "nonsense")[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("demo", "--rounds", "0"), "'--rounds': must be at least 1\n"),
+        (("demo", "--rounds", "many"), "'--rounds': must be a whole number\n"),
+        (("demo", "--mechanism", "maskd"), "'--mechanism': 'maskd' is not one of 'ckks', 'masked', 'oneshot'.\n"),
+        (("organiser", "codes", "--scope", "movies", "--count", "0"), "'--count': must be at least 1\n"),
+    ],
+)
+def test_a_wrong_value_of_an_option_is_told_in_our_words(arguments: tuple[str, ...], text: str) -> None:
+    status, out, err = run(*arguments)
+    assert (status, out) == (2, "")
+    assert err.endswith(f"Invalid value for {text}")
+
+
+@pytest.mark.parametrize("name", ["curve.png", "curve", "missing/curve.svg", "folder.svg"])
+def test_a_plot_that_could_not_be_written_is_refused_before_the_work(home: Path, name: str) -> None:
+    (home / "folder.svg").mkdir()
+    plot = home / name
+    status, out, err = run("simulate", "--dataset", str(home / "no-such-data.csv"), "--plot", str(plot))
+    assert (status, out) == (1, "")
+    assert f"--plot {plot}: " in err
+    assert "no-such-data" not in err
+
+
+@pytest.mark.parametrize("invitation", ["", " ", "hri_ünïcode", "hri_x\n"])
+def test_an_invitation_that_is_none_is_refused_before_a_request(home: Path, invitation: str) -> None:
+    items = home / "items.txt"
+    items.write_text("1\n")
+    url = f"http://127.0.0.1:{free_port()}"  # a request would be repeated for minutes
+    options = ("--identity", str(home / "me.key"), "--invitation", invitation)
+    join = ("join", url, "--interactions", str(items))
+    for command in (join, ("keyring", "create", url), ("committee", "join", url)):
+        status, _, err = run(*command, *options)
+        assert status == 1
+        assert "error: the invitation " in err
+        assert "as it was given to you" in err
+        assert "hri_" not in err

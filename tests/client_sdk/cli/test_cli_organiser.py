@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import json
+import signal
+import socket
+import subprocess
+import sys
 from pathlib import Path
+from re import fullmatch
 
+import httpx
 import pytest
 from typer.testing import CliRunner
 
 from client_sdk.cli import app
 from client_sdk.cli.membership import certificate_choice
 from client_sdk.local_state.identity import Identity
+from client_sdk.organiser import Organiser
+from client_sdk.organiser.app import create_issuer
 from client_sdk.organiser.trial import TrialOrganiser
 from client_sdk.participation.certificates import Issuer, request_for
 from protocols.codec import b64decode
@@ -91,14 +99,77 @@ def test_missing_key_names_the_command_that_creates_it(tmp_path: Path) -> None:
     assert "hushrec organiser init" in " ".join(err.split())
 
 
-def test_serve_prints_its_scopes_and_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_serve_prints_its_scopes_and_address_and_answers_there(tmp_path: Path) -> None:
     folder = ("--folder", str(tmp_path / "organiser"))
     run("organiser", "init", *folder)
-    served: list[tuple[str, int]] = []
-    monkeypatch.setattr("uvicorn.run", lambda _app, *, host, port, **_options: served.append((host, port)))
-    status, _, err = run("organiser", "serve", "--scope", "movies", "--scope", "songs", "--port", "8123", *folder)
-    assert (status, served) == (0, [("127.0.0.1", 8123)])
-    assert err == "issuing certificates for movies, songs at http://127.0.0.1:8123; press Ctrl-C to stop\n"
+    command = (sys.executable, "-m", "client_sdk.cli", "organiser", "serve", *folder, "--port", "0")
+    with subprocess.Popen([*command, "--scope", "movies", "--scope", "songs"], stderr=subprocess.PIPE) as process:
+        try:
+            assert process.stderr is not None
+            line = process.stderr.readline().decode()
+            found = fullmatch(r"issuing certificates for movies, songs at (http://127\.0\.0\.1:\d+); .*\n", line)
+            assert found is not None, line
+            shown = httpx.get(f"{found[1]}/v1/organiser", timeout=30)
+            assert shown.json()["scopes"] == ["movies", "songs"]
+            process.send_signal(signal.SIGINT)
+            assert process.wait(timeout=30) == 130
+        finally:
+            process.kill()
+
+
+def test_serve_on_a_used_port_says_so(tmp_path: Path) -> None:
+    folder = ("--folder", str(tmp_path / "organiser"))
+    run("organiser", "init", *folder)
+    with socket.create_server(("127.0.0.1", 0)) as used:
+        port = used.getsockname()[1]
+        status, out, err = run("organiser", "serve", "--scope", "movies", "--port", str(port), *folder)
+    assert (status, out) == (1, "")
+    assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in err
+    assert "--port" in err
+    assert "issuing" not in err
+
+
+@pytest.mark.parametrize("days", ["100000000", "3651", "inf", "nan", "0"])
+def test_certify_refuses_a_validity_that_no_certificate_has(tmp_path: Path, days: str) -> None:
+    folder = ("--folder", str(tmp_path / "organiser"))
+    run("organiser", "init", *folder)
+    request = tmp_path / "eve.request.json"
+    request.write_text(request_for(Identity.generate(), "movies", "member").model_dump_json())
+    status, out, err = run("organiser", "certify", str(request), "--subject", "eve", "--days", days, *folder)
+    assert (status, out) == (2, "")
+    assert "Invalid value for '--days': must be at" in err
+    assert "eve" not in run("organiser", "list", "--scope", "movies", *folder)[1]
+    status, _, err = run("organiser", "serve", "--scope", "movies", "--days", days, *folder)
+    assert (status, "--days" in err) == (2, True)
+
+
+def test_an_organiser_refuses_a_validity_that_no_certificate_has(tmp_path: Path) -> None:
+    made = Organiser.create(tmp_path / "organiser")
+    eve = Identity.generate()
+    with pytest.raises(ParameterError, match=r"3650 days"):
+        made.certify("movies", "eve", eve.public_key, eve.mailbox_key, lifetime=10**13)
+    with pytest.raises(ParameterError, match=r"3650 days"):
+        create_issuer(made, scopes=["movies"], lifetime=10**13)
+    assert made.held("movies") == []
+
+
+def test_list_and_show_print_certificates_that_an_earlier_version_made_valid_for_ever(tmp_path: Path) -> None:
+    made = Organiser.create(tmp_path / "organiser")
+    eve = Identity.generate()
+    made.issued.record("movies", "member", "eve", eve.public_key, eve.mailbox_key, 8_641_795_511_460)
+    status, out, err = run("organiser", "list", "--scope", "movies", "--folder", str(tmp_path / "organiser"))
+    assert (status, err) == (0, "")
+    assert "after the year 9999" in out
+
+
+@pytest.mark.parametrize("scope", ["", "s" * 101])
+def test_codes_and_serve_refuse_a_scope_that_no_certificate_can_have(tmp_path: Path, scope: str) -> None:
+    folder = ("--folder", str(tmp_path / "organiser"))
+    run("organiser", "init", *folder)
+    for command in ("codes", "serve"):
+        status, out, err = run("organiser", command, "--scope", scope, *folder)
+        assert (status, out) == (1, "")
+        assert "the name of a scope must have 1 to 100 bytes" in err
 
 
 def test_issuer_from_the_environment_is_only_a_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import pytest
 from numpy.typing import NDArray
 
 from client_sdk import Client, Fleet, FleetOptions, Identity, MemoryStore, Operator, Policy, task_request
-from client_sdk.errors import InvalidParameters
+from client_sdk.errors import InvalidParameters, TaskFailed
 from client_sdk.history import History
 from client_sdk.local_state.client_state import ClientState
 from client_sdk.local_state.given_data import GivenData
@@ -170,7 +170,8 @@ class Members:
         events: list[list[Event]] = [[] for _ in self.parts]
 
         def one(index: int) -> None:
-            self.parts[index].take_part(self.chosen[index], events[index].append)
+            with suppress(TaskFailed):
+                self.parts[index].take_part(self.chosen[index], events[index].append)
 
         with ThreadPoolExecutor(len(self.parts)) as pool:
             list(pool.map(one, range(len(self.parts))))

@@ -26,7 +26,7 @@ from client_sdk import (
     task_request,
 )
 from client_sdk.agreement.terms import TaskTerms
-from client_sdk.errors import ApiError, ContributionConflict, Forbidden, ModelUnavailable, RoundClosed
+from client_sdk.errors import ApiError, ContributionConflict, Forbidden, ModelUnavailable, RoundClosed, TaskFailed
 from client_sdk.organiser import TrialOrganiser
 from client_sdk.participation.certificates import MembershipCheck, request_for
 from client_sdk.participation.enrolment import require_organiser
@@ -338,7 +338,9 @@ def test_a_small_round_is_refused_and_reported(server: AggregatorProcess, operat
     parts = [client.join(invitation=task.invitation) for client in clients]
     parts[0].core.policy = Policy(min_cohort=4, mechanisms=PLAIN.mechanisms)
     events: list[Event] = []
-    parts[0].take_part(interactions(1)[0], events.append)
+    with pytest.raises(TaskFailed, match="0 of 3 clients contributed in time, but 3 are needed") as failed:
+        parts[0].take_part(interactions(1)[0], events.append)
+    assert (failed.value.task, failed.value.reports) == ("few", ())
     missed = [event for event in events if isinstance(event, RoundMissed)]
     assert "at least 4" in missed[0].reason
     assert isinstance(events[-1], TaskEnded)

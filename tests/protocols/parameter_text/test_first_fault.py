@@ -27,7 +27,7 @@ LAYOUT = VectorLayout((Block("b", (Segment("s", 8, 1.0),)),), sum_class=TRAINED)
         ({"itmes": 5}, f"recipe 'colr': itmes: unknown name; choose from: {COLR_NAMES}"),
         ({}, "recipe 'colr': items: is required"),
         ({"items": 5, "rank": 65}, "recipe 'colr': rank 65 is greater than dim 64: nothing would be compressed"),
-        ({"items": 0}, "recipe 'colr': items: Input should be greater than or equal to 1"),
+        ({"items": 0}, "recipe 'colr': items: must be at least 1"),
     ],
 )
 def test_what_is_wrong_with_a_recipe(parameters: Mapping[str, Any], text: str) -> None:

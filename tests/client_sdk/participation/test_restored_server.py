@@ -1,0 +1,161 @@
+"""A server is restored from a backup while its clients run: they notice that they are ahead of it, and say so."""
+
+from __future__ import annotations
+
+import logging
+import re
+import shutil
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client_sdk import Client, Identity, MemoryStore, Operator, Policy, RoundReport
+from client_sdk.errors import TaskFailed
+from client_sdk.participation.events import Event, RoundMissed, ServerRestored
+from client_sdk.participation.participant import Participant
+from tests.support.replicas import wait_until
+from tests.support.server import AggregatorProcess, running_aggregator
+from tests.support.tasks import interactions, small_task
+
+USERS = 4
+ANY = Policy(mechanisms=frozenset({"plain", "masked", "ckks"}), snapshot_every=0)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[AggregatorProcess]:
+    with running_aggregator(tmp_path / "data") as running:
+        yield running
+
+
+class Play:
+    """A task whose clients take part, each in a thread, until it ends or `stop` is set."""
+
+    def __init__(self, server: AggregatorProcess, resources: ExitStack, **task: Any) -> None:
+        self.server, self.stop = server, threading.Event()
+        self.operator = resources.enter_context(Operator(server.url, server.operator_token))
+        self.task = small_task(self.operator, "movies", users=USERS, **task)
+        self.events: list[list[Event]] = [[] for _ in range(USERS)]
+        self._resources = resources
+        self.parts: list[Participant] = []
+        self.running: list[Future[list[RoundReport]]] = []
+        self._pool = resources.enter_context(ThreadPoolExecutor(USERS))
+        resources.callback(self.stop.set)
+
+    def _join(self, index: int) -> Participant:
+        client = self._resources.enter_context(Client(self.server.url, Identity.generate(), MemoryStore(), ANY))
+        holder = index == 0 and self.task.holder_invitation is not None
+        part = client.join(
+            invitation=self.task.holder_invitation if holder else self.task.invitation,
+            certificate=self.task.holder_certificate if holder else self.task.certificate,
+            seed=index,
+        )
+        if holder:
+            part.key_holder().create_keyring()
+        return part
+
+    def start(self, *indices: int) -> None:
+        """Enrol these clients, and let them take part."""
+        self.parts += [self._join(index) for index in indices]
+        for index in indices:
+            told = self.events[index].append
+            items = interactions(USERS)[index]
+            self.running.append(self._pool.submit(self.parts[index].take_part, items, told, self.stop.is_set, 1.0))
+
+    def completed(self) -> int:
+        return self.operator.task(self.task.task_id).completed_rounds
+
+    def restore_a_backup(self, tmp_path: Path) -> None:
+        """Stop the server after two rounds for a backup, and restore it after four rounds more."""
+        wait_until(lambda: self.completed() >= 2, "two rounds")
+        self.server.stop()
+        shutil.copytree(tmp_path / "data", tmp_path / "backup")
+        self.server.start()
+        before = self.completed()
+        wait_until(lambda: self.completed() >= before + 4, "four more rounds")
+        self.server.stop()
+        (tmp_path / "data").rename(tmp_path / "lost")
+        (tmp_path / "backup").rename(tmp_path / "data")
+        self.server.start()
+
+    def restored(self, index: int) -> tuple[ServerRestored, list[Event]]:
+        """Return the event of a client, and the events after it."""
+        events = self.events[index]
+        place = next(place for place, event in enumerate(events) if isinstance(event, ServerRestored))
+        event = events[place]
+        assert isinstance(event, ServerRestored)
+        return event, events[place + 1 :]
+
+
+def test_clients_of_a_plain_task_say_so_and_go_on_at_once(
+    server: AggregatorProcess, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ExitStack() as resources:
+        play = Play(server, resources, rounds=40, min_clients=3, start_clients=3, collect_seconds=100)
+        play.start(0, 1, 2)
+        play.restore_a_backup(tmp_path)
+        wait_until(lambda: play.completed() >= 10, "ten rounds")
+        play.start(3)  # it has not seen the lost rounds
+        for one in play.running:
+            one.result(timeout=200)
+        for index in range(3):
+            event, after = play.restored(index)
+            assert event.round <= event.known
+            reports = [one.round for one in after if isinstance(one, RoundReport)]
+            assert reports[0] <= event.known, "it took part in a round that it had seen before"
+            assert sum(isinstance(one, ServerRestored) for one in play.events[index]) == 1
+        models = [part.model() for part in play.parts]
+        assert len({model.round_number for model in models}) == 1
+        assert len({part.terms.recipe.encode_state(model) for part, model in zip(play.parts, models, strict=True)}) == 1
+    warnings = [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
+    assert sum("the server was restored from a backup" in text for text in warnings) == 3
+
+
+def test_clients_of_a_masked_task_refuse_what_they_confirmed_before_and_the_task_says_why_it_failed(
+    server: AggregatorProcess, tmp_path: Path
+) -> None:
+    with ExitStack() as resources:
+        play = Play(
+            server, resources, rounds=400, mechanism="masked", mechanism_parameters={"dropout": 0.2},
+            collect_seconds=10, stage_seconds=10, max_failed_rounds=3,
+        )  # fmt: skip
+        play.start(*range(USERS))
+        play.restore_a_backup(tmp_path)
+        for index, one in enumerate(play.running):
+            with pytest.raises(TaskFailed, match="task 'movies' failed") as failed:
+                one.result(timeout=200)
+            assert failed.value.reason
+            assert failed.value.reason in str(failed.value)
+            assert len(failed.value.reports) >= 4
+            event, after = play.restored(index)
+            assert "no part in a sum before" in event.then
+            missed = [one.reason for one in after if isinstance(one, RoundMissed)]
+            assert any("the server repeats sum" in reason for reason in missed)
+            assert not [one for one in after if isinstance(one, RoundReport)]
+
+
+def test_members_of_an_encrypted_task_say_that_it_cannot_go_on(server: AggregatorProcess, tmp_path: Path) -> None:
+    with ExitStack() as resources:
+        play = Play(server, resources, rounds=400, mechanism="ckks", collect_seconds=10, max_failed_rounds=50)
+        play.start(*range(USERS))
+        holder = play.parts[0].key_holder()
+        resources.enter_context(ThreadPoolExecutor(1)).submit(holder.serve, None, play.stop.is_set, 1.0)
+        resources.callback(play.stop.set)
+        play.restore_a_backup(tmp_path)
+
+        def missed(index: int) -> list[str]:
+            events = play.events[index]
+            if not any(isinstance(event, ServerRestored) for event in events):
+                return []
+            return [event.reason for event in play.restored(index)[1] if isinstance(event, RoundMissed)]
+
+        wait_until(lambda: all(map(missed, range(USERS))), "every member misses a round", 200)
+        for index in range(USERS):
+            event, _ = play.restored(index)
+            assert "its operator closes it" in event.then
+            assert sum(isinstance(one, ServerRestored) for one in play.events[index]) == 1
+            assert all(re.search("closes it|aggregate|attestation", reason) for reason in missed(index)), missed(index)
