@@ -44,15 +44,15 @@ class Arm:
 
 _PAPER: Final[Mapping[str, Any]] = {"components": 64, "user_exponent": 0.5, "item_exponent": None}
 
-_FEWER: Final = {
+_OTHER_SIZES: Final = {
     f"privirec-k-{count}": Arm("privirec-k", 6, cohort=0, parameters={"components": count})
-    for count in (16, 32, 64, 128)
+    for count in (16, 32, 64, 128, 512)
 }
 
 ARMS: Final[Mapping[str, Arm]] = {
     "privirec-k": Arm("privirec-k", 6, cohort=0),
     "privirec-k-gf-cf": Arm("privirec-k", 6, cohort=0, parameters=_PAPER, graph_filter="gf-cf"),
-    **_FEWER,
+    **_OTHER_SIZES,
     "colr-started": Arm("colr", 20, started=True),
     "fedmf-started": Arm("fedmf", 10, started=True),
     "pfedclr-started": Arm("pfedclr", 10, started=True),
