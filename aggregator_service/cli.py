@@ -61,7 +61,7 @@ def _options(
     Example: hushrec-server init --data-dir DIR; hushrec-server serve --data-dir DIR
     """
     del version  # used by its callback
-    context.obj.debug = debug
+    context.ensure_object(_Flags).debug = debug
 
 
 def command_line() -> typer.Typer:

@@ -9,7 +9,6 @@ Only the introductions of the sections are written here.
 
 from __future__ import annotations
 
-import argparse
 import ast
 import inspect
 import sys
@@ -19,6 +18,8 @@ from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, get_type_hints
+
+from generated_page import ROOT, rewrite_or_check
 
 from client_sdk.training.base import TrainingConfig
 from client_sdk.training.fair import FairConfig
@@ -35,7 +36,7 @@ from protocols.sums.registry import parameters_of
 
 __all__ = ["PAGE", "TRAINING", "main", "page"]
 
-PAGE: Final = Path(__file__).parents[1] / "docs" / "parameters.md"
+PAGE: Final = ROOT / "docs" / "parameters.md"
 MECHANISM_SOURCES: Final = {
     "ckks": "Cheon, Kim, Kim and Song, 2017, with SEAL. Guide: [CKKS sums](ckks.md)",
     "masked": "Bell et al., CCS 2020 (SecAgg+). Guide: [masked sums](masked.md)",
@@ -149,17 +150,7 @@ def _field_docstrings(kind: type) -> dict[str, str]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Rewrite or check the page; 0 when it is up to date at the end, 1 when `--check` finds a difference."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="change nothing; exit code 1 if the page differs")
-    given = parser.parse_args(arguments)
-    made = page()
-    if given.check:
-        current = PAGE.exists() and PAGE.read_text(encoding="utf-8") == made
-        if not current:
-            print("docs/parameters.md is out of date; run: python scripts/parameters_page.py")
-        return int(not current)
-    PAGE.write_text(made, encoding="utf-8")
-    return 0
+    return rewrite_or_check(PAGE, page(), Path(__file__).name, __doc__, arguments)
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ class MemoryStore:
 
 
 class DirectoryStore:
-    """A store in the directory `path`: one file <owner>/<task>/<name> of mode 0600 for each entry."""
+    """A store in the directory `path`: one file `<owner>/<task>/<name>` of mode 0600 for each entry."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)

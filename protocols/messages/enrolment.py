@@ -78,8 +78,8 @@ class EnrolmentRequest(Message):
     identity_key: Key32 = Field(description="Ed25519 public key.")
     mailbox_key: Key32 = Field(description="X25519 public key that keyring envelopes are sealed to.")
     signature: Signature64 = Field(
-        description="Ed25519 signature under the identity key over a domain tag, the invitation, both keys and, if "
-        "`group` is given, the group."
+        description="Ed25519 signature under the identity key over a domain tag of `renewal` if it is not 0, the "
+        "invitation, both keys, and `group` and `certificate` if they are given."
     )
     certificate: CertificateText | None = Field(
         default=None,
@@ -112,7 +112,10 @@ class EnrolmentRequest(Message):
 
 
 class Enrolment(Message):
-    """The answer to an enrolment. Enrolling again with the same identity key gives the same client id, a new token."""
+    """The answer to an enrolment: the client id and its token.
+
+    Enrolling again with the same keys and a higher `renewal` gives the same client id and a new token.
+    """
 
     task_id: str
     client_id: str

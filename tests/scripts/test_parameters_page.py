@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -21,13 +21,9 @@ SCRIPT = ROOT / "scripts" / "parameters_page.py"
 
 
 @pytest.fixture
-def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("parameters_page", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(SCRIPT.parent)
+    return importlib.import_module(SCRIPT.stem)
 
 
 def test_the_page_matches_the_models() -> None:

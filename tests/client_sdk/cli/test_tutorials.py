@@ -29,11 +29,11 @@ APPS = {"hushrec": client_sdk.cli.app, "hushrec-server": aggregator_service.cli.
 
 
 def blocks(page: str) -> dict[str, str]:
-    """The named shell blocks of a page, with ports that are free."""
+    """The named blocks of a page, with ports that are free."""
     text = (FOLDER / page).read_text(encoding="utf-8")
     text = text.replace("127.0.0.1:8000", f"127.0.0.1:{SERVER}").replace("--port 8000", f"--port {SERVER}")
     text = text.replace("127.0.0.1:8100", f"127.0.0.1:{ORGANISER}").replace("--port 8100", f"--port {ORGANISER}")
-    return dict(re.findall(r"^<!-- (\w+) -->\n```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
+    return dict(re.findall(r"^<!-- (\w+) -->\n```(?:sh|python)\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
 
 
 SERVER, ORGANISER = free_port(), free_port()
@@ -94,7 +94,8 @@ def wait_for(port: int, folder: Path) -> None:
 
 def test_the_first_federation_ends_with_recommendations(tmp_path: Path) -> None:
     page = blocks("first-federation.md")
-    assert list(page) == ["setup", "organiser", "operator", "holder", "members", "recommend"]
+    assert list(page) == ["setup", "organiser", "operator", "holder", "program", "members", "recommend"]
+    (tmp_path / "cem.py").write_text(page["program"])
     with ExitStack() as terminals:
         terminals.enter_context(terminal(page["organiser"], tmp_path, "organiser.log"))
         wait_for(ORGANISER, tmp_path)
@@ -112,6 +113,8 @@ def test_the_first_federation_ends_with_recommendations(tmp_path: Path) -> None:
     assert third.returncode == 0, out + err + logs
     assert len(recommended(out)) == 5, out
     assert not set(range(8)) & set(recommended(out))
+    cem = [int(item) for item in out.splitlines()[-1].split()]
+    assert len(cem) == 5 and not {0, 1, 4, 5, 8, 9, 12, 13} & set(cem), out
 
 
 def recommended(out: str) -> list[int]:

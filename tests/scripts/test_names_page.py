@@ -1,0 +1,55 @@
+"""docs/reference/names.md equals what the docstrings say; the site's reference has every name of it in full."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_args
+
+import client_sdk
+import client_sdk.organiser
+from client_sdk import errors
+from client_sdk.participation import events
+
+ROOT = Path(__file__).parents[2]
+REFERENCE = ROOT / "docs" / "reference"
+EVENTS = {kind.__name__ for kind in get_args(events.Event)}
+
+
+def rows(heading: str) -> dict[str, list[str]]:
+    """Name -> the other cells of its row, in the table below a heading."""
+    section = (REFERENCE / "names.md").read_text(encoding="utf-8").split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    found = re.findall(r"^\| `(\w+)(?:\(\))?` \| (.+) \|$", section, re.MULTILINE)
+    return {name: cells.split(" | ") for name, cells in found}
+
+
+def test_the_page_matches_the_docstrings() -> None:
+    command = [sys.executable, "scripts/names_page.py", "--check"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_exported_name_and_every_event_is_there_with_a_sentence() -> None:
+    for module in (client_sdk, client_sdk.organiser):
+        found = rows(f"`from {module.__name__} import ...`")
+        assert list(found) == module.__all__
+        assert all(re.search(r"[\w`]\.$", meaning) for (meaning,) in found.values())
+    found = rows("Events")
+    assert set(found) == EVENTS
+    assert all(members and re.search(r"[\w`]\.$", meaning) for members, meaning in found.values())
+
+
+def test_every_event_is_one_that_progress_may_get() -> None:
+    others = {"Event", "Progress", "waiting_to_start"}
+    assert set(events.__all__) - others == EVENTS
+
+
+def test_the_reference_of_the_site_has_every_name() -> None:
+    shown = {name for path in REFERENCE.glob("*.md") for name in re.findall(r"^::: (\S+)$", path.read_text(), re.M)}
+    whole = {"client_sdk.errors": errors.__all__, "client_sdk.participation.events": events.__all__}
+    assert set(whole) <= shown
+    in_full = {name for names in whole.values() for name in names}
+    assert {f"client_sdk.{name}" for name in set(client_sdk.__all__) - in_full} <= shown
+    assert {f"client_sdk.organiser.{name}" for name in client_sdk.organiser.__all__} <= shown
