@@ -17,16 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_sdk.data.interactions import Interactions
-from client_sdk.filters.rows import interaction_rows
 from client_sdk.history import History
 from client_sdk.local_state.client_state import ClientState
 from client_sdk.local_state.given_data import GivenData
 from client_sdk.simulation.whole_ratings import WholeRatings, can_train_whole
-from client_sdk.simulation.whole_sums import can_sum_whole, whole_sum
 from client_sdk.training.base import LocalResult, MayAbstain, TrainingConfig
 from client_sdk.training.factors import USER_FACTOR
 from client_sdk.training.item_counts import why_abstain
-from client_sdk.training.privirec import PriviRecHalf
 from client_sdk.training.registry import client_half
 from protocols.combinations import check_combination
 from protocols.crypto.domain import derive_seed
@@ -185,10 +182,19 @@ class Federation:
         spec = self.recipe.round_spec(self.task_seed, max(1, self.state.round_number))
         if self._together is not None:
             return self._together.scores(self.state, users)
-        if isinstance(self.half, PriviRecHalf):
-            return self.half.scores_of(self.state, interaction_rows(self.train)[users])
+        if isinstance(self.recipe, PriviRecK):
+            return self._filtered(users)
         views = [self.recipe.view(self.state, device_group) for device_group in range(self.recipe.device_groups)]
         return np.stack([self._scores(int(user), spec, views[self._group_of[user]]) for user in users])
+
+    def _filtered(self, users: NDArray[np.intp]) -> NDArray[np.float32]:
+        """Return the scores of the graph filter on the users' devices, all at once."""
+        from client_sdk.filters.rows import interaction_rows  # scipy, which other recipes do not need
+        from client_sdk.training.privirec import PriviRecHalf
+
+        if not isinstance(self.half, PriviRecHalf):
+            raise ParameterError(f"recipe {self.recipe.name!r} has no graph filter")
+        return self.half.scores_of(self.state, interaction_rows(self.train)[users])
 
     def history(self, user: int) -> History:
         """Return the user's rows; with an evaluation by time where the data has times, to hold out the last."""
@@ -242,7 +248,7 @@ class Federation:
                 f"round {number} counts, and every client of its cohort was counted before: choose fewer count_sums"
             )
         recipe, hidden = self.recipe, isinstance(plan, MaskedPlan) and self.masks
-        if isinstance(recipe, PriviRecK) and not hidden and can_sum_whole(recipe, plan, spec):
+        if isinstance(recipe, PriviRecK) and not hidden and recipe.sum_of(spec.sum_index) != "gram":
             total = self._sum_whole(recipe, plan, spec, cohort, tally)
         elif self._trains_whole(spec, cohort):
             total = self._train_whole(plan, spec, cohort, tally)
@@ -265,6 +271,8 @@ class Federation:
         self, recipe: PriviRecK, plan: SumPlan, spec: RoundSpec, cohort: NDArray[np.int64], tally: _Tally
     ) -> NDArray[np.float64]:
         """Return what the clients' contributions add up to, computed at once; nothing is clipped, as in their rows."""
+        from client_sdk.simulation.whole_sums import whole_sum  # scipy, which other recipes do not need
+
         with tally.clock("train"):
             total = whole_sum(recipe, plan, spec, self._view, self.train, cohort)
         self.took_part[cohort] = True

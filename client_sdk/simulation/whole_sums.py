@@ -23,20 +23,15 @@ from protocols.sums.base import SumPlan
 from protocols.sums.masked.plan import MaskedPlan
 from protocols.sums.segments import decode_sum
 
-__all__ = ["can_sum_whole", "whole_sum"]
+__all__ = ["whole_sum"]
 
 _CHUNK_VALUES: Final = 8_000_000
-
-
-def can_sum_whole(recipe: PriviRecK, plan: SumPlan, spec: RoundSpec) -> bool:
-    """Return whether `whole_sum` computes this sum: degrees and power iterations, over plain and masked sums."""
-    return plan.mechanism in ("plain", "masked") and recipe.sum_of(spec.sum_index) != "gram"
 
 
 def whole_sum(
     recipe: PriviRecK, plan: SumPlan, spec: RoundSpec, state: ModelState, train: Interactions, cohort: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Return the opened sum over the users of `cohort`, float64 (layout.length,).
+    """Return the opened sum of degrees or of an iteration over the users of `cohort`, float64 (layout.length,).
 
     state: the model before the sum. Equal to the sum of the clients' contributions: exactly over masked sums, and up to
     the float32 rounding of contributions over plain ones.
