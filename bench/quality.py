@@ -64,7 +64,7 @@ def _measured(options: argparse.Namespace, row: str, seed: int, tick: Callable[[
         return _values(lambda users: np.broadcast_to(degrees, (users.size, degrees.size)), asked)
     if name in ARMS:
         rounds = QUICK_ROUNDS if options.quick else None
-        return _values(train_scorer(ARMS[name], dataset, asked, seed, tick, rounds), asked)
+        return _values(train_scorer(ARMS[name], asked, seed, tick, rounds), asked)
     chosen = split(True)
 
     def validated(settings: object) -> float | None:

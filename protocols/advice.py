@@ -32,6 +32,10 @@ _VISITS: Final = 300
 """Positives per item that the advised rounds train on: with fewer, curves on validation rows were still rising."""
 
 
+_COUNTED: Final = 3
+"""Times that an item is counted on average: with fewer, a set of 5,000 users began, and stayed, below popularity."""
+
+
 class Advice(NamedTuple):
     """Sizes for a task of a factor recipe. rounds: sums in total, the first one, of item counts, included."""
 
@@ -42,16 +46,16 @@ class Advice(NamedTuple):
 def advise(items: int, clients: int, interactions: int) -> Advice:
     """Return the sizes for data of so many items, clients and interactions in total.
 
-    A cohort is 100 clients, or all. Counts are summed once: a second sum would hold the items of the clients that are
-    not in the first, which may be few. Then each item should be trained as a positive about 300 times: at least 100
-    sums, at most 1,000. Raises `ParameterError` for fewer than 3 clients, no item, or fewer interactions than clients.
+    Counts are summed once: a second sum would hold the items of the clients that are not in the first, which may be
+    few. So the cohort is large enough to count an item three times on average, 100 to 1,000 clients, or all. Then each
+    item should be trained as a positive about 300 times: at least 100 sums, at most 1,000. Raises `ParameterError` for fewer than 3 clients, no item, or fewer interactions than clients.
     """
     if items < 1 or clients < 3 or interactions < clients:
         raise ParameterError(
             f"advice needs an item, 3 clients and an interaction of each, got {items} items, {clients} clients and "
             f"{interactions} interactions"
         )
-    cohort = min(100, clients)
+    cohort = min(clients, 1000, max(100, ceil(_COUNTED * items * clients / interactions)))
     training = ceil(_VISITS * items * clients / (cohort * interactions))
     return Advice(1 + min(1000, max(100, training)), cohort)
 

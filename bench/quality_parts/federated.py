@@ -17,6 +17,7 @@ from client_sdk.filters.rows import interaction_rows
 from client_sdk.simulation.federation import Federation
 from client_sdk.simulation.simulate import spectrum_of
 from client_sdk.training.privirec import components_of, matching_filter
+from protocols.advice import advise
 from protocols.recipes.privirec.recipe import PriviRecK
 from protocols.recipes.recommended import parameters_for
 
@@ -27,18 +28,18 @@ COHORT: Final = 100
 
 @dataclass(frozen=True)
 class Arm:
-    """One way of training. rounds: sums of the task. cohort: clients in a sum; 0: all.
+    """One way of training. rounds: sums of the task; 0 for the rounds and the cohort of `advise`. cohort: clients in a
+    sum; 0: all.
 
-    started: whether the task starts from a `privirec-k` task, whose rounds are not counted in its own. longer: rounds
-    on the data sets on whose validation rows the curve still rose. graph_filter: of `privirec-k`; None for the default.
+    started: whether the task starts from a `privirec-k` task, whose rounds are not counted in its own. graph_filter: of
+    `privirec-k`; None for the default.
     """
 
     recipe: str
-    rounds: int
+    rounds: int = 0
     cohort: int = COHORT
     parameters: Mapping[str, Any] = field(default_factory=dict)
     started: bool = False
-    longer: Mapping[str, int] = field(default_factory=dict)
     graph_filter: str | None = None
 
 
@@ -56,8 +57,8 @@ ARMS: Final[Mapping[str, Arm]] = {
     "colr-started": Arm("colr", 20, started=True),
     "fedmf-started": Arm("fedmf", 10, started=True),
     "pfedclr-started": Arm("pfedclr", 10, started=True),
-    "fedmf": Arm("fedmf", 205),
-    "colr": Arm("colr", 205, longer={"filmtrust": 305}),
+    "fedmf": Arm("fedmf"),
+    "colr": Arm("colr"),
     "pfedclr": Arm("pfedclr", 105),
 }
 """`privirec-k-gf-cf` has the papers' scaling and filter, with 64 vectors."""
@@ -65,7 +66,6 @@ ARMS: Final[Mapping[str, Arm]] = {
 
 def train_scorer(
     arm: Arm,
-    dataset: str,
     split: Split,
     seed: int,
     tick: Callable[[int], object] = lambda _: None,
@@ -75,15 +75,15 @@ def train_scorer(
 
     tick: called with the number of each completed round. rounds: fewer rounds, for a quick run.
     """
-    usual = arm.longer.get(dataset, arm.rounds)
     train = split.data.train
     given: dict[str, Any] = {"items": train.n_items, **arm.parameters}
     start = spectrum_of(train, seed) if arm.started else None
     parameters = parameters_for(arm.recipe, given, started=arm.started)
     clients = int(np.count_nonzero(train.user_degrees()))
-    made = Federation(
-        train, arm.recipe, parameters, cohort_size=arm.cohort or clients, seed=seed, sampling="turns", start=start
-    )
+    usual, cohort = arm.rounds, arm.cohort or clients
+    if not usual:
+        usual, cohort = advise(train.n_items, clients, train.size)
+    made = Federation(train, arm.recipe, parameters, cohort_size=cohort, seed=seed, sampling="turns", start=start)
     whole = arm.recipe == "privirec-k"  # which has no model to rank with after two sums
     for number, _ in enumerate(made.run(usual if whole else min(usual, rounds or usual)), 1):
         tick(number)

@@ -262,7 +262,8 @@ def test_the_choice_follows_from_data_budget_and_mechanism() -> None:
 
 def test_advice_follows_the_size_of_the_data() -> None:
     assert advise(1682, 943, 99_057) == (101, 100)  # dense data: the least rounds
-    assert advise(2983, 2836, 42_697) == (596, 100)  # sparse data: more
+    assert advise(2983, 2836, 42_697) == (101, 595)  # sparse data: a larger cohort, to count items
+    assert advise(3000, 50_000, 100_000) == (451, 1000)  # and more rounds, where that is not enough
     assert advise(10**6, 50, 5000) == (1001, 50)
     for bad in ((0, 9, 9), (5, 2, 9), (5, 9, 8)):
         with pytest.raises(ParameterError, match="advice"):
