@@ -48,7 +48,8 @@ def advise(items: int, clients: int, interactions: int) -> Advice:
 
     Counts are summed once: a second sum would hold the items of the clients that are not in the first, which may be
     few. So the cohort is large enough to count an item three times on average, 100 to 1,000 clients, or all. Then each
-    item should be trained as a positive about 300 times: at least 100 sums, at most 1,000. Raises `ParameterError` for fewer than 3 clients, no item, or fewer interactions than clients.
+    item should be trained as a positive about 300 times: at least 100 sums, at most 1,000. Raises `ParameterError` for
+    fewer than 3 clients, no item, or fewer interactions than clients.
     """
     if items < 1 or clients < 3 or interactions < clients:
         raise ParameterError(
