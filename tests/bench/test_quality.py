@@ -1,0 +1,20 @@
+"""What the advice says about vectors is what bench/quality.py measured."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from bench.quality_parts.sets import RANKING_SETS
+from bench.which_recipe import RESULTS
+from protocols.advice import QUALITY_BY_COMPONENTS
+
+
+@pytest.mark.parametrize("count", sorted(QUALITY_BY_COMPONENTS))
+def test_the_worth_of_vectors_is_the_measured_one(count: int) -> None:
+    figures = json.loads(RESULTS.read_text(encoding="utf-8"))
+    shares = [
+        figures[f"{name}.privirec-k-{count}.ndcg20"] / figures[f"{name}.privirec-k.ndcg20"] for name in RANKING_SETS
+    ]
+    assert QUALITY_BY_COMPONENTS[count] == pytest.approx((min(shares), max(shares)), abs=0.006)
