@@ -8,40 +8,49 @@ from bench.keys import Key, at_least, at_most
 
 __all__ = ["TABLES"]
 
-QUALITY_RECIPES: Final = {
-    "filmtrust": ("colr", "colr-started", "fedmf", "privirec-k"),
-    "gowalla": ("colr", "colr-started", "fedmf", "privirec-k"),
-    "ml-100k": ("colr", "colr-started", "fedmf", "privirec-k"),
-    "ml-1m": ("colr", "colr-started", "fedmf", "privirec-k"),
-}
-"""The federated recipes that bench/quality.py has measured on each set."""
-RATED: Final = ("filmtrust", "ml-100k", "ml-1m")
+_SETS: Final = ("filmtrust", "gowalla", "gowalla-wide", "made", "ml-100k", "ml-1m")
+"""The sets on which bench/quality.py has measured the recipes."""
+_RECOMMENDED: Final = ("colr-started", "fedmf-started", "pfedclr-started", "privirec-k")
+RATED: Final = ("filmtrust", "made-jokes", "ml-100k", "ml-1m")
 """The sets on which bench/rating_quality.py has measured RFRec."""
+_FULL: Final = "NDCG@20 over all items"
 
 
 TABLES: Final[dict[str, tuple[Key, ...]]] = {
     "quality": (
         *(
-            at_least(f"{data}.{recipe}.hr10_over_popularity", 1.05, "", f"{data}: HR@10 of {recipe} / of popularity")
-            for data, recipes in QUALITY_RECIPES.items()
-            for recipe in recipes
+            at_least(
+                f"{data}.{recipe}.ndcg20_over_popularity", 1.05, "", f"{data}: {_FULL} of {recipe} / of popularity"
+            )
+            for data in _SETS
+            for recipe in _RECOMMENDED
         ),
         *(
-            at_least(
-                f"{data}.colr-started.hr10_over_privirec-k",
-                1.0,
-                "",
-                f"{data}: colr after a spectral start / privirec-k",
-            )
-            for data in QUALITY_RECIPES
+            at_least(f"{data}.best_over_central_full", 0.97, "", f"{data}: {_FULL}, the best federated / central")
+            for data in _SETS
+        ),
+        *(
+            at_least(f"{data}.auto_over_best_full", 0.95, "", f"{data}: {_FULL}, the recipe of `auto` / the best")
+            for data in _SETS
         ),
         *(
             at_least(f"{data}.best_over_central", 0.97, "", f"{data}: the best federated HR@10 / the best central one")
-            for data in QUALITY_RECIPES
+            for data in _SETS
         ),
-        Key("<set>.<recipe>.hr10_over_{popularity,privirec-k}", "", "the same for other recipes, over common seeds"),
-        Key("<set>.<name>.{hr10,ndcg10}", "", "mean over the seeds"),
-        Key("<set>.<name>.{hr10,ndcg10}_spread", "", "standard deviation between the seeds"),
+        Key("<set>.<recipe>.{ndcg20,hr10}_over_popularity", "", "the same for other recipes, and among 99 negatives"),
+        Key("<set>.<name>.ndcg20_over_central", "", f"{_FULL} / that of the best central model"),
+        Key(
+            "<set>.<name>.{ndcg20,hr10_full,recall20}",
+            "",
+            "over all items that a user does not have; mean over the seeds",
+        ),
+        Key("<set>.<name>.{hr10,ndcg10}", "", "among 99 sampled negatives; mean over the seeds"),
+        Key("<set>.<name>.ndcg20_error", "", "standard error of one seed's NDCG@20"),
+        Key(
+            "<set>.<name>.{ndcg20,hr10_full,recall20,hr10,ndcg10,ndcg20_error}_spread",
+            "",
+            "standard deviation between the seeds",
+        ),
         Key("<set>.<name>.seeds", "", "number of seeds"),
     ),
     "rating_quality": (

@@ -37,6 +37,7 @@ __all__ = ["Point", "SimulationRequest", "SimulationResult", "predicts_ratings",
 
 _ROUNDS: Final = 100
 _ROUNDS_STARTED: Final = 20
+_COHORT_STARTED: Final = 100
 _COHORT: Final = 60
 _OF_RATINGS: Final = ("rfrec", "rfrecf")
 _FEWEST_FOR_ADVICE: Final = 3
@@ -287,7 +288,8 @@ def _federation(split: Split, request: SimulationRequest) -> Federation:
     parameters = _parameters(split, request)
     made = make_recipe(request.recipe, parameters)
     rounds, usual = _sizes(made, parameters, train, able.size)
-    rounds = _ROUNDS_STARTED if request.starts else rounds
+    if request.starts:  # which counts nothing, so the cohort need not be large
+        rounds, usual = _ROUNDS_STARTED, min(_COHORT_STARTED, able.size)
     cohort = request.cohort or usual
     if cohort > able.size:
         raise ParameterError(f"a cohort of {cohort} is greater than the {able.size} users with training interactions")

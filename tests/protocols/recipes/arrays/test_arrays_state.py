@@ -76,9 +76,9 @@ def test_a_round_is_absorbed_once() -> None:
 @pytest.mark.parametrize(
     ("changes", "fault"),
     [
-        ({"shapes": {}}, "at least 1 item"),
+        ({"shapes": {}}, "at least 1 entries"),
         ({"shapes": {"a b": [3]}, "rows": [], "clips": {}}, "pattern"),
-        ({"shapes": {"a": [0]}, "rows": [], "clips": {}}, "greater than or equal to 1"),
+        ({"shapes": {"a": [0]}, "rows": [], "clips": {}}, "a: 0: must be at least 1"),
         ({"shapes": {"a": [2**14, 2**14, 2]}, "rows": [], "clips": {}}, "more than 268,435,456"),
         ({"clips": {"nothing": 1.0}}, "clips names 'nothing'"),
         ({"rows": ["bias"], "reveal_rows": True}, "rows names 'bias', which has no rows"),
