@@ -9,9 +9,9 @@ import numpy as np
 
 __all__ = ["write_data"]
 
-USERS: Final = 120
+USERS: Final = 160
 ITEMS: Final = 160
-RATED: Final = 24
+RATED: Final = 40
 
 
 def write_data(folder: Path) -> None:

@@ -36,6 +36,7 @@ __all__ = ["RATING_SETS", "figures_of", "main"]
 
 RATING_SETS: Final = ("filmtrust", "made-jokes", "ml-100k", "ml-1m")
 NAMES: Final = ("means", "biased-mf", "rfrec")
+_QUICK_USERS: Final = 500
 _CHUNK_VALUES: Final = 16_000_000
 ROUNDS: Final = 100
 """Sums after that of the ratings, as in `hushrec simulate`."""
@@ -59,20 +60,23 @@ def main(arguments: list[str] | None = None) -> int:
 def _measured(options: argparse.Namespace, row: str, seed: int, tick: Callable[[int], object]) -> Values:
     """Return MAE and RMSE."""
     dataset, _, name = row.partition(".")
-    asked = _rated(dataset, options.data_dir, seed, options.validation)
+    users = _QUICK_USERS if options.quick else None
+    asked = _rated(dataset, options.data_dir, seed, options.validation, users)
     if name == "means":
         table = {control.name: control.values for control in rating_controls(asked.train, asked.test).rows}
         mae, rmse = table["user and item mean"]
         return {"mae": mae, "rmse": rmse}
     if name == "rfrec":
         return _values(_federated(asked, seed, tick))
-    chosen = _rated(dataset, options.data_dir, seed, validation=True)
+    chosen = _rated(dataset, options.data_dir, seed, True, users)
     best = min(CHOICES, key=lambda settings: _central(chosen, settings, seed).rmse)
     return _values(_central(asked, best, seed))
 
 
-def _rated(dataset: str, data_dir: Path, seed: int, validation: bool) -> Rated:
-    whole = made_jokes() if dataset == "made-jokes" else load_interactions(dataset, data_dir)
+def _rated(dataset: str, data_dir: Path, seed: int, validation: bool, users: int | None) -> Rated:
+    """Return training and test ratings. users: of the generated set; None for all."""
+    made = () if users is None else (users,)
+    whole = made_jokes(*made) if dataset == "made-jokes" else load_interactions(dataset, data_dir)
     train, test = split_rows(whole, rng=seed)
     if validation:
         train, test = split_rows(train, 1 / 8, rng=seed + 100)

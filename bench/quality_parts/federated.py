@@ -77,6 +77,8 @@ def train_scorer(
     """
     train = split.data.train
     given: dict[str, Any] = {"items": train.n_items, **arm.parameters}
+    if "components" in given:
+        given["components"] = min(given["components"], train.n_items)
     start = spectrum_of(train, seed) if arm.started else None
     parameters = parameters_for(arm.recipe, given, started=arm.started)
     clients = int(np.count_nonzero(train.user_degrees()))

@@ -41,8 +41,8 @@ _TEXTS: Final = {
     "string_too_long": "must have at most {max_length} characters",
     "string_too_short": "must have at least {min_length} characters",
     "string_type": "must be a text",
-    "too_long": "must have at most {max_length} entries",
-    "too_short": "must have at least {min_length} entries",
+    "too_long": "must have {max_length} or fewer entries",
+    "too_short": "must have {min_length} or more entries",
     "tuple_type": _LIST,
 }
 

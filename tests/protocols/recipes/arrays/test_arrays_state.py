@@ -76,7 +76,7 @@ def test_a_round_is_absorbed_once() -> None:
 @pytest.mark.parametrize(
     ("changes", "fault"),
     [
-        ({"shapes": {}}, "at least 1 entries"),
+        ({"shapes": {}}, "1 or more entries"),
         ({"shapes": {"a b": [3]}, "rows": [], "clips": {}}, "pattern"),
         ({"shapes": {"a": [0]}, "rows": [], "clips": {}}, "a: 0: must be at least 1"),
         ({"shapes": {"a": [2**14, 2**14, 2]}, "rows": [], "clips": {}}, "more than 268,435,456"),
