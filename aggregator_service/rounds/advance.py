@@ -292,9 +292,9 @@ class RoundAdvancer:
                 if is_missing
                 else "a stored contribution no longer matches its digest: the server's storage is damaged"
             )
-            # the fault is the storage's: the task ends by no number of such failures, and can go on once it is mended
+            # what is missing may be there again once the right storage is mounted; what is damaged stays so
             now = self._clock.now()
-            fail_round(session, task, round_, RoundEvent.STORAGE_DAMAGED, reason, now, counts=False)
+            fail_round(session, task, round_, RoundEvent.STORAGE_DAMAGED, reason, now, counts=not is_missing)
 
         self._database.transact(write)
 
