@@ -66,19 +66,17 @@ def verdict(
         word = "better" if errors > 0 else "worse"
         found = f"is {word} than {control} ({compared}, {abs(errors):.1f} standard errors)"
     text = f"{recipe} after round {rounds[best]} {found}."
-    return Verdict(rounds[best], control, errors, " ".join([text, *_next(rounds, points, best, errors, sign, advised)]))
+    return Verdict(rounds[best], control, errors, " ".join([text, *_next(rounds, points, best, sign, advised)]))
 
 
-def _next(
-    rounds: Sequence[int], points: Sequence[Measured], best: int, errors: float, sign: float, advised: Advised
-) -> list[str]:
+def _next(rounds: Sequence[int], points: Sequence[Measured], best: int, sign: float, advised: Advised) -> list[str]:
     found = []
     last = len(points) - 1
     if best < last and _standard_errors(sign * (points[best].of_users - points[last].of_users)) >= _CLEAR:
         found.append(f"Later rounds made it worse: stop at round {rounds[best]} (--evaluate-every and --stop-after).")
     if advised.recipe is not None:
         found.append(f"Try --recipe {advised.recipe}, which suits data of this size better.")
-    elif advised.start and errors < np.inf:
+    elif advised.start:
         found.append("Try --start-from-privirec, which ranked better on every measured data set.")
     if advised.trains and best == last and last and _rises(points, sign):
         found.append("The curve still rises: try more --rounds.")
