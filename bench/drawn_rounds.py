@@ -18,12 +18,11 @@ from numpy.typing import NDArray
 from bench._report import Figure
 from bench._server import OPERATOR_TOKEN, Server, Watch
 from client_sdk.history import History
-from client_sdk.local_state.client_state import ClientState
+from client_sdk.lab.fleet import Fleet
+from client_sdk.lab.fleet_rounds import FleetOptions, FleetRound
 from client_sdk.operator import Operator, task_request
 from client_sdk.organiser import TrialOrganiser
-from client_sdk.simulation.fleet import Fleet
-from client_sdk.simulation.fleet_options import FleetOptions
-from client_sdk.simulation.fleet_rounds import FleetRound
+from client_sdk.store.states import ClientState
 from client_sdk.training.base import LocalResult
 from protocols.layout import VectorLayout, whole_route
 from protocols.messages import Schedule

@@ -17,7 +17,7 @@ import numpy as np
 
 from bench._report import Figure, arguments, show, time_in_turn, write_figures
 from client_sdk.history import History
-from client_sdk.training.registry import client_half
+from client_sdk.training import client_half
 from protocols.combinations import carriers
 from protocols.messages import Evaluation
 from protocols.recipes.base import Recipe

@@ -5,7 +5,7 @@
     python -m bench.fidelity --system colr --list              print the names of the runs
     python -m bench.fidelity --system rfrec --dataset my.csv --columns user=0,item=1,rating=2
 
-Every run is one federation in one process (`client_sdk.simulation.federation`): training, sealing, folding and opening
+Every run is one federation in one process (`client_sdk.lab.federation`): training, sealing, folding and opening
 are real, only HTTP is left out. A finished run is kept in the work folder and not repeated. Below every table are
 controls on the same data (popularity, chance, and a ranker that only counts training negatives), measured once per
 data set.
@@ -29,9 +29,9 @@ from bench._report import write_figures
 from bench.systems import SYSTEMS
 from bench.systems.base import Job, JobResult, path_of, prefix_of
 from bench.systems.controls import controls_table, flat_controls, measured
-from client_sdk.data.columns import Columns, parse_columns
-from client_sdk.data.loaders import load_dataset, load_interactions
-from client_sdk.evaluation.paper_protocol import LEAK_WARNING
+from client_sdk.lab.data.columns import Columns, parse_columns
+from client_sdk.lab.data.published import load_dataset, load_interactions
+from client_sdk.lab.evaluation.leaky_protocols import LEAK_WARNING
 from protocols.errors import HushRecError
 
 console = Console()

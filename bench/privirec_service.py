@@ -20,18 +20,17 @@ import numpy as np
 
 from bench._report import Figure, arguments, bars, show, write_figures
 from client_sdk.agreement.policy import Policy
-from client_sdk.data.holdout import hold_out_share
-from client_sdk.data.interactions import Interactions
-from client_sdk.data.loaders import load_interactions
-from client_sdk.demo.privirec.central import central_components
-from client_sdk.demo.server import run_server
-from client_sdk.evaluation.full_ranking import RankingResult, rank_all
-from client_sdk.filters import GFCF, Components, interaction_rows
+from client_sdk.lab.data.interactions import Interactions, interaction_rows
+from client_sdk.lab.data.published import load_interactions
+from client_sdk.lab.data.splits import hold_out_share
+from client_sdk.lab.demo.privirec import central_components
+from client_sdk.lab.evaluation.full_ranking import RankingResult, rank_all
+from client_sdk.lab.fleet import Fleet
+from client_sdk.lab.fleet_rounds import FleetOptions, FleetRound
+from client_sdk.lab.local_server import run_server
 from client_sdk.operator import Operator, task_request
 from client_sdk.organiser import TrialOrganiser
-from client_sdk.simulation.fleet import Fleet
-from client_sdk.simulation.fleet_options import FleetOptions
-from client_sdk.simulation.fleet_rounds import FleetRound
+from client_sdk.training.graph_filters import GFCF, Components
 from protocols.messages import Schedule
 from protocols.recipes.privirec.parameters import PriviRecKParameters
 from protocols.recipes.privirec.recipe import PriviRecK

@@ -24,8 +24,8 @@ from bench.quality_parts.central import BASELINES, best_of, scorer_of
 from bench.quality_parts.federated import ARMS, train_scorer
 from bench.quality_parts.rows import Found, Values, means, measure_rows
 from bench.quality_parts.sets import RANKING_SETS, Split, split_of
-from client_sdk.evaluation.leave_one_out import FullScorer
-from client_sdk.simulation.measures import OneHeldOut
+from client_sdk.lab.evaluation.leave_one_out import FullScorer
+from client_sdk.lab.measures import OneHeldOut
 
 __all__ = ["figures_of", "main"]
 

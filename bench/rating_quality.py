@@ -24,11 +24,11 @@ from bench._report import Figure
 from bench.quality_parts.biased_mf import CHOICES, BiasedMF, MFSettings
 from bench.quality_parts.made_jokes import made_jokes
 from bench.quality_parts.rows import Found, Values, means, measure_rows
-from client_sdk.data.holdout import split_rows
-from client_sdk.data.interactions import Interactions
-from client_sdk.data.loaders import load_interactions
-from client_sdk.evaluation.ratings import RatingErrors, rating_controls, rating_errors
-from client_sdk.simulation.federation import Federation
+from client_sdk.lab.data.interactions import Interactions
+from client_sdk.lab.data.published import load_interactions
+from client_sdk.lab.data.splits import split_rows
+from client_sdk.lab.evaluation.controls import RatingErrors, rating_controls, rating_errors
+from client_sdk.lab.federation import Federation
 from protocols.advice import settings_of_ratings
 from protocols.recipes.recommended import parameters_for
 

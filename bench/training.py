@@ -24,11 +24,10 @@ from rich.console import Console
 from bench._report import Figure, arguments, bars, show, time_in_turn, write_figures
 from bench.systems.colr import CLIP, DIM, TRAINING
 from bench.targets import verdicts
-from client_sdk.data.errors import DataError
-from client_sdk.data.interactions import Interactions
-from client_sdk.data.loaders import load_dataset
-from client_sdk.simulation.federation import Federation
-from client_sdk.training.registry import client_half
+from client_sdk.lab.data.interactions import DataError, Interactions
+from client_sdk.lab.data.published import load_dataset
+from client_sdk.lab.federation import Federation
+from client_sdk.training import client_half
 from protocols.recipes.registry import recipe as make_recipe
 
 POSITIVES: Final = 165

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from client_sdk.agreement.policy import Policy
-    from client_sdk.api.drivers import Timeouts
+    from client_sdk.api.http import Timeouts
     from client_sdk.api.retry import RetryPolicy
     from client_sdk.client import AsyncClient, Client
-    from client_sdk.committee.member import AsyncCommitteeMember, CommitteeMember
+    from client_sdk.committee.service import AsyncCommitteeMember, CommitteeMember
     from client_sdk.errors import (
         ApiError,
         ClientFault,
@@ -30,19 +30,18 @@ if TYPE_CHECKING:
         PolicyRefused,
         ServerFault,
     )
-    from client_sdk.local_state.client_store import Membership
-    from client_sdk.local_state.identity import Identity
-    from client_sdk.local_state.stores import DirectoryStore, MemoryStore
-    from client_sdk.model.recommendation import Recommendations
+    from client_sdk.lab.fleet import Fleet
+    from client_sdk.lab.fleet_rounds import FleetOptions, FleetRound
+    from client_sdk.model.best import Recommendations
     from client_sdk.operator import Operator, task_request
-    from client_sdk.participation.certificates import CertificateSource, Issuer
-    from client_sdk.participation.enroller import ClientOptions
-    from client_sdk.participation.events import RoundAbstained, RoundMissed, RoundReport
-    from client_sdk.participation.ledger import OwnLedger
-    from client_sdk.participation.participant import AsyncKeyHolder, AsyncParticipant, KeyHolder, Participant
-    from client_sdk.simulation.fleet import Fleet
-    from client_sdk.simulation.fleet_options import FleetOptions
-    from client_sdk.simulation.fleet_rounds import FleetRound
+    from client_sdk.rounds.certificates import CertificateSource, Issuer
+    from client_sdk.rounds.events import RoundAbstained, RoundMissed, RoundReport
+    from client_sdk.rounds.join import ClientOptions
+    from client_sdk.rounds.ledger import OwnLedger
+    from client_sdk.rounds.task import AsyncKeyHolder, AsyncParticipant, KeyHolder, Participant
+    from client_sdk.store.client_store import Membership
+    from client_sdk.store.identity import Identity
+    from client_sdk.store.stores import DirectoryStore, MemoryStore
     from client_sdk.training.arrays import ArraysRound
     from client_sdk.training.mf import MFConfig
     from protocols.recipes.arrays.update import Rows
@@ -95,42 +94,42 @@ _MODULES: Final = {
     "ApiError": "client_sdk.errors",
     "ArraysRound": "client_sdk.training.arrays",
     "AsyncClient": "client_sdk.client",
-    "AsyncCommitteeMember": "client_sdk.committee.member",
-    "AsyncKeyHolder": "client_sdk.participation.participant",
-    "AsyncParticipant": "client_sdk.participation.participant",
-    "CertificateSource": "client_sdk.participation.certificates",
+    "AsyncCommitteeMember": "client_sdk.committee.service",
+    "AsyncKeyHolder": "client_sdk.rounds.task",
+    "AsyncParticipant": "client_sdk.rounds.task",
+    "CertificateSource": "client_sdk.rounds.certificates",
     "Client": "client_sdk.client",
     "ClientFault": "client_sdk.errors",
-    "ClientOptions": "client_sdk.participation.enroller",
+    "ClientOptions": "client_sdk.rounds.join",
     "ClientSDKError": "client_sdk.errors",
-    "CommitteeMember": "client_sdk.committee.member",
+    "CommitteeMember": "client_sdk.committee.service",
     "ConnectionFailed": "client_sdk.errors",
-    "DirectoryStore": "client_sdk.local_state.stores",
+    "DirectoryStore": "client_sdk.store.stores",
     "Equivocation": "client_sdk.errors",
-    "Fleet": "client_sdk.simulation.fleet",
-    "FleetOptions": "client_sdk.simulation.fleet_options",
-    "FleetRound": "client_sdk.simulation.fleet_rounds",
+    "Fleet": "client_sdk.lab.fleet",
+    "FleetOptions": "client_sdk.lab.fleet_rounds",
+    "FleetRound": "client_sdk.lab.fleet_rounds",
     "GaveUp": "client_sdk.errors",
-    "Identity": "client_sdk.local_state.identity",
-    "Issuer": "client_sdk.participation.certificates",
-    "KeyHolder": "client_sdk.participation.participant",
+    "Identity": "client_sdk.store.identity",
+    "Issuer": "client_sdk.rounds.certificates",
+    "KeyHolder": "client_sdk.rounds.task",
     "MFConfig": "client_sdk.training.mf",
-    "Membership": "client_sdk.local_state.client_store",
-    "MemoryStore": "client_sdk.local_state.stores",
+    "Membership": "client_sdk.store.client_store",
+    "MemoryStore": "client_sdk.store.stores",
     "NotEnrolled": "client_sdk.errors",
     "Operator": "client_sdk.operator",
-    "OwnLedger": "client_sdk.participation.ledger",
-    "Participant": "client_sdk.participation.participant",
+    "OwnLedger": "client_sdk.rounds.ledger",
+    "Participant": "client_sdk.rounds.task",
     "Policy": "client_sdk.agreement.policy",
     "PolicyRefused": "client_sdk.errors",
-    "Recommendations": "client_sdk.model.recommendation",
+    "Recommendations": "client_sdk.model.best",
     "RetryPolicy": "client_sdk.api.retry",
-    "RoundAbstained": "client_sdk.participation.events",
-    "RoundMissed": "client_sdk.participation.events",
-    "RoundReport": "client_sdk.participation.events",
+    "RoundAbstained": "client_sdk.rounds.events",
+    "RoundMissed": "client_sdk.rounds.events",
+    "RoundReport": "client_sdk.rounds.events",
     "Rows": "protocols.recipes.arrays.update",
     "ServerFault": "client_sdk.errors",
-    "Timeouts": "client_sdk.api.drivers",
+    "Timeouts": "client_sdk.api.http",
     "task_request": "client_sdk.operator",
 }
 

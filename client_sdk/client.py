@@ -13,15 +13,15 @@ from typing import Self
 
 from client_sdk.agreement.policy import Policy
 from client_sdk.agreement.terms import TaskTerms
-from client_sdk.api.drivers import AsyncDriver, SyncDriver
-from client_sdk.api.effects import Traffic
-from client_sdk.local_state.client_store import Membership
-from client_sdk.local_state.identity import Identity
-from client_sdk.local_state.stores import Store
-from client_sdk.participation.certificates import CertificateChoice
-from client_sdk.participation.enroller import ClientOptions, Enroller
-from client_sdk.participation.ledger import OwnLedger
-from client_sdk.participation.participant import AsyncParticipant, Participant
+from client_sdk.api.http import AsyncDriver, SyncDriver
+from client_sdk.api.wire import Traffic
+from client_sdk.rounds.certificates import CertificateChoice
+from client_sdk.rounds.join import ClientOptions, Enroller
+from client_sdk.rounds.ledger import OwnLedger
+from client_sdk.rounds.task import AsyncParticipant, Participant
+from client_sdk.store.client_store import Membership
+from client_sdk.store.identity import Identity
+from client_sdk.store.stores import Store
 from client_sdk.training.base import TrainingConfig
 
 __all__ = ["AsyncClient", "Client"]
@@ -66,7 +66,7 @@ class Client:
         certificate: where the membership certificate comes from; needed in tasks with an organiser.
         training: training parameters; by default those of the recipe.
         seed: fixes the training draws; fresh randomness by default.
-        graph_filter: name of the filter (`client_sdk.filters.FILTERS`) that recommends in tasks that aggregate a
+        graph_filter: name of the filter (`training.graph_filters.FILTERS`) that recommends in tasks that aggregate a
         spectrum, or `NAME/PRESET` for its published settings; by default the one that fits the task.
         device_group: group to enrol in permanently, where the recipe has several (FAIR: one per memory size).
 

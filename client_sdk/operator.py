@@ -9,11 +9,11 @@ from typing import Any, Self
 from pydantic import ValidationError
 
 from client_sdk.api.calls import ApiCalls
-from client_sdk.api.drivers import SyncDriver
+from client_sdk.api.http import SyncDriver
 from client_sdk.errors import NotFound
-from client_sdk.participation.enroller import ClientOptions
-from client_sdk.participation.events import TaskEnded
-from client_sdk.participation.follow_rounds import RoundChange, RoundChanged, follow_rounds
+from client_sdk.rounds.events import TaskEnded
+from client_sdk.rounds.join import ClientOptions
+from client_sdk.rounds.loop import RoundChange, RoundChanged, follow_rounds
 from protocols.codec import b64encode
 from protocols.errors import ParameterError
 from protocols.messages import (

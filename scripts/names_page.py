@@ -20,7 +20,7 @@ from generated_page import ROOT, rewrite_or_check
 
 import client_sdk
 import client_sdk.organiser
-from client_sdk.participation.events import Event
+from client_sdk.rounds.events import Event
 
 __all__ = ["PAGE", "main", "page"]
 
@@ -44,7 +44,7 @@ def page() -> str:
     parts += [
         "## Events",
         "A function that is passed as `progress` gets them, in no fixed order. They are imported from "
-        "`client_sdk.participation.events`;\nthe three that `client_sdk` exports, from there as well.",
+        "`client_sdk.rounds.events`;\nthe three that `client_sdk` exports, from there as well.",
         _table(
             ("event", "fields", "meaning"),
             ((kind, ", ".join(f"`{field.name}`" for field in fields(kind))) for kind in get_args(Event)),

@@ -21,12 +21,11 @@ from bench._report import Figure
 from bench._server import OPERATOR_TOKEN, Server, Watch
 from bench.arrays_parts.models import MAX_WEIGHT, DrawnUpdates, parameters_of
 from client_sdk import Policy
+from client_sdk.lab.fleet import Fleet
+from client_sdk.lab.fleet_rounds import FleetOptions, FleetRound
 from client_sdk.operator import Operator, task_request
 from client_sdk.organiser import TrialOrganiser
-from client_sdk.participation.enroller import ClientOptions
-from client_sdk.simulation.fleet import Fleet
-from client_sdk.simulation.fleet_options import FleetOptions
-from client_sdk.simulation.fleet_rounds import FleetRound
+from client_sdk.rounds.join import ClientOptions
 from protocols.messages import Schedule
 from protocols.recipes.arrays.recipe import Arrays
 from protocols.sums.base import SumPlan

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
-from client_sdk.data.interactions import Interactions
+from client_sdk.lab.data.interactions import Interactions
 from protocols.errors import ParameterError
 
 __all__ = ["CHOICES", "BiasedMF", "MFSettings"]

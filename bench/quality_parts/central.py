@@ -11,10 +11,9 @@ from scipy.sparse import csr_array, csr_matrix, diags_array
 from scipy.sparse.linalg import svds
 
 from bench.quality_parts.sets import Split
-from client_sdk.data.interactions import Interactions
-from client_sdk.evaluation.leave_one_out import FullScorer
-from client_sdk.filters import GFCF, Components
-from client_sdk.filters.rows import interaction_rows
+from client_sdk.lab.data.interactions import Interactions, interaction_rows
+from client_sdk.lab.evaluation.leave_one_out import FullScorer
+from client_sdk.training.graph_filters import GFCF, Components
 
 __all__ = ["BASELINES", "best_of", "scorer_of"]
 

@@ -12,10 +12,10 @@ from typing import Any, Final
 import numpy as np
 
 from bench.quality_parts.sets import Split
-from client_sdk.evaluation.leave_one_out import FullScorer
-from client_sdk.filters.rows import interaction_rows
-from client_sdk.simulation.federation import Federation
-from client_sdk.simulation.simulate import spectrum_of
+from client_sdk.lab.data.interactions import interaction_rows
+from client_sdk.lab.evaluation.leave_one_out import FullScorer
+from client_sdk.lab.federation import Federation
+from client_sdk.lab.simulate import spectrum_of
 from client_sdk.training.privirec import components_of, matching_filter
 from protocols.advice import advise
 from protocols.recipes.privirec.recipe import PriviRecK

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from client_sdk.data.interactions import Interactions
+from client_sdk.lab.data.interactions import Interactions
 
 __all__ = ["made_jokes"]
 

@@ -6,7 +6,7 @@
 | ml-1m | all | the published NCF test file, with its 99 negatives |
 | gowalla | 4,000 random users, items with 8 of their check-ins or more, then users with 5 or more | a random one |
 | gowalla-wide | the same with 8,000 users and 12 check-ins of an item or more | a random one |
-| made | 5,000 users and 2,000 items of `client_sdk.data.synthetic`, 15 of them a user | the latest |
+| made | 5,000 users and 2,000 items of `client_sdk.lab.data.synthetic`, 15 of them a user | the latest |
 | filmtrust | users with 10 ratings or more, as in PFedCLR | the item introduced last |
 
 A validation row is held out from the training rows in the same way; ml-1m has no times of its training rows, so
@@ -21,11 +21,11 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from client_sdk.data.interactions import HoldOut, Interactions, LeaveOneOut, leave_one_out
-from client_sdk.data.loaders import load_dataset, load_interactions
-from client_sdk.data.subset import users_with_at_least
-from client_sdk.data.synthetic import SyntheticConfig, synthetic
-from client_sdk.evaluation.leave_one_out import candidates_of
+from client_sdk.lab.data.interactions import HoldOut, Interactions, LeaveOneOut, leave_one_out
+from client_sdk.lab.data.published import load_dataset, load_interactions
+from client_sdk.lab.data.splits import users_with_at_least
+from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
+from client_sdk.lab.evaluation.leave_one_out import candidates_of
 
 __all__ = ["RANKING_SETS", "Split", "split_of"]
 

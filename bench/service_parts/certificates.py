@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from bench._report import Figure, time_in_turn
 from bench.service_parts.federation import Federation
-from client_sdk.participation.certificates import MembershipCheck
+from client_sdk.rounds.certificates import MembershipCheck
 from protocols.codec import b64encode
 from protocols.crypto.certificates import CERTIFICATE_BYTES, certify
 from protocols.layout import Block, Segment, VectorLayout

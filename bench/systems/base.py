@@ -13,12 +13,12 @@ import numpy as np
 from rich.table import Table
 
 from bench.systems.controls import Measure, leave_one_out_controls
-from client_sdk.data.columns import Columns
-from client_sdk.data.interactions import LeaveOneOut
-from client_sdk.data.loaders import load_dataset
-from client_sdk.evaluation.leave_one_out import candidates_of, evaluate
-from client_sdk.evaluation.paper_protocol import paper_protocol
-from client_sdk.simulation.federation import Federation, SimulatedRound
+from client_sdk.lab.data.columns import Columns
+from client_sdk.lab.data.interactions import LeaveOneOut
+from client_sdk.lab.data.published import load_dataset
+from client_sdk.lab.evaluation.leaky_protocols import paper_protocol
+from client_sdk.lab.evaluation.leave_one_out import candidates_of, evaluate
+from client_sdk.lab.federation import Federation, SimulatedRound
 from client_sdk.training.base import TrainingConfig
 
 __all__ = ["Job", "JobResult", "Run", "System", "exclusions", "flat", "keep", "path_of", "prefix_of", "table"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.sparse import csr_array
 
-from client_sdk.filters.bspm import BSPM
+from client_sdk.training.graph_filters import BSPM
 
 __all__ = ["BspmPass"]
 

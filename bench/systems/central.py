@@ -1,4 +1,4 @@
-"""The filters with all data in one place: float64, from R itself, without code of `client_sdk.filters`."""
+"""The filters with all data in one place: float64, from R itself, without code of the SDK's filters."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from scipy.sparse import csr_array
 from scipy.sparse.linalg import svds
 
 from bench.systems.ring_sums import normalised
-from client_sdk.data.interactions import Interactions
-from client_sdk.filters import interaction_rows
-from client_sdk.filters.turbo_cf import TurboCF
+from client_sdk.lab.data.interactions import Interactions, interaction_rows
+from client_sdk.training.graph_filters import TurboCF
 
 __all__ = ["Central", "exact_vectors"]
 

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from client_sdk.data.columns import Columns
-from client_sdk.data.holdout import hold_out_share, split_rows
-from client_sdk.data.interactions import LeaveOneOut
-from client_sdk.data.loaders import LIGHTGCN_SETS, load_dataset, load_interactions, load_train_test
-from client_sdk.evaluation import ControlTable, candidates_of, controls, ranking_controls, rating_controls
+from client_sdk.lab.data.columns import Columns
+from client_sdk.lab.data.interactions import LeaveOneOut
+from client_sdk.lab.data.published import LIGHTGCN_SETS, load_dataset, load_interactions, load_train_test
+from client_sdk.lab.data.splits import hold_out_share, split_rows
+from client_sdk.lab.evaluation import ControlTable, candidates_of, controls, ranking_controls, rating_controls
 
 __all__ = [
     "Measure",

@@ -16,8 +16,8 @@ from rich.table import Table
 from bench.systems.base import JobResult, Ticks, keep, path_of
 from bench.systems.fair_federation import FairFederation, equal_groups
 from bench.systems.fedhm import FedHMFederation
-from client_sdk.data.interactions import Interactions
-from client_sdk.data.loaders import load_train_test
+from client_sdk.lab.data.interactions import Interactions
+from client_sdk.lab.data.published import load_train_test
 from client_sdk.training.fair import FairConfig, FairHalf
 from protocols.crypto.domain import derive_seed
 from protocols.recipes.fair.recipe import Fair, FairParameters

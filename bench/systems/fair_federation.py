@@ -12,10 +12,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from client_sdk.data.interactions import Interactions
-from client_sdk.evaluation.full_ranking import RankingResult, rank_all
-from client_sdk.training.fair import USER_VECTORS, FairConfig, FairHalf
-from client_sdk.training.neumf import layers_of
+from client_sdk.lab.data.interactions import Interactions
+from client_sdk.lab.evaluation.full_ranking import RankingResult, rank_all
+from client_sdk.training.fair import USER_VECTORS, FairConfig, FairHalf, layers_of
 from protocols.crypto.domain import derive_seed
 from protocols.recipes.fair.recipe import Fair, FairParameters
 from protocols.recipes.fair.state import FairView, spaces_of

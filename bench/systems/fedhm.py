@@ -15,11 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from bench.systems.fair_federation import FairFederation
-from client_sdk.data.interactions import Interactions
-from client_sdk.training.adam import Adam
-from client_sdk.training.fair import USER_VECTORS, FairConfig, batches
-from client_sdk.training.neumf import pair_gradients
-from client_sdk.training.touched import TouchedAdam
+from client_sdk.lab.data.interactions import Interactions
+from client_sdk.training.adam import Adam, TouchedAdam
+from client_sdk.training.fair import USER_VECTORS, FairConfig, batches, pair_gradients
 from protocols.errors import ParameterError
 from protocols.recipes.fair.recipe import FairParameters
 

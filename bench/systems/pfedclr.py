@@ -23,12 +23,12 @@ from numpy.typing import NDArray
 from rich.table import Table
 
 from bench.systems.base import JobResult, Ticks, exclusions, keep, path_of, summary
-from client_sdk.data.interactions import HoldOut, LeaveOneOut, leave_one_out
-from client_sdk.data.loaders import load_interactions
-from client_sdk.data.subset import users_with_at_least
-from client_sdk.evaluation import ControlTable, NegativeDraws, controls, evaluate_full_scores, evaluate_scores
-from client_sdk.evaluation.leave_one_out import FullScorer, candidates_of
-from client_sdk.simulation.federation import Federation, SimulatedRound
+from client_sdk.lab.data.interactions import HoldOut, LeaveOneOut, leave_one_out
+from client_sdk.lab.data.published import load_interactions
+from client_sdk.lab.data.splits import users_with_at_least
+from client_sdk.lab.evaluation import ControlTable, NegativeDraws, controls, evaluate_full_scores, evaluate_scores
+from client_sdk.lab.evaluation.leave_one_out import FullScorer, candidates_of
+from client_sdk.lab.federation import Federation, SimulatedRound
 from client_sdk.training.pfedclr import PFedCLRConfig
 from protocols.recipes.recommended import parameters_for
 

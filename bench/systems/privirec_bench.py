@@ -14,10 +14,11 @@ from scipy.sparse import csr_array
 from bench.systems.base import keep
 from bench.systems.central import exact_vectors
 from bench.systems.ring_sums import RingSums, Subspace, normalised, power_iteration
-from client_sdk.data.holdout import hold_out_share
-from client_sdk.data.loaders import load_interactions, load_train_test
-from client_sdk.evaluation import rank_all
-from client_sdk.filters import Components, interaction_rows
+from client_sdk.lab.data.interactions import interaction_rows
+from client_sdk.lab.data.published import load_interactions, load_train_test
+from client_sdk.lab.data.splits import hold_out_share
+from client_sdk.lab.evaluation import rank_all
+from client_sdk.training.graph_filters import Components
 
 __all__ = ["Bench", "Figures", "Scorer", "Setting", "Split", "captured", "factors", "upload"]
 

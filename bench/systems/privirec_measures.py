@@ -18,8 +18,7 @@ from bench.systems.bspm_pass import BspmPass
 from bench.systems.central import Central
 from bench.systems.privirec_bench import Bench, Figures, captured, factors, upload
 from bench.systems.ring_sums import RingSums, rayleigh_ritz
-from client_sdk.filters import GFCF, Components, preset
-from client_sdk.filters.parts import linear
+from client_sdk.training.graph_filters import GFCF, Components, linear, preset
 
 __all__ = ["MEASURES"]
 

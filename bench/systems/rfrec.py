@@ -24,11 +24,11 @@ from rich.table import Table
 
 from bench.systems.base import JobResult, Ticks, keep, path_of, prefix_of
 from bench.systems.rfrec_devices import Devices
-from client_sdk.data.columns import Columns
-from client_sdk.data.holdout import split_rows
-from client_sdk.data.interactions import Interactions
-from client_sdk.data.loaders import DATASETS, load_interactions
-from client_sdk.evaluation.ratings import rating_errors
+from client_sdk.lab.data.columns import Columns
+from client_sdk.lab.data.interactions import Interactions
+from client_sdk.lab.data.published import DATASETS, load_interactions
+from client_sdk.lab.data.splits import split_rows
+from client_sdk.lab.evaluation.controls import rating_errors
 from protocols.errors import ParameterError
 from protocols.privacy.accountant import laplace_cost
 from protocols.recipes.registry import recipe

@@ -12,9 +12,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from client_sdk.data.interactions import Interactions
+from client_sdk.lab.data.interactions import Interactions
 from client_sdk.training.adam import Adam
-from client_sdk.training.rfrec_local import LocalModel, Ratings, predicted_ratings
+from client_sdk.training.rfrec import LocalModel, Ratings, predicted_ratings
 from protocols.crypto.domain import derive_seed
 from protocols.errors import ParameterError
 from protocols.recipes.base import RoundSpec

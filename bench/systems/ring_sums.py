@@ -14,8 +14,7 @@ from typing import Final
 import numpy as np
 from scipy.sparse import csr_array, triu, vstack
 
-from client_sdk.data.interactions import Interactions
-from client_sdk.filters import interaction_rows
+from client_sdk.lab.data.interactions import Interactions, interaction_rows
 from protocols.fixed_point import FixedPoint
 
 __all__ = ["RingSums", "Subspace", "blocks", "normalised", "power_iteration", "rayleigh_ritz", "start_vectors"]

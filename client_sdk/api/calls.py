@@ -1,34 +1,184 @@
-"""Every call of the HTTP API, as a program that returns a typed message or raises the error of the problem document."""
+"""Every call of the HTTP API: of members, of operators, and of the committee of one-shot sums."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, fields
+from typing import Final, Literal, Self
 
-from client_sdk.api.answers import checked_bytes, parse_answer
-from client_sdk.api.effects import LONGEST_JSON, Program
-from client_sdk.api.member_calls import MemberCalls
-from client_sdk.api.requests import LONGEST_ENTRY, LONGEST_WAIT, long_poll, path_of_task, with_query
+from client_sdk.api.requests import (
+    LONGEST_ENTRY,
+    LONGEST_WAIT,
+    ApiRequests,
+    checked_bytes,
+    long_poll,
+    parse_answer,
+    path_of_task,
+    with_query,
+)
 from client_sdk.api.retry import send
 from client_sdk.api.upload import upload
+from client_sdk.api.wire import LONGEST_JSON, Program, Sink
 from client_sdk.errors import NotFound
+from protocols.crypto.certificates import LONGEST_REVOCATIONS
 from protocols.messages import (
     AttestationPage,
     BadShares,
+    CertificateRequest,
+    CommitteeView,
+    Enrolment,
+    EnrolmentRequest,
+    Extension,
+    Invitation,
+    InvitationPage,
+    InvitationRequest,
+    InvitationView,
+    IssuedCertificate,
     LedgerPage,
+    Member,
+    MemberPage,
     RefusalNotice,
     RefusalReason,
     RoundPage,
     RoundView,
     SnapshotView,
+    TaskPage,
+    TaskRequest,
+    TaskView,
     UploadReceipt,
 )
 from protocols.messages.attestations import LARGEST_ATTESTATION_PAGE, LONGEST_ATTESTATION
 from protocols.messages.media_types import STAGE_TYPES
 from protocols.messages.stages import StageMessage
 
-__all__ = ["LONGEST_WAIT", "ApiCalls", "CurrentRound", "Handout"]
+__all__ = [
+    "ApiCalls",
+    "CommitteeCalls",
+    "CurrentRound",
+    "Handout",
+    "LONGEST_WAIT",
+    "MemberCalls",
+]
+
+
+_LONGEST_ENVELOPE: Final = 1 << 20
+"""Longest keyring envelope, in bytes: four times the server's default limit."""
+_LONGEST_TASKS: Final = 1 << 24
+"""Longest list of tasks, in bytes: the API has no pages of tasks."""
+
+
+@dataclass(frozen=True, repr=False)
+class MemberCalls(ApiRequests):
+    """The calls about tasks, invitations, members and certificates. See `ApiRequests` for the errors."""
+
+    # --- tasks ---------------------------------------------------------------------------------------------------
+
+    def create_task(self, request: TaskRequest) -> Program[TaskView]:
+        """Create a task (operators); raises `InvalidParameters` when `request` cannot work."""
+        return self._post("/v1/tasks", request, TaskView)
+
+    def tasks(self, name: str | None = None) -> Program[TaskPage]:
+        """List tasks, newest first; with `name`, only the tasks of that name (operators)."""
+        return self._get(with_query("/v1/tasks", name=name), TaskPage, max_bytes=_LONGEST_TASKS)
+
+    def task(self, task_id: str) -> Program[TaskView]:
+        """Return one task; `NotFound` when there is none with that id."""
+        return self._get(path_of_task(task_id), TaskView)
+
+    def close_task(self, task_id: str) -> Program[TaskView]:
+        """Close a task (operators). Closing it again changes nothing."""
+        return self._post(path_of_task(task_id, "close"), None, TaskView, idempotent=True)
+
+    def resume_task(self, task_id: str) -> Program[TaskView]:
+        """Open a failed task again (operators). Resuming it again changes nothing."""
+        return self._post(path_of_task(task_id, "resume"), None, TaskView, idempotent=True)
+
+    def extend_round(self, task_id: str, number: int, seconds: float) -> Program[RoundView]:
+        """Extend the deadline of the current stage of a round by `seconds` (operators). Each call extends it again."""
+        return self._post(path_of_task(task_id, "rounds", number, "extend"), Extension(seconds=seconds), RoundView)
+
+    def abort_round(self, task_id: str, number: int) -> Program[RoundView]:
+        """End a round as failed (operators). Aborting it again changes nothing."""
+        return self._post(path_of_task(task_id, "rounds", number, "abort"), None, RoundView, idempotent=True)
+
+    # --- members -------------------------------------------------------------------------------------------------
+
+    def invite(self, task_id: str, request: InvitationRequest) -> Program[Invitation]:
+        """Create an invitation (operators). Its code is only in this answer."""
+        return self._post(path_of_task(task_id, "invitations"), request, Invitation)
+
+    def invitations(self, task_id: str, after: str | None = None) -> Program[InvitationPage]:
+        """Return a page of a task's invitations in order of creation; `after` is the last page's `next` (operators)."""
+        return self._get(with_query(path_of_task(task_id, "invitations"), after=after), InvitationPage)
+
+    def revoke_invitation(self, task_id: str, invitation_id: str) -> Program[InvitationView]:
+        """Revoke an invitation (operators). Revoking it again changes nothing."""
+        request = self._request("DELETE", path_of_task(task_id, "invitations", invitation_id))
+        response = yield from send(request, self.retry)
+        return parse_answer(request, response, InvitationView)
+
+    def invited_task(self, invitation: str) -> Program[TaskView]:
+        """Return the task that an invitation is for, without using it; `Gone` when it is revoked or expired."""
+        request = self._request("GET", "/v1/enrolments/task", {"authorization": f"Bearer {invitation}"})
+        response = yield from send(request, self.retry)
+        return parse_answer(request, response, TaskView)
+
+    def enrol(self, request: EnrolmentRequest) -> Program[Enrolment]:
+        """Enrol a client. Enrolling again with the same identity key returns the same client id and a new token."""
+        return self._post("/v1/enrolments", request, Enrolment, idempotent=True)
+
+    def members(
+        self, task_id: str, after: str | None = None, unkeyed: bool = False, wait: float = 0.0
+    ) -> Program[MemberPage]:
+        """Return a page of members (key holder, operators).
+
+        unkeyed: only members without a keyring envelope. wait: seconds to wait for one.
+        """
+        path = with_query(
+            path_of_task(task_id, "members"), after=after, unkeyed="true" if unkeyed else None, wait=long_poll(wait)
+        )
+        return self._get(path, MemberPage, wait)
+
+    def revoke_member(self, task_id: str, client_id: str) -> Program[Member]:
+        """Revoke a membership permanently (operators). Revoking it again changes nothing."""
+        request = self._request("DELETE", path_of_task(task_id, "members", client_id))
+        response = yield from send(request, self.retry)
+        return parse_answer(request, response, Member)
+
+    def put_public_key(self, task_id: str, public_key: bytes) -> Program[None]:
+        """Publish the public key that contributions are folded under, where the mechanism has one (key holder)."""
+        yield from self._put(path_of_task(task_id, "public-key"), public_key)
+
+    def put_envelope(self, task_id: str, client_id: str, envelope: bytes) -> Program[None]:
+        """Store a member's keyring envelope (key holder); `Conflict` when it has one."""
+        yield from self._put(path_of_task(task_id, "keyring", client_id), envelope)
+
+    def envelope(self, task_id: str, wait: float = 0.0) -> Program[bytes | None]:
+        """Return this client's keyring envelope; None if there is none within `wait` seconds."""
+        return self._bytes_or_none(
+            with_query(path_of_task(task_id, "keyring"), wait=long_poll(wait)), wait, _LONGEST_ENVELOPE
+        )
+
+    # --- certificates --------------------------------------------------------------------------------------------
+
+    def certificate(self, request: CertificateRequest) -> Program[IssuedCertificate]:
+        """Ask an organiser's issuing endpoint, whose address and token these calls have, for a certificate."""
+        return self._post("/v1/certificates", request, IssuedCertificate, idempotent=True)
+
+    def renew_certificate(self, task_id: str, certificate: bytes) -> Program[None]:
+        """Replace this client's certificate at the aggregator."""
+        yield from self._put(path_of_task(task_id, "members", "me", "certificate"), certificate)
+
+    def put_revocations(self, task_id: str, revocations: bytes) -> Program[None]:
+        """Publish the organiser's revocation list (operators)."""
+        yield from self._put(path_of_task(task_id, "revocations"), revocations)
+
+    def revocations(self, task_id: str) -> Program[bytes | None]:
+        """The organiser's newest revocation list; None while there is none."""
+        return self._bytes_or_none(path_of_task(task_id, "revocations"), 0.0, LONGEST_REVOCATIONS)
+
+
+# --- all calls of clients and operators ------------------------------------------------------------------------------
 
 Handout = Literal["roster", "inbox", "survivors", "committee", "confirmations"]
 
@@ -169,3 +319,39 @@ class ApiCalls(MemberCalls):
     def put_snapshot(self, task_id: str, number: int, sealed: bytes) -> Program[None]:
         """Publish the sealed snapshot of round `number`; `Conflict` when that round has one."""
         yield from self._put(path_of_task(task_id, "snapshots", number), sealed)
+
+
+# --- the calls of the HTTP API for the committee of a task with one-shot sums ----------------------------------------
+
+_LONGEST_VIEW: Final = 1 << 20
+
+
+@dataclass(frozen=True, repr=False)
+class CommitteeCalls(ApiCalls):
+    """The calls of a member of the committee. See `ApiCalls` for the errors."""
+
+    @classmethod
+    def of(cls, calls: ApiCalls) -> Self:
+        """Return the committee's calls with the address, token and signer of `calls`."""
+        return cls(**{each.name: getattr(calls, each.name) for each in fields(calls)})
+
+    def committee(self, task_id: str) -> Program[CommitteeView]:
+        """Return who is in the committee, and of which rounds each member has published its key."""
+        return self._get(path_of_task(task_id, "committee"), CommitteeView, max_bytes=_LONGEST_VIEW)
+
+    def put_committee_key(self, task_id: str, number: int, client_id: str, key: bytes) -> Program[None]:
+        """Publish this member's key of a round that has not opened; `Conflict` when it has another, or is open."""
+        yield from self._put(path_of_task(task_id, "committee", client_id, "keys", number), key)
+
+    def statements(self, task_id: str, number: int, max_bytes: int) -> Program[bytes]:
+        """Download what the proposed survivors signed, at most `max_bytes`. The answer has no digest: it is signed."""
+        request = self._request("GET", path_of_task(task_id, "rounds", number, "statements"), max_bytes=max_bytes)
+        return (yield from send(request, self.retry)).body
+
+    def sealed_shares(self, task_id: str, number: int, client_id: str, length: int, sink: Sink) -> Program[None]:
+        """Download the survivors' shares sealed for this member, at most `length` bytes, into `sink`.
+
+        The answer has no digest: the client signed the digest of each share.
+        """
+        path = path_of_task(task_id, "rounds", number, "shares", client_id)
+        yield from send(self._request("GET", path, max_bytes=length, sink=sink), self.retry)

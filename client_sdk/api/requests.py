@@ -4,24 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from ipaddress import ip_address
 from re import fullmatch
 from typing import Final, Self, TypeVar
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, urlencode, urlsplit
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
-from client_sdk.api.address import base_url, require_encryption
-from client_sdk.api.answers import checked_bytes, parse_answer
-from client_sdk.api.effects import LONGEST_JSON, Method, Program, Request, Response, Sink, content_digest
 from client_sdk.api.retry import RetryPolicy, send
 from client_sdk.api.signing import ServerTime, Signer
 from client_sdk.api.upload import DEFAULT_CHUNK_BYTES
-from client_sdk.errors import NotFound
-from protocols.errors import ParameterError
+from client_sdk.api.wire import LONGEST_JSON, Method, Program, Request, Response, Sink, content_digest, digest_matches
+from client_sdk.errors import ContractBroken, DigestMismatch, NotFound
+from protocols.crypto.digest_fields import parse_digest
+from protocols.errors import CodecError, ParameterError
 from protocols.messages.media_types import OCTETS
+from protocols.parameter_text.first_fault import fault_text
 
-__all__ = ["LONGEST_ENTRY", "LONGEST_WAIT", "ApiRequests", "check_secret", "long_poll", "path_of_task", "with_query"]
+__all__ = [
+    "ApiRequests",
+    "LONGEST_ENTRY",
+    "LONGEST_WAIT",
+    "base_url",
+    "check_secret",
+    "checked_bytes",
+    "long_poll",
+    "parse_answer",
+    "path_of_task",
+    "require_encryption",
+    "with_query",
+]
+
 
 M = TypeVar("M", bound=BaseModel)
 LONGEST_WAIT: Final = 30.0
@@ -32,7 +46,7 @@ LONGEST_ENTRY: Final = 4096
 
 @dataclass(frozen=True, repr=False)
 class ApiRequests:
-    """The requests of one client or operator. Each call returns a program; see `client_sdk.api.effects`.
+    """The requests of one client or operator. Each call returns a program; see `client_sdk.api.wire`.
 
     url: address of the server. token: bearer token; None before enrolment. retry: when a failed request is repeated.
     chunk_bytes: contributions longer than this are uploaded in chunks. signer: signs the requests of an enrolled
@@ -136,3 +150,75 @@ def long_poll(seconds: float) -> float | None:
     if not 0.0 <= seconds <= LONGEST_WAIT:
         raise ParameterError(f"a long poll must wait 0 to {LONGEST_WAIT:g} seconds, got {seconds}")
     return seconds or None
+
+
+# --- checks of the address of a server or an organiser, before anything is sent to it --------------------------------
+
+
+def base_url(url: str) -> str:
+    """Return `url` without a trailing slash; `ParameterError` unless it is http(s) without credentials and query."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ParameterError("the server's address must have the form https://host[:port][/path]")
+    if parts.username is not None or parts.password is not None:
+        raise ParameterError("the server's address must not contain credentials; pass the token separately")
+    if parts.query or parts.fragment:
+        raise ParameterError("the server's address must not contain a query or a fragment")
+    return url.rstrip("/")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def require_encryption(url: str) -> None:
+    """Raise `ParameterError` if `url` begins with http:// and its host is not this machine."""
+    parts = urlsplit(url)
+    if parts.scheme == "http" and not _is_loopback(parts.hostname or ""):
+        raise ParameterError(
+            f"{parts.scheme}://{parts.netloc} is not encrypted: anyone on the way could read tokens and contributions. "
+            "Use https://, or, on a network that you trust, --allow-http or ClientOptions(allow_http=True)"
+        )
+
+
+# --- checks of the answers of the API: JSON against its message class, bytes against length and digests --------------
+
+
+def parse_answer(request: Request, response: Response, model: type[M]) -> M:
+    """Return the JSON body as a `model`; raise `ContractBroken` if it is not a valid one."""
+    try:
+        return model.model_validate_json(response.body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"])) or "body"
+        fault = f"{where}: {fault_text(first)}"
+        detail = f"the answer is not a valid {model.__name__} ({fault}); check the server's version"
+        raise ContractBroken(request.method, request.url, response.status, detail) from None
+
+
+def checked_bytes(request: Request, response: Response, length: int | None, digest: str | None) -> bytes:
+    """Return the body; raise `ContractBroken` or `DigestMismatch` unless it has the given length and digests."""
+    where = (request.method, request.url, response.status)
+    if length is not None and len(response.body) != length:
+        raise ContractBroken(*where, f"expected {length} bytes, got {len(response.body)}")
+    try:
+        carried = parse_digest(response.headers.get("content-digest", ""))
+    except CodecError as error:
+        raise ContractBroken(*where, str(error)) from error
+    if carried is None and digest is None:
+        raise ContractBroken(*where, "the download has no sha-256 digest")
+    if carried is not None and not digest_matches(response.body, carried):
+        raise DigestMismatch(*where, "the body does not match its Content-Digest")
+    if digest is not None and not _matches_hex(response.body, digest):
+        raise DigestMismatch(*where, "the body does not match the announced digest")
+    return response.body
+
+
+def _matches_hex(body: bytes, digest: str) -> bool:
+    try:
+        return digest_matches(body, bytes.fromhex(digest))
+    except ValueError:
+        return False

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import Final
 
-from client_sdk.api.effects import Failed, Pause, Program, Request, Response
+from client_sdk.api.wire import Failed, Pause, Program, Request, Response
 from client_sdk.errors import ApiError, ConnectionFailed, GaveUp, OffsetMismatch, UntrustedServer, error_class
 from protocols.errors import ParameterError
 from protocols.messages import ProblemDocument

@@ -15,9 +15,9 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from client_sdk.api.effects import Method, Program, Request, Response, content_digest
 from client_sdk.api.retry import RetryPolicy, back_off, send
 from client_sdk.api.signing import Signer
+from client_sdk.api.wire import Method, Program, Request, Response, content_digest
 from client_sdk.errors import ApiError, ConnectionFailed, ContractBroken, MethodNotAllowed, NotFound, OffsetMismatch
 from protocols.messages import UploadReceipt
 from protocols.messages.media_types import CONTRIBUTION, PARTIAL_UPLOAD

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from client_sdk.cli.root import app, main
+from client_sdk.cli.app import app, main
 
 __all__ = ["app", "main"]

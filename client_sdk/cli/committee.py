@@ -8,7 +8,7 @@ import typer
 from rich.markup import escape
 
 from client_sdk.agreement.policy import Policy
-from client_sdk.cli.console import console, fail
+from client_sdk.cli.common import console, fail
 from client_sdk.cli.membership import (
     AllowHttp,
     CertificateFile,
@@ -25,8 +25,8 @@ from client_sdk.cli.membership import (
 )
 from client_sdk.cli.monitor import Monitor
 from client_sdk.client import Client
-from client_sdk.committee.member import CommitteeMember
-from client_sdk.participation.enroller import ClientOptions
+from client_sdk.committee.service import CommitteeMember
+from client_sdk.rounds.join import ClientOptions
 
 __all__ = ["committee"]
 

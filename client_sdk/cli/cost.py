@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from client_sdk.cli.command_options import command_options
-from client_sdk.cli.console import console, table
+from client_sdk.cli.common import command_options, console, table
 from protocols.parameter_text.named_values import named_values
 
 if TYPE_CHECKING:
-    from client_sdk.simulation.traffic_costs import Link, Traffic
+    from client_sdk.lab.traffic import Link, Traffic
     from protocols.recipes.base import Recipe
 
 __all__ = ["CostOptions", "cost"]
@@ -78,7 +77,7 @@ def cost(options: CostOptions) -> None:
 
     Example: hushrec cost --recipe colr --rank 4 --mechanism ckks --clients 60 --rounds 1000 --up 0.25 --down 0.75
     """
-    from client_sdk.simulation.traffic_costs import Link
+    from client_sdk.lab.traffic import Link
     from protocols.combinations import check_combination
     from protocols.recipes.registry import recipe
 
@@ -98,7 +97,7 @@ def cost(options: CostOptions) -> None:
 
 def _counted_traffic(options: CostOptions, chosen: Recipe) -> dict[str, Traffic]:
     """Return the traffic of all rounds by counting: the paper's, plain sums and the mechanism's."""
-    from client_sdk.simulation.traffic_costs import published_traffic, wire_traffic
+    from client_sdk.lab.traffic import published_traffic, wire_traffic
     from protocols.sums.registry import mechanism
 
     found = {"paper": published_traffic(chosen, options.rounds, options.device_group)}

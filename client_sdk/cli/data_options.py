@@ -7,12 +7,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from client_sdk.cli.console import console
+from client_sdk.cli.common import console
 
 if TYPE_CHECKING:  # numpy is imported when the command runs, not for its help
-    from client_sdk.data.columns import Columns
+    from client_sdk.lab.data.columns import Columns
+from client_sdk.lab.data.splits import SplitKind
 
-__all__ = ["ColumnsText", "DataDir", "chosen_columns", "say"]
+__all__ = [
+    "ColumnsText",
+    "DataDir",
+    "Splitting",
+    "TestFile",
+    "chosen_columns",
+    "say",
+]
+
 
 DataDir = Annotated[Path | None, typer.Option(help="Folder that contains the data set.", show_default="data")]
 ColumnsText = Annotated[
@@ -26,7 +35,7 @@ ColumnsText = Annotated[
 
 def chosen_columns(text: str | None) -> Columns | None:
     """Return the columns of the option `--columns`, None without it."""
-    from client_sdk.data.columns import parse_columns
+    from client_sdk.lab.data.columns import parse_columns
 
     return None if text is None else parse_columns(text)
 
@@ -34,3 +43,18 @@ def chosen_columns(text: str | None) -> Columns | None:
 def say(text: str) -> None:
     """Print what was found in a file."""
     console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+# --- options of commands that measure on test interactions: how these are split from the training data ---------------
+
+TestFile = Annotated[
+    Path | None, typer.Option("--test", help="File of test interactions; --dataset is then the training file.")
+]
+Splitting = Annotated[
+    SplitKind | None,
+    typer.Option(
+        "--split",
+        help="leave-one-out (the latest interaction of each user), random (a fifth), or given (a test file).",
+        show_default="by recipe and data",
+    ),
+]

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from client_sdk.cli.command_options import command_options
-from client_sdk.cli.console import console, fail, stderr
+from client_sdk.cli.common import command_options, console, fail, stderr
 from client_sdk.cli.data_options import ColumnsText, DataDir, chosen_columns, say
 
 if TYPE_CHECKING:
-    from client_sdk.demo.privirec.setup import PriviRecRequest
-    from client_sdk.demo.run import DemoRequest
+    from client_sdk.lab.demo.privirec import PriviRecRequest
+    from client_sdk.lab.demo.run import DemoRequest
 
 __all__ = ["DemoOptions", "demo"]
 
@@ -87,7 +86,7 @@ def demo(options: DemoOptions) -> None:
 
 
 def _privirec_request(options: DemoOptions, server_dir: Path) -> PriviRecRequest:
-    from client_sdk.demo.privirec.setup import PriviRecRequest
+    from client_sdk.lab.demo.privirec import PriviRecRequest
 
     return PriviRecRequest(
         dataset=options.dataset,
@@ -104,7 +103,7 @@ def _privirec_request(options: DemoOptions, server_dir: Path) -> PriviRecRequest
 
 
 def _factors_request(options: DemoOptions, server_dir: Path) -> DemoRequest:
-    from client_sdk.demo.run import DemoRequest
+    from client_sdk.lab.demo.run import DemoRequest
 
     return DemoRequest(
         dataset=options.dataset,
@@ -124,9 +123,8 @@ def _factors_request(options: DemoOptions, server_dir: Path) -> DemoRequest:
 
 def _run_factors(request: DemoRequest, options: DemoOptions) -> None:
     """Train item factors in several ways, print the comparison and write the report."""
-    from client_sdk.demo.display import result_table
-    from client_sdk.demo.report import write_figures, write_report
-    from client_sdk.demo.run import run_demo
+    from client_sdk.lab.demo.report import result_table, write_figures, write_report
+    from client_sdk.lab.demo.run import run_demo
 
     _tell_missing_plots("the report will have no curves")
 
@@ -150,9 +148,8 @@ def _run_factors(request: DemoRequest, options: DemoOptions) -> None:
 
 def _run_privirec(request: PriviRecRequest, options: DemoOptions) -> None:
     """Run PriviRec with masked or one-shot sums, print the ranking and write figures and report."""
-    from client_sdk.demo.privirec.files import write_results
-    from client_sdk.demo.privirec.run import run_privirec_demo
-    from client_sdk.demo.privirec.table import ranking_table
+    from client_sdk.lab.demo.privirec_report import ranking_table, write_results
+    from client_sdk.lab.demo.privirec_run import run_privirec_demo
 
     _tell_missing_plots("the report will have no curves")
 
@@ -177,7 +174,7 @@ def _run_privirec(request: PriviRecRequest, options: DemoOptions) -> None:
 
 
 def _tell_missing_plots(consequence: str) -> None:
-    from client_sdk.demo.plots import plots_available
+    from client_sdk.lab.demo.plots import plots_available
 
     if not plots_available():
         stderr.print(f"matplotlib is not installed: {consequence}; to change that: {_INSTALL_PLOTS}", markup=False)
@@ -185,7 +182,7 @@ def _tell_missing_plots(consequence: str) -> None:
 
 def _delete_older_runs(output: Path, server_dir: Path) -> None:
     """Delete the server data of earlier runs in `output`. `server_dir` and servers that still run are kept."""
-    from client_sdk.demo.server import is_in_use
+    from client_sdk.lab.local_server import is_in_use
 
     for old in output.glob("server-*"):
         if old != server_dir and not is_in_use(old):

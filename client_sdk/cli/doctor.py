@@ -17,9 +17,9 @@ from typing import Annotated, Final
 import typer
 from rich.markup import escape
 
-from client_sdk.api.address import base_url
-from client_sdk.api.drivers import download
-from client_sdk.cli.console import console, fail, table
+from client_sdk.api.http import download
+from client_sdk.api.requests import base_url
+from client_sdk.cli.common import console, fail, table
 from client_sdk.errors import ConnectionFailed
 from protocols.errors import ParameterError
 

@@ -8,10 +8,13 @@ from typing import Annotated, Final
 import numpy as np
 import typer
 from numpy.typing import NDArray
+from rich.markup import escape
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from client_sdk.cli.console import console, table
-from client_sdk.cli.data_options import ColumnsText, DataDir, chosen_columns, say
-from client_sdk.cli.item_files import read_history
+from client_sdk.api.http import download
+from client_sdk.cli.common import console, table
+from client_sdk.cli.data_options import ColumnsText, DataDir, Splitting, TestFile, chosen_columns, say
+from client_sdk.cli.member import read_history
 from client_sdk.cli.membership import (
     READ_ONLY,
     AllowHttp,
@@ -21,12 +24,12 @@ from client_sdk.cli.membership import (
     kept_membership,
     load_identity,
 )
-from client_sdk.cli.split_options import Splitting, TestFile
 from client_sdk.client import Client
-from client_sdk.data.errors import DataError
-from client_sdk.data.interactions import Interactions, LeaveOneOut
-from client_sdk.data.splits import Split, load_split
-from client_sdk.evaluation import (
+from client_sdk.lab.data.fetch import DOWNLOADS, describe, fetch
+from client_sdk.lab.data.interactions import DataError, Interactions, LeaveOneOut
+from client_sdk.lab.data.published import load_dataset
+from client_sdk.lab.data.splits import Split, load_split
+from client_sdk.lab.evaluation import (
     LEAK_WARNING,
     candidates_of,
     controls,
@@ -34,11 +37,17 @@ from client_sdk.evaluation import (
     evaluate_scores,
     ranking_controls,
 )
-from client_sdk.evaluation.leave_one_out import NEGATIVES, Candidates, EvaluationResult
-from client_sdk.participation.enroller import ClientOptions
+from client_sdk.lab.evaluation.leave_one_out import NEGATIVES, Candidates, EvaluationResult
+from client_sdk.rounds.join import ClientOptions
 from protocols.errors import ParameterError
 
-__all__ = ["evaluate", "held_out_split", "measure"]
+__all__ = [
+    "data",
+    "evaluate",
+    "held_out_split",
+    "measure",
+]
+
 
 _SEED: Final = 0
 
@@ -179,3 +188,73 @@ def _headings(k: int) -> tuple[str, ...]:
 
 def _row(name: str, result: EvaluationResult) -> tuple[str, ...]:
     return (name, result.protocol, f"{result.users:,}", f"{result.hr:.4f}", f"{result.ndcg:.4f}")
+
+
+# --- `hushrec data`: list the data sets that can be fetched, fetch one, and summarise one on disk --------------------
+
+data = typer.Typer(no_args_is_help=True, help="List, download and inspect data sets.", rich_markup_mode=None)
+
+
+@data.command("list")
+def list_sets() -> None:
+    """List the data sets that can be downloaded, with address, size and terms of use.
+
+    Example: hushrec data list
+    """
+    for name in sorted(DOWNLOADS):
+        console.print(describe(name), highlight=False)
+        console.print()
+
+
+@data.command("fetch")
+def fetch_set(
+    name: Annotated[str, typer.Argument(help="Data set: ml-100k or ml-1m.")],
+    data_dir: Annotated[Path, typer.Option(help="Folder for the data set; created if it does not exist.")] = Path(
+        "data"
+    ),
+) -> None:
+    """Download a data set from its provider, verify its size and digests, and unpack it.
+
+    Example: hushrec data fetch ml-100k --data-dir data
+    """
+    console.print(describe(name), highlight=False)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=console) as progress:
+        bar = progress.add_task(name, total=DOWNLOADS[name].size)
+        folder = fetch(name, data_dir, download, lambda done: progress.update(bar, completed=done))
+    usage = escape(f"hushrec demo --dataset {name} --data-dir {data_dir}")
+    console.print(f"{name} is in [bold]{escape(str(folder))}[/]. To use it: {usage}", soft_wrap=True)
+
+
+@data.command("show")
+def show_set(
+    name: Annotated[str, typer.Argument(help="Name of a data set, or path of a file or folder.")],
+    data_dir: DataDir = None,
+    columns: ColumnsText = None,
+) -> None:
+    """Load a data set or a file and print what was found: columns, users, items and interactions.
+
+    Example: hushrec data show ml-100k --data-dir data
+
+    Example: hushrec data show ratings.csv --columns user=0,item=1,time=3
+    """
+    loaded = load_dataset(name, data_dir, columns=chosen_columns(columns), report=say)
+    train = loaded.train
+    degrees = train.item_degrees()
+    rows = {
+        "users": f"{train.n_users:,}",
+        "items": f"{train.n_items:,}",
+        "training interactions": f"{train.items.size:,}",
+        "held-out interactions": f"{int((loaded.test_items >= 0).sum()):,}",
+        "training interactions per user": f"{train.items.size / train.n_users:.1f}",
+        "share of the 10 % most popular items": f"{_head_share(degrees):.1%}",
+    }
+    console.print(table(name, ("", ""), list(rows.items())))
+
+
+def _head_share(degrees: object) -> float:
+    """Return the share of all interactions that belong to the most popular tenth of the items."""
+    import numpy as np
+
+    ordered = np.sort(np.asarray(degrees))[::-1]
+    return float(ordered[: max(1, ordered.size // 10)].sum() / max(1, ordered.sum()))

@@ -16,8 +16,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from client_sdk.cli.console import console, table
-from client_sdk.participation.events import (
+from client_sdk.cli.common import console, table
+from client_sdk.rounds.events import (
     AggregateRejected,
     ClientsNamed,
     ClipWarning,
@@ -109,7 +109,7 @@ def line_of(event: Event) -> str:
             return f"the task ended: {event.state}"
 
 
-logging.getLogger("client_sdk.participation").addHandler(logging.NullHandler())  # the events that it logs are displayed
+logging.getLogger("client_sdk.rounds").addHandler(logging.NullHandler())  # the events that it logs are displayed
 
 
 @dataclass

@@ -10,11 +10,11 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from client_sdk.cli.certificate import parse_role
-from client_sdk.cli.console import console, expiry_text, fail, stderr, table
-from client_sdk.local_state.private_files import write_private
+from client_sdk.cli.common import console, expiry_text, fail, stderr, table
+from client_sdk.cli.membership import parse_role
 from client_sdk.organiser import Organiser
 from client_sdk.organiser.organiser import DEFAULT_LIFETIME, LONGEST_LIFETIME
+from client_sdk.store.stores import write_private
 from protocols.codec import b64encode
 from protocols.errors import CodecError, ParameterError
 from protocols.messages.certificates import CertificateRequest

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from client_sdk.cli.command_options import command_options
-from client_sdk.cli.console import console, table
+from client_sdk.cli.common import command_options, console, table
 from protocols.errors import ParameterError
 from protocols.parameter_text.first_fault import first_fault
 

@@ -13,18 +13,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from client_sdk.cli.command_options import command_options
-from client_sdk.cli.console import console, fail, stderr, table
-from client_sdk.cli.data_options import ColumnsText, DataDir, chosen_columns, say
-from client_sdk.cli.split_options import Splitting, TestFile
+from client_sdk.cli.common import command_options, console, fail, stderr, table
+from client_sdk.cli.data_options import ColumnsText, DataDir, Splitting, TestFile, chosen_columns, say
 from protocols.parameter_text.named_values import named_values
 from protocols.recipes.recommended import Variant
 
 if TYPE_CHECKING:
-    from client_sdk.data.splits import Split
-    from client_sdk.simulation.federation import SimulatedRound
-    from client_sdk.simulation.simulate import Point, SimulationRequest, SimulationResult
-    from client_sdk.simulation.simulate import Progress as OnRound
+    from client_sdk.lab.data.splits import Split
+    from client_sdk.lab.federation import SimulatedRound
+    from client_sdk.lab.simulate import Point, SimulationRequest, SimulationResult
+    from client_sdk.lab.simulate import Progress as OnRound
     from protocols.messages import Evaluation
 
 __all__ = ["SimulateOptions", "simulate"]
@@ -99,7 +97,7 @@ def simulate(options: SimulateOptions) -> None:
 
     Example: hushrec simulate --dataset ratings.csv --mechanism masked --budget 2
     """
-    from client_sdk.simulation.simulate import simulate as run
+    from client_sdk.lab.simulate import simulate as run
 
     if options.plot is not None:
         _check_plot(options.plot)  # before the work, which it would be for nothing
@@ -115,8 +113,8 @@ def simulate(options: SimulateOptions) -> None:
 
 
 def _split(options: SimulateOptions) -> Split:
-    from client_sdk.data.splits import load_split
-    from client_sdk.simulation.simulate import predicts_ratings
+    from client_sdk.lab.data.splits import load_split
+    from client_sdk.lab.simulate import predicts_ratings
 
     return load_split(
         options.dataset,
@@ -131,7 +129,7 @@ def _split(options: SimulateOptions) -> Split:
 
 
 def _request(options: SimulateOptions) -> SimulationRequest:
-    from client_sdk.simulation.simulate import SimulationRequest
+    from client_sdk.lab.simulate import SimulationRequest
 
     return SimulationRequest(
         recipe=options.recipe,
@@ -220,7 +218,7 @@ def _values(result: SimulationResult, values: dict[str, float]) -> tuple[str, ..
 
 def _check_plot(path: Path) -> None:
     """Exit with an error if the plot could not be written to `path`."""
-    from client_sdk.demo.plots import plots_available
+    from client_sdk.lab.demo.plots import plots_available
 
     if path.suffix.lower() != ".svg":
         fail(f"--plot {path}: plots are written as SVG", "Pass a file name that ends in .svg.")
@@ -231,7 +229,7 @@ def _check_plot(path: Path) -> None:
 
 
 def _write_plot(result: SimulationResult, path: Path, *, to_error: bool) -> None:
-    from client_sdk.demo.curve_plot import curve_plot
+    from client_sdk.lab.demo.plots import curve_plot
 
     path.write_text(curve_plot(result), encoding="utf-8")
     (stderr if to_error else console).print(f"Plot: {path}", highlight=False, markup=False, soft_wrap=True)

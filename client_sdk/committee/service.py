@@ -9,18 +9,14 @@ from typing import Final
 
 from client_sdk.agreement.policy import Policy
 from client_sdk.agreement.terms import TaskTerms
-from client_sdk.api.committee_calls import CommitteeCalls
-from client_sdk.api.effects import Program
-from client_sdk.committee.member_round import MemberRound
-from client_sdk.committee.record import load_record
-from client_sdk.committee.round_keys import close_keys, publish_keys
+from client_sdk.api.calls import CommitteeCalls
+from client_sdk.api.wire import Program
+from client_sdk.committee.record import close_keys, load_record, publish_keys
+from client_sdk.committee.round import MemberRound
 from client_sdk.errors import ApiError, Conflict, GaveUp, RoundLost
-from client_sdk.local_state.client_store import ClientStore, Membership
-from client_sdk.local_state.identity import Identity
-from client_sdk.participation.certificates import MembershipCheck
-from client_sdk.participation.committee_keys import require_known_people
-from client_sdk.participation.events import CommitteeRefused, Progress, TaskEnded, Waiting
-from client_sdk.participation.follow_rounds import (
+from client_sdk.rounds.certificates import MembershipCheck
+from client_sdk.rounds.events import CommitteeRefused, Progress, TaskEnded, Waiting
+from client_sdk.rounds.loop import (
     NothingNew,
     RoundChange,
     RoundChanged,
@@ -30,12 +26,23 @@ from client_sdk.participation.follow_rounds import (
     report_waiting,
     until_stopped,
 )
+from client_sdk.rounds.member import Stop
+from client_sdk.rounds.oneshot import require_known_people
+from client_sdk.rounds.task import AsyncParticipant, Participant, Participation
+from client_sdk.store.client_store import ClientStore, Membership
+from client_sdk.store.identity import Identity
 from protocols.errors import CertificateError, CodecError, ParameterError, RefusalError, ThresholdError
 from protocols.messages import RoundView
 from protocols.messages.committee import COMMITTEE_KEYS_AHEAD
 from protocols.messages.stages import RoundState
 
-__all__ = ["CommitteeService"]
+__all__ = [
+    "AsyncCommitteeMember",
+    "CommitteeMember",
+    "CommitteeService",
+    "committee_service",
+]
+
 
 _REFUSED: Final = (ApiError, CertificateError, CodecError, GaveUp, RefusalError, RoundLost, ThresholdError)
 """Errors that end a round for this member, but not its part in the task."""
@@ -173,3 +180,74 @@ class CommitteeService:
                     if task.waiting_for is not None:
                         yield from self._check_published()
                         yield from self._publish(0 if view is None else view.number)
+
+
+# --- `CommitteeMember` and `AsyncCommitteeMember`: a client that is in the committee of a task with one-shot sums ----
+# member = CommitteeMember(client.join(invitation=..., certificate=...))
+# member.serve()
+
+
+def committee_service(participation: Participation) -> CommitteeService:
+    """Return the committee's programs for a client that enrolled for that role; else `ParameterError`."""
+    return CommitteeService(
+        CommitteeCalls.of(participation.calls),
+        participation.terms,
+        participation.membership,
+        participation.identity,
+        participation.client_store,
+        participation.policy,
+        participation.membership_check,
+    )
+
+
+class CommitteeMember:
+    """A member of the committee. part: what `Client.join` returned for an invitation for the role "committee".
+
+    Raises `ParameterError` for another role, and `PolicyRefused` for a task without an organiser unless
+    `Policy(trust_roster=True)`.
+    """
+
+    def __init__(self, part: Participant) -> None:
+        self.service = committee_service(part.core)
+        self._driver = part.driver
+
+    def attend_round(self, progress: Progress | None = None) -> RoundView | None:
+        """Publish the keys of the next rounds, and do this member's part in the newest round. Returns that round."""
+        return self._driver.run(self.service.attend_newest(progress))
+
+    def serve(
+        self,
+        progress: Progress | None = None,
+        stop: Stop | None = None,
+        poll_seconds: float = 5.0,
+        patience: float | None = None,
+    ) -> None:
+        """Do this member's part in every round until the task ends or `stop()` returns True.
+
+        progress: receives `SurvivorsConfirmed`, `ClientsNamed`, `ShareSent` and `CommitteeRefused`. stop, patience: as
+        for `Participant.take_part`. poll_seconds: length of one long poll, at most 30. Only one process may serve one
+        member at a time: two would not see what the other signs.
+        """
+        self._driver.run(self.service.serve(progress, stop, poll_seconds, patience))
+
+
+class AsyncCommitteeMember:
+    """`CommitteeMember` for use on an event loop."""
+
+    def __init__(self, part: AsyncParticipant) -> None:
+        self.service = committee_service(part.core)
+        self._driver = part.driver
+
+    async def attend_round(self, progress: Progress | None = None) -> RoundView | None:
+        """See `CommitteeMember.attend_round`."""
+        return await self._driver.run(self.service.attend_newest(progress))
+
+    async def serve(
+        self,
+        progress: Progress | None = None,
+        stop: Stop | None = None,
+        poll_seconds: float = 5.0,
+        patience: float | None = None,
+    ) -> None:
+        """See `CommitteeMember.serve`; cancelling the task stops it at once."""
+        await self._driver.run(self.service.serve(progress, stop, poll_seconds, patience))

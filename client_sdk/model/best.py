@@ -7,19 +7,32 @@ from opened sums, so a request that depends on it would tell the server about th
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.calls import ApiCalls
-from client_sdk.api.effects import Program
+from client_sdk.api.wire import Program
 from client_sdk.errors import ContractBroken, ModelUnavailable
-from client_sdk.local_state.best_state import keep_best_state, read_best_state
-from client_sdk.local_state.client_store import ClientStore
 from client_sdk.model.snapshots import read_snapshot
+from client_sdk.store.client_store import ClientStore, keep_best_state, read_best_state
+from protocols.errors import ParameterError
 from protocols.messages import SnapshotView
 from protocols.recipes.base import ModelState, Recipe
 from protocols.recipes.evaluated import Evaluated
 from protocols.recipes.evaluation_curve import Curve
 
-__all__ = ["best_model", "curve_of", "ends_with_best", "keep_if_best"]
+__all__ = [
+    "Recommendations",
+    "best_model",
+    "curve_of",
+    "ends_with_best",
+    "keep_if_best",
+    "top_items",
+]
 
 
 def curve_of(recipe: Recipe, state: ModelState) -> Curve | None:
@@ -79,3 +92,39 @@ def _check(terms: TaskTerms, view: SnapshotView, number: int) -> None:
     if view.round != number:
         detail = f"the best model is announced as that of round {view.round}, but the curve says round {number}"
         raise ContractBroken("GET", f"/v1/tasks/{terms.task_id}/snapshots/best", 200, detail)
+
+
+# --- recommendations, computed on the device from scores that never leave it -----------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Recommendations:
+    """The best items for one user.
+
+    items: int32 (k,), best first. scores: float32 (k,), the recipe's scores (logits q_i . p for factor models).
+    Iterating yields pairs of item and score.
+    """
+
+    items: NDArray[np.int32]
+    scores: NDArray[np.float32]
+
+    def __len__(self) -> int:
+        return int(self.items.size)
+
+    def __iter__(self) -> Iterator[tuple[int, float]]:
+        return iter(zip(self.items.tolist(), self.scores.tolist(), strict=True))
+
+
+def top_items(scores: NDArray[np.float32], seen: NDArray[np.int32], k: int) -> Recommendations:
+    """Return the `k` items of highest score that are not in `seen`; the lower item number wins a tie.
+
+    scores: float32 (items,). seen: int32, distinct item numbers. Raises `ParameterError` unless 1 <= k <= number of
+    items that are not seen.
+    """
+    unseen = scores.size - seen.size
+    if not 1 <= k <= unseen:
+        raise ParameterError(f"k must be in 1..{unseen} (the number of items not seen yet), got {k}")
+    allowed = scores.astype(np.float32)
+    allowed[seen] = -np.inf
+    best = np.argsort(-allowed, kind="stable")[:k]
+    return Recommendations(best.astype(np.int32), allowed[best])

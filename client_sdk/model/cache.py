@@ -7,10 +7,13 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Literal
 
-from client_sdk.local_state.followed_state import FollowedState
-from client_sdk.model.catalogue import Catalogue
+from client_sdk.model.sync import Catalogue
+from client_sdk.store.states import FollowedState
 
-__all__ = ["ModelCache"]
+__all__ = [
+    "ModelCache",
+]
+
 
 _Followed = tuple[str, int | None]
 """A task, and the device group whose view of its model is followed (None: the whole state)."""

@@ -5,7 +5,6 @@ The issuing endpoint is `client_sdk.organiser.app.create_issuer`, which needs Fa
 
 from __future__ import annotations
 
-from client_sdk.organiser.organiser import Organiser
-from client_sdk.organiser.trial import TrialOrganiser
+from client_sdk.organiser.organiser import Organiser, TrialOrganiser
 
 __all__ = ["Organiser", "TrialOrganiser"]

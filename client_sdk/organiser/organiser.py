@@ -12,8 +12,8 @@ from typing import Final, Self
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from client_sdk.errors import LocalFileError
-from client_sdk.local_state.private_files import ensure_private_directory, read_private, write_private
 from client_sdk.organiser.issued import IssuedCertificates, IssuedRecord
+from client_sdk.store.stores import ensure_private_directory, read_private, write_private
 from protocols.codec import b64decode, b64encode
 from protocols.crypto.certificates import (
     Certificate,
@@ -25,9 +25,16 @@ from protocols.crypto.certificates import (
 )
 from protocols.crypto.ed25519 import verifies
 from protocols.errors import CodecError, ParameterError
-from protocols.messages.certificates import CertificateRequest, IssuedCertificate
+from protocols.messages import CertificateRequest, IssuedCertificate, OrganiserPin
 
-__all__ = ["DEFAULT_LIFETIME", "LONGEST_LIFETIME", "Organiser", "check_lifetime"]
+__all__ = [
+    "DEFAULT_LIFETIME",
+    "LONGEST_LIFETIME",
+    "Organiser",
+    "TrialOrganiser",
+    "check_lifetime",
+]
+
 
 DEFAULT_LIFETIME: Final = 30 * 24 * 3600
 """Default validity of a certificate in seconds: 30 days. A revoked certificate stays listed until it expires."""
@@ -175,3 +182,64 @@ class Organiser:
     def held(self, scope: str) -> list[IssuedRecord]:
         """Return the certificates of the scope that are not revoked, in the order of their subjects."""
         return self.issued.held(scope)
+
+
+# --- an organiser in this process that certifies every client: for demos, simulations and tests ----------------------
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A `CertificateSource` for one role."""
+
+    organiser: TrialOrganiser
+    scope: str
+    role: CertifiedRole
+
+    def issue(self, request: CertificateRequest) -> IssuedCertificate:
+        """Return a certificate for the request's keys, without any authentication."""
+        return self.organiser.issue(request, self.role)
+
+
+@dataclass(frozen=True, repr=False)
+class TrialOrganiser:
+    """Certifies the keys of every request, for the one role that the caller states. It has no ledger, so one person can
+    become many members.
+
+    Use it only for trials and tests. lifetime: validity of a certificate, in seconds.
+    """
+
+    scope: str = "trial"
+    lifetime: int = 24 * 3600
+    _key: Ed25519PrivateKey = field(default_factory=Ed25519PrivateKey.generate)
+
+    def __repr__(self) -> str:
+        return f"<TrialOrganiser {self.scope}>"
+
+    @property
+    def pin(self) -> OrganiserPin:
+        """The organiser's key and scope for a task: `task_request(..., organiser=trial.pin)`."""
+        return OrganiserPin(key=b64encode(self._key.public_key().public_bytes_raw()), scope=self.scope)
+
+    def source(self, role: CertifiedRole = "member") -> _Source:
+        """Return a `CertificateSource` for a client: `client.join(..., certificate=trial.source())`."""
+        return _Source(self, self.scope, role)
+
+    def issue(self, request: CertificateRequest, role: CertifiedRole = "member") -> IssuedCertificate:
+        """Return a certificate for the keys in the request. Raises `ParameterError` if it asks for another role."""
+        if request.role != role:
+            raise ParameterError(f"the client asks for the role {request.role}, but is to be certified as {role}")
+        certificate = certify(
+            self._key,
+            self.scope,
+            b64decode(request.identity_key, 32),
+            b64decode(request.mailbox_key, 32),
+            role=role,
+            serial=int.from_bytes(b64decode(request.identity_key, 32)[:8], "big"),  # every identity is a subject
+            not_after=int(time.time()) + self.lifetime,
+        )
+        return IssuedCertificate(
+            scope=self.scope,
+            certificate=b64encode(certificate.encode()),
+            organiser_key=self.pin.key,
+            not_after=certificate.not_after,
+        )

@@ -1,32 +1,34 @@
-"""Local training on one client: the client side of each recipe, and the draws of negatives."""
+"""The client side of each recipe, found by the recipe's entry."""
 
 from __future__ import annotations
 
-from client_sdk.local_state.client_state import ClientState
-from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig
-from client_sdk.training.factors import FactorHalf
-from client_sdk.training.fair import FairConfig
-from client_sdk.training.local import train_locally
-from client_sdk.training.lowrank import train_lowrank
-from client_sdk.training.mf import LocalUpdate, MFConfig, init_user_factor, train_full
-from client_sdk.training.negatives import draw_negatives
-from client_sdk.training.pfedclr import PFedCLRConfig
-from client_sdk.training.registry import client_half
+from collections.abc import Callable
+from typing import cast
+
+from client_sdk.training.base import ClientHalf, TrainingConfig
+from client_sdk.training.evaluated import EvaluatedHalf
+from protocols.plugins import load
+from protocols.recipes.base import Recipe
+from protocols.recipes.evaluated import Evaluated
+from protocols.recipes.registry import recipe_entry
 
 __all__ = [
-    "ClientHalf",
-    "ClientState",
-    "FactorHalf",
-    "FairConfig",
-    "LocalResult",
-    "LocalUpdate",
-    "MFConfig",
-    "PFedCLRConfig",
-    "TrainingConfig",
+    "MakesHalf",
     "client_half",
-    "draw_negatives",
-    "init_user_factor",
-    "train_full",
-    "train_locally",
-    "train_lowrank",
 ]
+
+
+MakesHalf = Callable[[Recipe, TrainingConfig | None, str | None], ClientHalf]
+"""What `RecipeEntry.half` names: recipe, training settings, name of a graph filter -> client half."""
+
+
+def client_half(recipe: Recipe, training: TrainingConfig | None = None, graph_filter: str | None = None) -> ClientHalf:
+    """Return the client side of `recipe`.
+
+    training: training settings, the defaults of the recipe if None. graph_filter: for PriviRec, a name from
+    `graph_filters.FILTERS`; the default for the recipe if None. Raises `ParameterError` for an unknown recipe, and for
+    settings that the recipe does not have.
+    """
+    if isinstance(recipe, Evaluated):
+        return EvaluatedHalf(recipe, client_half(recipe.inner, training, graph_filter))
+    return cast(MakesHalf, load(recipe_entry(recipe.name).half))(recipe, training, graph_filter)

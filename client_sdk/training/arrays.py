@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from client_sdk.errors import RoundLost
 from client_sdk.history import History
-from client_sdk.local_state.client_state import ClientState
+from client_sdk.store.states import ClientState
 from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig, refuse_settings
 from protocols.errors import ParameterError
 from protocols.recipes.arrays.recipe import Arrays

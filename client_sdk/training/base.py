@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Final, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from client_sdk.history import History
-from client_sdk.local_state.client_state import ClientState
+from client_sdk.store.states import ClientState
 from protocols.errors import ParameterError
 from protocols.recipes.base import ModelState, Recipe, RoundSpec
 from protocols.recipes.item_counts import BiasedParameters
@@ -22,6 +22,7 @@ __all__ = [
     "MayAbstain",
     "ReadsInteractions",
     "TrainingConfig",
+    "distinct",
     "refuse_settings",
     "task_training",
     "training_for",
@@ -112,7 +113,7 @@ class ClientHalf(Protocol):
         """Train and return the contribution to the round. No argument is changed.
 
         spec: the round's sum. client_id: the client's id, "" if it has none. state: the newest model. excluded: items
-        that are never drawn as negatives; see `client_sdk.training.negatives`. Raises `ParameterError` for a client
+        that are never drawn as negatives; see `client_sdk.training.mf`. Raises `ParameterError` for a client
         without interactions, or without ratings if the recipe needs them, and if training diverges.
         """
 
@@ -150,3 +151,24 @@ class ChecksHistory(Protocol):
 
     def check(self, history: History) -> None:
         """Raise the error that `contribute` would raise for `history`, if any."""
+
+
+# --- the distinct values of short arrays of small integers, counted instead of sorted --------------------------------
+
+_SPARSE: Final = 8
+"""Possible values for each element, above which sorting the elements is faster than counting the values."""
+
+
+def distinct(values: NDArray[np.integer], bound: int) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]:
+    """Return the distinct values, ascending, the place of each element among them, and how often each occurs.
+
+    values: integers (n,) in 0..bound-1. The result is that of `np.unique` with inverse and counts.
+    """
+    if bound > _SPARSE * values.size:
+        found, places, times = np.unique(values, return_inverse=True, return_counts=True)
+        return found.astype(np.intp), places, times
+    counts = np.bincount(values)
+    used = counts.nonzero()[0]
+    place_of = np.empty(counts.size, dtype=np.intp)
+    place_of[used] = np.arange(used.size)
+    return used, place_of[values], counts[used]

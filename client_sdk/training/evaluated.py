@@ -8,6 +8,7 @@ from the client and its held-out items, so that all measurements of a client ran
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import floor, nan
 from typing import Final
@@ -16,9 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_sdk.history import History
-from client_sdk.local_state.client_state import ClientState
+from client_sdk.store.states import ClientState
 from client_sdk.training.base import ChecksHistory, ClientHalf, LocalResult
-from client_sdk.training.held_out import rank_measures, rating_measures
 from protocols.crypto.domain import derive_seed
 from protocols.errors import ParameterError
 from protocols.recipes.base import ModelState, RoundSpec
@@ -26,7 +26,13 @@ from protocols.recipes.evaluated import Evaluated, evaluated_state
 from protocols.recipes.item_counts import item_biases
 from protocols.recipes.rfrec.recipe import RFRec
 
-__all__ = ["HELD_OUT", "EvaluatedHalf"]
+__all__ = [
+    "EvaluatedHalf",
+    "HELD_OUT",
+    "rank_measures",
+    "rating_measures",
+]
+
 
 HELD_OUT: Final = "held_out"
 """Key in the client state: int32 (k,), the items that are held out."""
@@ -148,3 +154,57 @@ def _without_ours(client_state: ClientState) -> ClientState:
 
 def _rows(history: History, mask: NDArray[np.bool_]) -> History:
     return History(history.items[mask], None if history.ratings is None else history.ratings[mask])
+
+
+# --- how well one client's scores predict its own held-out rows: the values that federated evaluation sums -----------
+
+CUT: Final = 10
+"""Length of the list in which a held-out item is a hit."""
+
+
+def rank_measures(
+    rankings: Sequence[NDArray[np.floating]],
+    trained: NDArray[np.int32],
+    held_out: NDArray[np.int32],
+    negatives: int | None,
+    draws: np.random.Generator,
+) -> NDArray[np.float64]:
+    """Return HR@10 and NDCG@10 of each ranking, float64 (2 * rankings,), means over the held-out items.
+
+    rankings: scores of all items, each (items,). trained, held_out: the client's items. negatives: how many items
+    outside both a held-out item is ranked against, drawn with `draws` once for all; None for all of them. A held-out
+    item ranks below other items with the same score. Raises `ParameterError` if fewer than `negatives` items are left.
+    """
+    free = np.ones(rankings[0].size, dtype=bool)
+    free[trained] = free[held_out] = False
+    others = np.flatnonzero(free)
+    if negatives is not None:
+        if others.size < negatives:
+            raise ParameterError(f"only {others.size} items are left to draw {negatives} negatives from")
+        others = draws.choice(others, negatives, replace=False)
+    return np.concatenate([_hits(scores[held_out], scores[others]) for scores in rankings])
+
+
+def _hits(targets: NDArray[np.floating], others: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Return HR@10 and NDCG@10 of targets (k,) among others (m,), float64 (2,). A target that is NaN is no hit.
+
+    The same definitions as in `client_sdk.lab.evaluation.leave_one_out`, which imports this folder.
+    """
+    ranks = 1 + np.count_nonzero(~(others < targets[:, None]), axis=1)
+    hits = ranks <= CUT
+    return np.array([np.mean(hits), np.mean(hits / np.log2(ranks + 1.0))])
+
+
+def rating_measures(
+    predicted: NDArray[np.floating], held_out: History, lowest: float, highest: float
+) -> NDArray[np.float64]:
+    """Return the mean squared and the mean absolute error of the held-out rows, float64 (2,), in units of the range.
+
+    predicted: a rating of each item, (items,); values outside lowest..highest are moved to the nearest bound, and a
+    prediction that is not a number counts as an error of the whole range. Raises `ParameterError` without ratings.
+    """
+    if held_out.ratings is None:
+        raise ParameterError("errors of ratings can be measured on rated items only")
+    bounded = np.clip(predicted[held_out.items].astype(np.float64), lowest, highest)
+    errors = np.nan_to_num(np.abs(bounded - held_out.ratings) / (highest - lowest), nan=1.0)
+    return np.array([np.mean(errors**2), np.mean(errors)])

@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import nan
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from client_sdk.history import History
-from client_sdk.local_state.client_state import ClientState
+from client_sdk.store.states import ClientState, GivenData
 from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig, refuse_settings, task_training
-from client_sdk.training.item_counts import count_items, logit_offsets
-from client_sdk.training.local import train_locally
-from client_sdk.training.mf import LocalUpdate, MFConfig, init_user_factor
+from client_sdk.training.mf import LocalUpdate, MFConfig, init_user_factor, train_locally
 from protocols.errors import ParameterError
 from protocols.recipes.base import ModelState, Recipe, RoundSpec, Update
 from protocols.recipes.factors import factors_of
 from protocols.recipes.item_counts import BiasedParameters, CountedFactors, item_biases
 from protocols.recipes.rows import FactorRecipe
 from protocols.recipes.spectral_start import projected_user, start_of
+from protocols.sum_classes import SumClass
 
-__all__ = ["USER_FACTOR", "FactorHalf", "user_factor", "half"]
+__all__ = [
+    "FactorHalf",
+    "USER_FACTOR",
+    "count_items",
+    "half",
+    "logit_offsets",
+    "user_factor",
+    "why_abstain",
+]
+
 
 USER_FACTOR: Final = "user_factor"
 """Key in the client state: float32 (dim,)."""
@@ -111,3 +120,46 @@ def half(recipe: Recipe, training: TrainingConfig | None = None, graph_filter: s
     if not isinstance(recipe, FactorRecipe):
         raise ParameterError(f"recipe {recipe.name!r} sends no rows of change, so it has another client half")
     return FactorHalf(recipe, task_training(recipe.name, recipe.parameters, training, MFConfig))
+
+
+# --- the client side of item biases: its counts, sent once, and the biases from their sum ----------------------------
+
+
+def why_abstain(
+    sum_class: SumClass, spec: RoundSpec, state: ModelState, history: History, given: GivenData, task_id: str
+) -> str | None:
+    """Return why a client must not contribute to a sum of class `once`; None if it may, and for other sums.
+
+    A contribution without data would count towards `min_clients`, and the sum would be over fewer clients than that.
+    The same data in two sums could be computed from their difference. So a client abstains if it has no interactions,
+    if another sum of the data set has its data, and if the first sum is asked for again although `state` shows that it
+    was released. After a failed round the client contributes again to the same sum.
+    """
+    if not sum_class.once:
+        return None
+    if not len(history):
+        return "this client has no interactions, so it has nothing to count"
+    if spec.sum_index == 1 and state.round_number > 0:
+        return "the server repeats sum 1, which it has released before"
+    return given.why_not_counted(task_id, spec.sum_index)
+
+
+def count_items(items: int, history: History, client_state: ClientState) -> LocalResult:
+    """Return the contribution to a sum of counts: 1 for each item of the history.
+
+    Raises `ParameterError` without interactions: such a client has to abstain (`why_abstain`).
+    """
+    if not len(history):
+        raise ParameterError("a client without interactions has nothing to count")
+    own = np.zeros(items)
+    own[history.items] = 1.0
+    return LocalResult([own], clipped=0, client_state=client_state, loss=nan, samples=len(history))
+
+
+def logit_offsets(state: ModelState, negatives: int) -> NDArray[np.float32] | None:
+    """Return b_i - ln(negatives) of each item, float32 (items,); None for a model without item biases.
+
+    With `negatives` negatives per positive this is the log-odds of a positive by popularity alone.
+    """
+    biases = item_biases(state)
+    return None if biases is None else biases - np.float32(np.log(negatives))

@@ -9,25 +9,36 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from client_sdk.history import History
-from client_sdk.local_state.client_state import ClientState
-from client_sdk.training.adam import Adam
+from client_sdk.store.states import ClientState
+from client_sdk.training.adam import Adam, TouchedAdam
 from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig, refuse_settings, training_for
-from client_sdk.training.negatives import draw_negatives
-from client_sdk.training.neumf import pair_gradients, scores
-from client_sdk.training.touched import TouchedAdam
+from client_sdk.training.mf import draw_negatives
 from protocols.errors import ParameterError
 from protocols.recipes.base import ModelState, RoundSpec
 from protocols.recipes.fair.recipe import Fair
 from protocols.recipes.fair.state import TABLES, FairView, fair_view, spaces_of
 from protocols.recipes.fair.subspaces import CHUNK, Subspace
 
-__all__ = ["USER_VECTORS", "FairConfig", "FairHalf", "FairUpdate", "batches", "half"]
+__all__ = [
+    "FairConfig",
+    "FairHalf",
+    "FairUpdate",
+    "Layers",
+    "PairGradients",
+    "USER_VECTORS",
+    "batches",
+    "half",
+    "layers_of",
+    "pair_gradients",
+    "scores",
+]
+
 
 USER_VECTORS: Final = "user_vectors"
 """Key in the client state: float32 (2, dim), the vectors for GMF and for the MLP."""
@@ -182,3 +193,91 @@ def half(recipe: Fair, training: TrainingConfig | None = None, graph_filter: str
     """Return the client half; `ParameterError` for settings that the recipe does not have."""
     refuse_settings(recipe, graph_filter=graph_filter)
     return FairHalf(recipe, training_for(recipe.name, training, FairConfig))
+
+
+# --- neuMF with one MLP layer, its BPR loss and its gradients, for one user at a time --------------------------------
+# He et al., "Neural Collaborative Filtering" (WWW 2017), with the layers of the released FAIR code. A user has two
+# vectors u_g and u_m (d,), an item two rows v_g and v_m, and
+#
+#     h(i) = relu(W_u^T u_m + W_v^T v_m + b),      s(i) = w_g . (u_g * v_g) + w_h . h(i)
+#     loss = mean over pairs (i, j) of -log sigmoid(s(i) - s(j))                      (BPR, Rendle et al., UAI 2009)
+#
+# The bias of the prediction is left out, because it is the same for every item. The L2 term of 1e-6 in the released
+# code is left out too: by mistake, it applies to the user's MLP vector only.
+
+Floats = NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class Layers:
+    """The small layers, in order: W_u (d, d), W_v (d, d), b (d,), w_g (d,), w_h (d,)."""
+
+    user_weights: Floats
+    item_weights: Floats
+    bias: Floats
+    gmf_output: Floats
+    mlp_output: Floats
+
+
+def layers_of(dense: Floats, dim: int) -> Layers:
+    """Return the layers as views of one vector (2 d^2 + 3 d,): MLP weights row-major, bias, prediction weights."""
+    square = dim * dim
+    user, item, bias, gmf, mlp = np.split(dense, np.cumsum([square, square, dim, dim]))
+    return Layers(user.reshape(dim, dim), item.reshape(dim, dim), bias, gmf, mlp)
+
+
+def scores(user: Floats, dense: Floats, rows: Floats) -> Floats:
+    """Return s(i) (k,) of the items with `rows` (2, k, d) for a user (2, d). The first axis is GMF, MLP.
+
+    dense: the small layers as one vector, see `layers_of`.
+    """
+    layers = layers_of(dense, user.shape[1])
+    hidden = rows[1] @ layers.item_weights
+    hidden += user[1] @ layers.user_weights + layers.bias
+    np.maximum(hidden, 0, out=hidden)
+    return np.asarray(rows[0] @ (user[0] * layers.gmf_output) + hidden @ layers.mlp_output)
+
+
+@dataclass(frozen=True, eq=False)
+class PairGradients:
+    """The mean loss of a batch of pairs, and its gradients by `rows` (2, 2p, d), `user` (2, d) and `dense`."""
+
+    loss: float
+    rows: Floats
+    user: Floats
+    dense: Floats
+
+
+def pair_gradients(user: Floats, dense: Floats, rows: Floats) -> PairGradients:
+    """Return BPR loss and gradients for p pairs.
+
+    user: (2, d). dense: the small layers as one vector. rows: (2, 2p, d), the p positives followed by their p
+    negatives.
+    """
+    dim, pairs = user.shape[1], rows.shape[1] // 2
+    layers = layers_of(dense, dim)
+    grad_user = np.empty_like(user)
+    grad_dense = np.empty_like(dense)
+    grad_layers = layers_of(grad_dense, dim)
+    scaled_user = user[0] * layers.gmf_output
+    hidden = rows[1] @ layers.item_weights
+    hidden += user[1] @ layers.user_weights + layers.bias
+    np.maximum(hidden, 0, out=hidden)
+    found = rows[0] @ scaled_user + hidden @ layers.mlp_output
+    margins = found[:pairs] - found[pairs:]
+    slopes = (0.5 * np.tanh(0.5 * margins) - 0.5) / pairs  # d(-log sigmoid(x)) = sigmoid(x) - 1
+    grad_scores = np.concatenate([slopes, -slopes]).astype(rows.dtype, copy=False)
+    grad_rows = np.empty_like(rows)
+    np.multiply(grad_scores[:, None], scaled_user, out=grad_rows[0])
+    grad_scaled = grad_scores @ rows[0]
+    grad_user[0] = grad_scaled * layers.gmf_output
+    grad_layers.gmf_output[:] = grad_scaled * user[0]
+    grad_layers.mlp_output[:] = grad_scores @ hidden
+    grad_hidden = grad_scores[:, None] * layers.mlp_output
+    grad_hidden *= hidden > 0
+    np.matmul(grad_hidden, layers.item_weights.T, out=grad_rows[1])
+    grad_layers.item_weights[:] = rows[1].T @ grad_hidden
+    grad_layers.bias[:] = grad_hidden.sum(axis=0)
+    grad_layers.user_weights[:] = np.outer(user[1], grad_layers.bias)
+    grad_user[1] = layers.user_weights @ grad_layers.bias
+    return PairGradients(float(np.mean(np.logaddexp(0.0, -margins))), grad_rows, grad_user, grad_dense)

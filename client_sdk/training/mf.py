@@ -20,9 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from client_sdk.training.base import TrainingConfig
-from client_sdk.training.distinct import distinct
-from client_sdk.training.negatives import draw_negatives
+from client_sdk.training.base import TrainingConfig, distinct
 from protocols.errors import ParameterError
 from protocols.recipes.normalisation import NEGATIVES
 
@@ -32,10 +30,14 @@ __all__ = [
     "Samples",
     "Step",
     "check_shapes",
+    "draw_negatives",
     "draw_samples",
     "init_user_factor",
+    "negative_pool",
     "steps",
     "train_full",
+    "train_locally",
+    "train_lowrank",
 ]
 
 
@@ -267,3 +269,123 @@ def train_full(
         if epoch == config.epochs - 1:
             losses.append(step.loss)
     return LocalUpdate(user, samples.items, rows - start, float(np.mean(losses)), samples.rows.size)
+
+
+# --- training of CoLR and SCoLR on one client: the item factors are frozen, a low-rank change of them is trained -----
+# Nguyen et al. (WWW 2024), eq. 5: the effective row of item i is q_i + A_i B, where B (r, d) is given and A begins at
+# zero. The gradient of A is G B^T; the released code scales it by sqrt(r/d) in a backward hook that the paper does not
+# mention.
+
+
+def train_lowrank(
+    item_factors: NDArray[np.float32],
+    user_factor: NDArray[np.float32],
+    projection: NDArray[np.float32],
+    positives: NDArray[np.int32],
+    n_items: int,
+    config: MFConfig,
+    rng: np.random.Generator,
+    excluded: NDArray[np.int32] | None = None,
+    offsets: NDArray[np.float32] | None = None,
+) -> LocalUpdate:
+    """Train the user factor and the rows of A that the samples use; the update's values are these rows (k, r).
+
+    item_factors: float32 (n_items, d), not changed. projection: B, float32 (r, d); for SCoLR the rows of B for the
+    client's columns, so r is the client's own rank. offsets: added to the items' logits, float32
+    (n_items,). Raises `ParameterError` if the shapes do not match, without positives, and if there is no negative.
+    """
+    rank, dim = projection.shape
+    if item_factors.shape[1] != dim:
+        raise ParameterError(f"a projection to {dim} values does not match factors of {item_factors.shape[1]}")
+    check_shapes(item_factors, user_factor, n_items)
+    samples = draw_samples(positives, n_items, config.negatives, rng, excluded)
+    rows, user = item_factors[samples.items], user_factor.copy()
+    low = np.zeros((samples.items.size, rank), dtype=np.float32)
+    rate = np.float32(config.learning_rate * np.sqrt(rank / dim))
+    decay = np.float32(2 * config.weight_decay)
+    losses: list[float] = []
+    fixed = None if offsets is None else offsets[samples.items]
+    for epoch, step in steps(samples, rows, user, config, rng, fixed):
+        before = rows.take(step.rows, axis=0)
+        change = step.residuals[:, None] * (projection @ user)
+        change += decay * (before @ projection.T)
+        change *= -rate
+        low[step.rows] += change
+        before += change @ projection
+        rows[step.rows] = before
+        user -= step.user_step
+        if epoch == config.epochs - 1:
+            losses.append(step.loss)
+    return LocalUpdate(user, samples.items, low, float(np.mean(losses)), samples.rows.size)
+
+
+# --- training of one client in one round: of full item rows, or of a low-rank change of them -------------------------
+
+
+def train_locally(
+    projection: NDArray[np.float32] | None,
+    item_factors: NDArray[np.float32],
+    user_factor: NDArray[np.float32],
+    positives: NDArray[np.int32],
+    config: MFConfig,
+    rng: np.random.Generator,
+    excluded: NDArray[np.int32] | None = None,
+    offsets: NDArray[np.float32] | None = None,
+) -> LocalUpdate:
+    """Train item rows and the user factor on `positives`, int32 (k,); no argument is changed.
+
+    projection: None to train full rows (FedMF), or a matrix B, float32 (rank, dim), to train the low-rank factor A
+    (CoLR, SCoLR). item_factors: float32 (items, dim). user_factor: float32 (dim,). excluded: items that are never
+    drawn as negatives; see `client_sdk.training.mf`. offsets: added to the items' logits, float32 (items,),
+    None for zeros. Raises `ParameterError` without positives and for wrong shapes.
+    """
+    n_items = item_factors.shape[0]
+    if projection is None:
+        return train_full(item_factors, user_factor, positives, n_items, config, rng, excluded, offsets)
+    return train_lowrank(item_factors, user_factor, projection, positives, n_items, config, rng, excluded, offsets)
+
+
+# --- draws of training negatives from all items outside the user's TRAINING items ------------------------------------
+# The held-out item may be drawn, because a device cannot know which of its future items an evaluation holds out.
+# Several published code bases never draw it. The model then learns which items are never negatives, and this alone can
+# give an HR@10 close to 1; `docs/evaluation.md` has the figures.
+
+
+def draw_negatives(
+    positives: NDArray[np.int32],
+    n_items: int,
+    count: int,
+    rng: np.random.Generator,
+    excluded: NDArray[np.int32] | None = None,
+) -> NDArray[np.int32]:
+    """Return `count` items, int32 (count,), drawn independently and uniformly from `negative_pool`.
+
+    Needs memory for the draws and the excluded items only, because a small device may have no memory for a list of all
+    items. Raises `ParameterError` if the pool is empty.
+    """
+    taken = _taken(positives, n_items, excluded)
+    drawn = rng.integers(0, n_items - taken.size, count)
+    # the r-th item outside `taken` is r plus the number of taken items before it
+    return (drawn + np.searchsorted(taken - np.arange(taken.size), drawn, side="right")).astype(np.int32)
+
+
+def negative_pool(
+    positives: NDArray[np.int32], n_items: int, excluded: NDArray[np.int32] | None = None
+) -> NDArray[np.intp]:
+    """Return the items of 0..n_items-1 outside `positives` and `excluded`, ascending.
+
+    excluded: more items to leave out, for the protocols of some papers that leak the held-out item;
+    entries below 0 are ignored. Raises `ParameterError` if no item remains.
+    """
+    allowed = np.ones(n_items, dtype=bool)
+    allowed[_taken(positives, n_items, excluded)] = False
+    return np.flatnonzero(allowed)
+
+
+def _taken(positives: NDArray[np.int32], n_items: int, excluded: NDArray[np.int32] | None) -> NDArray[np.int64]:
+    """Return the positives and excluded items, distinct, ascending. Raises `ParameterError` if these are all items."""
+    both = positives if excluded is None else np.concatenate([positives, excluded[excluded >= 0]])
+    taken = np.unique(both).astype(np.int64)
+    if taken.size >= n_items:
+        raise ParameterError(f"no item is left as a negative: the client has all {n_items} items")
+    return taken

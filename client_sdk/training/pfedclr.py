@@ -19,11 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_sdk.history import History
-from client_sdk.local_state.client_state import ClientState
+from client_sdk.store.states import ClientState
 from client_sdk.training.adam import Adam, OuterAdam
 from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig, refuse_settings, task_training
-from client_sdk.training.factors import USER_FACTOR, user_factor
-from client_sdk.training.item_counts import count_items, logit_offsets
+from client_sdk.training.factors import USER_FACTOR, count_items, logit_offsets, user_factor
 from client_sdk.training.mf import Samples, check_shapes, draw_samples
 from protocols.errors import ParameterError
 from protocols.recipes.base import ModelState, RoundSpec, Update

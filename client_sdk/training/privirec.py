@@ -13,11 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from client_sdk.filters import FILTERS, Components, Filter, TurboCF, preset, user_row
-from client_sdk.filters.registry import PRESETS
 from client_sdk.history import History
-from client_sdk.local_state.client_state import ClientState
+from client_sdk.store.states import ClientState
 from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig
+from client_sdk.training.graph_filters import FILTERS, PRESETS, Components, Filter, TurboCF, preset, user_row
 from protocols.errors import ParameterError
 from protocols.recipes.base import ModelState, RoundSpec
 from protocols.recipes.privirec.parameters import PriviRecKParameters

@@ -14,10 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_sdk.history import History
-from client_sdk.local_state.client_state import ClientState
+from client_sdk.store.states import ClientState
 from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig, refuse_settings, task_training
-from client_sdk.training.factors import USER_FACTOR, FactorHalf
-from client_sdk.training.item_counts import count_items
+from client_sdk.training.factors import USER_FACTOR, FactorHalf, count_items
 from client_sdk.training.mf import MFConfig
 from protocols.recipes.base import ModelState, RoundSpec, Update
 from protocols.recipes.topk.recipe import TopKRecipe

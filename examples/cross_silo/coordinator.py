@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from client_sdk import ClientOptions, Operator, task_request
-from client_sdk.data.synthetic import SyntheticConfig, synthetic
+from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
 from client_sdk.organiser import Organiser
 from examples.two_tower_numpy.two_tower import shapes
 from protocols.codec import b64encode

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from client_sdk.demo.server import run_server
+from client_sdk.lab.local_server import run_server
 from client_sdk.organiser import Organiser
 from examples.cross_silo.coordinator import ORGANISATIONS, SCOPE, prepare, write_rows
 

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from client_sdk import ArraysRound, Fleet, FleetOptions, Operator, Policy
-from client_sdk.demo.server import DemoServer, run_server
+from client_sdk.lab.fleet_rounds import FleetRound
+from client_sdk.lab.local_server import DemoServer, run_server
 from client_sdk.organiser import TrialOrganiser
-from client_sdk.simulation.fleet_rounds import FleetRound
 from examples.sasrec_torch.fedavg import Arrays, Histories, Learner
 from protocols.messages import OrganiserPin
 from protocols.recipes.arrays.recipe import Arrays as ArraysRecipe

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from client_sdk.data import load_dataset
-from client_sdk.data.interactions import Interactions, LeaveOneOut, held_out_rows
-from client_sdk.evaluation import candidates_of, evaluate_scores
+from client_sdk.lab.data import load_dataset
+from client_sdk.lab.data.interactions import Interactions, LeaveOneOut, held_out_rows
+from client_sdk.lab.evaluation import candidates_of, evaluate_scores
 from examples.sasrec_torch.fedavg import Histories
 
 __all__ = ["Clients", "FullScores", "Split", "choose", "read"]

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from client_sdk import ArraysRound, Fleet, FleetOptions, Operator, Policy, task_request
-from client_sdk.data.interactions import LeaveOneOut, leave_one_out
-from client_sdk.data.synthetic import SyntheticConfig, synthetic
-from client_sdk.demo.server import run_server
+from client_sdk.lab.data.interactions import LeaveOneOut, leave_one_out
+from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
+from client_sdk.lab.local_server import run_server
 from client_sdk.organiser import TrialOrganiser
 from examples.two_tower_numpy.two_tower import Arrays, scores, shapes, train
 from protocols.messages import Schedule

@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_sdk import Fleet, Operator, task_request
-from client_sdk.demo.server import run_server
+from client_sdk.lab.fleet import FleetRound
+from client_sdk.lab.local_server import run_server
 from client_sdk.organiser import TrialOrganiser
-from client_sdk.simulation.fleet import FleetRound
 from examples.web.serve import FOLDER, PageServer, serve_page
 from protocols.messages import Schedule
 

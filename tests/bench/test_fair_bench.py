@@ -8,9 +8,9 @@ import pytest
 from bench.systems.fair import TABLE_2, fair_runs
 from bench.systems.fair_federation import FairFederation, equal_groups, rank_model, whole_tables
 from bench.systems.fedhm import FedHMFederation, factors, rank_of
-from client_sdk.data.interactions import Interactions
-from client_sdk.data.synthetic import SyntheticConfig, synthetic
-from client_sdk.evaluation.full_ranking import rank_all
+from client_sdk.lab.data.interactions import Interactions
+from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
+from client_sdk.lab.evaluation.full_ranking import rank_all
 from client_sdk.training.fair import USER_VECTORS, FairConfig
 from protocols.errors import ParameterError
 from protocols.recipes.fair.recipe import FairParameters

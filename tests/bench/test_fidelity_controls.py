@@ -18,8 +18,8 @@ from bench.systems.controls import (
     measured,
     rating_mean_controls,
 )
-from client_sdk.data.loaders import load_dataset
-from client_sdk.evaluation import ControlRow, ControlTable, candidates_of
+from client_sdk.lab.data.published import load_dataset
+from client_sdk.lab.evaluation import ControlRow, ControlTable, candidates_of
 
 
 def test_a_data_set_is_measured_once(tmp_path: Path) -> None:

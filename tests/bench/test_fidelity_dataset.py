@@ -11,7 +11,7 @@ import pytest
 from bench.fidelity import fingerprint, main, on_dataset
 from bench.systems import SYSTEMS
 from bench.systems.base import path_of
-from client_sdk.data.columns import Columns
+from client_sdk.lab.data.columns import Columns
 
 
 @pytest.fixture

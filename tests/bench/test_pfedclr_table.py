@@ -11,7 +11,7 @@ import pytest
 
 from bench.systems.base import JobResult, path_of
 from bench.systems.pfedclr import pfedclr_controls, pfedclr_flat, pfedclr_runs, pfedclr_split, pfedclr_table
-from client_sdk.evaluation import LEAK_WARNING
+from client_sdk.lab.evaluation import LEAK_WARNING
 
 USERS, ITEMS, EACH = 30, 160, 14
 

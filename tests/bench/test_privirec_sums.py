@@ -9,9 +9,8 @@ from scipy.sparse import csr_array
 from bench.systems.bspm_pass import BspmPass
 from bench.systems.central import Central
 from bench.systems.ring_sums import RingSums, blocks, normalised, power_iteration, rayleigh_ritz, start_vectors
-from client_sdk.data.interactions import Interactions
-from client_sdk.filters import BSPM, Components
-from client_sdk.filters.parts import linear
+from client_sdk.lab.data.interactions import Interactions
+from client_sdk.training.graph_filters import BSPM, Components, linear
 from protocols.fixed_point import FixedPoint
 
 USERS, ITEMS = 40, 23

@@ -12,8 +12,8 @@ import pytest
 from bench.systems.base import path_of
 from bench.systems.rfrec import RFRecRun, rfrec_runs, rfrecf_runs
 from bench.systems.rfrec_devices import Devices
-from client_sdk.data.interactions import Interactions
-from client_sdk.simulation.federation import Federation
+from client_sdk.lab.data.interactions import Interactions
+from client_sdk.lab.federation import Federation
 from protocols.recipes.registry import recipe
 from protocols.recipes.rfrec.recipe import RFRec
 

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from client_sdk.history import History
 from client_sdk.testing import RecipeConformance
-from client_sdk.training import MFConfig
 from client_sdk.training.arrays import ArraysRound
 from client_sdk.training.base import LocalResult
+from client_sdk.training.mf import MFConfig
 from protocols.errors import BudgetError
 from protocols.recipes.base import ModelState, Recipe, RoundSpec
 from protocols.recipes.fedmf import FedMF

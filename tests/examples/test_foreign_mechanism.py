@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 from aggregator_service.commands.tasks import tasks
 from client_sdk import ArraysRound, Client, Fleet, FleetOptions, Identity, MemoryStore, Operator, Policy, task_request
 from client_sdk.errors import InvalidParameters, PolicyRefused
-from client_sdk.participation.participant import Participant
+from client_sdk.rounds.task import Participant
 from protocols.combinations import carriers, check_combination
 from protocols.errors import CombinationError, ParameterError
 from protocols.messages import Schedule
@@ -182,7 +182,7 @@ def test_a_client_must_name_it_in_its_policy_and_needs_its_package(
     ):
         careful.join(invitation=invitation)
     code = (
-        "import sys; from client_sdk import *; from client_sdk.local_state.stores import MemoryStore\n"
+        "import sys; from client_sdk import *; from client_sdk.store.stores import MemoryStore\n"
         "url, invitation = sys.argv[1:]\n"
         "Client(url, Identity.generate(), MemoryStore(), Policy(trust_roster=True)).join(invitation=invitation)"
     )

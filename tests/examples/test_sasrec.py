@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from client_sdk.data.interactions import Interactions, LeaveOneOut
+from client_sdk.lab.data.interactions import Interactions, LeaveOneOut
 from examples.sasrec_torch import histories as data
 from examples.sasrec_torch.fedavg import Arrays, Histories, fedavg, mean_update
 from examples.sasrec_torch.federation import PARAMETERS

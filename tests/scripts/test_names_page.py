@@ -11,7 +11,7 @@ from typing import get_args
 import client_sdk
 import client_sdk.organiser
 from client_sdk import errors
-from client_sdk.participation import events
+from client_sdk.rounds import events
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
@@ -48,7 +48,7 @@ def test_every_event_is_one_that_progress_may_get() -> None:
 
 def test_the_reference_of_the_site_has_every_name() -> None:
     shown = {name for path in REFERENCE.glob("*.md") for name in re.findall(r"^::: (\S+)$", path.read_text(), re.M)}
-    whole = {"client_sdk.errors": errors.__all__, "client_sdk.participation.events": events.__all__}
+    whole = {"client_sdk.errors": errors.__all__, "client_sdk.rounds.events": events.__all__}
     assert set(whole) <= shown
     in_full = {name for names in whole.values() for name in names}
     assert {f"client_sdk.{name}" for name in set(client_sdk.__all__) - in_full} <= shown

@@ -14,7 +14,7 @@ from aggregator_service.rounds.masked_stages import round_context
 from aggregator_service.storage.schema import RoundRow, TaskRow
 from aggregator_service.storage.stages import Handout
 from aggregator_service.tasks.plans import TaskPlan, plan_round, round_spec
-from client_sdk.local_state.signed_sets import SignedSets, member_tags
+from client_sdk.store.signed_sets import SignedSets, member_tags
 from protocols.errors import RefusalError, ThresholdError
 from protocols.layout import VectorLayout, whole_route
 from protocols.sums.masked import client

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from client_sdk.api.effects import Failed, Pause, Program, Request, Response, Work
+from client_sdk.api.wire import Failed, Pause, Program, Request, Response, Work
 from protocols.messages.problem import PROBLEM_TYPES, ProblemDocument, problem_uri
 
 __all__ = ["ProgramRunner", "problem"]

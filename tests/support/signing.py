@@ -18,7 +18,7 @@ import httpx2
 import requests
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from client_sdk.api.effects import content_digest
+from client_sdk.api.wire import content_digest
 from protocols.codec import b64encode
 from protocols.crypto.http_signature import (
     SIGNATURE_INPUT,

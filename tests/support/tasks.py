@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_sdk import Operator, task_request
-from client_sdk.participation.certificates import CertificateSource
+from client_sdk.rounds.certificates import CertificateSource
 from protocols.crypto.certificates import CertifiedRole
 from protocols.messages import Schedule
 from tests.support.organiser import TRIAL

@@ -14,7 +14,8 @@ import httpx
 import pytest
 from numpy.typing import NDArray
 
-from client_sdk.participation import masked_rounds, oneshot_rounds
+from client_sdk.rounds import masked as masked_rounds
+from client_sdk.rounds import oneshot as oneshot_rounds
 from examples.web.demo import WebDemo, running_demo
 from protocols.sums.masked.packing import unpack
 

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_sdk.training.lowrank import train_lowrank
-from client_sdk.training.mf import MFConfig, train_full
+from client_sdk.training.mf import MFConfig, train_full, train_lowrank
 from tests.support.needs import required
 
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_sdk.history import History
-from client_sdk.local_state.client_state import ClientState
+from client_sdk.store.states import ClientState
 from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig, refuse_settings
 from popularity_recipe.popularity import Popularity, popularity_state
 from protocols.recipes.base import ModelState, RoundSpec

@@ -17,7 +17,7 @@ from aggregator_service.settings import Settings
 from client_sdk import Operator
 from client_sdk.api.retry import RetryPolicy
 from client_sdk.errors import GaveUp, TooManyRequests
-from client_sdk.participation.enroller import ClientOptions
+from client_sdk.rounds.join import ClientOptions
 from tests.support.api import Api, signed_enrolment
 from tests.support.inside import aggregator_inside
 from tests.support.server import running_aggregator

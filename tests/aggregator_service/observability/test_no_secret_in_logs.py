@@ -14,7 +14,7 @@ import pytest
 
 from aggregator_service.access.principals import hash_token
 from client_sdk import Client, Identity, MemoryStore, Operator, Policy
-from client_sdk.api.drivers import SyncDriver
+from client_sdk.api.http import SyncDriver
 from tests.support.api import Api, digest_field
 from tests.support.server import AggregatorProcess, running_aggregator
 from tests.support.signing import SIGNED

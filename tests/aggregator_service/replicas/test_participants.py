@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from client_sdk import Client, Identity, MemoryStore, Operator, Policy
-from client_sdk.participation.events import Event, RoundReport, TaskEnded
+from client_sdk.rounds.events import Event, RoundReport, TaskEnded
 from tests.support.postgres import TestDatabase
 from tests.support.replicas import Replicas, running_replicas
 from tests.support.tasks import interactions, small_task

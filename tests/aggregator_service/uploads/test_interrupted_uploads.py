@@ -30,7 +30,7 @@ from aggregator_service.uploads.admission import admit
 from aggregator_service.uploads.chunks import MOST_CHUNKS
 from aggregator_service.uploads.contributions import store_contribution_file
 from client_sdk.api.calls import ApiCalls
-from client_sdk.api.drivers import SyncDriver
+from client_sdk.api.http import SyncDriver
 from protocols.messages import TaskRequest
 from tests.support.api import Api, TestMember, TestTask, digest_field
 from tests.support.server import AggregatorProcess, running_aggregator

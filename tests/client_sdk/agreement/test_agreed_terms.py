@@ -9,10 +9,10 @@ import pytest
 
 from client_sdk import DirectoryStore, Identity
 from client_sdk.api.calls import ApiCalls
-from client_sdk.api.effects import Request, Response
+from client_sdk.api.wire import Request, Response
 from client_sdk.errors import ContractBroken, LocalFileError
-from client_sdk.local_state.client_store import ClientStore
-from client_sdk.participation.enrolment import join
+from client_sdk.rounds.join import join
+from client_sdk.store.client_store import ClientStore
 from protocols.codec import b64encode
 from protocols.messages import Enrolment, TaskView
 from tests.support.programs import ProgramRunner

@@ -15,14 +15,14 @@ from threading import Thread
 import httpx
 import pytest
 
-from client_sdk.api import drivers
+from client_sdk.api import http as drivers
 from client_sdk.api.calls import ApiCalls
-from client_sdk.api.drivers import AsyncDriver, SyncDriver, download
-from client_sdk.api.effects import LONGEST_JSON, Program, Request, Response, Traffic
+from client_sdk.api.http import AsyncDriver, SyncDriver, download
 from client_sdk.api.retry import RetryPolicy
+from client_sdk.api.wire import LONGEST_JSON, Program, Request, Response, Traffic
 from client_sdk.errors import ConnectionFailed, ContractBroken, ServerFault
-from client_sdk.local_state.identity import Identity
-from client_sdk.participation.certificates import Issuer, obtain_certificate
+from client_sdk.rounds.certificates import Issuer, obtain_certificate
+from client_sdk.store.identity import Identity
 from protocols.messages import SnapshotView
 
 MIB = 1 << 20

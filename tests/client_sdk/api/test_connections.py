@@ -10,8 +10,8 @@ from threading import Thread
 
 import pytest
 
-from client_sdk.api.drivers import AsyncDriver, SyncDriver
-from client_sdk.api.effects import Program, Request, Response
+from client_sdk.api.http import AsyncDriver, SyncDriver
+from client_sdk.api.wire import Program, Request, Response
 
 
 @contextmanager

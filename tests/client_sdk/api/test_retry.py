@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from client_sdk.api.calls import ApiCalls
-from client_sdk.api.effects import Request, Response
 from client_sdk.api.retry import RetryPolicy, retry_after, send
+from client_sdk.api.wire import Request, Response
 from client_sdk.errors import (
     PROBLEM_ERRORS,
     ApiError,

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from client_sdk import AsyncClient, Client, ClientOptions, Identity, Issuer, MemoryStore, Operator
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.retry import RetryPolicy
-from client_sdk.cli.root import app
+from client_sdk.cli.app import app
 from client_sdk.errors import NotFound
 from protocols.errors import ParameterError
 

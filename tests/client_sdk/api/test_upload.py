@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client_sdk.api.calls import ApiCalls
-from client_sdk.api.effects import Request, Response, Traffic, content_digest, through
 from client_sdk.api.retry import RetryPolicy
+from client_sdk.api.wire import Request, Response, Traffic, content_digest, through
 from client_sdk.errors import (
     ConnectionFailed,
     ContractBroken,

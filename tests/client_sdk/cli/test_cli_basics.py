@@ -13,8 +13,8 @@ import client_sdk.cli.doctor as doctor_module
 from client_sdk import Identity
 from client_sdk.cli import app
 from client_sdk.cli.doctor import Finding
-from client_sdk.cli.item_files import read_history, read_titles
-from client_sdk.data import DataError
+from client_sdk.cli.member import read_history, read_titles
+from client_sdk.lab.data import DataError
 from tests.support.server import free_port
 
 
@@ -183,7 +183,7 @@ def test_interrupt_exits_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(path: Path | None) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("client_sdk.cli.participate.load_identity", interrupted)
+    monkeypatch.setattr("client_sdk.cli.member.load_identity", interrupted)
     assert run("recommend") == (130, "", "stopped\n")
 
 

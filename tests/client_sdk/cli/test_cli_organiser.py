@@ -16,11 +16,11 @@ from typer.testing import CliRunner
 
 from client_sdk.cli import app
 from client_sdk.cli.membership import certificate_choice
-from client_sdk.local_state.identity import Identity
 from client_sdk.organiser import Organiser
 from client_sdk.organiser.app import create_issuer
-from client_sdk.organiser.trial import TrialOrganiser
-from client_sdk.participation.certificates import Issuer, request_for
+from client_sdk.organiser.organiser import TrialOrganiser
+from client_sdk.rounds.certificates import Issuer, request_for
+from client_sdk.store.identity import Identity
 from protocols.codec import b64decode
 from protocols.crypto.certificates import Certificate, CertifiedRole
 from protocols.errors import ParameterError

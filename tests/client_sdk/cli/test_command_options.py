@@ -9,7 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from client_sdk.cli.command_options import command_options
+from client_sdk.cli.common import command_options
 
 
 @dataclass(frozen=True)

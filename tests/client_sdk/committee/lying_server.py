@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 from client_sdk import Identity, MemoryStore, Policy
 from client_sdk.agreement.terms import TaskTerms
-from client_sdk.api.committee_calls import CommitteeCalls
-from client_sdk.api.effects import Request, Response, content_digest
+from client_sdk.api.calls import CommitteeCalls
 from client_sdk.api.retry import RetryPolicy
+from client_sdk.api.wire import Request, Response, content_digest
 from client_sdk.committee.service import CommitteeService
-from client_sdk.local_state.client_store import ClientStore, Membership
-from client_sdk.local_state.stores import Store
-from client_sdk.participation.certificates import MembershipCheck, obtain_certificate
-from client_sdk.participation.events import Event
+from client_sdk.rounds.certificates import MembershipCheck, obtain_certificate
+from client_sdk.rounds.events import Event
+from client_sdk.store.client_store import ClientStore, Membership
+from client_sdk.store.stores import Store
 from protocols.codec import b64decode, b64encode
 from protocols.crypto.certificates import CertifiedRole
 from protocols.layout import whole_route

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from client_sdk.committee import member_round, proposal
+from client_sdk.committee import round as member_round
+from client_sdk.committee import round as proposal
 from client_sdk.committee.record import CommitteeRecord, store_record
-from client_sdk.local_state.client_store import ClientStore
-from client_sdk.participation.events import ClientsNamed, CommitteeRefused, Event, ShareSent, SurvivorsConfirmed
+from client_sdk.rounds.events import ClientsNamed, CommitteeRefused, Event, ShareSent, SurvivorsConfirmed
+from client_sdk.store.client_store import ClientStore
 from protocols.crypto.domain import SEED_BYTES
 from protocols.sums.oneshot import member
 from protocols.sums.oneshot.member import Confirmed, Inspection, Ledger, Ready

@@ -9,12 +9,10 @@ from pathlib import Path
 import pytest
 
 from client_sdk import DirectoryStore, Policy, PolicyRefused
-from client_sdk.api.effects import Request, Response
-from client_sdk.committee.record import CommitteeRecord, load_record
-from client_sdk.committee.round_keys import secret_key
+from client_sdk.api.wire import Request, Response
+from client_sdk.committee.record import CommitteeRecord, load_record, secret_key
 from client_sdk.errors import LocalFileError
-from client_sdk.local_state.client_store import ClientStore
-from client_sdk.participation.events import (
+from client_sdk.rounds.events import (
     ClientsNamed,
     CommitteeRefused,
     Event,
@@ -23,6 +21,7 @@ from client_sdk.participation.events import (
     TaskEnded,
     Waiting,
 )
+from client_sdk.store.client_store import ClientStore
 from protocols.errors import ParameterError, RefusalError
 from protocols.sums.oneshot.member import Ledger
 from tests.client_sdk.committee.lying_server import URL, LyingServer, Person, oneshot_terms
@@ -104,7 +103,7 @@ def test_a_process_that_ends_after_the_share_deletes_the_key_when_it_starts_agai
     server = server_in_round()
     server.attend()
     with monkeypatch.context() as patched:
-        patched.setattr("client_sdk.committee.member_round.MemberRound.close", lambda _: None)
+        patched.setattr("client_sdk.committee.round.MemberRound.close", lambda _: None)
         unmask(server)
     one = store_of(server, server.members[0])
     assert secret_key(one, "t_1", 1) is not None

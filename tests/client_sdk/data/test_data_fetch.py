@@ -11,10 +11,10 @@ from dataclasses import replace
 
 import pytest
 
-from client_sdk.data import fetch as module
-from client_sdk.data.errors import DataError
-from client_sdk.data.fetch import DOWNLOADS, DownloadableSet, describe, fetch, fetch_set
-from client_sdk.data.loaders import load_dataset
+from client_sdk.lab.data import fetch as module
+from client_sdk.lab.data.fetch import DOWNLOADS, DownloadableSet, describe, fetch, fetch_set
+from client_sdk.lab.data.interactions import DataError
+from client_sdk.lab.data.published import load_dataset
 
 GOOD = {"ml-100k/": b"", "ml-100k/u.data": b"1\t10\t3\t50\n1\t20\t3\t60\n", "ml-100k/README": b"terms"}
 

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from client_sdk.data import chunks
-from client_sdk.data.columns import Columns, parse_columns
-from client_sdk.data.data_file import read_data_file
-from client_sdk.data.errors import DataError
+from client_sdk.lab.data import chunks
+from client_sdk.lab.data.columns import Columns, parse_columns
+from client_sdk.lab.data.files import read_data_file
+from client_sdk.lab.data.interactions import DataError
 from protocols.errors import ParameterError
 
 SEPARATORS = ["\t", "::", ",", ";", "|", " "]
@@ -308,7 +308,7 @@ def test_a_table_without_polars_names_the_extra(tmp_path, name) -> None:
     table = polars.DataFrame({"user": [1], "item": [2]})
     (table.write_parquet if name.endswith("parquet") else table.write_csv)(path)
     code = (
-        "import sys; sys.modules['polars'] = None; from pathlib import Path; from client_sdk.data import *\n"
+        "import sys; sys.modules['polars'] = None; from pathlib import Path; from client_sdk.lab.data import *\n"
         f"try: read_data_file(Path({str(path)!r}))\nexcept DataError as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
@@ -343,7 +343,7 @@ def test_damaged_parquet(tmp_path) -> None:
 PEAK = """
 import sys
 from pathlib import Path
-from client_sdk.data.data_file import read_data_file
+from client_sdk.lab.data.files import read_data_file
 
 def peak():
     return next(int(line.split()[1]) for line in Path("/proc/self/status").open() if line.startswith("VmHWM"))

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client_sdk.data.errors import DataError
-from client_sdk.data.interactions import Interactions, LeaveOneOut, leave_one_out
+from client_sdk.lab.data.interactions import DataError, Interactions, LeaveOneOut, leave_one_out
 
 PAIRS = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 11)), max_size=60, unique=True)
 

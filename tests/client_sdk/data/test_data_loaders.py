@@ -6,8 +6,8 @@ import gzip
 
 import pytest
 
-from client_sdk.data.errors import DataError
-from client_sdk.data.loaders import DATASETS, load_dataset, load_interactions, load_train_test
+from client_sdk.lab.data.interactions import DataError
+from client_sdk.lab.data.published import DATASETS, load_dataset, load_interactions, load_train_test
 
 U_DATA = "1\t10\t3\t50\n1\t20\t3\t60\n2\t20\t1\t40\n2\t10\t1\t41\n"
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client_sdk.data.columns import Columns, parse_columns
-from client_sdk.data.data_file import read_data_file
-from client_sdk.data.errors import DataError
+from client_sdk.lab.data.columns import Columns, parse_columns
+from client_sdk.lab.data.files import read_data_file
+from client_sdk.lab.data.interactions import DataError
 
 
 @pytest.mark.parametrize("unit", ["ms", "us", "ns"])

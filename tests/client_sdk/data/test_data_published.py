@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from client_sdk.data.interactions import leave_one_out
-from client_sdk.data.loaders import load_interactions, load_train_test
-from client_sdk.data.subset import users_with_at_least
+from client_sdk.lab.data.interactions import leave_one_out
+from client_sdk.lab.data.published import load_interactions, load_train_test
+from client_sdk.lab.data.splits import users_with_at_least
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_sdk.data.columns import Columns
-from client_sdk.data.data_file import read_data_file
-from client_sdk.data.errors import DataError
-from client_sdk.data.interactions import Interactions
-from client_sdk.data.lightgcn import read_lightgcn
-from client_sdk.data.ncf import read_ncf
+from client_sdk.lab.data.columns import Columns
+from client_sdk.lab.data.files import read_data_file, read_lightgcn
+from client_sdk.lab.data.interactions import DataError, Interactions
+from client_sdk.lab.data.published import read_ncf
 
 
 def read(path: Path, columns: Columns | None = None) -> Interactions:

@@ -7,11 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_sdk.data.errors import DataError
-from client_sdk.data.loaders import load_dataset, load_interactions
-from client_sdk.data.splits import load_split
-from client_sdk.data.subset import sample_users
-from client_sdk.data.train_test import read_train_test
+from client_sdk.lab.data.interactions import DataError
+from client_sdk.lab.data.published import load_dataset, load_interactions, read_train_test
+from client_sdk.lab.data.splits import load_split, sample_users
 
 ROWS = "who,item,rating,time\n" + "".join(
     f"u{user},{item},{1 + (user + item) % 5},{100 * user - item}\n" for user in range(6) for item in range(10)
@@ -98,7 +96,7 @@ def test_what_was_found_is_reported_and_columns_belong_to_files(table) -> None:
 
 
 def load_columns():
-    from client_sdk.data.columns import Columns
+    from client_sdk.lab.data.columns import Columns
 
     return Columns(0, 1)
 

@@ -7,10 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client_sdk.data.errors import DataError
-from client_sdk.data.holdout import split_rows
-from client_sdk.data.interactions import Interactions, leave_one_out
-from client_sdk.data.subset import users_with_at_least
+from client_sdk.lab.data.interactions import DataError, Interactions, leave_one_out
+from client_sdk.lab.data.splits import split_rows, users_with_at_least
 
 PAIRS = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 11)), min_size=1, max_size=60, unique=True)
 

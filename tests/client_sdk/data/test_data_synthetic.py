@@ -7,9 +7,9 @@ import hashlib
 import numpy as np
 import pytest
 
-from client_sdk.data.loaders import load_dataset
-from client_sdk.data.synthetic import SyntheticConfig, synthetic
-from client_sdk.evaluation import candidates_of, evaluate, popularity_control
+from client_sdk.lab.data.published import load_dataset
+from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
+from client_sdk.lab.evaluation import candidates_of, evaluate, popularity_control
 from client_sdk.training.mf import MFConfig, init_user_factor, train_full
 from protocols.errors import ParameterError
 

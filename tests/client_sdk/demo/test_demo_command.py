@@ -17,14 +17,13 @@ import pytest
 from typer.testing import CliRunner
 
 from client_sdk import Fleet, FleetOptions
-from client_sdk.api.effects import Pause, Program
+from client_sdk.api.wire import Pause, Program
 from client_sdk.cli import app
 from client_sdk.cli.demo import _delete_older_runs
-from client_sdk.demo.display import result_table
-from client_sdk.demo.plots import quality_plot
-from client_sdk.demo.report import render_report
-from client_sdk.demo.results import ArmResult, CurvePoint, DemoResult
-from client_sdk.demo.server import is_in_use, run_server
+from client_sdk.lab.demo.plots import quality_plot
+from client_sdk.lab.demo.report import render_report, result_table
+from client_sdk.lab.demo.results import ArmResult, CurvePoint, DemoResult
+from client_sdk.lab.local_server import is_in_use, run_server
 
 
 @pytest.mark.parametrize(
@@ -119,7 +118,7 @@ def test_report_shows_the_sum_plan() -> None:
 
 
 def test_report_without_matplotlib_has_the_figures_and_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("client_sdk.demo.report.plots_available", lambda: False)
+    monkeypatch.setattr("client_sdk.lab.demo.report.plots_available", lambda: False)
     arm = ArmResult("CoLR-4 encrypted", 0.5, 0.3, 2048.0, 4096.0, 1.0, curve=(CurvePoint(1, 0.5, 0.3, 1.0),))
     page = render_report(DemoResult("synthetic", 4, 5, 6, 1, 3, "colr", {}, [arm], "by hand", {}))
     assert "<td>0.5000</td>" in page

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_sdk.data.columns import Columns
-from client_sdk.demo import settings
-from client_sdk.demo.privirec.setup import PriviRecRequest, prepare
-from client_sdk.demo.run import DemoRequest, chosen_settings, shared_setup
+from client_sdk.lab.data.columns import Columns
+from client_sdk.lab.demo import results as settings
+from client_sdk.lab.demo.privirec import PriviRecRequest, prepare
+from client_sdk.lab.demo.run import DemoRequest, chosen_settings, shared_setup
 from protocols.errors import ParameterError
 
 

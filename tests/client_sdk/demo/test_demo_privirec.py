@@ -12,14 +12,13 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from client_sdk.cli import app
-from client_sdk.data.holdout import hold_out_share
-from client_sdk.data.synthetic import SyntheticConfig, synthetic
-from client_sdk.demo.privirec import estimate, setup
-from client_sdk.demo.privirec.central import central_components
-from client_sdk.demo.privirec.files import write_results
-from client_sdk.demo.privirec.run import run_privirec_demo
-from client_sdk.demo.privirec.setup import PriviRecRequest
-from client_sdk.demo.privirec.table import ranking_table
+from client_sdk.lab.data.splits import hold_out_share
+from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
+from client_sdk.lab.demo import privirec as estimate
+from client_sdk.lab.demo import privirec as setup
+from client_sdk.lab.demo.privirec import PriviRecRequest, central_components
+from client_sdk.lab.demo.privirec_report import ranking_table, write_results
+from client_sdk.lab.demo.privirec_run import run_privirec_demo
 
 
 @pytest.mark.parametrize(
@@ -61,7 +60,7 @@ def test_demo_runs_to_the_end_and_writes_its_results(
     assert page.count('role="img"') == 1
     assert f"<b>{ours['ranking']['recall']:.3f}</b>Recall@20 on the devices" in page
     assert page.partition("<h2>Parameters")[0].count("<tr><td>") == len(result.ranked) + len(result.sums)
-    monkeypatch.setattr("client_sdk.demo.privirec.files.plots_available", lambda: False)
+    monkeypatch.setattr("client_sdk.lab.demo.privirec_report.plots_available", lambda: False)
     assert "hushrec[plots]" in write_results(result, tmp_path / "bare")[1].read_text()
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_sdk.data.columns import Columns
-from client_sdk.demo.arms import Arm, SharedSetup, demo_identities, run_arm, task_seed
-from client_sdk.demo.run import DemoRequest, arms_of, chosen_settings, shared_setup
-from client_sdk.demo.server import DemoServer, run_server
-from client_sdk.simulation.fleet import Fleet
+from client_sdk.lab.data.columns import Columns
+from client_sdk.lab.demo.arms import Arm, SharedSetup, demo_identities, run_arm, task_seed
+from client_sdk.lab.demo.run import DemoRequest, arms_of, chosen_settings, shared_setup
+from client_sdk.lab.fleet import Fleet
+from client_sdk.lab.local_server import DemoServer, run_server
 from protocols.crypto.round_robin import repeatable_place
 from protocols.recipes.factors import factors_of
 

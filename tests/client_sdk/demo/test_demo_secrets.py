@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_sdk.demo.arms import Arm, SharedSetup, run_arm
-from client_sdk.demo.results import ArmResult, DemoResult
-from client_sdk.demo.run import DemoRequest, arms_of, chosen_settings, shared_setup
-from client_sdk.demo.server import run_server
-from client_sdk.participation.participation import Participation
-from client_sdk.simulation.fleet import Fleet
+from client_sdk.lab.demo.arms import Arm, SharedSetup, run_arm
+from client_sdk.lab.demo.results import ArmResult, DemoResult
+from client_sdk.lab.demo.run import DemoRequest, arms_of, chosen_settings, shared_setup
+from client_sdk.lab.fleet import Fleet
+from client_sdk.lab.local_server import run_server
+from client_sdk.rounds.task import Participation
 
 ROUNDS, COHORT = 5, 12
 
@@ -125,7 +125,7 @@ def test_encrypted_and_plain_train_the_same_model(encrypted: tuple[Run, Path], p
 
 
 def test_report_shows_every_arm(encrypted: tuple[Run, Path], plain: tuple[Run, Path], tmp_path: Path) -> None:
-    from client_sdk.demo.report import write_report
+    from client_sdk.lab.demo.report import write_report
 
     arms = [encrypted[0].result, plain[0].result, ArmResult("popularity", 0.4, 0.2, note="one list")]
     result = DemoResult("synthetic", 400, 500, 12000, ROUNDS, COHORT, "colr", {"set": "standard"}, arms, "by hand", {})

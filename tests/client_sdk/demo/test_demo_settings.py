@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from client_sdk.demo.arms import leave_one_out
-from client_sdk.demo.run import DemoRequest, arms_of, chosen_settings, shared_setup
-from client_sdk.evaluation.controls import popularity_control
-from client_sdk.simulation.federation import Federation
+from client_sdk.lab.demo.arms import leave_one_out
+from client_sdk.lab.demo.run import DemoRequest, arms_of, chosen_settings, shared_setup
+from client_sdk.lab.evaluation.controls import popularity_control
+from client_sdk.lab.federation import Federation
 
 
 @pytest.mark.parametrize("place", [0, 2], ids=["colr", "fedmf"])

@@ -7,18 +7,18 @@ import json
 import numpy as np
 import pytest
 
-from client_sdk.data.holdout import hold_out_share
-from client_sdk.data.interactions import Interactions, LeaveOneOut, leave_one_out
-from client_sdk.evaluation.control_table import ControlTable
-from client_sdk.evaluation.controls import (
+from client_sdk.lab.data.interactions import Interactions, LeaveOneOut, leave_one_out
+from client_sdk.lab.data.splits import hold_out_share
+from client_sdk.lab.evaluation.controls import (
+    ControlTable,
     controls,
     popularity_control,
     popularity_full_control,
     random_full_control,
     ranking_controls,
 )
-from client_sdk.evaluation.full_ranking import rank_all
-from client_sdk.evaluation.leave_one_out import candidates_of
+from client_sdk.lab.evaluation.full_ranking import rank_all
+from client_sdk.lab.evaluation.leave_one_out import candidates_of
 
 USERS, ITEMS = 200, 150
 

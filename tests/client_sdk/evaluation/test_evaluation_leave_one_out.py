@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client_sdk.data.interactions import Interactions, LeaveOneOut, leave_one_out
-from client_sdk.evaluation import leave_one_out as module
-from client_sdk.evaluation.controls import popularity_control, popularity_full_control, random_control
-from client_sdk.evaluation.leave_one_out import (
+from client_sdk.lab.data.interactions import Interactions, LeaveOneOut, leave_one_out
+from client_sdk.lab.evaluation import leave_one_out as module
+from client_sdk.lab.evaluation.controls import popularity_control, popularity_full_control, random_control
+from client_sdk.lab.evaluation.leave_one_out import (
     candidates_of,
     evaluate,
     evaluate_full,

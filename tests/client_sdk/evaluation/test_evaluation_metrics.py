@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from client_sdk.evaluation.metrics import hit_ratio, ndcg, ranks_of
+from client_sdk.lab.evaluation.leave_one_out import hit_ratio, ndcg, ranks_of
 from protocols.errors import ParameterError
 
 SCORES = st.sampled_from([-np.inf, -1.0, 0.0, 0.5, 2.0, np.inf, np.nan])

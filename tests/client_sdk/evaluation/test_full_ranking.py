@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client_sdk.data.errors import DataError
-from client_sdk.data.holdout import hold_out_share
-from client_sdk.data.interactions import Interactions
-from client_sdk.evaluation import full_ranking as module
-from client_sdk.evaluation.full_ranking import rank_all
+from client_sdk.lab.data.interactions import DataError, Interactions
+from client_sdk.lab.data.splits import hold_out_share
+from client_sdk.lab.evaluation import full_ranking as module
+from client_sdk.lab.evaluation.full_ranking import rank_all
 from protocols.errors import ParameterError
 
 USERS, ITEMS = 12, 40

@@ -7,11 +7,16 @@ import logging
 import numpy as np
 import pytest
 
-from client_sdk.data.interactions import Interactions, LeaveOneOut, leave_one_out
-from client_sdk.evaluation.drawn import DrawnScores, NegativeDraws, drawn_as_negative_control
-from client_sdk.evaluation.leave_one_out import candidates_of
-from client_sdk.evaluation.paper_protocol import LEAK_WARNING, paper_protocol
-from client_sdk.training.negatives import draw_negatives, negative_pool
+from client_sdk.lab.data.interactions import Interactions, LeaveOneOut, leave_one_out
+from client_sdk.lab.evaluation.leaky_protocols import (
+    LEAK_WARNING,
+    DrawnScores,
+    NegativeDraws,
+    drawn_as_negative_control,
+    paper_protocol,
+)
+from client_sdk.lab.evaluation.leave_one_out import candidates_of
+from client_sdk.training.mf import draw_negatives, negative_pool
 from protocols.errors import ParameterError
 
 USERS, ITEMS = 300, 200

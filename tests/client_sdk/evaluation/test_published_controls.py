@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from client_sdk.data import LeaveOneOut, leave_one_out, load_dataset, load_interactions, users_with_at_least
-from client_sdk.evaluation import NegativeDraws, drawn_as_negative_control, paper_protocol, sample_candidates
+from client_sdk.lab.data import LeaveOneOut, leave_one_out, load_dataset, load_interactions, users_with_at_least
+from client_sdk.lab.evaluation import NegativeDraws, drawn_as_negative_control, sample_candidates
+from client_sdk.lab.evaluation import leaky_protocols as paper_protocol
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client_sdk.data.interactions import Interactions
-from client_sdk.evaluation.ratings import rating_controls, rating_errors
+from client_sdk.lab.data.interactions import Interactions
+from client_sdk.lab.evaluation.controls import rating_controls, rating_errors
 from protocols.errors import ParameterError
 
 VALUES = st.lists(st.tuples(st.floats(-10, 10, width=32), st.floats(-10, 10, width=32)), min_size=1, max_size=50)

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
-from client_sdk.filters import BSPM, FILTERS, GFCF, Components, Ease, TurboCF, preset, rows, user_row
+from client_sdk.training import graph_filters as rows
+from client_sdk.training.graph_filters import BSPM, FILTERS, GFCF, Components, Ease, TurboCF, preset, user_row
 from protocols.errors import ParameterError
 from protocols.recipes.privirec.ease import chosen_weight
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from client_sdk.local_state.client_store import ClientStore
-from client_sdk.local_state.given_data import GivenData
-from client_sdk.local_state.signed_sets import member_tag
-from client_sdk.local_state.stores import DirectoryStore
+from client_sdk.store.client_store import ClientStore
+from client_sdk.store.signed_sets import member_tag
+from client_sdk.store.states import GivenData
+from client_sdk.store.stores import DirectoryStore
 from protocols.errors import RefusalError
 
 

@@ -13,11 +13,10 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from client_sdk.errors import LocalFileError
-from client_sdk.local_state.client_store import ClientStore, Membership
-from client_sdk.local_state.followed_state import FollowedState
-from client_sdk.local_state.identity import Identity
-from client_sdk.local_state.private_files import write_private
-from client_sdk.local_state.stores import DirectoryStore, MemoryStore, Store
+from client_sdk.store.client_store import ClientStore, Membership
+from client_sdk.store.identity import Identity
+from client_sdk.store.states import FollowedState
+from client_sdk.store.stores import DirectoryStore, MemoryStore, Store, write_private
 from protocols.codec import b64decode, b64encode
 from protocols.crypto.aggregate_chain import AggregateChain
 from protocols.crypto.envelope import enrolment_message

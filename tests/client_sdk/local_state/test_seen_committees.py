@@ -8,8 +8,8 @@ import pytest
 
 from client_sdk import MemoryStore
 from client_sdk.errors import LocalFileError
-from client_sdk.local_state.client_store import ClientStore
-from client_sdk.local_state.seen_committees import SeenCommittees, load_seen
+from client_sdk.store.client_store import ClientStore
+from client_sdk.store.committees import SeenCommittees, load_seen
 from protocols.errors import RefusalError
 from protocols.sums.oneshot.parameters import OneshotParameters
 

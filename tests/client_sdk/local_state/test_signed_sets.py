@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from client_sdk.errors import LocalFileError
-from client_sdk.local_state.client_store import ClientStore
-from client_sdk.local_state.signed_sets import SignedSets, member_tag, member_tags
-from client_sdk.local_state.stores import DirectoryStore
+from client_sdk.store.client_store import ClientStore
+from client_sdk.store.signed_sets import SignedSets, member_tag, member_tags
+from client_sdk.store.stores import DirectoryStore
 from protocols.errors import RefusalError
 
 

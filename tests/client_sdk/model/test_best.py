@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 
 from client_sdk.agreement.terms import AgreedTerms, TaskTerms
-from client_sdk.api.effects import Program
+from client_sdk.api.wire import Program
 from client_sdk.errors import ContractBroken, ModelUnavailable
-from client_sdk.local_state.best_state import read_best_state
-from client_sdk.local_state.client_store import ClientStore
-from client_sdk.local_state.stores import MemoryStore
 from client_sdk.model.best import best_model, curve_of, keep_if_best
+from client_sdk.store.client_store import ClientStore, read_best_state
+from client_sdk.store.stores import MemoryStore
 from protocols.codec import b64encode
 from protocols.messages import SnapshotView, TaskView
 from protocols.recipes.base import ModelState

@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 from client_sdk.agreement.policy import Policy
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.calls import ApiCalls
-from client_sdk.api.effects import Request, Response
+from client_sdk.api.wire import Request, Response
 from client_sdk.errors import ContractBroken, ModelUnavailable, PolicyRefused
 from client_sdk.history import item_ids
-from client_sdk.model.catalogue import Catalogue, fetch_catalogue
-from client_sdk.model.recommendation import top_items
-from client_sdk.model.sync_plan import SyncPlan, plan_sync
+from client_sdk.model.best import top_items
+from client_sdk.model.sync import Catalogue, SyncPlan, fetch_catalogue, plan_sync
 from protocols.codec import b64encode
 from protocols.errors import ParameterError
 from protocols.messages import MechanismChoice, RecipeChoice, RoundPage, RoundView, Schedule, SnapshotView, TaskView

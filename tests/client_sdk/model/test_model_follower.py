@@ -9,14 +9,13 @@ import pytest
 
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.calls import ApiCalls
-from client_sdk.api.effects import Request, Response, content_digest
+from client_sdk.api.wire import Request, Response, content_digest
 from client_sdk.errors import ModelUnavailable
-from client_sdk.local_state.client_store import ClientStore
-from client_sdk.local_state.followed_state import FollowedState
-from client_sdk.local_state.stores import MemoryStore
 from client_sdk.model.cache import ModelCache
-from client_sdk.model.catch_up import ModelFollower
-from client_sdk.model.state_source import OwnSource, SharedSource
+from client_sdk.model.follow import ModelFollower, OwnSource, SharedSource
+from client_sdk.store.client_store import ClientStore
+from client_sdk.store.states import FollowedState
+from client_sdk.store.stores import MemoryStore
 from protocols.messages import RoundPage, SnapshotView
 from protocols.recipes.base import ModelState
 from tests.client_sdk.model.test_catch_up import SEED, TERMS, complete

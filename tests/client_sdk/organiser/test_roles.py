@@ -16,7 +16,7 @@ from fastapi import FastAPI, Request
 from client_sdk import Identity
 from client_sdk.organiser import Organiser, TrialOrganiser
 from client_sdk.organiser.app import create_issuer
-from client_sdk.participation.certificates import MembershipCheck, request_for
+from client_sdk.rounds.certificates import MembershipCheck, request_for
 from examples.web.serve import serve_page
 from protocols.codec import b64decode, b64encode
 from protocols.crypto.certificates import Certificate, CertifiedRole

@@ -22,16 +22,17 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from client_sdk import Identity, MemoryStore, Policy
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.calls import ApiCalls
-from client_sdk.api.effects import Request, Response, content_digest, work
+from client_sdk.api.wire import Request, Response, content_digest, work
 from client_sdk.errors import AggregateMismatch, Equivocation, NotAttested
 from client_sdk.history import History
-from client_sdk.local_state.client_store import ClientStore, Membership
-from client_sdk.local_state.followed_state import FollowedState
-from client_sdk.model.catch_up import ModelFollower
-from client_sdk.participation import attestations, unmasked_rounds
-from client_sdk.participation.certificates import MembershipCheck
-from client_sdk.participation.participation import Participation
-from client_sdk.training.registry import client_half
+from client_sdk.model.follow import ModelFollower
+from client_sdk.rounds import checks as attestations
+from client_sdk.rounds import unmasked as unmasked_rounds
+from client_sdk.rounds.certificates import MembershipCheck
+from client_sdk.rounds.task import Participation
+from client_sdk.store.client_store import ClientStore, Membership
+from client_sdk.store.states import FollowedState
+from client_sdk.training import client_half
 from protocols.codec import b64decode, b64encode
 from protocols.crypto.aggregate_chain import AggregateChain, StatedChain, stated_chain
 from protocols.crypto.certificates import certify

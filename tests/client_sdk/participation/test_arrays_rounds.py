@@ -32,8 +32,8 @@ from client_sdk import (
     task_request,
 )
 from client_sdk.errors import InvalidParameters, RoundLost
-from client_sdk.participation.events import ClipWarning, Event, RoundMissed
-from client_sdk.participation.participant import Participant
+from client_sdk.rounds.events import ClipWarning, Event, RoundMissed
+from client_sdk.rounds.task import Participant
 from protocols.errors import ParameterError
 from protocols.messages import Schedule
 from protocols.recipes.arrays.recipe import Arrays

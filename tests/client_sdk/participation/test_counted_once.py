@@ -20,14 +20,13 @@ from numpy.typing import NDArray
 from client_sdk import Client, Fleet, FleetOptions, Identity, MemoryStore, Operator, Policy, task_request
 from client_sdk.errors import InvalidParameters, TaskFailed
 from client_sdk.history import History
-from client_sdk.local_state.client_state import ClientState
-from client_sdk.local_state.given_data import GivenData
-from client_sdk.participation import local_work
-from client_sdk.participation.events import Event, RoundAbstained, TaskEnded
-from client_sdk.participation.participant import Participant
+from client_sdk.rounds import member as local_work
+from client_sdk.rounds.events import Event, RoundAbstained, TaskEnded
+from client_sdk.rounds.task import Participant
+from client_sdk.store.states import ClientState, GivenData
 from client_sdk.training import factors
 from client_sdk.training.base import LocalResult
-from client_sdk.training.item_counts import count_items
+from client_sdk.training.factors import count_items
 from protocols.messages import Schedule
 from protocols.recipes.item_counts import CountedFactors
 from protocols.recipes.recommended import parameters_for

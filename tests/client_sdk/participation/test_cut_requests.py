@@ -28,10 +28,10 @@ from client_sdk import (
     RoundReport,
     task_request,
 )
-from client_sdk.api.drivers import SyncDriver
-from client_sdk.api.effects import Effect, Pause
+from client_sdk.api.http import SyncDriver
 from client_sdk.api.upload import DEFAULT_CHUNK_BYTES
-from client_sdk.participation.events import Event, ServerBack, ServerUnreachable
+from client_sdk.api.wire import Effect, Pause
+from client_sdk.rounds.events import Event, ServerBack, ServerUnreachable
 from protocols.messages import Schedule
 from tests.support.server import AggregatorProcess, free_port, running_aggregator
 

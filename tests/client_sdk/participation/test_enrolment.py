@@ -8,7 +8,7 @@ import pytest
 
 from client_sdk import Client, Identity, MemoryStore, Operator, Policy
 from client_sdk.api.calls import ApiCalls
-from client_sdk.api.drivers import SyncDriver
+from client_sdk.api.http import SyncDriver
 from client_sdk.errors import Conflict, Unauthenticated
 from protocols.messages import MechanismChoice, RecipeChoice, Schedule, TaskRequest
 from tests.support.server import AggregatorProcess, running_aggregator

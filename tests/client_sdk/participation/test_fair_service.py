@@ -20,9 +20,9 @@ from client_sdk import (
     Policy,
     task_request,
 )
-from client_sdk.api.drivers import SyncDriver
+from client_sdk.api.http import SyncDriver
 from client_sdk.errors import Conflict, ContractBroken, InvalidParameters
-from client_sdk.participation.events import Waiting, waiting_to_start
+from client_sdk.rounds.events import Waiting, waiting_to_start
 from client_sdk.training.fair import FairConfig
 from protocols.errors import ParameterError
 from protocols.messages import Schedule, TaskView

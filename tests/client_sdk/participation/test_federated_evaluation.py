@@ -12,8 +12,8 @@ import pytest
 
 from client_sdk import Client, Identity, MemoryStore, Operator, Policy, task_request
 from client_sdk.errors import Abstained, InvalidParameters, PolicyRefused
-from client_sdk.participation.events import Event, ModelMeasured
-from client_sdk.participation.participant import Participant
+from client_sdk.rounds.events import Event, ModelMeasured
+from client_sdk.rounds.task import Participant
 from protocols.messages import Evaluation, Schedule
 from protocols.recipes.evaluated import Evaluated
 from protocols.recipes.evaluation_curve import Curve

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from client_sdk.api.calls import ApiCalls
-from client_sdk.api.effects import Request, Response
-from client_sdk.participation.events import TaskEnded, Waiting
-from client_sdk.participation.follow_rounds import (
+from client_sdk.api.wire import Request, Response
+from client_sdk.rounds.events import TaskEnded, Waiting
+from client_sdk.rounds.loop import (
     NothingNew,
     RoundChange,
     RoundChanged,

@@ -19,8 +19,8 @@ import pytest
 
 from client_sdk import Client, DirectoryStore, Identity, Operator, Policy, task_request
 from client_sdk.errors import ModelUnavailable
-from client_sdk.local_state.client_state import ClientState
-from client_sdk.local_state.client_store import ClientStore
+from client_sdk.store.client_store import ClientStore
+from client_sdk.store.states import ClientState
 from client_sdk.training.arrays import ArraysRound
 from protocols.errors import ParameterError
 from protocols.messages import Schedule

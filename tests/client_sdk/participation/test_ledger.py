@@ -13,12 +13,12 @@ from typer.testing import CliRunner
 
 from client_sdk import AsyncClient, Client, Identity, MemoryStore, Operator, Policy
 from client_sdk.api.calls import ApiCalls
-from client_sdk.api.effects import Request, Response
+from client_sdk.api.wire import Request, Response
 from client_sdk.cli import app
 from client_sdk.errors import LocalFileError, NotEnrolled
-from client_sdk.local_state.client_store import ClientStore, OwnContribution
-from client_sdk.local_state.stores import DirectoryStore
-from client_sdk.participation.ledger import read_ledger
+from client_sdk.rounds.ledger import read_ledger
+from client_sdk.store.client_store import ClientStore, OwnContribution
+from client_sdk.store.stores import DirectoryStore
 from tests.support.programs import ProgramRunner
 from tests.support.server import AggregatorProcess, running_aggregator
 from tests.support.tasks import SmallTask, interactions, small_task

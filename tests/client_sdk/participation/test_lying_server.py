@@ -20,14 +20,14 @@ from numpy.typing import NDArray
 
 from client_sdk import DirectoryStore, Identity, Policy
 from client_sdk.api.calls import ApiCalls
-from client_sdk.api.drivers import SyncDriver
-from client_sdk.api.effects import Program
-from client_sdk.local_state.client_store import ClientStore, Membership
-from client_sdk.local_state.given_data import GivenData
-from client_sdk.local_state.signed_sets import SignedSets
-from client_sdk.participation import masked_protocol
-from client_sdk.participation.certificates import MembershipCheck
-from client_sdk.participation.masked_protocol import MaskedPart
+from client_sdk.api.http import SyncDriver
+from client_sdk.api.wire import Program
+from client_sdk.rounds import masked as masked_protocol
+from client_sdk.rounds.certificates import MembershipCheck
+from client_sdk.rounds.masked import MaskedPart
+from client_sdk.store.client_store import ClientStore, Membership
+from client_sdk.store.signed_sets import SignedSets
+from client_sdk.store.states import GivenData
 from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.crypto.domain import digest
 from protocols.errors import ParameterError, RefusalError

@@ -22,12 +22,12 @@ from client_sdk import (
     PolicyRefused,
     RoundReport,
 )
-from client_sdk.api.drivers import SyncDriver
-from client_sdk.local_state.client_store import ClientStore
+from client_sdk.api.http import SyncDriver
 from client_sdk.organiser import TrialOrganiser
-from client_sdk.participation.certificates import MembershipCheck, request_for
-from client_sdk.participation.events import Event, RoundMissed
-from client_sdk.participation.masked_protocol import MaskedPart, round_context
+from client_sdk.rounds.certificates import MembershipCheck, request_for
+from client_sdk.rounds.events import Event, RoundMissed
+from client_sdk.rounds.masked import MaskedPart, round_context
+from client_sdk.store.client_store import ClientStore
 from protocols.codec import b64decode
 from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.recipes.base import FactorState

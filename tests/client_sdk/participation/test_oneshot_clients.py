@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from client_sdk import MemoryStore, Policy, PolicyRefused
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.calls import ApiCalls
-from client_sdk.api.effects import Request, Response, content_digest
+from client_sdk.api.wire import Request, Response, content_digest
 from client_sdk.errors import RoundLost
-from client_sdk.local_state.client_store import ClientStore
-from client_sdk.local_state.seen_committees import remember_committee
-from client_sdk.participation import committee_keys
-from client_sdk.participation.certificates import MembershipCheck
-from client_sdk.participation.committee_keys import committee_of, oneshot_context, require_known_people
+from client_sdk.rounds import oneshot as committee_keys
+from client_sdk.rounds.certificates import MembershipCheck
+from client_sdk.rounds.oneshot import committee_of, oneshot_context, require_known_people
+from client_sdk.store.client_store import ClientStore
+from client_sdk.store.committees import remember_committee
 from protocols.errors import RefusalError
 from protocols.layout import whole_route
 from protocols.messages import RoundView

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from client_sdk import ConnectionFailed, GaveUp
-from client_sdk.api.effects import Pause, Program, Request, Response, Traffic, through
 from client_sdk.api.retry import DEFAULT_ATTEMPTS, LONGEST_PAUSE, RetryPolicy, send
+from client_sdk.api.wire import Pause, Program, Request, Response, Traffic, through
 from client_sdk.errors import InternalError
-from client_sdk.participation.events import Event, ServerBack, ServerUnreachable
-from client_sdk.participation.follow_rounds import Outage, StoppedInOutage
+from client_sdk.rounds.events import Event, ServerBack, ServerUnreachable
+from client_sdk.rounds.loop import Outage, StoppedInOutage
 from protocols.errors import ParameterError
 from tests.support.programs import ProgramRunner, problem
 

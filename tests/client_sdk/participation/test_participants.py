@@ -13,9 +13,9 @@ import pytest
 
 from client_sdk import ArraysRound, Fleet, FleetOptions, Operator, Policy, task_request
 from client_sdk.agreement.terms import TaskTerms
-from client_sdk.model import absorb
-from client_sdk.model.catch_up import ModelFollower
-from client_sdk.participation.events import RoundAbstained
+from client_sdk.model import snapshots as absorb
+from client_sdk.model.follow import ModelFollower
+from client_sdk.rounds.events import RoundAbstained
 from protocols.errors import ParameterError
 from protocols.messages import MechanismChoice, RecipeChoice, Schedule
 from protocols.recipes.arrays.recipe import Arrays

@@ -21,12 +21,13 @@ from client_sdk import (
     Policy,
     task_request,
 )
-from client_sdk.data.interactions import LeaveOneOut, leave_one_out
-from client_sdk.data.synthetic import SyntheticConfig, synthetic
-from client_sdk.local_state.client_store import ClientStore
-from client_sdk.simulation.federation import Federation
-from client_sdk.training import ClientState, LocalResult, PFedCLRConfig
-from client_sdk.training.pfedclr import BUFFER_ROWS, PFedCLRHalf
+from client_sdk.lab.data.interactions import LeaveOneOut, leave_one_out
+from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
+from client_sdk.lab.federation import Federation
+from client_sdk.store.client_store import ClientStore
+from client_sdk.store.states import ClientState
+from client_sdk.training.base import LocalResult
+from client_sdk.training.pfedclr import BUFFER_ROWS, PFedCLRConfig, PFedCLRHalf
 from protocols.messages import Schedule
 from protocols.recipes.base import FactorState
 from tests.support.organiser import TRIAL

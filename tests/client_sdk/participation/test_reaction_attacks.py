@@ -15,15 +15,16 @@ import pytest
 from client_sdk import Identity, MemoryStore, Policy
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.calls import ApiCalls
-from client_sdk.api.effects import Request, Response, content_digest
+from client_sdk.api.wire import Request, Response, content_digest
 from client_sdk.history import History
-from client_sdk.local_state.client_store import ClientStore, Membership
-from client_sdk.model import absorb, catch_up
-from client_sdk.model.catch_up import ModelFollower
-from client_sdk.participation import unmasked_rounds
-from client_sdk.participation.events import AggregateRejected, Event, RoundMissed, RoundReport, TrainingFailed
-from client_sdk.participation.participation import Participation
-from client_sdk.training.registry import client_half
+from client_sdk.model import follow as catch_up
+from client_sdk.model import snapshots as absorb
+from client_sdk.model.follow import ModelFollower
+from client_sdk.rounds import unmasked as unmasked_rounds
+from client_sdk.rounds.events import AggregateRejected, Event, RoundMissed, RoundReport, TrainingFailed
+from client_sdk.rounds.task import Participation
+from client_sdk.store.client_store import ClientStore, Membership
+from client_sdk.training import client_half
 from protocols.codec import b64encode
 from protocols.crypto.aggregate_chain import AggregateChain
 from protocols.crypto.keyring import Keyring

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from client_sdk.agreement.policy import Policy
-from client_sdk.api.effects import Program, Request, Response
+from client_sdk.api.wire import Program, Request, Response
 from client_sdk.errors import Abstained, NotAttested, PolicyRefused
 from client_sdk.history import History
-from client_sdk.participation import masked_rounds, participation
-from client_sdk.participation.events import Event, RoundAbstained, RoundMissed
-from client_sdk.simulation import fleet_rounds
+from client_sdk.lab import fleet_rounds
+from client_sdk.rounds import masked as masked_rounds
+from client_sdk.rounds import task as participation
+from client_sdk.rounds.events import Event, RoundAbstained, RoundMissed
 from protocols.crypto.keyring import Keyring
 from protocols.errors import CertificateError, RefusalError, ThresholdError
 from protocols.messages import RoundView

@@ -16,8 +16,8 @@ import pytest
 
 from client_sdk import Client, Identity, MemoryStore, Operator, Policy, RoundReport
 from client_sdk.errors import TaskFailed
-from client_sdk.participation.events import Event, RoundMissed, ServerRestored
-from client_sdk.participation.participant import Participant
+from client_sdk.rounds.events import Event, RoundMissed, ServerRestored
+from client_sdk.rounds.task import Participant
 from tests.support.replicas import wait_until
 from tests.support.server import AggregatorProcess, running_aggregator
 from tests.support.tasks import interactions, small_task

@@ -10,11 +10,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from client_sdk import Identity
 from client_sdk.api.calls import ApiCalls
-from client_sdk.api.effects import Program
+from client_sdk.api.wire import Program
 from client_sdk.errors import LocalFileError
-from client_sdk.local_state.client_store import ClientStore
-from client_sdk.local_state.stores import DirectoryStore
-from client_sdk.participation.certificates import MembershipCheck
+from client_sdk.rounds.certificates import MembershipCheck
+from client_sdk.store.client_store import ClientStore
+from client_sdk.store.stores import DirectoryStore
 from protocols.codec import b64encode
 from protocols.crypto.certificates import certify, revoke
 from protocols.errors import CertificateError

@@ -18,8 +18,8 @@ from client_sdk import (
     Policy,
     task_request,
 )
-from client_sdk.data.interactions import Interactions
-from client_sdk.simulation.federation import Federation
+from client_sdk.lab.data.interactions import Interactions
+from client_sdk.lab.federation import Federation
 from client_sdk.training.rfrec import SUM_INDEX
 from protocols.errors import ParameterError
 from protocols.messages import Schedule

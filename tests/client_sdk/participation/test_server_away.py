@@ -30,10 +30,10 @@ from client_sdk import (
     Policy,
     RoundReport,
 )
-from client_sdk.api.drivers import SyncDriver
-from client_sdk.api.effects import Effect, Request
+from client_sdk.api.http import SyncDriver
 from client_sdk.api.retry import DEFAULT_ATTEMPTS, RetryPolicy
-from client_sdk.participation.events import Event, RoundMissed, ServerBack, ServerUnreachable, TaskEnded
+from client_sdk.api.wire import Effect, Request
+from client_sdk.rounds.events import Event, RoundMissed, ServerBack, ServerUnreachable, TaskEnded
 from tests.support.server import AggregatorProcess, running_aggregator
 from tests.support.tasks import SmallTask, interactions, small_task
 

@@ -28,9 +28,9 @@ from client_sdk import (
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.errors import ApiError, ContributionConflict, Forbidden, ModelUnavailable, RoundClosed, TaskFailed
 from client_sdk.organiser import TrialOrganiser
-from client_sdk.participation.certificates import MembershipCheck, request_for
-from client_sdk.participation.enrolment import require_organiser
-from client_sdk.participation.events import ClipWarning, Event, KeyringRefused, RoundMissed, TaskEnded
+from client_sdk.rounds.certificates import MembershipCheck, request_for
+from client_sdk.rounds.events import ClipWarning, Event, KeyringRefused, RoundMissed, TaskEnded
+from client_sdk.rounds.join import require_organiser
 from protocols.codec import b64decode
 from protocols.crypto.envelope import EnvelopeSender
 from protocols.errors import CertificateError, KeyringError, ParameterError

@@ -20,10 +20,10 @@ from client_sdk import (
     PolicyRefused,
     task_request,
 )
-from client_sdk.data.interactions import LeaveOneOut, leave_one_out
-from client_sdk.data.synthetic import SyntheticConfig, synthetic
 from client_sdk.errors import InvalidParameters
-from client_sdk.simulation.federation import Federation
+from client_sdk.lab.data.interactions import LeaveOneOut, leave_one_out
+from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
+from client_sdk.lab.federation import Federation
 from client_sdk.training.topk import RESIDUAL_ROWS
 from protocols.crypto.keyring import Keyring
 from protocols.messages import Schedule

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 import pytest
 
 from client_sdk import Client, Identity, MemoryStore, Operator, Policy
-from client_sdk.participation.events import Event, Waiting
+from client_sdk.rounds.events import Event, Waiting
 from tests.support.replicas import wait_until
 from tests.support.server import AggregatorProcess, running_aggregator
 from tests.support.tasks import interactions, small_task

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_sdk.data.interactions import Interactions
-from client_sdk.data.synthetic import SyntheticConfig, synthetic
-from client_sdk.simulation.federation import Federation
+from client_sdk.lab.data.interactions import Interactions
+from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
+from client_sdk.lab.federation import Federation
 from client_sdk.training.fair import USER_VECTORS, FairConfig
 from protocols.errors import CombinationError
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from client_sdk.data.interactions import Interactions
-from client_sdk.data.synthetic import SyntheticConfig, synthetic
-from client_sdk.evaluation.metrics import hit_ratio, ndcg, ranks_of
 from client_sdk.history import History
-from client_sdk.simulation.federation import Federation
+from client_sdk.lab.data.interactions import Interactions
+from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
+from client_sdk.lab.evaluation.leave_one_out import hit_ratio, ndcg, ranks_of
+from client_sdk.lab.federation import Federation
 from client_sdk.training.evaluated import HELD_OUT, EvaluatedHalf
 from client_sdk.training.mf import MFConfig
 from protocols.errors import ParameterError

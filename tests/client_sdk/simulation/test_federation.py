@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_sdk.data.interactions import LeaveOneOut, leave_one_out
-from client_sdk.data.synthetic import SyntheticConfig, synthetic
-from client_sdk.simulation.federation import FOLD_BATCH, Federation
+from client_sdk.lab.data.interactions import LeaveOneOut, leave_one_out
+from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
+from client_sdk.lab.federation import FOLD_BATCH, Federation
 from client_sdk.training.mf import MFConfig
 from protocols.errors import CombinationError
 

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from client_sdk import Fleet, FleetOptions, FleetRound, Operator, Policy
-from client_sdk.api.drivers import SyncDriver
-from client_sdk.model.catalogue import fetch_catalogue
-from client_sdk.model.catch_up import ModelFollower
-from client_sdk.model.sync_plan import plan_sync
-from client_sdk.participation.participation import Participation
+from client_sdk.api.http import SyncDriver
+from client_sdk.model.follow import ModelFollower
+from client_sdk.model.sync import fetch_catalogue, plan_sync
+from client_sdk.rounds.task import Participation
 from protocols.errors import ParameterError
 from protocols.recipes.base import ModelState
 from tests.support.server import AggregatorProcess, running_aggregator

@@ -9,14 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_sdk.data.errors import DataError
-from client_sdk.data.holdout import hold_out_share, split_rows
-from client_sdk.data.interactions import Interactions
-from client_sdk.data.splits import Split, load_split
-from client_sdk.evaluation import candidates_of, evaluate, evaluate_full
-from client_sdk.evaluation.metrics import hit_ratio, ndcg
-from client_sdk.simulation.federation import Federation
-from client_sdk.simulation.simulate import SimulationRequest, simulate
+from client_sdk.lab.data.interactions import DataError, Interactions
+from client_sdk.lab.data.splits import Split, hold_out_share, load_split, split_rows
+from client_sdk.lab.evaluation import candidates_of, evaluate, evaluate_full
+from client_sdk.lab.evaluation.leave_one_out import hit_ratio, ndcg
+from client_sdk.lab.federation import Federation
+from client_sdk.lab.simulate import SimulationRequest, simulate
 from client_sdk.training.mf import MFConfig
 from protocols.combinations import carriers
 from protocols.errors import ParameterError

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from client_sdk.simulation.traffic_costs import MIB, Link, Traffic, published_traffic, wire_traffic
+from client_sdk.lab.traffic import MIB, Link, Traffic, published_traffic, wire_traffic
 from protocols.errors import BudgetError, ParameterError
 from protocols.recipes.base import Recipe
 from protocols.recipes.registry import recipe

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from client_sdk.simulation.measures import Measured
-from client_sdk.simulation.verdict import Advised, Verdict, verdict
+from client_sdk.lab.measures import Advised, Measured, Verdict, verdict
 
 USERS = 400
 BASE = np.random.default_rng(0).random(USERS)

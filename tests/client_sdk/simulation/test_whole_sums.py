@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from client_sdk.data.interactions import Interactions
-from client_sdk.data.synthetic import SyntheticConfig, synthetic
-from client_sdk.simulation.federation import Federation
-from client_sdk.simulation.whole_sums import whole_sum
-from client_sdk.training.registry import client_half
+from client_sdk.lab.data.interactions import Interactions
+from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
+from client_sdk.lab.federation import Federation
+from client_sdk.lab.whole import whole_sum
+from client_sdk.training import client_half
 from protocols.recipes.privirec.recipe import PriviRecK
 from protocols.recipes.rfrec.recipe import rfrec_state
 from protocols.sums.masked.plan import MaskedPlan

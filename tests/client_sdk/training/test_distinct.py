@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from client_sdk.training.distinct import distinct
+from client_sdk.training.base import distinct
 
 
 @given(

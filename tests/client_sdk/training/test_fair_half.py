@@ -13,11 +13,9 @@ from hypothesis import strategies as st
 
 from client_sdk.history import History
 from client_sdk.training import client_half
-from client_sdk.training.adam import Adam
-from client_sdk.training.fair import USER_VECTORS, FairConfig, FairHalf
+from client_sdk.training.adam import Adam, TouchedAdam
+from client_sdk.training.fair import USER_VECTORS, FairConfig, FairHalf, layers_of, pair_gradients, scores
 from client_sdk.training.mf import MFConfig
-from client_sdk.training.neumf import layers_of, pair_gradients, scores
-from client_sdk.training.touched import TouchedAdam
 from protocols.errors import ParameterError
 from protocols.recipes.fair.recipe import Fair, dense_length
 from protocols.recipes.fair.state import FairView, spaces_of
@@ -119,7 +117,7 @@ def reference_round(
     chosen: Fair, view: FairView, positives: np.ndarray, user: np.ndarray, config: FairConfig, seed: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Psi, layers and user after a round, computed with the full S psi in every batch."""
-    from client_sdk.training.negatives import draw_negatives
+    from client_sdk.training.mf import draw_negatives
 
     rng, elements = np.random.default_rng(seed), chosen.parameters.elements
     spaces = spaces_of(view.seed, elements, view.tables.shape[1])

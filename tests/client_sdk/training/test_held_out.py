@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from client_sdk.evaluation.metrics import hit_ratio, ndcg, ranks_of
 from client_sdk.history import History
-from client_sdk.training.evaluated import HELD_OUT
-from client_sdk.training.held_out import rank_measures, rating_measures
-from client_sdk.training.registry import client_half
+from client_sdk.lab.evaluation.leave_one_out import hit_ratio, ndcg, ranks_of
+from client_sdk.training import client_half
+from client_sdk.training.evaluated import HELD_OUT, rank_measures, rating_measures
 from protocols.errors import ParameterError
 from protocols.messages import Evaluation
 from protocols.recipes.evaluated import with_evaluation

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from client_sdk.training import MFConfig, draw_negatives, train_full, train_lowrank
+from client_sdk.training.mf import MFConfig, draw_negatives, train_full, train_lowrank
 from protocols.errors import ParameterError
 
 ITEMS, DIM, RANK = 30, 8, 3

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client_sdk.training.negatives import draw_negatives, negative_pool
+from client_sdk.training.mf import draw_negatives, negative_pool
 from protocols.errors import ParameterError
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from client_sdk.history import History
-from client_sdk.training import MFConfig, PFedCLRConfig, client_half
+from client_sdk.training import client_half
 from client_sdk.training.adam import Adam, OuterAdam
 from client_sdk.training.factors import USER_FACTOR
-from client_sdk.training.mf import Samples, draw_samples
+from client_sdk.training.mf import MFConfig, Samples, draw_samples
 from client_sdk.training.pfedclr import (
     BUFFER,
     BUFFER_BASIS,
@@ -19,6 +19,7 @@ from client_sdk.training.pfedclr import (
     FreeUser,
     FrozenUser,
     LowRank,
+    PFedCLRConfig,
     PFedCLRHalf,
     descend,
 )

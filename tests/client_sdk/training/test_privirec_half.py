@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_sdk.data.interactions import Interactions, LeaveOneOut
-from client_sdk.data.synthetic import SyntheticConfig, synthetic
-from client_sdk.filters import FILTERS, Components, interaction_rows, preset
-from client_sdk.filters.registry import PRESETS
 from client_sdk.history import History
-from client_sdk.simulation.federation import Federation
+from client_sdk.lab.data.interactions import Interactions, LeaveOneOut, interaction_rows
+from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
+from client_sdk.lab.federation import Federation
 from client_sdk.training import client_half
 from client_sdk.training.base import LocalResult
+from client_sdk.training.graph_filters import FILTERS, PRESETS, Components, preset
 from client_sdk.training.privirec import PriviRecHalf, components_of, matching_filter
 from protocols.errors import ParameterError
 from protocols.recipes.privirec.ease import chosen_weight

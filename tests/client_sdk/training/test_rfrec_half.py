@@ -9,10 +9,18 @@ import numpy as np
 import pytest
 
 from client_sdk.history import History
+from client_sdk.training import client_half
 from client_sdk.training.factors import USER_FACTOR
-from client_sdk.training.registry import client_half
-from client_sdk.training.rfrec import AVERAGE, OWN_ITEMS, SUM_INDEX, RFRecHalf
-from client_sdk.training.rfrec_local import LocalModel, Ratings, predicted_ratings, scaled_ratings
+from client_sdk.training.rfrec import (
+    AVERAGE,
+    OWN_ITEMS,
+    SUM_INDEX,
+    LocalModel,
+    Ratings,
+    RFRecHalf,
+    predicted_ratings,
+    scaled_ratings,
+)
 from protocols.errors import ParameterError
 from protocols.recipes.registry import recipe
 from protocols.recipes.rfrec.parameters import LocalRule, RFRecParameters

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from client_sdk.errors import LocalFileError
 from client_sdk.history import History
-from client_sdk.local_state.client_store import ClientStore
-from client_sdk.local_state.stores import MemoryStore
-from client_sdk.training import MFConfig, client_half, train_full
+from client_sdk.store.client_store import ClientStore
+from client_sdk.store.stores import MemoryStore
+from client_sdk.training import client_half
 from client_sdk.training.factors import USER_FACTOR
+from client_sdk.training.mf import MFConfig, train_full
 from client_sdk.training.topk import RESIDUAL_ITEMS, RESIDUAL_ROWS, TopKHalf, add_rows, without_empty_rows
 from protocols.recipes.base import Update
 from protocols.recipes.registry import recipe

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client_sdk.training import MFConfig, draw_negatives, train_full, train_locally, train_lowrank
+from client_sdk.training.mf import MFConfig, draw_negatives, train_full, train_locally, train_lowrank
 from protocols.errors import ParameterError
 from protocols.recipes.registry import recipe
 

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from aggregator_service.tasks.tasks import plan_request
-from client_sdk.data.interactions import leave_one_out
-from client_sdk.data.synthetic import SyntheticConfig, synthetic
 from client_sdk.history import History
-from client_sdk.local_state.given_data import GivenData
+from client_sdk.lab.data.interactions import leave_one_out
+from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
+from client_sdk.lab.federation import Federation
 from client_sdk.operator import task_request
-from client_sdk.simulation.federation import Federation
-from client_sdk.training.item_counts import count_items, logit_offsets, why_abstain
-from client_sdk.training.registry import client_half
+from client_sdk.store.states import GivenData
+from client_sdk.training import client_half
+from client_sdk.training.factors import count_items, logit_offsets, why_abstain
 from protocols.advice import advise, advise_start, choose
 from protocols.combinations import check_combination
 from protocols.errors import CodecError, CombinationError, ParameterError

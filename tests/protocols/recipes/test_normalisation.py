@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from client_sdk.data.synthetic import SyntheticConfig, synthetic
-from client_sdk.simulation.federation import Federation
+from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
+from client_sdk.lab.federation import Federation
 from client_sdk.training.mf import draw_samples
 from protocols.errors import ParameterError
 from protocols.recipes.base import FactorState, ModelState, RoundSpec

@@ -7,11 +7,11 @@ import hashlib
 import numpy as np
 import pytest
 
-from client_sdk.data.interactions import Interactions, leave_one_out
-from client_sdk.data.synthetic import SyntheticConfig, synthetic
-from client_sdk.evaluation.controls import popularity_control
-from client_sdk.evaluation.leave_one_out import candidates_of, evaluate_scores
-from client_sdk.simulation.federation import Federation
+from client_sdk.lab.data.interactions import Interactions, leave_one_out
+from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
+from client_sdk.lab.evaluation.controls import popularity_control
+from client_sdk.lab.evaluation.leave_one_out import candidates_of, evaluate_scores
+from client_sdk.lab.federation import Federation
 from client_sdk.training.factors import USER_FACTOR
 from protocols.errors import ParameterError
 from protocols.messages import Evaluation

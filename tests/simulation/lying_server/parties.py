@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 
 from client_sdk import Identity, Policy
 from client_sdk.api.calls import ApiCalls
-from client_sdk.api.effects import Program, Work
+from client_sdk.api.wire import Program, Work
 from client_sdk.history import History
-from client_sdk.local_state.client_state import ClientState
-from client_sdk.local_state.client_store import ClientStore, Membership
-from client_sdk.local_state.stores import MemoryStore
-from client_sdk.participation.certificates import MembershipCheck
-from client_sdk.participation.local_work import LocalWork
-from client_sdk.participation.masked_protocol import MaskedPart
+from client_sdk.rounds.certificates import MembershipCheck
+from client_sdk.rounds.masked import MaskedPart
+from client_sdk.rounds.member import LocalWork
+from client_sdk.store.client_store import ClientStore, Membership
+from client_sdk.store.states import ClientState
+from client_sdk.store.stores import MemoryStore
 from client_sdk.training.base import LocalResult
 from protocols.codec import b64encode
 from protocols.crypto.certificates import NO_CERTIFICATE, certify

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
-from client_sdk.participation.certificates import MembershipCheck
+from client_sdk.rounds.certificates import MembershipCheck
 from protocols.codec import b64encode
 from protocols.crypto import envelope as envelopes
 from protocols.crypto.certificates import certify

@@ -16,12 +16,12 @@ from typing import Any, Final
 import pytest
 
 from client_sdk import Policy
-from client_sdk.local_state.client_store import ClientStore
-from client_sdk.local_state.given_data import GivenData
-from client_sdk.local_state.signed_sets import SignedSets
-from client_sdk.participation import masked_protocol
-from client_sdk.participation.certificates import MembershipCheck
-from client_sdk.participation.masked_protocol import MaskedPart
+from client_sdk.rounds import masked as masked_protocol
+from client_sdk.rounds.certificates import MembershipCheck
+from client_sdk.rounds.masked import MaskedPart
+from client_sdk.store.client_store import ClientStore
+from client_sdk.store.signed_sets import SignedSets
+from client_sdk.store.states import GivenData
 from protocols.sum_classes import TRAINED
 from protocols.sums.masked import client, messages, roster
 from protocols.sums.masked.context import RoundContext

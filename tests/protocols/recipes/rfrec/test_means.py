@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from client_sdk.data.interactions import Interactions
 from client_sdk.history import History
-from client_sdk.simulation.federation import Federation
-from client_sdk.training.registry import client_half
+from client_sdk.lab.data.interactions import Interactions
+from client_sdk.lab.federation import Federation
+from client_sdk.training import client_half
 from protocols.errors import CodecError, ParameterError
 from protocols.recipes.recommended import parameters_for
 from protocols.recipes.registry import recipe

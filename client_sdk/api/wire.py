@@ -1,0 +1,191 @@
+"""Effects: what a program of the SDK asks its driver to do.
+
+A *program* is a generator. It yields a `Request`, a `Pause`, a `Failed` or a `Work`, and receives a `Response`, None,
+whether to wait for the server, or the result of the work. The driver throws `ConnectionFailed` into it when a request
+gets no answer. The sync and the async SDK run the same programs and differ only in the driver
+(`client_sdk.api.http`). What sees the effects of a whole program on their way to the driver is a `Layer`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, Protocol, TypeVar, cast
+
+from client_sdk.api.signing import Signer
+from client_sdk.errors import ApiError, ConnectionFailed
+from protocols.crypto.digest_fields import format_digest
+
+__all__ = [
+    "Effect",
+    "Failed",
+    "LONGEST_JSON",
+    "Layer",
+    "Method",
+    "Pause",
+    "Program",
+    "Request",
+    "Response",
+    "Sink",
+    "Traffic",
+    "Work",
+    "content_digest",
+    "digest_matches",
+    "through",
+    "work",
+]
+
+
+T = TypeVar("T")
+LONGEST_JSON: Final = 1 << 20
+"""Largest body in bytes of a JSON answer and of an error, unless the request states another limit."""
+Method = Literal["DELETE", "GET", "HEAD", "PATCH", "POST", "PUT"]
+
+
+class Sink(Protocol):
+    """Receives the body of a long answer piece by piece, so that the driver need not hold all of it."""
+
+    def begin(self) -> None:
+        """Forget what was added: an answer begins. A repeated request has several."""
+
+    def add(self, piece: bytes) -> None:
+        """Take the next piece of the body."""
+
+
+@dataclass(frozen=True, repr=False)
+class Request:
+    """One HTTP request. Its repr omits the headers, which may hold a token.
+
+    read_seconds: seconds to wait for the answer in addition to the driver's read timeout (long polls). signer: signs
+    the request each time it is sent, so that every attempt has its own time; None for no signature. max_bytes: largest
+    body that a successful answer may have; the driver stops reading beyond it and raises `ContractBroken`.
+    sink: receives the body of a successful answer, whose own body is then empty; None keeps it in the answer.
+    """
+
+    method: Method
+    url: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes | memoryview = b""
+    read_seconds: float = 0.0
+    signer: Signer | None = None
+    max_bytes: int = LONGEST_JSON
+    sink: Sink | None = None
+
+    def __repr__(self) -> str:
+        return f"<Request {self.method} {self.url} {len(self.body)} bytes>"
+
+
+@dataclass(frozen=True, repr=False)
+class Response:
+    """One HTTP answer with its whole body. Header names are lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes = b""
+
+    def __repr__(self) -> str:
+        return f"<Response {self.status} {len(self.body)} bytes>"
+
+
+@dataclass(frozen=True)
+class Pause:
+    """Asks the driver to wait for `seconds`."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Work:
+    """Asks the driver to call `call`. The async driver does so in a thread, which keeps the event loop free."""
+
+    call: Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Failed:
+    """Says that a request failed and can be repeated. A layer that waits for the server replies True, drivers False."""
+
+    error: ConnectionFailed | ApiError
+
+
+Effect = Request | Pause | Failed | Work
+Program = Generator[Effect, Any, T]
+"""A program that returns a `T`."""
+
+
+def work(call: Callable[[], T]) -> Program[T]:
+    """Return a program that runs `call` as `Work` and returns its result."""
+    return cast(T, (yield Work(call)))
+
+
+def content_digest(body: bytes | memoryview) -> str:
+    """Return the value of a Content-Digest or Repr-Digest field for `body` (RFC 9530), with its SHA-256."""
+    return format_digest(hashlib.sha256(body).digest())
+
+
+def digest_matches(body: bytes, expected: bytes) -> bool:
+    """Return whether the SHA-256 of `body` is `expected` (32 bytes), compared in constant time."""
+    return hmac.compare_digest(hashlib.sha256(body).digest(), expected)
+
+
+class Layer(Protocol):
+    """Sees the effects of a program and their replies. An error that it raises ends the program; see `through`."""
+
+    def on_effect(self, effect: Effect) -> Effect:
+        """Return the effect that is performed in place of `effect`."""
+
+    def on_reply(self, effect: Effect, reply: object) -> object:
+        """Return what the program receives in place of `reply`."""
+
+
+def through(program: Program[T], layer: Layer) -> Program[T]:
+    """Run `program` with its effects and their replies passing through `layer`.
+
+    The driver's errors are thrown into `program`. An error of the layer is not: it closes `program`.
+    """
+    try:
+        effect = next(program)
+        while True:
+            passed = layer.on_effect(effect)
+            try:
+                reply = yield passed
+            except Exception as error:  # the program re-raises what it does not handle
+                effect = program.throw(error)
+            else:
+                effect = program.send(layer.on_reply(effect, reply))
+    except StopIteration as done:
+        return cast(T, done.value)
+    finally:
+        program.close()
+
+
+@dataclass
+class Traffic:
+    """Bytes of request bodies (`up`) and response bodies (`down`), failed attempts included, headers not.
+
+    As a layer it counts those of a program.
+    """
+
+    up: int = 0
+    down: int = 0
+
+    def __sub__(self, earlier: Traffic) -> Traffic:
+        return Traffic(self.up - earlier.up, self.down - earlier.down)
+
+    def copy(self) -> Traffic:
+        """Return a copy of the current figures."""
+        return Traffic(self.up, self.down)
+
+    def on_effect(self, effect: Effect) -> Effect:
+        """Count the body of a request."""
+        if isinstance(effect, Request):
+            self.up += len(effect.body)
+        return effect
+
+    def on_reply(self, _effect: Effect, reply: object) -> object:
+        """Count the body of an answer."""
+        if isinstance(reply, Response):
+            self.down += len(reply.body)
+        return reply

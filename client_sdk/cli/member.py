@@ -1,0 +1,356 @@
+"""`hushrec join` and `hushrec recommend`: take part in a task, and use its model, on the user's device."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Final
+
+import numpy as np
+import typer
+from rich.markup import escape
+
+from client_sdk.agreement.policy import Policy
+from client_sdk.cli.common import command_options, console, fail, stderr, table
+from client_sdk.cli.membership import (
+    READ_ONLY,
+    AllowHttp,
+    CertificateFile,
+    DeviceGroup,
+    IdentityFile,
+    IssuerCode,
+    IssuerScope,
+    IssuerUrl,
+    Patience,
+    TaskName,
+    certificate_choice,
+    interactions_file,
+    kept_membership,
+    load_identity,
+    open_identity,
+    remember_interactions,
+)
+from client_sdk.cli.monitor import Monitor
+from client_sdk.client import Client
+from client_sdk.history import History
+from client_sdk.lab.data.chunks import chunks, csv_rows
+from client_sdk.lab.data.columns import NUMBER
+from client_sdk.lab.data.interactions import DataError
+from client_sdk.rounds.join import ClientOptions
+from client_sdk.rounds.ledger import OwnLedger
+from client_sdk.rounds.task import Participant
+from client_sdk.store.client_store import ClientStore, Membership
+from client_sdk.store.identity import Identity
+from client_sdk.store.stores import default_store
+from protocols.messages import LedgerEntry
+
+__all__ = [
+    "JoinOptions",
+    "join",
+    "ledger",
+    "read_history",
+    "read_titles",
+    "recommend",
+]
+
+
+@dataclass(frozen=True)
+class JoinOptions:
+    """Argument and options of `hushrec join`."""
+
+    url: Annotated[str, typer.Argument(help="Address of the server.")]
+    interactions: Annotated[
+        Path, typer.Option(help="File of your items: one number a line, or CSV with a column item and perhaps rating.")
+    ]
+    invitation: Annotated[
+        str | None,
+        typer.Option(envvar="HUSHREC_INVITATION", help="Invitation from the operator; needed the first time only."),
+    ] = None
+    certificate: CertificateFile = None
+    issuer: IssuerUrl = None
+    scope: IssuerScope = None
+    code: IssuerCode = None
+    device_group: DeviceGroup = None
+    identity: IdentityFile = None
+    task: TaskName = None
+    allow_http: AllowHttp = False
+    allow_plain: Annotated[
+        bool, typer.Option("--allow-plain", help="Accept a plain task: the server can read your contributions.")
+    ] = False
+    allow_curious: Annotated[
+        bool,
+        typer.Option(
+            "--allow-curious", help="Accept masked sums that are secure only if the server obeys the protocol."
+        ),
+    ] = False
+    trust_roster: Annotated[
+        bool,
+        typer.Option(
+            "--trust-roster",
+            help="Accept tasks without an organiser: the server alone says who the clients are.",
+        ),
+    ] = False
+    reveal_indices: Annotated[
+        bool,
+        typer.Option("--reveal-indices", help="Accept that the server sees which entries of the model you change."),
+    ] = False
+    patience: Patience = None
+    min_cohort: Annotated[int, typer.Option(help="Refuse sums of fewer clients than this.")] = Policy.min_cohort
+    max_measurements: Annotated[
+        int, typer.Option(help="Measure models on held-out rows at most so often, in tasks that measure.")
+    ] = Policy.max_measurements
+    max_model_bytes: Annotated[int, typer.Option(help="Refuse models that need more bytes of memory than this.")] = (
+        Policy.max_model_bytes
+    )
+
+    def policy(self) -> Policy:
+        """Return the conditions under which this client takes part."""
+        return Policy(
+            min_cohort=self.min_cohort,
+            mechanisms=Policy().mechanisms | ({"plain"} if self.allow_plain else set()),
+            masked_modes=Policy().masked_modes | ({"curious"} if self.allow_curious else set()),
+            trust_roster=self.trust_roster,
+            reveal_indices=self.reveal_indices,
+            max_measurements=self.max_measurements,
+            max_model_bytes=self.max_model_bytes,
+        )
+
+
+@command_options(JoinOptions)
+def join(options: JoinOptions) -> None:
+    """Enrol in a task and take part in its rounds until it ends. Training data stays on this device.
+
+    After an interruption run the same command again; the invitation is needed
+    the first time only.
+
+    Example: hushrec join https://recs.example.org --invitation hri_... --interactions items.txt
+    """
+    read_history(options.interactions)  # read before anything is sent, so that an error costs nothing
+    policy = options.policy()
+    who = open_identity(options.identity)
+    with Client(options.url, who, policy=policy, options=ClientOptions(allow_http=options.allow_http)) as client:
+        if options.invitation is not None and not client.memberships():
+            # What does not fit the task must not use up the invitation.
+            terms = client.preview(options.invitation)
+            _check_device_group(options.device_group, terms.recipe.device_groups)
+            read_history(options.interactions, terms.n_items)
+        part = client.join(
+            options.task,
+            invitation=options.invitation,
+            certificate=certificate_choice(options.certificate, options.issuer, options.scope, options.code),
+            device_group=options.device_group,
+        )
+        history = read_history(options.interactions, part.terms.n_items)
+        remember_interactions(who, part.membership, options.interactions)
+        monitor = Monitor(f"task {part.terms.name}")
+        try:
+            console.print(escape(_describe_task(part, len(history))), highlight=False, soft_wrap=True)
+            with monitor:
+                part.take_part(history, monitor, patience=options.patience)
+        finally:
+            console.print(monitor.summary())
+
+
+def _check_device_group(asked: int | None, groups: int) -> None:
+    """Exit with an error if the task has no such device group."""
+    if asked is not None and asked >= groups:
+        has = "one device group, 0" if groups == 1 else f"the device groups 0 to {groups - 1}"
+        fail(f"--device-group {asked}: the task has {has}")
+
+
+def _describe_task(part: Participant, items: int) -> str:
+    """Return one line on the task: this client, recipe, mechanism, schedule and who can open the sums."""
+    terms = part.terms
+    opened = {"anyone": "anyone, the server included", "members": "its members"}
+    device_group = f" in device group {part.membership.device_group}" if terms.recipe.device_groups > 1 else ""
+    return (
+        f"task {terms.name}: client {part.membership.client_id}{device_group}, "
+        f"{terms.recipe.name} with {terms.mechanism.name}, "
+        f"{terms.schedule.rounds} rounds of {terms.schedule.cohort_size} clients; sums can be opened by "
+        f"{opened[terms.opened_by]}; training on {items} items"
+    )
+
+
+def recommend(
+    task: TaskName = None,
+    k: Annotated[int, typer.Option("-k", help="Number of items to recommend.")] = 10,
+    interactions: Annotated[
+        Path | None, typer.Option(help="File of your items.", show_default="the file passed to join")
+    ] = None,
+    titles: Annotated[
+        Path | None, typer.Option(help="CSV file with the columns item and title, to show titles.")
+    ] = None,
+    graph_filter: Annotated[
+        str | None,
+        typer.Option("--filter", help="Graph filter, in PriviRec tasks: gf-cf, bspm-em, bspm-lm, ease or turbo-cf."),
+    ] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            help="Settings of the filter for a data set, from its authors' code: amazon-book, gowalla, yelp2018. "
+            "Those of bspm-lm for gowalla and yelp2018 are not published: they are those of bspm-em."
+        ),
+    ] = None,
+    identity: IdentityFile = None,
+    allow_http: AllowHttp = False,
+) -> None:
+    """Recommend items with the newest model, leaving out items that you have. Scores are computed on this device.
+
+    Example: hushrec recommend --task movies -k 10 --titles titles.csv
+    """
+    if preset is not None:
+        graph_filter = f"{graph_filter or 'gf-cf'}/{preset}"
+    who = load_identity(identity)
+    membership = kept_membership(who, task)
+    seen = read_history(interactions_file(who, membership, interactions))
+    names = {} if titles is None else read_titles(titles)
+    with Client(membership.url, who, policy=READ_ONLY, options=ClientOptions(allow_http=allow_http)) as client:
+        found = client.join(membership.task_id, graph_filter=graph_filter).recommend(k, seen)
+    rows = [
+        (str(place), str(item), *([escape(names.get(item, "-"))] if titles else []), f"{score:.3f}")
+        for place, (item, score) in enumerate(found, start=1)
+    ]
+    headings = ("", "item", *(["title"] if titles else []), "score")
+    console.print(table(f"recommendations from task {membership.task_name}", headings, rows))
+
+
+# --- `hushrec ledger`: which released sums contain the user's data, and data of how many others ----------------------
+
+
+def ledger(
+    task: TaskName = None,
+    identity: IdentityFile = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the tables.")] = False,
+    allow_http: AllowHttp = False,
+) -> None:
+    """List the released sums that contain your data, and compare them with the records on this device.
+
+    Prints a warning for each sum that differs from the local record.
+
+    Example: hushrec ledger --task movies
+    """
+    me = load_identity(identity)
+    found = [_fetch(me, membership, ClientOptions(allow_http=allow_http)) for membership in _memberships(me, task)]
+    if as_json:
+        typer.echo(json.dumps([_as_json(one) for one in found], indent=2))
+    else:
+        for one in found:
+            title = f"{escape(one.task_name)} ({one.task_id}): {len(one.entries)} sums with your data"
+            headings = ("sum", "round", "recipe", "mechanism", "others", "released")
+            console.print(table(title, headings, [_row(entry) for entry in one.entries]))
+    for one in found:
+        for warning in one.warnings:
+            stderr.print(f"[yellow]warning:[/] {escape(one.task_name)}, {warning}", highlight=False, soft_wrap=True)
+
+
+def _memberships(me: Identity, task: str | None) -> list[Membership]:
+    kept = ClientStore(default_store(), me.fingerprint).memberships()
+    return kept if task is None and kept else [kept_membership(me, task)]
+
+
+def _fetch(me: Identity, membership: Membership, options: ClientOptions) -> OwnLedger:
+    with Client(membership.url, me, policy=READ_ONLY, options=options) as client:
+        return client.ledger(membership.task_id)
+
+
+def _row(entry: LedgerEntry) -> tuple[str, ...]:
+    released = datetime.fromtimestamp(entry.released_at).astimezone().strftime("%Y-%m-%d %H:%M")
+    others = str(entry.survivors - 1)
+    return str(entry.step), str(entry.round), entry.recipe, entry.mechanism, others, released
+
+
+def _as_json(one: OwnLedger) -> dict[str, object]:
+    return {
+        "task_id": one.task_id,
+        "task_name": one.task_name,
+        "sums": [{**entry.model_dump(), "others": entry.survivors - 1} for entry in one.entries],
+        "warnings": list(one.warnings),
+    }
+
+
+# --- readers of the user's files of item numbers, ratings and titles. Every error names the line ---------------------
+
+_ITEM: Final = "item"
+_RATING: Final = "rating"
+_TITLE: Final = "title"
+_INTEGER: Final = re.compile(r"\d{1,15}", re.ASCII)
+_MAX_ITEM: Final = 2**31 - 1
+_MAX_RATING: Final = 1e6
+
+
+def read_history(path: Path, n_items: int | None = None) -> History:
+    """Return the items in the file, each listed once, and their ratings if the file has a column for them.
+
+    The file has one item number a line, or is a CSV file with a header that has the column `item` and, optionally, the
+    column `rating`. n_items: number of items of the task, if it is known. Raises `DataError` with the line number for
+    any other content, including a repeated item and one outside 0..n_items-1.
+    """
+    rows = _rows(path, (_ITEM,), _RATING)
+    items: dict[int, int] = {}
+    ratings: list[float] = []
+    for line, (text, *rating) in rows:
+        item = _item(path, line, text)
+        if item in items:
+            raise DataError(f"item {item} is already on line {items[item]}: list each item once", path, line)
+        if n_items is not None and item >= n_items:
+            fault = f"item {item} is outside 0..{n_items - 1}, the items of the task"
+            raise DataError(f"{fault}: correct the file and run the command again", path, line)
+        items[item] = line
+        ratings += [_rating(path, line, text) for text in rating]
+    numbers = np.fromiter(items, dtype=np.int32, count=len(items))
+    return History(numbers, np.array(ratings, dtype=np.float32) if ratings else None)
+
+
+def read_titles(path: Path) -> dict[int, str]:
+    """Return item number -> title from a CSV file with the columns `item` and `title`.
+
+    Raises `DataError` with the line number if the file is malformed.
+    """
+    rows = _rows(path, (_ITEM, _TITLE))
+    titles: dict[int, str] = {}
+    for line, (text, title) in rows:
+        titles[_item(path, line, text)] = title
+    return titles
+
+
+def _rows(path: Path, names: Sequence[str], optional: str | None = None) -> list[tuple[int, list[str]]]:
+    """Return the number of each line and its cells.
+
+    The cells of a line are those of the columns `names`, followed by that of the column `optional` if there is one.
+    A file with a single column does not need a header.
+    """
+    rows = [row for chunk in chunks(path) for row in csv_rows(path, chunk)]
+    if len(names) == 1 and _INTEGER.fullmatch(",".join(rows[0][1]).strip()):
+        return [(line, [",".join(row)]) for line, row in rows]
+    header = [name.strip().lower() for name in rows[0][1]]
+    wanted = [*names, *([optional] if optional in header else [])]
+    for name in wanted:
+        if header.count(name) != 1:
+            prefix = "neither an item number nor " if len(names) == 1 else "not "
+            raise DataError(f"{prefix}a header with one column named {name!r}", path, 1)
+    for line, row in rows:
+        if len(row) != len(header):
+            raise DataError(f"the line has {len(row)} fields, but the header has {len(header)}", path, line)
+    if len(rows) == 1:
+        raise DataError("the file has a header but no lines", path)
+    return [(line, [row[header.index(name)] for name in wanted]) for line, row in rows[1:]]
+
+
+def _item(path: Path, line: int, text: str) -> int:
+    text = text.strip()
+    if not _INTEGER.fullmatch(text):
+        raise DataError(f"not an item number: {text[:40]!r}", path, line)
+    if int(text) > _MAX_ITEM:
+        raise DataError(f"item number {text} is greater than {_MAX_ITEM}", path, line)
+    return int(text)
+
+
+def _rating(path: Path, line: int, text: str) -> float:
+    text = text.strip()
+    if not (NUMBER.fullmatch(text) and abs(float(text)) <= _MAX_RATING):
+        raise DataError(f"not a rating: {text[:40]!r}", path, line)
+    return float(text)

@@ -1,1 +1,0 @@
-"""The demo: train through a server process with many clients, in several ways, and report the results."""

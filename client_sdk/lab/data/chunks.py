@@ -1,0 +1,136 @@
+"""A text file in pieces of whole rows, so that a file of any size is read in bounded memory."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import zlib
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Final, Literal, cast
+
+from client_sdk.lab.data.interactions import DataError
+
+__all__ = [
+    "CHUNK_BYTES",
+    "Chunk",
+    "chunks",
+    "csv_rows",
+]
+
+
+CHUNK_BYTES: Final = 1 << 22
+GZIP_MAGIC: Final = b"\x1f\x8b"
+_BOM: Final = b"\xef\xbb\xbf"
+_OTHERS: Final = {
+    b"PK\x03\x04": "a zip archive: unpack it first",
+    b"BZh": "compressed with bzip2: unpack it first",
+    b"\xfd7zXZ\x00": "compressed with xz: unpack it first",
+    b"\x28\xb5\x2f\xfd": "compressed with zstd: unpack it first",
+    b"PAR1": "a parquet file, which is not text",
+}
+_LONGEST_LINE: Final = 1 << 28
+_LONGEST_QUOTED: Final = 1 << 24
+"""Within so many bytes a quoted field ends. Quotes that are not closed there stand inside fields."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Whole rows of a file. data: UTF-8 without NUL, ends with a line feed. line: number of the first line, from 1."""
+
+    data: bytes
+    line: int
+
+
+def chunks(path: Path, size: int | None = None) -> Generator[Chunk, None, None]:
+    """Yield the lines of a plain or gzip file in chunks of about `size` bytes, `CHUNK_BYTES` by default.
+
+    A chunk does not end inside a quoted field. Blank lines at the end of the file are left out, and so is a byte order
+    mark. Raises `DataError` if the file is missing, empty, damaged, not UTF-8, or not text.
+    """
+    line, at_end = 1, False
+    with _opened(path) as file:
+        carry = file.read(len(_BOM)).removeprefix(_BOM)
+        while not at_end:
+            block = file.read(size or CHUNK_BYTES)
+            at_end = not block
+            whole, carry = _whole_lines(carry + block, at_end)
+            if len(carry) > _LONGEST_LINE:
+                raise DataError(f"a line of more than {_LONGEST_LINE} bytes", path, line)
+            if whole:
+                _require_text(path, whole, line)
+                yield Chunk(whole, line)
+                line += whole.count(b"\n")
+    if line == 1:
+        raise DataError("the file is empty", path)
+
+
+def csv_rows(path: Path, chunk: Chunk, separator: str = ",", quoted: bool = True) -> Iterator[tuple[int, list[str]]]:
+    """Yield the rows of a chunk as the csv module reads them, each with its last line; [] for a blank line.
+
+    Raises `DataError`, with the line, for a quoted field that does not end, or does not end before a separator.
+    """
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
+    text = io.StringIO(chunk.data.decode(), newline="\n")
+    reader = csv.reader(text, delimiter=separator, strict=True, quoting=quoting)
+    try:
+        for row in reader:
+            yield chunk.line - 1 + reader.line_num, row
+    except csv.Error as error:
+        raise DataError(f"not a CSV line: {error}", path, chunk.line - 1 + reader.line_num) from error
+
+
+def _whole_lines(block: bytes, at_end: bool) -> tuple[bytes, bytes]:
+    """Return the lines of `block` up to the last that is not blank and ends outside quotes, and the rest."""
+    end = len(block) if at_end else _end_of_rows(block)
+    body = block[:end].rstrip(b"\r\n")
+    if not body.strip():
+        return b"", b"" if at_end else block
+    rest = block[len(body) :]
+    return body + b"\n", rest.removeprefix(b"\r").removeprefix(b"\n")
+
+
+def _end_of_rows(block: bytes) -> int:
+    """Return the end of the last line that does not end inside a quoted field, 0 if there is none."""
+    last = end = block.rfind(b"\n") + 1
+    quotes = block.count(b'"', 0, end)
+    while quotes % 2:
+        start = block.rfind(b"\n", 0, end - 1) + 1
+        quotes -= block.count(b'"', start, end)
+        end = start
+    return end or (last if len(block) > _LONGEST_QUOTED else 0)
+
+
+def _require_text(path: Path, data: bytes, line: int) -> None:
+    zero = data.find(b"\0")
+    if zero >= 0:
+        raise DataError("not a text file: it contains a zero byte", path, line + data.count(b"\n", 0, zero))
+    if not data.isascii():
+        try:
+            data.decode()
+        except UnicodeDecodeError as error:
+            raise DataError("not UTF-8 text", path, line + data.count(b"\n", 0, error.start)) from error
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    """Open the file for reading, decompressed if it is gzip, and turn errors of reading into `DataError`."""
+    try:
+        with path.open("rb") as raw:
+            start = raw.read(8)
+            raw.seek(0)
+            for magic, what in _OTHERS.items():
+                if start.startswith(magic):
+                    raise DataError(what, path)
+            if start.startswith(GZIP_MAGIC):
+                with gzip.open(raw) as unpacked:
+                    yield cast(IO[bytes], unpacked)
+            else:
+                yield raw
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise DataError("a damaged or incomplete gzip file", path) from error
+    except OSError as error:
+        raise DataError(f"cannot read the file: {error.strerror or error}", path) from error

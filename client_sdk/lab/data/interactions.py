@@ -1,0 +1,366 @@
+"""User-item interactions, and the leave-one-out split used to evaluate recommenders."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from client_sdk.history import History
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+from pathlib import Path
+
+from protocols.errors import HushRecError
+
+__all__ = [
+    "DataError",
+    "Duplicates",
+    "HoldOut",
+    "Interactions",
+    "LeaveOneOut",
+    "held_out_rows",
+    "interaction_rows",
+    "leave_one_out",
+]
+
+
+MAX_COUNT: Final = 2**31 - 1
+"""Largest number of users or items: they are numbered in int32."""
+
+Duplicates = Literal["error", "last"]
+"""Treatment of repeated (user, item) pairs: raise an error, or keep the last and count the others in `merged`."""
+
+HoldOut = Literal["time", "file", "random", "introduced"]
+"""Which interaction of a user is held out: the latest, the last in file order, a random one, or the one with the
+highest item number. That is the item introduced last if items are numbered in order of introduction."""
+
+
+@dataclass(frozen=True, eq=False)
+class Interactions:
+    """Distinct (user, item) pairs, grouped by user; each user's are in file order.
+
+    The items of user u are `items[indptr[u]:indptr[u + 1]]`. Raises `DataError` if the shapes of the arrays do not
+    match or an item is out of range.
+    """
+
+    n_users: int
+    """Users are numbered 0..n_users-1. A user may have no interaction."""
+    n_items: int
+    """Items are numbered 0..n_items-1. An item may have no interaction."""
+    indptr: NDArray[np.int64]
+    """int64 (n_users + 1,), ascending from 0 to the number of interactions."""
+    items: NDArray[np.int32]
+    """int32 (interactions,)."""
+    ratings: NDArray[np.float32] | None = None
+    """float32 (interactions,), on the scale of the file."""
+    timestamps: NDArray[np.int64] | None = None
+    """int64 (interactions,), in seconds or any other unit that increases with time."""
+    user_ids: NDArray[Any] | None = None
+    """(n_users,), the ids in the file, integers or text."""
+    item_ids: NDArray[Any] | None = None
+    """(n_items,), the ids in the file, integers or text."""
+    merged: int = 0
+    """Number of repeated pairs that were left out (see `Duplicates`)."""
+
+    def __post_init__(self) -> None:
+        if self.indptr.shape != (self.n_users + 1,) or self.indptr[0] != 0 or np.any(np.diff(self.indptr) < 0):
+            raise DataError(f"indptr must ascend from 0 and have {self.n_users + 1} entries")
+        if self.items.shape != (self.indptr[-1],):
+            raise DataError(f"items needs {self.indptr[-1]} entries, got shape {self.items.shape}")
+        if self.items.size and not (self.items.min() >= 0 and self.items.max() < self.n_items):
+            raise DataError(f"an item lies outside 0..{self.n_items - 1}")
+        for name, length in (
+            ("ratings", self.items.size),
+            ("timestamps", self.items.size),
+            ("user_ids", self.n_users),
+            ("item_ids", self.n_items),
+        ):
+            values = getattr(self, name)
+            if values is not None and values.shape != (length,):
+                raise DataError(f"{name} needs {length} entries, got shape {values.shape}")
+
+    @property
+    def size(self) -> int:
+        """Number of interactions."""
+        return int(self.items.size)
+
+    @property
+    def users(self) -> NDArray[np.int32]:
+        """User of each interaction, int32 (interactions,)."""
+        return np.repeat(np.arange(self.n_users, dtype=np.int32), np.diff(self.indptr))
+
+    def positives(self, user: int) -> NDArray[np.int32]:
+        """Return the user's items in file order, a view, int32. Raises `DataError` for an unknown user."""
+        if not 0 <= user < self.n_users:
+            raise DataError(f"user {user} lies outside 0..{self.n_users - 1}")
+        return self.items[self.indptr[user] : self.indptr[user + 1]]
+
+    def history(self, user: int) -> History:
+        """Return the user's items and, if the data has them, ratings: the data of the user's client."""
+        items, span = self.positives(user), slice(self.indptr[user], self.indptr[user + 1])
+        return History(items, None if self.ratings is None else self.ratings[span])
+
+    def item_degrees(self) -> NDArray[np.int64]:
+        """Return the number of users of each item, int64 (n_items,)."""
+        return np.bincount(self.items, minlength=self.n_items).astype(np.int64)
+
+    def user_degrees(self) -> NDArray[np.int64]:
+        """Return the number of items of each user, int64 (n_users,)."""
+        return np.diff(self.indptr)
+
+    def where(self, kept: NDArray[np.bool_]) -> Interactions:
+        """Return the interactions for which `kept`, bool (interactions,), is true. Users and items keep their numbers.
+
+        Raises `DataError` for any other shape.
+        """
+        if kept.shape != (self.size,):
+            raise DataError(f"kept needs an entry for each of {self.size} interactions, got shape {kept.shape}")
+        indptr = np.zeros_like(self.indptr)
+        np.cumsum(np.bincount(self.users[kept], minlength=self.n_users), out=indptr[1:])
+        return Interactions(
+            self.n_users,
+            self.n_items,
+            indptr,
+            self.items[kept],
+            None if self.ratings is None else self.ratings[kept],
+            None if self.timestamps is None else self.timestamps[kept],
+            self.user_ids,
+            self.item_ids,
+            self.merged,
+        )
+
+    @classmethod
+    def from_pairs(
+        cls,
+        users: ArrayLike,
+        items: ArrayLike,
+        *,
+        n_users: int | None = None,
+        n_items: int | None = None,
+        ratings: ArrayLike | None = None,
+        timestamps: ArrayLike | None = None,
+        user_ids: NDArray[Any] | None = None,
+        item_ids: NDArray[Any] | None = None,
+        duplicates: Duplicates = "error",
+    ) -> Interactions:
+        """Return interactions from two arrays of one length, of user and item numbers from 0.
+
+        n_users, n_items: the largest number + 1 by default. duplicates: what to do with repeated pairs. Raises
+        `DataError` if a number is out of range, the arrays do not match, or, by default, a pair is repeated.
+        """
+        user, item = _numbers(users), _numbers(items)
+        if user.ndim != 1 or user.shape != item.shape:
+            raise DataError(f"users and items must be arrays of one length, got {user.shape} and {item.shape}")
+        n_users = int(user.max(initial=-1)) + 1 if n_users is None else n_users
+        n_items = int(item.max(initial=-1)) + 1 if n_items is None else n_items
+        for name, values, count in (("user", user, n_users), ("item", item, n_items)):
+            if count > MAX_COUNT:
+                raise DataError(f"{name} numbers up to {count - 1} do not fit in 32 bits; number them from 0 on")
+            if values.size and not (values.min() >= 0 and values.max() < count):
+                raise DataError(f"{name} numbers must lie in 0..{count - 1}, got {values.min()}..{values.max()}")
+        kept = _distinct_positions(user, item, n_items, duplicates)
+        order = np.argsort(user, kind="stable") if kept is None else kept[np.argsort(user[kept], kind="stable")]
+        indptr = np.zeros(n_users + 1, dtype=np.int64)
+        np.cumsum(np.bincount(user[order], minlength=n_users), out=indptr[1:])
+        return cls(
+            n_users,
+            n_items,
+            indptr,
+            item[order].astype(np.int32, copy=False),
+            None if ratings is None else _column("ratings", ratings, user.size, np.float32)[order],
+            None if timestamps is None else _column("timestamps", timestamps, user.size, np.int64)[order],
+            user_ids,
+            item_ids,
+            user.size - order.size,
+        )
+
+    @classmethod
+    def from_ids(
+        cls,
+        user_ids: NDArray[Any],
+        item_ids: NDArray[Any],
+        *,
+        ratings: ArrayLike | None = None,
+        timestamps: ArrayLike | None = None,
+        duplicates: Duplicates = "error",
+    ) -> Interactions:
+        """Return interactions from arrays of ids. Users and items are numbered in ascending order of their ids.
+
+        Raises `DataError` as `from_pairs` does.
+        """
+        known_users, users = np.unique(user_ids, return_inverse=True)
+        known_items, items = np.unique(item_ids, return_inverse=True)
+        return cls.from_pairs(
+            users,
+            items,
+            n_users=known_users.size,
+            n_items=known_items.size,
+            ratings=ratings,
+            timestamps=timestamps,
+            user_ids=known_users,
+            item_ids=known_items,
+            duplicates=duplicates,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class LeaveOneOut:
+    """A training set and at most one held-out item per user (He et al., WWW 2017, section 4.1).
+
+    Raises `DataError` if a held-out item is in its user's training set, or if shapes or item numbers are wrong.
+    """
+
+    train: Interactions
+    test_items: NDArray[np.int32]
+    """int32 (n_users,), the held-out item, or -1 for a user without one."""
+    test_negatives: NDArray[np.int32] | None = None
+    """int32 (n_users, 99), as in the file, including invalid ones; None if there is no such file."""
+
+    def __post_init__(self) -> None:
+        shape = (self.train.n_users,)
+        if self.test_items.shape != shape:
+            raise DataError(f"test_items needs shape {shape}, got {self.test_items.shape}")
+        for name, values in (("test item", self.test_items), ("test negative", self.test_negatives)):
+            if values is not None and values.size and not (values.min() >= -1 and values.max() < self.train.n_items):
+                raise DataError(f"a {name} lies outside 0..{self.train.n_items - 1}")
+        if self.test_negatives is not None and self.test_negatives.shape[:1] != shape:
+            raise DataError(f"test_negatives needs {shape[0]} rows, got {self.test_negatives.shape}")
+        leaked = np.flatnonzero(self.train.items == self.test_items[self.train.users])
+        if leaked.size:
+            raise DataError(f"the held-out item of user {self.train.users[leaked[0]]} is in the training set too")
+
+    @property
+    def tested_users(self) -> NDArray[np.intp]:
+        """Users with a held-out item, ascending."""
+        return np.flatnonzero(self.test_items >= 0)
+
+
+def leave_one_out(
+    interactions: Interactions,
+    rng: np.random.Generator | int = 0,
+    order: HoldOut | None = None,
+) -> LeaveOneOut:
+    """Hold out one interaction of each user with at least two. All others are training interactions.
+
+    rng: a generator or a seed, for the order "random". order: which interaction is held out:
+
+    - "time": the latest; of equal times the last in the file. Raises `DataError` without timestamps.
+    - "file": the last in file order.
+    - "random": a uniformly random one.
+    - "introduced": the one with the highest item number. FilmTrust has no timestamps, but its public file numbers items
+      in order of first appearance; the released code of FedEM, by PFedCLR's authors, uses this order as the time.
+    - None: "time" if there are timestamps, otherwise "random", because files without them are often sorted by item.
+    """
+    tested, held_out = held_out_rows(interactions, rng, order)
+    test_items = np.full(interactions.n_users, -1, dtype=np.int32)
+    test_items[tested] = interactions.items[held_out]
+    return LeaveOneOut(interactions.where(~held_out), test_items)
+
+
+def held_out_rows(
+    interactions: Interactions, rng: np.random.Generator | int = 0, order: HoldOut | None = None
+) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+    """Return the users with a held-out interaction, ascending, and which interactions `leave_one_out` holds out.
+
+    The second is bool (interactions,), and true once for each of the first.
+    """
+    chosen: HoldOut = order or ("time" if interactions.timestamps is not None else "random")
+    counts = interactions.user_degrees()
+    tested = np.flatnonzero(counts >= 2)
+    held_out = np.zeros(interactions.size, dtype=bool)
+    held_out[_held_out(interactions, counts, chosen, rng)[tested]] = True
+    return tested, held_out
+
+
+def _held_out(
+    interactions: Interactions, counts: NDArray[np.int64], order: HoldOut, rng: np.random.Generator | int
+) -> NDArray[np.int64]:
+    """Return the position of each user's held-out interaction, int64 (n_users,); undefined for users without one."""
+    if order == "file":
+        return interactions.indptr[1:].astype(np.int64) - 1
+    if order == "random":
+        return interactions.indptr[:-1] + np.random.default_rng(rng).integers(0, np.maximum(counts, 1))
+    if order == "introduced":
+        return _last_positions(interactions, interactions.items)
+    if interactions.timestamps is None:
+        raise DataError("order 'time' needs timestamps, which this data does not have")
+    return _last_positions(interactions, interactions.timestamps)
+
+
+def _last_positions(interactions: Interactions, keys: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the position of each user's largest key; of equal keys the last in file order. keys: (interactions,)."""
+    ordered = np.lexsort((keys, interactions.users))
+    last = np.maximum(interactions.indptr[1:] - 1, 0)
+    return ordered[last] if ordered.size else np.zeros(last.size, np.int64)
+
+
+def _distinct_positions(
+    users: NDArray[np.integer[Any]], items: NDArray[np.integer[Any]], n_items: int, duplicates: Duplicates
+) -> NDArray[np.int64] | None:
+    """Return the positions of the last occurrence of each pair, ascending; None if no pair is repeated.
+
+    Raises `DataError` for a repeat on "error".
+    """
+    keys = users.astype(np.int64)
+    keys *= n_items
+    keys += items
+    ordered = np.sort(keys)
+    repeated = ordered[:-1][ordered[1:] == ordered[:-1]]
+    del ordered  # 8 bytes an interaction
+    if not repeated.size:
+        return None
+    if duplicates == "error":
+        user, item = divmod(int(repeated[0]), n_items)
+        raise DataError(f"user {user} has item {item} more than once")
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
+    last = np.append(ordered[1:] != ordered[:-1], True)
+    return np.sort(order[last])
+
+
+def _numbers(values: ArrayLike) -> NDArray[np.integer[Any]]:
+    """Return an array of integers: int32 and int64 as they are, others as int64."""
+    array = np.asarray(values)
+    return array if array.dtype in (np.int32, np.int64) else array.astype(np.int64)
+
+
+def _column(name: str, values: ArrayLike, length: int, dtype: type[np.generic]) -> NDArray[Any]:
+    column = np.asarray(values)
+    if column.shape != (length,):
+        raise DataError(f"{name} needs {length} entries, got shape {column.shape}")
+    return column.astype(dtype, copy=False)
+
+
+def interaction_rows(interactions: Interactions) -> csr_array[Any, Any]:
+    """Return the rows of all users, float32 CSR (n_users, n_items)."""
+    from scipy.sparse import csr_array  # which only the spectra need: it takes long to import
+
+    ones = np.ones(interactions.size, dtype=np.float32)
+    shape = (interactions.n_users, interactions.n_items)
+    rows = csr_array((ones, interactions.items.copy(), interactions.indptr), shape=shape)
+    rows.sort_indices()
+    return rows
+
+
+# --- the error of all functions that read, download or describe data -------------------------------------------------
+
+
+class DataError(HushRecError, ValueError):
+    """Data is missing or malformed.
+
+    problem: what is wrong. path: the file, if known. line: the line in it, from 1, if known (parquet: the row, from 1).
+    column: the column, if known: its heading or its number from 0, as in `Columns`, and what is read from it.
+    """
+
+    def __init__(
+        self, problem: str, path: Path | None = None, line: int | None = None, column: str | None = None
+    ) -> None:
+        self.problem, self.path, self.line, self.column = problem, path, line, column
+        place = [str(path)] if path is not None else []
+        place += [f"line {line}"] if line is not None and place else []
+        place += [f"column {column}"] if column is not None else []
+        super().__init__((", ".join(place) + ": " if place else "") + problem)

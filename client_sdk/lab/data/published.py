@@ -1,0 +1,333 @@
+"""Reader of the files of NCF (He et al., WWW 2017): training ratings, test ratings and test negatives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_sdk.lab.data.columns import Columns
+from client_sdk.lab.data.fetch import DOWNLOADS
+from client_sdk.lab.data.files import DataFile, read_data_file, read_id_lists, read_lightgcn, read_rows
+from client_sdk.lab.data.interactions import DataError, Interactions, LeaveOneOut, leave_one_out
+from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
+
+__all__ = [
+    "DATASETS",
+    "Report",
+    "load_dataset",
+    "load_interactions",
+    "load_train_test",
+    "read_folder",
+    "read_ncf",
+    "read_ncf_negatives",
+    "read_train_test",
+    "require_disjoint",
+]
+
+
+def read_ncf(train: Path, test: Path, negatives: Path | None = None) -> LeaveOneOut:
+    """Read the published split. Users and items have the numbers of the files, from 0.
+
+    train, test, negatives: the paths of the files. A user has at most one held-out item. Raises `DataError`, with file
+    and line, if a file is malformed or if the files contradict each other.
+    """
+    rows, held_out = _read_ratings(train), _read_ratings(test)
+    listed = None if negatives is None else read_ncf_negatives(negatives)
+    n_users = int(max(rows[0].max(), held_out[0].max())) + 1
+    n_items = int(max(rows[1].max(), held_out[1].max(), 0 if listed is None else listed[1].max())) + 1
+    try:
+        interactions = Interactions.from_pairs(
+            rows[0], rows[1], n_users=n_users, n_items=n_items, ratings=rows[2], timestamps=rows[3]
+        )
+    except DataError as error:
+        raise DataError(error.problem, train) from error
+    test_items = _held_out_items(test, held_out[0], held_out[1], n_users)
+    table = None if listed is None or negatives is None else _negatives_by_user(negatives, listed, test_items)
+    try:
+        return LeaveOneOut(interactions, test_items, table)
+    except DataError as error:
+        raise DataError(error.problem, test) from error
+
+
+def read_ncf_negatives(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Read lines of `(user,item)` followed by sampled items.
+
+    Returns the pairs, int64 (lines, 2), and the negatives, int64 (lines, negatives), unchanged. Raises `DataError`,
+    with the line, if a line is malformed or has a different number of negatives than the first.
+    """
+    numbers, lengths = read_id_lists(path, " \t(),")
+    uneven = np.flatnonzero(lengths != lengths[0])
+    if uneven.size or lengths[0] < 3:
+        bad = int(uneven[0]) if uneven.size else 0
+        problem = f"{lengths[bad] - 2} negatives after (user,item), but {lengths[0] - 2} in the first line"
+        raise DataError(problem if uneven.size else "no negatives after (user,item)", path, bad + 1)
+    table = numbers.reshape(lengths.size, int(lengths[0]))
+    return table[:, :2], table[:, 2:]
+
+
+def _read_ratings(
+    path: Path,
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32], NDArray[np.int64] | None]:
+    rows = read_rows(path, integer_ids=True)
+    ratings = rows.numbers("rating")
+    if ratings is None:
+        raise DataError("expected user, item, rating and, optionally, a time on each line", path)
+    return rows.ids("user"), rows.ids("item"), ratings, rows.numbers("time")
+
+
+def _held_out_items(path: Path, users: NDArray[np.int64], items: NDArray[np.int64], n_users: int) -> NDArray[np.int32]:
+    """Return int32 (n_users,), -1 for users without a line. Raises `DataError` for a user with two lines."""
+    _, first = np.unique(users, return_index=True)
+    if first.size < users.size:
+        again = int(np.setdiff1d(np.arange(users.size), first)[0])
+        raise DataError(f"user {users[again]} already has a held-out item", path, again + 1)
+    test_items = np.full(n_users, -1, dtype=np.int32)
+    test_items[users] = items
+    return test_items
+
+
+def _negatives_by_user(
+    path: Path, listed: tuple[NDArray[np.int64], NDArray[np.int64]], test_items: NDArray[np.int32]
+) -> NDArray[np.int32]:
+    """Return int32 (n_users, negatives), -1 for users without a line.
+
+    Raises `DataError` unless each line's (user, item) is a held-out pair and each held-out pair has a line.
+    """
+    pairs, negatives = listed
+    unknown = np.flatnonzero(pairs[:, 0] >= test_items.size)
+    wrong = unknown if unknown.size else np.flatnonzero(test_items[pairs[:, 0]] != pairs[:, 1])
+    if wrong.size:
+        user, item = pairs[wrong[0]]
+        raise DataError(f"({user},{item}) is not the held-out pair of user {user}", path, int(wrong[0]) + 1)
+    table = np.full((test_items.size, negatives.shape[1]), -1, dtype=np.int32)
+    table[pairs[:, 0]] = negatives
+    missing = np.flatnonzero((test_items >= 0) & (table[:, 0] < 0))
+    if missing.size:
+        raise DataError(f"no line for user {missing[0]}, who has a held-out item", path)
+    return table
+
+
+# --- loading data sets by name or by path, with the split on which each is evaluated ---------------------------------
+# `load_dataset(name, data_dir)` looks for plain and .gz files in data_dir/name/ and in data_dir, in the layout of the
+# provider's archive. No data set is part of the project: `hushrec data fetch` downloads some, the others are available
+# from their providers.
+
+LIGHTGCN_SETS: Final = ("goodreads-100", "gowalla")
+DATASETS: Final = ("synthetic", "ml-100k", "ml-1m", "filmtrust", *LIGHTGCN_SETS)
+"""Names of data sets that `load_dataset` accepts."""
+
+NCF_FILES: Final = ("ml-1m.train.rating", "ml-1m.test.rating", "ml-1m.test.negative")
+
+
+def load_dataset(
+    name: str, data_dir: Path | None = None, seed: int = 0, columns: Columns | None = None, report: Report | None = None
+) -> LeaveOneOut:
+    """Return the leave-one-out split of a data set, or of a file or folder if `name` is a path.
+
+    data_dir: the folder `data` in the working directory by default. seed: of the split, and of the synthetic data.
+    columns: which columns of a file to read; see `read_data_file`. report: called with what was found in a file.
+
+    ml-1m: the published NCF files with their 99 negatives if all three exist, otherwise `ratings.dat` or `ratings.csv`.
+    All others: `leave_one_out` of all interactions. It holds out each user's latest interaction or, without timestamps
+    (filmtrust, gowalla, goodreads-100), one drawn with `seed`. gowalla and goodreads-100 are published with several
+    test items per user; for that split see `load_train_test`. Raises `DataError`, with the file's name, if a file is
+    missing or malformed.
+    """
+    if name == "synthetic":
+        return leave_one_out(synthetic(SyntheticConfig(seed=seed)), seed)
+    if name == "ml-1m":
+        found = [_first_existing(_folders(name, data_dir), file) for file in NCF_FILES]
+        train, test, negatives = found
+        if train and test and negatives:
+            return read_ncf(train, test, negatives)
+    return leave_one_out(load_interactions(name, data_dir, columns, report), seed)
+
+
+def load_interactions(
+    name: str, data_dir: Path | None = None, columns: Columns | None = None, report: Report | None = None
+) -> Interactions:
+    """Return all interactions of a data set on disk, or of the file or folder if `name` is a path.
+
+    For gowalla, goodreads-100 and folders, train and test are joined. columns, report: as for `load_dataset`. Raises
+    `DataError` for an unknown name, a missing or malformed file, and `columns` for a data set by name.
+    """
+    if name not in DATASETS and _is_path(name):
+        path = Path(name)
+        if path.is_dir():
+            return _joined(read_folder(path, columns, report))
+        read = read_data_file(path, columns)
+        if report is not None:
+            report(str(read))
+        return read.interactions
+    if columns is not None:
+        raise DataError(f"columns are those of a file, but {name!r} is the name of a data set")
+    if name in LIGHTGCN_SETS:
+        return _joined(load_train_test(name, data_dir))
+    if name not in _READERS:
+        known = ", ".join(sorted(DATASETS))
+        raise DataError(f"unknown data set {name!r}: choose one of {known}, or the path of a file or folder")
+    for file, read_file in _READERS[name].items():
+        path_found = _first_existing(_folders(name, data_dir), file)
+        if path_found is not None:
+            return read_file(path_found)
+    raise _missing(name, data_dir, tuple(_READERS[name]))
+
+
+def _is_path(name: str) -> bool:
+    return bool(Path(name).suffix) or len(Path(name).parts) > 1 or Path(name).exists()
+
+
+def load_train_test(name: str, data_dir: Path | None = None) -> tuple[Interactions, Interactions]:
+    """Return the published training and test interactions of gowalla or goodreads-100.
+
+    A user has any number of test items. Raises `DataError`, also if a pair is in both files.
+    """
+    if name not in LIGHTGCN_SETS:
+        raise DataError(f"no published train/test split of {name!r}; choose one of {', '.join(LIGHTGCN_SETS)}")
+    paths = [_first_existing(_folders(name, data_dir), file) for file in ("train.txt", "test.txt")]
+    if paths[0] is None or paths[1] is None:
+        raise _missing(name, data_dir, ("train.txt", "test.txt"))
+    train, test = read_lightgcn(paths[0], paths[1])
+    require_disjoint(train, test, paths[0], paths[1])
+    return train, test
+
+
+def _movielens(path: Path) -> Interactions:
+    return read_data_file(path, duplicates="error", integer_ids=True).interactions
+
+
+def _filmtrust(path: Path) -> Interactions:
+    # Three pairs of the public file have two ratings. The later one is used; `merged` counts such pairs.
+    return read_data_file(path, Columns(0, 1, 2), integer_ids=True).interactions
+
+
+_READERS: Final[dict[str, dict[str, Callable[[Path], Interactions]]]] = {
+    "ml-100k": {"u.data": _movielens, "ratings.csv": _movielens},
+    "ml-1m": {"ratings.dat": _movielens, "ratings.csv": _movielens},
+    "filmtrust": {"ratings.txt": _filmtrust},
+}
+
+
+def _joined(sides: tuple[Interactions, Interactions]) -> Interactions:
+    train, test = sides
+
+    def both(name: str) -> Any:
+        parts = [getattr(side, name) for side in sides]
+        return None if any(part is None for part in parts) else np.concatenate(parts)
+
+    return Interactions.from_pairs(
+        both("users"), both("items"), n_users=train.n_users, n_items=train.n_items, ratings=both("ratings"),
+        timestamps=both("timestamps"), user_ids=train.user_ids, item_ids=train.item_ids,
+    )  # fmt: skip
+
+
+def _folders(name: str, data_dir: Path | None) -> list[Path]:
+    root = Path("data") if data_dir is None else data_dir
+    return [root / name, root]
+
+
+def _first_existing(folders: Iterable[Path], name: str) -> Path | None:
+    """Return the path of `name` or `name.gz` in the first of `folders` that contains one of them, otherwise None."""
+    for folder in folders:
+        for path in (folder / name, folder / f"{name}.gz"):
+            if path.is_file():
+                return path
+    return None
+
+
+def _missing(name: str, data_dir: Path | None, files: tuple[str, ...]) -> DataError:
+    looked = " and ".join(str(folder) for folder in _folders(name, data_dir))
+    wanted = (" and " if name in LIGHTGCN_SETS else " or ").join(files)
+    how = (
+        f"download it with: hushrec data fetch {name}" if name in DOWNLOADS
+        else "download it from its provider (`hushrec data fetch` does not offer it)"
+    )  # fmt: skip
+    return DataError(f"{name} not found: looked for {wanted} (plain or .gz) in {looked}; {how}")
+
+
+# --- splits that are given as two files, one of training and one of test interactions --------------------------------
+
+Report = Callable[[str], None]
+"""Is called with what was found in a file, in words."""
+
+
+def read_folder(
+    folder: Path, columns: Columns | None = None, report: Report | None = None
+) -> tuple[Interactions, Interactions]:
+    """Return the training and test interactions of a folder, such as one of LightGCN's.
+
+    It must have one file with `train` in its name and one with `test`, each plain or gzip. Raises `DataError` as
+    `read_train_test` does, and for no or several such files.
+    """
+    found = []
+    for word in ("train", "test"):
+        files = sorted(path for path in folder.iterdir() if path.is_file() and word in path.name.lower())
+        if len(files) != 1:
+            have = ", ".join(path.name for path in files) or "none"
+            raise DataError(f"expected one file with {word!r} in its name, found {have}; pass the file's path", folder)
+        found.append(files[0])
+    return read_train_test(found[0], found[1], columns, report)
+
+
+def read_train_test(
+    train: Path, test: Path, columns: Columns | None = None, report: Report | None = None
+) -> tuple[Interactions, Interactions]:
+    """Return the interactions of two files, with one numbering of users and items.
+
+    columns: as in `read_data_file`, for both files. Raises `DataError` for a malformed file, a pair that is in both,
+    and ids that are integers in one file and text in the other.
+    """
+    files = [read_data_file(path, columns) for path in (train, test)]
+    for file in files:
+        if report is not None:
+            report(str(file))
+    users = _united(files, "user")
+    items = _united(files, "item")
+    first, second = (_renumbered(file.interactions, users, items) for file in files)
+    require_disjoint(first, second, train, test)
+    return first, second
+
+
+def require_disjoint(train: Interactions, test: Interactions, train_path: Path, test_path: Path) -> None:
+    """Raise `DataError` if a pair of user and item is in both."""
+    trained, tested = (side.users.astype(np.int64) * side.n_items + side.items for side in (train, test))
+    shared = np.intersect1d(trained, tested, assume_unique=True)
+    if shared.size:
+        user, item = (int(number) for number in divmod(int(shared[0]), train.n_items))
+        user = user if train.user_ids is None else train.user_ids[user]
+        item = item if train.item_ids is None else train.item_ids[item]
+        problem = f"{shared.size} pairs are also in {train_path}; the first is user {user}, item {item}"
+        raise DataError(problem, test_path)
+
+
+def _ids(side: Interactions, role: str) -> NDArray[Any]:
+    """Return the ids of one side; its numbers if it has no ids."""
+    ids = side.user_ids if role == "user" else side.item_ids
+    count = side.n_users if role == "user" else side.n_items
+    return np.arange(count) if ids is None else ids
+
+
+def _united(files: list[DataFile], role: str) -> NDArray[Any]:
+    first, second = (_ids(file.interactions, role) for file in files)
+    if first.dtype.kind != second.dtype.kind:
+        kinds = ["integers" if ids.dtype.kind == "i" else "text" for ids in (first, second)]
+        raise DataError(f"the {role} ids are {kinds[1]}, but those of {files[0].path} are {kinds[0]}", files[1].path)
+    return np.union1d(first, second)
+
+
+def _renumbered(side: Interactions, users: NDArray[Any], items: NDArray[Any]) -> Interactions:
+    """Return `side` with the numbers that its ids have in `users` and `items`, both ascending."""
+    return Interactions.from_pairs(
+        np.searchsorted(users, _ids(side, "user"))[side.users],
+        np.searchsorted(items, _ids(side, "item"))[side.items],
+        n_users=users.size,
+        n_items=items.size,
+        ratings=side.ratings,
+        timestamps=side.timestamps,
+        user_ids=users,
+        item_ids=items,
+    )

@@ -1,0 +1,243 @@
+"""The demo's arms: each trains the same recommender in a different way, through the same server.
+
+All arms share identities, task seed and training seeds, so they have the same cohorts, negatives and initial factors.
+An encrypted arm and its plain counterpart differ only in how the sum is computed. Runs with the same seed have the same
+cohorts too, although every run makes new keys: `demo_identities` gives each user the key of its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_sdk.agreement.policy import Policy
+from client_sdk.lab.data.interactions import LeaveOneOut
+from client_sdk.lab.demo.results import ArmResult, CurvePoint
+from client_sdk.lab.evaluation.leave_one_out import EvaluationResult, evaluate_scores
+from client_sdk.lab.fleet import Fleet
+from client_sdk.lab.fleet_rounds import FleetOptions, FleetRound
+from client_sdk.lab.local_server import DemoServer
+from client_sdk.operator import Operator, task_request
+from client_sdk.organiser import TrialOrganiser
+from client_sdk.store.identity import Identity
+from client_sdk.training.mf import MFConfig
+from protocols.crypto.domain import derive_seed
+from protocols.crypto.round_robin import repeatable_place
+from protocols.messages import Schedule, TaskView
+from protocols.sums.oneshot.parameters import OneshotParameters
+
+__all__ = [
+    "Arm",
+    "ArmProgress",
+    "SharedSetup",
+    "demo_identities",
+    "run_arm",
+    "task_seed",
+]
+
+
+_COMMITTEE: Final = OneshotParameters().committee
+_POLICY: Final = Policy(mechanisms=frozenset({"ckks", "masked", "oneshot", "plain"}), snapshot_every=1)
+"""Allows plain sums, for comparison. A snapshot in every round keeps downloads short: most clients of a demo were last
+in a cohort many rounds ago."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way of training: recipe and mechanism with their parameters. name: label in tables and plots."""
+
+    name: str
+    recipe: str
+    recipe_parameters: dict[str, Any]
+    mechanism: str
+    mechanism_parameters: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class SharedSetup:
+    """What all arms share: data, clients, training and schedule.
+
+    candidates: int32 (users, 99), the negatives against which the held-out items are ranked. identities: one for each
+    trainable user. collect_seconds: deadline of a round. dropout: share of a cohort that does not contribute.
+    evaluate_every: rounds between two measurements. workers: threads of the fleet; the server commits what several
+    clients send at once in one transaction, so with 6 it needs a quarter less processor time than with 2.
+    """
+
+    data: LeaveOneOut
+    candidates: NDArray[np.int32]
+    identities: Sequence[Identity]
+    training: MFConfig
+    rounds: int
+    cohort: int
+    collect_seconds: float
+    dropout: float
+    seed: int
+    evaluate_every: int
+    workers: int = 6
+    organiser: TrialOrganiser = field(default_factory=TrialOrganiser)
+
+    @property
+    def trainable(self) -> NDArray[np.intp]:
+        """Users with training interactions, ascending: the fleet's clients, in this order."""
+        return np.flatnonzero(np.diff(self.data.train.indptr) > 0)
+
+
+@dataclass(frozen=True)
+class ArmProgress:
+    """Progress of an arm, for the live display.
+
+    stage: what the arm does. report: the round that has ended, if any. point: the newest measurement. survivors:
+    clients in the round's sum. traffic: bytes up and down so far, all clients together.
+    """
+
+    arm: Arm
+    stage: str
+    report: FleetRound | None = None
+    point: CurvePoint | None = None
+    survivors: int = 0
+    traffic: tuple[int, int] = (0, 0)
+
+
+def run_arm(
+    arm: Arm,
+    shared: SharedSetup,
+    server: DemoServer,
+    on_progress: Callable[[ArmProgress], None],
+    inspect: Callable[[Fleet], None] | None = None,
+) -> tuple[ArmResult, TaskView]:
+    """Create a task, enrol the fleet over HTTP, hand out keys if the sum needs them, and train until the task ends.
+
+    on_progress: called while clients enrol and after each round. inspect: called with the fleet before it is closed.
+    Returns the measurements and the task's final view.
+    """
+    users = shared.trainable
+    with Operator(server.url, server.operator_token) as operator:
+        task = operator.create_task(_request(arm, shared))
+        keyed = arm.mechanism == "ckks"
+        certificates = None if arm.mechanism == "plain" else shared.organiser.source
+        members = operator.invite(task.task_id, users.size).invitation
+        holder = operator.invite(task.task_id, 1, "holder").invitation if keyed else None
+        with Fleet(
+            server.url,
+            [shared.data.train.positives(int(user)) for user in users],
+            FleetOptions(
+                training=shared.training,
+                policy=_POLICY,
+                seed=shared.seed,
+                workers=shared.workers,
+                dropout=shared.dropout,
+                dropout_rng=np.random.default_rng(shared.seed),
+                identities=shared.identities,
+            ),
+        ) as fleet:
+            on_progress(ArmProgress(arm, f"enrolling {users.size} clients"))
+            started = perf_counter()
+
+            def report_stage(stage: str) -> Callable[[int], None]:
+                return lambda done: on_progress(ArmProgress(arm, f"{stage} {done} of {users.size} clients"))
+
+            fleet.enrol(members, holder, certificates, report_stage("enrolling"))
+            if arm.mechanism == "oneshot":
+                fleet.enrol_committee(operator.invite(task.task_id, _COMMITTEE, "committee").invitation, certificates)
+            if keyed:
+                fleet.give_keys(report_stage("sealing the keys to"))
+            enrolled = perf_counter()
+            result = replace(_train(arm, shared, fleet, users, on_progress), enrol_seconds=enrolled - started)
+            if inspect:
+                inspect(fleet)
+        return result, operator.task(task.task_id)
+
+
+def task_seed(seed: int) -> bytes:
+    """Return the seed of the tasks of all arms, 32 bytes, from the demo's own."""
+    return derive_seed(str(seed).encode(), "demo task")
+
+
+def demo_identities(count: int, seed: int) -> list[Identity]:
+    """Return new identities, one per user, in whose round-robin order the users' order is the same in every run.
+
+    The server orders clients by their keys, and keys are random: so the keys are handed out by their places.
+    """
+    tasks = task_seed(seed)
+    made = sorted((Identity.generate() for _ in range(count)), key=lambda one: repeatable_place(tasks, one.public_key))
+    order = np.random.default_rng([seed, 0x0DE7]).permutation(count)
+    return [made[place] for place in order]
+
+
+def _request(arm: Arm, shared: SharedSetup) -> Any:
+    schedule = Schedule(
+        rounds=shared.rounds,
+        cohort_size=shared.cohort,
+        min_clients=max(3, shared.cohort // 4),
+        start_clients=shared.trainable.size,
+        sampling="round-robin",
+        collect_seconds=shared.collect_seconds,
+    )
+    parameters = {"items": shared.data.train.n_items, **arm.recipe_parameters}
+    seed = task_seed(shared.seed)
+    name = arm.name.lower().replace(" ", "-").replace(",", "")
+    organiser = shared.organiser.pin if arm.mechanism != "plain" else None
+    return task_request(
+        name, arm.recipe, arm.mechanism, schedule, parameters, arm.mechanism_parameters, seed, organiser=organiser
+    )
+
+
+def leave_one_out(shared: SharedSetup, users: NDArray[np.intp], scores: NDArray[np.float32]) -> EvaluationResult:
+    """Evaluate `scores`, float32 (users, items), by ranking held-out items against the shared negatives (HR@10)."""
+    row_of = np.zeros(shared.data.train.n_users, dtype=np.intp)
+    row_of[users] = np.arange(users.size)
+
+    def score_items(asked: NDArray[np.intp], items: NDArray[np.int32]) -> NDArray[np.floating]:
+        return np.take_along_axis(scores[row_of[asked]], items, axis=1)
+
+    return evaluate_scores(score_items, shared.data, shared.candidates, k=10, users=users)
+
+
+def _train(
+    arm: Arm, shared: SharedSetup, fleet: Fleet, users: NDArray[np.intp], on_progress: Callable[[ArmProgress], None]
+) -> ArmResult:
+    curve: list[CurvePoint] = []
+    started, measuring = perf_counter(), 0.0
+
+    def measure(number: int) -> CurvePoint:
+        nonlocal measuring
+        begun = perf_counter()
+        found = leave_one_out(shared, users, np.stack(list(fleet.scores())))
+        measuring += perf_counter() - begun
+        return CurvePoint(number, found.hr, found.ndcg, perf_counter() - started - measuring)
+
+    def on_round(report: FleetRound) -> None:
+        if report.number % shared.evaluate_every == 0 or report.number >= shared.rounds:
+            curve.append(measure(report.number))
+        newest = curve[-1] if curve else None
+        on_progress(ArmProgress(arm, "training", report, newest, report.survivors, fleet.traffic()))
+
+    rounds = fleet.run(on_round)
+    if not curve or curve[-1].round_number != rounds[-1].number:
+        curve.append(measure(rounds[-1].number))
+    return _summary(arm, rounds, curve, perf_counter() - started - measuring)
+
+
+def _summary(arm: Arm, rounds: Sequence[FleetRound], curve: Sequence[CurvePoint], seconds: float) -> ArmResult:
+    parts = max(1, sum(len(r.reports) for r in rounds))
+    phases = {
+        name: 1000 * sum(r.phases[name] for r in rounds) / parts for name in ("catch_up", "train", "seal", "upload")
+    }
+    return ArmResult(
+        name=arm.name,
+        hr=curve[-1].hr,
+        ndcg=curve[-1].ndcg,
+        bytes_up=sum(r.bytes_up for r in rounds) / parts,
+        bytes_down=sum(r.bytes_down for r in rounds) / parts,
+        seconds=seconds,
+        clipped=sum(r.clipped for r in rounds),
+        dropouts=sum(len(r.missed) for r in rounds),
+        curve=tuple(curve),
+        phases=phases,
+        contributions=sum(len(r.reports) for r in rounds),
+    )

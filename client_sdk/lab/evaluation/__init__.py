@@ -1,0 +1,72 @@
+"""Evaluation of models: leave-one-out, full ranking and rating errors, and controls to compare them with."""
+
+from __future__ import annotations
+
+from client_sdk.lab.evaluation.controls import (
+    ControlRow,
+    ControlTable,
+    RatingErrors,
+    controls,
+    popularity_control,
+    popularity_full_control,
+    random_control,
+    random_full_control,
+    ranking_controls,
+    rating_controls,
+    rating_errors,
+)
+from client_sdk.lab.evaluation.full_ranking import RankingResult, rank_all
+from client_sdk.lab.evaluation.leaky_protocols import (
+    LEAK_WARNING,
+    DrawnControl,
+    NegativeDraws,
+    PaperProtocol,
+    drawn_as_negative_control,
+    paper_protocol,
+)
+from client_sdk.lab.evaluation.leave_one_out import (
+    Candidates,
+    EvaluationResult,
+    candidates_of,
+    evaluate,
+    evaluate_full,
+    evaluate_full_scores,
+    evaluate_scores,
+    hit_ratio,
+    ndcg,
+    ranks_of,
+    sample_candidates,
+)
+
+__all__ = [
+    "Candidates",
+    "ControlRow",
+    "ControlTable",
+    "DrawnControl",
+    "EvaluationResult",
+    "LEAK_WARNING",
+    "NegativeDraws",
+    "PaperProtocol",
+    "RankingResult",
+    "RatingErrors",
+    "candidates_of",
+    "controls",
+    "drawn_as_negative_control",
+    "evaluate",
+    "evaluate_full",
+    "evaluate_full_scores",
+    "evaluate_scores",
+    "hit_ratio",
+    "ndcg",
+    "paper_protocol",
+    "popularity_control",
+    "popularity_full_control",
+    "random_control",
+    "random_full_control",
+    "rank_all",
+    "ranking_controls",
+    "ranks_of",
+    "rating_controls",
+    "rating_errors",
+    "sample_candidates",
+]

@@ -1,0 +1,267 @@
+"""Controls: rankings without a model, which every model should exceed.
+
+There are three: popularity, random scores, and items ranked by how seldom training would draw them as a negative. The
+third is no better than random under the clean protocol. The amount by which it is better under `paper_protocol` is the
+size of that protocol's leak (`client_sdk.lab.evaluation.leaky_protocols`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_sdk.lab.data.interactions import Interactions, LeaveOneOut
+from client_sdk.lab.evaluation.full_ranking import rank_all
+from client_sdk.lab.evaluation.leaky_protocols import DrawnScores, NegativeDraws, drawn_as_negative_control
+from client_sdk.lab.evaluation.leave_one_out import EvaluationResult, FullScorer, evaluate_full_scores, evaluate_scores
+from protocols.errors import ParameterError
+
+__all__ = [
+    "ControlRow",
+    "ControlTable",
+    "RatingErrors",
+    "controls",
+    "mean_predictions",
+    "popularity_control",
+    "popularity_full_control",
+    "random_control",
+    "random_full_control",
+    "ranking_controls",
+    "rating_controls",
+    "rating_errors",
+]
+
+
+def popularity_control(data: LeaveOneOut, candidates: NDArray[np.int32], k: int = 10) -> EvaluationResult:
+    """Evaluate ranking by popularity, the number of training users of an item, against `candidates`.
+
+    candidates: int32 (n_users, n), from `candidates_of`. A tie counts against the held-out item.
+    """
+    degrees = data.train.item_degrees().astype(np.float64)
+    return evaluate_scores(lambda _, items: degrees[items], data, candidates, k)
+
+
+def popularity_full_control(data: LeaveOneOut, k: int = 10) -> EvaluationResult:
+    """Evaluate ranking by popularity against all items outside the user's training items."""
+    return evaluate_full_scores(_popularity(data.train), data, k)
+
+
+def random_control(
+    data: LeaveOneOut, candidates: NDArray[np.int32], rng: np.random.Generator, k: int = 10
+) -> EvaluationResult:
+    """Evaluate random scores against `candidates`, int32 (n_users, n). HR@k is about k / (n + 1)."""
+    return evaluate_scores(lambda _, items: rng.random(items.shape), data, candidates, k)
+
+
+def random_full_control(data: LeaveOneOut, rng: np.random.Generator, k: int = 10) -> EvaluationResult:
+    """Evaluate random scores against all items outside the user's training items."""
+    return evaluate_full_scores(_random(data.train, rng), data, k)
+
+
+def controls(
+    data: LeaveOneOut,
+    candidates: NDArray[np.int32] | None,
+    rng: np.random.Generator,
+    k: int = 10,
+    *,
+    draws: NegativeDraws | None = None,
+    leaks: bool = True,
+) -> ControlTable:
+    """Return controls, each against `candidates`, if any, and against all items: popularity and random.
+
+    leaks: with the controls drawn as a negative too, under the clean and under the leaky protocol. candidates: int32
+    (n_users, n), from `candidates_of`; None where users have too few items. draws: how the training to compare with
+    draws negatives; by default PFedCLR's 100 rounds. Raises `ParameterError` for leak controls without candidates.
+    """
+    found: dict[str, tuple[EvaluationResult, ...]] = {
+        "popularity": (popularity_full_control(data, k),),
+        "random": (random_full_control(data, rng, k),),
+    }
+    if candidates is not None:
+        found["popularity"] = (popularity_control(data, candidates, k), *found["popularity"])
+        found["random"] = (random_control(data, candidates, rng, k), *found["random"])
+    if leaks:
+        if candidates is None:
+            raise ParameterError("the controls of leaks rank against sampled items, and users have too few")
+        held_out = data.test_items[:, None]
+        found["drawn as a negative"] = drawn_as_negative_control(data, candidates, rng, k, draws=draws)
+        found["drawn as a negative in paper_protocol"] = drawn_as_negative_control(
+            data, candidates, rng, k, draws=draws, excluded=held_out
+        )
+    rows = [
+        ControlRow(name, result.protocol, result.users, (result.hr, result.ndcg))
+        for name, results in found.items()
+        for result in results
+    ]
+    return ControlTable((f"HR@{k}", f"NDCG@{k}"), tuple(rows))
+
+
+def ranking_controls(
+    train: Interactions,
+    test: Interactions,
+    rng: np.random.Generator,
+    k: int = 20,
+    *,
+    draws: NegativeDraws | None = None,
+    users: NDArray[np.intp] | None = None,
+    leaks: bool = True,
+) -> ControlTable:
+    """Return the controls popularity and random for splits with several test items.
+
+    leaks: with the control drawn as a negative (clean) too. All are evaluated by full ranking. draws: as in `controls`.
+    users: evaluate only these, as in `rank_all`.
+    """
+    scorers: dict[str, FullScorer] = {
+        "popularity": _popularity(train),
+        "random": _random(train, rng),
+    }
+    if leaks:
+        scorers["drawn as a negative"] = DrawnScores(train, draws or NegativeDraws(), rng)
+    rows = []
+    for name, scores in scorers.items():
+        result = rank_all(scores, train, test, k, users=users)
+        rows.append(ControlRow(name, "full ranking", result.users, (result.recall, result.ndcg)))
+    return ControlTable((f"Recall@{k}", f"NDCG@{k}"), tuple(rows))
+
+
+def _popularity(train: Interactions) -> FullScorer:
+    degrees = train.item_degrees().astype(np.float64)
+    return lambda users: np.broadcast_to(degrees, (users.size, degrees.size))
+
+
+def _random(train: Interactions, rng: np.random.Generator) -> FullScorer:
+    return lambda users: rng.random((users.size, train.n_items))
+
+
+# --- the table of controls that is shown next to a result, and its figures by name -----------------------------------
+
+
+@dataclass(frozen=True)
+class ControlRow:
+    """The figures of one control under one protocol."""
+
+    name: str
+    """For example popularity or random. Rows with the same name differ in `against`."""
+    against: str
+    """What the test items were ranked against, in words; "" if nothing was ranked."""
+    tested: int
+    """Number of users, or of ratings, that were evaluated."""
+    values: tuple[float, ...]
+    """One value for each metric of the table."""
+
+
+@dataclass(frozen=True)
+class ControlTable:
+    """Controls that were evaluated by the same metrics on the same data."""
+
+    metrics: tuple[str, ...]
+    """Names of the metrics, for example HR@10."""
+    rows: tuple[ControlRow, ...]
+
+    @property
+    def headings(self) -> tuple[str, ...]:
+        """Headings of the columns of `cells`."""
+        return ("", "ranked against", "tested", *self.metrics)
+
+    @property
+    def cells(self) -> list[tuple[str, ...]]:
+        """Rows of text, values with four decimals."""
+        return [
+            (row.name, row.against, f"{row.tested:,}", *(f"{value:.4f}" for value in row.values)) for row in self.rows
+        ]
+
+    def figures(self) -> dict[str, float]:
+        """Return the values by `<name>.<against>.<metric>`, for example popularity.full_ranking.hr10.
+
+        Spaces in names are replaced by underscores.
+        """
+        found = {}
+        for row in self.rows:
+            path = [part.replace(" ", "_") for part in (row.name, row.against) if part]
+            for metric, value in zip(self.metrics, row.values, strict=True):
+                found[".".join([*path, metric.replace("@", "").lower()])] = value
+        return found
+
+    def as_json(self) -> dict[str, Any]:
+        """Return a JSON object from which `from_json` restores the table."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, kept: Mapping[str, Any]) -> ControlTable:
+        """Return the table from the result of `as_json`, before or after encoding as JSON text."""
+        rows = (ControlRow(**{**row, "values": tuple(row["values"])}) for row in kept["rows"])
+        return cls(tuple(kept["metrics"]), tuple(rows))
+
+
+# --- errors of predicted ratings, and controls that predict means ----------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RatingErrors:
+    """Errors over all test ratings (micro-averaged: each rating counts once), on the scale of the ratings."""
+
+    mae: float
+    """Mean absolute error."""
+    rmse: float
+    """Root mean squared error."""
+    count: int
+    """Number of predicted ratings."""
+
+
+def rating_errors(predictions: NDArray[np.floating], truth: NDArray[np.floating]) -> RatingErrors:
+    """Return MAE and RMSE of `predictions` (k,) against `truth` (k,), summed in float64.
+
+    Raises `ParameterError` if the shapes differ, if they are empty, or if a value is not finite.
+    """
+    if predictions.ndim != 1 or predictions.shape != truth.shape:
+        raise ParameterError(f"predictions of shape {predictions.shape} do not match ratings of shape {truth.shape}")
+    if not predictions.size:
+        raise ParameterError("there are no ratings, so there is nothing to evaluate")
+    errors = predictions.astype(np.float64) - truth.astype(np.float64)
+    if not np.isfinite(errors).all():
+        raise ParameterError(f"{np.count_nonzero(~np.isfinite(errors))} predictions or ratings are not finite")
+    return RatingErrors(float(np.abs(errors).mean()), float(np.sqrt(np.mean(errors**2))), errors.size)
+
+
+def mean_predictions(train: Interactions, test: Interactions) -> dict[str, NDArray[np.float64]]:
+    """Return predictions of the ratings of `test` by name: "user and item mean", "item mean" and "mean".
+
+    The first is the overall mean plus the deviations of the user's and the item's mean from it. A user or item without
+    training ratings has deviation 0. Raises `ParameterError` if ratings are missing or if train and test differ in
+    their numbers of users or items.
+    """
+    if (train.n_users, train.n_items) != (test.n_users, test.n_items):
+        raise ParameterError("train and test must have the same users and items")
+    if train.ratings is None or test.ratings is None or not train.size:
+        raise ParameterError("training and test ratings are needed")
+    overall = float(train.ratings.mean(dtype=np.float64))
+    items = _deviations(train.items, train.ratings, overall, train.n_items)[test.items]
+    users = _deviations(train.users, train.ratings, overall, train.n_users)[test.users]
+    return {
+        "user and item mean": overall + items + users,
+        "item mean": overall + items,
+        "mean": np.full(test.size, overall),
+    }
+
+
+def rating_controls(train: Interactions, test: Interactions) -> ControlTable:
+    """Return the errors of `mean_predictions`; raises as it does."""
+    rows = []
+    for name, predicted in mean_predictions(train, test).items():
+        assert test.ratings is not None  # noqa: S101 - checked by mean_predictions
+        found = rating_errors(predicted, test.ratings)
+        rows.append(ControlRow(name, "", found.count, (found.mae, found.rmse)))
+    return ControlTable(("MAE", "RMSE"), tuple(rows))
+
+
+def _deviations(
+    owners: NDArray[np.int32], ratings: NDArray[np.float32], overall: float, length: int
+) -> NDArray[np.float64]:
+    """Return the mean rating of each owner (user or item) minus `overall`, float64 (length,); 0 without ratings."""
+    counts = np.bincount(owners, minlength=length)
+    sums = np.bincount(owners, weights=ratings.astype(np.float64) - overall, minlength=length)
+    return np.asarray(sums / np.maximum(counts, 1))

@@ -1,0 +1,159 @@
+"""The control that measures a leak: it ranks items by how seldom training would draw them as a negative.
+
+If negatives are drawn from all items outside the training items, the held-out item is drawn as often as any other,
+and the control is no better than random. If the held-out item is never drawn (`paper_protocol`), the control ranks it
+first. A model whose figure is below that of the control there may have learned nothing but the leak.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_sdk.lab.data.interactions import Interactions, LeaveOneOut
+from client_sdk.lab.evaluation.leave_one_out import EvaluationResult, evaluate_full_scores, evaluate_scores
+from client_sdk.training.mf import negative_pool
+from protocols.errors import ParameterError
+
+__all__ = [
+    "DrawnControl",
+    "DrawnScores",
+    "LEAK_WARNING",
+    "NegativeDraws",
+    "PaperProtocol",
+    "drawn_as_negative_control",
+    "paper_protocol",
+]
+
+
+@dataclass(frozen=True)
+class NegativeDraws:
+    """How training draws negatives. The defaults are PFedCLR's. Raises `ParameterError` for values out of range."""
+
+    rounds: int = 100
+    """Number of training rounds."""
+    participation: float = 0.6
+    """Share of the users in each round, in (0, 1]; the users are drawn anew in each round."""
+    negatives: int = 4
+    """Negatives drawn for each positive in each round that a user takes part in."""
+
+    def __post_init__(self) -> None:
+        if self.rounds < 1 or self.negatives < 1 or not 0 < self.participation <= 1:
+            raise ParameterError(
+                "rounds and negatives must be at least 1 and participation in (0, 1], got "
+                f"{self.rounds}, {self.negatives} and {self.participation}"
+            )
+
+
+class DrawnScores:
+    """A scorer: minus the number of times that a user draws an item, plus a random value below 1 to break ties.
+
+    All draws are simulated. In each round a random share of the users draws, uniformly and with repetition, from the
+    same pool as training. The draws of a user depend only on the state of `rng` and the user, not on the order of
+    calls. excluded: int32 (n_users, k), items that are never drawn, as in `Federation`.
+    """
+
+    def __init__(
+        self,
+        train: Interactions,
+        draws: NegativeDraws,
+        rng: np.random.Generator,
+        excluded: NDArray[np.int32] | None = None,
+    ) -> None:
+        self.train, self.draws, self.excluded = train, draws, excluded
+        self.seed = int(rng.integers(2**63))
+        asked = round(draws.participation * train.n_users)
+        self.participations = np.zeros(train.n_users, dtype=np.int64)
+        for _ in range(draws.rounds):
+            self.participations[rng.permutation(train.n_users)[:asked]] += 1
+
+    def __call__(self, users: NDArray[np.intp]) -> NDArray[np.floating]:
+        """Return the scores of all items for `users` (u,), float64 (u, n_items)."""
+        return np.stack([self._of_user(int(user)) for user in users])
+
+    def _of_user(self, user: int) -> NDArray[np.float64]:
+        rng, positives = np.random.default_rng([self.seed, user]), self.train.positives(user)
+        pool = negative_pool(positives, self.train.n_items, None if self.excluded is None else self.excluded[user])
+        count = int(self.participations[user]) * self.draws.negatives * positives.size
+        scores = rng.random(self.train.n_items)
+        scores[pool] -= np.bincount(rng.integers(0, pool.size, count, dtype=np.int32), minlength=pool.size)
+        return scores
+
+
+class DrawnControl(NamedTuple):
+    """Figures of the control, both from the same simulated draws."""
+
+    sampled: EvaluationResult
+    """Ranked against the candidates."""
+    full: EvaluationResult
+    """Ranked against all items outside the user's training items."""
+
+
+def drawn_as_negative_control(
+    data: LeaveOneOut,
+    candidates: NDArray[np.int32],
+    rng: np.random.Generator,
+    k: int = 10,
+    *,
+    draws: NegativeDraws | None = None,
+    excluded: NDArray[np.int32] | None = None,
+) -> DrawnControl:
+    """Evaluate the ranking by how seldom an item is drawn as a negative.
+
+    candidates: int32 (n_users, n), from `candidates_of`. draws: PFedCLR's by default. excluded: int32 (n_users, m),
+    items that are never drawn besides the training items; None is the clean protocol.
+    """
+    scores = DrawnScores(data.train, draws or NegativeDraws(), rng, excluded)
+    listed = np.column_stack([data.test_items, candidates]).astype(np.int64)
+    kept = np.zeros(listed.shape)
+
+    def full(users: NDArray[np.intp]) -> NDArray[np.floating]:
+        found = scores(users)
+        kept[users] = np.take_along_axis(found, listed[users], axis=1)
+        return found
+
+    ranked = evaluate_full_scores(full, data, k)
+    return DrawnControl(evaluate_scores(lambda users, _: kept[users], data, candidates, k), ranked)
+
+
+# --- the evaluation protocol of PFedCLR and related code. It leaks the held-out items; use it only for comparison ----
+# The released code of PFedRec and of FedEM (by PFedCLR's authors) draws training negatives from the items that a user
+# never interacted with. The user did interact with the held-out item, so it is never drawn, while the 99 items that it
+# is ranked against are drawn many times. A model that memorises its negatives therefore ranks the held-out item first.
+# Ranking items by how seldom they are drawn, without a model, reaches an HR@10 above 0.99 on MovieLens-100K
+# (`drawn_as_negative_control`). The original NCF code excludes only the training items, as this project does elsewhere.
+#
+# The released CoLR code is different: it excludes the held-out item AND the 99 items that it is ranked against. None of
+# the hundred is favoured, so it does not leak.
+
+LEAK_WARNING: Final = (
+    "paper_protocol LEAKS the held-out items: they are never drawn as training negatives, so a model that only "
+    "memorises its negatives ranks them first. Use its figures only for comparison with papers that do the same; they "
+    "do not show how well a model recommends. Report the figures of the clean protocol and of the controls next to "
+    "them."
+)
+"""The warning to show next to every figure under `paper_protocol`."""
+
+_log = logging.getLogger(__name__)
+
+
+class PaperProtocol(NamedTuple):
+    """The exclusions of the leaky protocol, and its warning."""
+
+    excluded: NDArray[np.int32]
+    """int32 (n_users, 1): the item that a user never draws as a negative besides its training items; -1 for none."""
+    warning: str
+    """`LEAK_WARNING`, to be shown wherever the figures are."""
+
+
+def paper_protocol(data: LeaveOneOut) -> PaperProtocol:
+    """Return the held-out items as exclusions for `Federation(excluded=...)`, and log `LEAK_WARNING` as a warning.
+
+    Training items are always excluded, so with these no item that a user interacted with is drawn as a negative.
+    """
+    _log.warning(LEAK_WARNING)
+    return PaperProtocol(data.test_items[:, None].copy(), LEAK_WARNING)

@@ -1,0 +1,377 @@
+"""A federation in one process, without HTTP: every client trains, every contribution is sealed, folded and opened.
+
+The fidelity benchmarks use it, and researchers use it to try a recipe. The sums are computed by the protocols; only the
+network and the storage between the parties are omitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import nan
+from time import perf_counter
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_sdk.history import History
+from client_sdk.lab.data.interactions import Interactions
+from client_sdk.lab.whole import WholeRatings, can_train_whole
+from client_sdk.store.states import ClientState, GivenData
+from client_sdk.training import client_half
+from client_sdk.training.base import LocalResult, MayAbstain, TrainingConfig
+from client_sdk.training.factors import USER_FACTOR, why_abstain
+from protocols.combinations import check_combination
+from protocols.crypto.domain import derive_seed
+from protocols.errors import ParameterError
+from protocols.layout import Route, VectorLayout, whole_route
+from protocols.messages.evaluation import Evaluation
+from protocols.recipes.base import ModelState, Recipe, RoundSpec, main_layout
+from protocols.recipes.evaluated import with_evaluation
+from protocols.recipes.privirec.recipe import PriviRecK
+from protocols.recipes.registry import recipe as make_recipe
+from protocols.recipes.spectral_start import Source, start_parameters, start_state
+from protocols.sums.base import SumPlan
+from protocols.sums.masked.packing import pack
+from protocols.sums.masked.plan import MaskedPlan, encode
+from protocols.sums.masked.run import run_masked_sum
+from protocols.sums.participation import plan_of_task, with_participation, without_participation
+from protocols.sums.registry import mechanism as find_mechanism
+
+__all__ = [
+    "FOLD_BATCH",
+    "Federation",
+    "Sampling",
+    "SimulatedRound",
+]
+
+
+FOLD_BATCH: Final = 16
+"""Contributions folded at a time, as on the server."""
+
+Sampling = Literal["turns", "uniform"]
+"""How cohorts are drawn: in turn from one shuffle ("turns"), or uniformly in each round ("uniform")."""
+
+
+@dataclass(frozen=True)
+class SimulatedRound:
+    """The outcome and the cost of one round.
+
+    loss: mean training loss. clipped: values clipped by the whole cohort. bytes_up: mean bytes of a contribution. The
+    seconds are sums over the cohort.
+    """
+
+    number: int
+    survivors: int
+    loss: float
+    clipped: int
+    bytes_up: float
+    train_seconds: float
+    seal_seconds: float
+    fold_seconds: float
+    open_seconds: float
+
+
+@dataclass
+class _Tally:
+    """The running costs of one round."""
+
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("train", "seal", "fold", "open"), 0.0))
+    losses: list[float] = field(default_factory=list)
+    clipped: int = 0
+    bytes: int = 0
+
+    @contextmanager
+    def clock(self, work: str) -> Iterator[None]:
+        """Add the time spent in the block to `seconds[work]`."""
+        started = perf_counter()
+        yield
+        self.seconds[work] += perf_counter() - started
+
+    def round(self, number: int, survivors: int) -> SimulatedRound:
+        """Return the figures of the whole round."""
+        s = self.seconds
+        return SimulatedRound(
+            number, survivors, float(np.mean(self.losses)), self.clipped, self.bytes / survivors,
+            s["train"], s["seal"], s["fold"], s["open"],
+        )  # fmt: skip
+
+
+@dataclass
+class Federation:
+    """All clients of one data set, with one recipe over one mechanism.
+
+    train: every user's interactions. training: training parameters; None for the recipe's defaults.
+    cohort_size: clients per round.
+    seed: fixes the shuffle, the task seed and each client's training draws, so that two mechanisms can be compared on
+    the same run. The randomness of the HE library is never fixed.
+    excluded: int32 (users, k), items that a user never draws as a training negative, padded with -1. Only the protocol
+    of the papers needs it.
+    user_groups: int64 (users,), the device group of each user; None puts everyone in group 0.
+    sampling: "turns" draws cohorts round-robin from one shuffle, as the released CoLR code does, so that every user
+    takes part once in users/cohort_size rounds; "uniform" draws each cohort independently. A recipe with a frozen
+    cohort has the same cohort in every round.
+    masks: whether masked rounds run with all their stages. False adds the same ring elements without masks, which would
+    cancel: the sum has the same bits, and a round takes about as long as a plain one.
+    evaluation: how the clients measure the model on rows that they hold out; None for no federated evaluation.
+    schedule_rounds: rounds of the task, on which the last rounds of an evaluation depend.
+    start: the `privirec-k` task from which this one starts; None for the start from the seed.
+
+    Raises `ParameterError` for parameters that do not fit, and when a device group has no users.
+    """
+
+    train: Interactions
+    recipe_name: str
+    recipe_parameters: Mapping[str, Any]
+    mechanism_name: str = "plain"
+    mechanism_parameters: Mapping[str, Any] = field(default_factory=dict)
+    training: TrainingConfig | None = None
+    cohort_size: int = 60
+    seed: int = 0
+    excluded: NDArray[np.int32] | None = None
+    user_groups: NDArray[np.int64] | None = None
+    sampling: Sampling = "turns"
+    masks: bool = True
+    evaluation: Evaluation | None = None
+    schedule_rounds: int = 100
+    start: Source | None = None
+
+    def __post_init__(self) -> None:
+        plain = make_recipe(self.recipe_name, self.recipe_parameters)
+        if self.start is not None:
+            parameters, _ = start_parameters(plain, self.recipe_parameters, "simulation", b"", self.start)
+            plain = make_recipe(self.recipe_name, parameters)
+        self.recipe: Recipe = with_evaluation(plain, self.evaluation, self.schedule_rounds)
+        check_combination(self.recipe, self.mechanism_name)
+        self.mechanism = find_mechanism(self.mechanism_name)
+        self._plans: dict[VectorLayout, SumPlan] = {}
+        self.plan = self._plan(self.recipe.main_sum)
+        self.keyring = self.mechanism.generate_keyring(self.plan) if self.mechanism.needs_keyring else None
+        self.task_seed = derive_seed(str(self.seed).encode(), "simulation task")
+        self.state: ModelState = (
+            self.recipe.initial_state(self.task_seed) if self.start is None else start_state(self.recipe, self.start)
+        )
+        self._view = self.state
+        self._together: WholeRatings | None = None
+        self.half = client_half(self.recipe, self.training)
+        users = self.train.n_users
+        draws = np.random.default_rng([self.seed, 1])
+        self.given = [GivenData()] * users
+        self.client_states: list[ClientState] = [self.half.initial_client_state(draws) for _ in range(users)]
+        self.took_part = np.zeros(users, dtype=bool)
+        order = np.random.default_rng([self.seed, 42]).permutation(users)
+        order = order[self.train.user_degrees()[order] > 0]  # a user without a row has nothing to contribute
+        self._group_of = np.zeros(users, np.int64) if self.user_groups is None else self.user_groups
+        self.orders = [
+            order[self._group_of[order] == device_group] for device_group in range(self.recipe.device_groups)
+        ]
+        if not all(members.size for members in self.orders):
+            raise ParameterError(
+                f"each of the recipe's {self.recipe.device_groups} device groups needs at least one user"
+            )
+
+    @property
+    def user_factors(self) -> NDArray[np.float32]:
+        """Every user's factor, float32 (users, dim), for recipes that have one."""
+        return np.stack([client_state[USER_FACTOR] for client_state in self.client_states])
+
+    def scores(self, users: NDArray[np.intp]) -> NDArray[np.float32]:
+        """Return what each user's device scores with the newest model, float32 (users, items).
+
+        A user who never took part trains for itself first, as its device would. Raises `ParameterError` as the recipe's
+        client half does, for example for a model that cannot score yet.
+        """
+        spec = self.recipe.round_spec(self.task_seed, max(1, self.state.round_number))
+        if self._together is not None:
+            return self._together.scores(self.state, users)
+        if isinstance(self.recipe, PriviRecK):
+            return self._filtered(users)
+        views = [self.recipe.view(self.state, device_group) for device_group in range(self.recipe.device_groups)]
+        return np.stack([self._scores(int(user), spec, views[self._group_of[user]]) for user in users])
+
+    def _filtered(self, users: NDArray[np.intp]) -> NDArray[np.float32]:
+        """Return the scores of the graph filter on the users' devices, all at once."""
+        from client_sdk.lab.data.interactions import interaction_rows  # scipy, which other recipes do not need
+        from client_sdk.training.privirec import PriviRecHalf
+
+        if not isinstance(self.half, PriviRecHalf):
+            raise ParameterError(f"recipe {self.recipe.name!r} has no graph filter")
+        return self.half.scores_of(self.state, interaction_rows(self.train)[users])
+
+    def history(self, user: int) -> History:
+        """Return the user's rows; with an evaluation by time where the data has times, to hold out the last."""
+        found = self.train.history(user)
+        if self.evaluation is None or self.train.timestamps is None:
+            return found
+        times = self.train.timestamps[self.train.indptr[user] : self.train.indptr[user + 1]]
+        order = np.argsort(times, kind="stable")
+        return History(found.items[order], None if found.ratings is None else found.ratings[order])
+
+    def _scores(self, user: int, spec: RoundSpec, view: ModelState) -> NDArray[np.float32]:
+        history, client_state = self.history(user), self.client_states[user]
+        if not self.took_part[user]:
+            rng = np.random.default_rng([self.seed, 4, user, spec.number])
+            client_state = self.half.prepare(spec, view, history, rng)
+        return self.half.scores(view, client_state, history)
+
+    def cohort(self, spec: RoundSpec) -> NDArray[np.int64]:
+        """Return the users asked in a round, int64; the same in all rounds if the recipe's cohort is frozen.
+
+        Device groups take turns: each is asked every `recipe.device_groups` rounds.
+        """
+        members = self.orders[self.recipe.device_group_of(spec.sum_index)]
+        turn = (spec.number - 1) // self.recipe.device_groups
+        repeated = self.recipe.layout(spec.sum_index).sum_class.repeated
+        if self.sampling == "uniform" and not repeated:
+            draws = np.random.default_rng([self.seed, 3, spec.number])
+            return np.asarray(draws.choice(members, min(self.cohort_size, members.size), replace=False))
+        start = 0 if repeated else turn * self.cohort_size
+        asked = np.arange(start, start + min(self.cohort_size, members.size))
+        return np.asarray(members[asked % members.size])
+
+    def run(self, rounds: int) -> Iterator[SimulatedRound]:
+        """Run up to `rounds` more rounds and yield each; `state` and `client_states` hold the model in between.
+
+        Clients abstain from counts as on their devices. Ends earlier when the recipe's model is done. Raises
+        `ParameterError` for a sum of counts in which every client was counted before.
+        """
+        for number in range(self.state.round_number + 1, self.state.round_number + rounds + 1):
+            if self.recipe.is_done(self.state):
+                return
+            yield self._round(number)
+
+    def _round(self, number: int) -> SimulatedRound:
+        spec = self.recipe.round_spec(self.task_seed, number)
+        plan, tally = self._plan(spec.sum_index), _Tally()
+        self._view = self.recipe.view(self.state, self.recipe.device_group_of(spec.sum_index))
+        cohort = np.array([user for user in self.cohort(spec) if not self._abstains(spec, int(user))], np.int64)
+        if not cohort.size:
+            raise ParameterError(
+                f"round {number} counts, and every client of its cohort was counted before: choose fewer count_sums"
+            )
+        recipe, hidden = self.recipe, isinstance(plan, MaskedPlan) and self.masks
+        if isinstance(recipe, PriviRecK) and not hidden and recipe.sum_of(spec.sum_index) != "gram":
+            total = self._sum_whole(recipe, plan, spec, cohort, tally)
+        elif self._trains_whole(spec, cohort):
+            total = self._train_whole(plan, spec, cohort, tally)
+        elif isinstance(plan, MaskedPlan) and self.masks:
+            total = self._sum_masked(plan, spec, cohort, tally)
+        else:
+            total = self._sum_sealed(plan, spec, cohort, tally)
+        self.state = self.recipe.absorb(self.state, spec, total, cohort.size)
+        return tally.round(number, cohort.size)
+
+    def _abstains(self, spec: RoundSpec, user: int) -> bool:
+        """Whether a user has nothing to add to a sum, as its device would decide."""
+        sum_class, given = self.recipe.layout(spec.sum_index).sum_class, self.given[user]
+        if why_abstain(sum_class, spec, self._view, self.history(user), given, "") is not None:
+            return True
+        half, client_state = self.half, self.client_states[user]
+        return isinstance(half, MayAbstain) and half.why_abstain(spec, self.history(user), client_state) is not None
+
+    def _sum_whole(
+        self, recipe: PriviRecK, plan: SumPlan, spec: RoundSpec, cohort: NDArray[np.int64], tally: _Tally
+    ) -> NDArray[np.float64]:
+        """Return what the clients' contributions add up to, computed at once; nothing is clipped, as in their rows."""
+        from client_sdk.lab.whole import whole_sum  # scipy, which other recipes do not need
+
+        with tally.clock("train"):
+            total = whole_sum(recipe, plan, spec, self._view, self.train, cohort)
+        self.took_part[cohort] = True
+        tally.losses.append(nan)
+        tally.bytes += cohort.size * plan.contribution_bytes(recipe.route(spec, ""))
+        return total
+
+    def _trains_whole(self, spec: RoundSpec, cohort: NDArray[np.int64]) -> bool:
+        """Whether all devices take their steps at once: in plain sums over everybody, from the first one on."""
+        everybody = cohort.size == np.count_nonzero(self.train.user_degrees())
+        return (
+            self.mechanism_name == "plain"
+            and everybody
+            and spec.sum_index > 1
+            and can_train_whole(self.recipe, self.train)
+            and (self._together is not None or spec.sum_index == 2)
+        )
+
+    def _train_whole(
+        self, plan: SumPlan, spec: RoundSpec, cohort: NDArray[np.int64], tally: _Tally
+    ) -> NDArray[np.float64]:
+        with tally.clock("train"):
+            if self._together is None:
+                self._together = WholeRatings(self.train, self.recipe, self.state, self.user_factors)
+            total, clipped = self._together.sum(self.state)
+        self.took_part[cohort] = True
+        tally.losses.append(nan)
+        tally.clipped += clipped
+        tally.bytes += cohort.size * plan.contribution_bytes(self.recipe.route(spec, ""))
+        return total
+
+    def _sum_sealed(
+        self, plan: SumPlan, spec: RoundSpec, cohort: NDArray[np.int64], tally: _Tally
+    ) -> NDArray[np.float64]:
+        """Seal every contribution, fold in batches, and open the sum; float64 (values of the recipe's layout,)."""
+        partial: bytes | None = None
+        waiting: list[tuple[Route, bytes]] = []
+        for user in cohort:
+            local = self._train(spec, int(user), tally)
+            route = self.recipe.route(spec, str(user))
+            with tally.clock("seal"):
+                route, body = self._seal(plan, route, local)
+            with tally.clock("fold"):
+                self.mechanism.check(plan, route, body)
+                waiting.append((route, body))
+                if len(waiting) == FOLD_BATCH or user == cohort[-1]:
+                    partial = self.mechanism.fold(plan, partial, waiting)
+                    waiting = []
+            tally.bytes += len(body)
+        with tally.clock("open"):
+            aggregate = self.mechanism.release(plan, partial or b"")
+            total = self.mechanism.open(plan, aggregate, cohort.size, self.keyring)
+            return without_participation(plan, total)
+
+    def _seal(self, plan: SumPlan, route: Route, local: LocalResult) -> tuple[Route, bytes]:
+        """Return the sealed contribution and its route; for a masked sum its ring elements without masks."""
+        if not isinstance(plan, MaskedPlan):
+            return route, self.mechanism.seal(plan, route, with_participation(plan, local.blocks), self.keyring)
+        whole = whole_route(plan.layout)
+        elements = encode(plan, whole, plan.layout.split(plan.layout.scatter(route, local.blocks)))
+        return whole, pack(elements, plan.bits)
+
+    def _sum_masked(
+        self, plan: MaskedPlan, spec: RoundSpec, cohort: NDArray[np.int64], tally: _Tally
+    ) -> NDArray[np.float64]:
+        """Run all stages of a masked round without dropouts; float64 (layout.length,).
+
+        The time counts as sealing, because the parties' shares of it cannot be separated.
+        """
+        vectors = {}
+        for user in cohort:
+            local = self._train(spec, int(user), tally)
+            vectors[str(user)] = plan.layout.scatter(self.recipe.route(spec, str(user)), local.blocks)
+        with tally.clock("seal"):
+            transcript = run_masked_sum(plan, vectors)
+        tally.bytes += sum(map(len, transcript.contributions.values()))
+        return transcript.total
+
+    def _plan(self, sum_index: int) -> SumPlan:
+        layout = self.recipe.layout(sum_index)
+        if layout not in self._plans:
+            how, main = self.mechanism_parameters, main_layout(self.recipe)
+            self._plans[layout] = plan_of_task(self.mechanism, how, layout, self.cohort_size, main)
+        return self._plans[layout]
+
+    def _train(self, spec: RoundSpec, user: int, tally: _Tally) -> LocalResult:
+        rng = np.random.default_rng([self.seed, 2, user, spec.number])
+        excluded = None if self.excluded is None else self.excluded[user]
+        history = self.history(user)
+        with tally.clock("train"):
+            local = self.half.contribute(spec, str(user), self._view, history, self.client_states[user], rng, excluded)
+            self.client_states[user] = local.client_state if local.finish is None else local.finish()
+        if self.recipe.layout(spec.sum_index).sum_class.once:
+            self.given[user] = self.given[user].with_counted("", spec.sum_index)
+        self.took_part[user] = True
+        tally.losses.append(local.loss)
+        tally.clipped += local.clipped
+        return local

@@ -1,0 +1,318 @@
+"""Quality of a simulated model on a split: by which metrics, for which users, beside which controls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Final, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_sdk.lab.data.interactions import DataError, Interactions, LeaveOneOut
+from client_sdk.lab.data.splits import Split
+from client_sdk.lab.evaluation.controls import mean_predictions, rating_errors
+from client_sdk.lab.evaluation.full_ranking import rank_all
+from client_sdk.lab.evaluation.leave_one_out import (
+    NEGATIVES,
+    FullScorer,
+    candidates_of,
+    evaluate_full_scores,
+    evaluate_scores,
+    hit_ratio,
+    ndcg,
+)
+from protocols.errors import ParameterError
+
+__all__ = [
+    "Advised",
+    "Measure",
+    "Measured",
+    "OneHeldOut",
+    "Verdict",
+    "measure_of",
+    "verdict",
+]
+
+
+Values = dict[str, float]
+"""Values by the name of the metric."""
+
+
+class Measured(NamedTuple):
+    """values: metrics by name; the first one decides. of_users: what each user adds to its mean, float64 (users,)."""
+
+    values: Values
+    of_users: NDArray[np.float64]
+
+
+_K_ONE: Final = 10
+_K_MANY: Final = 20
+_CHUNK_VALUES: Final = 4_000_000
+
+
+class Measure(Protocol):
+    """Evaluates scores on the test interactions of some users."""
+
+    @property
+    def words(self) -> str:
+        """How is measured, in words."""
+
+    @property
+    def users(self) -> int:
+        """Number of users that are evaluated."""
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether higher values of the metrics are better."""
+
+    def measured(self, scores: FullScorer) -> Measured:
+        """Return the metrics of scores, by name, the most important first."""
+
+    def controls(self, rng: np.random.Generator) -> dict[str, Measured]:
+        """Return the metrics of what every model should exceed, by name, the most telling first."""
+
+
+def measure_of(split: Split, *, ratings: bool, most_users: int, seed: int = 0) -> tuple[Measure, int]:
+    """Return the measure that suits a split, and the number of users who have test but no training interactions.
+
+    Those users are left out, because their devices have nothing to train on. ratings: errors of predicted ratings;
+    otherwise HR and NDCG at 10 of one held-out item, or Recall and NDCG at 20 of several. most_users: of more users
+    with test interactions a random choice is evaluated. Raises `DataError` without ratings, and if nobody remains.
+    """
+    tested = np.flatnonzero(split.test.user_degrees())
+    able = tested[split.train.user_degrees()[tested] > 0]
+    if not able.size:
+        raise DataError("no user has both training and test interactions, so there is nothing to evaluate")
+    draws = np.random.default_rng([seed, 5])
+    users = np.sort(draws.choice(able, most_users, replace=False)) if able.size > most_users else able
+    left_out = int(tested.size - able.size)
+    if ratings:
+        if split.train.ratings is None or split.test.ratings is None:
+            raise DataError("this recipe learns from ratings, and the data has none")
+        return _Ratings(split.train, split.test.where(np.isin(split.test.users, users)), users), left_out
+    if split.one_each is None:
+        return _Several(split.train, split.test, users), left_out
+    chosen = np.zeros(split.train.n_users, dtype=bool)
+    chosen[users] = True
+    data = replace(split.one_each, test_items=np.where(chosen, split.one_each.test_items, np.int32(-1)))
+    return OneHeldOut(data, _negatives(data, seed)), left_out
+
+
+def _negatives(data: LeaveOneOut, seed: int) -> NDArray[np.int32] | None:
+    """Return 99 negatives of each user; None if somebody has not as many items left."""
+    try:
+        return candidates_of(data, np.random.default_rng(seed)).negatives
+    except ParameterError:
+        return None
+
+
+def _ranking_controls(
+    train: Interactions, values: Callable[[FullScorer], Measured], rng: np.random.Generator
+) -> dict[str, Measured]:
+    popularity = train.item_degrees().astype(np.float64)
+    return {
+        "popularity": values(lambda users: np.broadcast_to(popularity, (users.size, popularity.size))),
+        "random": values(lambda users: rng.random((users.size, popularity.size))),
+    }
+
+
+@dataclass(frozen=True)
+class OneHeldOut:
+    """Ranks of one held-out item: among all items that a user does not have (full), and among 99 negatives.
+
+    negatives: int32 (n_users, 99), or None for full ranking only.
+    """
+
+    data: LeaveOneOut
+    negatives: NDArray[np.int32] | None
+    higher_is_better: ClassVar[bool] = True
+
+    @property
+    def users(self) -> int:
+        """Number of users that are evaluated."""
+        return int(self.data.tested_users.size)
+
+    @property
+    def words(self) -> str:
+        """How is measured, in words."""
+        among = "" if self.negatives is None else f" and {NEGATIVES} sampled items"
+        return f"one held-out item of {self.users:,} users, ranked among all items they do not have (full){among}"
+
+    def measured(self, scores: FullScorer) -> Measured:
+        """Return NDCG@20, HR@10 and HR@20 by full ranking, and HR@10 and NDCG@10 among the negatives."""
+        listed = None if self.negatives is None else np.column_stack([self.data.test_items, self.negatives])
+        kept = np.zeros((0, 0) if listed is None else listed.shape)
+
+        def full(users: NDArray[np.intp]) -> NDArray[np.floating]:
+            made = scores(users)
+            if listed is not None:
+                kept[users] = np.take_along_axis(made, listed[users].astype(np.int64), axis=1)
+            return made
+
+        ranks = evaluate_full_scores(full, self.data).ranks
+        found = {
+            "NDCG@20 full": ndcg(ranks, _K_MANY),
+            "HR@10 full": hit_ratio(ranks, _K_ONE),
+            "HR@20 full": hit_ratio(ranks, _K_MANY),
+        }
+        if self.negatives is not None:
+            sampled = evaluate_scores(lambda users, _: kept[users], self.data, self.negatives, _K_ONE)
+            found |= {"HR@10": sampled.hr, "NDCG@10": sampled.ndcg}
+        return Measured(found, np.where(ranks <= _K_MANY, 1.0 / np.log2(ranks + 1.0), 0.0))
+
+    def controls(self, rng: np.random.Generator) -> dict[str, Measured]:
+        """Return the metrics of popularity and of random scores."""
+        return _ranking_controls(self.data.train, self.measured, rng)
+
+
+@dataclass(frozen=True)
+class _Several:
+    """Recall@20 and NDCG@20 of any number of test items."""
+
+    train: Interactions
+    test: Interactions
+    chosen: NDArray[np.intp]
+    higher_is_better: ClassVar[bool] = True
+
+    @property
+    def users(self) -> int:
+        return int(self.chosen.size)
+
+    @property
+    def words(self) -> str:
+        return f"the test items of {self.users:,} users, ranked among all items outside their training items"
+
+    def measured(self, scores: FullScorer) -> Measured:
+        k = min(_K_MANY, self.train.n_items - 1)
+        found = rank_all(scores, self.train, self.test, k, users=self.chosen)
+        return Measured({f"NDCG@{k}": found.ndcg, f"Recall@{k}": found.recall}, found.user_ndcg)
+
+    def controls(self, rng: np.random.Generator) -> dict[str, Measured]:
+        return _ranking_controls(self.train, self.measured, rng)
+
+
+@dataclass(frozen=True)
+class _Ratings:
+    """MAE and RMSE of the test ratings."""
+
+    train: Interactions
+    test: Interactions
+    chosen: NDArray[np.intp]
+    higher_is_better: ClassVar[bool] = False
+
+    @property
+    def users(self) -> int:
+        return int(self.chosen.size)
+
+    @property
+    def words(self) -> str:
+        return f"{self.test.size:,} test ratings of {self.users:,} users, predicted"
+
+    def measured(self, scores: FullScorer) -> Measured:
+        predicted = np.zeros(self.test.size)
+        step = max(1, _CHUNK_VALUES // self.train.n_items)
+        for start in range(0, self.chosen.size, step):
+            users = self.chosen[start : start + step]
+            rows = np.flatnonzero(np.isin(self.test.users, users))
+            places = np.searchsorted(users, self.test.users[rows])
+            predicted[rows] = scores(users)[places, self.test.items[rows]]
+        assert self.test.ratings is not None  # noqa: S101 - checked by measure_of
+        return self._errors(predicted)
+
+    def _errors(self, predicted: NDArray[np.float64]) -> Measured:
+        """Return the errors, and each user's share in the mean absolute error times the number of users."""
+        assert self.test.ratings is not None  # noqa: S101 - checked by measure_of
+        found = rating_errors(predicted, self.test.ratings)
+        places = np.searchsorted(self.chosen, self.test.users)
+        summed = np.bincount(places, np.abs(predicted - self.test.ratings), self.chosen.size)
+        return Measured({"MAE": found.mae, "RMSE": found.rmse}, summed * self.chosen.size / self.test.size)
+
+    def controls(self, rng: np.random.Generator) -> dict[str, Measured]:  # noqa: ARG002 - means need no draws
+        return {name: self._errors(found) for name, found in mean_predictions(self.train, self.test).items()}
+
+
+# --- what a simulated curve says in a sentence -----------------------------------------------------------------------
+
+_CLEAR: Final = 2.0
+"""Standard errors from which a difference is called one."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """round: of the best measured model. control: what it is compared with. text: sentences for people.
+
+    standard_errors: by how many standard errors of the difference it is better (negative: worse), over the same users.
+    """
+
+    round: int
+    control: str
+    standard_errors: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Advised:
+    """What the verdict may suggest. recipe: that of `choose`, if it is another one. start: whether a start from
+    privirec-k was possible and not used. budget: whether a larger message would hold more vectors. trains: whether the
+    model is trained, so that rounds differ and more of them may help; otherwise the last round's counts.
+    """
+
+    recipe: str | None = None
+    start: bool = False
+    budget: bool = False
+    trains: bool = True
+
+
+def verdict(
+    rounds: Sequence[int],
+    points: Sequence[Measured],
+    controls: dict[str, Measured],
+    advised: Advised,
+    *,
+    recipe: str,
+    higher_is_better: bool,
+) -> Verdict:
+    """Return the verdict on a curve. rounds: of the points. controls: the first one is compared with."""
+    sign = 1.0 if higher_is_better else -1.0
+    metric = next(iter(points[0].values))
+    levels = [sign * point.values[metric] for point in points]
+    best = int(np.argmax(levels)) if advised.trains else len(levels) - 1
+    control, reference = next(iter(controls.items()))
+    errors = _standard_errors(sign * (points[best].of_users - reference.of_users))
+    compared = f"{metric} {points[best].values[metric]:.4f}, {control} {reference.values[metric]:.4f}"
+    if abs(errors) < _CLEAR:
+        found = f"cannot be told from {control} on these users ({compared}, {abs(errors):.1f} standard errors)"
+    else:
+        word = "better" if errors > 0 else "worse"
+        found = f"is {word} than {control} ({compared}, {abs(errors):.1f} standard errors)"
+    text = f"{recipe} after round {rounds[best]} {found}."
+    return Verdict(rounds[best], control, errors, " ".join([text, *_next(rounds, points, best, sign, advised)]))
+
+
+def _next(rounds: Sequence[int], points: Sequence[Measured], best: int, sign: float, advised: Advised) -> list[str]:
+    found = []
+    last = len(points) - 1
+    if best < last and _standard_errors(sign * (points[best].of_users - points[last].of_users)) >= _CLEAR:
+        found.append(f"Later rounds made it worse: stop at round {rounds[best]} (--evaluate-every and --stop-after).")
+    if advised.recipe is not None:
+        found.append(f"Try --recipe {advised.recipe}, which suits data of this size better.")
+    elif advised.start:
+        found.append("Try --start-from-privirec, which ranked better on every measured data set.")
+    if advised.trains and best == last and last and _rises(points, sign):
+        found.append("The curve still rises: try more --rounds.")
+    if advised.budget:
+        found.append("A larger --budget would hold more vectors, which rank better.")
+    return found or ["No setting is known that does better on data of this size."]
+
+
+def _rises(points: Sequence[Measured], sign: float) -> bool:
+    """Whether the last point is above the one before it by more than the error of their difference."""
+    return _standard_errors(sign * (points[-1].of_users - points[-2].of_users)) >= _CLEAR
+
+
+def _standard_errors(differences: NDArray[np.float64]) -> float:
+    """Return the mean of differences (users,) in units of its standard error; 0 if there is no difference at all."""
+    mean = float(differences.mean())
+    error = float(differences.std(ddof=1)) / differences.size**0.5 if differences.size > 1 else 0.0
+    return mean / error if error else 0.0

@@ -1,0 +1,383 @@
+"""Trains any recipe on any split in one process, and measures the model between the rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from math import isnan
+from time import perf_counter
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_sdk.lab.data.interactions import DataError, Interactions
+from client_sdk.lab.data.splits import Split
+from client_sdk.lab.federation import Federation, SimulatedRound
+from client_sdk.lab.measures import Advised, Measured, Verdict, measure_of, verdict
+from client_sdk.lab.traffic import wire_traffic
+from client_sdk.model.best import top_items
+from client_sdk.training.base import TrainingConfig
+from protocols.advice import Choice, advise, choose, settings_of_ratings
+from protocols.errors import ParameterError
+from protocols.messages.evaluation import Evaluation
+from protocols.recipes.base import Recipe
+from protocols.recipes.evaluated import Evaluated
+from protocols.recipes.evaluation_curve import MODEL_ROUND
+from protocols.recipes.privirec.recipe import PriviRecK
+from protocols.recipes.privirec.state import privirec_state
+from protocols.recipes.recommended import MESSAGE_BUDGET, MOST_COMPONENTS, STARTED, Variant, parameters_for
+from protocols.recipes.registry import recipe as make_recipe
+from protocols.recipes.registry import recipe_entry
+from protocols.recipes.spectral_start import Source
+
+__all__ = [
+    "Point",
+    "SimulationRequest",
+    "SimulationResult",
+    "predicts_ratings",
+    "simulate",
+    "spectrum_of",
+]
+
+
+_ROUNDS: Final = 100
+_ROUNDS_STARTED: Final = 20
+_COHORT_STARTED: Final = 100
+_COHORT: Final = 60
+_OF_RATINGS: Final = ("rfrec", "rfrecf")
+_FEWEST_FOR_ADVICE: Final = 3
+_POINTS: Final = 10  # of a curve, unless `every` is given
+
+
+@dataclass(frozen=True)
+class SimulationRequest:
+    """What to simulate. The defaults suit the recipe and the data.
+
+    recipe: a name, or "auto" for what `protocols.advice.choose` chooses for the data, the mechanism and the
+    budget. budget: bytes of a client's longest message, from which the number of vectors of `privirec-k` follows.
+    recipe_parameters, mechanism_parameters: by name; `items` follows from the data, and so does the range of ratings.
+    mechanism: "masked" adds ring elements without masks, which gives the same bits; the others encrypt and decrypt.
+    training: settings of the local training; None for the task's. rounds, cohort: None for the sizes that
+    `hushrec-server task advise` names, for recipes with item biases from counts; otherwise 100 rounds of 60 clients, or
+    of all if the recipe predicts ratings, because its paper sums over everyone, and the round of item means before
+    them. A recipe that sums the same data again (PriviRec) needs all clients,
+    and ends by itself. every: rounds between two points of the curve; None for ten points. most_users: users that are
+    evaluated, at most. recommend: ids of users, as in the data, to list recommendations for. evaluation: how the
+    clients measure the model themselves, on rows of their training data that they hold out; None for not at all.
+    start_from_privirec: whether a `privirec-k` task of all clients runs first, in plain sums, and the task starts from
+    its factors; 20 rounds then. None: for pfedclr, which ranks below popularity without. variant: values of recipe
+    parameters that are not named, as for `hushrec-server task create`.
+    """
+
+    recipe: str = "auto"
+    recipe_parameters: Mapping[str, Any] = field(default_factory=dict)
+    mechanism: str = "plain"
+    mechanism_parameters: Mapping[str, Any] = field(default_factory=dict)
+    training: TrainingConfig | None = None
+    rounds: int | None = None
+    cohort: int | None = None
+    every: int | None = None
+    most_users: int = 2000
+    seed: int = 0
+    recommend: Sequence[str] = ()
+    evaluation: Evaluation | None = None
+    start_from_privirec: bool | None = None
+    variant: Variant = "recommended"
+    budget: int = MESSAGE_BUDGET
+
+    @property
+    def starts(self) -> bool:
+        """Whether a `privirec-k` task runs first."""
+        if self.start_from_privirec is None:
+            return self.recipe == "pfedclr" and self.variant == "recommended"
+        return self.start_from_privirec
+
+
+@dataclass(frozen=True)
+class Point:
+    """The model after a round. values: metrics by name. loss: of the round; None before the first and without training.
+
+    seconds: of all rounds until then, without measuring.
+    """
+
+    round: int
+    values: dict[str, float]
+    loss: float | None
+    seconds: float
+
+
+@dataclass(frozen=True)
+class SimulationResult:
+    """The curve of a simulated task, beside controls, and what a round costs.
+
+    split, measure: in words. left_out: users with test but without training interactions. bytes_up, bytes_down: of one
+    client in one round, as `hushrec cost` counts them. recommendations: ids of items by id of the user. measured: the
+    figures of each federated measurement. chosen: why "auto" chose the recipe, sentences; empty otherwise.
+    """
+
+    recipe: str
+    recipe_parameters: dict[str, Any]
+    mechanism: str
+    mechanism_parameters: dict[str, Any]
+    users: int
+    items: int
+    train_interactions: int
+    test_interactions: int
+    split: str
+    measure: str
+    left_out: int
+    rounds: int
+    cohort: int
+    seed: int
+    clipped: int
+    bytes_up: float
+    bytes_down: float
+    seconds: float
+    points: list[Point]
+    controls: dict[str, dict[str, float]]
+    recommendations: dict[str, list[Any]]
+    verdict: Verdict
+    measured: list[dict[str, float]] = field(default_factory=list)
+    chosen: tuple[str, ...] = ()
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of the metrics, the most important first."""
+        return tuple(self.points[-1].values)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the result as a JSON object."""
+        return asdict(self)
+
+
+Progress = Callable[[SimulatedRound, int, Point | None], None]
+"""Is called after each round with the round, the number of rounds in all, and the newest point of the curve."""
+
+
+def predicts_ratings(recipe: str) -> bool:
+    """Return whether a recipe predicts ratings instead of ranking items."""
+    return recipe in _OF_RATINGS
+
+
+def simulate(split: Split, request: SimulationRequest, progress: Progress | None = None) -> SimulationResult:
+    """Train on `split.train` and return the curve on `split.test`.
+
+    The sums are computed by the mechanism's own arithmetic; only the network is left out. Raises `ParameterError` for
+    parameters that do not fit, and `DataError` for data that the recipe cannot use.
+    """
+    request, chosen = _resolved(split, request)
+    if request.mechanism == "oneshot":
+        raise ParameterError("one-shot sums are not simulated: choose masked, whose sums are the same up to rounding")
+    federation = _federation(split, request)
+    recipe = federation.recipe
+    measure, left_out = measure_of(
+        split, ratings=predicts_ratings(recipe.name), most_users=request.most_users, seed=request.seed
+    )
+    asked = [_user(split.train, name) for name in request.recommend]
+    rounds = federation.schedule_rounds
+    every = request.every or max(1, rounds // _POINTS)
+    points: list[Point] = []
+    found: list[Measured] = []
+    clipped, seconds = 0, 0.0
+
+    def measured(number: int, loss: float) -> None:
+        if _can_score(federation):
+            found.append(measure.measured(federation.scores))
+            points.append(Point(number, found[-1].values, None if isnan(loss) else loss, seconds))
+
+    measured(0, float("nan"))
+    started = perf_counter()
+    for done in federation.run(rounds):
+        seconds += perf_counter() - started
+        clipped += done.clipped
+        if done.number % every == 0 or done.number == rounds or recipe.is_done(federation.state):
+            measured(done.number, done.loss)
+        if progress is not None:
+            progress(done, rounds, points[-1] if points else None)
+        started = perf_counter()
+    if not points:
+        raise ParameterError(
+            f"after {rounds} rounds, recipe {recipe.name!r} cannot score items yet: choose more rounds"
+        )
+    traffic = wire_traffic(
+        recipe, federation.mechanism, dict(request.mechanism_parameters), federation.cohort_size, rounds
+    )
+    controls = measure.controls(np.random.default_rng([request.seed, 6]))
+    return SimulationResult(
+        recipe=recipe.name,
+        recipe_parameters=recipe.parameters.model_dump(mode="json"),
+        mechanism=request.mechanism,
+        mechanism_parameters=dict(request.mechanism_parameters),
+        users=split.train.n_users,
+        items=split.train.n_items,
+        train_interactions=split.train.size,
+        test_interactions=split.test.size,
+        split=split.words,
+        measure=measure.words,
+        left_out=left_out,
+        rounds=federation.state.round_number,
+        cohort=federation.cohort_size,
+        seed=request.seed,
+        clipped=clipped,
+        bytes_up=traffic.up_bytes / rounds,
+        bytes_down=traffic.down_bytes / rounds,
+        seconds=seconds,
+        points=points,
+        controls={name: control.values for name, control in controls.items()},
+        recommendations={
+            name: _recommended(federation, user) for name, user in zip(request.recommend, asked, strict=True)
+        },
+        verdict=verdict(
+            [point.round for point in points],
+            found,
+            controls,
+            _advised(split, request, recipe),
+            recipe=recipe.name,
+            higher_is_better=measure.higher_is_better,
+        ),
+        measured=_measured(federation),
+        chosen=chosen,
+    )
+
+
+def _resolved(split: Split, request: SimulationRequest) -> tuple[SimulationRequest, tuple[str, ...]]:
+    """Return the request with a recipe in place of "auto", and why it was chosen."""
+    if request.recipe != "auto":
+        return request, ()
+    choice = _choice(split, request)
+    return replace(request, recipe=choice.recipe), choice.why
+
+
+def _choice(split: Split, request: SimulationRequest) -> Choice:
+    train = split.train
+    clients = int(np.count_nonzero(train.user_degrees()))
+    return choose(train.n_items, clients, train.size, budget=request.budget, mechanism=request.mechanism)
+
+
+def _advised(split: Split, request: SimulationRequest, recipe: Recipe) -> Advised:
+    """Return what the verdict may suggest for this request."""
+    columns = recipe.parameters.columns if isinstance(recipe, PriviRecK) else None
+    spectral = columns is not None
+    if predicts_ratings(recipe.name):
+        return Advised()
+    try:
+        best = _choice(split, request).recipe
+    except ParameterError:  # data too small for advice
+        return Advised(trains=not spectral)
+    other = best if best != recipe.name and best == "privirec-k" and not spectral and not request.starts else None
+    return Advised(
+        recipe=other,
+        start=recipe.name in STARTED and not request.starts,
+        budget=columns is not None and columns < min(MOST_COMPONENTS, split.train.n_items),
+        trains=not spectral,
+    )
+
+
+def _measured(federation: Federation) -> list[dict[str, float]]:
+    recipe = federation.recipe
+    if not isinstance(recipe, Evaluated):
+        return []
+    curve = recipe.curve(federation.state)
+    return [{MODEL_ROUND: point.model_round, **curve.metrics(point)} for point in curve.points]
+
+
+def _federation(split: Split, request: SimulationRequest) -> Federation:
+    train = split.train
+    if not recipe_entry(request.recipe).has_items:
+        raise ParameterError(f"recipe {request.recipe!r} trains a model of your own, which only your program can do")
+    able = np.flatnonzero(train.user_degrees())
+    if request.starts and request.recipe not in STARTED:
+        raise ParameterError(
+            f"recipe {request.recipe!r} cannot start from privirec-k: choose one of {', '.join(sorted(STARTED))}"
+        )
+    parameters = _parameters(split, request)
+    made = make_recipe(request.recipe, parameters)
+    rounds, usual = _sizes(made, parameters, train, able.size)
+    if request.starts:  # which counts nothing, so the cohort need not be large
+        rounds, usual = _ROUNDS_STARTED, min(_COHORT_STARTED, able.size)
+    cohort = request.cohort or usual
+    if cohort > able.size:
+        raise ParameterError(f"a cohort of {cohort} is greater than the {able.size} users with training interactions")
+    groups: NDArray[np.int64] | None = None
+    if made.device_groups > 1:
+        groups = np.random.default_rng([request.seed, 7]).permutation(train.n_users) % made.device_groups
+    return Federation(
+        train, request.recipe, parameters, request.mechanism, request.mechanism_parameters, request.training, cohort,
+        request.seed, user_groups=groups, masks=False, evaluation=request.evaluation,
+        schedule_rounds=min(request.rounds or rounds, rounds) if _repeated(made) else request.rounds or rounds,
+        start=spectrum_of(train, request.seed, request.budget) if request.starts else None,
+    )  # fmt: skip
+
+
+def _parameters(split: Split, request: SimulationRequest) -> dict[str, Any]:
+    """Return the recipe's parameters: of the data, those that are named, and the others by the variant."""
+    given: dict[str, Any] = {"items": split.train.n_items}
+    if predicts_ratings(request.recipe):
+        given |= _range_of_ratings(split)
+        if request.variant == "recommended" and request.recipe == "rfrec":
+            given |= settings_of_ratings(split.train.n_items, split.train.size)
+    given |= request.recipe_parameters
+    return parameters_for(request.recipe, given, request.variant, started=request.starts, budget=request.budget)
+
+
+def _sizes(recipe: Recipe, parameters: Mapping[str, Any], train: Interactions, clients: int) -> tuple[int, int]:
+    """Return the rounds and the cohort that suit a recipe with these parameters."""
+    if isinstance(recipe, PriviRecK):
+        return recipe.steps, clients
+    if parameters.get("item_bias") == "counts" and clients >= _FEWEST_FOR_ADVICE:
+        advice = advise(train.n_items, clients, train.size)
+        return advice.rounds, advice.cohort_size
+    if predicts_ratings(recipe.name):
+        counting = parameters.get("count_sums", 1) if parameters.get("item_bias") == "means" else 0
+        return counting + _ROUNDS, clients
+    return _ROUNDS, clients if _repeated(recipe) else min(_COHORT, clients)
+
+
+def _repeated(recipe: Recipe) -> bool:
+    return recipe.layout(recipe.main_sum).sum_class.repeated
+
+
+def spectrum_of(train: Interactions, seed: int, budget: int = MESSAGE_BUDGET, mechanism: str = "plain") -> Source:
+    """Return the result of a `privirec-k` task of all clients with recommended parameters."""
+    parameters = parameters_for("privirec-k", {"items": train.n_items}, budget=budget)
+    clients = int(np.count_nonzero(train.user_degrees()))
+    made = Federation(train, "privirec-k", parameters, mechanism, cohort_size=clients, seed=seed, masks=False)
+    assert isinstance(made.recipe, PriviRecK)  # noqa: S101 - it is what was asked for
+    list(made.run(made.recipe.steps))
+    return Source(made.state, made.recipe.parameters.degree_exponent)
+
+
+def _range_of_ratings(split: Split) -> dict[str, float]:
+    found = [side.ratings for side in (split.train, split.test)]
+    if any(side is None for side in found):
+        raise DataError("this recipe learns from ratings, and the data has none")
+    values = np.concatenate([side for side in found if side is not None])
+    if not values.size or values.min() == values.max():
+        raise DataError("all ratings are equal, so there is nothing to learn from them")
+    return {"rating_min": float(values.min()), "rating_max": float(values.max())}
+
+
+def _can_score(federation: Federation) -> bool:
+    if not isinstance(federation.recipe, PriviRecK):
+        return True
+    return privirec_state(federation.state).sum_index > 1  # the first sum is that of the items' degrees
+
+
+def _user(train: Interactions, name: str) -> int:
+    """Return the number of the user with an id, or with a number if the data has no ids."""
+    ids = np.arange(train.n_users) if train.user_ids is None else train.user_ids
+    found = np.flatnonzero(ids.astype(str) == name)
+    if not found.size:
+        raise DataError(f"no user has the id {name!r}")
+    if not train.positives(int(found[0])).size:
+        raise DataError(f"user {name!r} has no training interactions")
+    return int(found[0])
+
+
+def _recommended(federation: Federation, user: int, count: int = 10) -> list[Any]:
+    """Return the ids of the best items that the user does not have."""
+    train = federation.train
+    seen = train.positives(user)
+    best = top_items(federation.scores(np.array([user]))[0], seen, min(count, train.n_items - seen.size)).items
+    return [int(item) for item in best] if train.item_ids is None else train.item_ids[best].tolist()

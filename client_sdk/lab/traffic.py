@@ -1,0 +1,186 @@
+"""Communication costs of a client in bytes and minutes: as the CoLR paper counts them, and as this project sends them.
+
+Nguyen et al. (WWW 2024), section 5.2, after Wang et al., "A Field Guide to Federated Optimization" (2021):
+
+    T_comm = S_down / B_down + S_up / B_up      a round
+
+with S in MiB and B in MiB a second (the paper writes MB/secs). Its Table 2 is this model with S_up = S_down = 4 bytes
+times the values of one message, over 1,000 rounds, for a client that is in every round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
+
+from protocols.errors import ParameterError
+from protocols.layout import Block, Route, VectorLayout
+from protocols.recipes.base import Recipe, main_layout
+from protocols.recipes.svd import SVD
+from protocols.recipes.topk.recipe import TopKRecipe
+from protocols.sums.base import Mechanism, SumPlan
+from protocols.sums.participation import plan_of_task
+
+__all__ = [
+    "Link",
+    "MIB",
+    "Traffic",
+    "published_traffic",
+    "wire_traffic",
+]
+
+
+MIB: Final = 2**20
+_FLOAT32: Final = 4
+_ROSTER_HEAD: Final = 4
+_ROSTER_ENTRY: Final = 306
+"""Identity key, mailbox key, membership certificate, advertisement, and the length of the id."""
+_COMMITTEE_KEY: Final = 244
+"""Signed key of a member of the committee, and its length, without the id."""
+_CLIENT_ID: Final = 22
+"""Length of a client id of this version's server."""
+_SEED: Final = bytes(32)
+"""Any seed: the lengths of routes do not depend on it, except for SCoLR's, which vary around their mean."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """A client's connection in MiB per second. Raises `ParameterError` unless both rates are positive."""
+
+    up: float
+    down: float
+
+    def __post_init__(self) -> None:
+        if not (self.up > 0 and self.down > 0):
+            raise ParameterError(f"the rates of a link must be positive, got {self.up} up and {self.down} down")
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes that one client sends and receives over `rounds` rounds if it is asked in each."""
+
+    rounds: int
+    up_bytes: int
+    down_bytes: int
+
+    def up_minutes(self, link: Link) -> float:
+        """Return the minutes to send `up_bytes` over `link`."""
+        return self.up_bytes / MIB / link.up / 60
+
+    def down_minutes(self, link: Link) -> float:
+        """Return the minutes to receive `down_bytes` over `link`."""
+        return self.down_bytes / MIB / link.down / 60
+
+    def minutes(self, link: Link) -> float:
+        """Return T_comm of all rounds over `link`, in minutes."""
+        return self.up_minutes(link) + self.down_minutes(link)
+
+
+def published_traffic(recipe: Recipe, rounds: int, device_group: int = 0) -> Traffic:
+    """Return the traffic as the paper counts it: float32 values of an update up, of a sum down, without encryption.
+
+    Counts of contributors are not included. An entry of Top-K counts twice, as value and index, in both directions. SVD
+    at rank r counts as CoLR at rank r. Where device groups take turns, only the rounds of `device_group` count. Raises
+    `ParameterError` for fewer than one round and an unknown device group.
+    """
+    up = down = 0
+    for layout, route, sum_index in _sums(recipe, rounds, device_group):
+        if recipe.device_group_of(sum_index) != device_group:
+            continue
+        sent, released = _published_values(recipe, layout, route)
+        up += _FLOAT32 * sent
+        down += _FLOAT32 * released
+    return Traffic(rounds, up, down)
+
+
+def _published_values(recipe: Recipe, layout: VectorLayout, route: Route) -> tuple[int, int]:
+    if isinstance(recipe, TopKRecipe):
+        return 2 * recipe.kept, 2 * recipe.kept
+    if isinstance(recipe, SVD):
+        values = recipe.parameters.items * recipe.parameters.rank
+        return values, values
+    return _values(layout.contribution_blocks(route)), _values(layout.blocks)
+
+
+def _values(blocks: Iterable[Block]) -> int:
+    return sum(segment.length for block in blocks for segment in block.segments if not segment.integral)
+
+
+def wire_traffic(
+    recipe: Recipe,
+    mechanism: Mechanism,
+    parameters: Mapping[str, Any],
+    clients: int,
+    rounds: int,
+    device_group: int = 0,
+) -> Traffic:
+    """Return the traffic as sent: contributions up, aggregates or snapshots of the model down.
+
+    parameters: of the mechanism. clients: contributions per sum, on which the plan's budget and the other messages of a
+    masked or one-shot round depend. Where device groups take turns, a client contributes in the rounds of its
+    `device_group`. It downloads its group's view of the model in these rounds or, where the server cannot open the
+    sums, every aggregate. Control messages, about a kilobyte per round, are not included. Raises `ParameterError` and
+    `BudgetError`.
+    """
+
+    @cache
+    def plan_of(layout: VectorLayout) -> SumPlan:
+        return plan_of_task(mechanism, parameters, layout, clients, main_layout(recipe))
+
+    up = down = 0
+    handshake = {"masked": _masked_handshake, "oneshot": _oneshot_handshake}.get(mechanism.name, _no_handshake)
+    for layout, route, sum_index in _sums(recipe, rounds, device_group):
+        plan = plan_of(layout)
+        by_snapshot = recipe.by_snapshot and plan.opened_by == "anyone"
+        asked = recipe.device_group_of(sum_index) == device_group
+        if asked:
+            more_up, more_down = handshake(plan, clients)
+            up += plan.contribution_bytes(route) + more_up
+            down += more_down
+        if asked or not by_snapshot:
+            down += recipe.view_bytes(sum_index, device_group) if by_snapshot else plan.aggregate_bytes
+    return Traffic(rounds, up, down)
+
+
+def _no_handshake(_plan: SumPlan, _clients: int) -> tuple[int, int]:
+    return 0, 0
+
+
+def _masked_handshake(plan: SumPlan, clients: int) -> tuple[int, int]:
+    """Bytes up and down of a masked round without the contribution, for one client when no client drops out."""
+    from protocols.sums.masked import messages
+    from protocols.sums.masked.parameters import upload_bytes
+    from protocols.sums.masked.plan import MaskedPlan
+
+    if not isinstance(plan, MaskedPlan):
+        raise ParameterError(f"the message sizes of a round over {plan.mechanism!r} are not known")
+    neighbourhood = plan.neighbourhood(clients)
+    stages = upload_bytes(neighbourhood, plan.layout.length, plan.bits)
+    up = sum(stages.values()) - stages["contribute"]
+    down = _ROSTER_HEAD + clients * (_ROSTER_ENTRY + _CLIENT_ID)
+    down += messages.inbox_bytes(clients, neighbourhood.degree) + messages.set_bytes(clients)
+    if plan.mode == "semi-malicious":
+        down += messages.confirmations_bytes(clients)
+    return up, down
+
+
+def _oneshot_handshake(plan: SumPlan, _clients: int) -> tuple[int, int]:
+    """Bytes up and down of a one-shot round without the contribution: the ticket, and the committee's keys."""
+    from protocols.sums.oneshot.mechanism import own_plan
+
+    own = own_plan(plan)
+    return own.ticket_bytes, own.committee * (_COMMITTEE_KEY + _CLIENT_ID)
+
+
+def _sums(recipe: Recipe, rounds: int, device_group: int) -> Iterator[tuple[VectorLayout, Route, int]]:
+    """The layout, one client's route and the index of every sum."""
+    if rounds < 1:
+        raise ParameterError(f"rounds must be at least 1, got {rounds}")
+    if not 0 <= device_group < recipe.device_groups:
+        raise ParameterError(
+            f"device_group must be less than {recipe.device_groups} for the recipe {recipe.name!r}, got {device_group}"
+        )
+    for sum_index in range(1, rounds + 1):
+        yield recipe.layout(sum_index), recipe.route(recipe.round_spec(_SEED, sum_index), "client"), sum_index

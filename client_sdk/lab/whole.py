@@ -1,0 +1,187 @@
+"""The sums of a PriviRec task over many clients as sparse matrix products, in place of one dense vector a client.
+
+A client's part of a power iteration, r_u^T (r_u Q), is non-zero in the rows of its own items only. Over plain sums the
+total is R~^T (R~ Q). Over masked sums every value is rounded to the ring's grid first, as a client does, so the total
+has the same bits as the sum of the clients' ring elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array, diags_array
+
+from client_sdk.lab.data.interactions import Interactions, interaction_rows
+from client_sdk.training.adam import Adam
+from client_sdk.training.rfrec import predicted_ratings, scaled_ratings
+from protocols.errors import ParameterError
+from protocols.recipes.base import ModelState, Recipe, RoundSpec
+from protocols.recipes.privirec.recipe import PriviRecK
+from protocols.recipes.privirec.state import PriviRecState, privirec_state
+from protocols.recipes.rfrec.means import item_means, rating_offsets
+from protocols.recipes.rfrec.recipe import RFRec, RFRecMeansState, rfrec_state
+from protocols.sums.base import SumPlan
+from protocols.sums.masked.plan import MaskedPlan
+from protocols.sums.segments import decode_sum
+
+__all__ = [
+    "WholeRatings",
+    "can_train_whole",
+    "whole_sum",
+]
+
+
+_CHUNK_VALUES: Final = 8_000_000
+
+
+def whole_sum(
+    recipe: PriviRecK, plan: SumPlan, spec: RoundSpec, state: ModelState, train: Interactions, cohort: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Return the opened sum of degrees or of an iteration over the users of `cohort`, float64 (layout.length,).
+
+    state: the model before the sum. Equal to the sum of the clients' contributions: exactly over masked sums, and up to
+    the float32 rounding of contributions over plain ones.
+    """
+    rows = interaction_rows(train)[cohort].astype(np.float64)
+    if recipe.sum_of(spec.sum_index) == "degrees":
+        return np.bincount(rows.indices, minlength=rows.shape[1]).astype(np.float64)
+    own = privirec_state(state)
+    scaled = _scaled(recipe, own, rows)
+    basis = own.basis.astype(np.float64)
+    if isinstance(plan, MaskedPlan):
+        return _ring_sum(plan, scaled, basis)
+    return np.asarray(scaled.T @ (scaled @ basis)).ravel().astype(np.float32).astype(np.float64)
+
+
+def _scaled(recipe: PriviRecK, state: PriviRecState, rows: csr_array[Any, Any]) -> csr_array[Any, Any]:
+    """Return the users' rows of R~, float64 CSR."""
+    p, degrees = recipe.parameters, state.item_degrees
+    items = np.power(degrees, -p.degree_exponent, out=np.zeros_like(degrees), where=degrees > 0)
+    users = np.diff(rows.indptr).astype(np.float64) ** -p.user_exponent
+    return csr_array(diags_array(users) @ rows @ diags_array(items))
+
+
+def _ring_sum(plan: MaskedPlan, scaled: csr_array[Any, Any], basis: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the sum of the clients' ring elements, opened."""
+    ((ring, _),) = plan.places[0]
+    clip, (items, columns) = plan.layout.blocks[0].segments[0].clip, basis.shape
+    total = np.zeros((items, columns), np.int64)
+    for chunk in _chunks(scaled, columns):
+        owners = np.repeat(np.arange(chunk.shape[0]), np.diff(chunk.indptr))
+        values = chunk.data[:, None] * (chunk @ basis)[owners]
+        elements, _ = ring.encode(values, clip)
+        places = csr_array(
+            (np.ones(chunk.nnz, np.int64), chunk.indices, np.arange(chunk.nnz + 1)), shape=(chunk.nnz, items)
+        )
+        total += places.T @ elements.astype(np.int64)
+    elements = ring.reduce(total.view(np.uint64).ravel())
+    return decode_sum(plan.layout, plan.places, elements, scaled.shape[0])
+
+
+def _chunks(rows: csr_array[Any, Any], columns: int) -> Iterator[csr_array[Any, Any]]:
+    """Cut the rows so that a chunk has about `_CHUNK_VALUES` values of interactions times columns."""
+    most = max(1, _CHUNK_VALUES // columns)
+    start = 0
+    while start < rows.shape[0]:
+        end = int(np.searchsorted(rows.indptr, rows.indptr[start] + most, side="right")) - 1
+        end = min(max(end, start + 1), rows.shape[0])
+        yield rows[start:end]
+        start = end
+
+
+# --- RFRec with item means, all devices in every sum: their steps at once, in memory for the ratings only ------------
+# A device trains its own copy V_i of all item factors. The rows of items that it has not rated follow the average in
+# the same way on every device, so that one copy of them serves all; only the rated rows differ. The memory is then
+# that of one row for each rating instead of items x dim values for each device.
+
+Array = NDArray[np.float32]
+_MOST_VALUES: Final = 100_000_000
+"""Factor values of all ratings up to which this needs less than 3 GB."""
+
+
+def can_train_whole(recipe: Recipe, train: Interactions) -> bool:
+    """Return whether `WholeRatings` takes the steps of this recipe: of `rfrec` with means from one sum, and Adam."""
+    return (
+        isinstance(recipe, RFRec)
+        and recipe.name == "rfrec"
+        and recipe.parameters.counting == 1
+        and recipe.parameters.rule.adam
+        and recipe.parameters.ldp is None
+        and train.ratings is not None
+        and train.size * recipe.parameters.dim <= _MOST_VALUES
+    )
+
+
+class WholeRatings:
+    """All devices of a task after its sum of ratings. users: their factors, float32 (users, dim), trained in place.
+
+    Raises `ParameterError` for what `can_train_whole` refuses, and for a state without item means.
+    """
+
+    def __init__(self, train: Interactions, recipe: Recipe, state: ModelState, users: Array) -> None:
+        if not (isinstance(recipe, RFRec) and can_train_whole(recipe, train) and train.ratings is not None):
+            raise ParameterError("this needs ratings, item means from one sum, and variant 'released'")
+        if not isinstance(state, RFRecMeansState):
+            raise ParameterError("this needs a state with item means")
+        p = recipe.parameters
+        self.recipe, self.users, self._train, self._rule = recipe, users, train, p.rule
+        self._owners, self._places = train.users.astype(np.intp), train.items.astype(np.intp)
+        self._targets = scaled_ratings(train.ratings, p)
+        self._means = item_means(state.item_totals)
+        self._offsets = np.zeros(train.size, np.float32)
+        for user in np.flatnonzero(train.user_degrees()):
+            own = self._rows(int(user))
+            self._offsets[own] = self._offsets_of(int(user))[train.items[own]]
+        self._shared = rfrec_state(state).item_factors.copy()
+        self._rated = self._shared[self._places]
+        self._adam = Adam([self._shared, self._rated, users], [p.rule.rate] * 3)
+        self._raters = np.bincount(self._places, minlength=p.items)
+        self._devices = int(np.count_nonzero(train.user_degrees()))
+
+    def sum(self, state: ModelState) -> tuple[NDArray[np.float64], int]:
+        """Take a step of every device; return the sum of V_i - V, float64 (items * dim,), and how many were clipped.
+
+        state: the newest average V, known to all devices.
+        """
+        average, bound = rfrec_state(state).item_factors, self.recipe.parameters.bound
+        self._step(average)
+        shared, rated = self._shared - average, self._rated - average[self._places]
+        others = (self._devices - self._raters)[:, None]
+        clipped = int((others * (np.abs(shared) > bound)).sum()) + int(np.count_nonzero(np.abs(rated) > bound))
+        shared, rated = np.clip(shared, -bound, bound), np.clip(rated, -bound, bound)
+        total = others * shared.astype(np.float64) + _summed(self._places, rated, len(average))
+        return total.ravel(), clipped
+
+    def scores(self, state: ModelState, users: NDArray[np.intp]) -> NDArray[np.float32]:
+        """Return the predicted rating of each item for users with ratings, float32 (users, items)."""
+        logits = self.users[users] @ rfrec_state(state).item_factors.T
+        logits += np.stack([self._offsets_of(int(user)) for user in users])
+        return predicted_ratings(logits, self.recipe.parameters)
+
+    def _step(self, average: Array) -> None:
+        rule, own = self._rule, self.users[self._owners]
+        fitted = np.einsum("kd,kd->k", own, self._rated) + self._offsets
+        fitted = np.asarray(0.5 + 0.5 * np.tanh(0.5 * fitted), dtype=np.float32)
+        weights = (-2 * fitted * (1 - fitted) * (self._targets - fitted))[:, None]
+        users = _summed(self._owners, weights * self._rated, len(self.users)).astype(np.float32)
+        users += np.float32(rule.decay) * self.users
+        rated = weights * own + np.float32(rule.pull) * (self._rated - average[self._places])
+        shared = np.float32(rule.pull) * (self._shared - average)
+        self._adam.step([shared, rated, users])
+
+    def _rows(self, user: int) -> slice:
+        return slice(int(self._train.indptr[user]), int(self._train.indptr[user + 1]))
+
+    def _offsets_of(self, user: int) -> Array:
+        """Return the logit offsets of all items, float32 (items,)."""
+        own = self._rows(user)
+        return rating_offsets(self._means, self._train.items[own], self._targets[own])
+
+
+def _summed(places: NDArray[np.intp], values: Array, length: int) -> NDArray[np.float64]:
+    """Return the sums of `values` (k, d) with the same place, float64 (length, d)."""
+    columns = [np.bincount(places, values[:, column], length) for column in range(values.shape[1])]
+    return np.stack(columns, axis=1)

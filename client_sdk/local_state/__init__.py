@@ -1,1 +1,0 @@
-"""A client's files: identity, memberships, keyrings and states, readable by their owner only."""

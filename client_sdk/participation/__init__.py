@@ -1,1 +1,0 @@
-"""Taking part in a task: rounds, masked rounds, the keyring, enrolment, the ledger and events."""

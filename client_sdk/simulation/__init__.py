@@ -1,1 +1,0 @@
-"""Many clients in one process: the fleet, a federation without a server, traffic costs."""

@@ -1,0 +1,361 @@
+"""What a client stores for its tasks: memberships, keyrings, client states, records of rounds, and the model.
+
+`ClientStore` has typed methods on top of a `Store` (`local_state.stores`), which stores bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass
+from functools import lru_cache
+from io import BytesIO
+from typing import Any, Final
+from urllib.parse import urlsplit
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_sdk.agreement.terms import AgreedTerms
+from client_sdk.errors import LocalFileError
+from client_sdk.store.signed_sets import SignedSets
+from client_sdk.store.states import ClientState, FollowedState, GivenData
+from client_sdk.store.stores import Store
+from protocols.codec import b64decode, b64encode
+from protocols.crypto.aggregate_chain import CHAIN_BYTES, AggregateChain
+from protocols.crypto.certificates import CERTIFICATE_BYTES, RevocationList
+from protocols.crypto.domain import digest
+from protocols.crypto.keyring import Keyring, decode_keyring, encode_keyring
+from protocols.errors import CodecError, ParameterError
+from protocols.messages import OrganiserPin, Role
+from protocols.recipes.base import ModelState, Recipe
+from protocols.sum_classes import Data
+
+__all__ = [
+    "ClientStore",
+    "Membership",
+    "OwnContribution",
+    "keep_best_state",
+    "read_best_state",
+]
+
+
+_ROUND: Final = struct.Struct("<Q")
+_MEMBERSHIP: Final = "membership.json"
+_RENAMED: Final = {"group": "device_group"}
+"""Old names of membership fields, as version 0.1.0 stored them, and their present names."""
+_DROPPED: Final = frozenset({"group_code", "membership_secret"})
+"""Membership fields of earlier versions that have no meaning any more."""
+_TERMS: Final = "terms.json"
+_KEYRING: Final = "keyring.bin"
+_CLIENT_STATE: Final = "memory.npz"
+_ITEM_STATE: Final = "item_state.bin"
+_CHAINED_STATE: Final = "chained_state.bin"
+_EQUIVOCATION: Final = "equivocation.json"
+_CONTRIBUTIONS: Final = "contributions.json"
+_REVOCATIONS: Final = "revocations.bin"
+
+
+@dataclass(frozen=True, repr=False)
+class Membership:
+    """One client's membership of one task. Its repr omits the token.
+
+    device_group: the recipe's group of clients that it is in; 0 for recipes with one group.
+    """
+
+    url: str
+    task_id: str
+    task_name: str
+    client_id: str
+    role: Role
+    token: str
+    certificate: bytes | None = None
+    organiser: OrganiserPin | None = None
+    device_group: int = 0
+
+    def __repr__(self) -> str:
+        return f"<Membership {self.client_id} of {self.task_name} ({self.task_id})>"
+
+
+@dataclass(frozen=True)
+class OwnContribution:
+    """The record of a contribution: SHA-256 of its body (hex), and whether the server acknowledged it."""
+
+    digest: str
+    acknowledged: bool
+
+
+@dataclass(frozen=True)
+class ClientStore:
+    """One identity's part of a store, with typed methods.
+
+    owner: the identity's fingerprint. url: address of the server, so that tasks with the same id on two servers have
+    separate records; None to read the memberships on all servers. Methods that read raise `LocalFileError` when the
+    stored bytes are damaged.
+    """
+
+    store: Store
+    owner: str
+    url: str | None = None
+
+    def read(self, task_id: str, name: str) -> bytes | None:
+        """Return the bytes stored under `name` for one task, None if there are none."""
+        return self.store.read(self.owner, self._key(task_id), name)
+
+    def write(self, task_id: str, name: str, body: bytes) -> None:
+        """Store `body` under `name` for one task, replacing what was stored before."""
+        self.store.write(self.owner, self._key(task_id), name, body)
+
+    def _key(self, task_id: str) -> str:
+        """Return the id under which the task of this server is stored. Records of version 0.1.0 are moved to it."""
+        if self.url is None:
+            return task_id
+        if "@" in task_id:
+            raise ParameterError(f"{task_id!r} is not an id of a task")
+        key = f"{task_id}@{_server_key(self.url)}"
+        if self.store.read(self.owner, key, _MEMBERSHIP) is None:
+            old = self._parsed(task_id, self.store.read(self.owner, task_id, _MEMBERSHIP))
+            if old is not None and old.url == self.url:
+                self.store.move(self.owner, task_id, key)
+        return key
+
+    def memberships(self) -> list[Membership]:
+        """Return every stored membership of this identity, on any server."""
+        keys = self.store.tasks(self.owner)
+        found = (self._parsed(key, self.store.read(self.owner, key, _MEMBERSHIP)) for key in keys)
+        return [membership for membership in found if membership is not None]
+
+    def membership(self, task_id: str) -> Membership | None:
+        """Return the membership of one task, None if none is stored."""
+        return self._parsed(task_id, self.read(task_id, _MEMBERSHIP))
+
+    @staticmethod
+    def _parsed(task_id: str, body: bytes | None) -> Membership | None:
+        if body is None:
+            return None
+        try:
+            kept = {_RENAMED.get(name, name): value for name, value in json.loads(body).items()}
+            content = {name: value for name, value in kept.items() if name not in _DROPPED}
+            certificate, organiser = content.pop("certificate", None), content.pop("organiser", None)
+            return Membership(
+                **content,
+                certificate=None if certificate is None else b64decode(certificate, CERTIFICATE_BYTES),
+                organiser=None if organiser is None else OrganiserPin.model_validate(organiser),
+            )
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise LocalFileError(f"the stored membership of task {task_id} is damaged") from error
+
+    def keep_membership(self, membership: Membership) -> None:
+        """Store a membership, including its token."""
+        certificate, organiser = membership.certificate, membership.organiser
+        content = {
+            **vars(membership),
+            "certificate": None if certificate is None else b64encode(certificate),
+            "organiser": None if organiser is None else organiser.model_dump(),
+        }
+        self.write(membership.task_id, _MEMBERSHIP, json.dumps(content, indent=1).encode())
+
+    def agreed(self, task_id: str) -> AgreedTerms | None:
+        """Return the terms of one task that this client agreed to when it joined, None if none are stored."""
+        body = self.read(task_id, _TERMS)
+        try:
+            return None if body is None else AgreedTerms.model_validate_json(body)
+        except ValueError as error:
+            raise LocalFileError(f"the stored terms of task {task_id} are damaged") from error
+
+    def keep_agreed(self, task_id: str, terms: AgreedTerms) -> None:
+        """Store the terms of one task that this client agreed to."""
+        self.write(task_id, _TERMS, terms.model_dump_json(indent=1).encode())
+
+    def keyring(self, task_id: str) -> Keyring | None:
+        """Return the keyring of one task, None if none is stored."""
+        body = self.read(task_id, _KEYRING)
+        try:
+            return None if body is None else decode_keyring(body)
+        except CodecError as error:
+            raise LocalFileError(f"the stored keyring of task {task_id} is damaged") from error
+
+    def keep_keyring(self, task_id: str, keyring: Keyring) -> None:
+        """Store the keyring of one task."""
+        self.write(task_id, _KEYRING, encode_keyring(keyring))
+
+    def revocations(self, organiser: OrganiserPin) -> RevocationList | None:
+        """Return the newest revocation list of an organiser's scope that any server gave this client, None if none."""
+        body = self.store.read(self.owner, _organiser_key(organiser), _REVOCATIONS)
+        try:
+            return None if body is None else RevocationList.decode(body)
+        except CodecError as error:
+            raise LocalFileError(f"the stored revocation list of scope {organiser.scope!r} is damaged") from error
+
+    def keep_revocations(self, organiser: OrganiserPin, listed: RevocationList) -> None:
+        """Store the newest revocation list of an organiser's scope, which holds for all tasks on all servers."""
+        self.store.write(self.owner, _organiser_key(organiser), _REVOCATIONS, listed.encode())
+
+    def contributions(self, task_id: str) -> dict[int, OwnContribution]:
+        """Return this client's records of its contributions to one task, by round number."""
+        body = self.read(task_id, _CONTRIBUTIONS)
+        try:
+            stored: dict[str, list[Any]] = {} if body is None else json.loads(body)
+            return {int(number): OwnContribution(*fields) for number, fields in stored.items()}
+        except (ValueError, TypeError, AttributeError) as error:
+            raise LocalFileError(f"the stored records of contributions to task {task_id} are damaged") from error
+
+    def record_contribution(self, task_id: str, number: int, contribution: OwnContribution) -> None:
+        """Store the record of a contribution to round `number`, replacing an earlier one."""
+        records = self.contributions(task_id) | {number: contribution}
+        content = {str(each): [record.digest, record.acknowledged] for each, record in records.items()}
+        self.write(task_id, _CONTRIBUTIONS, json.dumps(content).encode())
+
+    def signed_sets(self, task_id: str, data: Data | None = None) -> SignedSets:
+        """Return the survivor set that this client signed last in one task; none if none is stored.
+
+        data: for a sum of class `repeated`, the data that are summed again; None for other sums.
+        """
+        body = self.read(task_id, _signed_sets(data))
+        try:
+            return SignedSets() if body is None else SignedSets.decode(body)
+        except (ValueError, TypeError, KeyError) as error:
+            raise LocalFileError(f"the stored survivor sets of task {task_id} are damaged") from error
+
+    def keep_signed_sets(self, task_id: str, signed: SignedSets, data: Data | None = None) -> None:
+        """Store the survivor set that this client signed last in one task; data: as for `signed_sets`."""
+        self.write(task_id, _signed_sets(data), signed.encode())
+
+    def given(self, task_id: str, label: str | None, data: Data) -> GivenData:
+        """Return what this client gave of its `data` to sums of class `once` and `repeated` of one data set.
+
+        label: of the data set; None where it is the task alone.
+        """
+        body = self.store.read(self.owner, self._data_set_key(task_id, label), _given(data))
+        try:
+            return GivenData() if body is None else GivenData.decode(body)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise LocalFileError(f"the stored record of what task {task_id} was given is damaged") from error
+
+    def keep_given(self, task_id: str, label: str | None, data: Data, given: GivenData) -> None:
+        """Store what this client gave of its `data`; to be written before anything is sent."""
+        self.store.write(self.owner, self._data_set_key(task_id, label), _given(data), given.encode())
+
+    def _data_set_key(self, task_id: str, label: str | None) -> str:
+        """Return the id under which records of a data set on this server are stored: one for all tasks of a label."""
+        return self._key(task_id) if label is None else "data-" + digest("data set", self.url or "", label).hex()[:32]
+
+    def client_state(self, task_id: str, like: ClientState) -> ClientState | None:
+        """Return the stored client state of one task, None if there is none.
+
+        like: arrays with the expected names, dtypes and shapes; where one is empty, any number of rows is accepted.
+        """
+        body = self.read(task_id, _CLIENT_STATE)
+        if body is None:
+            return None
+        try:
+            with np.load(BytesIO(body), allow_pickle=False) as archive:
+                stored = {name: archive[name] for name in archive.files}
+        except (ValueError, OSError, BadZipFile, KeyError) as error:
+            raise LocalFileError(f"the stored client state of task {task_id} is damaged") from error
+        if stored.keys() != like.keys() or not all(_is_compatible(stored[name], array) for name, array in like.items()):
+            raise LocalFileError(f"the stored client state of task {task_id} does not fit its recipe")
+        return stored
+
+    def keep_client_state(self, task_id: str, client_state: ClientState) -> None:
+        """Store the client state of one task."""
+        body = BytesIO()
+        np.savez(body, allow_pickle=False, **client_state)
+        self.write(task_id, _CLIENT_STATE, body.getvalue())
+
+    def item_state(
+        self, task_id: str, recipe: Recipe, device_group: int | None = None, chained: bool = False
+    ) -> FollowedState | None:
+        """Return the stored model state of one task, None if there is none.
+
+        device_group: the group whose view of the state was stored; None for the whole state. chained: whether it was
+        stored with a chain of aggregates. One that an earlier version stored without it is not returned.
+        """
+        body = self.read(task_id, _CHAINED_STATE if chained else _ITEM_STATE)
+        if body is None:
+            return None
+        try:
+            (number,) = _ROUND.unpack_from(body)
+            start = _ROUND.size + (CHAIN_BYTES + 1) * chained
+            chain = AggregateChain.decode(body[_ROUND.size : start - 1]) if chained else None
+            state = body[start:]
+            return FollowedState(
+                recipe.decode_state(number, state)
+                if device_group is None
+                else recipe.decode_view(number, state, device_group),
+                chain,
+                chained and body[start - 1] == 1,
+            )
+        except (struct.error, CodecError) as error:
+            raise LocalFileError(f"the stored model state of task {task_id} is damaged") from error
+
+    def keep_item_state(
+        self, task_id: str, recipe: Recipe, followed: FollowedState, device_group: int | None = None
+    ) -> None:
+        """Store a model state: its round number (8 bytes, little-endian) and its encoding.
+
+        Between them, if it has a chain: the chain, and whether it is from a snapshot (1 byte).
+
+        device_group: the group whose view of the state it is; None for the whole state.
+        """
+        state, chain = followed.state, followed.chain
+        body = recipe.encode_state(state) if device_group is None else recipe.encode_view(state, device_group)
+        head = _ROUND.pack(state.round_number)
+        head += b"" if chain is None else chain.encode() + bytes([followed.from_snapshot])
+        self.write(task_id, _ITEM_STATE if chain is None else _CHAINED_STATE, head + body)
+
+    def equivocation(self, task_id: str) -> bytes | None:
+        """Return the stored proof that the server of one task gave members different aggregates; None without one."""
+        return self.read(task_id, _EQUIVOCATION)
+
+    def keep_equivocation(self, task_id: str, proof: bytes) -> None:
+        """Store the proof, a JSON document, that the server of one task gave members different aggregates."""
+        self.write(task_id, _EQUIVOCATION, proof)
+
+
+def _signed_sets(data: Data | None) -> str:
+    return "signed_sets.json" if data is None else f"signed_sets.{data}.json"
+
+
+def _given(data: Data) -> str:
+    return f"given.{data}.json"
+
+
+@lru_cache(maxsize=64)
+def _server_key(url: str) -> str:
+    """Return a part of a folder name that stands for the server at `url`: its host, for people, and a digest."""
+    host = "".join(c if c.isascii() and (c.isalnum() or c in ".-") else "_" for c in urlsplit(url).netloc)
+    return f"{host}-{digest('server address', url).hex()[:32]}"
+
+
+def _organiser_key(organiser: OrganiserPin) -> str:
+    """Return a folder name that stands for an organiser's scope."""
+    return f"organiser-{digest('organiser scope', organiser.key, organiser.scope).hex()[:32]}"
+
+
+def _is_compatible(stored: NDArray[Any], like: NDArray[Any]) -> bool:
+    rows_fit = stored.ndim == like.ndim and (stored.shape[:1] == like.shape[:1] or like.size == 0)
+    return stored.dtype == like.dtype and rows_fit and stored.shape[1:] == like.shape[1:]
+
+
+# --- the best measured model of one task, in the client's store ------------------------------------------------------
+
+_NAME: Final = "best_state.bin"
+
+
+def read_best_state(store: ClientStore, task_id: str, recipe: Recipe) -> ModelState | None:
+    """Return the stored best model, None if there is none; `LocalFileError` for a damaged file."""
+    body = store.read(task_id, _NAME)
+    if body is None:
+        return None
+    try:
+        (number,) = _ROUND.unpack_from(body)
+        return recipe.decode_state(number, body[_ROUND.size :])
+    except (struct.error, CodecError) as error:
+        raise LocalFileError(f"the stored best model of task {task_id} is damaged") from error
+
+
+def keep_best_state(store: ClientStore, task_id: str, recipe: Recipe, state: ModelState) -> None:
+    """Store a model: its round number (8 bytes, little-endian), then its encoding."""
+    store.write(task_id, _NAME, _ROUND.pack(state.round_number) + recipe.encode_state(state))

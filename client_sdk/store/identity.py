@@ -1,0 +1,112 @@
+"""The identity of a client: an Ed25519 key that signs, and an X25519 key that keyring envelopes are sealed to."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from client_sdk.errors import LocalFileError
+from client_sdk.store.stores import ensure_private_directory, read_private, write_private
+from protocols.codec import b64decode, b64encode
+from protocols.crypto.domain import digest
+from protocols.crypto.envelope import enrolment_message
+from protocols.errors import CodecError
+from protocols.messages import EnrolmentRequest
+
+__all__ = [
+    "Identity",
+]
+
+
+_FORMAT: Final = "hushrec identity 1"
+_KEY_BYTES: Final = 32
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Identity:
+    """Two private keys. The repr shows the `fingerprint` only."""
+
+    signing_key: Ed25519PrivateKey
+    mailbox: X25519PrivateKey
+
+    def __repr__(self) -> str:
+        return f"<Identity {self.fingerprint}>"
+
+    @classmethod
+    def generate(cls) -> Self:
+        """Return new keys from the operating system's random generator."""
+        return cls(Ed25519PrivateKey.generate(), X25519PrivateKey.generate())
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read an identity file; `LocalFileError` when it is missing, damaged or accessible to group or others."""
+        body = read_private(Path(path), "the identity file")
+        try:
+            content = json.loads(body)
+            if content["format"] != _FORMAT:
+                raise LocalFileError(f"the identity file {path} has an unknown format")
+            signing, mailbox = (b64decode(content[name], _KEY_BYTES) for name in ("identity_key", "mailbox_key"))
+        except (ValueError, TypeError, KeyError, CodecError) as error:
+            raise LocalFileError(f"the identity file {path} is damaged") from error
+        return cls(Ed25519PrivateKey.from_private_bytes(signing), X25519PrivateKey.from_private_bytes(mailbox))
+
+    @classmethod
+    def load_or_create(cls, path: str | Path) -> Self:
+        """Read an identity file, or create one if `path` does not exist. Raises `LocalFileError` as `load` does."""
+        if Path(path).exists():
+            return cls.load(path)
+        identity = cls.generate()
+        identity.save(path)
+        return identity
+
+    def save(self, path: str | Path) -> None:
+        """Write the keys to `path` atomically with mode 0600; `LocalFileError` when `path` exists."""
+        path = Path(path)
+        if path.exists():
+            raise LocalFileError(f"{path} exists; an identity is never overwritten")
+        ensure_private_directory(path.absolute().parent)
+        content = {
+            "format": _FORMAT,
+            "identity_key": b64encode(self.signing_key.private_bytes_raw()),
+            "mailbox_key": b64encode(self.mailbox.private_bytes_raw()),
+        }
+        write_private(path, json.dumps(content, indent=1).encode() + b"\n")
+
+    @property
+    def public_key(self) -> bytes:
+        """Ed25519 public key, 32 bytes."""
+        return self.signing_key.public_key().public_bytes_raw()
+
+    @property
+    def mailbox_key(self) -> bytes:
+        """X25519 public key, 32 bytes."""
+        return self.mailbox.public_key().public_bytes_raw()
+
+    @property
+    def fingerprint(self) -> str:
+        """First 16 hex digits of a digest of both public keys."""
+        return digest("identity fingerprint", self.public_key, self.mailbox_key).hex()[:16]
+
+    def enrolment(
+        self, invitation: str, certificate: bytes | None, device_group: int | None = None, renewal: int = 0
+    ) -> EnrolmentRequest:
+        """Return the signed request to enrol with `invitation`.
+
+        certificate: the organiser's, 81 bytes, in tasks with an organiser. device_group: the group of clients to join,
+        where the task has several. renewal: greater than in any earlier enrolment, to replace the token; 0 at first.
+        """
+        message = enrolment_message(invitation, self.public_key, self.mailbox_key, device_group, certificate, renewal)
+        return EnrolmentRequest(
+            invitation=invitation,
+            identity_key=b64encode(self.public_key),
+            mailbox_key=b64encode(self.mailbox_key),
+            signature=b64encode(self.signing_key.sign(message)),
+            certificate=None if certificate is None else b64encode(certificate),
+            group=device_group,
+            renewal=renewal,
+        )

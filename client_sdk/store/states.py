@@ -1,0 +1,112 @@
+"""What a client keeps of a task beside its keys: its own arrays, the model it follows, and which data it has given."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from numpy.typing import NDArray
+
+from protocols.crypto.aggregate_chain import AggregateChain
+from protocols.crypto.domain import digest
+from protocols.errors import RefusalError
+from protocols.recipes.base import ModelState
+
+__all__ = [
+    "ClientState",
+    "FollowedState",
+    "GivenData",
+]
+
+
+ClientState = Mapping[str, NDArray[Any]]
+"""Arrays by name, such as the user factor or a residual, as the client's half of the recipe needs them."""
+
+
+# --- A model state that a client has reached, with the chain of the aggregates that led to it ------------------------
+
+
+@dataclass(frozen=True)
+class FollowedState:
+    """A model state. chain: of the aggregates up to its round; None in tasks whose sums anyone can open.
+
+    from_snapshot: whether another member's snapshot is the source of the chain, or of its beginning.
+    """
+
+    state: ModelState
+    chain: AggregateChain | None = None
+    from_snapshot: bool = False
+
+
+# --- what a client gave of its data to sums of class `once` and `repeated` of one data set ----------------------------
+# A data set is one task, or all tasks with one label. The record is the client's own: it holds whatever the server
+# says, over restarts, and it is written before anything is sent.
+#
+# *Counted.* The data enter at most one sum of class `once`. A sum that failed may have been opened all the same, so it
+# counts: the client may send its data again to the same sum only.
+#
+# *Confirmed.* The sets of survivors that this client agreed to, by series: all sums of one class in one task. Within a
+# series `SignedSets` sees to one set, or a chain. Two series have no quorum in common that would keep their sets in a
+# chain, and no client sees the sums that it is not in: with P counted in one task and Q in another, a sum over P, Q and
+# one more client in a third gives that client's data away, although the members of P and of Q know two sets each that
+# differ by many. So the data enter sums of another series only over exactly the same clients.
+
+
+@dataclass(frozen=True)
+class GivenData:
+    """counted: task id and index of the sum of class `once` that has the data; None if none has.
+
+    confirmed: series, and digest in hex of the `member_tag`s of the clients, of each sum that this client agreed to,
+    released or not; each pair once. measured: how many contributions it sent to measurements, those of failed rounds
+    included.
+    """
+
+    counted: tuple[str, int] | None = None
+    confirmed: tuple[tuple[str, str], ...] = ()
+    measured: int = 0
+
+    def why_not_counted(self, task_id: str, sum_index: int) -> str | None:
+        """Return why this client must abstain from a sum of class `once`; None if it may contribute."""
+        if self.counted in (None, (task_id, sum_index)):
+            return None
+        task, index = self.counted
+        where = "" if task == task_id else f" of task {task}"
+        return f"this client's data are in sum {index}{where}, and it is counted once"
+
+    def with_counted(self, task_id: str, sum_index: int) -> GivenData:
+        """Return the record after the data were sent to a sum; `RefusalError` if another one has them."""
+        why = self.why_not_counted(task_id, sum_index)
+        if why is not None:
+            raise RefusalError(why)
+        return replace(self, counted=(task_id, sum_index))
+
+    def with_confirmed(self, series: str, members: frozenset[bytes]) -> GivenData:
+        """Return the record after this client agrees to a sum over `members`.
+
+        series: the task and the class of the sum. Raises `RefusalError` if its data are in a sum of another series over
+        other clients.
+        """
+        own = (series, digest("given data", *sorted(members)).hex())
+        if any(known[0] != series and known[1] != own[1] for known in self.confirmed):
+            raise RefusalError(
+                "this client's data are in sums of another task with the same data set, over other clients: the sums "
+                "together could reveal the data of one client"
+            )
+        return self if own in self.confirmed else replace(self, confirmed=(*self.confirmed, own))
+
+    def encode(self) -> bytes:
+        """Return the record as JSON."""
+        return json.dumps({"counted": self.counted, "confirmed": self.confirmed, "measured": self.measured}).encode()
+
+    @classmethod
+    def decode(cls, body: bytes) -> GivenData:
+        """Return the record in `body`; `ValueError`, `TypeError` or `KeyError` for anything `encode` did not make."""
+        content = json.loads(body)
+        counted = content["counted"]
+        if counted is not None:
+            task, index = counted
+            counted = str(task), int(index)
+        confirmed = tuple((str(series), str(members)) for series, members in content["confirmed"])
+        return cls(counted, confirmed, int(content["measured"]))

@@ -1,0 +1,150 @@
+"""Small key-value stores on a device: files that only their owner can read, or memory for fleets and tests."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Protocol
+
+import platformdirs
+
+from client_sdk.errors import LocalFileError
+from protocols.errors import ParameterError
+
+__all__ = [
+    "DirectoryStore",
+    "MemoryStore",
+    "Store",
+    "default_store",
+    "ensure_private_directory",
+    "read_private",
+    "write_private",
+]
+
+
+class Store(Protocol):
+    """Stores bytes under an owner (an identity's fingerprint), a task id and a name."""
+
+    def read(self, owner: str, task_id: str, name: str) -> bytes | None:
+        """Return the stored bytes, None if there are none."""
+
+    def write(self, owner: str, task_id: str, name: str, body: bytes) -> None:
+        """Store `body` atomically, replacing what was stored before."""
+
+    def tasks(self, owner: str) -> Iterable[str]:
+        """Return the ids of the tasks with stored bytes of `owner`."""
+
+    def move(self, owner: str, task_id: str, to: str) -> None:
+        """Store everything of `task_id` under the id `to`, of which nothing is stored yet."""
+
+
+class MemoryStore:
+    """A store in memory, lost when the process ends."""
+
+    def __init__(self) -> None:
+        self._bodies: dict[tuple[str, str, str], bytes] = {}
+
+    def read(self, owner: str, task_id: str, name: str) -> bytes | None:
+        """Return the stored bytes, None if there are none."""
+        return self._bodies.get((owner, task_id, name))
+
+    def write(self, owner: str, task_id: str, name: str, body: bytes) -> None:
+        """Store `body`, replacing what was stored before."""
+        self._bodies[owner, task_id, name] = body
+
+    def tasks(self, owner: str) -> list[str]:
+        """Return the ids of the tasks with stored bytes of `owner`."""
+        return sorted({task for kept, task, _ in self._bodies if kept == owner})
+
+    def move(self, owner: str, task_id: str, to: str) -> None:
+        """Store everything of `task_id` under the id `to`, of which nothing is stored yet."""
+        for kept, task, name in list(self._bodies):
+            if (kept, task) == (owner, task_id):
+                self._bodies[owner, to, name] = self._bodies.pop((owner, task_id, name))
+
+
+class DirectoryStore:
+    """A store in the directory `path`: one file `<owner>/<task>/<name>` of mode 0600 for each entry."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    def _folder(self, owner: str, task_id: str) -> Path:
+        for part in (owner, task_id):
+            if not part or part in (".", "..") or not all(c.isalnum() or c in "._-@" for c in part):
+                raise ParameterError(f"{part!r} is not a valid folder name; expected an id from the server")
+        return self.path / owner / task_id
+
+    def read(self, owner: str, task_id: str, name: str) -> bytes | None:
+        """Return the stored bytes, None if there are none; `LocalFileError` when other users can access the file."""
+        path = self._folder(owner, task_id) / name
+        return read_private(path, "the client's file") if path.exists() else None
+
+    def write(self, owner: str, task_id: str, name: str, body: bytes) -> None:
+        """Write `body` atomically to a file of mode 0600."""
+        folder = self._folder(owner, task_id)
+        ensure_private_directory(folder)
+        write_private(folder / name, body)
+
+    def tasks(self, owner: str) -> list[str]:
+        """Return the ids of the tasks with stored bytes of `owner`."""
+        folder = self.path / owner
+        return sorted(entry.name for entry in folder.iterdir() if entry.is_dir()) if folder.is_dir() else []
+
+    def move(self, owner: str, task_id: str, to: str) -> None:
+        """Rename the folder of `task_id`; raises `OSError` if there is one named `to` with files in it."""
+        self._folder(owner, task_id).rename(self._folder(owner, to))
+
+
+def default_store() -> DirectoryStore:
+    """Return the store in the user's data directory (`~/.local/share/hushrec` on Linux)."""
+    return DirectoryStore(platformdirs.user_data_path("hushrec"))
+
+
+# --- files that only their owner may read: written atomically, refused when others can access them -------------------
+
+FILE_MODE: Final = 0o600
+DIRECTORY_MODE: Final = 0o700
+
+
+def ensure_private_directory(path: Path) -> None:
+    """Create the directory `path` with mode 0700. An existing one keeps its mode: its files are private."""
+    path.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+
+
+def write_private(path: Path, body: bytes) -> None:
+    """Write `body` to `path` atomically with mode 0600: after a crash the file has the old or the new content."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mkstemp creates it with mode 0600
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(body)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(path)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            Path(name).unlink()
+        raise
+
+
+def read_private(path: Path, what: str) -> bytes:
+    """Return the content of `path`; `LocalFileError` when it is missing or accessible to group or others.
+
+    what: what the file is called in errors.
+    """
+    try:
+        with path.open("rb") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            if mode & 0o077:
+                raise LocalFileError(
+                    f"{what} {path} is accessible to other users (mode {mode:04o}); run: chmod 600 {path}"
+                )
+            return file.read()
+    except FileNotFoundError:
+        raise LocalFileError(f"{what} {path} does not exist") from None
+    except OSError as error:
+        raise LocalFileError(f"cannot read {what} {path}: {error.strerror}") from error

@@ -1,0 +1,514 @@
+"""Graph filters (GF-CF, Turbo-CF, BSPM) and EASE: scores from aggregated components and the user's row, on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import factorial, isclose
+from typing import Any, Final, Literal, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import csr_array
+
+from protocols.errors import ParameterError
+from protocols.recipes.privirec.ease import chosen_weight, shares_and_diagonal
+
+__all__ = [
+    "BSPM",
+    "BSPM_EM_PRESETS",
+    "BSPM_LM_PRESETS",
+    "Components",
+    "Ease",
+    "FILTERS",
+    "Filter",
+    "GFCF",
+    "GF_CF_PRESETS",
+    "PRESETS",
+    "TURBO_CF_PRESETS",
+    "TurboCF",
+    "by_chunk",
+    "check_exponent",
+    "check_rows",
+    "ideal",
+    "linear",
+    "polynomial",
+    "preset",
+    "user_row",
+]
+
+
+# --- checks of the components that a filter is given -----------------------------------------------------------------
+
+
+def check_exponent(components: Components, user_exponent: float) -> None:
+    """Raise `ParameterError` unless the components were normalised with a = `user_exponent` and b = 1 - a."""
+    found, wanted = (components.user_exponent, components.degree_exponent), (user_exponent, 1 - user_exponent)
+    if not (isclose(found[0], wanted[0]) and isclose(found[1], wanted[1])):
+        raise ParameterError(
+            f"this filter needs components with user exponent {wanted[0]:g} and item exponent {wanted[1]:g}, but these "
+            f"have {found[0]:g} and {found[1]:g}; aggregate them again"
+        )
+
+
+# --- the aggregated inputs of a graph filter -------------------------------------------------------------------------
+# R is the binary users x items matrix, D_u and D_i hold its row and column sums. R~ = D_u^-a R D_i^-b, and P = R~^T R~
+# (PriviRec, eq. 2, has a = b = 1/2; Turbo-CF tunes a, with b = 1 - a). All of them are sums over clients; no row of R
+# is needed.
+
+
+@dataclass(frozen=True, eq=False)
+class Components:
+    """Aggregated components of m items. Raises `ParameterError` if their shapes do not match."""
+
+    item_degrees: NDArray[np.float64]
+    """(m,), the number of users of each item. An item without users has scores of 0."""
+    vectors: NDArray[np.float32]
+    """(m, K), orthonormal columns: right singular vectors of R~, by descending singular value.
+
+    K may be 0 if `gram` is set.
+    """
+    singular_values: NDArray[np.float32]
+    """(K,), singular values of R~: the square roots of the eigenvalues of P."""
+    gram: csr_array[Any, Any] | None = None
+    """P, float32 (m, m), both triangles. None for PriviRec-k, where P ~ V diag(s^2) V^T (approximation 3.3)."""
+    user_exponent: float = 0.5
+    """a, the exponent of the users' degrees in R~."""
+    item_exponent: float | None = None
+    """b, the exponent of the items' degrees in R~; None for 1 - a."""
+
+    def __post_init__(self) -> None:
+        items, columns = self.item_degrees.size, self.singular_values.size
+        if self.item_degrees.shape != (items,) or self.vectors.shape != (items, columns):
+            raise ParameterError(
+                f"degrees of shape {self.item_degrees.shape} and {columns} singular values do not match "
+                f"vectors of shape {self.vectors.shape}"
+            )
+        if self.gram is not None and self.gram.shape != (items, items):
+            raise ParameterError(f"the Gram matrix must be that of {items} items, got shape {self.gram.shape}")
+        if self.gram is None and not columns:
+            raise ParameterError("components need singular vectors or a Gram matrix")
+
+    @property
+    def n_items(self) -> int:
+        """m, the number of items."""
+        return int(self.item_degrees.size)
+
+    @property
+    def degree_exponent(self) -> float:
+        """b, the exponent of the items' degrees in R~."""
+        return 1.0 - self.user_exponent if self.item_exponent is None else self.item_exponent
+
+    def degree_scales(self, exponent: float) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return the diagonals of D_i^-e and D_i^e, e = `exponent`, float32 (m,) each; 0 in both without users."""
+        has_users = self.item_degrees > 0
+        up = np.power(self.item_degrees, exponent, out=np.zeros_like(self.item_degrees), where=has_users)
+        down = np.divide(1.0, up, out=np.zeros_like(up), where=has_users)
+        return down.astype(np.float32), up.astype(np.float32)
+
+
+# --- users' rows of the binary interaction matrix, the input of the filters ------------------------------------------
+
+CHUNK_VALUES: Final = 8_000_000  # values of a chunk's dense scores: 32 MB of float32
+
+
+def user_row(items: ArrayLike, n_items: int) -> csr_array[Any, Any]:
+    """Return a user's row, float32 CSR (1, n_items). Raises `ParameterError` for an item outside 0..n_items-1."""
+    known = np.unique(np.asarray(items, dtype=np.int64))
+    if known.size and not (known[0] >= 0 and known[-1] < n_items):
+        raise ParameterError(f"items must lie in 0..{n_items - 1}, got {known[0]}..{known[-1]}")
+    return csr_array((np.ones(known.size, dtype=np.float32), known, [0, known.size]), shape=(1, n_items))
+
+
+def check_rows(rows: csr_array[Any, Any], n_items: int) -> None:
+    """Raise `ParameterError` unless `rows` has shape (users, n_items) and only ones as stored values."""
+    if rows.ndim != 2 or rows.shape[1] != n_items:
+        raise ParameterError(f"rows must have {n_items} columns, got shape {rows.shape}")
+    if not bool((rows.data == 1).all()):
+        raise ParameterError("rows must be binary: each interaction is a 1")
+
+
+def by_chunk(
+    rows: csr_array[Any, Any], score: Callable[[csr_array[Any, Any]], NDArray[np.float32]]
+) -> NDArray[np.float32]:
+    """Apply `score` to chunks of the rows and return all scores, float32 (users, m). Limits the memory of `score`."""
+    scores = np.empty(rows.shape, dtype=np.float32)
+    for chunk in _chunks(rows.shape[0], max(1, CHUNK_VALUES // max(1, rows.shape[1]))):
+        scores[chunk] = score(rows[chunk])
+    return scores
+
+
+def _chunks(length: int, step: int) -> Iterator[slice]:
+    return (slice(start, start + step) for start in range(0, length, step))
+
+
+# --- operations shared by the filters: R P, the ideal low-pass part, and polynomials in P ----------------------------
+# P is sparse or given by its factors V diag(s^2) V^T. It is never expanded to a dense items x items matrix.
+
+
+def linear(components: Components, rows: csr_array[Any, Any]) -> NDArray[np.float32]:
+    """Return R P for `rows` R (users, m), float32 (users, m). Reads only the rows of P for the users' items."""
+    if components.gram is not None:
+        return np.asarray((rows @ components.gram).toarray(), dtype=np.float32)
+    spectrum = (rows @ components.vectors) * components.singular_values**2
+    return np.asarray(spectrum @ components.vectors.T, dtype=np.float32)
+
+
+def ideal(components: Components, rows: csr_array[Any, Any], dims: int) -> NDArray[np.float32]:
+    """Return R D_i^-1/2 V V^T D_i^1/2 (PriviRec, eq.
+
+    3 and 4), float32 (users, m), with the first `dims` columns of V.
+    """
+    inverse, roots = components.degree_scales(0.5)
+    vectors = components.vectors[:, :dims]
+    scaled = csr_array((rows.data * inverse[rows.indices], rows.indices, rows.indptr), shape=rows.shape)
+    return np.asarray(((scaled @ vectors) @ vectors.T) * roots, dtype=np.float32)
+
+
+def polynomial(
+    components: Components, signals: NDArray[np.float32], coefficients: Sequence[float]
+) -> NDArray[np.float32]:
+    """Return Y (c_0 I + c_1 P + c_2 P^2 + ...) for dense `signals` Y (users, m), float32 (users, m).
+
+    With a Gram matrix it uses Horner's rule, with one product with P for each degree. With factors it applies
+    V p(diag(s^2)) V^T in one step, and c_0 to the part outside the span of V.
+    """
+    if components.gram is None:
+        values = np.polynomial.polynomial.polyval(components.singular_values.astype(np.float64) ** 2, coefficients)
+        change = (values - coefficients[0]).astype(np.float32)
+        spectrum = (signals @ components.vectors) * change
+        return np.asarray(np.float32(coefficients[0]) * signals + spectrum @ components.vectors.T, dtype=np.float32)
+    columns = np.ascontiguousarray(signals.T)  # P is symmetric, so (Y P)^T = P Y^T: a product of sparse and dense
+    total = np.float32(coefficients[-1]) * columns
+    for coefficient in reversed(coefficients[:-1]):
+        total = components.gram @ total
+        total += np.float32(coefficient) * columns
+    return np.asarray(total.T, dtype=np.float32)
+
+
+# --- GF-CF (Shen et al., CIKM 2021): the sum of a linear and an ideal low-pass filter, without training --------------
+
+
+@dataclass(frozen=True)
+class GFCF:
+    """S = R P + alpha R D_i^-1/2 V V^T D_i^1/2 (PriviRec, eq. 4). The rows of R are not normalised.
+
+    Raises `ParameterError` for values out of range.
+    """
+
+    alpha: float = 0.3
+    """Weight of the ideal part; with 0 it is not computed."""
+    ideal_dims: int = 256
+    """Number of columns of V in the ideal part, at most all columns of the components."""
+
+    def __post_init__(self) -> None:
+        if self.alpha < 0 or self.ideal_dims < 1:
+            raise ParameterError(f"alpha must be >= 0 and ideal_dims >= 1, got {self.alpha} and {self.ideal_dims}")
+
+    @property
+    def needs_gram(self) -> bool:
+        """False: the filter also works with the factors of PriviRec-k."""
+        return False
+
+    @property
+    def user_exponent(self) -> float:
+        """The exponent a that the components must have."""
+        return 0.5
+
+    def scores(self, components: Components, rows: csr_array[Any, Any]) -> NDArray[np.float32]:
+        """Return the scores of all items for binary `rows` (users, m), float32 (users, m).
+
+        The user's own items have scores too. Raises `ParameterError` if rows or components do not match the filter.
+        """
+        check_rows(rows, components.n_items)
+        check_exponent(components, self.user_exponent)
+
+        def score(chunk: csr_array[Any, Any]) -> NDArray[np.float32]:
+            found = linear(components, chunk)
+            if self.alpha:
+                found += np.float32(self.alpha) * ideal(components, chunk, self.ideal_dims)
+            return found
+
+        return by_chunk(rows, score)
+
+
+GF_CF_PRESETS: Final[Mapping[str, GFCF]] = {"amazon-book": GFCF(alpha=0.0)}
+"""Settings of the released code for data sets that differ from the defaults."""
+
+
+# --- turbo-CF (Park et al., SIGIR 2024): a polynomial in the item-item matrix, without a decomposition ---------------
+
+FILTER_COEFFICIENTS: Final[Mapping[int, tuple[float, ...]]] = {
+    1: (1.0,),
+    2: (2.0, -1.0),
+    3: (1.0 - 0.29, 0.1, -0.01),
+}
+"""Coefficients of powers of P that R P is multiplied by. Filter 1 is P, 2 is 2P - P^2, 3 is
+P + 0.01 (-P^3 + 10 P^2 - 29 P)."""
+
+
+@dataclass(frozen=True)
+class TurboCF:
+    """S = R p(P^s), with P = R~^T R~, R~ = D_u^-a R D_i^(a-1), and P^s entry by entry (PriviRec, eq. 5).
+
+    Raises `ParameterError` for values out of range.
+    """
+
+    user_exponent: float = 0.5
+    """a, the exponent that the components must have."""
+    power: float = 1.0
+    """s, the power of each entry of P. Any value other than 1 needs the Gram matrix."""
+    filter: Literal[1, 2, 3] = 1
+    """The paper's polynomial: 1 is linear, 2 of second order, 3 of third order."""
+
+    def __post_init__(self) -> None:
+        if self.power <= 0 or self.filter not in FILTER_COEFFICIENTS:
+            raise ParameterError(f"power must be > 0 and filter 1, 2 or 3, got {self.power} and {self.filter}")
+
+    @property
+    def needs_gram(self) -> bool:
+        """True if s is not 1: a power of the entries needs the entries, not the factors of PriviRec-k."""
+        return self.power != 1
+
+    def scores(self, components: Components, rows: csr_array[Any, Any]) -> NDArray[np.float32]:
+        """Return the scores of all items for binary `rows` (users, m), float32 (users, m).
+
+        The user's own items have scores too. Raises `ParameterError` if rows or components do not match the filter.
+        """
+        check_rows(rows, components.n_items)
+        check_exponent(components, self.user_exponent)
+        powered = self._powered(components)
+        coefficients = FILTER_COEFFICIENTS[self.filter]
+        if len(coefficients) == 1:
+            return by_chunk(rows, lambda chunk: linear(powered, chunk))
+        return by_chunk(rows, lambda chunk: polynomial(powered, linear(powered, chunk), coefficients))
+
+    def _powered(self, components: Components) -> Components:
+        if not self.needs_gram:
+            return components
+        if components.gram is None:
+            raise ParameterError(f"Turbo-CF with power {self.power:g} needs the Gram matrix, not its factors")
+        gram = components.gram.copy()
+        # quantisation can make a very small entry negative
+        gram.data = np.maximum(gram.data, 0) ** np.float32(self.power)
+        return replace(components, gram=gram)
+
+
+TURBO_CF_PRESETS: Final[Mapping[str, TurboCF]] = {
+    "gowalla": TurboCF(user_exponent=0.6, power=0.7, filter=1),
+    "yelp2018": TurboCF(user_exponent=0.6, power=1.0, filter=2),
+    "amazon-book": TurboCF(user_exponent=0.5, power=1.4, filter=1),
+}
+"""Settings of the released code, by data set."""
+
+
+# --- BSPM (Choi et al., SIGIR 2023): blurs a user's row with the graph, then sharpens it by an ODE -------------------
+
+ORDERS: Final[Mapping[str, int]] = {"euler": 1, "rk4": 4}
+"""Order of each solver. On dy/dt = -y P a step h is the Taylor polynomial of exp(-h P) of that order."""
+
+
+@dataclass(frozen=True)
+class BSPM:
+    """Blurring y = R P, ideal part L = R D_i^-1/2 V V^T D_i^1/2, and sharpening dy/dt = -y P for `sharpening_time`.
+
+    Early merge (EM) sharpens y + beta L. Late merge (LM) sharpens y and adds beta L to the result. Blurring and the
+    ideal part are one Euler step of length 1, as in the released code. Raises `ParameterError` for values out of range.
+    """
+
+    early_merge: bool
+    """True for EM, False for LM."""
+    solver: Literal["euler", "rk4"] = "euler"
+    """Solver of the sharpening ODE."""
+    sharpening_time: float = 1.0
+    """T_s, the time over which the ODE is solved."""
+    sharpening_steps: int = 1
+    """K_s, the number of equal steps of the solver."""
+    beta: float = 0.3
+    """Weight of the ideal part; with 0 it is not computed."""
+    ideal_dims: int = 256
+    """Number of columns of V in the ideal part, at most all columns of the components."""
+    average_points: bool = False
+    """Whether the result is the mean of the blurred signal and all steps, instead of the last step."""
+
+    def __post_init__(self) -> None:
+        if self.solver not in ORDERS:
+            raise ParameterError(f"solver must be euler or rk4, got {self.solver!r}")
+        if self.sharpening_time <= 0 or self.sharpening_steps < 1 or self.beta < 0 or self.ideal_dims < 1:
+            raise ParameterError(
+                "sharpening_time must be > 0, sharpening_steps >= 1, beta >= 0 and ideal_dims >= 1, got "
+                f"{self.sharpening_time}, {self.sharpening_steps}, {self.beta} and {self.ideal_dims}"
+            )
+
+    @property
+    def needs_gram(self) -> bool:
+        """False: the filter also works with the factors of PriviRec-k."""
+        return False
+
+    @property
+    def user_exponent(self) -> float:
+        """The exponent a that the components must have."""
+        return 0.5
+
+    @property
+    def step_coefficients(self) -> list[float]:
+        """Coefficients c_k of one step, y <- y sum_k c_k P^k: (-h)^k / k! up to the solver's order."""
+        step = self.sharpening_time / self.sharpening_steps
+        return [(-step) ** power / factorial(power) for power in range(ORDERS[self.solver] + 1)]
+
+    def scores(self, components: Components, rows: csr_array[Any, Any]) -> NDArray[np.float32]:
+        """Return the scores of all items for binary `rows` (users, m), float32 (users, m).
+
+        The user's own items have scores too. Raises `ParameterError` if rows or components do not match the filter.
+        """
+        check_rows(rows, components.n_items)
+        check_exponent(components, self.user_exponent)
+        return by_chunk(rows, lambda chunk: self._score(components, chunk))
+
+    def _score(self, components: Components, rows: csr_array[Any, Any]) -> NDArray[np.float32]:
+        blurred = linear(components, rows)
+        low_pass = np.float32(self.beta) * ideal(components, rows, self.ideal_dims) if self.beta else np.float32(0)
+        signal = blurred + low_pass if self.early_merge else blurred
+        total = blurred.copy() if self.average_points else None
+        for _ in range(self.sharpening_steps):
+            signal = polynomial(components, signal, self.step_coefficients)
+            if total is not None:
+                total += signal
+        if total is not None:
+            signal = total / np.float32(self.sharpening_steps + 1)
+        return signal if self.early_merge else signal + low_pass
+
+
+_GOWALLA: Final = BSPM(early_merge=True, solver="rk4", sharpening_time=2.5, beta=0.2, ideal_dims=448)
+_YELP: Final = BSPM(early_merge=True, sharpening_time=1.2, beta=0.3, ideal_dims=384, average_points=True)
+_AMAZON: Final = BSPM(early_merge=False, solver="rk4", sharpening_time=2.2, sharpening_steps=2, beta=0.0)
+
+BSPM_EM_PRESETS: Final[Mapping[str, BSPM]] = {
+    "amazon-book": replace(_AMAZON, early_merge=True),
+    "gowalla": _GOWALLA,
+    "yelp2018": _YELP,
+}
+"""Settings of the released code, by data set. On amazon-book both variants are the same, because beta is 0."""
+
+BSPM_LM_PRESETS: Final[Mapping[str, BSPM]] = {
+    "amazon-book": _AMAZON,
+    "gowalla": replace(_GOWALLA, early_merge=False),
+    "yelp2018": replace(_YELP, early_merge=False),
+}
+"""amazon-book: of the released code. gowalla and yelp2018: not published; those of early merge give the paper's figure
+on gowalla (docs/fidelity.md)."""
+
+
+# --- EASE (Steck, WWW 2019), a linear auto-encoder in closed form, from the spectrum of P or from P itself -----------
+
+
+@dataclass(frozen=True)
+class Ease:
+    """S = (X - X G diag(G)^-1) D_i^b with X = R D_i^-b and G = (P + weight I)^-1; for components of any exponents.
+
+    The formulas are in `protocols.recipes.privirec.ease`. Raises `ParameterError` for values out of range.
+    """
+
+    weight: float | None = None
+    """The L2 weight on B; None for `chosen_weight`."""
+
+    def __post_init__(self) -> None:
+        if self.weight is not None and not self.weight > 0:
+            raise ParameterError(f"weight must be > 0, got {self.weight}")
+
+    @property
+    def needs_gram(self) -> bool:
+        """False: the filter also works with the factors of PriviRec-k."""
+        return False
+
+    @property
+    def user_exponent(self) -> None:
+        """None: the filter takes components with any exponents."""
+        return None
+
+    def scores(self, components: Components, rows: csr_array[Any, Any]) -> NDArray[np.float32]:
+        """Return the scores of all items for binary `rows` (users, m), float32 (users, m).
+
+        The user's own items have scores too, as if the user did not have them. With a Gram matrix, float64 (m, m) is
+        inverted. Raises `ParameterError` if the rows do not match the components.
+        """
+        check_rows(rows, components.n_items)
+        weight = chosen_weight(components.singular_values) if self.weight is None else self.weight
+        down, up = components.degree_scales(components.degree_exponent)
+        whole = None if components.gram is None else _weights(components.gram, weight)
+        shares, diagonal = shares_and_diagonal(components.vectors, components.singular_values, weight)
+
+        def score(chunk: csr_array[Any, Any]) -> NDArray[np.float32]:
+            scaled = csr_array((chunk.data * down[chunk.indices], chunk.indices, chunk.indptr), shape=chunk.shape)
+            if whole is not None:
+                return np.asarray((scaled @ whole) * up, dtype=np.float32)
+            dense = scaled.toarray()
+            kept = ((scaled @ components.vectors) * shares) @ components.vectors.T
+            return np.asarray((dense - (dense - kept) / diagonal) * up, dtype=np.float32)
+
+        return by_chunk(rows, score)
+
+
+def _weights(gram: csr_array[Any, Any], weight: float) -> NDArray[np.float32]:
+    """Return B, float32 (m, m)."""
+    dense = gram.astype(np.float64).toarray()
+    dense[np.diag_indices_from(dense)] += weight
+    inverse = np.linalg.inv(dense)
+    weights = -inverse / np.diag(inverse)
+    np.fill_diagonal(weights, 0.0)
+    return np.asarray(weights, dtype=np.float32)
+
+
+# --- the graph filters by name, with settings for data sets ----------------------------------------------------------
+
+
+class Filter(Protocol):
+    """Computes the scores of users from aggregated components and the users' rows, without training."""
+
+    @property
+    def needs_gram(self) -> bool:
+        """Whether the filter needs the Gram matrix, and not just the factors of PriviRec-k."""
+        ...
+
+    @property
+    def user_exponent(self) -> float | None:
+        """The exponent a that the components must have, with b = 1 - a; None for any exponents."""
+        ...
+
+    def scores(self, components: Components, rows: csr_array[Any, Any]) -> NDArray[np.float32]:
+        """Return the scores of all items for binary `rows` (users, m), float32 (users, m).
+
+        Raises `ParameterError` if rows or components do not match the filter.
+        """
+        ...
+
+
+FILTERS: Final[Mapping[str, Filter]] = {
+    "bspm-em": BSPM(early_merge=True),
+    "bspm-lm": BSPM(early_merge=False),
+    "ease": Ease(),
+    "gf-cf": GFCF(),
+    "turbo-cf": TurboCF(),
+}
+"""All filters by name, with the defaults of the released code; `ease` with `chosen_weight`."""
+
+_PRESETS: Final[Mapping[str, Mapping[str, Filter]]] = {
+    "bspm-em": BSPM_EM_PRESETS,
+    "bspm-lm": BSPM_LM_PRESETS,
+    "gf-cf": GF_CF_PRESETS,
+    "turbo-cf": TURBO_CF_PRESETS,
+}
+
+
+PRESETS: Final = ("amazon-book", "gowalla", "yelp2018")
+"""Data sets for which there are published settings."""
+
+
+def preset(name: str, dataset: str) -> Filter:
+    """Return the filter `name` with its settings for `dataset`, or with its defaults if there are none.
+
+    Raises `ParameterError` for an unknown filter.
+    """
+    if name not in FILTERS:
+        raise ParameterError(f"unknown graph filter {name!r}: choose one of {', '.join(sorted(FILTERS))}")
+    return _PRESETS.get(name, {}).get(dataset, FILTERS[name])
