@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import ssl
 import time
 from collections.abc import Iterator
@@ -37,6 +38,13 @@ __all__ = [
 
 T = TypeVar("T")
 _UNSENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
+_REASONS: Final = (
+    (httpx.ConnectTimeout, "no connection in time"),
+    (httpx.PoolTimeout, "no free connection in time"),
+    (httpx.WriteTimeout, "the request could not be sent in time"),
+    (httpx.TimeoutException, "no answer in time"),
+    (httpx.NetworkError, "the connection was cut off"),
+)
 _CHUNK: Final = 1 << 16
 _HEADERS: Final = {"accept-encoding": "identity", "user-agent": f"hushrec python-httpx/{httpx.__version__}"}
 """Bodies are ciphertexts, which do not compress, and their digests cover the bytes as sent."""
@@ -70,8 +78,21 @@ def _translate_errors(request: Request) -> Iterator[None]:
         if untrusted is not None:
             reason = f"the server's certificate is not trusted: {untrusted.verify_message}"
             raise UntrustedServer(request.method, request.url, reason, sent=False) from error
-        reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        raise ConnectionFailed(request.method, request.url, reason, not isinstance(error, _UNSENT)) from error
+        raise ConnectionFailed(request.method, request.url, _reason(error), not isinstance(error, _UNSENT)) from error
+
+
+def _reason(error: Exception) -> str:
+    """Why there was no answer, in plain words: the operating system's, or those for the kind of error."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, socket.gaierror):
+            return "the host name is not known"
+        if isinstance(cause, ssl.SSLError):
+            return f"TLS failed: {cause.reason or cause}"
+        if isinstance(cause, OSError) and cause.errno:
+            return os.strerror(cause.errno).lower()
+        cause = cause.__cause__ or cause.__context__
+    return next((text for kind, text in _REASONS if isinstance(error, kind)), str(error) or type(error).__name__)
 
 
 def _certificate_error(error: BaseException | None) -> ssl.SSLCertVerificationError | None:

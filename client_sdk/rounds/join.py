@@ -154,7 +154,11 @@ def find_membership(client_store: ClientStore, url: str, task: str | None) -> Me
     found = [membership for membership in here if task in (None, membership.task_name, membership.task_id)]
     if not found:
         known = ", ".join(sorted(membership.task_name for membership in here)) or "none"
-        raise NotEnrolled(f"no membership of task {task or ''!r} on this server is stored here (stored: {known})")
+        wanted = "any task" if task is None else f"task {task!r}"
+        raise NotEnrolled(
+            f"no membership of {wanted} on this server is stored on this device (stored: {known}); "
+            "to join one, pass invitation=..."
+        )
     if len(found) > 1:
         choices = ", ".join(f"{membership.task_name}: {membership.task_id}" for membership in found)
         raise ParameterError(f"several stored tasks match; use the id of one of them ({choices})")
