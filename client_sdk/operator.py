@@ -13,7 +13,7 @@ from client_sdk.api.http import SyncDriver
 from client_sdk.errors import NotFound
 from client_sdk.rounds.events import TaskEnded
 from client_sdk.rounds.join import ClientOptions
-from client_sdk.rounds.loop import RoundChange, RoundChanged, follow_rounds
+from client_sdk.rounds.polling import RoundChange, RoundChanged, follow_rounds
 from protocols.codec import b64encode
 from protocols.errors import ParameterError
 from protocols.messages import (

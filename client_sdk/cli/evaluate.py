@@ -39,6 +39,7 @@ from client_sdk.lab.evaluation import (
 )
 from client_sdk.lab.evaluation.leave_one_out import NEGATIVES, Candidates, EvaluationResult
 from client_sdk.rounds.join import ClientOptions
+from client_sdk.rounds.newest import own_scores
 from protocols.errors import ParameterError
 
 __all__ = [
@@ -116,7 +117,7 @@ def _evaluate_own_items(
         part = client.join(membership.task_id)
         split = held_out_split(part.terms.n_items, seen, held_out)
         state = part.model()
-        scores = part.core.scores(state, part.core.history(history))
+        scores = own_scores(part.part, state, part.part.history(history))
     rows = [_row(f"model of round {state.round_number}", result) for result in measure(scores, split, k)]
     title = f"{len(held_out)} held-out items of one user, task {membership.task_name}"
     console.print(table(title, _headings(k), rows))

@@ -42,10 +42,10 @@ from client_sdk.lab.data.columns import NUMBER
 from client_sdk.lab.data.interactions import DataError
 from client_sdk.rounds.join import ClientOptions
 from client_sdk.rounds.ledger import OwnLedger
-from client_sdk.rounds.task import Participant
 from client_sdk.store.client_store import ClientStore, Membership
 from client_sdk.store.identity import Identity
 from client_sdk.store.stores import default_store
+from client_sdk.task import Task
 from protocols.messages import LedgerEntry
 
 __all__ = [
@@ -162,7 +162,7 @@ def _check_device_group(asked: int | None, groups: int) -> None:
         fail(f"--device-group {asked}: the task has {has}")
 
 
-def _describe_task(part: Participant, items: int) -> str:
+def _describe_task(part: Task, items: int) -> str:
     """Return one line on the task: this client, recipe, mechanism, schedule and who can open the sums."""
     terms = part.terms
     opened = {"anyone": "anyone, the server included", "members": "its members"}

@@ -21,8 +21,8 @@ from client_sdk.lab.data.interactions import Interactions
 from client_sdk.lab.whole import WholeRatings, can_train_whole
 from client_sdk.store.states import ClientState, GivenData
 from client_sdk.training import client_half
-from client_sdk.training.base import LocalResult, MayAbstain, TrainingConfig
-from client_sdk.training.factors import USER_FACTOR, why_abstain
+from client_sdk.training.base import LocalResult, MayAbstain, TrainingConfig, why_abstain
+from client_sdk.training.factors import USER_FACTOR
 from protocols.combinations import check_combination
 from protocols.crypto.domain import derive_seed
 from protocols.errors import ParameterError

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_sdk.agreement.terms import AgreedTerms
-from client_sdk.errors import LocalFileError
+from client_sdk.errors import Equivocation, LocalFileError
 from client_sdk.store.signed_sets import SignedSets
 from client_sdk.store.states import ClientState, FollowedState, GivenData
 from client_sdk.store.stores import Store
@@ -308,6 +308,12 @@ class ClientStore:
     def equivocation(self, task_id: str) -> bytes | None:
         """Return the stored proof that the server of one task gave members different aggregates; None without one."""
         return self.read(task_id, _EQUIVOCATION)
+
+    def require_no_equivocation(self, task_id: str) -> None:
+        """Raise `Equivocation` if a proof is stored that the task's server gave members different aggregates."""
+        proof = self.equivocation(task_id)
+        if proof is not None:
+            raise Equivocation(task_id, proof)
 
     def keep_equivocation(self, task_id: str, proof: bytes) -> None:
         """Store the proof, a JSON document, that the server of one task gave members different aggregates."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_sdk.history import History
-from client_sdk.store.states import ClientState, GivenData
+from client_sdk.store.states import ClientState
 from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig, refuse_settings, task_training
 from client_sdk.training.mf import LocalUpdate, MFConfig, init_user_factor, train_locally
 from protocols.errors import ParameterError
@@ -19,7 +19,6 @@ from protocols.recipes.factors import factors_of
 from protocols.recipes.item_counts import BiasedParameters, CountedFactors, item_biases
 from protocols.recipes.rows import FactorRecipe
 from protocols.recipes.spectral_start import projected_user, start_of
-from protocols.sum_classes import SumClass
 
 __all__ = [
     "FactorHalf",
@@ -28,7 +27,6 @@ __all__ = [
     "half",
     "logit_offsets",
     "user_factor",
-    "why_abstain",
 ]
 
 
@@ -123,25 +121,6 @@ def half(recipe: Recipe, training: TrainingConfig | None = None, graph_filter: s
 
 
 # --- the client side of item biases: its counts, sent once, and the biases from their sum ----------------------------
-
-
-def why_abstain(
-    sum_class: SumClass, spec: RoundSpec, state: ModelState, history: History, given: GivenData, task_id: str
-) -> str | None:
-    """Return why a client must not contribute to a sum of class `once`; None if it may, and for other sums.
-
-    A contribution without data would count towards `min_clients`, and the sum would be over fewer clients than that.
-    The same data in two sums could be computed from their difference. So a client abstains if it has no interactions,
-    if another sum of the data set has its data, and if the first sum is asked for again although `state` shows that it
-    was released. After a failed round the client contributes again to the same sum.
-    """
-    if not sum_class.once:
-        return None
-    if not len(history):
-        return "this client has no interactions, so it has nothing to count"
-    if spec.sum_index == 1 and state.round_number > 0:
-        return "the server repeats sum 1, which it has released before"
-    return given.why_not_counted(task_id, spec.sum_index)
 
 
 def count_items(items: int, history: History, client_state: ClientState) -> LocalResult:

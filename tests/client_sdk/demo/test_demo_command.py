@@ -16,13 +16,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from client_sdk import Fleet, FleetOptions
 from client_sdk.api.wire import Pause, Program
 from client_sdk.cli import app
 from client_sdk.cli.demo import _delete_older_runs
 from client_sdk.lab.demo.plots import quality_plot
 from client_sdk.lab.demo.report import render_report, result_table
 from client_sdk.lab.demo.results import ArmResult, CurvePoint, DemoResult
+from client_sdk.lab.fleet import Fleet
+from client_sdk.lab.fleet_rounds import FleetOptions
 from client_sdk.lab.local_server import is_in_use, run_server
 
 

@@ -15,7 +15,7 @@ from client_sdk.lab.demo.results import ArmResult, DemoResult
 from client_sdk.lab.demo.run import DemoRequest, arms_of, chosen_settings, shared_setup
 from client_sdk.lab.fleet import Fleet
 from client_sdk.lab.local_server import run_server
-from client_sdk.rounds.task import Participation
+from client_sdk.rounds.part import Part
 
 ROUNDS, COHORT = 5, 12
 
@@ -33,7 +33,7 @@ def encodings(secret: bytes) -> list[bytes]:
     return [secret, secret.hex().encode(), *(text.rstrip(b"=")[:-1] for text in encoded)]
 
 
-def client_secrets(client: Participation) -> Iterator[tuple[str, bytes]]:
+def client_secrets(client: Part) -> Iterator[tuple[str, bytes]]:
     keyring = client.follower.keyring
     if keyring is not None:
         yield "state key", keyring.state_key
