@@ -1,14 +1,22 @@
-"""Item catalogues: created with a task, uploaded, waited for, downloaded by members."""
+"""Item catalogues: created with a task, uploaded, waited for, downloaded by members; kept by restarts and backups."""
 
 from __future__ import annotations
 
 import hashlib
+import json
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
 
 import httpx
 import pytest
 
+from aggregator_service.cli import main
+from aggregator_service.storage.cleanup import collect_orphans
+from aggregator_service.storage.database import Database
+from aggregator_service.storage.directory import DirectoryBlobs
 from client_sdk import Operator, task_request
 from client_sdk.agreement.terms import AgreedTerms
 from client_sdk.api.calls import ApiCalls
@@ -18,16 +26,33 @@ from protocols.catalogue import Catalogue
 from protocols.errors import ParameterError
 from protocols.messages import Schedule, TaskView
 from tests.support.api import Api, TestTask, digest_field
-from tests.support.server import AggregatorProcess, running_aggregator
+from tests.support.server import OPERATOR_TOKEN, AggregatorProcess, running_aggregator
 
 ITEMS = Catalogue(("SKU-1", "SKU-2", "a,b", "ü", "0"), ("Kettle", "", 'The "big" pot', "Löffel", "Zero"))
 WAITS = "the item catalogue: the operator has not uploaded it"
+
+Run = Callable[..., str]
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, storage: dict[str, str]) -> Iterator[AggregatorProcess]:
     with running_aggregator(tmp_path_factory.mktemp("catalogues") / "data", **storage) as running:
         yield running
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs `hushrec-server`; returns what it printed, after a failure the error."""
+
+    def call(*arguments: str, status: int = 0) -> str:
+        monkeypatch.setattr(sys, "argv", ["hushrec-server", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capsys.readouterr()
+        assert (ended.value.code or 0) == status, err
+        return err if status else out
+
+    return call
 
 
 def put(task: TestTask, body: bytes, digest: bytes | None = None) -> httpx.Response:
@@ -164,3 +189,67 @@ def test_attack_another_catalogue_than_the_one_agreed_to(server: AggregatorProce
     assert put(other, swapped.encode()).status_code == 201
     with pytest.raises(DigestMismatch):
         downloaded(server, other.id, ITEMS)
+
+
+def create(run: Run, data: Path, file: Path, *more: str, status: int = 0) -> str:
+    arguments = [
+        "--recipe", "fedmf", "--mechanism", "plain", "-r", "dim=3", "-s", "cohort_size=2", "-s", "min_clients=2",
+        "--items", str(file), "--data-dir", str(data), *more,
+    ]  # fmt: skip
+    return run("task", "create", "shop", *arguments, status=status)
+
+
+def test_the_command_reads_a_file_and_a_restart_and_a_backup_keep_it(tmp_path: Path, run: Run) -> None:
+    data, copy, file = tmp_path / "data", tmp_path / "copy", tmp_path / "items.csv"
+    file.write_text('\ufeffid,title\nSKU-1,Kettle\nSKU-2,\n"a,b","The ""big"" pot"\nü,Löffel\n0,Zero\n', "utf-8")
+    run("init", "--data-dir", str(data))
+    assert "-r items=6, but the file of --items has 5" in create(run, data, file, "-r", "items=6", status=1)
+    made = json.loads(create(run, data, file))
+    assert made["recipe"]["parameters"]["items"] == 5
+    assert (made["catalogue_digest"], made["waiting_for"]) == (ITEMS.digest, None)
+    shown = json.loads(run("task", "show", "shop", "--data-dir", str(data)))
+    assert shown["catalogue_digest"] == ITEMS.digest
+    create(run, data, file, status=1)  # the name is taken: its blob is deleted again
+    assert len(list((data / "blobs" / "catalogues").iterdir())) == 1
+    with running_aggregator(data) as server, closing(Api(server.url, OPERATOR_TOKEN)) as api:
+        task = TestTask(api, made)
+        assert get(task, api.operator).content == ITEMS.encode()
+        assert "1 blobs" in run("backup", str(copy), "--data-dir", str(data))
+    database = Database(f"sqlite:///{data / 'hushrec.db'}", 1)
+    with closing(database):
+        assert collect_orphans(database, DirectoryBlobs(data / "blobs")) == 0
+    with running_aggregator(copy) as restored, closing(Api(restored.url, OPERATOR_TOKEN)) as api:
+        task = TestTask(api, made)
+        assert get(task, api.operator).content == ITEMS.encode()
+        task.enrol(2)
+        task.wait_round(1, "collecting")
+
+
+def test_one_id_a_line(tmp_path: Path, run: Run) -> None:
+    data, file = tmp_path / "data", tmp_path / "ids"
+    file.write_text("SKU-1\nSKU-2\n")
+    run("init", "--data-dir", str(data))
+    digest = json.loads(create(run, data, file, "-r", "items=2"))["catalogue_digest"]
+    assert digest == Catalogue(("SKU-1", "SKU-2"), ("", "")).digest
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("id,title\na,A\nb\n", "line 3: 1 fields; expected an id and a title"),
+        ("id,title\na,A\n\nb,B\n", "line 3: 0 fields"),
+        ("item,title\na,A\nb,B\na,C\n", "line 4: the id 'a' is on line 2 already"),
+        ("id,title\n,A\n", "line 2: the id is empty"),
+        ('id,title\na,"A\tB"\n', "line 2: the title has a control character"),
+        ("a\nb,B\n", "line 2: 2 fields; expected one id"),
+        ("id\na\n", "line 1: a heading, or an item?"),
+        ("sku,name\na,A\n", "line 1: write the heading id,title"),
+        ('id,title\na,"A" B\n', "line 2: not CSV"),
+        ("id,title\n", "has no items"),
+        ("id,title\na,\udcff\n", "is not UTF-8"),
+    ],
+)
+def test_errors_of_a_file_name_the_line(tmp_path: Path, run: Run, text: str, error: str) -> None:
+    file = tmp_path / "items.csv"
+    file.write_text(text, "utf-8", errors="surrogateescape")
+    assert error in create(run, tmp_path / "data", file, status=1)
