@@ -20,6 +20,7 @@ from client_sdk.api.retry import send
 from client_sdk.api.upload import upload
 from client_sdk.api.wire import LONGEST_JSON, Program, Sink
 from client_sdk.errors import NotFound
+from protocols.catalogue import longest_catalogue
 from protocols.crypto.certificates import LONGEST_REVOCATIONS
 from protocols.messages import (
     AttestationPage,
@@ -112,6 +113,19 @@ class ApiCalls(ApiRequests):
     def abort_round(self, task_id: str, number: int) -> Program[RoundView]:
         """End a round as failed (operators). Aborting it again changes nothing."""
         return self._post(path_of_task(task_id, "rounds", number, "abort"), None, RoundView, idempotent=True)
+
+    def put_catalogue(self, task_id: str, catalogue: bytes) -> Program[None]:
+        """Upload the encoded item catalogue of a task (operators). Uploading the same one again changes nothing."""
+        yield from self._put(path_of_task(task_id, "catalogue"), catalogue)
+
+    def catalogue(self, task_id: str, items: int, digest: str) -> Program[bytes | None]:
+        """Download the encoded catalogue of `items` items, checked against `digest` (hex); None while there is none."""
+        request = self._request("GET", path_of_task(task_id, "catalogue"), max_bytes=longest_catalogue(items))
+        try:
+            response = yield from send(request, self.retry)
+        except NotFound:
+            return None
+        return checked_bytes(request, response, None, digest)
 
     # --- members -------------------------------------------------------------------------------------------------
 
