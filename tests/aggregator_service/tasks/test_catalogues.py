@@ -20,7 +20,7 @@ from aggregator_service.storage.directory import DirectoryBlobs
 from client_sdk import Operator, task_request
 from client_sdk.agreement.terms import AgreedTerms
 from client_sdk.api.calls import ApiCalls
-from client_sdk.api.drivers import SyncDriver
+from client_sdk.api.http import SyncDriver
 from client_sdk.errors import ContractBroken, DigestMismatch, InvalidParameters
 from protocols.catalogue import Catalogue
 from protocols.errors import ParameterError
