@@ -47,11 +47,15 @@
         └── LocalFileError              a key or state file is missing, damaged or readable by others
 
 An `ApiError` has the method, URL and status of the request and the problem document. No error holds a token or a body.
+
+`error.remedy` says what the reader can do, None where there is nothing to say. `str(error)` does not contain it;
+tracebacks show it as a note, and `hushrec` prints it on a second line (`protocols.errors.HushRecError`).
 """
 
 from __future__ import annotations
 
 from typing import Final
+from urllib.parse import urlsplit
 
 from protocols.errors import HushRecError
 from protocols.messages import ProblemDocument
@@ -153,17 +157,34 @@ class InconsistentLength(ClientFault):
 class Unauthenticated(ClientFault):
     """The token is missing, wrong or void."""
 
+    remedy = (
+        "The server does not know this client any more: join again with an invitation (client.join(invitation=...))."
+    )
+
 
 class BadSignature(ClientFault):
     """The request is not signed with the key that this client enrolled, or was altered on its way."""
+
+    remedy = (
+        "Check that this is the identity that enrolled (--identity names its file), and that the server knows this "
+        "address as its own (HUSHREC_PUBLIC_ORIGINS). A proxy that rewrites paths breaks signatures."
+    )
 
 
 class StaleSignature(ClientFault):
     """The request was signed too long ago, or in the future: a clock is off by more than could be made up for."""
 
+    remedy = "Set this machine's clock: it differs too much from the server's."
+
 
 class Forbidden(ClientFault):
     """The token does not allow this."""
+
+    remedy = (
+        "Check that the invitation is copied in full and is for this server, and that the membership certificate is "
+        "from the task's organiser (certificate=Issuer(url, scope, code); --issuer with --scope and --code, or "
+        "--certificate)."
+    )
 
 
 class NotInCohort(Forbidden):
@@ -207,6 +228,8 @@ class RoundClosed(Conflict):
 class Gone(ClientFault):
     """The invitation has been used up or has expired."""
 
+    remedy = "Ask the operator for a new invitation: hushrec-server invite TASK"
+
 
 class LengthRequired(ClientFault):
     """The request needs a Content-Length field."""
@@ -230,6 +253,8 @@ class TooManyRequests(ClientFault):
 
 class ServerFault(ApiError):
     """The server was at fault; the same request may succeed later."""
+
+    remedy = "The error is in the server: its operator finds the details in the server's log."
 
 
 class InternalError(ServerFault):
@@ -255,27 +280,46 @@ class DigestMismatch(ContractBroken):
 
 
 class ConnectionFailed(ClientSDKError):
-    """The request got no answer. `sent` is False if it was certainly not sent."""
+    """The request got no answer. `sent` is False if it was certainly not sent; `reason` says why, in plain words."""
+
+    remedy = "Check the address and that the server is running: hushrec doctor --url URL"
 
     def __init__(self, method: str, url: str, reason: str, sent: bool) -> None:
         super().__init__(f"{method} {url}: {reason}")
-        self.method, self.url, self.sent = method, url, sent
+        self.method, self.url, self.reason, self.sent = method, url, reason, sent
 
 
 class UntrustedServer(ConnectionFailed):
     """The server's TLS certificate is not valid: unknown authority, other host name, or expired. It is not retried."""
 
+    remedy = (
+        "Set SSL_CERT_FILE to the PEM file of the authority that issued the server's certificate, and use the host "
+        "name that the certificate names. If you did not expect this, do not go on: another server may be answering."
+    )
+
 
 class GaveUp(ClientSDKError):
-    """Every attempt failed. `attempts` is their number, `last` the error of the last one."""
+    """Every attempt failed. `attempts` is their number, `last` the error of the last one, with its remedy."""
 
     def __init__(self, attempts: int, last: ConnectionFailed | ApiError) -> None:
-        super().__init__(f"gave up after {attempts} attempts: {last}")
+        tried = "1 attempt" if attempts == 1 else f"{attempts} attempts"
+        if isinstance(last, ConnectionFailed):
+            where = urlsplit(last.url)
+            asked = "" if last.sent else "; is the server running, is the address right?"
+            text = f"no answer from {where.scheme}://{where.netloc} after {tried}: {last.reason}{asked}"
+        else:
+            text = f"gave up after {tried}: {last}"
+        super().__init__(text, remedy=last.remedy)
         self.attempts, self.last = attempts, last
 
 
 class PolicyRefused(ClientSDKError):
     """This client's policy does not allow the task or the round."""
+
+    remedy = (
+        "To accept it, give the client another policy: Policy(min_cohort=, mechanisms=, trust_roster=, "
+        "max_model_bytes=), or --min-cohort, --allow-plain, --trust-roster, --max-model-bytes."
+    )
 
 
 class RoundLost(ClientSDKError):
@@ -293,7 +337,7 @@ class ModelUnavailable(ClientSDKError):
     """The model after round `round` is not available: its snapshot was not published, or is no longer kept."""
 
     def __init__(self, round_number: int, reason: str) -> None:
-        super().__init__(reason)
+        super().__init__(reason, remedy="Try again when the next round has ended.")
         self.round = round_number
 
 
@@ -335,9 +379,20 @@ class TaskFailed(ClientSDKError):
 class NotEnrolled(ClientSDKError):
     """No membership of that task is stored on this device; join with an invitation first."""
 
+    remedy = (
+        "Join the task first, with an invitation from its operator: client.join(invitation=...), or hushrec join URL "
+        "--invitation INVITATION --interactions FILE"
+    )
+
 
 class LocalFileError(ClientSDKError):
     """A key or state file is missing, damaged or readable by others."""
+
+    remedy = (
+        "Identity.load_or_create and Client.join create a client's identity and files, as hushrec join does "
+        "(--identity names the identity file); Organiser.create, or hushrec organiser init, creates an organiser's key "
+        "(--folder names its folder)."
+    )
 
 
 PROBLEM_ERRORS: Final[dict[str, type[ApiError]]] = {

@@ -40,7 +40,21 @@ __all__ = [
 
 
 class HushRecError(Exception):
-    """Base of every error that HushRec raises deliberately. The text is safe to show: it never contains a secret."""
+    """Base of every error that HushRec raises deliberately. The text is safe to show: it never contains a secret.
+
+    remedy: what the reader can do about it, in one or two sentences, or None. It belongs to the class; an argument of
+    that name replaces it for one error, and "" leaves it out. It is no part of `str(error)`, which stays one sentence
+    for logs: it is a note of the exception (`__notes__`): tracebacks show it, commands print it on its own line.
+    """
+
+    remedy: str | None = None
+
+    def __init__(self, *args: object, remedy: str | None = None) -> None:
+        super().__init__(*args)
+        if remedy is not None:
+            self.remedy = remedy or None
+        if self.remedy is not None:
+            self.add_note(self.remedy)
 
 
 class ParameterError(HushRecError, ValueError):
@@ -70,13 +84,22 @@ class SignatureError(CodecError):
 class KeyringError(HushRecError):
     """A key is missing, belongs to another task, or does not decrypt the data."""
 
+    remedy = "The key holder makes keys with: hushrec keyring create, and seals them with: hushrec keyring serve."
+
 
 class CertificateError(KeyringError):
     """A membership certificate has expired, is revoked, or was not signed by the organiser for these keys."""
 
+    remedy = (
+        "Ask the task's organiser for a certificate for this identity: certificate=Issuer(url, scope, code), or "
+        "--issuer with --scope and --code; or a file made from hushrec certificate request."
+    )
+
 
 class EnvelopeError(KeyringError):
     """A sealed envelope does not open: wrong recipient, wrong signer, or altered on the way."""
+
+    remedy = "Ask the key holder to run hushrec keyring serve; check that this is the identity that enrolled."
 
 
 class RoutingError(ParameterError):

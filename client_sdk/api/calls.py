@@ -211,10 +211,7 @@ class ApiCalls(ApiRequests):
         request = self._request(
             "GET", with_query(path_of_task(task_id, "rounds", "current"), wait=long_poll(wait)), headers, wait=wait
         )
-        try:
-            response = yield from send(request, self.retry)
-        except NotFound:
-            return None
+        response = yield from send(request, self.retry)
         if response.status in (204, 304):
             return None
         return CurrentRound(parse_answer(request, response, RoundView), response.headers.get("etag"))

@@ -1,13 +1,15 @@
 """A sync and an async driver that run programs over HTTP, and plain downloads.
 
-Only this module and `client_sdk.api.http` use httpx. Each driver has one connection pool. A fleet uses several
-small sync drivers, one per thread: against one server process this is faster than one large async pool.
+Only this module uses httpx. A driver is an `httpx.Client` or `httpx.AsyncClient` with one connection pool; what a
+request looks like and how an answer is read is written once for both. A fleet uses several small sync drivers, one
+per thread: against one server process this is faster than one large async pool.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import ssl
 import time
 from collections.abc import AsyncIterator, Generator, Iterator
@@ -15,10 +17,10 @@ from concurrent.futures import Executor
 from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass
-from functools import cache, lru_cache, partial
+from functools import cache, partial
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from types import TracebackType
-from typing import Final, Self, TypeVar, cast
-from urllib.request import getproxies
+from typing import Final, Self, TypedDict, TypeVar, cast
 
 import httpx
 
@@ -31,20 +33,21 @@ __all__ = [
     "SyncDriver",
     "Timeouts",
     "download",
-    "open_async_transport",
-    "open_transport",
-    "tls",
 ]
 
 
 T = TypeVar("T")
 _UNSENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
+_REASONS: Final = (
+    (httpx.ConnectTimeout, "no connection in time"),
+    (httpx.PoolTimeout, "no free connection in time"),
+    (httpx.WriteTimeout, "the request could not be sent in time"),
+    (httpx.TimeoutException, "no answer in time"),
+    (httpx.NetworkError, "the connection was cut off"),
+)
 _CHUNK: Final = 1 << 16
-_ENCODING: Final = {"accept-encoding": "identity"}
+_HEADERS: Final = {"accept-encoding": "identity", "user-agent": f"hushrec python-httpx/{httpx.__version__}"}
 """Bodies are ciphertexts, which do not compress, and their digests cover the bytes as sent."""
-_WITH_BODY: Final = ("PATCH", "POST", "PUT")
-"""Methods whose requests say the length of their body also when it is empty (RFC 9110, section 8.6)."""
-_HEADERS: Final = {"accept": "*/*", **_ENCODING, "user-agent": f"hushrec python-httpx/{httpx.__version__}"}
 
 
 @dataclass(frozen=True)
@@ -75,8 +78,21 @@ def _translate_errors(request: Request) -> Iterator[None]:
         if untrusted is not None:
             reason = f"the server's certificate is not trusted: {untrusted.verify_message}"
             raise UntrustedServer(request.method, request.url, reason, sent=False) from error
-        reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        raise ConnectionFailed(request.method, request.url, reason, not isinstance(error, _UNSENT)) from error
+        raise ConnectionFailed(request.method, request.url, _reason(error), not isinstance(error, _UNSENT)) from error
+
+
+def _reason(error: Exception) -> str:
+    """Why there was no answer, in plain words: the operating system's, or those for the kind of error."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, socket.gaierror):
+            return "the host name is not known"
+        if isinstance(cause, ssl.SSLError):
+            return f"TLS failed: {cause.reason or cause}"
+        if isinstance(cause, OSError) and cause.errno:
+            return os.strerror(cause.errno).lower()
+        cause = cause.__cause__ or cause.__context__
+    return next((text for kind, text in _REASONS if isinstance(error, kind)), str(error) or type(error).__name__)
 
 
 def _certificate_error(error: BaseException | None) -> ssl.SSLCertVerificationError | None:
@@ -86,33 +102,55 @@ def _certificate_error(error: BaseException | None) -> ssl.SSLCertVerificationEr
     return error
 
 
-@lru_cache(maxsize=256)
-def _parsed(url: str) -> httpx.URL:
-    """Parse an address; the members of a fleet ask for the same ones."""
-    return httpx.URL(url)
+class _Settings(TypedDict):
+    """What the clients of both drivers are opened with."""
+
+    verify: ssl.SSLContext
+    limits: httpx.Limits
+    headers: dict[str, str]
+    cookies: CookieJar
 
 
-def _build_request(request: Request, timeouts: Timeouts) -> httpx.Request:
-    """The httpx request, signed now and for the URL as httpx encodes it.
+def _settings(connections: int) -> _Settings:
+    """Return the settings of a client: at most `connections` connections, no cookies. It follows no redirections.
 
-    With its stream and all its headers given: httpx would find out once more which ones it lacks.
+    httpx reads the proxies from the environment: HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY.
     """
-    url = _parsed(request.url)
-    headers = {"host": url.netloc.decode("ascii"), **_HEADERS, **request.headers}
-    if request.signer is not None:
-        authority = format_authority(url.scheme, url.raw_host.decode("ascii"), url.port)
-        target = url.raw_path.decode("ascii")
-        headers |= request.signer.fields(request.method, authority, target, request.headers, time.time())
-    if len(request.body) or request.method in _WITH_BODY:
-        headers["content-length"] = str(len(request.body))
-    built = httpx.Request(
+    return {
+        "verify": _tls(os.environ.get("HUSHREC_CLIENT_CERT"), os.environ.get("HUSHREC_CLIENT_KEY")),
+        "limits": httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
+        "headers": _HEADERS,
+        "cookies": CookieJar(DefaultCookiePolicy(allowed_domains=[])),  # takes none: they would link requests
+    }
+
+
+@cache
+def _tls(certificate: str | None = None, key: str | None = None) -> ssl.SSLContext:
+    """Return a TLS context, the same for all drivers: loading the certificates takes longer than a request.
+
+    Servers are verified against the public authorities, or those in the file SSL_CERT_FILE. certificate, key: files of
+    the client's certificate for aggregators that ask for one.
+    """
+    context = httpx.create_ssl_context()
+    if certificate is not None:
+        context.load_cert_chain(certificate, key)
+    return context
+
+
+def _build(http: httpx.Client | httpx.AsyncClient, request: Request, timeouts: Timeouts) -> httpx.Request:
+    """Return the httpx request, signed now and for the URL as httpx encodes it."""
+    built = http.build_request(
         request.method,
-        url,
-        headers=headers,
-        stream=httpx.ByteStream(bytes(request.body)),
-        extensions={"timeout": timeouts.of(request).as_dict()},
+        request.url,
+        content=bytes(request.body),
+        headers=request.headers,
+        timeout=timeouts.of(request),
     )
-    built.read()  # so that a transport can look at its content
+    if request.signer is not None:
+        authority = format_authority(built.url.scheme, built.url.raw_host.decode("ascii"), built.url.port)
+        target = built.url.raw_path.decode("ascii")
+        fields = request.signer.fields(request.method, authority, target, request.headers, time.time())
+        built.headers.update(fields)
     return built
 
 
@@ -125,7 +163,7 @@ class _Body:
 
     def __init__(self, request: Request, answer: httpx.Response) -> None:
         self._request, self._status = request, answer.status_code
-        self._headers = {name.lower(): value for name, value in answer.headers.items()}
+        self._headers = dict(answer.headers)  # names in lower case
         self._limit = request.max_bytes if answer.status_code < 400 else LONGEST_JSON
         self._body, self._length = bytearray(), 0
         self._sink = request.sink if answer.status_code < 400 else None
@@ -165,7 +203,7 @@ class SyncDriver:
     ) -> None:
         self.traffic = Traffic()
         self._timeouts = timeouts or Timeouts()
-        self._http = transport or open_transport(connections)
+        self._http = httpx.Client(transport=transport, **_settings(connections))
 
     def run(self, program: Program[T]) -> T:
         """Run `program` to its end and return its result. Raises what the program raises."""
@@ -213,7 +251,7 @@ class SyncDriver:
     def _send(self, request: Request) -> Response:
         self.traffic.up += len(request.body)
         with _translate_errors(request):
-            answer = self._http.handle_request(_build_request(request, self._timeouts))
+            answer = self._http.send(_build(self._http, request, self._timeouts), stream=True)
             try:
                 body = _Body(request, answer)
                 for piece in answer.iter_bytes():
@@ -248,7 +286,7 @@ class AsyncDriver:
     ) -> None:
         self.traffic = Traffic()
         self._timeouts = timeouts or Timeouts()
-        self._http = transport or open_async_transport(connections)
+        self._http = httpx.AsyncClient(transport=transport, **_settings(connections))
 
     async def run(self, program: Program[T], executor: Executor | None = None) -> T:
         """Run `program` to its end and return its result. Raises what the program raises.
@@ -302,7 +340,7 @@ class AsyncDriver:
     async def _send(self, request: Request) -> Response:
         self.traffic.up += len(request.body)
         with _translate_errors(request):
-            answer = await self._http.handle_async_request(_build_request(request, self._timeouts))
+            answer = await self._http.send(_build(self._http, request, self._timeouts), stream=True)
             try:
                 body = _Body(request, answer)
                 async for piece in answer.aiter_bytes():
@@ -335,7 +373,7 @@ def download(url: str, timeouts: Timeouts | None = None) -> Iterator[bytes]:
     limits = (timeouts or Timeouts()).of(request)
     with (
         _translate_errors(request),
-        httpx.Client(verify=tls(), follow_redirects=True, timeout=limits, headers=_ENCODING) as http,
+        httpx.Client(verify=_tls(), follow_redirects=True, timeout=limits, headers=_HEADERS) as http,
         http.stream("GET", url) as answer,
     ):
         if answer.status_code != httpx.codes.OK:
@@ -343,80 +381,3 @@ def download(url: str, timeouts: Timeouts | None = None) -> Iterator[bytes]:
         if "content-encoding" in answer.headers:
             raise ConnectionFailed("GET", url, "the body is compressed, which was not accepted", sent=True)
         yield from answer.iter_bytes(_CHUNK)
-
-
-# --- the HTTP connections of the drivers: httpx transports, with the system's certificates and proxies ---------------
-# A transport sends one request and returns the answer. `httpx.Client` adds redirects, authentication and a jar of
-# cookies, none of which the API has; without them a request takes two thirds of the processor time. Only where the
-# environment names a proxy is a client used, because it knows which addresses the proxy is for.
-
-_PROXIED: Final = ("http", "https", "all")
-
-
-@cache
-def tls(certificate: str | None = None, key: str | None = None) -> ssl.SSLContext:
-    """Return a TLS context, the same for all drivers: loading the certificates takes longer than a request.
-
-    Servers are verified against the public authorities, or those in the file SSL_CERT_FILE.
-    """
-    context = httpx.create_ssl_context()
-    if certificate is not None:
-        context.load_cert_chain(certificate, key)
-    return context
-
-
-def _tls_from_environment() -> ssl.SSLContext:
-    """The context for aggregators, with the client certificate of HUSHREC_CLIENT_CERT and HUSHREC_CLIENT_KEY."""
-    return tls(os.environ.get("HUSHREC_CLIENT_CERT"), os.environ.get("HUSHREC_CLIENT_KEY"))
-
-
-def _has_proxy() -> bool:
-    """Whether HTTP_PROXY, HTTPS_PROXY or ALL_PROXY, or the system's settings, name a proxy."""
-    named = getproxies()
-    return any(named.get(scheme) for scheme in _PROXIED)
-
-
-def _limits(connections: int) -> httpx.Limits:
-    return httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
-
-
-def open_transport(connections: int) -> httpx.BaseTransport:
-    """Return a transport of at most `connections` connections, through the proxy of the environment if there is one."""
-    context, limits = _tls_from_environment(), _limits(connections)
-    if _has_proxy():
-        return _ThroughProxy(httpx.Client(verify=context, limits=limits))
-    return httpx.HTTPTransport(verify=context, limits=limits)
-
-
-def open_async_transport(connections: int) -> httpx.AsyncBaseTransport:
-    """Return `open_transport` for an event loop."""
-    context, limits = _tls_from_environment(), _limits(connections)
-    if _has_proxy():
-        return _AsyncThroughProxy(httpx.AsyncClient(verify=context, limits=limits))
-    return httpx.AsyncHTTPTransport(verify=context, limits=limits)
-
-
-class _ThroughProxy(httpx.BaseTransport):
-    """Sends each request through the proxy that the environment names for its address, or directly."""
-
-    def __init__(self, client: httpx.Client) -> None:
-        self._client = client
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        return self._client.send(request, stream=True)
-
-    def close(self) -> None:
-        self._client.close()
-
-
-class _AsyncThroughProxy(httpx.AsyncBaseTransport):
-    """`_ThroughProxy` for an event loop."""
-
-    def __init__(self, client: httpx.AsyncClient) -> None:
-        self._client = client
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        return await self._client.send(request, stream=True)
-
-    async def aclose(self) -> None:
-        await self._client.aclose()

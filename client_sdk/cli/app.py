@@ -165,9 +165,9 @@ class _Commands(LazyGroup):
         except (HushRecError, OSError) as error:
             if ctx.params.get("debug"):
                 raise
-            from client_sdk.cli.common import fail, hint
+            from client_sdk.cli.common import fail
 
-            fail(str(error), hint(error))
+            fail(str(error), getattr(error, "remedy", None))
         except ModuleNotFoundError as error:
             from client_sdk.cli.app import install_command
             from client_sdk.cli.common import fail

@@ -153,11 +153,14 @@ def find_membership(account: Account, task: str | None) -> Membership:
     here = [membership for membership in stored if membership.url == url]
     found = [membership for membership in here if task in (None, membership.task_name, membership.task_id)]
     if not found:
-        of = "no membership" if task is None else f"no membership of task {task!r}"
         known = ", ".join(sorted(membership.task_name for membership in here)) or "none"
+        wanted = "any task" if task is None else f"task {task!r}"
         elsewhere = sorted({other.url for other in stored if other.url != url})
-        moved = f"; it holds memberships at {', '.join(elsewhere)}" if elsewhere else ""
-        raise NotEnrolled(f"{of} on the server {url} is stored here (stored: {known}{moved}): join with an invitation")
+        moved = f"; memberships on other addresses: {', '.join(elsewhere)}" if elsewhere else ""
+        raise NotEnrolled(
+            f"no membership of {wanted} on this server is stored on this device (stored: {known}{moved}); "
+            "to join one, pass invitation=..."
+        )
     if len(found) > 1:
         choices = ", ".join(f"{membership.task_name}: {membership.task_id}" for membership in found)
         raise ParameterError(f"several stored tasks match; use the id of one of them ({choices})")

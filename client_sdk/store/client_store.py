@@ -43,10 +43,6 @@ __all__ = [
 
 _ROUND: Final = struct.Struct("<Q")
 _MEMBERSHIP: Final = "membership.json"
-_RENAMED: Final = {"group": "device_group"}
-"""Old names of membership fields, as version 0.1.0 stored them, and their present names."""
-_DROPPED: Final = frozenset({"group_code", "membership_secret"})
-"""Membership fields of earlier versions that have no meaning any more."""
 _TERMS: Final = "terms.json"
 _KEYRING: Final = "keyring.bin"
 _CLIENT_STATE: Final = "memory.npz"
@@ -108,17 +104,12 @@ class ClientStore:
         self.store.write(self.owner, self._key(task_id), name, body)
 
     def _key(self, task_id: str) -> str:
-        """Return the id under which the task of this server is stored. Records of version 0.1.0 are moved to it."""
+        """Return the id under which the task of this server is stored."""
         if self.url is None:
             return task_id
         if "@" in task_id:
             raise ParameterError(f"{task_id!r} is not an id of a task")
-        key = f"{task_id}@{_server_key(self.url)}"
-        if self.store.read(self.owner, key, _MEMBERSHIP) is None:
-            old = self._parsed(task_id, self.store.read(self.owner, task_id, _MEMBERSHIP))
-            if old is not None and old.url == self.url:
-                self.store.move(self.owner, task_id, key)
-        return key
+        return f"{task_id}@{_server_key(self.url)}"
 
     def memberships(self) -> list[Membership]:
         """Return every stored membership of this identity, on any server."""
@@ -135,8 +126,7 @@ class ClientStore:
         if body is None:
             return None
         try:
-            kept = {_RENAMED.get(name, name): value for name, value in json.loads(body).items()}
-            content = {name: value for name, value in kept.items() if name not in _DROPPED}
+            content = json.loads(body)
             certificate, organiser = content.pop("certificate", None), content.pop("organiser", None)
             return Membership(
                 **content,
@@ -270,7 +260,7 @@ class ClientStore:
         """Return the stored model state of one task, None if there is none.
 
         device_group: the group whose view of the state was stored; None for the whole state. chained: whether it was
-        stored with a chain of aggregates. One that an earlier version stored without it is not returned.
+        stored with a chain of aggregates; the two are stored apart.
         """
         body = self.read(task_id, _CHAINED_STATE if chained else _ITEM_STATE)
         if body is None:

@@ -38,9 +38,6 @@ class Store(Protocol):
     def tasks(self, owner: str) -> Iterable[str]:
         """Return the ids of the tasks with stored bytes of `owner`."""
 
-    def move(self, owner: str, task_id: str, to: str) -> None:
-        """Store everything of `task_id` under the id `to`, of which nothing is stored yet."""
-
 
 class MemoryStore:
     """A store in memory, lost when the process ends."""
@@ -59,12 +56,6 @@ class MemoryStore:
     def tasks(self, owner: str) -> list[str]:
         """Return the ids of the tasks with stored bytes of `owner`."""
         return sorted({task for kept, task, _ in self._bodies if kept == owner})
-
-    def move(self, owner: str, task_id: str, to: str) -> None:
-        """Store everything of `task_id` under the id `to`, of which nothing is stored yet."""
-        for kept, task, name in list(self._bodies):
-            if (kept, task) == (owner, task_id):
-                self._bodies[owner, to, name] = self._bodies.pop((owner, task_id, name))
 
 
 class DirectoryStore:
@@ -94,10 +85,6 @@ class DirectoryStore:
         """Return the ids of the tasks with stored bytes of `owner`."""
         folder = self.path / owner
         return sorted(entry.name for entry in folder.iterdir() if entry.is_dir()) if folder.is_dir() else []
-
-    def move(self, owner: str, task_id: str, to: str) -> None:
-        """Rename the folder of `task_id`; raises `OSError` if there is one named `to` with files in it."""
-        self._folder(owner, task_id).rename(self._folder(owner, to))
 
 
 def default_store() -> DirectoryStore:

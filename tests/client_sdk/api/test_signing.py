@@ -79,7 +79,8 @@ def test_every_kind_of_request_is_signed_as_sent(clock: Clock) -> None:
         return httpx.Response(404)
 
     with SyncDriver(transport=httpx.MockTransport(answer)) as driver:
-        driver.run(calls().current_round("t_1", wait=20.0))
+        with pytest.raises(Exception, match="404"):
+            driver.run(calls().current_round("t_1", wait=20.0))
         driver.run(calls().envelope("t_1"))
         for program in (calls().put_envelope("t_1", CLIENT, b"sealed"), calls().contribute("t_1", 1, CLIENT, b"body")):
             with pytest.raises(Exception, match="404"):
@@ -245,6 +246,6 @@ def test_an_unreachable_server_does_not_change_the_time(clock: Clock) -> None:
         raise ConnectionFailed("PUT", URL, "refused", sent=False)
 
     own = calls()
-    with pytest.raises(Exception, match="gave up"):
+    with pytest.raises(Exception, match="no answer from https://.* after 6 attempts: refused"):
         ProgramRunner(answer).run(own.put_envelope("t_1", CLIENT, b"sealed"))
     assert own.time.offset == 0

@@ -150,19 +150,6 @@ def test_two_servers_with_the_same_task_id_have_separate_records(store: Store) -
         evil.keyring("t_1@" + "x")
 
 
-def test_records_of_version_0_1_0_are_found_by_their_own_server_only(store: Store) -> None:
-    old = ClientStore(store, "aa")
-    old.keep_membership(MEMBER)
-    old.keep_keyring("t_1", KEYRING)
-    assert ClientStore(store, "aa", "https://evil.example").keyring("t_1") is None
-    assert "t_1" in store.tasks("aa")
-    again = ClientStore(store, "aa", MEMBER.url)
-    assert again.memberships() == [MEMBER]
-    assert (again.membership("t_1"), again.keyring("t_1")) == (MEMBER, KEYRING)
-    assert "t_1" not in store.tasks("aa")
-    assert again.memberships() == [MEMBER]
-
-
 def test_every_file_of_a_directory_store_is_private(tmp_path: Path) -> None:
     client_store = ClientStore(DirectoryStore(tmp_path / "store"), "aa")
     client_store.keep_membership(MEMBER)
