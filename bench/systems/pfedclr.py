@@ -23,10 +23,11 @@ from numpy.typing import NDArray
 from rich.table import Table
 
 from bench.systems.base import JobResult, Ticks, exclusions, keep, path_of, summary
+from bench.systems.leaks import NegativeDraws, exclude, leak_controls
 from client_sdk.lab.data.interactions import HoldOut, LeaveOneOut, leave_one_out
 from client_sdk.lab.data.published import load_interactions
 from client_sdk.lab.data.splits import users_with_at_least
-from client_sdk.lab.evaluation import ControlTable, NegativeDraws, controls, evaluate_full_scores, evaluate_scores
+from client_sdk.lab.evaluation import ControlTable, evaluate_full_scores, evaluate_scores
 from client_sdk.lab.evaluation.leave_one_out import FullScorer, candidates_of
 from client_sdk.lab.federation import Federation, SimulatedRound
 from client_sdk.training.pfedclr import PFedCLRConfig
@@ -80,9 +81,9 @@ class PFedCLRRun:
         parameters = parameters_for("pfedclr", {**self.parameters, "items": items}, "paper")
         federation = Federation(
             data.train, "pfedclr", parameters, training=self.training,
-            cohort_size=int(SHARE * users), seed=self.seed, excluded=exclusions(self.protocol, data, candidates),
-            sampling="uniform",
+            cohort_size=int(SHARE * users), seed=self.seed, sampling="uniform",
         )  # fmt: skip
+        exclude(federation, exclusions(self.protocol, data, candidates))
         curve: list[dict[str, float]] = []
         rounds: list[SimulatedRound] = []
         for done in federation.run(self.rounds):
@@ -116,7 +117,7 @@ def pfedclr_controls(dataset: str, data_dir: Path) -> ControlTable:
     data = pfedclr_split(dataset, data_dir)
     rng = np.random.default_rng(0)
     negatives = candidates_of(data, rng).negatives
-    return controls(data, negatives, np.random.default_rng(0), draws=NegativeDraws(ROUNDS, SHARE))
+    return leak_controls(data, negatives, np.random.default_rng(0), draws=NegativeDraws(ROUNDS, SHARE))
 
 
 def scorer(federation: Federation) -> FullScorer:

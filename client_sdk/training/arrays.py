@@ -114,7 +114,6 @@ class ArraysHalf:
         history: History,
         client_state: ClientState,
         rng: np.random.Generator,
-        excluded: NDArray[np.int32] | None = None,
     ) -> LocalResult:
         """Return the update that the trainer gives; `RoundLost` if it gives none."""
         asked = ArraysRound(self.recipe, spec.number, state)

@@ -60,7 +60,6 @@ class EvaluatedHalf:
         history: History,
         client_state: ClientState,
         rng: np.random.Generator,
-        excluded: NDArray[np.int32] | None = None,
     ) -> LocalResult:
         """Measure `state` in a measurement; in other sums train, without the held-out rows until the final rounds.
 
@@ -76,7 +75,7 @@ class EvaluatedHalf:
             blocks = self.recipe.contribution(spec, measured)
             return LocalResult(blocks, 0, {**theirs, **ours}, nan, len(held))
         rows = history if self.recipe.trains_on_all(spec.sum_index) else kept
-        local = self.inner.contribute(inner, client_id, model, rows, theirs, rng, excluded)
+        local = self.inner.contribute(inner, client_id, model, rows, theirs, rng)
         if self.recipe.layout(spec.sum_index).sum_class.rule == "trained":
             ours = {**ours, _TRAINED: np.ones(1, np.int64)}
         finish = local.finish

@@ -46,11 +46,10 @@ class PriviRecHalf:
         history: History,
         client_state: ClientState,
         rng: np.random.Generator,
-        excluded: NDArray[np.int32] | None = None,
     ) -> LocalResult:
         """Return the client's part of the sum, dense: r_u^T (r_u Q) is nonzero only in the rows of its own items.
 
-        `rng` and `excluded` are not used, because nothing is drawn. Raises `ParameterError` for a client without
+        `rng` is not used, because nothing is drawn. Raises `ParameterError` for a client without
         positives, or if `state` is not the model before this sum.
         """
         own, positives = privirec_state(state), history.items

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from bench.systems.leaks import NegativeDraws, drawn_as_negative_control, paper_protocol
 from client_sdk.lab.data import LeaveOneOut, leave_one_out, load_dataset, load_interactions, users_with_at_least
-from client_sdk.lab.evaluation import NegativeDraws, drawn_as_negative_control, sample_candidates
-from client_sdk.lab.evaluation import leaky_protocols as paper_protocol
+from client_sdk.lab.evaluation import sample_candidates
 
 
 @pytest.fixture(scope="module")
