@@ -22,11 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
+from bench.published_splits import hold_out_introduced_last, users_with_at_least
 from bench.systems.base import JobResult, Ticks, exclusions, keep, path_of, summary
 from bench.systems.leaks import NegativeDraws, exclude, leak_controls
-from client_sdk.lab.data.interactions import HoldOut, LeaveOneOut, leave_one_out
+from client_sdk.lab.data.interactions import LeaveOneOut, leave_one_out
 from client_sdk.lab.data.published import load_interactions
-from client_sdk.lab.data.splits import users_with_at_least
 from client_sdk.lab.evaluation import ControlTable, evaluate_full_scores, evaluate_scores
 from client_sdk.lab.evaluation.leave_one_out import FullScorer, candidates_of
 from client_sdk.lab.federation import Federation, SimulatedRound
@@ -36,7 +36,6 @@ from protocols.recipes.recommended import parameters_for
 __all__ = ["PFedCLRRun", "pfedclr_controls", "pfedclr_flat", "pfedclr_runs", "pfedclr_split", "pfedclr_table"]
 
 Protocol = Literal["clean", "paper_protocol"]
-HELD_OUT: Final[dict[str, HoldOut]] = {"filmtrust": "introduced", "ml-100k": "time"}
 RANKS: Final = {"filmtrust": 1, "ml-100k": 2}
 SHARE: Final = 0.6
 LEAST: Final = 10
@@ -109,7 +108,8 @@ class PFedCLRRun:
 
 def pfedclr_split(dataset: str, data_dir: Path) -> LeaveOneOut:
     """The paper's data: users with ten interactions or more; the last one of each user is held out."""
-    return leave_one_out(users_with_at_least(load_interactions(dataset, data_dir), LEAST), 0, HELD_OUT[dataset])
+    found = users_with_at_least(load_interactions(dataset, data_dir), LEAST)
+    return hold_out_introduced_last(found) if dataset == "filmtrust" else leave_one_out(found, order="time")
 
 
 def pfedclr_controls(dataset: str, data_dir: Path) -> ControlTable:
