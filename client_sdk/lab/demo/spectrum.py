@@ -28,6 +28,7 @@ from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
 from client_sdk.lab.demo.arms import enrol
 from client_sdk.lab.demo.report import SUM_HEADINGS, Display, sum_cells, sum_line
 from client_sdk.lab.demo.results import ArmResult, DemoRequest, DemoResult, SumResult, sampled_users
+from client_sdk.lab.evaluation.controls import popularity_scores
 from client_sdk.lab.evaluation.full_ranking import RankingResult, rank_all
 from client_sdk.lab.fleet import Fleet
 from client_sdk.lab.fleet_rounds import FleetOptions, FleetRound
@@ -259,7 +260,6 @@ def rank_filters(setup: SpectrumSetup, fleet: Fleet) -> list[ArmResult]:
     for user, scores in zip(users, fleet.scores(), strict=True):
         client_scores[user] = scores
     rows, graph_filter = interaction_rows(train), matching_filter(recipe)
-    degrees = train.item_degrees().astype(np.float64)
 
     def rank(components: Components) -> RankingResult:
         return rank_all(lambda asked: graph_filter.scores(components, rows[asked]), train, setup.test, users=users)
@@ -267,7 +267,7 @@ def rank_filters(setup: SpectrumSetup, fleet: Fleet) -> list[ArmResult]:
     p = recipe.parameters
     factors, exact = central_components(train, p.components, exponents=(p.user_exponent, p.degree_exponent))
     on_devices = rank_all(client_scores.__getitem__, train, setup.test, users=users)
-    popular = rank_all(lambda asked: np.tile(degrees, (asked.size, 1)), train, setup.test, users=users)
+    popular = rank_all(popularity_scores(train), train, setup.test, users=users)
     found = [_ranked(f"EASE, {recipe.name} {setup.mechanism}", on_devices)]
     if recipe.name == "privirec-k":
         found.append(_ranked("EASE, central, the same vectors exactly", rank(factors)))

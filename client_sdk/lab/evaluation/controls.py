@@ -26,8 +26,10 @@ __all__ = [
     "mean_predictions",
     "popularity_control",
     "popularity_full_control",
+    "popularity_scores",
     "random_control",
     "random_full_control",
+    "random_scores",
     "ranking_controls",
     "rating_controls",
     "rating_errors",
@@ -45,7 +47,7 @@ def popularity_control(data: LeaveOneOut, candidates: NDArray[np.int32], k: int 
 
 def popularity_full_control(data: LeaveOneOut, k: int = 10) -> EvaluationResult:
     """Evaluate ranking by popularity against all items outside the user's training items."""
-    return evaluate_full_scores(_popularity(data.train), data, k)
+    return evaluate_full_scores(popularity_scores(data.train), data, k)
 
 
 def random_control(
@@ -57,7 +59,7 @@ def random_control(
 
 def random_full_control(data: LeaveOneOut, rng: np.random.Generator, k: int = 10) -> EvaluationResult:
     """Evaluate random scores against all items outside the user's training items."""
-    return evaluate_full_scores(_random(data.train, rng), data, k)
+    return evaluate_full_scores(random_scores(data.train, rng), data, k)
 
 
 def controls(
@@ -95,8 +97,8 @@ def ranking_controls(
     All are evaluated by full ranking. users: evaluate only these, as in `rank_all`.
     """
     scorers: dict[str, FullScorer] = {
-        "popularity": _popularity(train),
-        "random": _random(train, rng),
+        "popularity": popularity_scores(train),
+        "random": random_scores(train, rng),
         **(more or {}),
     }
     rows = []
@@ -106,12 +108,14 @@ def ranking_controls(
     return ControlTable((f"Recall@{k}", f"NDCG@{k}"), tuple(rows))
 
 
-def _popularity(train: Interactions) -> FullScorer:
+def popularity_scores(train: Interactions) -> FullScorer:
+    """Return a scorer by popularity: the number of training users of an item, the same for every user."""
     degrees = train.item_degrees().astype(np.float64)
     return lambda users: np.broadcast_to(degrees, (users.size, degrees.size))
 
 
-def _random(train: Interactions, rng: np.random.Generator) -> FullScorer:
+def random_scores(train: Interactions, rng: np.random.Generator) -> FullScorer:
+    """Return a scorer that draws every score with `rng`."""
     return lambda users: rng.random((users.size, train.n_items))
 
 
