@@ -98,7 +98,6 @@ class DrawnVectorHalf:
         history: History,
         client_state: ClientState,
         rng: np.random.Generator,
-        excluded: NDArray[np.int32] | None = None,
     ) -> LocalResult:
         """The drawn vector; model and history have no effect."""
         return LocalResult([self.vector()], 0, {}, float("nan"), 0)

@@ -95,7 +95,7 @@ class Client(_BaseClient):
         training: training parameters; by default those of the recipe.
         seed: fixes the training draws; fresh randomness by default.
         graph_filter: name of the filter (`training.graph_filters.FILTERS`) that recommends in tasks that aggregate a
-        spectrum, or `NAME/PRESET` for its published settings; by default the one that fits the task.
+        spectrum; by default the one that fits the task.
         device_group: group to enrol in permanently, where the recipe has several (FAIR: one per memory size).
 
         Raises `PolicyRefused`, `NotEnrolled` without invitation and stored membership, `Gone` or `Forbidden` for the

@@ -30,7 +30,6 @@ from client_sdk.lab.data.interactions import DataError, Interactions, LeaveOneOu
 from client_sdk.lab.data.published import load_dataset
 from client_sdk.lab.data.splits import Split, load_split
 from client_sdk.lab.evaluation import (
-    LEAK_WARNING,
     candidates_of,
     controls,
     evaluate_full_scores,
@@ -70,9 +69,6 @@ def evaluate(
         Path | None, typer.Option(help="File of your items.", show_default="the file passed to join")
     ] = None,
     k: Annotated[int, typer.Option("-k", help="Length of the ranked list: HR@k and NDCG@k.")] = 10,
-    leaks: Annotated[
-        bool, typer.Option("--leaks", help="With --dataset: measure the leak of the papers' training negatives too.")
-    ] = False,
     identity: IdentityFile = None,
     allow_http: AllowHttp = False,
 ) -> None:
@@ -92,7 +88,7 @@ def evaluate(
         found = load_split(
             dataset, data_dir, columns=chosen_columns(columns), test=test, kind=split, seed=_SEED, report=say
         )
-        _evaluate_controls(dataset, found, k, leaks)
+        _evaluate_controls(dataset, found, k)
     else:
         _evaluate_own_items(held_out or [], task, interactions, k, identity, ClientOptions(allow_http=allow_http))
 
@@ -153,22 +149,17 @@ def measure(scores: NDArray[np.float32], split: LeaveOneOut, k: int) -> list[Eva
     return [full, evaluate_scores(lambda _, items: scores[items], split, negatives, k)]
 
 
-def _evaluate_controls(dataset: str, split: Split, k: int, leaks: bool) -> None:
+def _evaluate_controls(dataset: str, split: Split, k: int) -> None:
     """Print the controls on one held-out item of each user, or on several test items."""
     rng = np.random.default_rng(_SEED)
     data = split.one_each
     if data is None:
-        several = ranking_controls(split.train, split.test, rng, k, leaks=leaks)
+        several = ranking_controls(split.train, split.test, rng, k)
         console.print(table(f"controls on {dataset}: {split.words}", several.headings, several.cells))
         return
     candidates = _candidates(data, rng)
-    found = controls(data, None if candidates is None else candidates.negatives, rng, k, leaks=leaks)
+    found = controls(data, None if candidates is None else candidates.negatives, rng, k)
     console.print(table(f"controls on {dataset}", found.headings, found.cells))
-    if leaks:
-        console.print(
-            "Drawn as a negative: items are ranked by how seldom training draws them as a negative; no model."
-        )
-        console.print(LEAK_WARNING)
     if candidates is None:
         say(f"Users have fewer than {NEGATIVES} other items, so items are ranked among all of them only.")
     elif candidates.replaced:

@@ -188,13 +188,6 @@ def recommend(
         str | None,
         typer.Option("--filter", help="Graph filter, in PriviRec tasks: gf-cf, bspm-em, bspm-lm, ease or turbo-cf."),
     ] = None,
-    preset: Annotated[
-        str | None,
-        typer.Option(
-            help="Settings of the filter for a data set, from its authors' code: amazon-book, gowalla, yelp2018. "
-            "Those of bspm-lm for gowalla and yelp2018 are not published: they are those of bspm-em."
-        ),
-    ] = None,
     identity: IdentityFile = None,
     allow_http: AllowHttp = False,
 ) -> None:
@@ -202,8 +195,6 @@ def recommend(
 
     Example: hushrec recommend --task movies -k 10 --titles titles.csv
     """
-    if preset is not None:
-        graph_filter = f"{graph_filter or 'gf-cf'}/{preset}"
     who = load_identity(identity)
     membership = kept_membership(who, task)
     seen = read_history(interactions_file(who, membership, interactions))

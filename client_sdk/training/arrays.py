@@ -142,7 +142,6 @@ class ArraysHalf:
         history: History,
         client_state: ClientState,
         rng: np.random.Generator,
-        excluded: NDArray[np.int32] | None = None,
     ) -> LocalResult:
         """Return the update that the trainer gives; `RoundLost` if it gives none."""
         return self.read(history).trained(self.recipe, spec.number, state).result(client_state)

@@ -111,13 +111,12 @@ class ClientHalf(Protocol):
         history: History,
         client_state: ClientState,
         rng: np.random.Generator,
-        excluded: NDArray[np.int32] | None = None,
     ) -> LocalResult:
         """Train and return the contribution to the round. No argument is changed.
 
-        spec: the round's sum. client_id: the client's id, "" if it has none. state: the newest model. excluded: items
-        that are never drawn as negatives; see `client_sdk.training.mf`. Raises `ParameterError` for a client
-        without interactions, or without ratings if the recipe needs them, and if training diverges.
+        spec: the round's sum. client_id: the client's id, "" if it has none. state: the newest model. Raises
+        `ParameterError` for a client without interactions, or without ratings if the recipe needs them, and if training
+        diverges.
         """
 
     def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:

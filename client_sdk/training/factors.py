@@ -12,7 +12,14 @@ from numpy.typing import NDArray
 from client_sdk.history import History
 from client_sdk.store.states import ClientState
 from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig, refuse_settings, task_training
-from client_sdk.training.mf import LocalUpdate, MFConfig, init_user_factor, train_locally
+from client_sdk.training.mf import (
+    LocalUpdate,
+    MFConfig,
+    NegativeSampler,
+    draw_negatives,
+    init_user_factor,
+    train_locally,
+)
 from protocols.errors import ParameterError
 from protocols.recipes.base import ModelState, Recipe, RoundSpec, Update
 from protocols.recipes.factors import factors_of
@@ -56,6 +63,7 @@ class FactorHalf:
 
     recipe: FactorRecipe
     training: MFConfig = field(default_factory=MFConfig)
+    draw: NegativeSampler = draw_negatives
 
     def initial_client_state(self, rng: np.random.Generator) -> ClientState:
         """Return a random user factor; in a task that starts from a spectrum zeros, which `user_factor` replaces."""
@@ -72,12 +80,11 @@ class FactorHalf:
         history: History,
         client_state: ClientState,
         rng: np.random.Generator,
-        excluded: NDArray[np.int32] | None = None,
     ) -> LocalResult:
         """Return the client's item counts, or train on positives and drawn negatives and return the change."""
         if spec.sum_index <= self.recipe.count_sums:
             return count_items(self.recipe.parameters.items, history, client_state)
-        local = self._train(spec, client_id, state, history, client_state, rng, excluded)
+        local = self._train(spec, client_id, state, history, client_state, rng)
         blocks, clipped = self.recipe.contribute(spec, client_id, Update(local.items, local.values))
         kept = {**client_state, USER_FACTOR: local.user_factor}
         return LocalResult(blocks, clipped, kept, local.loss, local.samples)
@@ -85,7 +92,7 @@ class FactorHalf:
     def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
         """Return the initial client state with a user factor from local training."""
         initial = self.initial_client_state(rng)
-        local = self._train(spec, "", state, history, initial, rng, None)
+        local = self._train(spec, "", state, history, initial, rng)
         return {**initial, USER_FACTOR: local.user_factor}
 
     def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
@@ -103,13 +110,12 @@ class FactorHalf:
         history: History,
         client_state: ClientState,
         rng: np.random.Generator,
-        excluded: NDArray[np.int32] | None,
     ) -> LocalUpdate:
         factors = factors_of(state).item_factors
         own = user_factor(self.recipe.parameters, state, client_state, history)
         projection = self.recipe.projection(spec, client_id)
         offsets = logit_offsets(state, self.training.negatives)
-        return train_locally(projection, factors, own, history.items, self.training, rng, excluded, offsets)
+        return train_locally(projection, factors, own, history.items, self.training, rng, offsets, self.draw)
 
 
 def half(recipe: Recipe, training: TrainingConfig | None = None, graph_filter: str | None = None) -> ClientHalf:

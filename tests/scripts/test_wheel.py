@@ -29,7 +29,7 @@ WORKS = {
     "organiser": "import client_sdk.organiser.app",
     "plots": "from client_sdk.lab.demo.plots import plots_available; assert plots_available()",
     "data": "import client_sdk.lab.data.tables",
-    "demo": "import client_sdk.lab.demo.run, client_sdk.lab.demo.report, client_sdk.lab.demo.privirec_run",
+    "demo": "import client_sdk.lab.demo.run, client_sdk.lab.demo.report, client_sdk.lab.demo.spectrum",
     "server,postgres": "import psycopg, aggregator_service.storage.postgres",
     "server,s3": "import aggregator_service.storage.s3",
     "server,cluster": "import aggregator_service.compute.cluster",
