@@ -106,6 +106,7 @@ if TYPE_CHECKING:
     from client_sdk.training.fair import FairConfig as FairConfig
     from client_sdk.training.mf import MFConfig as MFConfig
     from client_sdk.training.pfedclr import PFedCLRConfig as PFedCLRConfig
+    from protocols.catalogue import Catalogue as Catalogue
     from protocols.errors import CodecError as CodecError
     from protocols.errors import HushRecError as HushRecError
     from protocols.errors import ParameterError as ParameterError
@@ -222,6 +223,7 @@ _NAMES: Final = {
     "client_sdk.training.fair": ("FairConfig",),
     "client_sdk.training.mf": ("MFConfig",),
     "client_sdk.training.pfedclr": ("PFedCLRConfig",),
+    "protocols.catalogue": ("Catalogue",),
     "protocols.errors": (
         "CodecError",
         "HushRecError",

@@ -22,6 +22,7 @@ from client_sdk.rounds.member import Stop
 from client_sdk.rounds.newest import evaluation, named_arrays, newest_model, recommend
 from client_sdk.rounds.part import Part
 from client_sdk.store.client_store import Membership
+from protocols.catalogue import Catalogue
 from protocols.errors import ParameterError
 from protocols.messages import RoundView
 from protocols.recipes.base import ModelState
@@ -104,8 +105,9 @@ class Task(_BaseTask):
     ) -> list[RoundReport]:
         """Take part in every round that asks this client, until the task ends or `stop()` returns True.
 
-        interactions: the user's item numbers in 0..N-1, each once, or a mapping from item to rating for recipes that
-        use ratings; for `arrays`, a function that is called with each `ArraysRound` and contributes to it. progress:
+        interactions: the user's items, each once, in a list, set, array, Series or DataFrame; or a mapping from item to
+        rating for recipes that use ratings. An item is a number in 0..N-1, or in a task with a catalogue its id. For
+        `arrays`, a function that is called with each `ArraysRound` and contributes to it. progress:
         called with each `Event`. stop: called before each poll. poll_seconds: length of one long poll, at most 30.
         patience: seconds for which an unreachable server is waited for, each time, before `GaveUp`; None waits as long
         as it takes, and reports `ServerUnreachable`. Returns one report per contribution. A round that this client
@@ -133,6 +135,14 @@ class Task(_BaseTask):
         server to say who takes part.
         """
         self._driver.run(follow_task(self._role(progress), progress, stop, poll_seconds, patience))
+
+    def catalogue(self) -> Catalogue | None:
+        """Return the app's ids and titles of the items, as the task's terms name them; None for a task without.
+
+        Waits for an operator that has not uploaded it yet.
+        """
+        self._driver.run(self.part.load_catalogue())
+        return self.part.catalogue
 
     def current_round(self, wait: float = 0.0) -> RoundView | None:
         """Return the newest round; None if there is none within `wait` seconds (at most 30)."""
@@ -212,6 +222,11 @@ class AsyncTask(_BaseTask):
     ) -> None:
         """See `Task.serve`; cancelling the task stops it at once."""
         await self._driver.run(follow_task(self._role(progress), progress, stop, poll_seconds, patience))
+
+    async def catalogue(self) -> Catalogue | None:
+        """See `Task.catalogue`."""
+        await self._driver.run(self.part.load_catalogue())
+        return self.part.catalogue
 
     async def current_round(self, wait: float = 0.0) -> RoundView | None:
         """See `Task.current_round`."""

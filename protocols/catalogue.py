@@ -12,9 +12,11 @@ compared as they are, without Unicode normalisation.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
+from types import MappingProxyType
 from typing import Final
 
 from protocols.errors import CodecError, ParameterError
@@ -86,6 +88,11 @@ class Catalogue:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @property
+    def numbers(self) -> Mapping[str, int]:
+        """The number of each id, from 0."""
+        return MappingProxyType(self._numbers)
 
     def number_of(self, item_id: str) -> int:
         """Return the number of the item with this id, from 0; `ParameterError` if there is none."""

@@ -161,6 +161,9 @@ def take_part(
             f"this client is in the committee of task {member.terms.name!r} and contributes nothing: call serve(), or "
             "run hushrec committee serve"
         )
+    with suppress(StoppedInOutage):
+        if not (yield from through(part.load_catalogue(progress, stop), Outage(patience, progress, stop))):
+            return []
     part.seen = part.history(interactions)
     contributor = _Contributor(part, part.seen, progress)
     with suppress(StoppedInOutage):

@@ -75,7 +75,8 @@ def recommend(part: Part, k: int, interactions: object | None, refresh: bool) ->
     newest model on the device is used and no request is made. The factor of a user that never took part comes from
     local training, of which nothing is sent. Raises `ModelUnavailable` before round 1 is complete.
     """
-    seen = part.seen if interactions is None else History.of(interactions, part.member.terms.n_items)
+    yield from part.load_catalogue()
+    seen = part.seen if interactions is None else part.known_items(interactions)
     if seen is None:
         raise ParameterError("interactions are required: call recommend(k, interactions=...)")
     if refresh:
@@ -87,7 +88,8 @@ def recommend(part: Part, k: int, interactions: object | None, refresh: bool) ->
             0, "no round of this task has completed yet, so there is no trained model to recommend from"
         )
     scores = yield from work(lambda: own_scores(part, state, seen))
-    return top_items(scores, seen.items, k)
+    found = top_items(scores, seen.items, k)
+    return found if part.catalogue is None else found.named(part.catalogue)
 
 
 def own_scores(part: Part, state: ModelState, history: History) -> NDArray[np.float32]:

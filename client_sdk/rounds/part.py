@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from time import perf_counter
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from client_sdk.training.base import (
     TrainingConfig,
     why_abstain,
 )
+from protocols.catalogue import Catalogue
 from protocols.errors import KeyringError, ParameterError
 from protocols.layout import Route
 from protocols.messages import RoundView
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OwnRound", "Part", "report_rejected"]
 
+_CATALOGUE_PAUSE: Final = 1.0
 _LOG = logging.getLogger(__name__)
 
 
@@ -53,7 +55,7 @@ class Part:
 
     follower: its copy of the model. half: the client side of the recipe. rng: random numbers of training only; keys and
     ciphertexts use the system's generator. seen: the interactions of the last `take_part`. final: the best model of a
-    task that ended with it.
+    task that ended with it. catalogue: the app's ids of the items, once `load_catalogue` has run.
     """
 
     member: Member
@@ -62,6 +64,7 @@ class Part:
     rng: np.random.Generator = field(default_factory=np.random.default_rng)
     seen: History | None = None
     final: ModelState | None = None
+    catalogue: Catalogue | None = field(default=None, repr=False)
     _client_state: ClientState | None = field(default=None, repr=False)
     _reported_point: int = field(default=0, repr=False)
 
@@ -82,12 +85,49 @@ class Part:
         """Return the interactions as a `History`; `ParameterError` if there are none or the recipe cannot use them."""
         if isinstance(self.half, ReadsInteractions):
             return self.half.read(interactions)
-        history = History.of(interactions, self.member.terms.n_items)
+        history = self.known_items(interactions)
         if not len(history):
             raise ParameterError("interactions must not be empty: there is nothing to train on")
         if isinstance(self.half, ChecksHistory):
             self.half.check(history)
         return history
+
+    def known_items(self, interactions: object) -> History:
+        """Return the interactions as a `History`; ids are those of the task's catalogue, if it is loaded."""
+        numbers = None if self.catalogue is None else self.catalogue.numbers
+        return History.of(interactions, self.member.terms.n_items, numbers)
+
+    # --- the item catalogue --------------------------------------------------------------------------------------
+
+    def load_catalogue(self, progress: Progress | None = None, stop: Stop | None = None) -> Program[bool]:
+        """Read the item catalogue from the store, or download it, if the task has one.
+
+        It is checked against the digest in the terms that this client agreed to. Until the operator has uploaded it,
+        this client waits; False if `stop()` returned True first. Raises `CodecError` for a malformed catalogue, and
+        `ContractBroken` for one with another number of items than the recipe has.
+        """
+        member, digest = self.member, self.member.terms.view.catalogue_digest
+        if digest is None or self.catalogue is not None:
+            return True
+        found = member.store.catalogue(member.task_id, digest)
+        waiting = False
+        while found is None:
+            body = yield from member.calls.catalogue(member.task_id, member.terms.n_items, digest)
+            if body is not None:
+                found = Catalogue.decode(body)
+                if len(found) != member.terms.n_items:
+                    fault = f"the catalogue has {len(found)} items, and the task has {member.terms.n_items}"
+                    raise ContractBroken("GET", f"/v1/tasks/{member.task_id}/catalogue", 200, fault)
+                member.store.keep_catalogue(member.task_id, found)
+            elif stop and stop():
+                return False
+            else:
+                if progress and not waiting:
+                    progress(Waiting("the item catalogue, which the task's operator uploads"))
+                waiting = True
+                yield Pause(_CATALOGUE_PAUSE)
+        self.catalogue = found
+        return True
 
     # --- keys ----------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import struct
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from client_sdk.errors import Equivocation, LocalFileError
 from client_sdk.store.signed_sets import SignedSets
 from client_sdk.store.states import ClientState, FollowedState, GivenData
 from client_sdk.store.stores import Store
+from protocols.catalogue import Catalogue
 from protocols.codec import b64decode, b64encode
 from protocols.crypto.aggregate_chain import CHAIN_BYTES, AggregateChain
 from protocols.crypto.certificates import CERTIFICATE_BYTES, RevocationList
@@ -157,6 +159,17 @@ class ClientStore:
     def keep_agreed(self, task_id: str, terms: AgreedTerms) -> None:
         """Store the terms of one task that this client agreed to."""
         self.write(task_id, _TERMS, terms.model_dump_json(indent=1).encode())
+
+    def catalogue(self, task_id: str, digest: str) -> Catalogue | None:
+        """Return the stored item catalogue of a task; None if there is none with this digest (hex)."""
+        body = self.read(task_id, "catalogue.tsv")
+        if body is None or hashlib.sha256(body).hexdigest() != digest:
+            return None
+        return Catalogue.decode(body)
+
+    def keep_catalogue(self, task_id: str, catalogue: Catalogue) -> None:
+        """Store the item catalogue of a task."""
+        self.write(task_id, "catalogue.tsv", catalogue.encode())
 
     def keyring(self, task_id: str) -> Keyring | None:
         """Return the keyring of one task, None if none is stored."""
