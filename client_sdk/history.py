@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any, SupportsFloat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,9 +29,13 @@ class History:
         if self.ratings is None:
             return
         if self.ratings.shape != self.items.shape:
-            raise ParameterError(f"expected {self.items.size} ratings, got an array of shape {self.ratings.shape}")
-        if not np.isfinite(self.ratings).all():
-            raise ParameterError("every rating must be a finite number")
+            raise ParameterError(f"{self.items.size} items but {self.ratings.size} ratings: pass one rating an item")
+        wrong = np.flatnonzero(~np.isfinite(self.ratings))
+        if wrong.size:
+            at = int(wrong[0])
+            raise ParameterError(
+                f"the rating of item {int(self.items[at])} is {self.ratings[at]}: every rating must be a finite number"
+            )
 
     def __len__(self) -> int:
         return int(self.items.size)
@@ -39,35 +44,127 @@ class History:
         return f"History({len(self)} items{'' if self.ratings is None else ', rated'})"
 
     @classmethod
-    def of(cls, interactions: object, n_items: int) -> History:
-        """Return the `History` for `interactions`: a `History`, a mapping from item to rating, or a list of items.
+    def of(cls, interactions: object, n_items: int, numbers: Mapping[str, int] | None = None) -> History:
+        """Return the `History` for one user's `interactions`, which are one of:
 
-        Raises `ParameterError` unless the items are distinct integers in 0..n_items-1 and the ratings are numbers.
+        - a `History`
+        - items: a list, tuple, set, array or Series of numpy, pandas or polars, or another iterable
+        - a mapping from item to rating
+        - a DataFrame of pandas or polars: its column `item`, or else its first one, and its column `rating` if it
+          has one; other columns are not read
+
+        Items are integers in 0..n_items-1, or ids in the task's catalogue. numbers: from id to item number; None for a
+        task without a catalogue. Raises `ParameterError`, which names the first item that is not known, out of range
+        or there twice, or whose rating is not a number.
         """
         if isinstance(interactions, History):
             return cls(item_ids(interactions.items, n_items), interactions.ratings)
-        if not isinstance(interactions, Mapping):
-            return cls(item_ids(interactions, n_items))
-        items = item_ids(list(interactions), n_items)
-        try:
-            ratings = np.array(list(interactions.values()), dtype=np.float32)
-        except (TypeError, ValueError):
-            raise ParameterError("every rating must be a number") from None
-        return cls(items, ratings)
+        items, ratings = interactions, None
+        if isinstance(interactions, Mapping):
+            items, ratings = list(interactions), list(interactions.values())
+        elif getattr(interactions, "columns", None) is not None:
+            items, ratings = _columns(interactions)
+        found = item_ids(items, n_items, numbers)
+        return cls(found, None if ratings is None else _rating_values(ratings, found))
 
 
-def item_ids(items: object, n_items: int, what: str = "interactions") -> NDArray[np.int32]:
-    """Return `items` as int32 (k,).
+def item_ids(items: object, n_items: int, numbers: Mapping[str, int] | None = None) -> NDArray[np.int32]:
+    """Return `items` as int32 (k,), in their order; those of a set in ascending order.
 
-    what: the noun for the items in errors. Raises `ParameterError` unless they are distinct integers in 0..n_items-1.
+    numbers: as for `History.of`. Raises `ParameterError` unless they are distinct and known.
     """
-    array = np.asarray(items)
+    values = _values(items)
+    places = not isinstance(items, set | frozenset)
+    array = np.asarray(values) if _is_integer(values) else None
+    if array is None:
+        array = np.array([_number(value, _place(at, places), n_items, numbers) for at, value in enumerate(values)])
     if array.size == 0:
         return np.zeros(0, dtype=np.int32)
-    if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
-        raise ParameterError(f"{what} must be a flat list of integers, got {array.dtype} of shape {array.shape}")
-    if array.min() < 0 or array.max() >= n_items:
-        raise ParameterError(f"{what} contain an item outside 0..{n_items - 1}")
-    if np.unique(array).size != array.size:
-        raise ParameterError(f"{what} contain an item twice: pass each item once")
-    return array.astype(np.int32)
+    outside = np.flatnonzero((array < 0) | (array >= n_items))
+    if outside.size:
+        at = int(outside[0])
+        raise ParameterError(_outside(int(array[at]), _place(at, places), n_items))
+    first = np.unique(array, return_index=True)[1]
+    if first.size != array.size:
+        again = int(np.setdiff1d(np.arange(array.size), first)[0])
+        before = int(np.flatnonzero(array == array[again])[0])
+        where = f", first at index {before}" if places else ""
+        item = _short(values[again])
+        raise ParameterError(f"{_place(again, places)}: item {item} is there twice{where}: pass it once")
+    return (array if places else np.sort(array)).astype(np.int32)
+
+
+def _is_integer(values: list[Any]) -> bool:
+    """Whether all are plain integers of 64 bits, so that numpy can look at them together."""
+    return all(type(value) is int and -(1 << 63) <= value < 1 << 63 for value in values)
+
+
+def _columns(frame: Any) -> tuple[object, list[object] | None]:
+    """Return the items of a DataFrame, and its ratings if it has a column of that name."""
+    names = list(frame.columns)
+    if not names:
+        raise ParameterError("the table of interactions has no columns: it needs a column `item`")
+    return frame["item" if "item" in names else names[0]], _values(frame["rating"]) if "rating" in names else None
+
+
+def _values(column: object) -> list[Any]:
+    """Return the values of a list, set, array or Series as Python objects."""
+    for name in ("tolist", "to_list"):  # numpy and pandas; polars
+        convert = getattr(column, name, None)
+        if callable(convert):
+            column = convert()
+            break
+    if isinstance(column, str | bytes) or not isinstance(column, Iterable):
+        raise ParameterError(
+            f"interactions are {_short(column)}: pass a list of items, or a mapping from item to rating"
+        )
+    return [value.item() if isinstance(value, np.generic) else value for value in column]
+
+
+def _short(value: object) -> str:
+    """Return the start of a value's repr, for an error."""
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _place(at: int, places: bool) -> str:
+    return f"interactions, index {at}" if places else "interactions"
+
+
+def _outside(item: int, where: str, n_items: int) -> str:
+    return (
+        f"{where}: item {item} is outside 0..{n_items - 1}, the items of the task: leave it out, and number the "
+        "others as the task does"
+    )
+
+
+def _number(value: object, where: str, n_items: int, numbers: Mapping[str, int] | None) -> int:
+    """Return the number of one item; `ParameterError`, which starts with `where`, if it is none."""
+    allowed = f"item numbers 0..{n_items - 1}"
+    if isinstance(value, str):
+        if numbers is None:
+            raise ParameterError(
+                f"{where}: {_short(value)} is a string, but this task has no item catalogue: pass {allowed}"
+            )
+        number = numbers.get(value)
+        if number is None:
+            raise ParameterError(f"{where}: item {_short(value)} is not in the task's item catalogue: leave it out")
+        return number
+    if value is None or value != value:  # NaN, as tables write a missing value
+        raise ParameterError(f"{where}: the item is missing: leave out rows without an item")
+    if isinstance(value, int) and not isinstance(value, bool):
+        if not 0 <= value < n_items:  # also those that do not fit 64 bits
+            raise ParameterError(_outside(value, where, n_items))
+        return value
+    if isinstance(value, list | tuple):
+        raise ParameterError(f"{where}: {_short(value)} is a {type(value).__name__}: pass a flat list of {allowed}")
+    convert = f": convert it with int(...) to one of the {allowed}" if isinstance(value, float) else f": pass {allowed}"
+    raise ParameterError(f"{where}: {_short(value)} is not an integer{convert}")
+
+
+def _rating_values(ratings: list[Any], items: NDArray[np.int32]) -> NDArray[np.float32]:
+    for item, rating in zip(items.tolist(), ratings, strict=False):
+        if not isinstance(rating, SupportsFloat):  # strings are not
+            raise ParameterError(f"the rating of item {item} is {_short(rating)}: every rating must be a number")
+    with np.errstate(over="ignore"):  # becomes infinite, which is refused
+        return np.array([float(rating) for rating in ratings], dtype=np.float64).astype(np.float32)

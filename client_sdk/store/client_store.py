@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import lru_cache
 from io import BytesIO
@@ -112,6 +113,10 @@ class ClientStore:
         if "@" in task_id:
             raise ParameterError(f"{task_id!r} is not an id of a task")
         return f"{task_id}@{_server_key(self.url)}"
+
+    def locked(self, task_id: str) -> AbstractContextManager[None]:
+        """Keep other processes from taking part in one task with these records; see `Store.locked`."""
+        return self.store.locked(self.owner, self._key(task_id))
 
     def memberships(self) -> list[Membership]:
         """Return every stored membership of this identity, on any server."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
+import sys
 import tempfile
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -38,6 +40,9 @@ class Store(Protocol):
     def tasks(self, owner: str) -> Iterable[str]:
         """Return the ids of the tasks with stored bytes of `owner`."""
 
+    def locked(self, owner: str, task_id: str) -> AbstractContextManager[None]:
+        """Keep others from taking part in a task with the same records meanwhile; `LocalFileError` if one does."""
+
 
 class MemoryStore:
     """A store in memory, lost when the process ends."""
@@ -57,9 +62,17 @@ class MemoryStore:
         """Return the ids of the tasks with stored bytes of `owner`."""
         return sorted({task for kept, task, _ in self._bodies if kept == owner})
 
+    def locked(self, _owner: str, _task_id: str) -> AbstractContextManager[None]:
+        """Do nothing: no other process has these records."""
+        return nullcontext()
+
 
 class DirectoryStore:
-    """A store in the directory `path`: one file `<owner>/<task>/<name>` of mode 0600 for each entry."""
+    """A store in the directory `path`: one file `<owner>/<task>/<name>` of mode 0600 for each entry.
+
+    What the operating system refuses, such as a write to a full disk, is a `LocalFileError` that names the file and the
+    cause.
+    """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -73,23 +86,72 @@ class DirectoryStore:
     def read(self, owner: str, task_id: str, name: str) -> bytes | None:
         """Return the stored bytes, None if there are none; `LocalFileError` when other users can access the file."""
         path = self._folder(owner, task_id) / name
-        return read_private(path, "the client's file") if path.exists() else None
+        with _local_errors("read", path):
+            return read_private(path, "the client's file") if path.exists() else None
 
     def write(self, owner: str, task_id: str, name: str, body: bytes) -> None:
         """Write `body` atomically to a file of mode 0600."""
         folder = self._folder(owner, task_id)
-        ensure_private_directory(folder)
-        write_private(folder / name, body)
+        with _local_errors("write", folder / name):
+            ensure_private_directory(folder)
+            write_private(folder / name, body)
 
     def tasks(self, owner: str) -> list[str]:
         """Return the ids of the tasks with stored bytes of `owner`."""
         folder = self.path / owner
-        return sorted(entry.name for entry in folder.iterdir() if entry.is_dir()) if folder.is_dir() else []
+        with _local_errors("read", folder):
+            return sorted(entry.name for entry in folder.iterdir() if entry.is_dir()) if folder.is_dir() else []
+
+    @contextmanager
+    def locked(self, owner: str, task_id: str) -> Iterator[None]:
+        """Hold the lock of a task's records: `flock` on the file `lock` beside them, released when the process ends.
+
+        Two that took part with the same records would each sign and store what the other does not know of. Raises
+        `LocalFileError` when another process, or another participant of this one, holds it. Windows has no lock.
+        """
+        if sys.platform == "win32":
+            yield
+            return
+        import fcntl
+
+        path = self._folder(owner, task_id) / "lock"
+        with _local_errors("lock", path):
+            ensure_private_directory(path.parent)
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        try:
+            with _local_errors("lock", path):
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    raise LocalFileError(
+                        f"another process takes part in this task with the records in {path.parent}",
+                        remedy="Stop the other one: one identity takes part in a task once. A second participant "
+                        "needs an identity and an invitation of its own.",
+                    ) from None
+            yield
+        finally:
+            os.close(handle)
 
 
 def default_store() -> DirectoryStore:
     """Return the store in the user's data directory (`~/.local/share/hushrec` on Linux)."""
     return DirectoryStore(platformdirs.user_data_path("hushrec"))
+
+
+@contextmanager
+def _local_errors(action: str, path: Path) -> Iterator[None]:
+    """Raise an `OSError` as `LocalFileError`: `action` failed on `path`."""
+    try:
+        yield
+    except OSError as error:
+        match error.errno:
+            case errno.ENOSPC | errno.EDQUOT:
+                remedy = "Free space on this disk, then start again: what was stored before is intact."
+            case errno.EACCES | errno.EPERM | errno.EROFS:
+                remedy = "Give the user that runs this program access to the folder, or store in another one."
+            case _:
+                remedy = ""
+        raise LocalFileError(f"cannot {action} {path}: {error.strerror or error}", remedy=remedy) from error
 
 
 # --- files that only their owner may read: written atomically, refused when others can access them -------------------

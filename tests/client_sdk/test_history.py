@@ -1,0 +1,151 @@
+"""What `take_part` accepts as interactions, and what it says about those that it does not accept."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import numpy as np
+import polars as pl
+import pytest
+
+from client_sdk.history import History
+from protocols.errors import ParameterError
+
+N = 10
+NUMBERS = {"tt1": 4, "tt2": 2}
+
+
+class Column:
+    """As a pandas Series: an object with `tolist` that is neither a list nor a mapping."""
+
+    def __init__(self, *values: object) -> None:
+        self._values = values
+
+    def tolist(self) -> list[object]:
+        return list(self._values)
+
+
+class Frame:
+    """As a pandas DataFrame: `columns` is an index object, and a column is asked for by name."""
+
+    def __init__(self, **columns: Column) -> None:
+        self.columns = np.array(list(columns), dtype=object)
+        self._columns = columns
+
+    def __getitem__(self, name: str) -> Column:
+        return self._columns[name]
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        [4, 2, 7],
+        (4, 2, 7),
+        np.array([4, 2, 7]),
+        np.array([4, 2, 7], dtype=np.uint8),
+        [np.int64(4), 2, np.int32(7)],
+        iter([4, 2, 7]),
+        Column(4, 2, 7),
+        pl.Series([4, 2, 7]),
+        Frame(other=Column(4, 2, 7)),
+        pl.DataFrame({"user": [1, 1, 1], "item": [4, 2, 7]}),
+        History(np.array([4, 2, 7], dtype=np.int32)),
+    ],
+    ids=lambda items: type(items).__name__,
+)
+def test_items_come_in_many_forms(items: object) -> None:
+    history = History.of(items, N)
+    assert (history.items.tolist(), history.items.dtype, history.ratings) == ([4, 2, 7], np.int32, None)
+
+
+@pytest.mark.parametrize("items", [{7, 4, 2}, frozenset({7, 4, 2})])
+def test_the_items_of_a_set_are_sorted(items: object) -> None:
+    assert History.of(items, N).items.tolist() == [2, 4, 7]
+
+
+@pytest.mark.parametrize(
+    "rated",
+    [
+        {4: 3.5, 2: 1},
+        {np.int64(4): np.float32(3.5), 2: Decimal(1)},
+        Frame(item=Column(4, 2), rating=Column(3.5, 1)),
+        pl.DataFrame({"time": [9, 9], "rating": [3.5, 1.0], "item": [4, 2]}),
+    ],
+    ids=lambda rated: type(rated).__name__,
+)
+def test_ratings_come_with_a_mapping_or_a_table(rated: object) -> None:
+    history = History.of(rated, N)
+    assert history.ratings is not None
+    assert (history.items.tolist(), history.ratings.tolist()) == ([4, 2], [3.5, 1.0])
+
+
+def test_the_ids_of_a_catalogue_are_looked_up() -> None:
+    assert History.of(["tt1", "tt2", 7], N, NUMBERS).items.tolist() == [4, 2, 7]
+    assert History.of(pl.Series(["tt1", "tt2"]), N, NUMBERS).items.tolist() == [4, 2]
+    rated = History.of({"tt2": 5}, N, NUMBERS)
+    assert rated.ratings is not None
+    assert (rated.items.tolist(), rated.ratings.tolist()) == ([2], [5.0])
+
+
+@pytest.mark.parametrize("empty", [[], (), {}, set(), np.array([]), pl.Series([], dtype=pl.Int64)], ids=repr)
+def test_no_items_are_an_empty_history(empty: object) -> None:
+    assert len(History.of(empty, N)) == 0
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ([1, 10], "interactions, index 1: item 10 is outside 0..9, the items of the task: leave it out"),
+        (np.array([-1]), "index 0: item -1 is outside 0..9"),
+        ([1, 10**30], f"index 1: item {10**30} is outside 0..9"),
+        ({10: 1.0}, "interactions, index 0: item 10 is outside 0..9"),
+        ([3, 1, 2, 1], "index 3: item 1 is there twice, first at index 1: pass it once"),
+        (["tt1"], "index 0: 'tt1' is a string, but this task has no item catalogue: pass item numbers 0..9"),
+        ([1, 0.5], "index 1: 0.5 is not an integer: convert it with int(...)"),
+        (np.array([3.0]), "index 0: 3.0 is not an integer: convert it with int(...)"),
+        ([True], "index 0: True is not an integer: pass item numbers 0..9"),
+        ([4, None], "index 1: the item is missing: leave out rows without an item"),
+        (Column(1.0, float("nan")), "index 0: 1.0 is not an integer"),
+        ([[1, 2]], "index 0: [1, 2] is a list: pass a flat list of item numbers 0..9"),
+        (np.zeros((2, 1), dtype=int), "index 0: [0] is a list: pass a flat list"),
+        (5, "interactions are 5: pass a list of items, or a mapping from item to rating"),
+        (None, "interactions are None: pass a list"),
+        ("tt1", "interactions are 'tt1': pass a list"),
+        (Frame(), "the table of interactions has no columns: it needs a column `item`"),
+        ({3: "good"}, "the rating of item 3 is 'good': every rating must be a number"),
+        ({3: None}, "the rating of item 3 is None: every rating must be a number"),
+        ({3: float("nan")}, "the rating of item 3 is nan: every rating must be a finite number"),
+        ({3: 1e300}, "the rating of item 3 is inf: every rating must be a finite number"),
+    ],
+)
+def test_errors_name_the_item_and_what_to_do(wrong: object, message: str) -> None:
+    with pytest.raises(ParameterError) as caught:
+        History.of(wrong, N)
+    assert message in str(caught.value)
+    assert not {"dtype", "shape", "object of"} & set(str(caught.value).split())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (["tt1", "tt9"], "index 1: item 'tt9' is not in the task's item catalogue: leave it out"),
+        ({"tt1", "tt9"}, "interactions: item 'tt9' is not in the task's item catalogue"),
+        (["tt1", "tt2", "tt1"], "index 2: item 'tt1' is there twice, first at index 0"),
+        (["tt1", 4], "index 1: item 4 is there twice, first at index 0"),
+    ],
+)
+def test_errors_name_the_id_of_a_catalogue(wrong: object, message: str) -> None:
+    with pytest.raises(ParameterError) as caught:
+        History.of(wrong, N, NUMBERS)
+    assert message in str(caught.value)
+
+
+def test_a_long_value_is_shortened() -> None:
+    with pytest.raises(ParameterError) as caught:
+        History.of(["x" * 1000], N)
+    assert len(str(caught.value)) < 250
+
+
+def test_a_history_has_one_rating_an_item() -> None:
+    with pytest.raises(ParameterError, match="2 items but 1 ratings: pass one rating an item"):
+        History(np.array([1, 2], dtype=np.int32), np.array([1.0], dtype=np.float32))
