@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -46,6 +47,10 @@ class KeyHolder(Role):
         self.refused: set[str] = set()
         self.progress = progress
         self._started = False  # whether round 1 has opened
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Allow others: the key holder may contribute at the same time, in another process."""
+        return nullcontext()
 
     def create(self) -> Keyring:
         """Generate and store the keyring, and return it; returns the stored one if there is one.

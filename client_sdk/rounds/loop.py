@@ -70,6 +70,10 @@ class Role:
     def __init__(self, member: Member) -> None:
         self.member = member
 
+    def alone(self) -> AbstractContextManager[None]:
+        """Keep other processes out of this role with the same records, where two would get in each other's way."""
+        return self.member.store.locked(self.member.task_id)
+
     def before_poll(self, change: RoundChange | None, poll_seconds: float) -> Program[float]:
         """Do what is due before a poll; return for how many seconds it may wait. change: that of the last poll."""
         yield from ()
@@ -101,9 +105,10 @@ def follow_task(
     """Let `role` act on every change of its task, until the task ends (returned) or `stop()` returns True (None).
 
     `stop` is called before each poll of `poll_seconds`. An unreachable server is waited for, at most `patience` seconds
-    at a time when it is given (`GaveUp`).
+    at a time when it is given (`GaveUp`). Raises `LocalFileError` while another process does the same with the same
+    records.
     """
-    with suppress(StoppedInOutage):
+    with suppress(StoppedInOutage), role.alone():
         return (yield from through(_follow(role, progress, stop, poll_seconds), Outage(patience, progress, stop)))
     return None
 
