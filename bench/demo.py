@@ -83,7 +83,7 @@ def measure_demo(rounds: int | None) -> tuple[float, dict[str, Any]]:
 def demo_figures(runs: Sequence[tuple[float, dict[str, Any]]]) -> dict[str, Figure]:
     """The figures of all runs of the demo: medians of times, and the quality, which must be the same in every run."""
     results = [dict(zip(ARMS, result["arms"], strict=True)) for _, result in runs]
-    qualities = [{arm: run[arm]["hr"] for arm in ARMS} for run in results]
+    qualities = [{arm: run[arm]["values"]["HR@10"] for arm in ARMS} for run in results]
     if any(quality != qualities[0] for quality in qualities):
         raise RuntimeError(f"runs with the same seed gave different figures: {qualities}")
     first = runs[0][1]

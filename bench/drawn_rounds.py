@@ -98,7 +98,6 @@ class DrawnVectorHalf:
         history: History,
         client_state: ClientState,
         rng: np.random.Generator,
-        excluded: NDArray[np.int32] | None = None,
     ) -> LocalResult:
         """The drawn vector; model and history have no effect."""
         return LocalResult([self.vector()], 0, {}, float("nan"), 0)
@@ -125,7 +124,7 @@ def play(drawn: DrawnRound) -> Played:
             if played.state != "complete":
                 raise SystemExit(f"the round failed: {played.failure}")
             exact = _is_exact(fleet, {report.client_id for report in played.reports})
-            return Played(played, fleet.clients[0].terms.sum_plan, exact, seconds, watch, committee.figures())
+            return Played(played, fleet.clients[0].member.terms.sum_plan, exact, seconds, watch, committee.figures())
 
 
 class _Committee:
@@ -179,7 +178,7 @@ def _start(server: Server, drawn: DrawnRound) -> tuple[Fleet, Operator]:
     )
     fleet = Fleet(server.url, [[0]] * clients, options)
     fleet.enrol(operator.invite(task.task_id, uses=clients).invitation, certificates=organiser.source)
-    plan = fleet.clients[0].terms.sum_plan
+    plan = fleet.clients[0].member.terms.sum_plan
     if isinstance(plan, OneshotPlan):
         fleet.enrol_committee(operator.invite(task.task_id, plan.committee, "committee").invitation, organiser.source)
     for number, client in enumerate(fleet.clients):
@@ -196,8 +195,8 @@ def _is_exact(fleet: Fleet, contributors: set[str]) -> bool:
         for number, client in enumerate(fleet.clients)
         if client.membership.client_id in contributors
     ]
-    view = fleet._driver.run(first.calls.round(task_id, 1))
-    body = fleet._driver.run(first.calls.aggregate(task_id, 1, plan.aggregate_bytes, view.aggregate_digest))
+    view = fleet._driver.run(first.member.calls.round(task_id, 1))
+    body = fleet._driver.run(first.member.calls.aggregate(task_id, 1, plan.aggregate_bytes, view.aggregate_digest))
     if view.survivors != len(vectors) or body is None:
         return False
     route = whole_route(plan.layout)

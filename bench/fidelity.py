@@ -29,9 +29,9 @@ from bench._report import write_figures
 from bench.systems import SYSTEMS
 from bench.systems.base import Job, JobResult, path_of, prefix_of
 from bench.systems.controls import controls_table, flat_controls, measured
+from bench.systems.leaks import LEAK_WARNING
 from client_sdk.lab.data.columns import Columns, parse_columns
 from client_sdk.lab.data.published import load_dataset, load_interactions
-from client_sdk.lab.evaluation.leaky_protocols import LEAK_WARNING
 from protocols.errors import HushRecError
 
 console = Console()

@@ -23,7 +23,7 @@ from client_sdk.agreement.policy import Policy
 from client_sdk.lab.data.interactions import Interactions, interaction_rows
 from client_sdk.lab.data.published import load_interactions
 from client_sdk.lab.data.splits import hold_out_share
-from client_sdk.lab.demo.privirec import central_components
+from client_sdk.lab.demo.spectrum import central_components
 from client_sdk.lab.evaluation.full_ranking import RankingResult, rank_all
 from client_sdk.lab.fleet import Fleet
 from client_sdk.lab.fleet_rounds import FleetOptions, FleetRound

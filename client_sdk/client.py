@@ -1,6 +1,6 @@
 """`Client` and `AsyncClient`: join tasks as one identity.
 
-with Client(url, identity=Identity.load("me.key")) as client:
+with Client(url, home="~/.movieapp") as client:
     task = client.join("movies", invitation=..., certificate=...)
     task.take_part(interactions)
     print(task.recommend(10))
@@ -8,46 +8,74 @@ with Client(url, identity=Identity.load("me.key")) as client:
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from client_sdk.agreement.policy import Policy
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.http import AsyncDriver, SyncDriver
-from client_sdk.api.wire import Traffic
+from client_sdk.api.wire import Program, Traffic
 from client_sdk.rounds.certificates import CertificateChoice
-from client_sdk.rounds.join import ClientOptions, Enroller
+from client_sdk.rounds.join import Account, ClientOptions, join, own_ledger, preview
 from client_sdk.rounds.ledger import OwnLedger
-from client_sdk.rounds.task import AsyncParticipant, Participant
+from client_sdk.rounds.part import Part
 from client_sdk.store.client_store import Membership
 from client_sdk.store.identity import Identity
 from client_sdk.store.stores import Store
+from client_sdk.task import AsyncTask, Task
 from client_sdk.training.base import TrainingConfig
 
 __all__ = ["AsyncClient", "Client"]
 
 
-class Client:
+class _BaseClient:
+    """The common part of the sync and the async class."""
+
+    _account: Account
+
+    def memberships(self) -> list[Membership]:
+        """Return the memberships of this identity that the store holds."""
+        return self._account.store.memberships()
+
+    def _joined(
+        self,
+        task: str | None,
+        invitation: str | None,
+        certificate: CertificateChoice | None,
+        training: TrainingConfig | None,
+        seed: int | None,
+        graph_filter: str | None,
+        device_group: int | None,
+    ) -> Program[Part]:
+        member = yield from join(self._account, task, invitation, certificate, device_group)
+        return Part.of(member, training, seed, graph_filter)
+
+
+class Client(_BaseClient):
     """One identity at one server.
 
-    url: `https://host[:port][/path]`. identity: see `Identity.load` and `Identity.generate`. store: where memberships
-    and keys are kept; the user's data directory by default. policy: what this client agrees to. options: retries,
-    timeouts and chunk size. driver: replaces the HTTP connections, for tests. Raises `ParameterError` for another form
-    of URL, and for http:// to another machine without `ClientOptions(allow_http=True)`.
+    url: `https://host[:port][/path]`. home: a folder that keeps the identity, memberships, keys and models; it is made
+    if there is none. Or, in place of it, identity: see `Identity.load` and `Identity.generate`, and store: where
+    memberships and keys are kept, by default the user's data directory. policy: what this client agrees to. options:
+    retries, timeouts and chunk size. driver: replaces the HTTP connections, for tests. Raises `ParameterError` for
+    another form of URL, for http:// to another machine without `ClientOptions(allow_http=True)`, and without an
+    identity; `LocalFileError` for a home that cannot be read.
     """
 
     def __init__(
         self,
         url: str,
-        identity: Identity,
+        identity: Identity | None = None,
         store: Store | None = None,
         policy: Policy | None = None,
         options: ClientOptions | None = None,
         driver: SyncDriver | None = None,
+        *,
+        home: str | Path | None = None,
     ) -> None:
-        options = options or ClientOptions()
-        self._enroller = Enroller(url, identity, store, policy, options)
-        self._driver = driver or SyncDriver(options.timeouts)
+        self._account = Account.at(url, identity, store, policy, options, home)
+        self._driver = driver or SyncDriver(self._account.options.timeouts)
 
     def join(
         self,
@@ -59,7 +87,7 @@ class Client:
         seed: int | None = None,
         graph_filter: str | None = None,
         device_group: int | None = None,
-    ) -> Participant:
+    ) -> Task:
         """Enrol with `invitation`, or load the stored membership of `task`, and check the task against the policy.
 
         task: name or id; None for the only stored membership, or whatever task the invitation is for.
@@ -67,32 +95,26 @@ class Client:
         training: training parameters; by default those of the recipe.
         seed: fixes the training draws; fresh randomness by default.
         graph_filter: name of the filter (`training.graph_filters.FILTERS`) that recommends in tasks that aggregate a
-        spectrum, or `NAME/PRESET` for its published settings; by default the one that fits the task.
+        spectrum; by default the one that fits the task.
         device_group: group to enrol in permanently, where the recipe has several (FAIR: one per memory size).
 
         Raises `PolicyRefused`, `NotEnrolled` without invitation and stored membership, `Gone` or `Forbidden` for the
         invitation, `ParameterError` for arguments that do not fit the task, and `ContractBroken` when the server's
         statements contradict each other.
         """
-        program = self._enroller.participation(
-            task, invitation, certificate, training, seed, graph_filter=graph_filter, device_group=device_group
-        )
-        return Participant(self._driver.run(program), self._driver)
+        program = self._joined(task, invitation, certificate, training, seed, graph_filter, device_group)
+        return Task(self._driver.run(program), self._driver)
 
     def preview(self, invitation: str) -> TaskTerms:
         """Return the terms of the task that `invitation` is for, checked against the policy, without enrolling.
 
         Raises `PolicyRefused`, `Gone` and `Forbidden` as `join` does, and the invitation keeps its uses.
         """
-        return self._driver.run(self._enroller.preview(invitation))
+        return self._driver.run(preview(self._account, invitation))
 
     def ledger(self, task: str | None = None) -> OwnLedger:
         """Return the released sums of `task` (name or id) with this client's data, and compare its own records."""
-        return self._driver.run(self._enroller.ledger(task))
-
-    def memberships(self) -> list[Membership]:
-        """Return the memberships of this identity that the store holds."""
-        return self._enroller.client_store.memberships()
+        return self._driver.run(own_ledger(self._account, task))
 
     @property
     def traffic(self) -> Traffic:
@@ -110,21 +132,22 @@ class Client:
         self.close()
 
 
-class AsyncClient:
+class AsyncClient(_BaseClient):
     """`Client` for use on an event loop."""
 
     def __init__(
         self,
         url: str,
-        identity: Identity,
+        identity: Identity | None = None,
         store: Store | None = None,
         policy: Policy | None = None,
         options: ClientOptions | None = None,
         driver: AsyncDriver | None = None,
+        *,
+        home: str | Path | None = None,
     ) -> None:
-        options = options or ClientOptions()
-        self._enroller = Enroller(url, identity, store, policy, options)
-        self._driver = driver or AsyncDriver(options.timeouts)
+        self._account = Account.at(url, identity, store, policy, options, home)
+        self._driver = driver or AsyncDriver(self._account.options.timeouts)
 
     async def join(
         self,
@@ -136,24 +159,18 @@ class AsyncClient:
         seed: int | None = None,
         graph_filter: str | None = None,
         device_group: int | None = None,
-    ) -> AsyncParticipant:
+    ) -> AsyncTask:
         """See `Client.join`."""
-        program = self._enroller.participation(
-            task, invitation, certificate, training, seed, graph_filter=graph_filter, device_group=device_group
-        )
-        return AsyncParticipant(await self._driver.run(program), self._driver)
+        program = self._joined(task, invitation, certificate, training, seed, graph_filter, device_group)
+        return AsyncTask(await self._driver.run(program), self._driver)
 
     async def preview(self, invitation: str) -> TaskTerms:
         """See `Client.preview`."""
-        return await self._driver.run(self._enroller.preview(invitation))
+        return await self._driver.run(preview(self._account, invitation))
 
     async def ledger(self, task: str | None = None) -> OwnLedger:
         """See `Client.ledger`."""
-        return await self._driver.run(self._enroller.ledger(task))
-
-    def memberships(self) -> list[Membership]:
-        """See `Client.memberships`."""
-        return self._enroller.client_store.memberships()
+        return await self._driver.run(own_ledger(self._account, task))
 
     @property
     def traffic(self) -> Traffic:

@@ -13,7 +13,8 @@ from client_sdk.api.http import SyncDriver
 from client_sdk.errors import NotFound
 from client_sdk.rounds.events import TaskEnded
 from client_sdk.rounds.join import ClientOptions
-from client_sdk.rounds.loop import RoundChange, RoundChanged, follow_rounds
+from client_sdk.rounds.polling import RoundChange, RoundChanged, follow_rounds
+from protocols.catalogue import Catalogue
 from protocols.codec import b64encode
 from protocols.errors import ParameterError
 from protocols.messages import (
@@ -50,13 +51,15 @@ def task_request(
     data_set: str | None = None,
     organiser: OrganiserPin | None = None,
     evaluation: Evaluation | None = None,
+    catalogue: Catalogue | None = None,
 ) -> TaskRequest:
     """Return a `TaskRequest` from names and parameters.
 
     recipe: a name with `recipe_parameters`, or a recipe object, which has its own parameters. seed: 32 bytes; the same
     seed repeats the initial state and the rounds of another task; None lets the server draw it. data_set: label of the
     data, for tasks that sum the same data. organiser: who certifies the members. evaluation: how the clients measure
-    the model. Raises `ParameterError` for a recipe object with `recipe_parameters`, and for values out of range.
+    the model. catalogue: the app's ids and titles of the items; pass it to `Operator.create_task`, too. Raises
+    `ParameterError` for a recipe object with `recipe_parameters`, and for values out of range.
     """
     try:
         return _task_request(
@@ -70,6 +73,7 @@ def task_request(
             data_set,
             organiser,
             evaluation,
+            catalogue,
         )
     except ValidationError as error:
         raise ParameterError(f"task: {first_fault(error, TaskRequest.model_fields)}") from None
@@ -86,6 +90,7 @@ def _task_request(
     data_set: str | None,
     organiser: OrganiserPin | None,
     evaluation: Evaluation | None,
+    catalogue: Catalogue | None,
 ) -> TaskRequest:
     if isinstance(recipe, str):
         choice = RecipeChoice(name=recipe, parameters=recipe_parameters or {}, version=_version(recipe))
@@ -104,6 +109,7 @@ def _task_request(
         data_set=data_set,
         organiser=organiser,
         evaluation=evaluation,
+        catalogue_digest=None if catalogue is None else catalogue.digest,
     )
 
 
@@ -130,9 +136,28 @@ class Operator:
     def __repr__(self) -> str:
         return f"<Operator at {self._calls.url}>"
 
-    def create_task(self, request: TaskRequest) -> TaskView:
-        """Create a task. Raises `InvalidParameters` when the request cannot work."""
-        return self._driver.run(self._calls.create_task(request))
+    def create_task(self, request: TaskRequest, catalogue: Catalogue | None = None) -> TaskView:
+        """Create a task, and upload its item catalogue; round 1 waits for it.
+
+        Raises `ParameterError`, before anything is sent, for another catalogue than the request names, and
+        `InvalidParameters` when the request cannot work. If the upload alone fails, repeat it with `put_catalogue`.
+        """
+        if request.catalogue_digest != (None if catalogue is None else catalogue.digest):
+            raise ParameterError(
+                "the request names another catalogue, or none: pass the same one to task_request and create_task"
+            )
+        view = self._driver.run(self._calls.create_task(request))
+        if catalogue is None:
+            return view
+        self.put_catalogue(view.task_id, catalogue)
+        return self._driver.run(self._calls.task(view.task_id))
+
+    def put_catalogue(self, task_id: str, catalogue: Catalogue) -> None:
+        """Upload the item catalogue that a task names. Uploading it again changes nothing.
+
+        Raises `InvalidParameters` for another one, or one with another number of items than the recipe has.
+        """
+        self._driver.run(self._calls.put_catalogue(task_id, catalogue.encode()))
 
     def tasks(self) -> list[TaskView]:
         """Return every task, newest first."""

@@ -23,8 +23,7 @@ from client_sdk.store.client_store import ClientStore
 from client_sdk.store.states import GivenData
 from client_sdk.store.stores import MemoryStore
 from client_sdk.training import client_half
-from client_sdk.training.base import ClientHalf, LocalResult, ReadsInteractions, TrainingConfig
-from client_sdk.training.factors import why_abstain
+from client_sdk.training.base import ClientHalf, LocalResult, ReadsInteractions, TrainingConfig, why_abstain
 from protocols.combinations import carriers, check_combination
 from protocols.errors import CodecError, HushRecError, ParameterError
 from protocols.layout import VectorLayout

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from client_sdk import Fleet, Operator, task_request
+from client_sdk import Operator, task_request
+from client_sdk.lab.fleet import Fleet
 from client_sdk.organiser import TrialOrganiser
 from protocols.messages import Schedule
 

@@ -26,7 +26,7 @@ ROUND_BINDING: Final = "round-binding"
 
 _PARTS: Final[dict[str, str]] = {
     "terms": "the task's terms differ: recipe or mechanism, or the defaults of their parameters, schedule, seed, "
-    "organiser or evaluation, or their canonical JSON form",
+    "organiser, evaluation or item catalogue, or their canonical JSON form",
     "broadcast": "the model differs, the index of the sum, or the levels in use: the snapshot of the newest complete "
     "round, or the word initial before the first one",
     "round": "the round's facts differ: task id, round number, round seed, cohort, bits or length of the sum",
@@ -53,6 +53,8 @@ def bound_terms(task: TaskView) -> bytes:
         terms["organiser"] = task.organiser.model_dump(mode="json")
     if task.evaluation is not None:
         terms["evaluation"] = task.evaluation.model_dump(mode="json")
+    if task.catalogue_digest is not None:
+        terms["catalogue_digest"] = task.catalogue_digest
     return canonical_json(terms)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from pydantic import ValidationError
@@ -31,12 +31,14 @@ from aggregator_service.commands.task_options import (
     evaluation_of,
     parameter_help,
     read_initial,
+    read_items,
 )
 from aggregator_service.rounds.interventions import resume_task
 from aggregator_service.rounds.transactions import close_task
 from aggregator_service.settings import Settings
 from aggregator_service.storage.rounds import add_snapshot
 from aggregator_service.storage.schema import SnapshotRow
+from aggregator_service.tasks.catalogues import add_catalogue, stored_catalogue
 from aggregator_service.tasks.certificates import store_revocations
 from aggregator_service.tasks.ledger import measurements
 from aggregator_service.tasks.plans import plan_task, task_terms
@@ -144,6 +146,15 @@ def task_create(
             dir_okay=False,
         ),
     ] = None,
+    items: Annotated[
+        Path | None,
+        typer.Option(
+            help="CSV file with the heading id,title, or one id a line, in order of the item numbers; the recipe's "
+            "items need not be given then.",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
 ) -> None:
@@ -160,7 +171,11 @@ def task_create(
         final_rounds=final_rounds,
     )
     del help_parameters  # used by its callback
-    chosen = parameters_for(recipe, named_values(recipe_parameter or []), variant, started=start_from is not None)
+    catalogue = None if items is None else read_items(items)
+    given = named_values(recipe_parameter or [])
+    if catalogue is not None:
+        given = _with_items(recipe, given, len(catalogue))
+    chosen = parameters_for(recipe, given, variant, started=start_from is not None)
     values = None if initial is None else read_initial(initial)
     if values is not None:
         chosen = {"shapes": shapes_of(values), **chosen}
@@ -173,11 +188,12 @@ def task_create(
             "data_set": data_set,
             "organiser": _organiser(organiser, scope or name),
             "evaluation": evaluation,
+            "catalogue_digest": None if catalogue is None else catalogue.digest,
         }
     )
     check_start(request)
     start, settings = None, server_settings(data_dir, database_url)
-    blobs = None if values is None and start_from is None else blob_store(settings)
+    blobs = None if values is None and start_from is None and catalogue is None else blob_store(settings)
     if values is not None:
         request, start = with_values(request, values)
     if start_from is not None and blobs is not None:
@@ -192,20 +208,33 @@ def task_create(
     plan = plan_request(request)
     task_id = new_id("t")
     snapshot = None if start is None or blobs is None else stored_start(blobs, task_id, start)
+    stored = None if catalogue is None or blobs is None else stored_catalogue(blobs, task_id, catalogue)
 
     def work(session: Session) -> TaskView:
         task = create_task(session, request, plan, SystemClock().now(), task_id)
         if snapshot is not None:
             add_snapshot(session, SnapshotRow(**snapshot))
+        if stored is not None:
+            add_catalogue(session, task_id, *stored)
         return task_view(session, task, settings.signatures)
 
     try:
         view = in_transaction(data_dir, database_url, work)
     except BaseException:
-        if snapshot is not None and blobs is not None:
-            blobs.delete(str(snapshot["blob_key"]))
+        keys = [*([str(snapshot["blob_key"])] if snapshot else []), *([stored[0]] if stored else [])]
+        if blobs is not None:
+            blobs.delete(*keys)
         raise
     show(view.model_dump(mode="json"))
+
+
+def _with_items(recipe: str, given: dict[str, Any], count: int) -> dict[str, Any]:
+    """Return the recipe parameters with the number of items of the catalogue; `CommandError` for another number."""
+    if not recipe_entry(recipe).has_items:
+        raise CommandError(f"--items: the model of recipe {recipe!r} has no numbered items")
+    if given.get("items", count) != count:
+        raise CommandError(f"-r items={given['items']}, but the file of --items has {count} items: leave -r items out")
+    return {**given, "items": count}
 
 
 @tasks.command("advise")

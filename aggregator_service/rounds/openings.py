@@ -18,6 +18,7 @@ from aggregator_service.rounds.unopened import abandon_sum, repeat_or_abandon
 from aggregator_service.storage.database import announce
 from aggregator_service.storage.rounds import last_completed, last_round
 from aggregator_service.storage.schema import CommitteeKeyRow, RoundRow, RoundStateRow, TaskRow
+from aggregator_service.tasks.catalogues import awaited_catalogue
 from aggregator_service.tasks.committee import choose_committee, delete_keys_before
 from aggregator_service.tasks.members import able_members
 from aggregator_service.tasks.plans import TaskPlan, check_terms, plan_task, row_terms
@@ -36,12 +37,12 @@ _LOG = logging.getLogger(__name__)
 def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
     """Open the next round of a task and draw its cohort.
 
-    Returns None when a round is active, the task is over, too few members can contribute, or the committee has not
-    published the round's keys. A task whose terms an earlier version allowed and this one refuses fails instead. A task
-    also ends here when the last sum of its schedule is abandoned (`unopened`).
+    Returns None when a round is active, the task is over, its item catalogue is not uploaded, too few members can
+    contribute, or the committee has not published the round's keys. A task whose terms an earlier version allowed and
+    this one refuses fails instead. A task also ends here when the last sum of its schedule is abandoned (`unopened`).
     """
     previous = last_round(session, task.id)
-    if task.state != "open" or (previous is not None and previous.state in ACTIVE):
+    if task.state != "open" or (previous is not None and previous.state in ACTIVE) or awaited_catalogue(task):
         return None
     schedule = Schedule.model_validate(task.schedule)
     number = 1 if previous is None else previous.number + 1

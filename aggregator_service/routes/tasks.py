@@ -1,23 +1,37 @@
-"""Tasks: create, list, show, close, resume."""
+"""Tasks: create, list, show, close, resume; their item catalogues."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Path, Query, Response
+from fastapi import Path, Query, Request, Response
 from sqlalchemy.orm import Session
+from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.access.principals import existing_task, task_of
 from aggregator_service.http.authentication import OperatorIs, OperatorOnly, PrincipalOf, ReaderOnly
 from aggregator_service.http.fields import TAGGED, TaggedJson
+from aggregator_service.problems import Problem
 from aggregator_service.rounds.interventions import resume_task
 from aggregator_service.rounds.transactions import close_task
-from aggregator_service.routes.bodies import api_router
-from aggregator_service.routes.common import IfNoneMatch, TaskId, guarded
-from aggregator_service.services import ServicesOf
+from aggregator_service.routes.bodies import RawBodyOf, api_router
+from aggregator_service.routes.common import (
+    IfNoneMatch,
+    TaskId,
+    binary_request,
+    binary_response,
+    blob_response,
+    guarded,
+)
+from aggregator_service.services import Services, ServicesOf
+from aggregator_service.storage.blobs import new_key
+from aggregator_service.storage.cleanup import body_path
+from aggregator_service.tasks.catalogues import add_catalogue, check_file, check_upload, task_items
 from aggregator_service.tasks.plans import row_terms
 from aggregator_service.tasks.starts import check_start
 from aggregator_service.tasks.tasks import create_task, list_tasks, plan_request, sum_view, task_view
+from aggregator_service.uploads.receive import stream_body
+from protocols.catalogue import MAX_CATALOGUE_BYTES, longest_catalogue
 from protocols.messages import SumView, TaskPage, TaskRequest, TaskView
 
 __all__ = ["router"]
@@ -98,3 +112,87 @@ def resume(services: ServicesOf, operator: OperatorIs, task: TaskId) -> TaskView
         return task_view(session, row, services.settings.signatures, services.clock.now())
 
     return services.database.transact(write)
+
+
+# --- the item catalogue -----------------------------------------------------------------------------------------------
+
+
+@router.put(
+    "/{task}/catalogue",
+    status_code=201,
+    summary="Upload the item catalogue",
+    dependencies=[OperatorOnly],
+    response_class=Response,
+    openapi_extra=binary_request("UTF-8, one line `id TAB title LF` for each item, in order of the item numbers."),
+    responses={
+        201: {"description": "Stored."},
+        200: {"description": "The same catalogue was stored before."},
+        **guarded(
+            "bad-request",
+            "bad-digest",
+            "body-too-short",
+            "body-too-long",
+            "conflict",
+            "length-required",
+            "upload-timeout",
+        ),
+    },
+)
+async def put_catalogue(services: ServicesOf, request: Request, raw: RawBodyOf, task: TaskId) -> Response:
+    """Store the catalogue whose digest the task names, once. Round 1 waits for it, and it never changes.
+
+    422 if it has another digest, or another number of lines than the recipe has items. 409 if the task names none, or
+    another one is stored.
+    """
+    length, digest = raw.announced(most=MAX_CATALOGUE_BYTES)
+    items = await run_in_threadpool(_admit_catalogue, services, task, digest)
+    if items is None:
+        return Response(status_code=200)
+    raw.announced(most=longest_catalogue(items))
+    path = body_path(services.settings.upload_dir, "catalogue")
+    async with stream_body(services.settings, request, path, length, digest) as body:
+        await run_in_threadpool(body.persist)
+        await run_in_threadpool(check_file, path, items)
+
+    def store() -> bool:
+        key = new_key("catalogues", task)
+        services.blobs.adopt(path, key)
+        try:
+            stored = services.database.transact(lambda session: add_catalogue(session, task, key, length, digest))
+        except Problem:  # not for other errors: the commit may have succeeded although its answer was lost
+            services.blobs.delete(key)
+            raise
+        if not stored:
+            services.blobs.delete(key)
+        return stored
+
+    return Response(status_code=201 if await run_in_threadpool(store) else 200)
+
+
+def _admit_catalogue(services: Services, task_id: str, digest: str) -> int | None:
+    """Return the number of lines that an awaited catalogue must have; None if it is stored already."""
+    with services.database.read() as session:
+        task = existing_task(session, task_id)
+        return None if check_upload(task, digest) else task_items(task)
+
+
+@router.get(
+    "/{task}/catalogue",
+    summary="Download the item catalogue",
+    response_class=Response,
+    responses={
+        **binary_response("UTF-8, one line `id TAB title LF` for each item, in order of the item numbers."),
+        304: {"description": "Not modified."},
+        **guarded(),
+    },
+)
+def get_catalogue(
+    services: ServicesOf, principal: PrincipalOf, request: Request, task: TaskId, if_none_match: IfNoneMatch = None
+) -> Response:
+    """Return the catalogue, whose SHA-256 is the task's `catalogue_digest`; 404 if there is none, or none yet."""
+    with services.database.read() as session:
+        row = task_of(session, principal, task)
+    if row.catalogue_key is None or row.catalogue_digest is None or row.catalogue_bytes is None:
+        raise Problem("not-found", "the task has no catalogue, or the operator has not uploaded it yet")
+    blob = (row.catalogue_key, row.catalogue_digest, row.catalogue_bytes)
+    return blob_response(services, request, principal, *blob, if_none_match)

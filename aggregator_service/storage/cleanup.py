@@ -100,6 +100,7 @@ _NAMES: Final = (
     (SnapshotRow.blob_key, SnapshotRow.digest),
     (ViewRow.blob_key, ViewRow.digest),
     (ClientRow.envelope_key, ClientRow.envelope_digest),
+    (TaskRow.catalogue_key, TaskRow.catalogue_digest),
 )
 
 

@@ -19,6 +19,7 @@ from aggregator_service.problems import Problem
 from aggregator_service.settings import Signatures
 from aggregator_service.storage.rounds import find_snapshot, last_completed, seen_by
 from aggregator_service.storage.schema import ClientRow, InvitationRow, RoundRow, TaskRow
+from aggregator_service.tasks.catalogues import awaited_catalogue, check_catalogue
 from aggregator_service.tasks.checks import check_evaluation, check_sums, task_warnings
 from aggregator_service.tasks.committee import awaited_committee, committee_size
 from aggregator_service.tasks.members import able_members, awaited_uncounted
@@ -81,6 +82,7 @@ def plan_request(request: TaskRequest) -> TaskPlan:
     )
     check_terms(terms)
     plan = plan_task(terms)
+    check_catalogue(request, plan.recipe)
     sums = [*range(1, plan.recipe.device_groups + 1)]
     if request.evaluation is not None:
         check_evaluation(plan, request.evaluation)
@@ -115,6 +117,7 @@ def create_task(
         organiser_key=None if request.organiser is None else b64decode(request.organiser.key, 32),
         organiser_scope=None if request.organiser is None else request.organiser.scope,
         evaluation=None if request.evaluation is None else request.evaluation.model_dump(mode="json"),
+        catalogue_digest=request.catalogue_digest,
         created_at=now,
         completed_rounds=0,
         failed_rounds=0,
@@ -170,6 +173,7 @@ def task_view(session: Session, task: TaskRow, signatures: Signatures = "require
             "data_set": task.data_set,
             "organiser": _organiser(task),
             "evaluation": row_evaluation(task),
+            "catalogue_digest": task.catalogue_digest,
             "best_round": task.best_round,
             "plan": plan.sum_plan.describe(),
             "resolved": resolved_task(terms),
@@ -180,7 +184,9 @@ def task_view(session: Session, task: TaskRow, signatures: Signatures = "require
             "completed_rounds": task.completed_rounds,
             "abandoned_sums": task.abandoned_sums,
             "failed_rounds": task.failed_rounds,
-            "waiting_for": awaited_committee(session, task, now) or awaited_uncounted(session, task, plan.recipe),
+            "waiting_for": awaited_catalogue(task)
+            or awaited_committee(session, task, now)
+            or awaited_uncounted(session, task, plan.recipe),
             "warnings": task_warnings(plan, schedule, task.repeatable, signatures),
         }
     )

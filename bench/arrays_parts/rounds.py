@@ -106,7 +106,7 @@ def play(asked: OwnModelRound) -> Played:
                 played = _complete(fleet)
             spent = time.process_time() - spent - committee.seconds - updates.cpu_seconds
             error, bound = _error_and_bound(fleet, updates)
-        plan = fleet.clients[0].terms.sum_plan
+        plan = fleet.clients[0].member.terms.sum_plan
         return Played(played, plan, watch, idle.total, error, bound, spent / asked.clients)
 
 
@@ -153,7 +153,7 @@ def _started(server: Server, asked: OwnModelRound, updates: DrawnUpdates) -> Ite
         task = operator.create_task(request)
         certificates = None if pin is None else organiser.source
         fleet.enrol(operator.invite(task.task_id, uses=clients).invitation, certificates=certificates)
-        plan = fleet.clients[0].terms.sum_plan
+        plan = fleet.clients[0].member.terms.sum_plan
         if isinstance(plan, OneshotPlan):
             invitation = operator.invite(task.task_id, plan.committee, "committee").invitation
             fleet.enrol_committee(invitation, certificates)
@@ -188,7 +188,7 @@ class _CommitteeTime:
 @contextmanager
 def _deadline_kept(operator: Operator, fleet: Fleet, asked: OwnModelRound) -> Iterator[None]:
     """Extend the deadline for contributions until all that are sent have arrived; without dropouts there is no need."""
-    over, task_id, wanted = threading.Event(), fleet.clients[0].terms.task_id, asked.clients - asked.dropouts
+    over, task_id, wanted = threading.Event(), fleet.clients[0].member.terms.task_id, asked.clients - asked.dropouts
 
     def keep() -> None:
         while not over.wait(1.0):
@@ -210,7 +210,7 @@ def _deadline_kept(operator: Operator, fleet: Fleet, asked: OwnModelRound) -> It
 
 def _error_and_bound(fleet: Fleet, updates: DrawnUpdates) -> tuple[float, float]:
     """Return the largest error of a value of the mean, and what the plan predicts (docs/own-model.md, Precision)."""
-    terms = fleet.clients[0].terms
+    terms = fleet.clients[0].member.terms
     recipe, plan = terms.recipe, terms.sum_plan
     assert isinstance(recipe, Arrays)
     before, after = recipe.initial_state(terms.seed), fleet.model()

@@ -21,9 +21,9 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from client_sdk.lab.data.interactions import HoldOut, Interactions, LeaveOneOut, leave_one_out
+from bench.published_splits import hold_out_introduced_last, users_with_at_least
+from client_sdk.lab.data.interactions import Interactions, LeaveOneOut, leave_one_out
 from client_sdk.lab.data.published import load_dataset, load_interactions
-from client_sdk.lab.data.splits import users_with_at_least
 from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
 from client_sdk.lab.evaluation.leave_one_out import candidates_of
 
@@ -47,14 +47,17 @@ def split_of(name: str, data_dir: Path, seed: int, validation: bool = False) -> 
 
     seed: of random held-out rows, of the Gowalla sample's negatives and of all sampled negatives.
     """
-    order: HoldOut | None = "introduced" if name == "filmtrust" else None
     if name == "ml-1m":
         data = load_dataset(name, data_dir, seed)
     else:
-        data = leave_one_out(_interactions(name, data_dir), seed, order)
+        data = _held_out(name, _interactions(name, data_dir), seed)
     if validation:
-        data = leave_one_out(data.train, seed + 100, order)
+        data = _held_out(name, data.train, seed + 100)
     return Split(data, candidates_of(data, np.random.default_rng(seed + 1)).negatives)
+
+
+def _held_out(name: str, interactions: Interactions, seed: int) -> LeaveOneOut:
+    return hold_out_introduced_last(interactions) if name == "filmtrust" else leave_one_out(interactions, seed)
 
 
 def _interactions(name: str, data_dir: Path) -> Interactions:

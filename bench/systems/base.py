@@ -13,10 +13,10 @@ import numpy as np
 from rich.table import Table
 
 from bench.systems.controls import Measure, leave_one_out_controls
+from bench.systems.leaks import exclude, paper_protocol
 from client_sdk.lab.data.columns import Columns
 from client_sdk.lab.data.interactions import LeaveOneOut
 from client_sdk.lab.data.published import load_dataset
-from client_sdk.lab.evaluation.leaky_protocols import paper_protocol
 from client_sdk.lab.evaluation.leave_one_out import candidates_of, evaluate
 from client_sdk.lab.federation import Federation, SimulatedRound
 from client_sdk.training.base import TrainingConfig
@@ -105,8 +105,8 @@ class Run:
         federation = Federation(
             data.train, self.recipe, {**self.recipe_parameters, "items": data.train.n_items}, self.mechanism,
             self.mechanism_parameters, self.training, self.cohort_size, self.seed,
-            excluded=exclusions(self.protocol, data, candidates),
         )  # fmt: skip
+        exclude(federation, exclusions(self.protocol, data, candidates))
         curve, rounds = [], []
         for done in federation.run(self.rounds):
             rounds.append(done)
@@ -137,7 +137,7 @@ def path_of(job: Job, folder: Path) -> Path:
 
 
 def exclusions(protocol: str, data: LeaveOneOut, candidates: np.ndarray) -> np.ndarray | None:
-    """The items never drawn as training negatives, for `Federation(excluded=...)`: int32 (users, items) or None.
+    """The items never drawn as training negatives, for `exclude`: int32 (users, items) or None.
 
     clean: None; negatives are drawn from all items outside the training items. paper: as in the released CoLR code, a
     user's 100 test candidates are excluded, which is symmetric and no leak. paper_protocol: as in PFedCLR and similar

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
+from bench.systems.leaks import DrawnScores, NegativeDraws, leak_controls
 from client_sdk.lab.data.columns import Columns
 from client_sdk.lab.data.interactions import LeaveOneOut
 from client_sdk.lab.data.published import LIGHTGCN_SETS, load_dataset, load_interactions, load_train_test
 from client_sdk.lab.data.splits import hold_out_share, split_rows
-from client_sdk.lab.evaluation import ControlTable, candidates_of, controls, ranking_controls, rating_controls
+from client_sdk.lab.evaluation import ControlTable, candidates_of, ranking_controls, rating_controls
 
 __all__ = [
     "Measure",
@@ -38,7 +39,7 @@ def leave_one_out_controls(dataset: str, data_dir: Path, columns: Columns | None
 
 def split_controls(data: LeaveOneOut) -> ControlTable:
     """HR@10 and NDCG@10 on a given split, for systems that make their own."""
-    return controls(data, candidates_of(data, np.random.default_rng(0)).negatives, np.random.default_rng(0))
+    return leak_controls(data, candidates_of(data, np.random.default_rng(0)).negatives, np.random.default_rng(0))
 
 
 def full_ranking_controls(dataset: str, data_dir: Path) -> ControlTable:
@@ -47,7 +48,9 @@ def full_ranking_controls(dataset: str, data_dir: Path) -> ControlTable:
         train, test = load_train_test(dataset, data_dir)
     else:
         train, test = hold_out_share(load_interactions(dataset, data_dir), 0.2, 0)
-    return ranking_controls(train, test, np.random.default_rng(0))
+    rng = np.random.default_rng(0)
+    drawn = {"drawn as a negative": DrawnScores(train, NegativeDraws(), rng)}
+    return ranking_controls(train, test, rng, more=drawn)
 
 
 def rating_mean_controls(dataset: str, data_dir: Path, columns: Columns | None = None) -> ControlTable:

@@ -115,7 +115,7 @@ class FedHMFederation(FairFederation):
         own = Adam([user, dense, right], [config.learning_rate] * 3)
         tables = TouchedAdam(left, config.learning_rate, left.size)
         losses = []
-        for items in batches(positives, p.items, config, rng, None):
+        for items in batches(positives, p.items, config, rng):
             places = (items.astype(np.int64)[:, None] * rank + np.arange(rank)).ravel()
             slots = tables.find(np.concatenate([places, places + p.items * rank]))
             rows = tables.values(slots).reshape(2, items.size, rank)

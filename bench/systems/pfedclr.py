@@ -22,11 +22,12 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
+from bench.published_splits import hold_out_introduced_last, users_with_at_least
 from bench.systems.base import JobResult, Ticks, exclusions, keep, path_of, summary
-from client_sdk.lab.data.interactions import HoldOut, LeaveOneOut, leave_one_out
+from bench.systems.leaks import NegativeDraws, exclude, leak_controls
+from client_sdk.lab.data.interactions import LeaveOneOut, leave_one_out
 from client_sdk.lab.data.published import load_interactions
-from client_sdk.lab.data.splits import users_with_at_least
-from client_sdk.lab.evaluation import ControlTable, NegativeDraws, controls, evaluate_full_scores, evaluate_scores
+from client_sdk.lab.evaluation import ControlTable, evaluate_full_scores, evaluate_scores
 from client_sdk.lab.evaluation.leave_one_out import FullScorer, candidates_of
 from client_sdk.lab.federation import Federation, SimulatedRound
 from client_sdk.training.pfedclr import PFedCLRConfig
@@ -35,7 +36,6 @@ from protocols.recipes.recommended import parameters_for
 __all__ = ["PFedCLRRun", "pfedclr_controls", "pfedclr_flat", "pfedclr_runs", "pfedclr_split", "pfedclr_table"]
 
 Protocol = Literal["clean", "paper_protocol"]
-HELD_OUT: Final[dict[str, HoldOut]] = {"filmtrust": "introduced", "ml-100k": "time"}
 RANKS: Final = {"filmtrust": 1, "ml-100k": 2}
 SHARE: Final = 0.6
 LEAST: Final = 10
@@ -80,9 +80,9 @@ class PFedCLRRun:
         parameters = parameters_for("pfedclr", {**self.parameters, "items": items}, "paper")
         federation = Federation(
             data.train, "pfedclr", parameters, training=self.training,
-            cohort_size=int(SHARE * users), seed=self.seed, excluded=exclusions(self.protocol, data, candidates),
-            sampling="uniform",
+            cohort_size=int(SHARE * users), seed=self.seed, sampling="uniform",
         )  # fmt: skip
+        exclude(federation, exclusions(self.protocol, data, candidates))
         curve: list[dict[str, float]] = []
         rounds: list[SimulatedRound] = []
         for done in federation.run(self.rounds):
@@ -108,7 +108,8 @@ class PFedCLRRun:
 
 def pfedclr_split(dataset: str, data_dir: Path) -> LeaveOneOut:
     """The paper's data: users with ten interactions or more; the last one of each user is held out."""
-    return leave_one_out(users_with_at_least(load_interactions(dataset, data_dir), LEAST), 0, HELD_OUT[dataset])
+    found = users_with_at_least(load_interactions(dataset, data_dir), LEAST)
+    return hold_out_introduced_last(found) if dataset == "filmtrust" else leave_one_out(found, order="time")
 
 
 def pfedclr_controls(dataset: str, data_dir: Path) -> ControlTable:
@@ -116,7 +117,7 @@ def pfedclr_controls(dataset: str, data_dir: Path) -> ControlTable:
     data = pfedclr_split(dataset, data_dir)
     rng = np.random.default_rng(0)
     negatives = candidates_of(data, rng).negatives
-    return controls(data, negatives, np.random.default_rng(0), draws=NegativeDraws(ROUNDS, SHARE))
+    return leak_controls(data, negatives, np.random.default_rng(0), draws=NegativeDraws(ROUNDS, SHARE))
 
 
 def scorer(federation: Federation) -> FullScorer:

@@ -16,9 +16,10 @@ from scipy.sparse import csr_array
 
 from bench.systems.bspm_pass import BspmPass
 from bench.systems.central import Central
+from bench.systems.filter_presets import preset
 from bench.systems.privirec_bench import Bench, Figures, captured, factors, upload
 from bench.systems.ring_sums import RingSums, rayleigh_ritz
-from client_sdk.training.graph_filters import GFCF, Components, linear, preset
+from client_sdk.training.graph_filters import GFCF, Components, linear
 
 __all__ = ["MEASURES"]
 

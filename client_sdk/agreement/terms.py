@@ -12,7 +12,7 @@ from protocols.crypto.envelope import sealed_bytes
 from protocols.errors import ParameterError
 from protocols.layout import VectorLayout
 from protocols.messages import MechanismChoice, OrganiserPin, RecipeChoice, RoundView, Schedule, TaskView
-from protocols.messages.base import Key32, Message
+from protocols.messages.base import HexDigest, Key32, Message
 from protocols.messages.evaluation import Evaluation
 from protocols.patterns import check_levels
 from protocols.recipes.base import ItemParameters, Recipe, RoundSpec, main_layout
@@ -56,6 +56,7 @@ class AgreedTerms(Message):
     organiser: OrganiserPin | None = None
     evaluation: Evaluation | None = None
     data_set: str | None = None
+    catalogue_digest: HexDigest | None = None
 
     @classmethod
     def of(cls, view: TaskView) -> AgreedTerms:
@@ -68,6 +69,7 @@ class AgreedTerms(Message):
             organiser=view.organiser,
             evaluation=view.evaluation,
             data_set=view.data_set,
+            catalogue_digest=view.catalogue_digest,
         )
 
     def require(self, view: TaskView) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Final, Literal, Self
+from dataclasses import dataclass
+from typing import Final, Literal
 
 from client_sdk.api.requests import (
     LONGEST_ENTRY,
@@ -20,6 +20,7 @@ from client_sdk.api.retry import send
 from client_sdk.api.upload import upload
 from client_sdk.api.wire import LONGEST_JSON, Program, Sink
 from client_sdk.errors import NotFound
+from protocols.catalogue import longest_catalogue
 from protocols.crypto.certificates import LONGEST_REVOCATIONS
 from protocols.messages import (
     AttestationPage,
@@ -53,11 +54,9 @@ from protocols.messages.stages import StageMessage
 
 __all__ = [
     "ApiCalls",
-    "CommitteeCalls",
     "CurrentRound",
     "Handout",
     "LONGEST_WAIT",
-    "MemberCalls",
 ]
 
 
@@ -66,10 +65,24 @@ _LONGEST_ENVELOPE: Final = 1 << 20
 _LONGEST_TASKS: Final = 1 << 24
 """Longest list of tasks, in bytes: the API has no pages of tasks."""
 
+_LONGEST_VIEW: Final = 1 << 20
+Handout = Literal["roster", "inbox", "survivors", "committee", "confirmations"]
+
+
+@dataclass(frozen=True)
+class CurrentRound:
+    """The newest round and the ETag that identifies this version of it."""
+
+    round: RoundView
+    etag: str | None
+
 
 @dataclass(frozen=True, repr=False)
-class MemberCalls(ApiRequests):
-    """The calls about tasks, invitations, members and certificates. See `ApiRequests` for the errors."""
+class ApiCalls(ApiRequests):
+    """Every call of clients and operators, as a program. See `ApiRequests` for the fields and the errors.
+
+    Each returns a typed message, or raises the error of the problem document.
+    """
 
     # --- tasks ---------------------------------------------------------------------------------------------------
 
@@ -100,6 +113,19 @@ class MemberCalls(ApiRequests):
     def abort_round(self, task_id: str, number: int) -> Program[RoundView]:
         """End a round as failed (operators). Aborting it again changes nothing."""
         return self._post(path_of_task(task_id, "rounds", number, "abort"), None, RoundView, idempotent=True)
+
+    def put_catalogue(self, task_id: str, catalogue: bytes) -> Program[None]:
+        """Upload the encoded item catalogue of a task (operators). Uploading the same one again changes nothing."""
+        yield from self._put(path_of_task(task_id, "catalogue"), catalogue)
+
+    def catalogue(self, task_id: str, items: int, digest: str) -> Program[bytes | None]:
+        """Download the encoded catalogue of `items` items, checked against `digest` (hex); None while there is none."""
+        request = self._request("GET", path_of_task(task_id, "catalogue"), max_bytes=longest_catalogue(items))
+        try:
+            response = yield from send(request, self.retry)
+        except NotFound:
+            return None
+        return checked_bytes(request, response, None, digest)
 
     # --- members -------------------------------------------------------------------------------------------------
 
@@ -176,24 +202,6 @@ class MemberCalls(ApiRequests):
     def revocations(self, task_id: str) -> Program[bytes | None]:
         """The organiser's newest revocation list; None while there is none."""
         return self._bytes_or_none(path_of_task(task_id, "revocations"), 0.0, LONGEST_REVOCATIONS)
-
-
-# --- all calls of clients and operators ------------------------------------------------------------------------------
-
-Handout = Literal["roster", "inbox", "survivors", "committee", "confirmations"]
-
-
-@dataclass(frozen=True)
-class CurrentRound:
-    """The newest round and the ETag that identifies this version of it."""
-
-    round: RoundView
-    etag: str | None
-
-
-@dataclass(frozen=True, repr=False)
-class ApiCalls(MemberCalls):
-    """Every call of a client or operator. See `ApiRequests` for the fields and the errors."""
 
     # --- rounds --------------------------------------------------------------------------------------------------
 
@@ -317,20 +325,7 @@ class ApiCalls(MemberCalls):
         """Publish the sealed snapshot of round `number`; `Conflict` when that round has one."""
         yield from self._put(path_of_task(task_id, "snapshots", number), sealed)
 
-
-# --- the calls of the HTTP API for the committee of a task with one-shot sums ----------------------------------------
-
-_LONGEST_VIEW: Final = 1 << 20
-
-
-@dataclass(frozen=True, repr=False)
-class CommitteeCalls(ApiCalls):
-    """The calls of a member of the committee. See `ApiCalls` for the errors."""
-
-    @classmethod
-    def of(cls, calls: ApiCalls) -> Self:
-        """Return the committee's calls with the address, token and signer of `calls`."""
-        return cls(**{each.name: getattr(calls, each.name) for each in fields(calls)})
+    # --- the committee of one-shot sums --------------------------------------------------------------------------
 
     def committee(self, task_id: str) -> Program[CommitteeView]:
         """Return who is in the committee, and of which rounds each member has published its key."""

@@ -12,7 +12,7 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from contextvars import copy_context
@@ -24,7 +24,7 @@ from typing import Final, Self, TypedDict, TypeVar, cast
 
 import httpx
 
-from client_sdk.api.wire import LONGEST_JSON, Effect, Failed, Pause, Program, Request, Response, Traffic, Work
+from client_sdk.api.wire import LONGEST_JSON, Effect, Failed, Pause, Program, Request, Response, Traffic, Turn, Work
 from client_sdk.errors import ConnectionFailed, ContractBroken, UntrustedServer
 from protocols.crypto.http_signature import format_authority
 
@@ -207,9 +207,22 @@ class SyncDriver:
 
     def run(self, program: Program[T]) -> T:
         """Run `program` to its end and return its result. Raises what the program raises."""
+        turns = self.turns(program)
+        while True:
+            try:
+                next(turns)
+            except StopIteration as done:
+                return cast(T, done.value)
+
+    def turns(self, program: Program[T]) -> Generator[object, None, T]:
+        """Run `program`, and yield what each of its `Turn`s is about; returns its result."""
         try:
             effect = next(program)
             while True:
+                if isinstance(effect, Turn):
+                    yield effect.what
+                    effect = program.send(None)
+                    continue
                 try:
                     reply = self._perform(effect)
                 except Exception as error:  # thrown into the program, which re-raises what it does not handle
@@ -232,6 +245,8 @@ class SyncDriver:
                 return False
             case Work():
                 return effect.call()
+            case Turn():
+                return None
 
     def _send(self, request: Request) -> Response:
         self.traffic.up += len(request.body)
@@ -278,17 +293,32 @@ class AsyncDriver:
 
         executor: where `Work` runs; None for the event loop's default threads.
         """
+        result: list[T] = []
+
+        def kept() -> Program[None]:
+            result.append((yield from program))
+
+        async for _ in self.turns(kept(), executor):
+            pass
+        return result[0]
+
+    async def turns(self, program: Program[None], executor: Executor | None = None) -> AsyncIterator[object]:
+        """Run `program`, and yield what each of its `Turn`s is about. executor: as for `run`."""
         try:
             effect = next(program)
             while True:
+                if isinstance(effect, Turn):
+                    yield effect.what
+                    effect = program.send(None)
+                    continue
                 try:
                     reply = await self._perform(effect, executor)
                 except Exception as error:  # thrown into the program, which re-raises what it does not handle
                     effect = program.throw(error)
                 else:
                     effect = program.send(reply)
-        except StopIteration as done:
-            return cast(T, done.value)
+        except StopIteration:
+            return
         finally:
             program.close()
 
@@ -304,6 +334,8 @@ class AsyncDriver:
             case Work():
                 call = partial(copy_context().run, effect.call)
                 return await asyncio.get_running_loop().run_in_executor(executor, call)
+            case Turn():
+                return None
 
     async def _send(self, request: Request) -> Response:
         self.traffic.up += len(request.body)

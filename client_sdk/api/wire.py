@@ -1,8 +1,8 @@
 """Effects: what a program of the SDK asks its driver to do.
 
-A *program* is a generator. It yields a `Request`, a `Pause`, a `Failed` or a `Work`, and receives a `Response`, None,
-whether to wait for the server, or the result of the work. The driver throws `ConnectionFailed` into it when a request
-gets no answer. The sync and the async SDK run the same programs and differ only in the driver
+A *program* is a generator. It yields a `Request`, a `Pause`, a `Failed`, a `Work` or a `Turn`, and receives a
+`Response`, None, whether to wait for the server, the result of the work, or None. The driver throws `ConnectionFailed`
+into it when a request gets no answer. The sync and the async SDK run the same programs and differ only in the driver
 (`client_sdk.api.http`). What sees the effects of a whole program on their way to the driver is a `Layer`.
 """
 
@@ -30,6 +30,7 @@ __all__ = [
     "Response",
     "Sink",
     "Traffic",
+    "Turn",
     "Work",
     "content_digest",
     "digest_matches",
@@ -110,7 +111,17 @@ class Failed:
     error: ConnectionFailed | ApiError
 
 
-Effect = Request | Pause | Failed | Work
+@dataclass(frozen=True)
+class Turn:
+    """Gives the application its turn: `what` is a round that asks for its update, or the outcome of one.
+
+    A driver that runs a program to its end goes on at once; `turns` hands `what` to its caller.
+    """
+
+    what: object
+
+
+Effect = Request | Pause | Failed | Work | Turn
 Program = Generator[Effect, Any, T]
 """A program that returns a `T`."""
 

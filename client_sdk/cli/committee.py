@@ -77,7 +77,7 @@ def join(
     with Client(url, who, policy=policy, options=options) as client:
         chosen = certificate_choice(certificate, issuer, scope, code, "committee")
         part = client.join(invitation=invitation, certificate=chosen)
-        CommitteeMember(part)  # raises unless the invitation was for this role
+        CommitteeMember(part.part.member)  # raises unless the invitation was for this role
     name = escape(part.terms.name)
     console.print(
         f"member {part.membership.client_id} of the committee of task {name}", highlight=False, soft_wrap=True
@@ -107,7 +107,7 @@ def serve(
     membership = kept_membership(who, task)
     policy, options = _policy(min_cohort, trust_roster), ClientOptions(allow_http=allow_http)
     with Client(membership.url, who, policy=policy, options=options) as client:
-        member = CommitteeMember(client.join(membership.task_id))
+        member = client.join(membership.task_id)
         monitor = Monitor(f"committee of task {membership.task_name}")
         try:
             console.print(

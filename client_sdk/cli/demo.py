@@ -7,20 +7,15 @@ import shutil
 import webbrowser
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
-from client_sdk.cli.common import command_options, console, fail, stderr
+from client_sdk.cli.common import command_options, console, stderr
 from client_sdk.cli.data_options import ColumnsText, DataDir, chosen_columns, say
-
-if TYPE_CHECKING:
-    from client_sdk.lab.demo.privirec import PriviRecRequest
-    from client_sdk.lab.demo.run import DemoRequest
 
 __all__ = ["DemoOptions", "demo"]
 
-_PRIVIREC = ("privirec", "privirec-k")
 _INSTALL_PLOTS = "pip install 'hushrec[plots]'"
 
 
@@ -76,36 +71,18 @@ def demo(options: DemoOptions) -> None:
 
     Example: hushrec demo --dataset ratings.csv
     """
+    from client_sdk.lab.demo.plots import plots_available
+    from client_sdk.lab.demo.report import result_table, write_results
+    from client_sdk.lab.demo.results import DemoRequest
+    from client_sdk.lab.demo.run import run_demo
+
+    if not plots_available():
+        stderr.print(
+            f"matplotlib is not installed: the report will have no curves; to change that: {_INSTALL_PLOTS}",
+            markup=False,
+        )
     server_dir = options.output / f"server-{secrets.token_hex(4)}"
-    if options.recipe in _PRIVIREC:
-        if options.cohort is not None:
-            fail(f"{options.recipe} sums over all clients in every round", "leave out --cohort")
-        _run_privirec(_privirec_request(options, server_dir), options)
-    else:
-        _run_factors(_factors_request(options, server_dir), options)
-
-
-def _privirec_request(options: DemoOptions, server_dir: Path) -> PriviRecRequest:
-    from client_sdk.lab.demo.privirec import PriviRecRequest
-
-    return PriviRecRequest(
-        dataset=options.dataset,
-        data_dir=options.data_dir,
-        columns=chosen_columns(options.columns),
-        recipe=options.recipe,
-        iterations=options.rounds,
-        components=options.rank,
-        dropout=options.dropout,
-        seed=options.seed,
-        mechanism=options.mechanism or "masked",
-        server_dir=server_dir,
-    )
-
-
-def _factors_request(options: DemoOptions, server_dir: Path) -> DemoRequest:
-    from client_sdk.lab.demo.run import DemoRequest
-
-    return DemoRequest(
+    request = DemoRequest(
         dataset=options.dataset,
         data_dir=options.data_dir,
         columns=chosen_columns(options.columns),
@@ -113,71 +90,27 @@ def _factors_request(options: DemoOptions, server_dir: Path) -> DemoRequest:
         rounds=options.rounds,
         cohort=options.cohort,
         rank=options.rank,
-        mechanism=options.mechanism or "ckks",
+        mechanism=options.mechanism,
         parameter_set=options.parameter_set,
         dropout=options.dropout,
         seed=options.seed,
         server_dir=server_dir,
     )
 
-
-def _run_factors(request: DemoRequest, options: DemoOptions) -> None:
-    """Train item factors in several ways, print the comparison and write the report."""
-    from client_sdk.lab.demo.report import result_table, write_figures, write_report
-    from client_sdk.lab.demo.run import run_demo
-
-    _tell_missing_plots("the report will have no curves")
-
     def on_start(url: str) -> None:
-        hidden = "CKKS ciphertexts" if request.mechanism == "ckks" else "masked; a committee of 5 unmasks the sums only"
-        console.print(f"Training on [bold]{request.dataset}[/]; contributions are {hidden}.")
-        console.print(f"Aggregator at {url}, data in {request.server_dir}", soft_wrap=True)
+        console.print(f"Aggregator at {url}, data in {server_dir}", soft_wrap=True)
 
     result = run_demo(request, console, on_start, say)
     console.print(result_table(result))
     say(f"Verdict: {result.verdict}")
-    _delete_older_runs(options.output, request.server_dir)
-    dataset = Path(request.dataset).name
-    figures = write_figures(result, options.output / f"{request.recipe}-{dataset}.json")
-    path = write_report(result, options.output / f"report-{dataset}-{request.recipe}.html")
-    console.print(f"Figures: [bold]{figures}[/]", soft_wrap=True)
-    console.print(f"Report: [bold]{path}[/]", soft_wrap=True)
-    if options.browse:
-        webbrowser.open(path.as_uri())
-
-
-def _run_privirec(request: PriviRecRequest, options: DemoOptions) -> None:
-    """Run PriviRec with masked or one-shot sums, print the ranking and write figures and report."""
-    from client_sdk.lab.demo.privirec_report import ranking_table, write_results
-    from client_sdk.lab.demo.privirec_run import run_privirec_demo
-
-    _tell_missing_plots("the report will have no curves")
-
-    def on_start(url: str) -> None:
-        console.print(
-            f"{request.recipe} on [bold]{request.dataset}[/]: every client is in every {request.mechanism} sum; "
-            "nothing is trained."
-        )
-        console.print(f"Aggregator at {url}, data in {request.server_dir}", soft_wrap=True)
-
-    result = run_privirec_demo(request, console, on_start, say)
-    console.print(ranking_table(result))
-    say(f"Verdict: {result.verdict}")
     for warning in result.warnings:
         console.print(f"[yellow]Warning:[/] {warning}")
-    _delete_older_runs(options.output, request.server_dir)
+    _delete_older_runs(options.output, server_dir)
     figures, report = write_results(result, options.output)
     console.print(f"Figures: [bold]{figures}[/]", soft_wrap=True)
     console.print(f"Report: [bold]{report}[/]", soft_wrap=True)
     if options.browse:
         webbrowser.open(report.as_uri())
-
-
-def _tell_missing_plots(consequence: str) -> None:
-    from client_sdk.lab.demo.plots import plots_available
-
-    if not plots_available():
-        stderr.print(f"matplotlib is not installed: {consequence}; to change that: {_INSTALL_PLOTS}", markup=False)
 
 
 def _delete_older_runs(output: Path, server_dir: Path) -> None:

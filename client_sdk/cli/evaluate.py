@@ -13,7 +13,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 
 from client_sdk.api.http import download
 from client_sdk.cli.common import console, table
-from client_sdk.cli.data_options import ColumnsText, DataDir, Splitting, TestFile, chosen_columns, say
+from client_sdk.cli.data_options import ColumnsText, DataDir, chosen_columns, say
 from client_sdk.cli.member import read_history
 from client_sdk.cli.membership import (
     READ_ONLY,
@@ -28,9 +28,8 @@ from client_sdk.client import Client
 from client_sdk.lab.data.fetch import DOWNLOADS, describe, fetch
 from client_sdk.lab.data.interactions import DataError, Interactions, LeaveOneOut
 from client_sdk.lab.data.published import load_dataset
-from client_sdk.lab.data.splits import Split, load_split
+from client_sdk.lab.data.splits import Split, SplitKind, load_split
 from client_sdk.lab.evaluation import (
-    LEAK_WARNING,
     candidates_of,
     controls,
     evaluate_full_scores,
@@ -39,15 +38,29 @@ from client_sdk.lab.evaluation import (
 )
 from client_sdk.lab.evaluation.leave_one_out import NEGATIVES, Candidates, EvaluationResult
 from client_sdk.rounds.join import ClientOptions
+from client_sdk.rounds.newest import own_scores
 from protocols.errors import ParameterError
 
 __all__ = [
+    "Splitting",
+    "TestFile",
     "data",
     "evaluate",
     "held_out_split",
     "measure",
 ]
 
+TestFile = Annotated[
+    Path | None, typer.Option("--test", help="File of test interactions; --dataset is then the training file.")
+]
+Splitting = Annotated[
+    SplitKind | None,
+    typer.Option(
+        "--split",
+        help="leave-one-out (the latest interaction of each user), random (a fifth), or given (a test file).",
+        show_default="by recipe and data",
+    ),
+]
 
 _SEED: Final = 0
 
@@ -69,9 +82,6 @@ def evaluate(
         Path | None, typer.Option(help="File of your items.", show_default="the file passed to join")
     ] = None,
     k: Annotated[int, typer.Option("-k", help="Length of the ranked list: HR@k and NDCG@k.")] = 10,
-    leaks: Annotated[
-        bool, typer.Option("--leaks", help="With --dataset: measure the leak of the papers' training negatives too.")
-    ] = False,
     identity: IdentityFile = None,
     allow_http: AllowHttp = False,
 ) -> None:
@@ -91,7 +101,7 @@ def evaluate(
         found = load_split(
             dataset, data_dir, columns=chosen_columns(columns), test=test, kind=split, seed=_SEED, report=say
         )
-        _evaluate_controls(dataset, found, k, leaks)
+        _evaluate_controls(dataset, found, k)
     else:
         _evaluate_own_items(held_out or [], task, interactions, k, identity, ClientOptions(allow_http=allow_http))
 
@@ -116,7 +126,7 @@ def _evaluate_own_items(
         part = client.join(membership.task_id)
         split = held_out_split(part.terms.n_items, seen, held_out)
         state = part.model()
-        scores = part.core.scores(state, part.core.history(history))
+        scores = own_scores(part.part, state, part.part.history(history))
     rows = [_row(f"model of round {state.round_number}", result) for result in measure(scores, split, k)]
     title = f"{len(held_out)} held-out items of one user, task {membership.task_name}"
     console.print(table(title, _headings(k), rows))
@@ -152,22 +162,17 @@ def measure(scores: NDArray[np.float32], split: LeaveOneOut, k: int) -> list[Eva
     return [full, evaluate_scores(lambda _, items: scores[items], split, negatives, k)]
 
 
-def _evaluate_controls(dataset: str, split: Split, k: int, leaks: bool) -> None:
+def _evaluate_controls(dataset: str, split: Split, k: int) -> None:
     """Print the controls on one held-out item of each user, or on several test items."""
     rng = np.random.default_rng(_SEED)
     data = split.one_each
     if data is None:
-        several = ranking_controls(split.train, split.test, rng, k, leaks=leaks)
+        several = ranking_controls(split.train, split.test, rng, k)
         console.print(table(f"controls on {dataset}: {split.words}", several.headings, several.cells))
         return
     candidates = _candidates(data, rng)
-    found = controls(data, None if candidates is None else candidates.negatives, rng, k, leaks=leaks)
+    found = controls(data, None if candidates is None else candidates.negatives, rng, k)
     console.print(table(f"controls on {dataset}", found.headings, found.cells))
-    if leaks:
-        console.print(
-            "Drawn as a negative: items are ranked by how seldom training draws them as a negative; no model."
-        )
-        console.print(LEAK_WARNING)
     if candidates is None:
         say(f"Users have fewer than {NEGATIVES} other items, so items are ranked among all of them only.")
     elif candidates.replaced:

@@ -67,7 +67,7 @@ def create(
     with Client(url, who, policy=READ_ONLY, options=ClientOptions(allow_http=allow_http)) as client:
         chosen = certificate_choice(certificate, issuer, scope, code, "holder")
         part = client.join(invitation=invitation, certificate=chosen, device_group=device_group)
-        fingerprint = part.key_holder().create_keyring()
+        fingerprint = part.create_keyring()
     name = part.terms.name
     console.print(f"keyring of task {escape(name)}: [bold]{fingerprint}[/] (members can compare it)", soft_wrap=True)
     console.print(f"Hand it out to the members with: hushrec keyring serve --task {escape(name)}", soft_wrap=True)
@@ -91,7 +91,7 @@ def serve(
     who = load_identity(identity)
     membership = kept_membership(who, task)
     with Client(membership.url, who, policy=READ_ONLY, options=ClientOptions(allow_http=allow_http)) as client:
-        holder = client.join(membership.task_id).key_holder()
+        holder = client.join(membership.task_id)
         monitor = Monitor(f"keyring of task {membership.task_name}")
         try:
             console.print(

@@ -42,10 +42,11 @@ from client_sdk.lab.data.columns import NUMBER
 from client_sdk.lab.data.interactions import DataError
 from client_sdk.rounds.join import ClientOptions
 from client_sdk.rounds.ledger import OwnLedger
-from client_sdk.rounds.task import Participant
 from client_sdk.store.client_store import ClientStore, Membership
 from client_sdk.store.identity import Identity
 from client_sdk.store.stores import default_store
+from client_sdk.task import Task
+from protocols.catalogue import Catalogue
 from protocols.messages import LedgerEntry
 
 __all__ = [
@@ -129,7 +130,7 @@ def join(options: JoinOptions) -> None:
 
     Example: hushrec join https://recs.example.org --invitation hri_... --interactions items.txt
     """
-    read_history(options.interactions)  # read before anything is sent, so that an error costs nothing
+    read_history(options.interactions, any_id=True)  # read before anything is sent, so that an error costs nothing
     policy = options.policy()
     who = open_identity(options.identity)
     with Client(options.url, who, policy=policy, options=ClientOptions(allow_http=options.allow_http)) as client:
@@ -137,14 +138,14 @@ def join(options: JoinOptions) -> None:
             # What does not fit the task must not use up the invitation.
             terms = client.preview(options.invitation)
             _check_device_group(options.device_group, terms.recipe.device_groups)
-            read_history(options.interactions, terms.n_items)
+            read_history(options.interactions, terms.n_items, any_id=terms.view.catalogue_digest is not None)
         part = client.join(
             options.task,
             invitation=options.invitation,
             certificate=certificate_choice(options.certificate, options.issuer, options.scope, options.code),
             device_group=options.device_group,
         )
-        history = read_history(options.interactions, part.terms.n_items)
+        history = read_history(options.interactions, part.terms.n_items, part.catalogue())
         remember_interactions(who, part.membership, options.interactions)
         monitor = Monitor(f"task {part.terms.name}")
         try:
@@ -162,7 +163,7 @@ def _check_device_group(asked: int | None, groups: int) -> None:
         fail(f"--device-group {asked}: the task has {has}")
 
 
-def _describe_task(part: Participant, items: int) -> str:
+def _describe_task(part: Task, items: int) -> str:
     """Return one line on the task: this client, recipe, mechanism, schedule and who can open the sums."""
     terms = part.terms
     opened = {"anyone": "anyone, the server included", "members": "its members"}
@@ -188,13 +189,6 @@ def recommend(
         str | None,
         typer.Option("--filter", help="Graph filter, in PriviRec tasks: gf-cf, bspm-em, bspm-lm, ease or turbo-cf."),
     ] = None,
-    preset: Annotated[
-        str | None,
-        typer.Option(
-            help="Settings of the filter for a data set, from its authors' code: amazon-book, gowalla, yelp2018. "
-            "Those of bspm-lm for gowalla and yelp2018 are not published: they are those of bspm-em."
-        ),
-    ] = None,
     identity: IdentityFile = None,
     allow_http: AllowHttp = False,
 ) -> None:
@@ -202,19 +196,23 @@ def recommend(
 
     Example: hushrec recommend --task movies -k 10 --titles titles.csv
     """
-    if preset is not None:
-        graph_filter = f"{graph_filter or 'gf-cf'}/{preset}"
     who = load_identity(identity)
     membership = kept_membership(who, task)
-    seen = read_history(interactions_file(who, membership, interactions))
+    path = interactions_file(who, membership, interactions)
+    read_history(path, any_id=True)
     names = {} if titles is None else read_titles(titles)
     with Client(membership.url, who, policy=READ_ONLY, options=ClientOptions(allow_http=allow_http)) as client:
-        found = client.join(membership.task_id, graph_filter=graph_filter).recommend(k, seen)
+        part = client.join(membership.task_id, graph_filter=graph_filter)
+        catalogue = part.catalogue()
+        found = part.recommend(k, read_history(path, part.terms.n_items, catalogue))
+    if catalogue is not None and titles is None:
+        names = dict(enumerate(catalogue.titles))
+    titled = titles is not None or any(found.titles or ())
     rows = [
-        (str(place), str(item), *([escape(names.get(item, "-"))] if titles else []), f"{score:.3f}")
-        for place, (item, score) in enumerate(found, start=1)
+        (str(place), escape(str(item)), *([escape(names.get(number) or "-")] if titled else []), f"{score:.3f}")
+        for place, (number, (item, score)) in enumerate(zip(found.items.tolist(), found, strict=True), start=1)
     ]
-    headings = ("", "item", *(["title"] if titles else []), "score")
+    headings = ("", "item", *(["title"] if titled else []), "score")
     console.print(table(f"recommendations from task {membership.task_name}", headings, rows))
 
 
@@ -282,18 +280,27 @@ _MAX_ITEM: Final = 2**31 - 1
 _MAX_RATING: Final = 1e6
 
 
-def read_history(path: Path, n_items: int | None = None) -> History:
+def read_history(
+    path: Path, n_items: int | None = None, catalogue: Catalogue | None = None, any_id: bool = False
+) -> History:
     """Return the items in the file, each listed once, and their ratings if the file has a column for them.
 
     The file has one item number a line, or is a CSV file with a header that has the column `item` and, optionally, the
-    column `rating`. n_items: number of items of the task, if it is known. Raises `DataError` with the line number for
-    any other content, including a repeated item and one outside 0..n_items-1.
+    column `rating`. In a task with a catalogue the column has the app's ids. n_items: number of items of the task, if
+    it is known. any_id: whether ids are accepted that no catalogue is at hand for: only the form of the file is checked
+    then, and the numbers of the result mean nothing. Raises `DataError` with the line number for any other content,
+    including a repeated item and one outside 0..n_items-1.
     """
     rows = _rows(path, (_ITEM,), _RATING)
     items: dict[int, int] = {}
     ratings: list[float] = []
+    texts: dict[str, int] = {}
+    headed = rows[0][0] > 1  # ids need a heading, or they could be one
     for line, (text, *rating) in rows:
-        item = _item(path, line, text)
+        if catalogue is not None:
+            item = _listed(path, line, text, catalogue)
+        else:
+            item = texts.setdefault(text.strip(), len(texts)) if any_id and headed else _item(path, line, text)
         if item in items:
             raise DataError(f"item {item} is already on line {items[item]}: list each item once", path, line)
         if n_items is not None and item >= n_items:
@@ -338,6 +345,14 @@ def _rows(path: Path, names: Sequence[str], optional: str | None = None) -> list
     if len(rows) == 1:
         raise DataError("the file has a header but no lines", path)
     return [(line, [row[header.index(name)] for name in wanted]) for line, row in rows[1:]]
+
+
+def _listed(path: Path, line: int, text: str, catalogue: Catalogue) -> int:
+    """Return the number of an id of the task's catalogue."""
+    number = catalogue.numbers.get(text.strip())
+    if number is None:
+        raise DataError(f"the task's catalogue has no item with the id {text.strip()[:40]!r}", path, line)
+    return number
 
 
 def _item(path: Path, line: int, text: str) -> int:

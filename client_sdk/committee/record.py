@@ -19,11 +19,10 @@ from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from client_sdk.api.calls import CommitteeCalls
 from client_sdk.api.wire import Program
 from client_sdk.errors import Conflict, LocalFileError
-from client_sdk.store.client_store import ClientStore, Membership
-from client_sdk.store.identity import Identity
+from client_sdk.rounds.member import Member
+from client_sdk.store.client_store import ClientStore
 from client_sdk.store.signed_sets import member_tag
 from protocols.codec import b64decode, b64encode
 from protocols.crypto.certificates import NO_CERTIFICATE
@@ -175,13 +174,7 @@ _NUMBER: Final = 4
 _SECRET: Final = 32
 
 
-def publish_keys(
-    calls: CommitteeCalls,
-    client_store: ClientStore,
-    membership: Membership,
-    identity: Identity,
-    numbers: Iterable[int],
-) -> Program[list[int]]:
+def publish_keys(member: Member, numbers: Iterable[int]) -> Program[list[int]]:
     """Make, store and publish this member's keys of the rounds `numbers`; return those that the server accepted.
 
     A secret key is stored before its public key is sent, so that a restart loses no round. Stored keys are published
@@ -189,9 +182,9 @@ def publish_keys(
     """
     accepted = []
     for number in numbers:
-        key = _signed_key(client_store, membership, identity, number)
+        key = _signed_key(member, number)
         try:
-            yield from calls.put_committee_key(membership.task_id, number, membership.client_id, key)
+            yield from member.calls.put_committee_key(member.task_id, number, member.client_id, key)
         except Conflict:  # the round has opened, or another key stands: then this member cannot serve it
             continue
         accepted.append(number)
@@ -212,10 +205,10 @@ def close_keys(client_store: ClientStore, task_id: str, upto: int) -> None:
         _keep(client_store, task_id, left)
 
 
-def _signed_key(client_store: ClientStore, membership: Membership, identity: Identity, number: int) -> bytes:
+def _signed_key(member: Member, number: int) -> bytes:
     """Return the signed public key of a round, encoded; from the stored secret key if there is one."""
-    task_id = membership.task_id
-    keys = _load(client_store, task_id)
+    task_id, identity = member.task_id, member.identity
+    keys = _load(member.store, task_id)
     stored = keys.get(number)
 
     def randomness(size: int) -> bytes:
@@ -225,13 +218,13 @@ def _signed_key(client_store: ClientStore, membership: Membership, identity: Ide
         identity.signing_key,
         task_id,
         number,
-        membership.client_id,
+        member.client_id,
         identity.mailbox_key,
-        membership.certificate or NO_CERTIFICATE,
+        member.membership.certificate or NO_CERTIFICATE,
         randomness,
     )
     if stored is None:
-        _keep(client_store, task_id, {**keys, number: secret.private_bytes_raw()})
+        _keep(member.store, task_id, {**keys, number: secret.private_bytes_raw()})
     return key.encode()
 
 

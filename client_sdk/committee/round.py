@@ -12,24 +12,19 @@ from dataclasses import dataclass, field, replace
 from tempfile import SpooledTemporaryFile
 from typing import IO, Final
 
-from client_sdk.agreement.policy import Policy
-from client_sdk.agreement.terms import TaskTerms
-from client_sdk.api.calls import CommitteeCalls
 from client_sdk.api.wire import Program, work
 from client_sdk.committee.record import client_tag, close_keys, load_record, secret_key, store_record
 from client_sdk.errors import RoundLost
-from client_sdk.rounds.certificates import MembershipCheck
 from client_sdk.rounds.events import ClientsNamed, Progress, ShareSent, SurvivorsConfirmed
+from client_sdk.rounds.member import Member
 from client_sdk.rounds.oneshot import committee_of, is_certified, oneshot_context
-from client_sdk.store.client_store import ClientStore, Membership
-from client_sdk.store.identity import Identity
 from protocols.crypto.certificates import CERTIFICATE_BYTES
 from protocols.crypto.domain import SEED_BYTES
 from protocols.errors import RefusalError
 from protocols.messages import BadShares, RoundView
 from protocols.messages.committee import MOST_BAD_SHARES
 from protocols.messages.stages import StageMessage
-from protocols.sums.oneshot import member
+from protocols.sums.oneshot import member as stages
 from protocols.sums.oneshot.handouts import split_confirmations, split_statements
 from protocols.sums.oneshot.member import Inspection, Ready, inspect
 from protocols.sums.oneshot.messages import DIGEST_BYTES
@@ -46,16 +41,10 @@ __all__ = [
 class MemberRound:
     """One member in round `view.number`. Call `confirm` and `unmask` with the round's view when the member is asked."""
 
-    calls: CommitteeCalls
-    terms: TaskTerms
-    membership: Membership
-    identity: Identity
-    client_store: ClientStore
-    policy: Policy
-    membership_check: MembershipCheck
+    member: Member
     number: int
-    _ready: member.Ready | None = field(default=None, repr=False)
-    _inspection: member.Inspection | None = field(default=None, repr=False)
+    _ready: stages.Ready | None = field(default=None, repr=False)
+    _inspection: stages.Inspection | None = field(default=None, repr=False)
     _reported: bytes | None = field(default=None, repr=False)
 
     def confirm(self, view: RoundView, progress: Progress | None = None) -> Program[bool]:
@@ -72,7 +61,7 @@ class MemberRound:
             if progress:
                 progress(ClientsNamed(view.number, inspection.bad))
             return False
-        proposed = yield from self.calls.round(self.terms.task_id, view.number)
+        proposed = yield from self.member.calls.round(self.member.task_id, view.number)
         if proposed.survivors_digest not in (None, inspection.digest.hex()):
             self._inspection = None
             return False  # another member has named a client meanwhile
@@ -87,15 +76,15 @@ class MemberRound:
 
         Raises `ThresholdError` unless t members signed the set that this member signed.
         """
-        task_id, store = self.terms.task_id, self.client_store
+        task_id, store = self.member.task_id, self.member.store
         record = load_record(store, task_id)
         if record.round_number != view.number or record.signed is None:
             raise RefusalError("this member has confirmed no set of survivors in this round")
         confirmed = yield from self._sign(view, (yield from self._inspect(view)))
         committee = confirmed.ready.committee
         length = len(committee.members) * SIGNATURE_BYTES
-        body = yield from self.calls.stage_body(task_id, view.number, "confirmations", length, length)
-        share = member.sum_share(confirmed, split_confirmations(committee, body))
+        body = yield from self.member.calls.stage_body(task_id, view.number, "confirmations", length, length)
+        share = stages.sum_share(confirmed, split_confirmations(committee, body))
         store_record(store, task_id, replace(load_record(store, task_id), summed=True))
         yield from self._put("unmask", share)
         self.close()
@@ -104,43 +93,44 @@ class MemberRound:
 
     def close(self) -> None:
         """Delete this member's key of the round, for ever."""
-        task_id = self.terms.task_id
-        store_record(self.client_store, task_id, load_record(self.client_store, task_id).close(self.number))
-        close_keys(self.client_store, task_id, self.number)
+        task_id = self.member.task_id
+        store_record(self.member.store, task_id, load_record(self.member.store, task_id).close(self.number))
+        close_keys(self.member.store, task_id, self.number)
 
-    def _sign(self, view: RoundView, inspection: member.Inspection) -> Program[member.Confirmed]:
+    def _sign(self, view: RoundView, inspection: stages.Inspection) -> Program[stages.Confirmed]:
         """Return the signature of the set, after storing that it is signed."""
         ready = yield from self._join(view)
-        schedule, task_id = self.terms.schedule, self.terms.task_id
-        record = load_record(self.client_store, task_id)
+        schedule, task_id = self.member.terms.schedule, self.member.task_id
+        record = load_record(self.member.store, task_id)
         sum_class = ready.committee.context.plan.layout.sum_class
         data = sum_class.data if sum_class.repeated else None
         ledger = record.ledger_of(view.number, view.step, data)
-        difference = self.policy.min_difference(schedule)
+        difference = self.member.policy.min_difference(schedule)
         confirmed, after = yield from work(
-            lambda: member.confirm(ready, inspection, ledger, schedule.min_clients, os.urandom(SEED_BYTES), difference)
+            lambda: stages.confirm(ready, inspection, ledger, schedule.min_clients, os.urandom(SEED_BYTES), difference)
         )
-        store_record(self.client_store, task_id, record.with_signature(view.number, view.step, after, data))
+        store_record(self.member.store, task_id, record.with_signature(view.number, view.step, after, data))
         return confirmed
 
-    def _inspect(self, view: RoundView) -> Program[member.Inspection]:
+    def _inspect(self, view: RoundView) -> Program[stages.Inspection]:
         kept = self._inspection
         if kept is None or view.survivors_digest not in (None, kept.digest.hex()):
-            yield from self.membership_check.refresh(self.calls, self.client_store, self.terms.task_id)
+            yield from self.member.refresh_revocations()
             ready = yield from self._join(view)
-            kept = yield from inspect_proposal(self.calls, ready, self.membership.client_id, self.membership_check)
+            kept = yield from inspect_proposal(self.member, ready)
             self._inspection = kept
         return kept
 
-    def _join(self, view: RoundView) -> Program[member.Ready]:
+    def _join(self, view: RoundView) -> Program[stages.Ready]:
         if self._ready is None:
-            secret = secret_key(self.client_store, self.terms.task_id, view.number)
+            secret = secret_key(self.member.store, self.member.task_id, view.number)
             if secret is None:
                 raise RefusalError(f"no key of round {view.number} is stored here: it was deleted, or made elsewhere")
-            context = oneshot_context(self.terms, view, (yield from self._model_digest(view)))
-            committee = yield from committee_of(self.calls, context, self.membership_check)
-            policy = self.policy.for_oneshot_rounds(self.terms.schedule)
-            self._ready = member.join(committee, self.membership.client_id, self.identity.signing_key, secret, policy)
+            context = oneshot_context(self.member.terms, view, (yield from self._model_digest(view)))
+            committee = yield from committee_of(self.member, context)
+            policy = self.member.policy.for_oneshot_rounds(self.member.terms.schedule)
+            signing_key = self.member.identity.signing_key
+            self._ready = stages.join(committee, self.member.client_id, signing_key, secret, policy)
         return self._ready
 
     def _model_digest(self, view: RoundView) -> Program[bytes]:
@@ -148,25 +138,25 @@ class MemberRound:
 
         The member need not know the model: clients that were given another one sealed no share that opens here.
         """
-        recipe = self.terms.recipe
+        recipe = self.member.terms.recipe
         group = recipe.device_group_of(view.step) if recipe.device_groups > 1 else None
-        snapshot = yield from self.calls.latest_snapshot(self.terms.task_id, group=group)
+        snapshot = yield from self.member.calls.latest_snapshot(self.member.task_id, group=group)
         if snapshot is not None and snapshot.round >= view.number:
             raise RoundLost(f"round {view.number} ended before this member took part in it")
         digest = None if snapshot is None else bytes.fromhex(snapshot.digest)
-        return broadcast_digest(self.terms.view, view.step, digest)
+        return broadcast_digest(self.member.terms.view, view.step, digest)
 
-    def _name(self, inspection: member.Inspection) -> Program[None]:
+    def _name(self, inspection: stages.Inspection) -> Program[None]:
         digest: str | None = inspection.digest.hex()
         for start in range(0, len(inspection.bad), MOST_BAD_SHARES):
             if digest is None:
                 return  # the round has ended
             named = BadShares(survivors_digest=digest, clients=list(inspection.bad[start : start + MOST_BAD_SHARES]))
-            view = yield from self.calls.name_bad_shares(self.terms.task_id, self.number, named)
+            view = yield from self.member.calls.name_bad_shares(self.member.task_id, self.number, named)
             digest = view.survivors_digest
 
     def _put(self, stage: StageMessage, body: bytes) -> Program[None]:
-        yield from self.calls.put_stage(self.terms.task_id, self.number, stage, self.membership.client_id, body)
+        yield from self.member.calls.put_stage(self.member.task_id, self.number, stage, self.member.client_id, body)
 
 
 # --- the set of survivors that the server proposes to a member -------------------------------------------------------
@@ -177,9 +167,7 @@ _IN_MEMORY: Final = 1 << 20
 _LONGEST_ID: Final = 64
 
 
-def inspect_proposal(
-    calls: CommitteeCalls, ready: Ready, member_id: str, membership_check: MembershipCheck
-) -> Program[Inspection]:
+def inspect_proposal(member: Member, ready: Ready) -> Program[Inspection]:
     """Fetch the proposed survivors of a round and check them; `clients` of the result are tags of identity keys.
 
     Raises `CodecError` for malformed statements, and `RefusalError` if the server sends another number of shares, or
@@ -187,11 +175,11 @@ def inspect_proposal(
     """
     context = ready.committee.context
     plan, task_id, number = context.plan, context.task_id, context.round_number
-    body = yield from calls.statements(task_id, number, context.cohort * _longest_statement(plan))
+    body = yield from member.calls.statements(task_id, number, context.cohort * _longest_statement(plan))
     statements = yield from work(lambda: split_statements(plan, body, context.cohort))
     with _SpooledShares() as shares:
         length = len(statements) * plan.sealed_bytes
-        yield from calls.sealed_shares(task_id, number, member_id, length, shares)
+        yield from member.calls.sealed_shares(task_id, number, member.client_id, length, shares)
         if shares.length != length:
             raise RefusalError(f"the server sent {shares.length} bytes of sealed shares, {length} were expected")
         found = yield from work(
@@ -199,7 +187,7 @@ def inspect_proposal(
                 ready,
                 statements,
                 shares.each(plan.sealed_bytes),
-                lambda statement: is_certified(membership_check, statement, "member"),
+                lambda statement: is_certified(member.check, statement, "member"),
             )
         )
     if statements and len(found.bad) == len(statements):

@@ -21,8 +21,8 @@ from client_sdk.lab.data.interactions import Interactions
 from client_sdk.lab.whole import WholeRatings, can_train_whole
 from client_sdk.store.states import ClientState, GivenData
 from client_sdk.training import client_half
-from client_sdk.training.base import LocalResult, MayAbstain, TrainingConfig
-from client_sdk.training.factors import USER_FACTOR, why_abstain
+from client_sdk.training.base import LocalResult, MayAbstain, TrainingConfig, why_abstain
+from client_sdk.training.factors import USER_FACTOR
 from protocols.combinations import check_combination
 from protocols.crypto.domain import derive_seed
 from protocols.errors import ParameterError
@@ -107,8 +107,6 @@ class Federation:
     cohort_size: clients per round.
     seed: fixes the shuffle, the task seed and each client's training draws, so that two mechanisms can be compared on
     the same run. The randomness of the HE library is never fixed.
-    excluded: int32 (users, k), items that a user never draws as a training negative, padded with -1. Only the protocol
-    of the papers needs it.
     user_groups: int64 (users,), the device group of each user; None puts everyone in group 0.
     sampling: "turns" draws cohorts round-robin from one shuffle, as the released CoLR code does, so that every user
     takes part once in users/cohort_size rounds; "uniform" draws each cohort independently. A recipe with a frozen
@@ -130,7 +128,6 @@ class Federation:
     training: TrainingConfig | None = None
     cohort_size: int = 60
     seed: int = 0
-    excluded: NDArray[np.int32] | None = None
     user_groups: NDArray[np.int64] | None = None
     sampling: Sampling = "turns"
     masks: bool = True
@@ -364,10 +361,9 @@ class Federation:
 
     def _train(self, spec: RoundSpec, user: int, tally: _Tally) -> LocalResult:
         rng = np.random.default_rng([self.seed, 2, user, spec.number])
-        excluded = None if self.excluded is None else self.excluded[user]
         history = self.history(user)
         with tally.clock("train"):
-            local = self.half.contribute(spec, str(user), self._view, history, self.client_states[user], rng, excluded)
+            local = self.half.contribute(spec, str(user), self._view, history, self.client_states[user], rng)
             self.client_states[user] = local.client_state if local.finish is None else local.finish()
         if self.recipe.layout(spec.sum_index).sum_class.once:
             self.given[user] = self.given[user].with_counted("", spec.sum_index)

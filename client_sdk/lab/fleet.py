@@ -8,7 +8,7 @@ requests. The clients share, because they run in one process:
   watcher) and are not counted in any client's report;
 - the organiser's list of revoked certificates, which client 0 fetches;
 - the model: each aggregate is opened and absorbed once. With `downloads="each"` every client downloads and checks all
-  that it would need alone. With `"once"` only the watcher does, and `bytes_spared` in a report is what the client would
+  that it would need alone. With `"once"` only the watcher does, and `bytes_spared` of a round is what the clients would
   have downloaded;
 - in tasks with keys, one decoded copy of the keyring. Every client has fetched and opened its own envelope.
 """
@@ -40,14 +40,14 @@ from client_sdk.lab.fleet_rounds import (
     play_masked_round,
     play_unmasked_round,
 )
-from client_sdk.model.cache import ModelCache
-from client_sdk.model.follow import ModelFollower
+from client_sdk.lab.shared_model import FleetPart, ModelCache, SharedFollower
 from client_sdk.model.sync import Catalogue, fetch_catalogue
 from client_sdk.rounds.certificates import CertificateSource, MembershipCheck
 from client_sdk.rounds.events import RoundMissed, RoundReport, TaskEnded
-from client_sdk.rounds.join import Enroller
-from client_sdk.rounds.keyring import KeyService
-from client_sdk.rounds.loop import (
+from client_sdk.rounds.join import Account, join
+from client_sdk.rounds.key_holder import KeyHolder
+from client_sdk.rounds.member import Stop
+from client_sdk.rounds.polling import (
     Outage,
     RoundChange,
     RoundChanged,
@@ -56,11 +56,10 @@ from client_sdk.rounds.loop import (
     follow_rounds,
     is_over,
 )
-from client_sdk.rounds.member import Stop
-from client_sdk.rounds.task import Participation, key_service
 from client_sdk.store.identity import Identity
 from client_sdk.store.states import ClientState
 from client_sdk.store.stores import MemoryStore
+from client_sdk.training import client_half
 from client_sdk.training.factors import USER_FACTOR
 from protocols.crypto.certificates import CertifiedRole
 from protocols.errors import ParameterError
@@ -81,7 +80,7 @@ CountProgress = Callable[[int], None]
 class Fleet:
     """Many participants of one task. Client 0 polls the rounds for all, and is the key holder where there is one.
 
-    interactions: one entry per client, each as `Participant.take_part` takes it. options: see `FleetOptions`.
+    interactions: one entry per client, each as `Task.take_part` takes it. options: see `FleetOptions`.
     Raises `ParameterError` when `interactions` is empty or `options` names another number of clients.
     """
 
@@ -97,11 +96,11 @@ class Fleet:
         self._local = threading.local()
         self._drivers: list[SyncDriver] = [self._driver]
         self._pool = ThreadPoolExecutor(options.workers, "hushrec-fleet", self._start_worker)
-        self._clients: list[Participation] = []
+        self._clients: list[FleetPart] = []
         self._histories: list[History] = []
-        self._holder: KeyService | None = None
+        self._holder: KeyHolder | None = None
         self._committee = FleetCommittee(options, self._run_all)
-        self._followers: dict[int | None, ModelFollower] = {}
+        self._followers: dict[int | None, SharedFollower] = {}
 
     def _start_worker(self) -> None:
         self._local.driver = SyncDriver(self._options.client.timeouts, connections=1)
@@ -147,25 +146,32 @@ class Fleet:
         """
         store, options = MemoryStore(), self._options
 
-        def program(index: int, check: MembershipCheck | None = None) -> Callable[[], Program[Participation]]:
-            enroller = Enroller(self._url, self._identities[index], store, options.policy, options.client)
+        def program(index: int, check: MembershipCheck | None = None) -> Callable[[], Program[FleetPart]]:
+            account = Account.at(self._url, self._identities[index], store, options.policy, options.client)
             is_holder = index == 0 and holder_invitation is not None
             own_invitation = holder_invitation if is_holder else invitation
             certificate = None if certificates is None else certificates("holder" if is_holder else "member")
             seed = None if options.seed is None else (options.seed, index)
             device_group = None if options.device_groups is None else int(options.device_groups[index])
-            return lambda: enroller.participation(
-                None, own_invitation, certificate, options.training, seed, self._cache, None, device_group, check
-            )
+
+            def joined() -> Program[FleetPart]:
+                member = yield from join(account, None, own_invitation, certificate, device_group, check)
+                follower = SharedFollower(
+                    member.calls, member.terms, device_group=member.membership.device_group, cache=self._cache
+                )
+                half = client_half(member.terms.recipe, options.training)
+                return FleetPart(member, follower, half, np.random.default_rng(seed))
+
+            return joined
 
         first = [self._driver.run(program(0)())]  # without waiting for a server: the address may be wrong
-        check, rest = first[0].membership_check, range(1, len(self._interactions))
+        check, rest = first[0].member.check, range(1, len(self._interactions))
         self._clients = first + self._run_all((program(index, check) for index in rest), progress)
         self._histories = [
             client.history(items) for client, items in zip(self._clients, self._interactions, strict=True)
         ]
         if holder_invitation:
-            self._holder = key_service(self._clients[0])
+            self._holder = KeyHolder(self._clients[0].member)
             self._holder.create()
 
     def give_keys(self, progress: CountProgress | None = None) -> None:
@@ -176,12 +182,13 @@ class Fleet:
         """
         if self._holder is not None:
             sealed = count(1)
-            delivered = self._run(self._holder.deliver(lambda _: progress(next(sealed)) if progress else None))
+            self._holder.progress = lambda _: progress(next(sealed)) if progress else None
+            delivered = self._run(self._holder.deliver())
             if delivered.refused:
                 raise ParameterError(
                     f"the key holder refused {len(delivered.refused)} members: their certificates are invalid"
                 )
-        if self._clients[0].terms.mechanism.needs_keyring:
+        if self._clients[0].member.terms.mechanism.needs_keyring:
             self._run_all(client.ready for client in self._clients)
             self._share_keyring()
 
@@ -196,7 +203,7 @@ class Fleet:
         if not self._clients:
             raise ParameterError("the fleet is not enrolled: call enrol() first")
         source = None if certificates is None else certificates("committee")
-        self._committee.enrol(self._url, self._clients[0].terms.sum_plan, invitation, source)
+        self._committee.enrol(self._url, self._clients[0].member.terms.sum_plan, invitation, source)
 
     def _share_keyring(self) -> None:
         keyring = self._clients[-1].follower.keyring
@@ -228,10 +235,10 @@ class Fleet:
     def _play_rounds(self, rounds: int | None) -> Iterator[FleetRound]:
         """Play each round that opens and yield its report, until the task ends, or `rounds` rounds are over."""
         watcher, played = self._clients[0], 0
-        opening = opening_state(watcher.terms.mechanism.name)
+        opening = opening_state(watcher.member.terms.mechanism.name)
         change: RoundChange | None = None
         while not self._is_stopping() and (rounds is None or played < rounds):
-            change = self._run(follow_rounds(watcher.calls, watcher.terms.task_id, change))
+            change = self._run(follow_rounds(watcher.member.calls, watcher.member.terms.task_id, change))
             if isinstance(change, TaskEnded):
                 return
             if isinstance(change, RoundChanged) and change.view.state == opening:
@@ -241,6 +248,7 @@ class Fleet:
     def _run_members(self, opened: RoundChanged) -> FleetRound:
         started = perf_counter()
         watcher, view = self._clients[0], opened.view
+        spared = self._spared()
         self._sync(view.number - 1)
         cohort = self._asked(view.number)
         dropped = self._options.dropout_rng.random(len(cohort)) < self._options.dropout
@@ -248,7 +256,7 @@ class Fleet:
             CohortMember(self._clients[index], self._histories[index], bool(drops))
             for index, drops in zip(cohort, dropped, strict=True)
         ]
-        if watcher.terms.mechanism.name == "masked":
+        if watcher.member.terms.mechanism.name == "masked":
             outcomes = play_masked_round(
                 members, view, self._run_all, self._await_next_state, self._options.dropout_stage
             )
@@ -267,12 +275,17 @@ class Fleet:
             reports=tuple(outcome for outcome in outcomes if isinstance(outcome, RoundReport)),
             missed=tuple(outcome for outcome in outcomes if isinstance(outcome, RoundMissed)),
             seconds=perf_counter() - started,
+            bytes_spared=self._spared() - spared,
         )
+
+    def _spared(self) -> int:
+        """Return the bytes that the shared model has saved the clients from downloading."""
+        return sum(client.shared.spared for client in self._clients)
 
     def _asked(self, number: int) -> list[int]:
         """Return the indices of the fleet's clients in the cohort. Each asks for itself: members see no others."""
-        task_id = self._clients[0].terms.task_id
-        views = self._run_all(partial(client.calls.round, task_id, number) for client in self._clients)
+        task_id = self._clients[0].member.terms.task_id
+        views = self._run_all(partial(client.member.calls.round, task_id, number) for client in self._clients)
         return [index for index, seen in enumerate(views) if seen.in_cohort]
 
     def _await_next_state(self, seen: RoundView) -> RoundView:
@@ -285,11 +298,11 @@ class Fleet:
 
     def _await(self, number: int, is_awaited: Callable[[RoundView], bool], etag: str | None = None) -> RoundView:
         watcher = self._clients[0]
-        return self._run(await_round(watcher.calls, watcher.terms.task_id, number, is_awaited, etag))
+        return self._run(await_round(watcher.member.calls, watcher.member.terms.task_id, number, is_awaited, etag))
 
     def _sync(self, upto: int) -> None:
         """Update the shared catalogues and models to the end of round `upto`, and publish a snapshot if one is due."""
-        terms = self._clients[0].terms
+        terms = self._clients[0].member.terms
         behind = [
             follower
             for device_group, follower in self._model_followers().items()
@@ -298,7 +311,7 @@ class Fleet:
         for follower in behind:
             self._update(follower, upto)
 
-    def _update(self, follower: ModelFollower, upto: int) -> None:
+    def _update(self, follower: SharedFollower, upto: int) -> None:
         """Update the catalogue and the model of one device group."""
         calls, task_id, device_group = follower.calls, follower.terms.task_id, follower.view_group
         finding = self._pool.submit(self._run_on_worker, partial(calls.latest_snapshot, task_id)) if upto else None
@@ -310,16 +323,14 @@ class Fleet:
             snapshot = self._run(calls.latest_snapshot(task_id))
             self._cache.extend_catalogue(task_id, device_group, Catalogue(upto, (), snapshot))
 
-    def _model_followers(self) -> dict[int | None, ModelFollower]:
+    def _model_followers(self) -> dict[int | None, SharedFollower]:
         """The fleet's own copies of the model, one for each device group that follows its own view.
 
         They are separate from the clients' copies, so that the traffic of the clients is counted as if each was alone.
         """
         for client in self._clients:
             if client.follower.view_group not in self._followers:
-                own = ModelFollower(
-                    client.calls, client.terms, shared=self._cache, device_group=client.membership.device_group
-                )
+                own = client.shared.another()
                 self._followers[own.view_group] = own
         for follower in self._followers.values():
             follower.keyring = self._clients[0].follower.keyring
@@ -328,7 +339,7 @@ class Fleet:
     # --- what it learned -----------------------------------------------------------------------------------------
 
     @property
-    def clients(self) -> tuple[Participation, ...]:
+    def clients(self) -> tuple[FleetPart, ...]:
         """Every client, in the order of `interactions`."""
         return tuple(self._clients)
 
@@ -338,7 +349,7 @@ class Fleet:
         device_group: the group whose view is returned; by default that of client 0. Raises `ParameterError` for a group
         without clients in the fleet.
         """
-        wanted = self._clients[0].membership.device_group if device_group is None else device_group
+        wanted = self._clients[0].member.membership.device_group if device_group is None else device_group
         if not self._followers:
             self._sync(0)
         whole = self._followers.get(None)
@@ -354,10 +365,10 @@ class Fleet:
 
     def scores(self) -> Iterator[NDArray[np.float32]]:
         """Yield every client's scores by the newest model, each float32 (items,)."""
-        device_groups = {client.membership.device_group for client in self._clients}
+        device_groups = {client.member.membership.device_group for client in self._clients}
         states = {device_group: self.model(device_group) for device_group in device_groups}
         for client, client_state, history in zip(self._clients, self._client_states(), self._histories, strict=True):
-            yield client.half.scores(states[client.membership.device_group], client_state, history)
+            yield client.half.scores(states[client.member.membership.device_group], client_state, history)
 
     def _client_states(self) -> list[ClientState]:
         rng = np.random.default_rng(self._options.seed)

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final, Literal, Protocol, TypeVar
 
 import numpy as np
 
 from client_sdk.agreement.policy import Policy
 from client_sdk.api.wire import Program
-from client_sdk.committee.service import CommitteeService, committee_service
+from client_sdk.committee.service import CommitteeMember
 from client_sdk.errors import ClientSDKError, PolicyRefused
 from client_sdk.history import History
+from client_sdk.lab.shared_model import FleetPart
 from client_sdk.rounds.certificates import CertificateSource
-from client_sdk.rounds.checks import tell_refusals
 from client_sdk.rounds.events import Progress, RoundMissed, RoundReport
-from client_sdk.rounds.join import ClientOptions, Enroller
-from client_sdk.rounds.loop import Outage, is_over
+from client_sdk.rounds.join import Account, ClientOptions, join
+from client_sdk.rounds.loop import run_round, tell_refusals
 from client_sdk.rounds.masked import MaskedRound
-from client_sdk.rounds.task import Participation
+from client_sdk.rounds.polling import Outage, is_over
 from client_sdk.store.identity import Identity
 from client_sdk.store.stores import MemoryStore
 from client_sdk.training.base import TrainingConfig
@@ -55,7 +54,7 @@ class RunAll(Protocol):
 class CohortMember:
     """A client in a cohort. drops: whether it drops out of this round."""
 
-    client: Participation
+    client: FleetPart
     history: History
     drops: bool
 
@@ -71,7 +70,7 @@ class FleetRound:
 
     failure: the reason when `state` is "failed". asked: clients in the cohort. reports: one per contribution. missed:
     clients that dropped out, were refused or came too late. seconds: wall clock from the poll that returned the round
-    to the new model. Bytes are of bodies.
+    to the new model. Bytes are of bodies; bytes_spared: that a shared model saved the cohort from downloading.
     """
 
     number: int
@@ -82,6 +81,7 @@ class FleetRound:
     reports: tuple[RoundReport, ...]
     missed: tuple[RoundMissed, ...]
     seconds: float
+    bytes_spared: int = 0
 
     def _sum(self, name: str) -> float:
         return float(sum(getattr(report, name) for report in self.reports))
@@ -112,11 +112,6 @@ class FleetRound:
         return int(self._sum("bytes_down"))
 
     @property
-    def bytes_spared(self) -> int:
-        """Bytes that a shared cache saved the cohort from downloading."""
-        return int(self._sum("bytes_spared"))
-
-    @property
     def phases(self) -> dict[str, float]:
         """Seconds spent on catch_up, train, seal and upload, each summed over the clients, which run in parallel."""
         return {name: self._sum(f"{name}_seconds") for name in ("catch_up", "train", "seal", "upload")}
@@ -135,7 +130,7 @@ def play_unmasked_round(
             if member.drops:
                 return RoundMissed(view.number, _DROPPED)
             try:
-                return (yield from member.client.run_round(member.view(view), member.history))
+                return (yield from run_round(member.client, member.view(view), member.history))
             except PolicyRefused:
                 raise
             except (ClientSDKError, RefusalError) as error:
@@ -180,8 +175,8 @@ class _MaskedMember:
     def send_message(self, view: RoundView) -> Callable[[], Program[None]]:
         def program() -> Program[None]:
             try:
-                advance = self.round.respond(self.member.view(view))
-                yield from tell_refusals(self.member.client, view.number, advance)
+                advance = self.round.advance(self.member.view(view))
+                yield from tell_refusals(self.member.client.member, view.number, advance)
             except PolicyRefused:
                 raise
             except (ClientSDKError, RefusalError, ThresholdError, CodecError) as error:
@@ -191,7 +186,7 @@ class _MaskedMember:
 
     def outcome(self, end: RoundView) -> RoundReport | RoundMissed:
         if self.missed is None and self.round.finished:
-            return self.round.report()
+            return self.round.final_report()
         reason = (
             _DROPPED
             if self.member.drops
@@ -268,7 +263,7 @@ class FleetCommittee:
 
     def __init__(self, options: FleetOptions, run_all: RunAll) -> None:
         self._options, self._run_all = options, run_all
-        self.members: list[CommitteeService] = []
+        self.members: list[CommitteeMember] = []
 
     def enrol(self, url: str, plan: SumPlan, invitation: str, certificate: CertificateSource | None) -> None:
         """Enrol as many members as `plan` has and publish their first keys; `ParameterError` for another mechanism."""
@@ -276,16 +271,16 @@ class FleetCommittee:
             raise ParameterError(f"tasks with {plan.mechanism} have no committee")
         options = self._options
 
-        def program() -> Program[CommitteeService]:
-            enroller = Enroller(url, Identity.generate(), MemoryStore(), options.policy, options.client)
-            return committee_service((yield from enroller.participation(None, invitation, certificate, None, None)))
+        def program() -> Program[CommitteeMember]:
+            account = Account.at(url, Identity.generate(), MemoryStore(), options.policy, options.client)
+            return CommitteeMember((yield from join(account, None, invitation, certificate)), options.progress)
 
         self.members = self._run_all(program for _ in range(plan.committee))
         self.attend()
 
     def attend(self) -> None:
         """Let every member attend the newest round."""
-        self._run_all(partial(each.attend_newest, self._options.progress) for each in self.members)
+        self._run_all(each.attend_newest for each in self.members)
 
     def unmask(self, view: RoundView, await_next: Callable[[RoundView], RoundView]) -> None:
         """Attend each state of a round until it is over. await_next: returns the round once `acts_upon` differs."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from client_sdk.lab.data.interactions import DataError, Interactions, LeaveOneOut
 from client_sdk.lab.data.splits import Split
-from client_sdk.lab.evaluation.controls import mean_predictions, rating_errors
+from client_sdk.lab.evaluation.controls import mean_predictions, popularity_scores, random_scores, rating_errors
 from client_sdk.lab.evaluation.full_ranking import rank_all
 from client_sdk.lab.evaluation.leave_one_out import (
     NEGATIVES,
@@ -22,6 +22,7 @@ from client_sdk.lab.evaluation.leave_one_out import (
     hit_ratio,
     ndcg,
 )
+from client_sdk.training.evaluated import gains
 from protocols.errors import ParameterError
 
 __all__ = [
@@ -110,11 +111,7 @@ def _negatives(data: LeaveOneOut, seed: int) -> NDArray[np.int32] | None:
 def _ranking_controls(
     train: Interactions, values: Callable[[FullScorer], Measured], rng: np.random.Generator
 ) -> dict[str, Measured]:
-    popularity = train.item_degrees().astype(np.float64)
-    return {
-        "popularity": values(lambda users: np.broadcast_to(popularity, (users.size, popularity.size))),
-        "random": values(lambda users: rng.random((users.size, popularity.size))),
-    }
+    return {"popularity": values(popularity_scores(train)), "random": values(random_scores(train, rng))}
 
 
 @dataclass(frozen=True)
@@ -159,7 +156,7 @@ class OneHeldOut:
         if self.negatives is not None:
             sampled = evaluate_scores(lambda users, _: kept[users], self.data, self.negatives, _K_ONE)
             found |= {"HR@10": sampled.hr, "NDCG@10": sampled.ndcg}
-        return Measured(found, np.where(ranks <= _K_MANY, 1.0 / np.log2(ranks + 1.0), 0.0))
+        return Measured(found, gains(ranks, _K_MANY))
 
     def controls(self, rng: np.random.Generator) -> dict[str, Measured]:
         """Return the metrics of popularity and of random scores."""

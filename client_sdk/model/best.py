@@ -8,7 +8,8 @@ from opened sums, so a request that depends on it would tell the server about th
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ from client_sdk.api.wire import Program
 from client_sdk.errors import ContractBroken, ModelUnavailable
 from client_sdk.model.snapshots import read_snapshot
 from client_sdk.store.client_store import ClientStore, keep_best_state, read_best_state
+from protocols.catalogue import Catalogue
 from protocols.errors import ParameterError
 from protocols.messages import SnapshotView
 from protocols.recipes.base import ModelState, Recipe
@@ -101,18 +103,27 @@ def _check(terms: TaskTerms, view: SnapshotView, number: int) -> None:
 class Recommendations:
     """The best items for one user.
 
-    items: int32 (k,), best first. scores: float32 (k,), the recipe's scores (logits q_i . p for factor models).
-    Iterating yields pairs of item and score.
+    items: int32 (k,), item numbers, best first. scores: float32 (k,), the recipe's scores (logits q_i . p for factor
+    models). ids, titles: the app's own of each item, in tasks with an item catalogue. Iterating yields pairs of item
+    and score: the item's id where it has one, otherwise its number.
     """
 
     items: NDArray[np.int32]
     scores: NDArray[np.float32]
+    ids: tuple[str, ...] | None = None
+    titles: tuple[str, ...] | None = None
 
     def __len__(self) -> int:
         return int(self.items.size)
 
-    def __iter__(self) -> Iterator[tuple[int, float]]:
-        return iter(zip(self.items.tolist(), self.scores.tolist(), strict=True))
+    def __iter__(self) -> Iterator[tuple[Any, float]]:
+        return iter(zip(self.ids or self.items.tolist(), self.scores.tolist(), strict=True))
+
+    def named(self, catalogue: Catalogue) -> Recommendations:
+        """Return these items with their ids and titles in `catalogue`."""
+        numbers = self.items.tolist()
+        ids, titles = (tuple(of[number] for number in numbers) for of in (catalogue.ids, catalogue.titles))
+        return replace(self, ids=ids, titles=titles)
 
 
 def top_items(scores: NDArray[np.float32], seen: NDArray[np.int32], k: int) -> Recommendations:

@@ -8,16 +8,15 @@ seal the snapshots of tasks whose sums the server cannot open; the server makes 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.calls import LONGEST_WAIT, ApiCalls
 from client_sdk.api.wire import Program, work
 from client_sdk.errors import ModelUnavailable
 from client_sdk.model.best import best_model, ends_with_best, keep_if_best
-from client_sdk.model.cache import ModelCache
 from client_sdk.model.snapshots import RejectedAggregate, absorb_aggregate, publish_snapshot_when_due, read_snapshot
-from client_sdk.model.sync import Catalogue, SyncPlan, fetch_catalogue, plan_sync
+from client_sdk.model.sync import SyncPlan, fetch_catalogue, plan_sync
 from client_sdk.store.client_store import ClientStore
 from client_sdk.store.states import FollowedState
 from protocols.crypto.aggregate_chain import AggregateChain
@@ -29,9 +28,6 @@ from protocols.recipes.base import ModelState
 __all__ = [
     "CaughtUp",
     "ModelFollower",
-    "OwnSource",
-    "SharedSource",
-    "StateSource",
 ]
 
 
@@ -40,14 +36,13 @@ _TRIES: Final = 4
 
 @dataclass(frozen=True)
 class CaughtUp:
-    """A model state, the plan that led to it, and the bytes that a shared `ModelCache` saved.
+    """A model state, and the plan that led to it.
 
     rejected: the aggregates of encrypted sums that the state lacks, because they did not open.
     """
 
     followed: FollowedState
     plan: SyncPlan
-    bytes_spared: int = 0
     rejected: tuple[RejectedAggregate, ...] = ()
 
     @property
@@ -58,26 +53,20 @@ class CaughtUp:
 
 @dataclass
 class ModelFollower:
-    """One client's copy of the model, brought up to date by `follow`.
+    """One client's copy of the model, brought up to date by `follow`, in memory and on the device.
 
-    client_store: where the state is kept on the device. shared: a cache that keeps the states of several followers
-    instead. device_group: the group of the recipe that the client is in.
+    client_store: where the state is kept on the device; None for memory only. device_group: the group of the recipe
+    that the client is in.
     """
 
     calls: ApiCalls
     terms: TaskTerms
     client_store: ClientStore | None = None
     keyring: Keyring | None = None
-    shared: ModelCache | None = None
     device_group: int = 0
     replays_all: bool = field(default=False, init=False)
-    _source: StateSource = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        if self.shared is None:
-            self._source = OwnSource(self.terms, self.view_group, self.client_store)
-        else:
-            self._source = SharedSource(self.shared, self.terms.task_id, self.view_group)
+    _forgotten: bool = field(default=False, init=False)
+    _followed: FollowedState | None = field(default=None, init=False, repr=False)
 
     @property
     def view_group(self) -> int | None:
@@ -87,7 +76,31 @@ class ModelFollower:
     @property
     def known(self) -> int:
         """Round number of the state that this client has reached; 0 at first."""
-        return self._source.known
+        followed = self.current()
+        return 0 if followed is None else followed.state.round_number
+
+    def current(self) -> FollowedState | None:
+        """Return the newest state, read from the store the first time; `LocalFileError` when it is damaged there."""
+        if self._followed is None and self.client_store is not None and not self._forgotten:
+            self._followed = self.client_store.item_state(
+                self.terms.task_id, self.terms.recipe, self.view_group, self.terms.chained
+            )
+        return self._followed
+
+    def keep(self, followed: FollowedState) -> None:
+        """Keep `followed`, and write it to the store if it is of another round than the one before."""
+        last, self._followed = self._followed, followed
+        if self.client_store is not None and (last is None or last.state.round_number != followed.state.round_number):
+            self.client_store.keep_item_state(self.terms.task_id, self.terms.recipe, followed, self.view_group)
+
+    def start_again(self) -> None:
+        """Go back to the initial state, and ignore the one in the store: the server has lost its rounds."""
+        self._followed, self._forgotten = None, True
+
+    def replay_all(self) -> None:
+        """Go back to the initial state, and from now on use no snapshots of other members."""
+        self.replays_all = True
+        self.start_again()
 
     def view(self, state: ModelState) -> ModelState:
         """Return the part of a followed `state` that the client's device group trains from and recommends by."""
@@ -95,19 +108,10 @@ class ModelFollower:
 
     def at_hand(self) -> ModelState:
         """Return the newest known state without a request; `ModelUnavailable` when there is none."""
-        followed = self._source.current()
+        followed = self.current()
         if followed is None:
             raise ModelUnavailable(0, "no model of this task is kept on this device yet; fetch it with refresh=True")
         return followed.state
-
-    def replay_all(self) -> None:
-        """Go back to the initial state, and from now on use no snapshots of other members."""
-        self.replays_all = True
-        self._source.forget()
-
-    def start_again(self) -> None:
-        """Go back to the initial state: the server has lost the rounds that led to the state at hand."""
-        self._source.forget()
 
     # --- catching up ---------------------------------------------------------------------------------------------
 
@@ -130,36 +134,29 @@ class ModelFollower:
                 left -= wait
 
     def _follow(self, upto: int) -> Program[CaughtUp]:
-        source = self._source
-        catalogue = source.catalogue(upto)
         for _ in range(_TRIES):
-            if catalogue is None:
-                catalogue = yield from fetch_catalogue(
-                    self.calls, self.terms, source.known, upto, self.terms.by_snapshot, not self.replays_all
-                )
-            plan = plan_sync(source.known, catalogue, self.terms.by_snapshot)
-            start, made = source.current(), source.made_by_others(source.known if plan.target is None else plan.target)
-            catalogue = None  # if this attempt fails, the next one fetches a new catalogue
-            if made is None and start is None and source.known:
-                source.forget()  # the shared cache has dropped the state that the plan starts from
-                continue
-            if made is not None and source.skips_downloads:
-                source.keep(made)
-                return CaughtUp(made, plan, bytes_spared=plan.bytes)
-            rejected: list[RejectedAggregate] = []
-            if made is None:
-                followed = yield from self._replay(plan, start, rejected)
-            else:
-                followed = yield from self._verify(plan, made)
-            if followed is not None:
-                if plan.snapshot is not None:
-                    before = None if start is None else start.state
-                    keep_if_best(self.terms, self.client_store, before, followed.state)
-                source.keep(followed)
-                return CaughtUp(followed, plan, rejected=tuple(rejected))
+            catalogue = yield from fetch_catalogue(
+                self.calls, self.terms, self.known, upto, self.terms.by_snapshot, not self.replays_all
+            )
+            plan = plan_sync(self.known, catalogue, self.terms.by_snapshot)
+            caught_up = yield from self._carry_out(plan)
+            if caught_up is not None:
+                return caught_up
         raise ModelUnavailable(
             upto, f"the snapshots up to round {upto} were replaced faster than they could be downloaded"
         )
+
+    def _carry_out(self, plan: SyncPlan) -> Program[CaughtUp | None]:
+        """Download what `plan` says, absorb it and keep the result; None when the snapshot is no longer kept."""
+        start = self.current()
+        rejected: list[RejectedAggregate] = []
+        followed = yield from self._replay(plan, start, rejected)
+        if followed is None:
+            return None
+        if plan.snapshot is not None:
+            keep_if_best(self.terms, self.client_store, None if start is None else start.state, followed.state)
+        self.keep(followed)
+        return CaughtUp(followed, plan, rejected=tuple(rejected))
 
     def _replay(
         self, plan: SyncPlan, start: FollowedState | None, rejected: list[RejectedAggregate]
@@ -171,13 +168,13 @@ class ModelFollower:
         """
         followed = start or (yield from self._initial_state())
         if plan.snapshot is not None:
-            body = yield from self._download_snapshot(plan.snapshot)
+            body = yield from self.download_snapshot(plan.snapshot)
             if body is None:
                 return None
             followed = self._read_snapshot(plan.snapshot, body)
         state, chain = followed.state, followed.chain
         for view in plan.rounds:
-            body = yield from self._download_aggregate(view)
+            body = yield from self.download_aggregate(view)
             before = state
             state, wrong = yield from self._absorb(state, view, body)
             keep_if_best(self.terms, self.client_store, before, state)
@@ -192,17 +189,6 @@ class ModelFollower:
             if not self.terms.chained:
                 raise
             raise ModelUnavailable(view.round, f"the snapshot of round {view.round} cannot be used: {error}") from None
-
-    def _verify(self, plan: SyncPlan, made: FollowedState) -> Program[FollowedState | None]:
-        """Download the bodies of `plan` and check their digests only; return `made`, which another follower made.
-
-        Returns None when the snapshot is no longer kept.
-        """
-        if plan.snapshot is not None and (yield from self._download_snapshot(plan.snapshot)) is None:
-            return None
-        for view in plan.rounds:
-            yield from self._download_aggregate(view)
-        return made
 
     def _initial_state(self) -> Program[FollowedState]:
         """Return the state of round 0: from the task's seed, or downloaded, where the terms have its digest."""
@@ -219,10 +205,12 @@ class ModelFollower:
         state = recipe.initial_state(seed) if self.view_group is None else recipe.initial_view(seed, self.view_group)
         return FollowedState(state, chain)
 
-    def _download_snapshot(self, view: SnapshotView) -> Program[bytes | None]:
+    def download_snapshot(self, view: SnapshotView) -> Program[bytes | None]:
+        """Download a snapshot and check its digest; None when it is no longer kept."""
         return self.calls.snapshot(self.terms.task_id, view, self.terms.longest_snapshot)
 
-    def _download_aggregate(self, view: RoundView) -> Program[bytes]:
+    def download_aggregate(self, view: RoundView) -> Program[bytes]:
+        """Download the aggregate of a completed round and check its digest."""
         length = self.terms.sum_plan_at(view.step).aggregate_bytes
         return self.calls.aggregate(self.terms.task_id, view.number, length, view.aggregate_digest)
 
@@ -245,115 +233,3 @@ class ModelFollower:
     def publish_when_due(self, followed: FollowedState, every: int) -> Program[bool]:
         """Publish a state if a snapshot is due after `every` rounds; see `publish_snapshot_when_due`."""
         return publish_snapshot_when_due(self.calls, self.terms, self.keyring, followed, every)
-
-
-# --- where a follower keeps the model state that it has reached ------------------------------------------------------
-
-
-class StateSource(Protocol):
-    """The state that one follower has reached, and what other followers have made already."""
-
-    @property
-    def known(self) -> int:
-        """Round number of the state that the follower has reached; 0 at first."""
-
-    @property
-    def skips_downloads(self) -> bool:
-        """Whether a state that another follower has made replaces the downloads that lead to it."""
-
-    def current(self) -> FollowedState | None:
-        """Return the state of round `known`; None when it is not kept."""
-
-    def made_by_others(self, number: int) -> FollowedState | None:
-        """Return the state after round `number` if another follower has made it."""
-
-    def catalogue(self, upto: int) -> Catalogue | None:
-        """Return a catalogue that reaches to round `upto` if another follower has fetched one."""
-
-    def keep(self, followed: FollowedState) -> None:
-        """Keep `followed` as the one that the follower has reached."""
-
-    def forget(self) -> None:
-        """Go back to the beginning."""
-
-
-@dataclass
-class OwnSource:
-    """One follower's own state, in memory and, with `client_store`, on the device.
-
-    view_group: the device group whose view of the model is kept; None for the whole state.
-    """
-
-    terms: TaskTerms
-    view_group: int | None
-    client_store: ClientStore | None = None
-    skips_downloads: bool = field(default=False, init=False)
-    _forgotten: bool = field(default=False, init=False)
-    _followed: FollowedState | None = field(default=None, init=False, repr=False)
-
-    @property
-    def known(self) -> int:
-        """Round number of the state that the follower has reached; 0 at first."""
-        followed = self.current()
-        return 0 if followed is None else followed.state.round_number
-
-    def current(self) -> FollowedState | None:
-        """Return the newest state, read from the store the first time; `LocalFileError` when it is damaged there."""
-        if self._followed is None and self.client_store is not None and not self._forgotten:
-            self._followed = self.client_store.item_state(
-                self.terms.task_id, self.terms.recipe, self.view_group, self.terms.chained
-            )
-        return self._followed
-
-    def made_by_others(self, number: int) -> None:
-        """Return None: nothing is shared."""
-
-    def catalogue(self, upto: int) -> None:
-        """Return None: nothing is shared."""
-
-    def keep(self, followed: FollowedState) -> None:
-        """Keep `followed`, and write it to the store if it is of another round than the one before."""
-        last = self._followed
-        self._followed = followed
-        if self.client_store is not None and (last is None or last.state.round_number != followed.state.round_number):
-            self.client_store.keep_item_state(self.terms.task_id, self.terms.recipe, followed, self.view_group)
-
-    def forget(self) -> None:
-        """Drop the state in memory, and ignore the one in the store."""
-        self._followed, self._forgotten = None, True
-
-
-@dataclass
-class SharedSource:
-    """A position in the states that a `ModelCache` keeps for all followers of a task. It holds no state of its own."""
-
-    cache: ModelCache
-    task_id: str
-    view_group: int | None
-    known: int = field(default=0, init=False)
-
-    @property
-    def skips_downloads(self) -> bool:
-        """Whether a state that another follower has made replaces the downloads that lead to it."""
-        return self.cache.downloads == "once"
-
-    def current(self) -> FollowedState | None:
-        """Return the state of round `known`; None when the cache no longer keeps it."""
-        return self.cache.state(self.task_id, self.view_group, self.known)
-
-    def made_by_others(self, number: int) -> FollowedState | None:
-        """Return the state after round `number` if the cache keeps it."""
-        return self.cache.state(self.task_id, self.view_group, number)
-
-    def catalogue(self, upto: int) -> Catalogue | None:
-        """Return the cache's catalogue if it reaches to round `upto`."""
-        return self.cache.catalogue(self.task_id, self.view_group, upto)
-
-    def keep(self, followed: FollowedState) -> None:
-        """Put `followed` into the cache."""
-        self.known = followed.state.round_number
-        self.cache.put(self.task_id, self.view_group, followed)
-
-    def forget(self) -> None:
-        """Go back to round 0."""
-        self.known = 0

@@ -41,10 +41,9 @@ class RoundReport:
 
     loss: mean training loss. samples: training samples. values: uploaded values. clipped: values that were clipped to
     their bound. contribution_bytes: size of the contribution. bytes_up, bytes_down: bytes of bodies sent and received
-    for it, retries included, headers not. bytes_spared: bytes that a shared `ModelCache` saved. The seconds are wall
-    clock; in masked rounds sealing is all work on shares and masks, and upload includes the requests of every stage.
-    caught_up: how the model was brought up to date; see `SyncPlan.kind`. scaled: factor by which the whole update was
-    scaled to a bound on its norm, 1.0 if it was not.
+    for it, retries included, headers not. The seconds are wall clock; in masked rounds sealing is all work on shares
+    and masks, and upload includes the requests of every stage. caught_up: how the model was brought up to date; see
+    `SyncPlan.kind`. scaled: factor by which the whole update was scaled to a bound on its norm, 1.0 if it was not.
     """
 
     round: int
@@ -56,7 +55,6 @@ class RoundReport:
     contribution_bytes: int
     bytes_up: int
     bytes_down: int
-    bytes_spared: int
     catch_up_seconds: float
     train_seconds: float
     seal_seconds: float

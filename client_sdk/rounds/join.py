@@ -1,12 +1,10 @@
-"""Joining a task as one identity, under its policy: the common part of `Client`, `AsyncClient` and `Fleet`."""
+"""Joining a task as one identity, under its policy."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Final
-
-import numpy as np
 
 from client_sdk.agreement.policy import Policy
 from client_sdk.agreement.terms import AgreedTerms, TaskTerms
@@ -17,28 +15,17 @@ from client_sdk.api.retry import RetryPolicy
 from client_sdk.api.upload import DEFAULT_CHUNK_BYTES
 from client_sdk.api.wire import Program
 from client_sdk.errors import Conflict, ContractBroken, NotEnrolled, PolicyRefused
-from client_sdk.model.cache import ModelCache
-from client_sdk.model.follow import ModelFollower
 from client_sdk.rounds.certificates import CertificateChoice, MembershipCheck, obtain_certificate
 from client_sdk.rounds.ledger import OwnLedger, read_ledger
-from client_sdk.rounds.task import Participation
+from client_sdk.rounds.member import Member
 from client_sdk.store.client_store import ClientStore, Membership
 from client_sdk.store.identity import Identity
-from client_sdk.store.stores import Store, default_store
-from client_sdk.training import client_half
-from client_sdk.training.base import TrainingConfig
+from client_sdk.store.stores import DirectoryStore, Store, default_store
 from protocols.codec import b64decode
 from protocols.errors import ParameterError
 from protocols.messages import IssuedCertificate, OrganiserPin, TaskView
 
-__all__ = [
-    "ClientOptions",
-    "Enroller",
-    "enrol",
-    "find_membership",
-    "join",
-    "own_calls",
-]
+__all__ = ["Account", "ClientOptions", "find_membership", "join", "own_ledger", "preview"]
 
 
 @dataclass(frozen=True)
@@ -57,106 +44,121 @@ class ClientOptions:
     allow_http: bool = False
 
 
-class Enroller:
-    """One identity at one server, with its store and its policy.
+@dataclass(frozen=True)
+class Account:
+    """One identity at one server, with its store and its policy, for sync clients, async clients and fleets.
 
-    Raises `ParameterError` for an invalid `url`, and for http:// to another machine without `options.allow_http`.
+    calls: the API, without a token. See `Account.at` for the rest.
     """
 
-    def __init__(
-        self, url: str, identity: Identity, store: Store | None, policy: Policy | None, options: ClientOptions
-    ) -> None:
-        self.identity = identity
-        self.policy = policy or Policy()
-        self.options = options
-        self.calls = ApiCalls(url, None, options.retry, options.chunk_bytes, allow_http=options.allow_http)
-        kept = default_store() if store is None else store
-        self.client_store = ClientStore(kept, identity.fingerprint, self.calls.url)
+    calls: ApiCalls
+    identity: Identity
+    store: ClientStore
+    policy: Policy
+    options: ClientOptions
 
-    def ledger(self, task: str | None) -> Program[OwnLedger]:
-        """Return the released sums of `task` with this identity's data; `NotEnrolled` without a stored membership."""
-        membership = find_membership(self.client_store, self.calls.url, task)
-        calls = own_calls(self.calls, self.identity, membership)
-        return read_ledger(calls, self.client_store, membership.task_id, membership.task_name)
+    @classmethod
+    def at(
+        cls,
+        url: str,
+        identity: Identity | None,
+        store: Store | None,
+        policy: Policy | None = None,
+        options: ClientOptions | None = None,
+        home: str | Path | None = None,
+    ) -> Account:
+        """Return the account of `identity` at `url`; see `Client` for the arguments and the errors."""
+        options = options or ClientOptions()
+        calls = ApiCalls(url, None, options.retry, options.chunk_bytes, allow_http=options.allow_http)
+        if home is not None:
+            if identity is not None or store is not None:
+                raise ParameterError("home keeps the identity and the store: leave out identity= and store=")
+            folder = Path(home).expanduser()
+            identity, store = Identity.load_or_create(folder / "identity.key"), DirectoryStore(folder / "store")
+        if identity is None or not hasattr(identity, "fingerprint"):
+            given = "none" if identity is None else f"a {type(identity).__name__}"
+            raise ParameterError(
+                f"a client needs an identity, got {given}: pass home='FOLDER', which makes one and keeps it, or "
+                "identity=Identity.load_or_create('FILE')"
+            )
+        if store is not None and not hasattr(store, "read"):
+            raise ParameterError(
+                f"the store must be a DirectoryStore('FOLDER') or a MemoryStore(), got a {type(store).__name__}"
+            )
+        kept = ClientStore(default_store() if store is None else store, identity.fingerprint, calls.url)
+        return cls(calls, identity, kept, policy or Policy(), options)
 
-    def preview(self, invitation: str) -> Program[TaskTerms]:
-        """Return the terms of the task that an invitation is for, without using it. See `Client.preview`."""
+
+def preview(account: Account, invitation: str) -> Program[TaskTerms]:
+    """Return the terms of the task that an invitation is for, without using it. See `Client.preview`."""
+    check_secret(invitation, "invitation")
+    view = yield from account.calls.invited_task(invitation)
+    terms = TaskTerms.of(view, account.policy.max_model_bytes)
+    account.policy.check_task(terms)
+    return terms
+
+
+def own_ledger(account: Account, task: str | None) -> Program[OwnLedger]:
+    """Return the released sums of `task` with this identity's data; `NotEnrolled` without a stored membership."""
+    membership = find_membership(account, task)
+    calls = _own_calls(account, membership)
+    return read_ledger(calls, account.store, membership.task_id, membership.task_name)
+
+
+def join(
+    account: Account,
+    task: str | None = None,
+    invitation: str | None = None,
+    certificate: CertificateChoice | None = None,
+    device_group: int | None = None,
+    check: MembershipCheck | None = None,
+) -> Program[Member]:
+    """Enrol with `invitation`, or load the stored membership of `task`, and check the task against the policy.
+
+    See `Client.join` for the arguments and the errors. check: that of another client of the task in this process, whose
+    list of revocations is used; None to fetch the list.
+    """
+    if invitation is not None:
         check_secret(invitation, "invitation")
-        view = yield from self.calls.invited_task(invitation)
-        terms = TaskTerms.of(view, self.policy.max_model_bytes)
-        self.policy.check_task(terms)
-        return terms
-
-    def participation(
-        self,
-        task: str | None,
-        invitation: str | None,
-        certificate: CertificateChoice | None,
-        training: TrainingConfig | None,
-        seed: int | Sequence[int] | None,
-        shared: ModelCache | None = None,
-        graph_filter: str | None = None,
-        device_group: int | None = None,
-        membership_check: MembershipCheck | None = None,
-    ) -> Program[Participation]:
-        """Join a task, check it against the policy, and return the client's part in it. See `Client.join`.
-
-        shared: a cache of the model that several clients share; the model is then not stored for this client.
-        membership_check: that of another client of the task in this process, whose list of revocations is used.
-        """
-        if invitation is not None:
-            check_secret(invitation, "invitation")
-        issued = None
-        if certificate is not None:
-            retry, allow_http = self.options.retry, self.options.allow_http
-            issued = yield from obtain_certificate(certificate, self.identity, retry, allow_http)
-        membership, terms = yield from join(
-            self.calls,
-            self.identity,
-            self.client_store,
-            task,
-            invitation,
-            issued,
-            device_group,
-            self.policy.max_model_bytes,
-        )
-        self.policy.check_task(terms)
-        calls = own_calls(self.calls, self.identity, membership)
-        if membership_check is None:
-            membership_check = MembershipCheck(membership.organiser)
-            yield from membership_check.refresh(calls, self.client_store, membership.task_id)
-        client_store = None if shared else self.client_store
-        return Participation(
-            calls,
-            terms,
-            membership,
-            self.identity,
-            self.client_store,
-            self.policy,
-            ModelFollower(calls, terms, client_store, shared=shared, device_group=membership.device_group),
-            client_half(terms.recipe, training, graph_filter),
-            np.random.default_rng(seed),
-            membership_check=membership_check,
-        )
+    issued = None
+    if certificate is not None:
+        options = account.options
+        issued = yield from obtain_certificate(certificate, account.identity, options.retry, options.allow_http)
+    membership, view = yield from _enrolled(account, task, invitation, issued, device_group)
+    terms = TaskTerms.of(view, account.policy.max_model_bytes)
+    if membership.device_group >= terms.recipe.device_groups:
+        groups = terms.recipe.device_groups
+        detail = f"this client is enrolled in group {membership.device_group}; the recipe has {groups}"
+        raise ContractBroken("POST", "/v1/enrolments", 200, detail)
+    account.policy.check_task(terms)
+    calls = _own_calls(account, membership)
+    if check is None:
+        check = MembershipCheck(membership.organiser)
+        yield from check.refresh(calls, account.store, membership.task_id)
+    return Member(calls, terms, membership, account.identity, account.store, account.policy, check)
 
 
-# --- enrolment in a task, and the stored memberships -----------------------------------------------------------------
+# --- enrolment, and the stored memberships ---------------------------------------------------------------------------
 
 _MOST_RENEWALS: Final = 2**31 - 1
 
 
-def find_membership(client_store: ClientStore, url: str, task: str | None) -> Membership:
-    """Return the stored membership of the task with that name or id (None: the only one) on the server at `url`.
+def find_membership(account: Account, task: str | None) -> Membership:
+    """Return the stored membership of the task with that name or id (None: the only one) on the account's server.
 
     Raises `NotEnrolled` when none is stored, `ParameterError` when several tasks have that name.
     """
-    here = [membership for membership in client_store.memberships() if membership.url == url]
+    url = account.calls.url
+    stored = account.store.memberships()
+    here = [membership for membership in stored if membership.url == url]
     found = [membership for membership in here if task in (None, membership.task_name, membership.task_id)]
     if not found:
         known = ", ".join(sorted(membership.task_name for membership in here)) or "none"
         wanted = "any task" if task is None else f"task {task!r}"
+        elsewhere = sorted({other.url for other in stored if other.url != url})
+        moved = f"; memberships on other addresses: {', '.join(elsewhere)}" if elsewhere else ""
         raise NotEnrolled(
-            f"no membership of {wanted} on this server is stored on this device (stored: {known}); "
+            f"no membership of {wanted} on this server is stored on this device (stored: {known}{moved}); "
             "to join one, pass invitation=..."
         )
     if len(found) > 1:
@@ -165,19 +167,46 @@ def find_membership(client_store: ClientStore, url: str, task: str | None) -> Me
     return found[0]
 
 
-def enrol(
-    calls: ApiCalls,
-    identity: Identity,
-    invitation: str,
+def _enrolled(
+    account: Account,
+    task: str | None,
+    invitation: str | None,
     issued: IssuedCertificate | None,
-    device_group: int | None = None,
+    device_group: int | None,
+) -> Program[tuple[Membership, TaskView]]:
+    """Return the membership, from `invitation` or from the store, and the task as this client agreed to it."""
+    store = account.store
+    if invitation is None:
+        membership = find_membership(account, task)
+        if device_group not in (None, membership.device_group):
+            raise ParameterError(f"this client is enrolled in group {membership.device_group} and cannot change it")
+        own = _own_calls(account, membership)
+        if issued is not None:
+            membership = yield from _renew(own, store, membership, issued)
+        view = yield from own.task(membership.task_id)
+        _agree(view, store)
+        _require_organiser(membership, view)
+        return membership, view
+    membership, view = yield from _enrol(account, invitation, issued, device_group)
+    _require_organiser(membership, view)
+    _agree(view, store)
+    store.keep_membership(membership)
+    if task not in (None, membership.task_name, membership.task_id):
+        raise ParameterError(
+            f"the invitation is for task {membership.task_name!r}, not for {task!r}; the enrolment is stored"
+        )
+    return membership, view
+
+
+def _enrol(
+    account: Account, invitation: str, issued: IssuedCertificate | None, device_group: int | None
 ) -> Program[tuple[Membership, TaskView]]:
     """Enrol with an invitation, and return the membership and the task.
 
     An identity that enrols again gets the same client id and a new token: the server tells the number of its last
-    enrolment, and the client signs the next one. device_group: the group of clients to join,
-    where the recipe has several. Raises `ContractBroken` when the server enrols this client in another group.
+    enrolment, and the client signs the next one.
     """
+    calls, identity = account.calls, account.identity
     certificate = None if issued is None else b64decode(issued.certificate)
     try:
         enrolment = yield from calls.enrol(identity.enrolment(invitation, certificate, device_group))
@@ -205,53 +234,7 @@ def enrol(
     return membership, view
 
 
-def join(
-    calls: ApiCalls,
-    identity: Identity,
-    client_store: ClientStore,
-    task: str | None,
-    invitation: str | None,
-    issued: IssuedCertificate | None,
-    device_group: int | None = None,
-    max_bytes: int | None = None,
-) -> Program[tuple[Membership, TaskTerms]]:
-    """Return the membership, from `invitation` or from the store, and the terms of the task.
-
-    task: name or id. issued: the organiser's certificate, to enrol with or to renew the stored one. max_bytes: see
-    `TaskTerms.of`. Raises
-    `PolicyRefused` when the server names another organiser than the certificate's, `ParameterError` when the invitation
-    is for a task other than `task` (the enrolment is stored nevertheless) and when `device_group` is not the group
-    enrolled in, and `ContractBroken` when the terms differ from those that this client agreed to first.
-    """
-    if invitation is None:
-        membership = find_membership(client_store, calls.url, task)
-        if device_group not in (None, membership.device_group):
-            raise ParameterError(f"this client is enrolled in group {membership.device_group} and cannot change it")
-        own = own_calls(calls, identity, membership)
-        if issued is not None:
-            membership = yield from renew(own, client_store, membership, issued)
-        view = yield from own.task(membership.task_id)
-        _agree(view, client_store)
-        require_organiser(membership, view)
-    else:
-        membership, view = yield from enrol(calls, identity, invitation, issued, device_group)
-        require_organiser(membership, view)
-        _agree(view, client_store)
-        client_store.keep_membership(membership)
-        if task not in (None, membership.task_name, membership.task_id):
-            raise ParameterError(
-                f"the invitation is for task {membership.task_name!r}, not for {task!r}; the enrolment is stored"
-            )
-    terms = TaskTerms.of(view, max_bytes)
-    if membership.device_group >= terms.recipe.device_groups:
-        detail = (
-            f"this client is enrolled in group {membership.device_group}; the recipe has {terms.recipe.device_groups}"
-        )
-        raise ContractBroken("POST", "/v1/enrolments", 200, detail)
-    return membership, terms
-
-
-def renew(
+def _renew(
     own: ApiCalls, client_store: ClientStore, membership: Membership, issued: IssuedCertificate
 ) -> Program[Membership]:
     """The membership with a later certificate of the same organiser; `PolicyRefused` for another's."""
@@ -265,7 +248,7 @@ def renew(
     return renewed
 
 
-def require_organiser(membership: Membership, view: TaskView) -> None:
+def _require_organiser(membership: Membership, view: TaskView) -> None:
     """Raise `PolicyRefused` unless the task names the organiser that certified this client, or neither has one."""
     if view.organiser != membership.organiser:
         found = "none" if view.organiser is None else "another one"
@@ -274,9 +257,9 @@ def require_organiser(membership: Membership, view: TaskView) -> None:
         )
 
 
-def own_calls(calls: ApiCalls, identity: Identity, membership: Membership) -> ApiCalls:
+def _own_calls(account: Account, membership: Membership) -> ApiCalls:
     """Return the calls of this member: with its token, and signed by its identity."""
-    return calls.enrolled(membership.client_id, membership.token, identity.signing_key)
+    return account.calls.enrolled(membership.client_id, membership.token, account.identity.signing_key)
 
 
 def _agree(view: TaskView, client_store: ClientStore) -> None:

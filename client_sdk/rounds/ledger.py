@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.wire import Program
+from client_sdk.rounds.member import Member
 from client_sdk.store.client_store import ClientStore, OwnContribution
 from protocols.messages import LedgerEntry
 
@@ -35,23 +36,15 @@ class OwnLedger:
     warnings: tuple[str, ...]
 
 
-def deliver(
-    calls: ApiCalls,
-    client_store: ClientStore,
-    task_id: str,
-    number: int,
-    client_id: str,
-    body: bytes,
-    statements: Mapping[str, str] | None = None,
-) -> Program[None]:
+def deliver(member: Member, number: int, body: bytes, statements: Mapping[str, str] | None = None) -> Program[None]:
     """Record a contribution, then upload it: if the answer is lost, the contribution may still have been counted.
 
     statements: see `ApiCalls.contribute`. Raises what `ApiCalls.contribute` raises.
     """
-    digest = hashlib.sha256(body).hexdigest()
-    client_store.record_contribution(task_id, number, OwnContribution(digest, acknowledged=False))
-    yield from calls.contribute(task_id, number, client_id, body, statements)
-    client_store.record_contribution(task_id, number, OwnContribution(digest, acknowledged=True))
+    digest, task_id = hashlib.sha256(body).hexdigest(), member.task_id
+    member.store.record_contribution(task_id, number, OwnContribution(digest, acknowledged=False))
+    yield from member.calls.contribute(task_id, number, member.client_id, body, statements)
+    member.store.record_contribution(task_id, number, OwnContribution(digest, acknowledged=True))
 
 
 def read_ledger(calls: ApiCalls, client_store: ClientStore, task_id: str, task_name: str) -> Program[OwnLedger]:

@@ -1,248 +1,366 @@
-"""Following the rounds of a task, also while its server is away: what every poll loop of the SDK calls.
+"""A client's part in a task until the task ends: one loop for contributors, the key holder and the committee.
 
-change = None
-while not isinstance(change, TaskEnded):
-    change = yield from follow_rounds(calls, task_id, change)
-    match change:
-        case RoundChanged(view):
-            ...  # the newest round is new, or in another state
-        case NothingNew(task):
-            ...  # no change within 20 s
-
-Run through the layer `Outage`, a program outlives restarts and upgrades of its server.
+`follow_task` polls; a `Role` says what its client does in each round. `take_part` is the contributor's.
 """
 
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
-from client_sdk.api.calls import ApiCalls
-from client_sdk.api.wire import Effect, Failed, Pause, Program, Response, through
-from client_sdk.errors import ApiError, ClientSDKError, ConnectionFailed, GaveUp
+from client_sdk.api.wire import Pause, Program, Turn, through
+from client_sdk.errors import (
+    Abstained,
+    AggregateMismatch,
+    ClientSDKError,
+    ContributionConflict,
+    GaveUp,
+    ModelUnavailable,
+    NotAttested,
+    NotFound,
+    NotInCohort,
+    PolicyRefused,
+    RoundClosed,
+    RoundLost,
+    TaskFailed,
+)
+from client_sdk.history import History
 from client_sdk.rounds.events import (
+    ModelBehind,
     Progress,
-    ServerBack,
-    ServerUnreachable,
+    RoundAbstained,
+    RoundMissed,
+    RoundReport,
+    ServerRestored,
     TaskEnded,
     Waiting,
-    waiting_to_start,
 )
-from protocols.errors import ParameterError
-from protocols.messages import RoundView, TaskView
-from protocols.messages.stages import RoundState
+from client_sdk.rounds.member import Member, Stop
+from client_sdk.rounds.newest import newest_model
+from client_sdk.rounds.part import Part
+from client_sdk.rounds.polling import (
+    NothingNew,
+    Outage,
+    RoundChange,
+    RoundChanged,
+    StoppedInOutage,
+    await_start,
+    follow_rounds,
+    is_over,
+    report_waiting,
+)
+from client_sdk.rounds.unmasked import take_unmasked_part
+from client_sdk.training.base import AsksApplication
+from protocols.errors import CertificateError, ParameterError, RefusalError, ThresholdError
+from protocols.messages import RefusalReason, RoundView
+from protocols.messages.stages import opening_state
+from protocols.sums.base import WorksAhead
 
-__all__ = [
-    "LONG_POLL_SECONDS",
-    "NothingNew",
-    "Outage",
-    "RoundChange",
-    "RoundChanged",
-    "StoppedInOutage",
-    "await_round",
-    "await_start",
-    "follow_rounds",
-    "is_over",
-    "report_waiting",
-    "until_stopped",
-]
+__all__ = ["Role", "follow_task", "run_round", "take_part", "tell_refusals"]
 
-
-LONG_POLL_SECONDS: Final = 20.0
-"""How long one request waits for a change."""
-_START_PAUSE: Final = 0.2
+T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
-_TOLD_SECONDS: Final = 2.0
-_TOLD_AGAIN_SECONDS: Final = 30.0
-_NO_SERVER: Final = frozenset({502, 503, 504})
-"""Statuses of a proxy without a server behind it, and of a server that is starting or ending."""
 
 
-@dataclass(frozen=True)
-class RoundChanged:
-    """`view` is the newest round, and it differs from what was seen last. `etag` identifies it in the next poll."""
+class Role:
+    """What one client does in a task. Each method is a program; those of this class do nothing."""
 
-    view: RoundView
-    etag: str | None
+    def __init__(self, member: Member) -> None:
+        self.member = member
 
-    @property
-    def is_over(self) -> bool:
-        """Whether the round is complete or failed."""
-        return is_over(self.view)
+    def alone(self) -> AbstractContextManager[None]:
+        """Keep other processes out of this role with the same records, where two would get in each other's way."""
+        return self.member.store.locked(self.member.task_id)
+
+    def before_poll(self, change: RoundChange | None, poll_seconds: float) -> Program[float]:
+        """Do what is due before a poll; return for how many seconds it may wait. change: that of the last poll."""
+        yield from ()
+        return 0.0 if change is None else poll_seconds
+
+    def on_round(self, change: RoundChanged) -> Program[RoundChanged]:
+        """Do what the newest round asks of this client; return `change`, or a newer one."""
+        yield from ()
+        return change
+
+    def on_waiting(self, change: NothingNew) -> Program[None]:
+        """Do what is due when nothing changed."""
+        del change
+        yield from ()
+
+    def on_end(self, ended: TaskEnded) -> Program[None]:
+        """Do what is due when the task has ended, before it is reported."""
+        del ended
+        yield from ()
 
 
-@dataclass(frozen=True)
-class NothingNew:
-    """The newest round did not change within the wait. `task` is open; `etag` is None before its first round."""
+def follow_task(
+    role: Role,
+    progress: Progress | None = None,
+    stop: Stop | None = None,
+    poll_seconds: float = 20.0,
+    patience: float | None = None,
+) -> Program[TaskEnded | None]:
+    """Let `role` act on every change of its task, until the task ends (returned) or `stop()` returns True (None).
 
-    task: TaskView
-    etag: str | None
-
-
-RoundChange = RoundChanged | NothingNew | TaskEnded
-
-
-def is_over(view: RoundView) -> bool:
-    """Return whether a round is complete or failed."""
-    return view.state in (RoundState.COMPLETE, RoundState.FAILED)
-
-
-def follow_rounds(
-    calls: ApiCalls, task_id: str, last: RoundChange | None, wait: float = LONG_POLL_SECONDS
-) -> Program[RoundChange]:
-    """Return what changed in the task since `last`, waiting for a change for up to `wait` seconds (at most 30).
-
-    last: what the previous call returned; None in the first one. The state of the task is requested after a round that
-    is over and after a poll without a change, so a task is not found to have ended while a round is under way.
+    `stop` is called before each poll of `poll_seconds`. An unreachable server is waited for, at most `patience` seconds
+    at a time when it is given (`GaveUp`). Raises `LocalFileError` while another process does the same with the same
+    records.
     """
-    if isinstance(last, TaskEnded):
-        return last
-    if isinstance(last, RoundChanged) and last.is_over:
-        task = yield from calls.task(task_id)
-        if task.state != "open":
-            return TaskEnded(task.state)
-    etag = None if last is None else last.etag
-    current = yield from calls.current_round(task_id, etag, wait)
-    if current is not None:
-        return RoundChanged(current.round, current.etag)
-    task = yield from calls.task(task_id)
-    return NothingNew(task, etag) if task.state == "open" else TaskEnded(task.state)
+    with suppress(StoppedInOutage), role.alone():
+        return (yield from through(_follow(role, progress, stop, poll_seconds), Outage(patience, progress, stop)))
+    return None
 
 
-def await_start(
-    task: TaskView, needs_keyring: bool, reported: Waiting | None, progress: Progress | None
-) -> Program[Waiting]:
-    """Report what round 1 of `task` waits for, unless that was `reported` before, and pause before the next poll."""
-    waiting = waiting_to_start(task, needs_keyring)
-    _tell_waiting(task, waiting, reported, progress)
-    yield Pause(_START_PAUSE)
-    return waiting
-
-
-def report_waiting(task: TaskView, reported: Waiting | None, progress: Progress | None) -> Waiting | None:
-    """Report what the next round of `task` waits for besides its members; return it, None when it waits for nothing."""
-    waiting = None if task.waiting_for is None else Waiting(task.waiting_for)
-    if waiting is not None:
-        _tell_waiting(task, waiting, reported, progress)
-    return waiting
-
-
-def _tell_waiting(task: TaskView, waiting: Waiting, reported: Waiting | None, progress: Progress | None) -> None:
-    """Report what `task` waits for, unless that was `reported` before; log it, if it is somebody besides members."""
-    if progress and waiting != reported:
-        progress(waiting)
-    whom = waiting.what.partition(":")[0]
-    if task.waiting_for is not None and (reported is None or reported.what.partition(":")[0] != whom):
-        _LOG.warning("task %s: this client waits for %s", task.name, waiting.what)
-
-
-def await_round(
-    calls: ApiCalls, task_id: str, number: int, is_awaited: Callable[[RoundView], bool], etag: str | None = None
-) -> Program[RoundView]:
-    """Return round `number` once `is_awaited` accepts it, or once a later round has opened.
-
-    etag: of a view of the round that it does not accept; without it the first poll is answered at once.
-    """
+def _follow(role: Role, progress: Progress | None, stop: Stop | None, poll_seconds: float) -> Program[TaskEnded | None]:
+    member = role.member
+    change: RoundChange | None = None
+    waiting: Waiting | None = None
     while True:
-        current = yield from calls.current_round(task_id, etag, LONG_POLL_SECONDS)
-        if current is None:
-            continue
-        if current.round.number > number:
-            return (yield from calls.round(task_id, number))
-        if is_awaited(current.round):
-            return current.round
-        etag = current.etag
+        wait = yield from role.before_poll(change, poll_seconds)
+        if stop and stop():
+            return None
+        change = yield from follow_rounds(member.calls, member.task_id, change, wait)
+        match change:
+            case TaskEnded():
+                yield from role.on_end(change)
+                if progress:
+                    progress(change)
+                return change
+            case RoundChanged():
+                change = yield from role.on_round(change)
+            case NothingNew(task):
+                if change.etag is None:
+                    waiting = yield from await_start(task, member.terms.mechanism.needs_keyring, waiting, progress)
+                else:
+                    waiting = report_waiting(task, waiting, progress)
+                yield from role.on_waiting(change)
 
 
-# --- while the server is away --------------------------------------------------------------------------------------
+# --- a contributor ---------------------------------------------------------------------------------------------------
+
+_MISSED: Final = (
+    *(PolicyRefused, RoundClosed, NotFound, NotInCohort, ContributionConflict, GaveUp, ModelUnavailable),
+    *(RoundLost, RefusalError, ThresholdError, AggregateMismatch, NotAttested),
+)
+"""Errors that end a round for this client, but not its part in the task. A restored server does not find the round."""
 
 
-class StoppedInOutage(ClientSDKError):
-    """The caller's `stop()` returned True while the server could not be reached."""
+def take_part(
+    part: Part,
+    interactions: object,
+    progress: Progress | None = None,
+    stop: Stop | None = None,
+    poll_seconds: float = 20.0,
+    patience: float | None = None,
+) -> Program[list[RoundReport]]:
+    """Take part in every round that asks this client, until the task ends or `stop()` returns True.
+
+    Errors of a round are reported as `RoundMissed` or `RoundAbstained`, and the next round is awaited. See
+    `follow_task` for the arguments. Returns the reports of the rounds; `TaskFailed` if the task failed.
+    """
+    member = part.member
+    if member.membership.role == "committee":
+        raise ParameterError(
+            f"this client is in the committee of task {member.terms.name!r} and contributes nothing: call serve(), or "
+            "run hushrec committee serve"
+        )
+    with suppress(StoppedInOutage):
+        if not (yield from through(part.load_catalogue(progress, stop), Outage(patience, progress, stop))):
+            return []
+    part.seen = part.history(interactions)
+    contributor = _Contributor(part, part.seen, progress)
+    with suppress(StoppedInOutage):
+        ready = yield from through(part.ready(progress, stop, poll_seconds), Outage(patience, progress, stop))
+        if ready:
+            with _working_ahead(part):
+                yield from follow_task(contributor, progress, stop, poll_seconds, patience)
+    if contributor.failed:
+        yield from _raise_failed(member, contributor.reports)
+    return contributor.reports
+
+
+def _working_ahead(part: Part) -> AbstractContextManager[None]:
+    """Let the mechanism precompute between rounds, if it can."""
+    mechanism, keyring = part.member.terms.mechanism, part.follower.keyring
+    if isinstance(mechanism, WorksAhead) and keyring is not None:
+        return mechanism.working_ahead(part.member.terms.sum_plan, keyring)
+    return nullcontext()
+
+
+def _raise_failed(member: Member, reports: list[RoundReport]) -> Program[None]:
+    """Raise `TaskFailed`, with the reason of the newest round's failure."""
+    newest = yield from member.calls.current_round(member.task_id)
+    reason = None if newest is None else newest.round.failure
+    raise TaskFailed(member.terms.name, reason, tuple(reports))
+
+
+class _Contributor(Role):
+    """A client that contributes to rounds. handled: the newest round that it was asked in, 0 at first."""
+
+    def __init__(self, part: Part, history: History, progress: Progress | None) -> None:
+        super().__init__(part.member)
+        self.part, self.history, self.progress = part, history, progress
+        self.reports: list[RoundReport] = []
+        self.failed = False
+        self.seen = _SeenRounds(part)
+
+    def on_round(self, change: RoundChanged) -> Program[RoundChanged]:
+        """Take part in the round, if it asks this client for the first time."""
+        change = yield from self.seen.checked(change, self.progress)
+        view = change.view
+        if view.number > self.seen.handled and self._is_asked(view):
+            self.seen.handled = view.number
+            outcome = yield from self._attempt(view)
+            if isinstance(outcome, RoundReport):
+                self.reports.append(outcome)
+            if self.progress:
+                self.progress(outcome)
+            if isinstance(self.part.half, AsksApplication):
+                yield Turn(outcome)
+        return change
+
+    def _is_asked(self, view: RoundView) -> bool:
+        """Whether the round awaits this client's first message; an earlier process may have sent it already."""
+        opening = opening_state(self.member.terms.mechanism.name)
+        return view.state == opening and bool(view.in_cohort) and not (view.contributed or view.delivered)
+
+    def _attempt(self, view: RoundView) -> Program[RoundReport | RoundMissed | RoundAbstained]:
+        try:
+            return (yield from run_round(self.part, view, self.history, self.progress))
+        except Abstained as error:
+            return RoundAbstained(view.number, str(error))
+        except _MISSED as error:
+            return RoundMissed(view.number, str(error))
+
+    def on_end(self, ended: TaskEnded) -> Program[None]:
+        """Fetch the last model."""
+        self.failed = ended.state == "failed"
+        try:
+            yield from newest_model(self.part, 60.0, self.progress)
+        except ModelUnavailable as error:
+            if self.progress:
+                self.progress(ModelBehind(str(error)))
+
+
+def run_round(part: Part, view: RoundView, history: History, progress: Progress | None = None) -> Program[RoundReport]:
+    """Take part in the round `view` and return the report.
+
+    Raises `PolicyRefused`, the errors of the upload, `RoundLost`, `RefusalError` and `ThresholdError` in masked and
+    one-shot rounds, `Abstained`, and `ParameterError` when training diverges. The server is told when this client
+    refuses the round or abstains.
+    """
+    match part.member.terms.mechanism.name:  # a mechanism is imported by the tasks that use it
+        case "masked":
+            from client_sdk.rounds.masked import take_masked_part
+
+            program = take_masked_part(part, view, history, progress)
+        case "oneshot":
+            from client_sdk.rounds.oneshot import take_oneshot_part
+
+            program = take_oneshot_part(part, view, history, progress)
+        case _:
+            program = take_unmasked_part(part, view, history, progress)
+    return tell_refusals(part.member, view.number, program)
+
+
+# --- telling the server that this client leaves a round, with one reason of a fixed list -----------------------------
+
+_REFUSED: Final = (PolicyRefused, RefusalError, CertificateError, NotAttested, Abstained)
+"""Errors that follow from what the server sent, and a client that has no data for a sum. What depends on the values of
+sums, such as an aggregate that does not open, is none of them."""
+_REFUSED_IN: Final[dict[str, RefusalReason]] = {
+    "sharing": "roster",
+    "collecting": "sharers",
+    "confirming": "survivors",
+    "unmasking": "survivors",
+}
+"""What a client refuses a masked round for, by the state of the round."""
+
+
+def tell_refusals(member: Member, number: int, program: Program[T]) -> Program[T]:
+    """Return the result of `program`, a client's part in round `number`; tell the server if it refuses or abstains.
+
+    The error is raised then; the server need not take note of the refusal.
+    """
+    try:
+        return (yield from program)
+    except _REFUSED as error:
+        with suppress(ClientSDKError):  # the round has ended, or the server does not take notices
+            yield from member.calls.refuse(member.task_id, number, _reason(error))
+        raise
+
+
+def _reason(error: Exception) -> RefusalReason:
+    match error:
+        case RefusalError():
+            return _REFUSED_IN.get(error.stage, "policy")
+        case Abstained():
+            return "no-data"
+        case NotAttested():
+            return "attestations"
+        case CertificateError():
+            return "certificates"
+        case _:
+            return "policy"
+
+
+# --- a server that is behind its clients, because it was restored from a backup --------------------------------------
+
+_SETTLE_SECONDS: Final = 3.0
+"""Another replica may answer with an older round for so long: it has not yet learned of the newest one."""
 
 
 @dataclass
-class Outage:
-    """A layer that waits for a server that cannot be reached, and tells the user about it.
+class _SeenRounds:
+    """The rounds that one client has seen, compared with the server's newest one.
 
-    A request is then repeated any number of times, unless the retry policy names a number. An outage begins with the
-    first failed request and ends with the next answer. It is reported after 2 s, 30 s, 60 s, 120 s and so on.
-
-    patience: seconds after which an outage ends the program with `GaveUp`, which is also raised at once when a
-    Retry-After asks for more; None waits without limit. progress: receives `ServerUnreachable` and `ServerBack`. stop:
-    asked before each pause; `StoppedInOutage` ends the program when it returns True. clock: seconds that only increase.
+    handled: the newest round that the client was asked in by this process, 0 at first.
     """
 
-    patience: float | None = None
-    progress: Progress | None = None
-    stop: Callable[[], bool] | None = None
-    clock: Callable[[], float] = field(default=time.monotonic, repr=False)
-    _failure: ConnectionFailed | ApiError | None = field(default=None, init=False)
-    _attempts: int = field(default=0, init=False)
-    _since: float = field(default=0.0, init=False)
-    _tell_at: float = field(default=0.0, init=False)
+    part: Part
+    handled: int = 0
+    _told: int = field(default=0)
 
-    def __post_init__(self) -> None:
-        if self.patience is not None and not self.patience >= 0.0:
-            raise ParameterError(f"patience must be at least 0 seconds, got {self.patience}")
+    def checked(self, change: RoundChanged, progress: Progress | None) -> Program[RoundChanged]:
+        """Return `change`; if the server seems to be behind this client, what it answers a few seconds later.
 
-    def on_effect(self, effect: Effect) -> Effect:
-        """Note a request that found no server, and interrupt a pause in an outage where something else is due."""
-        match effect:
-            case Failed(error) if _is_away(error):
-                if self._failure is None:
-                    self._attempts, self._since, self._tell_at = 0, self.clock(), _TOLD_SECONDS
-                self._attempts, self._failure = self._attempts + 1, error
-                asked = error.retry_after if isinstance(error, ApiError) else None
-                self._require_patience(error, asked or 0.0)
-            case Pause(seconds) if self._failure is not None:
-                return Pause(self._pause(seconds, self._failure))
-        return effect
+        If it still is, report `ServerRestored`, and forget the model of the lost rounds where the server has another
+        one. Members of encrypted tasks keep it: they are told once, and miss the rounds that they know already.
+        """
+        if not self._is_ahead(change.view):
+            return change
+        yield Pause(_SETTLE_SECONDS)
+        current = yield from self.part.member.calls.current_round(self.part.member.task_id)
+        if current is None:
+            return change
+        change = RoundChanged(current.round, current.etag)
+        if self._is_ahead(change.view):
+            self._go_back(change.view, progress)
+        return change
 
-    def on_reply(self, effect: Effect, reply: object) -> object:
-        """Reply that the server is waited for, and note its answer."""
-        if isinstance(effect, Failed):
-            return _is_away(effect.error)
-        if isinstance(reply, Response) and reply.status not in _NO_SERVER and self._failure is not None:
-            self._failure = None
-            if self._tell_at > _TOLD_SECONDS:
-                self._tell(ServerBack(self.clock() - self._since))
-        return reply
+    def _is_ahead(self, view: RoundView) -> bool:
+        known = self.part.follower.known if view.in_cohort else 0
+        completed = view.number if is_over(view) else view.number - 1
+        return max(self.handled, known) > self._told and (self.handled > view.number or known > completed)
 
-    def _require_patience(self, error: ConnectionFailed | ApiError, seconds: float) -> float:
-        """Return for how long the outage lasts; `GaveUp` if its patience ends now or within the next `seconds`."""
-        lasted = self.clock() - self._since
-        if self.patience is not None and (lasted >= self.patience or lasted + seconds > self.patience):
-            raise GaveUp(self._attempts, error) from error
-        return lasted
-
-    def _pause(self, seconds: float, error: ConnectionFailed | ApiError) -> float:
-        """Report the outage when it is due; return how many of the `seconds` to pause."""
-        lasted = self._require_patience(error, 0.0)
-        if self.stop and self.stop():
-            raise StoppedInOutage(f"stopped while waiting for the server: {error}")
-        if lasted >= self._tell_at:
-            self._tell(ServerUnreachable(lasted, str(error)))
-            self._tell_at = max(_TOLD_AGAIN_SECONDS, 2.0 * lasted)
-        return seconds if self.patience is None else min(seconds, self.patience - lasted)
-
-    def _tell(self, event: ServerUnreachable | ServerBack) -> None:
-        if self.progress:
-            self.progress(event)
-
-
-def until_stopped(
-    program: Program[None], patience: float | None, progress: Progress | None, stop: Callable[[], bool] | None
-) -> Program[None]:
-    """Run `program` through an `Outage`, and return when `stop()` ends it."""
-    with suppress(StoppedInOutage):
-        yield from through(program, Outage(patience, progress, stop))
-
-
-def _is_away(error: ConnectionFailed | ApiError) -> bool:
-    """Whether there was no server, or none that answers requests now."""
-    return isinstance(error, ConnectionFailed) or error.status in _NO_SERVER
+    def _go_back(self, view: RoundView, progress: Progress | None) -> None:
+        terms, follower = self.part.member.terms, self.part.follower
+        known = max(self.handled, follower.known)
+        if terms.chained:
+            self._told, then = known, "an encrypted task cannot go on so: its operator closes it and creates another"
+        else:
+            follower.start_again()
+            self._told, then = 0, "this client takes over the server's model and goes on"
+            if terms.mechanism.name != "plain":
+                then += "; it takes no part in a sum before the newest one that it took part in"
+        self.handled = 0
+        event = ServerRestored(view.number, known, then)
+        _LOG.warning(
+            "task %s: the server's newest round is %d, and this client has seen round %d: the server was restored from "
+            "a backup; %s",
+            *(terms.name, event.round, event.known, event.then),
+        )
+        if progress:
+            progress(event)

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from time import perf_counter
-
 import numpy as np
 
-from client_sdk.api.wire import Program, Traffic, through, work
+from client_sdk.api.wire import Program, work
 from client_sdk.errors import Abstained, AggregateMismatch, RoundLost
 from client_sdk.history import History
 from client_sdk.model.follow import CaughtUp
-from client_sdk.rounds.checks import require_attested, require_no_equivocation
-from client_sdk.rounds.events import (
-    AggregateRejected,
-    ClipWarning,
-    Progress,
-    RoundReport,
-    SnapshotPublished,
-    TrainingFailed,
-)
+from client_sdk.rounds.events import Progress, RoundReport, SnapshotPublished, TrainingFailed
 from client_sdk.rounds.ledger import deliver
-from client_sdk.rounds.member import LocalWork
+from client_sdk.rounds.part import OwnRound, Part
 from client_sdk.training.base import LocalResult
 from protocols.crypto.aggregate_chain import AGGREGATE_CHAIN
 from protocols.errors import HushRecError
@@ -28,91 +18,63 @@ from protocols.messages import RoundView
 from protocols.recipes.base import RoundSpec
 from protocols.sums.participation import with_participation
 
-__all__ = [
-    "report_rejected",
-    "take_unmasked_part",
-]
-
+__all__ = ["take_unmasked_part"]
 
 _SNAPSHOT_VOLUNTEERS = 3.0
 """Average number of cohort members that check whether a snapshot is due: of several uploads only one is kept."""
 
 
 def take_unmasked_part(
-    client: LocalWork, view: RoundView, history: History, progress: Progress | None, traffic: Traffic
+    part: Part, view: RoundView, history: History, progress: Progress | None
 ) -> Program[RoundReport]:
     """Catch up, train, seal and upload one contribution to the round `view`; return the report.
 
-    traffic: counts the bytes of the round. Raises `PolicyRefused`, the errors of catching up, of `require_attested` and
-    of the upload, `Abstained`, and in tasks whose sums anyone can open `ParameterError` when training diverges.
+    Raises `PolicyRefused`, the errors of catching up, of `require_attested` and of the upload, `Abstained`, and in
+    tasks whose sums anyone can open `ParameterError` when training diverges.
     """
-    client.policy.check_round(view)
-    require_no_equivocation(client)
-    spec = client.spec(view)
-    started = perf_counter()
-    yield from client.ready(progress)
-    if client.terms.chained and client.follower.known >= view.number:
+    member, own = part.member, OwnRound(part, view, history, progress)
+    member.policy.check_round(view)
+    member.store.require_no_equivocation(member.task_id)
+    spec = part.spec(view)
+    with own.timed("catch_up"):
+        yield from part.ready(progress)
+        _require_unknown(part, view)
+        caught_up = yield from own.catch_up()
+        yield from own.metered(part.check_attested(caught_up))
+        part.require_data(spec, caught_up.state, history)
+    with own.timed("train"):
+        local, failure = yield from _train(part, spec, caught_up, history)
+    if progress and failure is not None:
+        progress(TrainingFailed(view.number, failure))
+    with own.timed("seal"):
+        body = yield from work(lambda: _seal(part, spec, local, participates=failure is None))
+    own.warn_of_clipping(local)
+    chain = caught_up.followed.chain
+    statements = {} if chain is None else {AGGREGATE_CHAIN: chain.digest.hex()}
+    try:
+        with own.timed("upload"):
+            yield from own.metered(deliver(member, view.number, body, statements))
+    except AggregateMismatch:
+        if caught_up.followed.from_snapshot and member.terms.opened_by == "members":
+            part.follower.replay_all()  # the snapshot may be false
+        raise
+    yield from own.settle(local)
+    yield from own.metered(_publish_snapshot_when_due(own, caught_up))
+    return own.report(caught_up, local, len(body))
+
+
+def _require_unknown(part: Part, view: RoundView) -> None:
+    if part.member.terms.chained and part.follower.known >= view.number:
         raise RoundLost(
-            f"this device holds the sums up to round {client.follower.known}, and the server would release others for "
+            f"this device holds the sums up to round {part.follower.known}, and the server would release others for "
             "the same rounds: an encrypted task cannot go on after its server was restored from a backup; its operator "
             "closes it and creates another"
         )
-    caught_up = yield from through(client.follower.follow(view.number - 1, snapshot_wait=60.0), traffic)
-    report_rejected(caught_up, progress)
-    yield from through(require_attested(client, caught_up.followed), traffic)
-    client.report_measured(caught_up.state, progress)
-    client.require_data(spec, caught_up.state, history)
-    current = perf_counter()
-    local, failure = yield from work(lambda: _train(client, spec, caught_up, history))
-    if progress and failure is not None:
-        progress(TrainingFailed(view.number, failure))
-    trained = perf_counter()
-    body = yield from work(lambda: _seal(client, spec, local, participates=failure is None))
-    sealed = perf_counter()
-    if progress and client.policy.too_much_clipped(local.clipped, local.values):
-        progress(ClipWarning(view.number, local.clipped, local.values))
-    client_id = client.membership.client_id
-    task_id = client.terms.task_id
-    chain = caught_up.followed.chain
-    statements = {} if chain is None else {AGGREGATE_CHAIN: chain.digest.hex()}
-    delivery = deliver(client.calls, client.client_store, task_id, view.number, client_id, body, statements)
-    try:
-        yield from through(delivery, traffic)
-    except AggregateMismatch:
-        if caught_up.followed.from_snapshot and client.terms.opened_by == "members":
-            client.follower.replay_all()  # the snapshot may be false
-        raise
-    uploaded = perf_counter()
-    finish_seconds = yield from client.settle(local)
-    yield from through(_publish_snapshot_when_due(client, view, caught_up, progress), traffic)
-    return RoundReport(
-        round=view.number,
-        client_id=client_id,
-        loss=local.loss,
-        samples=local.samples,
-        values=local.values,
-        clipped=local.clipped,
-        scaled=local.scaled,
-        contribution_bytes=len(body),
-        bytes_up=traffic.up,
-        bytes_down=traffic.down,
-        bytes_spared=caught_up.bytes_spared,
-        catch_up_seconds=current - started,
-        train_seconds=trained - current + finish_seconds,
-        seal_seconds=sealed - trained,
-        upload_seconds=uploaded - sealed,
-        caught_up=caught_up.plan.kind,
-    )
 
 
-def report_rejected(caught_up: CaughtUp, progress: Progress | None) -> None:
-    """Report the aggregates that the model lacks."""
-    if progress:
-        for rejected in caught_up.rejected:
-            progress(AggregateRejected(rejected.round, rejected.reason))
-
-
-def _train(client: LocalWork, spec: RoundSpec, caught_up: CaughtUp, history: History) -> tuple[LocalResult, str | None]:
+def _train(
+    part: Part, spec: RoundSpec, caught_up: CaughtUp, history: History
+) -> Program[tuple[LocalResult, str | None]]:
     """Return the result of training, or zeros and the reason when training fails in an encrypted task.
 
     Whether training works may depend on an opened sum, so a client that sent nothing would tell the server about it;
@@ -120,33 +82,32 @@ def _train(client: LocalWork, spec: RoundSpec, caught_up: CaughtUp, history: His
     blocks that a contribution chooses are named in the clear, so zeros hide nothing there: `Abstained` when it fails.
     """
     try:
-        return client.train(spec, client.follower.view(caught_up.state), history), None
+        return (yield from part.train(spec, caught_up.state, history)), None
     except (HushRecError, ValueError, ArithmeticError) as error:
-        if client.terms.opened_by == "anyone":
+        if part.member.terms.opened_by == "anyone":
             raise
         reason = str(error)
-        layout = client.terms.recipe.layout(spec.sum_index)
+        layout = part.member.terms.recipe.layout(spec.sum_index)
         if layout.sum_class.once or layout.chosen:
             raise Abstained(reason) from error
-    route = client.terms.recipe.route(spec, client.membership.client_id)
-    blocks = [np.zeros(block.length) for block in layout.contribution_blocks(route)]
-    kept = client.client_state() or client.half.initial_client_state(client.rng)
+    blocks = [np.zeros(block.length) for block in layout.contribution_blocks(part.route(spec))]
+    kept = part.client_state() or part.half.initial_client_state(part.rng)
     return LocalResult(blocks, 0, kept, float("nan"), 0), reason
 
 
-def _seal(client: LocalWork, spec: RoundSpec, local: LocalResult, participates: bool) -> bytes:
-    route = client.terms.recipe.route(spec, client.membership.client_id)
-    plan = client.terms.sum_plan_at(spec.sum_index)
+def _seal(part: Part, spec: RoundSpec, local: LocalResult, participates: bool) -> bytes:
+    terms = part.member.terms
+    plan = terms.sum_plan_at(spec.sum_index)
     blocks = with_participation(plan, local.blocks, participates)
-    return client.terms.mechanism.seal(plan, route, blocks, client.follower.keyring)
+    return terms.mechanism.seal(plan, part.route(spec), blocks, part.follower.keyring)
 
 
-def _publish_snapshot_when_due(
-    client: LocalWork, view: RoundView, caught_up: CaughtUp, progress: Progress | None
-) -> Program[None]:
-    if client.terms.opened_by != "members" or not client.policy.snapshot_every:
+def _publish_snapshot_when_due(own: OwnRound, caught_up: CaughtUp) -> Program[None]:
+    member, follower = own.part.member, own.part.follower
+    if member.terms.opened_by != "members" or not member.policy.snapshot_every:
         return
-    if np.random.default_rng().random() * view.cohort > _SNAPSHOT_VOLUNTEERS:
+    if np.random.default_rng().random() * own.view.cohort > _SNAPSHOT_VOLUNTEERS:
         return
-    if (yield from client.follower.publish_when_due(caught_up.followed, client.policy.snapshot_every)) and progress:
-        progress(SnapshotPublished(caught_up.state.round_number))
+    published = yield from follower.publish_when_due(caught_up.followed, member.policy.snapshot_every)
+    if published and own.progress:
+        own.progress(SnapshotPublished(caught_up.state.round_number))

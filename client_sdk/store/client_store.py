@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import struct
 from contextlib import AbstractContextManager
@@ -19,10 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_sdk.agreement.terms import AgreedTerms
-from client_sdk.errors import LocalFileError
+from client_sdk.errors import Equivocation, LocalFileError
 from client_sdk.store.signed_sets import SignedSets
 from client_sdk.store.states import ClientState, FollowedState, GivenData
 from client_sdk.store.stores import Store
+from protocols.catalogue import Catalogue
 from protocols.codec import b64decode, b64encode
 from protocols.crypto.aggregate_chain import CHAIN_BYTES, AggregateChain
 from protocols.crypto.certificates import CERTIFICATE_BYTES, RevocationList
@@ -162,6 +164,17 @@ class ClientStore:
     def keep_agreed(self, task_id: str, terms: AgreedTerms) -> None:
         """Store the terms of one task that this client agreed to."""
         self.write(task_id, _TERMS, terms.model_dump_json(indent=1).encode())
+
+    def catalogue(self, task_id: str, digest: str) -> Catalogue | None:
+        """Return the stored item catalogue of a task; None if there is none with this digest (hex)."""
+        body = self.read(task_id, "catalogue.tsv")
+        if body is None or hashlib.sha256(body).hexdigest() != digest:
+            return None
+        return Catalogue.decode(body)
+
+    def keep_catalogue(self, task_id: str, catalogue: Catalogue) -> None:
+        """Store the item catalogue of a task."""
+        self.write(task_id, "catalogue.tsv", catalogue.encode())
 
     def keyring(self, task_id: str) -> Keyring | None:
         """Return the keyring of one task, None if none is stored."""
@@ -303,6 +316,12 @@ class ClientStore:
     def equivocation(self, task_id: str) -> bytes | None:
         """Return the stored proof that the server of one task gave members different aggregates; None without one."""
         return self.read(task_id, _EQUIVOCATION)
+
+    def require_no_equivocation(self, task_id: str) -> None:
+        """Raise `Equivocation` if a proof is stored that the task's server gave members different aggregates."""
+        proof = self.equivocation(task_id)
+        if proof is not None:
+            raise Equivocation(task_id, proof)
 
     def keep_equivocation(self, task_id: str, proof: bytes) -> None:
         """Store the proof, a JSON document, that the server of one task gave members different aggregates."""

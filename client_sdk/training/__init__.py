@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import cast
 
 from client_sdk.training.base import ClientHalf, TrainingConfig
-from client_sdk.training.evaluated import EvaluatedHalf
 from protocols.plugins import load
 from protocols.recipes.base import Recipe
 from protocols.recipes.evaluated import Evaluated
@@ -30,5 +29,7 @@ def client_half(recipe: Recipe, training: TrainingConfig | None = None, graph_fi
     settings that the recipe does not have.
     """
     if isinstance(recipe, Evaluated):
+        from client_sdk.training.evaluated import EvaluatedHalf  # which only tasks with evaluation need
+
         return EvaluatedHalf(recipe, client_half(recipe.inner, training, graph_filter))
     return cast(MakesHalf, load(recipe_entry(recipe.name).half))(recipe, training, graph_filter)

@@ -73,16 +73,39 @@ Trainer = Callable[[ArraysRound], None]
 
 @dataclass(frozen=True, eq=False)
 class OwnTrainer(History):
-    """A trainer in place of interactions: the application keeps its data to itself."""
+    """A trainer in place of interactions: the application keeps its data to itself.
+
+    trainer: None if the application trains in a loop of its own: it has a turn in each round, before the round's
+    training is asked for (`ask`).
+    """
 
     items: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
-    trainer: Trainer = field(kw_only=True)
+    trainer: Trainer | None = field(kw_only=True, default=None)
+    _asked: list[ArraysRound] = field(default_factory=list, init=False)
 
     def __len__(self) -> int:
-        return 1  # something to train on, of which only the trainer knows how much
+        return 1  # something to train on, of which only the application knows how much
 
     def __repr__(self) -> str:
         return "OwnTrainer()"
+
+    @property
+    def in_loop(self) -> bool:
+        """Whether the application trains in a loop of its own."""
+        return self.trainer is None
+
+    def ask(self, recipe: Arrays, number: int, state: ModelState) -> ArraysRound:
+        """Return the round `number`, which asks the application for an update of the arrays in `state`."""
+        self._asked[:] = [ArraysRound(recipe, number, state)]
+        return self._asked[0]
+
+    def trained(self, recipe: Arrays, number: int, state: ModelState) -> ArraysRound:
+        """Return the round after the application has had its turn."""
+        if self.trainer is None:
+            return self._asked[0] if self._asked else self.ask(recipe, number, state)
+        asked = self.ask(recipe, number, state)
+        self.trainer(asked)
+        return asked
 
 
 @dataclass(frozen=True)
@@ -102,6 +125,11 @@ class ArraysHalf:
             )
         return OwnTrainer(trainer=interactions)
 
+    def ask(self, spec: RoundSpec, state: ModelState, history: History) -> ArraysRound | None:
+        """Return the round that asks the application for an update, if it trains in a loop of its own."""
+        own = self.read(history)
+        return own.ask(self.recipe, spec.number, state) if own.in_loop else None
+
     def initial_client_state(self, rng: np.random.Generator) -> ClientState:
         """Return nothing: the client keeps no state."""
         return {}
@@ -114,12 +142,9 @@ class ArraysHalf:
         history: History,
         client_state: ClientState,
         rng: np.random.Generator,
-        excluded: NDArray[np.int32] | None = None,
     ) -> LocalResult:
         """Return the update that the trainer gives; `RoundLost` if it gives none."""
-        asked = ArraysRound(self.recipe, spec.number, state)
-        self.read(history).trainer(asked)
-        return asked.result(client_state)
+        return self.read(history).trained(self.recipe, spec.number, state).result(client_state)
 
     def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
         """Return nothing."""

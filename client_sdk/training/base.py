@@ -10,12 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_sdk.history import History
-from client_sdk.store.states import ClientState
+from client_sdk.store.states import ClientState, GivenData
 from protocols.errors import ParameterError
 from protocols.recipes.base import ModelState, Recipe, RoundSpec
 from protocols.recipes.item_counts import BiasedParameters
+from protocols.sum_classes import SumClass
 
 __all__ = [
+    "AsksApplication",
     "ChecksHistory",
     "ClientHalf",
     "LocalResult",
@@ -26,6 +28,7 @@ __all__ = [
     "refuse_settings",
     "task_training",
     "training_for",
+    "why_abstain",
 ]
 
 
@@ -108,13 +111,12 @@ class ClientHalf(Protocol):
         history: History,
         client_state: ClientState,
         rng: np.random.Generator,
-        excluded: NDArray[np.int32] | None = None,
     ) -> LocalResult:
         """Train and return the contribution to the round. No argument is changed.
 
-        spec: the round's sum. client_id: the client's id, "" if it has none. state: the newest model. excluded: items
-        that are never drawn as negatives; see `client_sdk.training.mf`. Raises `ParameterError` for a client
-        without interactions, or without ratings if the recipe needs them, and if training diverges.
+        spec: the round's sum. client_id: the client's id, "" if it has none. state: the newest model. Raises
+        `ParameterError` for a client without interactions, or without ratings if the recipe needs them, and if training
+        diverges.
         """
 
     def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
@@ -146,11 +148,38 @@ class MayAbstain(Protocol):
 
 
 @runtime_checkable
+class AsksApplication(Protocol):
+    """A client side that can ask the application for its update, in a loop of the application's own."""
+
+    def ask(self, spec: RoundSpec, state: ModelState, history: History) -> object | None:
+        """Return the round that asks, for a `Turn`; None if `history` brings a trainer."""
+
+
+@runtime_checkable
 class ChecksHistory(Protocol):
     """A client side that can check before the first round whether it can train on a history."""
 
     def check(self, history: History) -> None:
         """Raise the error that `contribute` would raise for `history`, if any."""
+
+
+def why_abstain(
+    sum_class: SumClass, spec: RoundSpec, state: ModelState, history: History, given: GivenData, task_id: str
+) -> str | None:
+    """Return why a client must not contribute to a sum of class `once`; None if it may, and for other sums.
+
+    A contribution without data would count towards `min_clients`, and the sum would be over fewer clients than that.
+    The same data in two sums could be computed from their difference. So a client abstains if it has no interactions,
+    if another sum of the data set has its data, and if the first sum is asked for again although `state` shows that it
+    was released. After a failed round the client contributes again to the same sum.
+    """
+    if not sum_class.once:
+        return None
+    if not len(history):
+        return "this client has no interactions, so it has nothing to count"
+    if spec.sum_index == 1 and state.round_number > 0:
+        return "the server repeats sum 1, which it has released before"
+    return given.why_not_counted(task_id, spec.sum_index)
 
 
 # --- the distinct values of short arrays of small integers, counted instead of sorted --------------------------------

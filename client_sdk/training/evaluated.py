@@ -29,6 +29,7 @@ from protocols.recipes.rfrec.recipe import RFRec
 __all__ = [
     "EvaluatedHalf",
     "HELD_OUT",
+    "gains",
     "rank_measures",
     "rating_measures",
 ]
@@ -60,7 +61,6 @@ class EvaluatedHalf:
         history: History,
         client_state: ClientState,
         rng: np.random.Generator,
-        excluded: NDArray[np.int32] | None = None,
     ) -> LocalResult:
         """Measure `state` in a measurement; in other sums train, without the held-out rows until the final rounds.
 
@@ -76,7 +76,7 @@ class EvaluatedHalf:
             blocks = self.recipe.contribution(spec, measured)
             return LocalResult(blocks, 0, {**theirs, **ours}, nan, len(held))
         rows = history if self.recipe.trains_on_all(spec.sum_index) else kept
-        local = self.inner.contribute(inner, client_id, model, rows, theirs, rng, excluded)
+        local = self.inner.contribute(inner, client_id, model, rows, theirs, rng)
         if self.recipe.layout(spec.sum_index).sum_class.rule == "trained":
             ours = {**ours, _TRAINED: np.ones(1, np.int64)}
         finish = local.finish
@@ -186,13 +186,17 @@ def rank_measures(
 
 
 def _hits(targets: NDArray[np.floating], others: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Return HR@10 and NDCG@10 of targets (k,) among others (m,), float64 (2,). A target that is NaN is no hit.
-
-    The same definitions as in `client_sdk.lab.evaluation.leave_one_out`, which imports this folder.
-    """
+    """Return HR@10 and NDCG@10 of targets (k,) among others (m,), float64 (2,). A target that is NaN is no hit."""
     ranks = 1 + np.count_nonzero(~(others < targets[:, None]), axis=1)
-    hits = ranks <= CUT
-    return np.array([np.mean(hits), np.mean(hits / np.log2(ranks + 1.0))])
+    return np.array([np.mean(ranks <= CUT), np.mean(gains(ranks, CUT))])
+
+
+def gains(ranks: NDArray[np.integer], k: int) -> NDArray[np.float64]:
+    """Return each user's NDCG@k with one relevant item, float64 (users,): 1 / log2(rank + 1), 0 for ranks above `k`.
+
+    ranks: (users,), from 1. The ideal is 1.
+    """
+    return np.asarray((ranks <= k) / np.log2(ranks + 1.0), dtype=np.float64)
 
 
 def rating_measures(

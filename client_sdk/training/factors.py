@@ -10,16 +10,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_sdk.history import History
-from client_sdk.store.states import ClientState, GivenData
+from client_sdk.store.states import ClientState
 from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig, refuse_settings, task_training
-from client_sdk.training.mf import LocalUpdate, MFConfig, init_user_factor, train_locally
+from client_sdk.training.mf import (
+    LocalUpdate,
+    MFConfig,
+    NegativeSampler,
+    draw_negatives,
+    init_user_factor,
+    train_locally,
+)
 from protocols.errors import ParameterError
 from protocols.recipes.base import ModelState, Recipe, RoundSpec, Update
 from protocols.recipes.factors import factors_of
 from protocols.recipes.item_counts import BiasedParameters, CountedFactors, item_biases
 from protocols.recipes.rows import FactorRecipe
 from protocols.recipes.spectral_start import projected_user, start_of
-from protocols.sum_classes import SumClass
 
 __all__ = [
     "FactorHalf",
@@ -28,7 +34,6 @@ __all__ = [
     "half",
     "logit_offsets",
     "user_factor",
-    "why_abstain",
 ]
 
 
@@ -58,6 +63,7 @@ class FactorHalf:
 
     recipe: FactorRecipe
     training: MFConfig = field(default_factory=MFConfig)
+    draw: NegativeSampler = draw_negatives
 
     def initial_client_state(self, rng: np.random.Generator) -> ClientState:
         """Return a random user factor; in a task that starts from a spectrum zeros, which `user_factor` replaces."""
@@ -74,12 +80,11 @@ class FactorHalf:
         history: History,
         client_state: ClientState,
         rng: np.random.Generator,
-        excluded: NDArray[np.int32] | None = None,
     ) -> LocalResult:
         """Return the client's item counts, or train on positives and drawn negatives and return the change."""
         if spec.sum_index <= self.recipe.count_sums:
             return count_items(self.recipe.parameters.items, history, client_state)
-        local = self._train(spec, client_id, state, history, client_state, rng, excluded)
+        local = self._train(spec, client_id, state, history, client_state, rng)
         blocks, clipped = self.recipe.contribute(spec, client_id, Update(local.items, local.values))
         kept = {**client_state, USER_FACTOR: local.user_factor}
         return LocalResult(blocks, clipped, kept, local.loss, local.samples)
@@ -87,7 +92,7 @@ class FactorHalf:
     def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
         """Return the initial client state with a user factor from local training."""
         initial = self.initial_client_state(rng)
-        local = self._train(spec, "", state, history, initial, rng, None)
+        local = self._train(spec, "", state, history, initial, rng)
         return {**initial, USER_FACTOR: local.user_factor}
 
     def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
@@ -105,13 +110,12 @@ class FactorHalf:
         history: History,
         client_state: ClientState,
         rng: np.random.Generator,
-        excluded: NDArray[np.int32] | None,
     ) -> LocalUpdate:
         factors = factors_of(state).item_factors
         own = user_factor(self.recipe.parameters, state, client_state, history)
         projection = self.recipe.projection(spec, client_id)
         offsets = logit_offsets(state, self.training.negatives)
-        return train_locally(projection, factors, own, history.items, self.training, rng, excluded, offsets)
+        return train_locally(projection, factors, own, history.items, self.training, rng, offsets, self.draw)
 
 
 def half(recipe: Recipe, training: TrainingConfig | None = None, graph_filter: str | None = None) -> ClientHalf:
@@ -123,25 +127,6 @@ def half(recipe: Recipe, training: TrainingConfig | None = None, graph_filter: s
 
 
 # --- the client side of item biases: its counts, sent once, and the biases from their sum ----------------------------
-
-
-def why_abstain(
-    sum_class: SumClass, spec: RoundSpec, state: ModelState, history: History, given: GivenData, task_id: str
-) -> str | None:
-    """Return why a client must not contribute to a sum of class `once`; None if it may, and for other sums.
-
-    A contribution without data would count towards `min_clients`, and the sum would be over fewer clients than that.
-    The same data in two sums could be computed from their difference. So a client abstains if it has no interactions,
-    if another sum of the data set has its data, and if the first sum is asked for again although `state` shows that it
-    was released. After a failed round the client contributes again to the same sum.
-    """
-    if not sum_class.once:
-        return None
-    if not len(history):
-        return "this client has no interactions, so it has nothing to count"
-    if spec.sum_index == 1 and state.round_number > 0:
-        return "the server repeats sum 1, which it has released before"
-    return given.why_not_counted(task_id, spec.sum_index)
 
 
 def count_items(items: int, history: History, client_state: ClientState) -> LocalResult:

@@ -18,7 +18,7 @@ from client_sdk.history import History
 from client_sdk.store.states import ClientState
 from client_sdk.training.adam import Adam, TouchedAdam
 from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig, refuse_settings, training_for
-from client_sdk.training.mf import draw_negatives
+from client_sdk.training.mf import NegativeSampler, draw_negatives
 from protocols.errors import ParameterError
 from protocols.recipes.base import ModelState, RoundSpec
 from protocols.recipes.fair.recipe import Fair
@@ -88,6 +88,7 @@ class FairHalf:
 
     recipe: Fair
     training: FairConfig = field(default_factory=FairConfig)
+    draw: NegativeSampler = draw_negatives
 
     def initial_client_state(self, rng: np.random.Generator) -> ClientState:
         """Return random user vectors, N(0, 0.01^2)."""
@@ -102,7 +103,6 @@ class FairHalf:
         history: History,
         client_state: ClientState,
         rng: np.random.Generator,
-        excluded: NDArray[np.int32] | None = None,
     ) -> LocalResult:
         """Train; contribute the weighted changes of the buckets that were used and of the small layers."""
         view = fair_view(state)
@@ -113,7 +113,7 @@ class FairHalf:
             raise ParameterError(
                 f"sum {spec.sum_index} is for devices with {buckets} values a table, not {view.tables.shape[1]}"
             )
-        trained = self.train(view, history, client_state, rng, excluded)
+        trained = self.train(view, history, client_state, rng)
         blocks, clipped = self.recipe.contribute(
             spec, trained.places, trained.changes, trained.dense - view.dense, len(history)
         )
@@ -147,7 +147,6 @@ class FairHalf:
         history: History,
         client_state: ClientState,
         rng: np.random.Generator,
-        excluded: NDArray[np.int32] | None = None,
     ) -> FairUpdate:
         """Train for one round on the compressed tables of `view`. Raises `ParameterError` without interactions."""
         p, config = self.recipe.parameters, self.training
@@ -159,7 +158,7 @@ class FairHalf:
         most = min(p.items, len(history) * (1 + config.epochs)) * p.dim * len(TABLES)
         tables = TouchedAdam(view.tables.reshape(-1), config.learning_rate, most)
         losses: list[float] = []
-        for items in batches(history.items, p.items, config, rng, excluded):
+        for items in batches(history.items, p.items, config, rng, self.draw):
             elements = (items.astype(np.int64)[:, None] * p.dim + np.arange(p.dim)).ravel()
             found = [space.places(elements) for space in spaces]
             slots = tables.find(np.concatenate([places + t * buckets for t, (places, _) in enumerate(found)]))
@@ -178,12 +177,12 @@ def batches(
     n_items: int,
     config: FairConfig,
     rng: np.random.Generator,
-    excluded: NDArray[np.int32] | None,
+    draw: NegativeSampler = draw_negatives,
 ) -> Iterator[NDArray[np.int32]]:
     """Yield the items of each step, int32 (2p,): p shuffled positives, followed by p negatives."""
     for _ in range(config.epochs):
         order = rng.permutation(positives)
-        negatives = draw_negatives(positives, n_items, positives.size, rng, excluded)
+        negatives = draw(positives, n_items, positives.size, rng)
         for start in range(0, order.size, config.batch_size):
             batch = slice(start, start + config.batch_size)
             yield np.concatenate([order[batch], negatives[batch]])

@@ -25,16 +25,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BSPM",
-    "BSPM_EM_PRESETS",
-    "BSPM_LM_PRESETS",
     "Components",
     "Ease",
     "FILTERS",
     "Filter",
     "GFCF",
-    "GF_CF_PRESETS",
-    "PRESETS",
-    "TURBO_CF_PRESETS",
     "TurboCF",
     "by_chunk",
     "check_exponent",
@@ -43,7 +38,6 @@ __all__ = [
     "ideal",
     "linear",
     "polynomial",
-    "preset",
     "scaled",
     "user_row",
 ]
@@ -257,10 +251,6 @@ class GFCF:
         return by_chunk(rows, score)
 
 
-GF_CF_PRESETS: Final[Mapping[str, GFCF]] = {"amazon-book": GFCF(alpha=0.0)}
-"""Settings of the released code for data sets that differ from the defaults."""
-
-
 # --- turbo-CF (Park et al., SIGIR 2024): a polynomial in the item-item matrix, without a decomposition ---------------
 
 FILTER_COEFFICIENTS: Final[Mapping[int, tuple[float, ...]]] = {
@@ -319,14 +309,6 @@ class TurboCF:
         gram = components.gram.copy()
         gram.data = np.maximum(gram.data, 0) ** np.float32(self.power)
         return replace(components, gram=gram)
-
-
-TURBO_CF_PRESETS: Final[Mapping[str, TurboCF]] = {
-    "gowalla": TurboCF(user_exponent=0.6, power=0.7, filter=1),
-    "yelp2018": TurboCF(user_exponent=0.6, power=1.0, filter=2),
-    "amazon-book": TurboCF(user_exponent=0.5, power=1.4, filter=1),
-}
-"""Settings of the released code, by data set."""
 
 
 # --- BSPM (Choi et al., SIGIR 2023): blurs a user's row with the graph, then sharpens it by an ODE -------------------
@@ -404,26 +386,6 @@ class BSPM:
         if total is not None:
             signal = total / np.float32(self.sharpening_steps + 1)
         return signal if self.early_merge else signal + low_pass
-
-
-_GOWALLA: Final = BSPM(early_merge=True, solver="rk4", sharpening_time=2.5, beta=0.2, ideal_dims=448)
-_YELP: Final = BSPM(early_merge=True, sharpening_time=1.2, beta=0.3, ideal_dims=384, average_points=True)
-_AMAZON: Final = BSPM(early_merge=False, solver="rk4", sharpening_time=2.2, sharpening_steps=2, beta=0.0)
-
-BSPM_EM_PRESETS: Final[Mapping[str, BSPM]] = {
-    "amazon-book": replace(_AMAZON, early_merge=True),
-    "gowalla": _GOWALLA,
-    "yelp2018": _YELP,
-}
-"""Settings of the released code, by data set. On amazon-book both variants are the same, because beta is 0."""
-
-BSPM_LM_PRESETS: Final[Mapping[str, BSPM]] = {
-    "amazon-book": _AMAZON,
-    "gowalla": replace(_GOWALLA, early_merge=False),
-    "yelp2018": replace(_YELP, early_merge=False),
-}
-"""amazon-book: of the released code. gowalla and yelp2018: not published; those of early merge give the paper's figure
-on gowalla (docs/fidelity.md)."""
 
 
 # --- EASE (Steck, WWW 2019), a linear auto-encoder in closed form, from the spectrum of P or from P itself -----------
@@ -518,24 +480,3 @@ FILTERS: Final[Mapping[str, Filter]] = {
     "turbo-cf": TurboCF(),
 }
 """All filters by name, with the defaults of the released code; `ease` with `chosen_weight`."""
-
-_PRESETS: Final[Mapping[str, Mapping[str, Filter]]] = {
-    "bspm-em": BSPM_EM_PRESETS,
-    "bspm-lm": BSPM_LM_PRESETS,
-    "gf-cf": GF_CF_PRESETS,
-    "turbo-cf": TURBO_CF_PRESETS,
-}
-
-
-PRESETS: Final = ("amazon-book", "gowalla", "yelp2018")
-"""Data sets for which there are published settings."""
-
-
-def preset(name: str, dataset: str) -> Filter:
-    """Return the filter `name` with its settings for `dataset`, or with its defaults if there are none.
-
-    Raises `ParameterError` for an unknown filter.
-    """
-    if name not in FILTERS:
-        raise ParameterError(f"unknown graph filter {name!r}: choose one of {', '.join(sorted(FILTERS))}")
-    return _PRESETS.get(name, {}).get(dataset, FILTERS[name])

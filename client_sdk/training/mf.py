@@ -12,7 +12,7 @@ plain SGD without momentum. Only the rows that the client uses are copied, not t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import nan
 from typing import NamedTuple
@@ -27,13 +27,13 @@ from protocols.recipes.normalisation import NEGATIVES
 __all__ = [
     "LocalUpdate",
     "MFConfig",
+    "NegativeSampler",
     "Samples",
     "Step",
     "check_shapes",
     "draw_negatives",
     "draw_samples",
     "init_user_factor",
-    "negative_pool",
     "steps",
     "train_full",
     "train_locally",
@@ -65,6 +65,35 @@ class MFConfig(TrainingConfig):
                 raise ParameterError(f"{name} must be at least 1, got {getattr(self, name)}")
         if not (self.learning_rate > 0 and self.weight_decay >= 0):
             raise ParameterError("learning_rate must be positive and weight_decay not negative")
+
+
+# --- draws of training negatives from all items outside the user's TRAINING items ------------------------------------
+# The held-out item may be drawn, because a device cannot know which of its future items an evaluation holds out.
+# Several published code bases never draw it. The model then learns which items are never negatives, and this alone can
+# give an HR@10 close to 1; `docs/evaluation.md` has the figures.
+
+
+NegativeSampler = Callable[[NDArray[np.int32], int, int, np.random.Generator], NDArray[np.int32]]
+"""A function like `draw_negatives`: (positives, n_items, count, rng) -> items, int32 (count,)."""
+
+
+def draw_negatives(
+    positives: NDArray[np.int32], n_items: int, count: int, rng: np.random.Generator
+) -> NDArray[np.int32]:
+    """Return `count` items, int32 (count,), drawn independently and uniformly from those outside `positives`.
+
+    Needs memory for the draws and the positives only, because a small device may have no memory for a list of all
+    items. Raises `ParameterError` if `positives` are all items.
+    """
+    taken = np.unique(positives).astype(np.int64)
+    if taken.size >= n_items:
+        raise ParameterError(f"no item is left as a negative: the client has all {n_items} items")
+    drawn = rng.integers(0, n_items - taken.size, count)
+    # the r-th item outside `taken` is r plus the number of taken items before it
+    return (drawn + np.searchsorted(taken - np.arange(taken.size), drawn, side="right")).astype(np.int32)
+
+
+# --- one client's samples of a round, and the steps on their batches --------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -128,7 +157,7 @@ def draw_samples(
     n_items: int,
     negatives: int,
     rng: np.random.Generator,
-    excluded: NDArray[np.int32] | None = None,
+    draw: NegativeSampler = draw_negatives,
 ) -> Samples:
     """Return the samples of a round: each positive with label 1, and `negatives` drawn items for each with label 0.
 
@@ -138,7 +167,7 @@ def draw_samples(
         raise ParameterError("a client without interactions has nothing to train on")
     if not (positives.min() >= 0 and positives.max() < n_items):
         raise ParameterError(f"positives must lie in 0..{n_items - 1}, got {positives.min()}..{positives.max()}")
-    drawn = draw_negatives(positives, n_items, positives.size * negatives, rng, excluded)
+    drawn = draw(positives, n_items, positives.size * negatives, rng)
     items, rows, _ = distinct(np.concatenate([positives, drawn]), n_items)
     labels = np.zeros(rows.size, dtype=np.float32)
     labels[: positives.size] = 1.0
@@ -243,8 +272,8 @@ def train_full(
     n_items: int,
     config: MFConfig,
     rng: np.random.Generator,
-    excluded: NDArray[np.int32] | None = None,
     offsets: NDArray[np.float32] | None = None,
+    draw: NegativeSampler = draw_negatives,
 ) -> LocalUpdate:
     """Train the user factor and the item rows of the samples (FedMF); the update's values are their changes (k, d).
 
@@ -252,7 +281,7 @@ def train_full(
     `ParameterError` without positives or negatives, and if the shapes do not match.
     """
     check_shapes(item_factors, user_factor, n_items)
-    samples = draw_samples(positives, n_items, config.negatives, rng, excluded)
+    samples = draw_samples(positives, n_items, config.negatives, rng, draw)
     start = item_factors[samples.items]
     rows, user = start.copy(), user_factor.copy()
     losses: list[float] = []
@@ -285,8 +314,8 @@ def train_lowrank(
     n_items: int,
     config: MFConfig,
     rng: np.random.Generator,
-    excluded: NDArray[np.int32] | None = None,
     offsets: NDArray[np.float32] | None = None,
+    draw: NegativeSampler = draw_negatives,
 ) -> LocalUpdate:
     """Train the user factor and the rows of A that the samples use; the update's values are these rows (k, r).
 
@@ -298,7 +327,7 @@ def train_lowrank(
     if item_factors.shape[1] != dim:
         raise ParameterError(f"a projection to {dim} values does not match factors of {item_factors.shape[1]}")
     check_shapes(item_factors, user_factor, n_items)
-    samples = draw_samples(positives, n_items, config.negatives, rng, excluded)
+    samples = draw_samples(positives, n_items, config.negatives, rng, draw)
     rows, user = item_factors[samples.items], user_factor.copy()
     low = np.zeros((samples.items.size, rank), dtype=np.float32)
     rate = np.float32(config.learning_rate * np.sqrt(rank / dim))
@@ -329,63 +358,17 @@ def train_locally(
     positives: NDArray[np.int32],
     config: MFConfig,
     rng: np.random.Generator,
-    excluded: NDArray[np.int32] | None = None,
     offsets: NDArray[np.float32] | None = None,
+    draw: NegativeSampler = draw_negatives,
 ) -> LocalUpdate:
     """Train item rows and the user factor on `positives`, int32 (k,); no argument is changed.
 
     projection: None to train full rows (FedMF), or a matrix B, float32 (rank, dim), to train the low-rank factor A
-    (CoLR, SCoLR). item_factors: float32 (items, dim). user_factor: float32 (dim,). excluded: items that are never
-    drawn as negatives; see `client_sdk.training.mf`. offsets: added to the items' logits, float32 (items,),
-    None for zeros. Raises `ParameterError` without positives and for wrong shapes.
+    (CoLR, SCoLR). item_factors: float32 (items, dim). user_factor: float32 (dim,). offsets: added to the
+    items' logits, float32 (items,), None for zeros. draw: draws the negatives. Raises `ParameterError` without
+    positives and for wrong shapes.
     """
     n_items = item_factors.shape[0]
     if projection is None:
-        return train_full(item_factors, user_factor, positives, n_items, config, rng, excluded, offsets)
-    return train_lowrank(item_factors, user_factor, projection, positives, n_items, config, rng, excluded, offsets)
-
-
-# --- draws of training negatives from all items outside the user's TRAINING items ------------------------------------
-# The held-out item may be drawn, because a device cannot know which of its future items an evaluation holds out.
-# Several published code bases never draw it. The model then learns which items are never negatives, and this alone can
-# give an HR@10 close to 1; `docs/evaluation.md` has the figures.
-
-
-def draw_negatives(
-    positives: NDArray[np.int32],
-    n_items: int,
-    count: int,
-    rng: np.random.Generator,
-    excluded: NDArray[np.int32] | None = None,
-) -> NDArray[np.int32]:
-    """Return `count` items, int32 (count,), drawn independently and uniformly from `negative_pool`.
-
-    Needs memory for the draws and the excluded items only, because a small device may have no memory for a list of all
-    items. Raises `ParameterError` if the pool is empty.
-    """
-    taken = _taken(positives, n_items, excluded)
-    drawn = rng.integers(0, n_items - taken.size, count)
-    # the r-th item outside `taken` is r plus the number of taken items before it
-    return (drawn + np.searchsorted(taken - np.arange(taken.size), drawn, side="right")).astype(np.int32)
-
-
-def negative_pool(
-    positives: NDArray[np.int32], n_items: int, excluded: NDArray[np.int32] | None = None
-) -> NDArray[np.intp]:
-    """Return the items of 0..n_items-1 outside `positives` and `excluded`, ascending.
-
-    excluded: more items to leave out, for the protocols of some papers that leak the held-out item;
-    entries below 0 are ignored. Raises `ParameterError` if no item remains.
-    """
-    allowed = np.ones(n_items, dtype=bool)
-    allowed[_taken(positives, n_items, excluded)] = False
-    return np.flatnonzero(allowed)
-
-
-def _taken(positives: NDArray[np.int32], n_items: int, excluded: NDArray[np.int32] | None) -> NDArray[np.int64]:
-    """Return the positives and excluded items, distinct, ascending. Raises `ParameterError` if these are all items."""
-    both = positives if excluded is None else np.concatenate([positives, excluded[excluded >= 0]])
-    taken = np.unique(both).astype(np.int64)
-    if taken.size >= n_items:
-        raise ParameterError(f"no item is left as a negative: the client has all {n_items} items")
-    return taken
+        return train_full(item_factors, user_factor, positives, n_items, config, rng, offsets, draw)
+    return train_lowrank(item_factors, user_factor, projection, positives, n_items, config, rng, offsets, draw)

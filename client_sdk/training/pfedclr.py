@@ -23,7 +23,7 @@ from client_sdk.store.states import ClientState
 from client_sdk.training.adam import Adam, OuterAdam
 from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig, refuse_settings, task_training
 from client_sdk.training.factors import USER_FACTOR, count_items, logit_offsets, user_factor
-from client_sdk.training.mf import Samples, check_shapes, draw_samples
+from client_sdk.training.mf import NegativeSampler, Samples, check_shapes, draw_negatives, draw_samples
 from protocols.errors import ParameterError
 from protocols.recipes.base import ModelState, RoundSpec, Update
 from protocols.recipes.factors import factors_of
@@ -196,12 +196,14 @@ def descend(
 class PFedCLRHalf:
     """Steps 1 and 2 of a client.
 
-    entropy: source of random bytes for the noise of tasks with local differential privacy.
+    entropy: source of random bytes for the noise of tasks with local differential privacy. draw: draws the
+    training negatives.
     """
 
     recipe: PFedCLR
     training: PFedCLRConfig = field(default_factory=PFedCLRConfig)
     entropy: Callable[[int], bytes] = os.urandom
+    draw: NegativeSampler = draw_negatives
 
     def initial_client_state(self, rng: np.random.Generator) -> ClientState:
         """Return p and B from N(0, 1), equal for all clients or the client's own, and A or W zero.
@@ -233,12 +235,11 @@ class PFedCLRHalf:
         history: History,
         client_state: ClientState,
         rng: np.random.Generator,
-        excluded: NDArray[np.int32] | None = None,
     ) -> LocalResult:
         """Return the client's item counts, or run step 1 and return its contribution; `finish` then runs step 2."""
         if spec.sum_index <= self.recipe.count_sums:
             return count_items(self.recipe.parameters.items, history, client_state)
-        first = self._train_items(state, history, client_state, rng, excluded)
+        first = self._train_items(state, history, client_state, rng)
         update = Update(first.samples.items, first.rows - first.start)
         blocks, clipped = self.recipe.contribute(update, len(history), self.entropy)
         return LocalResult(
@@ -252,7 +253,7 @@ class PFedCLRHalf:
 
     def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
         """Run both steps and return the client state."""
-        return self._personalise(self._train_items(state, history, self.initial_client_state(rng), rng, None), rng)
+        return self._personalise(self._train_items(state, history, self.initial_client_state(rng), rng), rng)
 
     def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
         """Return the logits p . (q_i + w_i), where w_i is a_i B or a row of W, plus b_i with item biases."""
@@ -271,7 +272,6 @@ class PFedCLRHalf:
         history: History,
         client_state: ClientState,
         rng: np.random.Generator,
-        excluded: NDArray[np.int32] | None,
     ) -> _FirstStep:
         """Run step 1: train Q from the shared model. p is frozen except in variants af and fedmf."""
         p, config = self.recipe.parameters, self.training
@@ -280,7 +280,7 @@ class PFedCLRHalf:
             user_factor(self.recipe.parameters, state, client_state, history).copy(),
         )
         check_shapes(factors, user, p.items)
-        samples = draw_samples(history.items, p.items, config.negatives, rng, excluded)
+        samples = draw_samples(history.items, p.items, config.negatives, rng, self.draw)
         start = factors[samples.items]
         eta = config.learning_rate
         model = (

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from client_sdk.history import History
 from client_sdk.store.states import ClientState
 from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig
-from client_sdk.training.graph_filters import FILTERS, PRESETS, Components, Filter, TurboCF, preset, user_row
+from client_sdk.training.graph_filters import FILTERS, Components, Filter, TurboCF, user_row
 from protocols.errors import ParameterError
 from protocols.recipes.base import ModelState, RoundSpec
 from protocols.recipes.privirec.parameters import PriviRecKParameters
-from protocols.recipes.privirec.recipe import PriviRec, PriviRecK
+from protocols.recipes.privirec.recipe import PriviRecK
 from protocols.recipes.privirec.state import PriviRecState, privirec_state
 from protocols.recipes.privirec.triangle import triangle_places
 
@@ -48,11 +48,10 @@ class PriviRecHalf:
         history: History,
         client_state: ClientState,
         rng: np.random.Generator,
-        excluded: NDArray[np.int32] | None = None,
     ) -> LocalResult:
         """Return the client's part of the sum, dense: r_u^T (r_u Q) is nonzero only in the rows of its own items.
 
-        `rng` and `excluded` are not used, because nothing is drawn. Raises `ParameterError` for a client without
+        `rng` is not used, because nothing is drawn. Raises `ParameterError` for a client without
         positives, or if `state` is not the model before this sum.
         """
         own, positives = privirec_state(state), history.items
@@ -137,13 +136,10 @@ def matching_filter(recipe: PriviRecK, name: str | None = None) -> Filter:
     """Return the filter `name`, set to the recipe's user exponent.
 
     name: None for EASE if the task names an item exponent, as recommended tasks do; otherwise for GF-CF, or Turbo-CF if
-    the user exponent is not 1/2. `NAME/PRESET` gives a filter its published settings for a data set of `PRESETS`.
-    Raises `ParameterError` for an unknown name or preset, for a filter that needs different exponents, and for
-    published settings that need the Gram matrix in a task without it.
+    the user exponent is not 1/2. Raises `ParameterError` for an unknown name and for a filter that needs different
+    exponents.
     """
     p = recipe.parameters
-    if name is not None and "/" in name:
-        return _published(recipe, *name.split("/", 1))
     chosen = name or ("ease" if p.item_exponent is not None else "gf-cf" if _fits(p, 0.5) else "turbo-cf")
     if chosen not in FILTERS:
         raise ParameterError(f"unknown graph filter {chosen!r}: choose one of {', '.join(sorted(FILTERS))}")
@@ -168,18 +164,6 @@ def _needs(parameters: PriviRecKParameters, found: Filter) -> str:
         f"needs user exponent {wanted:g} and item exponent {1 - wanted:g}, but this task has {a.user_exponent:g} and "
         f"{a.degree_exponent:g}"
     )
-
-
-def _published(recipe: PriviRecK, name: str, dataset: str) -> Filter:
-    """Return the filter `name` with its published settings for `dataset`, checked against the task."""
-    if dataset not in PRESETS:
-        raise ParameterError(f"there are no published settings for {dataset!r}: choose one of {', '.join(PRESETS)}")
-    found = preset(name, dataset)
-    if not _fits(recipe.parameters, found.user_exponent):
-        raise ParameterError(f"{name} with its settings for {dataset} {_needs(recipe.parameters, found)}")
-    if found.needs_gram and not isinstance(recipe, PriviRec):
-        raise ParameterError(f"the settings of {name} for {dataset} need the Gram matrix: a task of recipe 'privirec'")
-    return found
 
 
 def half(

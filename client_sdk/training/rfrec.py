@@ -97,11 +97,10 @@ class RFRecHalf:
         history: History,
         client_state: ClientState,
         rng: np.random.Generator,
-        excluded: NDArray[np.int32] | None = None,
     ) -> LocalResult:
         """Take the missed steps and those of this sum; contribute V_i - V.
 
-        `rng` and `excluded` are not used, because nothing is drawn. Raises `ParameterError` also for ratings that are
+        `rng` is not used, because nothing is drawn. Raises `ParameterError` also for ratings that are
         missing or outside the task's range.
         """
         newest = rfrec_state(state)

@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from client_sdk.history import History
 from client_sdk.store.states import ClientState
@@ -63,13 +62,12 @@ class TopKHalf(FactorHalf):
         history: History,
         client_state: ClientState,
         rng: np.random.Generator,
-        excluded: NDArray[np.int32] | None = None,
     ) -> LocalResult:
         """Return the client's item counts; or train, add the residual, contribute the entries that the support selects,
         and keep the rest as the residual."""
         if spec.sum_index <= self.recipe.count_sums:
             return count_items(self.recipe.parameters.items, history, client_state)
-        local = self._train(spec, client_id, state, history, client_state, rng, excluded)
+        local = self._train(spec, client_id, state, history, client_state, rng)
         change = add_rows(self._residual(client_state), Update(local.items, local.values))
         sending = self.recipe.lay_out(state, change, rng)
         residual = without_empty_rows(Update(change.items, change.values - sending.sent))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from client_sdk import Client, ClientOptions, Identity, Issuer, MemoryStore, Participant
+from client_sdk import Client, ClientOptions, Identity, Issuer, MemoryStore, Task
 from examples.two_tower_numpy.two_tower import Arrays, scores, train
 
 __all__ = ["main", "take_part"]
@@ -47,7 +47,7 @@ def train_all(arrays: Arrays, histories: Histories, rng: np.random.Generator) ->
     return arrays
 
 
-def take_part(part: Participant, histories: Histories) -> tuple[float, float]:
+def take_part(part: Task, histories: Histories) -> tuple[float, float]:
     """Train in every round; return HR@10 of the own users with the first and with the last model."""
     rng, weight = np.random.default_rng(), sum(items.size - 1 for items in histories)
     first = hit_ratio(part.arrays(), histories)
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         part = client.join(invitation=own["invitation"], certificate=certificate)
         serving = None
         if own["holder"]:
-            holder = part.key_holder()
+            holder = part
             holder.create_keyring()
             serving = threading.Thread(target=holder.serve, args=(None, None, 1.0))
             serving.start()

@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-from client_sdk import ArraysRound, Fleet, FleetOptions, Operator, Policy
-from client_sdk.lab.fleet_rounds import FleetRound
+from client_sdk import ArraysRound, Operator, Policy
+from client_sdk.lab.fleet import Fleet
+from client_sdk.lab.fleet_rounds import FleetOptions, FleetRound
 from client_sdk.lab.local_server import DemoServer, run_server
 from client_sdk.organiser import TrialOrganiser
 from examples.sasrec_torch.fedavg import Arrays, Histories, Learner
@@ -104,7 +105,7 @@ def federate(
             fleet.enrol(operator.invite(task, count).invitation, None, organiser.source)
             if mechanism == "oneshot":
                 fleet.enrol_committee(operator.invite(task, 5, "committee").invitation, organiser.source)
-            recipe = fleet.clients[0].terms.recipe
+            recipe = fleet.clients[0].member.terms.recipe
             assert isinstance(recipe, ArraysRecipe)
 
             def measure(report: FleetRound) -> None:

@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from client_sdk import ArraysRound, Fleet, FleetOptions, Operator, Policy, task_request
+from client_sdk import ArraysRound, Operator, Policy, task_request
 from client_sdk.lab.data.interactions import LeaveOneOut, leave_one_out
 from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
+from client_sdk.lab.fleet import Fleet
+from client_sdk.lab.fleet_rounds import FleetOptions
 from client_sdk.lab.local_server import run_server
 from client_sdk.organiser import TrialOrganiser
 from examples.two_tower_numpy.two_tower import Arrays, scores, shapes, train
@@ -82,7 +84,7 @@ def run(folder: Path, clients: int = 40, items: int = 150, rounds: int = 12, mec
             fleet.enrol(operator.invite(task, clients).invitation, None, organiser.source)
             if mechanism == "oneshot":
                 fleet.enrol_committee(operator.invite(task, 5, "committee").invitation, organiser.source)
-            recipe = fleet.clients[0].terms.recipe
+            recipe = fleet.clients[0].member.terms.recipe
             curve.append(hit_ratio(data, recipe.arrays(recipe.initial_state(bytes(32)))))  # type: ignore[attr-defined]
 
             def measure(report: Any) -> None:

@@ -22,8 +22,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from client_sdk import Fleet, Operator, task_request
-from client_sdk.lab.fleet import FleetRound
+from client_sdk import Operator, task_request
+from client_sdk.lab.fleet import Fleet, FleetRound
 from client_sdk.lab.local_server import run_server
 from client_sdk.organiser import TrialOrganiser
 from examples.web.serve import FOLDER, PageServer, serve_page

@@ -8,7 +8,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, ValidationError, mode
 
 from protocols.crypto.certificates import LONGEST_SCOPE
 from protocols.errors import ParameterError
-from protocols.messages.base import Key32, Message, Name
+from protocols.messages.base import HexDigest, Key32, Message, Name
 from protocols.messages.evaluation import Evaluation
 from protocols.messages.rounds import LONGEST_STAGE
 from protocols.messages.sums import ResolvedTask
@@ -120,7 +120,19 @@ class OrganiserPin(Message):
     )
 
 
-class TaskRequest(Message):
+class _NamesCatalogue(Message):
+    """A message that names the item catalogue of a task, if it has one."""
+
+    @model_serializer(mode="wrap")
+    def _without_absent_catalogue(self, handler: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def]
+        """Leave out a digest that is null: clients that know no catalogues refuse fields that they do not know.
+
+        A return type would replace the schema of the fields.
+        """
+        return {name: value for name, value in handler(self).items() if (name, value) != ("catalogue_digest", None)}
+
+
+class TaskRequest(_NamesCatalogue):
     """An operator's request to create a task."""
 
     name: Name
@@ -143,9 +155,14 @@ class TaskRequest(Message):
     evaluation: Evaluation | None = Field(
         default=None, description="How the clients measure the model. Null: they do not."
     )
+    catalogue_digest: HexDigest | None = Field(
+        default=None,
+        description="SHA-256 (hex) of the item catalogue, which is uploaded after the task is created and which round "
+        "1 waits for. Null: clients speak of items by number.",
+    )
 
 
-class TaskView(Message):
+class TaskView(_NamesCatalogue):
     """A task. `plan` and `resolved` follow from the parameters: clients compute them too."""
 
     task_id: str
@@ -161,6 +178,9 @@ class TaskView(Message):
     organiser: OrganiserPin | None = Field(default=None, description="Who certifies the members; null: nobody.")
     evaluation: Evaluation | None = Field(
         default=None, description="How the clients measure the model; null: they do not."
+    )
+    catalogue_digest: HexDigest | None = Field(
+        default=None, description="SHA-256 (hex) of the item catalogue; left out if the task has none."
     )
     best_round: int | None = Field(
         default=None,

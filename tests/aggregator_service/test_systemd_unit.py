@@ -13,7 +13,9 @@ from tempfile import TemporaryDirectory
 import httpx
 import pytest
 
-from client_sdk import Fleet, FleetOptions, Operator
+from client_sdk import Operator
+from client_sdk.lab.fleet import Fleet
+from client_sdk.lab.fleet_rounds import FleetOptions
 from tests.support.needs import required
 from tests.support.server import AggregatorProcess
 from tests.support.tasks import interactions, small_task

@@ -13,7 +13,7 @@ from bench.targets import TARGETS, verdicts
 
 def result(hr: float, seconds: float) -> dict[str, Any]:
     """The figures of one run of the demo: 3 rounds of 10 clients, of 20 users."""
-    arm = {"hr": hr, "seconds": seconds, "contributions": 30, "enrol_seconds": 2 * seconds}
+    arm = {"values": {"HR@10": hr}, "seconds": seconds, "contributions": 30, "enrol_seconds": 2 * seconds}
     return {"users": 20, "rounds": 3, "cohort": 10, "arms": [arm, arm, arm, {**arm, "contributions": 0}]}
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from bench.systems.base import JobResult, path_of
+from bench.systems.leaks import LEAK_WARNING
 from bench.systems.pfedclr import pfedclr_controls, pfedclr_flat, pfedclr_runs, pfedclr_split, pfedclr_table
-from client_sdk.lab.evaluation import LEAK_WARNING
 
 USERS, ITEMS, EACH = 30, 160, 14
 

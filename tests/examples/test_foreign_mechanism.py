@@ -20,9 +20,11 @@ import pytest
 from typer.testing import CliRunner
 
 from aggregator_service.commands.tasks import tasks
-from client_sdk import ArraysRound, Client, Fleet, FleetOptions, Identity, MemoryStore, Operator, Policy, task_request
+from client_sdk import ArraysRound, Client, Identity, MemoryStore, Operator, Policy, task_request
 from client_sdk.errors import InvalidParameters, PolicyRefused
-from client_sdk.rounds.task import Participant
+from client_sdk.lab.fleet import Fleet
+from client_sdk.lab.fleet_rounds import FleetOptions
+from client_sdk.task import Task
 from protocols.combinations import carriers, check_combination
 from protocols.errors import CombinationError, ParameterError
 from protocols.messages import Schedule
@@ -86,7 +88,7 @@ def test_it_carries_the_recipes_that_its_entry_allows(installed: Path) -> None:
         check_combination("privirec", "integers")
 
 
-def joined(server: AggregatorProcess, stack: ExitStack, invitation: str, count: int = USERS) -> list[Participant]:
+def joined(server: AggregatorProcess, stack: ExitStack, invitation: str, count: int = USERS) -> list[Task]:
     policy = Policy(mechanisms=frozenset({"integers"}))
     clients = (Client(server.url, Identity.generate(), MemoryStore(), policy) for _ in range(count))
     return [stack.enter_context(client).join(invitation=invitation) for client in clients]

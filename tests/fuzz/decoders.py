@@ -15,6 +15,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
+from protocols.catalogue import Catalogue
 from protocols.codec import Reader
 from protocols.crypto.aggregate_chain import AggregateChain
 from protocols.crypto.envelope import EnvelopeSender, open_envelope, open_snapshot, seal_envelope, seal_snapshot
@@ -155,6 +156,8 @@ def _read_statement(plan: OneshotPlan, body: bytes) -> Statement:
 def _sealed() -> Iterator[Decoder]:
     plan = PAILLIER.plan({"key_bits": 2048}, recipe("fedmf", {"items": 20, "dim": 3}).layout(), 4)
     keyring = encode_keyring(MadeUpKeys().generate_keyring(plan))
+    catalogue = Catalogue(("a", "ü"), ("A", "")).encode()
+    yield Decoder("catalogue", Catalogue.decode, catalogue, SLACK)
     yield Decoder("keyring", decode_keyring, keyring, 8 * len(keyring) + SLACK)
     mailbox, key = X25519PrivateKey.generate(), bytes(range(32))
     recipient = mailbox.public_key().public_bytes_raw()

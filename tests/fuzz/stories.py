@@ -12,6 +12,7 @@ from typing import Final
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
+from protocols.catalogue import Catalogue
 from protocols.codec import b64encode
 from protocols.crypto.aggregate_chain import AggregateChain
 from protocols.crypto.certificates import certify, revoke
@@ -32,10 +33,18 @@ def _open(task: TestTask, number: int) -> None:
 
 
 def plain(world: World, name: str = "plain") -> Story:
-    """A plain task to its end: whole and resumed uploads, aggregates, the server's snapshots, ledgers."""
-    task = world.api.create_task(name, cohort=2, rounds=3, collect_seconds=3600)
+    """A plain task to its end: catalogue, whole and resumed uploads, aggregates, the server's snapshots, ledgers."""
+    items = Catalogue(("a", "b", "c", "d", "e"), ("A", "", "C", "", ""))
+    task = world.api.create_task(name, cohort=2, rounds=3, collect_seconds=3600, catalogue_digest=items.digest)
     yield
     first, second = task.enrol(2)
+    yield
+    for status in (201, 200):
+        headers = {**world.api.operator, "Content-Digest": digest_field(items.encode())}
+        stored = world.api.http.put(f"{task.path}/catalogue", content=items.encode(), headers=headers)
+        assert stored.status_code == status, stored.text
+        yield
+    get(world, f"{task.path}/catalogue", first.auth)
     yield
     for number in (1, 2):
         _open(task, number)
@@ -97,6 +106,7 @@ def _results(world: World, task: TestTask, member: TestMember, number: int) -> S
 
 def _known_already(world: World, task: TestTask, member: TestMember) -> Story:
     """Conditional requests are answered with 304."""
+    _open(task, 3)  # the newest round changes no more
     current = get(world, f"{task.path}/rounds/current", member.auth)
     yield
     known = {**member.auth, "If-None-Match": current.headers["etag"]}

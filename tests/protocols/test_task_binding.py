@@ -70,6 +70,7 @@ def test_parameters_that_a_task_leaves_out_are_bound_with_their_defaults() -> No
         {"seed": b64encode(bytes([1]) + bytes(31))},
         {"organiser": {"key": b64encode(bytes(32)), "scope": "movies"}},
         {"evaluation": {"every": 5}},
+        {"catalogue_digest": "0" * 64},
     ],
     ids=lambda changes: next(iter(changes)),
 )

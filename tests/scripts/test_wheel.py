@@ -21,7 +21,7 @@ UV = str(Path(sys.executable).with_name("uv"))
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 WORKS = {
-    "": "from protocols.sums.registry import mechanism; mechanism('masked'); import client_sdk; client_sdk.Fleet; "
+    "": "from protocols.sums.registry import mechanism; mechanism('masked'); import client_sdk.lab.fleet; "
     "import client_sdk.training.privirec, client_sdk.training.graph_filters",
     "ckks": "from protocols.sums.registry import mechanism; mechanism('ckks').plan",
     "paillier": "from protocols.sums.registry import mechanism; mechanism('paillier').plan",
@@ -30,7 +30,7 @@ WORKS = {
     "organiser": "import client_sdk.organiser.app",
     "plots": "from client_sdk.lab.demo.plots import plots_available; assert plots_available()",
     "data": "import client_sdk.lab.data.tables",
-    "demo": "import client_sdk.lab.demo.run, client_sdk.lab.demo.report, client_sdk.lab.demo.privirec_run",
+    "demo": "import client_sdk.lab.demo.run, client_sdk.lab.demo.report, client_sdk.lab.demo.spectrum",
     "server,postgres": "import psycopg, aggregator_service.storage.postgres",
     "server,s3": "import aggregator_service.storage.s3",
     "server,cluster": "import aggregator_service.compute.cluster",

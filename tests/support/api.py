@@ -85,6 +85,7 @@ class Api:
         data_set: str | None = None,
         organiser: OrganiserPin | None = None,
         evaluation: dict[str, Any] | None = None,
+        catalogue_digest: str | None = None,
         **schedule: Any,
     ) -> TestTask:
         """A task, by default a small plain FedMF one."""
@@ -99,6 +100,7 @@ class Api:
             "data_set": data_set,
             "organiser": None if organiser is None else organiser.model_dump(),
             "evaluation": evaluation,
+            "catalogue_digest": catalogue_digest,
         }
         answer = self.http.post("/v1/tasks", json=request, headers=self.operator)
         assert answer.status_code == 201, answer.text

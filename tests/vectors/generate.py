@@ -57,6 +57,7 @@ FILES: Final[dict[str, Callable[[], dict[str, Any]]]] = {
     "chosen.json": topk.chosen,
     "supports.json": topk.supports,
     "canonical_json.json": terms.canonical,
+    "catalogue.json": terms.catalogues,
     "model_digest.json": terms.model_digest,
     "derived.json": recipes.derived,
     "layouts.json": recipes.layouts,

@@ -1,17 +1,18 @@
-"""Vectors of the model digest, from a task's JSON on, and of the canonical form of JSON."""
+"""Vectors of the model digest, from a task's JSON on, of the canonical form of JSON, and of item catalogues."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
 from protocols.canonical_json import canonical_json
+from protocols.catalogue import MAX_ID_BYTES, MAX_TITLE_BYTES, Catalogue
 from protocols.codec import b64encode
 from protocols.crypto.domain import digest
 from protocols.messages import Evaluation, OrganiserPin, TaskView
 from protocols.task_binding import bound_terms, broadcast_bytes, broadcast_digest
 from tests.vectors.common import SEED, error_of
 
-__all__ = ["canonical", "model_digest"]
+__all__ = ["canonical", "catalogues", "model_digest"]
 
 _TASK: Final[dict[str, Any]] = {
     "task_id": "t_0f3a9c5b7d1e2f4a6b8c",
@@ -30,6 +31,32 @@ _TASK: Final[dict[str, Any]] = {
     "failed_rounds": 0,
 }
 _ORGANISER: Final = OrganiserPin(key=b64encode(SEED), scope="Kinofreunde Köln")
+_CATALOGUES: Final[tuple[dict[str, str], ...]] = (
+    {"0": ""},
+    {"SKU-1": "Kettle, 1.7 l", "SKU-2": "", "sku-1": '"Quoted"', " ": " "},
+    {"\ufeffé": "composed", "\ufeffe\u0301": "decomposed", "\u2028": "Пример 電影 \U0001f3ac"},
+    {"€" * 85 + "x": "€" * 341 + "x"},
+)
+_NO_CATALOGUES: Final[dict[str, tuple[int, bytes]]] = {
+    "no items": (0, b""),
+    "no line feed at the end": (2, b"a\t\nb\t"),
+    "a line without a tab": (1, b"a\n"),
+    "an empty line": (2, b"a\t\n\n"),
+    "an empty id": (1, b"\tA\n"),
+    "the same id twice": (3, b"a\tA\nb\tB\na\tC\n"),
+    "a second tab": (1, b"a\tA\tB\n"),
+    "a carriage return": (1, b"a\tA\r\n"),
+    "a zero byte": (1, b"a\x00\tA\n"),
+    "DEL": (1, b"a\x7f\tA\n"),
+    "U+0085": (2, "a\t\nb\tA\x85\n".encode()),
+    "an id of 257 bytes": (1, b"a" * (MAX_ID_BYTES + 1) + b"\t\n"),
+    "an id of 86 characters in 258 bytes": (1, "€".encode() * 86 + b"\t\n"),
+    "a title of 1,025 bytes": (2, b"a\t\nb\t" + b"A" * (MAX_TITLE_BYTES + 1) + b"\n"),
+    "no UTF-8": (2, b"a\t\nb\xff\t\n"),
+    "UTF-8 that is too long": (1, b"\xc1\xa1\t\n"),
+    "half of a surrogate pair": (1, b"\xed\xa0\x80\t\n"),
+}
+"""Bodies that are no catalogue, with the line at fault; 0: none."""
 _NUMBERS: Final[tuple[int | float, ...]] = (
     *(0, -0.0, 600.0, -1, 2**53 - 1, 0.1, 1e-7, 1e-6, 1.5e-7, 1e20, 1e21, 1.5e21, 123456.75, 5e-324),
     *(
@@ -76,6 +103,41 @@ def model_digest() -> dict[str, Any]:
         "decimal with commas between them, a line feed; then the SHA-256 of the snapshot of the newest "
         "complete round, or 'initial'. model_digest = digest('masked model', terms, broadcast), two byte strings.",
         "cases": cases,
+    }
+
+
+def catalogues() -> dict[str, Any]:
+    """Catalogues with their encodings, bodies that are none, and the terms of a task that names one."""
+    cases = []
+    for items in _CATALOGUES:
+        made = Catalogue(tuple(items), tuple(items.values()))
+        cases.append(
+            {"ids": list(made.ids), "titles": list(made.titles), "body": made.encode().hex(), "digest": made.digest}
+        )
+    task = TaskView.model_validate(_TASK | {"catalogue_digest": cases[1]["digest"]})
+    return {
+        "about": "body: UTF-8, for each item in order of the numbers its id, a tab, its title and a line feed. digest: "
+        "SHA-256 of body, which a task names as catalogue_digest. refused: bodies that are no catalogue, with the line "
+        "at fault, from 1; 0 where there is no line. bound: the terms of a task with a catalogue, as in "
+        "model_digest.json.",
+        "cases": cases,
+        "refused": [
+            {
+                "what": what,
+                "body": body.hex(),
+                "line": line,
+                "error": error_of(lambda body=body: Catalogue.decode(body)),
+            }
+            for what, (line, body) in _NO_CATALOGUES.items()
+        ],
+        "bound": [
+            {
+                "task": task.model_dump(mode="json"),
+                "sum_index": 1,
+                "terms": bound_terms(task).decode(),
+                "model_digest": broadcast_digest(task, 1, None).hex(),
+            }
+        ],
     }
 
 

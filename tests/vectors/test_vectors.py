@@ -16,14 +16,17 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from protocols import errors
+from protocols.catalogue import Catalogue
 from protocols.codec import Reader, b64decode, b64encode
 from protocols.crypto.domain import digest, domain_tag
 from protocols.fixed_point import FixedPoint
+from protocols.messages import TaskView
 from protocols.sums.ckks.parameters import PARAMETER_SETS
 from protocols.sums.ckks.wire import check_range, view_planes
 from protocols.sums.masked.graph import neighbours
 from protocols.sums.masked.packing import unpack
 from protocols.sums.masked.shamir import combine
+from protocols.task_binding import bound_terms
 from tests.vectors import generate
 
 FOLDER = Path(__file__).parent
@@ -222,6 +225,27 @@ def test_shamir_by_hand() -> None:
                 combine(shares, case["threshold"])
         else:
             assert combine(shares, case["threshold"]).hex() == case["secret"]
+
+
+def test_catalogues_by_hand() -> None:
+    vectors = load("catalogue.json")
+    for case in vectors["cases"]:
+        lines = [f"{one}\t{title}\n" for one, title in zip(case["ids"], case["titles"], strict=True)]
+        body = "".join(lines).encode()
+        assert (body.hex(), hashlib.sha256(body).hexdigest()) == (case["body"], case["digest"])
+        assert Catalogue.decode(body) == Catalogue(tuple(case["ids"]), tuple(case["titles"]))
+    for case in vectors["refused"]:
+        named = f"line {case['line']} of" if case["line"] else "at least one item"
+        with pytest.raises(getattr(errors, case["error"]), match=named):
+            Catalogue.decode(bytes.fromhex(case["body"]))
+    for case in vectors["bound"]:
+        terms = json.loads(case["terms"])
+        assert terms["catalogue_digest"] == case["task"]["catalogue_digest"]
+        broadcast = f"step:{case['sum_index']}\ninitial".encode()
+        assert digest("masked model", case["terms"].encode(), broadcast).hex() == case["model_digest"]
+        without = {name: value for name, value in case["task"].items() if name != "catalogue_digest"}
+        unnamed = json.loads(bound_terms(TaskView.model_validate(without)))
+        assert terms == unnamed | {"catalogue_digest": case["task"]["catalogue_digest"]}
 
 
 def test_paillier_sums_by_hand() -> None:

@@ -47,9 +47,9 @@ def test_training_is_that_of_the_sdk(recipe: str, counted: bool) -> None:
     offsets = (bias - np.log(3)).astype(np.float32) if counted else None
     positives = np.array(liked, np.int32)
     if recipe == "colr":
-        ours = train_lowrank(factors, user, projection, positives, items, config, rng, None, offsets)
+        ours = train_lowrank(factors, user, projection, positives, items, config, rng, offsets)
     else:
-        ours = train_full(factors, user, positives, items, config, rng, None, offsets)
+        ours = train_full(factors, user, positives, items, config, rng, offsets)
     given: dict[str, Any] = {
         "state": {"factors": factors.tolist(), "counts": counts.tolist() if counted else None},
         "projection": projection.tolist() if recipe == "colr" else None,

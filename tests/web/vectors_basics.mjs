@@ -1,6 +1,7 @@
 /** Vectors of encodings, randomness, terms, requests and identities. */
 
 import * as canonical from "../../examples/web/hushrec/canonical.js";
+import * as catalogue from "../../examples/web/hushrec/catalogue.js";
 import * as certs from "../../examples/web/hushrec/identities.js";
 import * as codec from "../../examples/web/hushrec/codec.js";
 import * as domain from "../../examples/web/hushrec/domain.js";
@@ -76,6 +77,22 @@ export const RUNNERS = {
       same(bound, one.terms);
       same(toHex(canonical.broadcastBytes(one.sum_index, snapshot, one.levels)), one.broadcast);
       same(toHex(await canonical.modelDigest(bound, one.sum_index, snapshot, one.levels)), one.model_digest);
+    }
+  },
+
+  async "catalogue.json"({ cases, refused: wrong, bound }) {
+    for (const { ids, titles, body, digest: expected } of cases) {
+      const items = ids.map((id, number) => ({ id, title: titles[number] }));
+      same(toHex(catalogue.encodeCatalogue(items)), body);
+      same(catalogue.decodeCatalogue(fromHex(body)), items);
+      same(await catalogue.catalogueDigest(fromHex(body)), expected);
+    }
+    for (const { body, error } of wrong) await refused(error, () => catalogue.decodeCatalogue(fromHex(body)));
+    for (const one of bound) {
+      const parameters = { recipe: allParameters(one.task.recipe), mechanism: allParameters(one.task.mechanism) };
+      const terms = canonical.boundTerms(one.task, parameters);
+      same(terms, one.terms);
+      same(toHex(await canonical.modelDigest(terms, one.sum_index, null)), one.model_digest);
     }
   },
 

@@ -18,7 +18,7 @@ from client_sdk.lab.data.published import (
     read_ncf,
     read_train_test,
 )
-from client_sdk.lab.data.splits import Split, hold_out_share, load_split, sample_users, split_rows, users_with_at_least
+from client_sdk.lab.data.splits import Split, hold_out_share, load_split, sample_users, split_rows
 from client_sdk.lab.data.synthetic import SyntheticConfig
 
 __all__ = [
@@ -46,5 +46,4 @@ __all__ = [
     "read_train_test",
     "sample_users",
     "split_rows",
-    "users_with_at_least",
 ]

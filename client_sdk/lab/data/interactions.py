@@ -34,9 +34,8 @@ MAX_COUNT: Final = 2**31 - 1
 Duplicates = Literal["error", "last"]
 """Treatment of repeated (user, item) pairs: raise an error, or keep the last and count the others in `merged`."""
 
-HoldOut = Literal["time", "file", "random", "introduced"]
-"""Which interaction of a user is held out: the latest, the last in file order, a random one, or the one with the
-highest item number. That is the item introduced last if items are numbered in order of introduction."""
+HoldOut = Literal["time", "file", "random"]
+"""Which interaction of a user is held out: the latest, the last in file order, or a random one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,8 +250,6 @@ def leave_one_out(
     - "time": the latest; of equal times the last in the file. Raises `DataError` without timestamps.
     - "file": the last in file order.
     - "random": a uniformly random one.
-    - "introduced": the one with the highest item number. FilmTrust has no timestamps, but its public file numbers items
-      in order of first appearance; the released code of FedEM, by PFedCLR's authors, uses this order as the time.
     - None: "time" if there are timestamps, otherwise "random", because files without them are often sorted by item.
     """
     tested, held_out = held_out_rows(interactions, rng, order)
@@ -284,8 +281,6 @@ def _held_out(
         return interactions.indptr[1:].astype(np.int64) - 1
     if order == "random":
         return interactions.indptr[:-1] + np.random.default_rng(rng).integers(0, np.maximum(counts, 1))
-    if order == "introduced":
-        return _last_positions(interactions, interactions.items)
     if interactions.timestamps is None:
         raise DataError("order 'time' needs timestamps, which this data does not have")
     return _last_positions(interactions, interactions.timestamps)

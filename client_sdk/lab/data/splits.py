@@ -30,9 +30,9 @@ __all__ = [
     "SplitKind",
     "hold_out_share",
     "load_split",
+    "only_users",
     "sample_users",
     "split_rows",
-    "users_with_at_least",
 ]
 
 
@@ -181,29 +181,21 @@ def _check_share(share: float) -> None:
 def sample_users(interactions: Interactions, count: int, rng: np.random.Generator | int = 0) -> Interactions:
     """Return the interactions of `count` random users who have any, and only the items of these users.
 
-    Users and items are renumbered as by `users_with_at_least`. rng: a generator or a seed. The result is `interactions`
+    Users and items are renumbered as by `only_users`. rng: a generator or a seed. The result is `interactions`
     itself if no more than `count` users have any.
     """
     active = np.flatnonzero(interactions.user_degrees())
     if active.size <= count:
         return interactions
-    return _only(interactions, np.sort(np.random.default_rng(rng).choice(active, count, replace=False)))
+    return only_users(interactions, np.sort(np.random.default_rng(rng).choice(active, count, replace=False)))
 
 
-def users_with_at_least(interactions: Interactions, count: int) -> Interactions:
-    """Return the interactions of users with at least `count` interactions, and only the items of these users.
+def only_users(interactions: Interactions, active: NDArray[np.intp]) -> Interactions:
+    """Return the interactions of the users `active`, intp (users,) ascending, and only the items of these users.
 
     Users and items are renumbered from 0 in their order. Their ids are the ids of the input, or its numbers if it has
-    no ids. Merged interactions count once. Raises `DataError` if no user remains.
+    no ids. Merged interactions count once.
     """
-    active = np.flatnonzero(interactions.user_degrees() >= count)
-    if not active.size:
-        raise DataError(f"no user has {count} interactions or more")
-    return _only(interactions, active)
-
-
-def _only(interactions: Interactions, active: NDArray[np.intp]) -> Interactions:
-    """Return the interactions of the users `active`, ascending."""
     kept = interactions.where(np.isin(interactions.users, active))
     items = np.flatnonzero(kept.item_degrees())
     return Interactions(

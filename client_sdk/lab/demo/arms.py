@@ -1,4 +1,4 @@
-"""The demo's arms: each trains the same recommender in a different way, through the same server.
+"""The demo of CoLR: several arms train the same recommender in a different way, through the same server.
 
 All arms share identities, task seed and training seeds, so they have the same cohorts, negatives and initial factors.
 An encrypted arm and its plain counterpart differ only in how the sum is computed. Runs with the same seed have the same
@@ -17,15 +17,19 @@ from numpy.typing import NDArray
 
 from client_sdk.agreement.policy import Policy
 from client_sdk.lab.data.interactions import LeaveOneOut
-from client_sdk.lab.demo.results import ArmResult, CurvePoint
+from client_sdk.lab.demo.report import Display
+from client_sdk.lab.demo.results import ArmResult, CurvePoint, of_leave_one_out
 from client_sdk.lab.evaluation.leave_one_out import EvaluationResult, evaluate_scores
 from client_sdk.lab.fleet import Fleet
 from client_sdk.lab.fleet_rounds import FleetOptions, FleetRound
 from client_sdk.lab.local_server import DemoServer
+from client_sdk.lab.measures import Measured
 from client_sdk.operator import Operator, task_request
 from client_sdk.organiser import TrialOrganiser
+from client_sdk.rounds.certificates import CertificateSource
 from client_sdk.store.identity import Identity
 from client_sdk.training.mf import MFConfig
+from protocols.crypto.certificates import CertifiedRole
 from protocols.crypto.domain import derive_seed
 from protocols.crypto.round_robin import repeatable_place
 from protocols.messages import Schedule, TaskView
@@ -33,9 +37,10 @@ from protocols.sums.oneshot.parameters import OneshotParameters
 
 __all__ = [
     "Arm",
-    "ArmProgress",
     "SharedSetup",
     "demo_identities",
+    "enrol",
+    "leave_one_out",
     "run_arm",
     "task_seed",
 ]
@@ -87,41 +92,27 @@ class SharedSetup:
         return np.flatnonzero(np.diff(self.data.train.indptr) > 0)
 
 
-@dataclass(frozen=True)
-class ArmProgress:
-    """Progress of an arm, for the live display.
-
-    stage: what the arm does. report: the round that has ended, if any. point: the newest measurement. survivors:
-    clients in the round's sum. traffic: bytes up and down so far, all clients together.
-    """
-
-    arm: Arm
-    stage: str
-    report: FleetRound | None = None
-    point: CurvePoint | None = None
-    survivors: int = 0
-    traffic: tuple[int, int] = (0, 0)
-
-
 def run_arm(
     arm: Arm,
     shared: SharedSetup,
     server: DemoServer,
-    on_progress: Callable[[ArmProgress], None],
+    display: Display | None = None,
     inspect: Callable[[Fleet], None] | None = None,
 ) -> tuple[ArmResult, TaskView]:
     """Create a task, enrol the fleet over HTTP, hand out keys if the sum needs them, and train until the task ends.
 
-    on_progress: called while clients enrol and after each round. inspect: called with the fleet before it is closed.
+    display: shows how clients enrol, and every round. inspect: called with the fleet before it is closed.
     Returns the measurements and the task's final view.
     """
     users = shared.trainable
+
+    def stage(text: str) -> None:
+        if display is not None:
+            display.stage(arm.name, text)
+
     with Operator(server.url, server.operator_token) as operator:
         task = operator.create_task(_request(arm, shared))
-        keyed = arm.mechanism == "ckks"
         certificates = None if arm.mechanism == "plain" else shared.organiser.source
-        members = operator.invite(task.task_id, users.size).invitation
-        holder = operator.invite(task.task_id, 1, "holder").invitation if keyed else None
         with Fleet(
             server.url,
             [shared.data.train.positives(int(user)) for user in users],
@@ -135,22 +126,41 @@ def run_arm(
                 identities=shared.identities,
             ),
         ) as fleet:
-            on_progress(ArmProgress(arm, f"enrolling {users.size} clients"))
             started = perf_counter()
-
-            def report_stage(stage: str) -> Callable[[int], None]:
-                return lambda done: on_progress(ArmProgress(arm, f"{stage} {done} of {users.size} clients"))
-
-            fleet.enrol(members, holder, certificates, report_stage("enrolling"))
-            if arm.mechanism == "oneshot":
-                fleet.enrol_committee(operator.invite(task.task_id, _COMMITTEE, "committee").invitation, certificates)
-            if keyed:
-                fleet.give_keys(report_stage("sealing the keys to"))
+            enrol(operator, fleet, task.task_id, users.size, arm.mechanism, certificates, stage)
             enrolled = perf_counter()
-            result = replace(_train(arm, shared, fleet, users, on_progress), enrol_seconds=enrolled - started)
+            result = replace(_train(arm, shared, fleet, users, display), enrol_seconds=enrolled - started)
             if inspect:
                 inspect(fleet)
         return result, operator.task(task.task_id)
+
+
+def enrol(
+    operator: Operator,
+    fleet: Fleet,
+    task_id: str,
+    clients: int,
+    mechanism: str,
+    certificates: Callable[[CertifiedRole], CertificateSource] | None,
+    stage: Callable[[str], None],
+) -> None:
+    """Invite and enrol the `clients` of `fleet`, and the committee or the key holder that the mechanism needs.
+
+    stage: called with what is being done, in words.
+    """
+
+    def report(what: str) -> Callable[[int], None]:
+        return lambda done: stage(f"{what} {done} of {clients} clients")
+
+    keyed = mechanism == "ckks"
+    members = operator.invite(task_id, clients).invitation
+    holder = operator.invite(task_id, 1, "holder").invitation if keyed else None
+    stage(f"enrolling {clients} clients")
+    fleet.enrol(members, holder, certificates, report("enrolling"))
+    if mechanism == "oneshot":
+        fleet.enrol_committee(operator.invite(task_id, _COMMITTEE, "committee").invitation, certificates)
+    if keyed:
+        fleet.give_keys(report("sealing the keys to"))
 
 
 def task_seed(seed: int) -> bytes:
@@ -198,40 +208,45 @@ def leave_one_out(shared: SharedSetup, users: NDArray[np.intp], scores: NDArray[
     return evaluate_scores(score_items, shared.data, shared.candidates, k=10, users=users)
 
 
-def _train(
-    arm: Arm, shared: SharedSetup, fleet: Fleet, users: NDArray[np.intp], on_progress: Callable[[ArmProgress], None]
-) -> ArmResult:
+def _train(arm: Arm, shared: SharedSetup, fleet: Fleet, users: NDArray[np.intp], display: Display | None) -> ArmResult:
     curve: list[CurvePoint] = []
+    newest: Measured | None = None
     started, measuring = perf_counter(), 0.0
 
     def measure(number: int) -> CurvePoint:
-        nonlocal measuring
+        nonlocal measuring, newest
         begun = perf_counter()
         found = leave_one_out(shared, users, np.stack(list(fleet.scores())))
         measuring += perf_counter() - begun
-        return CurvePoint(number, found.hr, found.ndcg, perf_counter() - started - measuring)
+        newest = of_leave_one_out(found)
+        return CurvePoint(number, newest.values, perf_counter() - started - measuring)
 
     def on_round(report: FleetRound) -> None:
         if report.number % shared.evaluate_every == 0 or report.number >= shared.rounds:
             curve.append(measure(report.number))
-        newest = curve[-1] if curve else None
-        on_progress(ArmProgress(arm, "training", report, newest, report.survivors, fleet.traffic()))
+        if display is not None:
+            up, down = (f"{amount / 2**20:.1f}" for amount in fleet.traffic())
+            quality = f"HR@10 {curve[-1].values['HR@10']:.3f}" if curve else "HR@10 ..."
+            facts = f"{quality} {report.survivors}/{shared.cohort} clients, MiB {up} up {down} down"
+            display.round(arm.name, report, facts)
 
     rounds = fleet.run(on_round)
     if not curve or curve[-1].round_number != rounds[-1].number:
         curve.append(measure(rounds[-1].number))
-    return _summary(arm, rounds, curve, perf_counter() - started - measuring)
+    assert newest is not None  # noqa: S101 - measured above
+    return _summary(arm, rounds, curve, newest, perf_counter() - started - measuring)
 
 
-def _summary(arm: Arm, rounds: Sequence[FleetRound], curve: Sequence[CurvePoint], seconds: float) -> ArmResult:
+def _summary(
+    arm: Arm, rounds: Sequence[FleetRound], curve: Sequence[CurvePoint], measured: Measured, seconds: float
+) -> ArmResult:
     parts = max(1, sum(len(r.reports) for r in rounds))
     phases = {
         name: 1000 * sum(r.phases[name] for r in rounds) / parts for name in ("catch_up", "train", "seal", "upload")
     }
     return ArmResult(
         name=arm.name,
-        hr=curve[-1].hr,
-        ndcg=curve[-1].ndcg,
+        measured=measured,
         bytes_up=sum(r.bytes_up for r in rounds) / parts,
         bytes_down=sum(r.bytes_down for r in rounds) / parts,
         seconds=seconds,

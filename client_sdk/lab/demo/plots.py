@@ -7,21 +7,17 @@ from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
-from client_sdk.lab.demo.results import ArmResult
-
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-from typing import TYPE_CHECKING
 
-from client_sdk.lab.simulate import SimulationResult
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    from client_sdk.lab.demo.results import ArmResult, DemoResult, SumResult
+    from client_sdk.lab.simulate import SimulationResult
 
 __all__ = [
     "COLOURS",
     "bytes_plot",
     "curve_plot",
+    "demo_plots",
     "inline_svg",
     "phases_plot",
     "plots_available",
@@ -41,8 +37,30 @@ def plots_available() -> bool:
     return find_spec("matplotlib") is not None
 
 
+def demo_plots(result: DemoResult) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Return the plots of a demo by heading, each as SVG text with its caption.
+
+    Raises `ImportError` without matplotlib.
+    """
+    if result.sums:
+        svg = convergence_plot(result.sums, result.dataset)
+        return [("Convergence", [(svg, "Singular values after each power iteration.")])]
+    first, *others = result.metrics
+    coincide = f"{first} by round. The curves of encrypted and plain training should coincide."
+    quality = [(quality_plot(result.arms, first), coincide)]
+    quality += [(quality_plot(result.arms, metric), f"{metric} by round.") for metric in others]
+    cost = [
+        (bytes_plot(result.arms), "What a client sends and receives in a round."),
+        (
+            phases_plot(result.arms),
+            "Time of a client in a round, by phase, while several clients take part at once.",
+        ),
+    ]
+    return [("Quality", quality), ("Cost", cost)]
+
+
 def quality_plot(arms: Sequence[ArmResult], metric: str) -> str:
-    """Return a plot of a metric by round as SVG text. metric: "hr" (HR@10) or "ndcg" (NDCG@10).
+    """Return a plot of a metric by round as SVG text.
 
     An arm without a curve is a horizontal line.
     """
@@ -53,17 +71,16 @@ def quality_plot(arms: Sequence[ArmResult], metric: str) -> str:
                 rounds = [point.round_number for point in arm.curve]
                 # wide and pale, because the curve of its plain counterpart is drawn over it
                 width, alpha = (5.0, 0.5) if arm is arms[0] else (1.6, 1.0)
-                points = [getattr(p, metric) for p in arm.curve]
+                points = [point.values[metric] for point in arm.curve]
                 axes.plot(rounds, points, label=arm.name, color=colour, lw=width, alpha=alpha)
             else:
-                axes.axhline(getattr(arm, metric), label=arm.name, color=colour, ls="--", lw=1.2)
+                axes.axhline(arm.measured.values[metric], label=arm.name, color=colour, ls="--", lw=1.2)
         whole_numbers(axes)
         axes.set_xlabel("round")
-        axes.set_ylabel(name)
+        axes.set_ylabel(metric)
         axes.set_ylim(bottom=0)
 
-    name = "HR@10" if metric == "hr" else "NDCG@10"
-    return inline_svg(draw, f"{name} by round", columns=2)
+    return inline_svg(draw, f"{metric} by round", columns=2)
 
 
 def bytes_plot(arms: Sequence[ArmResult]) -> str:
@@ -101,6 +118,29 @@ def phases_plot(arms: Sequence[ArmResult]) -> str:
         axes.set_xlabel("milliseconds per client and round")
 
     return inline_svg(draw, "Milliseconds a client spends in a round, by phase")
+
+
+def convergence_plot(sums: Sequence[SumResult], dataset: str) -> str:
+    """Return a plot of the singular values after each power iteration as SVG text; later iterations are more opaque."""
+    iterations = [done for done in sums if done.kind == "iteration" and done.singular_values]
+
+    def draw(axes: Axes) -> None:
+        for number, done in enumerate(iterations, 1):
+            share = f", captured {done.captured:.2f}" if done.captured is not None else ""
+            axes.plot(
+                range(1, len(done.singular_values) + 1),
+                done.singular_values,
+                label=f"iteration {number}{share}",
+                color=COLOURS[(number - 1) % len(COLOURS)],
+                alpha=0.35 + 0.65 * number / len(iterations),
+                lw=1.6,
+            )
+        whole_numbers(axes)
+        axes.set_xlabel("component")
+        axes.set_ylabel("singular value")
+        axes.set_ylim(bottom=0)
+
+    return inline_svg(draw, f"Singular values by power iteration, {dataset}", columns=2)
 
 
 def whole_numbers(axes: Axes) -> None:

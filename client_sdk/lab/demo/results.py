@@ -1,164 +1,199 @@
-"""Results of the demo: for each arm its quality by round and its cost per client."""
+"""What the demo is asked for, and what it finds: for each arm its quality and its cost per client."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from math import sqrt
+import json
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from pathlib import Path
 from typing import Final
 
+import numpy as np
+
+from client_sdk.lab.data.columns import Columns
 from client_sdk.lab.data.interactions import Interactions
 from client_sdk.lab.data.published import Report
 from client_sdk.lab.data.splits import sample_users
-from client_sdk.training.mf import MFConfig
+from client_sdk.lab.evaluation.leave_one_out import EvaluationResult
+from client_sdk.lab.measures import Advised, Measured, Values, verdict
 
 __all__ = [
     "ArmResult",
     "CurvePoint",
-    "DEMO_MECHANISMS",
+    "DemoRequest",
     "DemoResult",
-    "DemoSettings",
     "MOST_USERS",
-    "has_settings",
+    "SumResult",
+    "of_leave_one_out",
     "sampled_users",
-    "settings_for",
 ]
+
+MOST_USERS: Final = 1000
+"""Users of a data set without settings of its own that the demo runs as clients: each is a client over HTTP."""
+
+
+@dataclass(frozen=True)
+class DemoRequest:
+    """What the user asked for. None: the setting of the data set, or the mechanism of the recipe.
+
+    recipe: colr, privirec-k or privirec. rounds: of each arm; power iterations with PriviRec. cohort: clients in a
+    round; PriviRec has all. rank: of the update; with PriviRec the number of singular vectors. dropout: share of a
+    cohort that does not contribute; with PriviRec, of all clients that have dropped out when the task ends. server_dir:
+    data directory of the server.
+    """
+
+    dataset: str = "synthetic"
+    data_dir: Path | None = None
+    columns: Columns | None = None
+    recipe: str = "colr"
+    rounds: int | None = None
+    cohort: int | None = None
+    rank: int | None = None
+    mechanism: str | None = None
+    parameter_set: str = "standard"
+    dropout: float = 0.0
+    seed: int = 0
+    server_dir: Path = Path("hushrec-demo/server")
 
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """Quality after `round_number` rounds: HR@10, NDCG@10, and the seconds of training until then."""
+    """Quality after `round_number` rounds: metrics by name, and the seconds of training until then."""
 
     round_number: int
-    hr: float
-    ndcg: float
+    values: Values
     seconds: float
 
 
 @dataclass(frozen=True)
 class ArmResult:
-    """Measurements of one arm.
+    """Measurements of one arm, or of a control, which has no costs.
 
-    hr, ndcg: HR@10 and NDCG@10 after the last round. bytes_up, bytes_down: mean bytes of HTTP bodies of one client in
-    one round. seconds: wall-clock time of all rounds without measuring. clipped: values that were clipped. dropouts:
-    contributions that were missing. phases: mean milliseconds of one client in one round, by phase. contributions:
-    those of all rounds. enrol_seconds: wall-clock time in which all clients enrolled and received their keys.
+    measured: metrics after the last round, and what each user adds to the first of them. bytes_up, bytes_down: mean
+    bytes of HTTP bodies of one client in one round. seconds: wall-clock time of all rounds without measuring. clipped:
+    values that were clipped. dropouts: contributions that were missing. phases: mean milliseconds of one client in one
+    round, by phase. contributions: those of all rounds, 0 for a control. enrol_seconds: wall-clock time in which all
+    clients enrolled and received their keys.
     """
 
     name: str
-    hr: float
-    ndcg: float
+    measured: Measured
     bytes_up: float = 0.0
     bytes_down: float = 0.0
     seconds: float = 0.0
     clipped: int = 0
     dropouts: int = 0
     curve: Sequence[CurvePoint] = ()
-    phases: dict[str, float] = field(default_factory=dict)
+    phases: Mapping[str, float] = field(default_factory=dict)
     note: str = ""
     contributions: int = 0
     enrol_seconds: float = 0.0
 
+    @property
+    def first(self) -> float:
+        """The metric that decides."""
+        return next(iter(self.measured.values.values()))
+
+
+@dataclass(frozen=True)
+class SumResult:
+    """One round of PriviRec, completed or failed.
+
+    number: the round's number. sum_index: index of the sum among the task's sums, from 1. kind: degrees, iteration or
+    gram. survivors: clients in the sum. seconds: wall-clock time. bytes_up: mean bytes of HTTP bodies that one client
+    sent. failure: the reason if the round failed. captured, change, singular_values: of the model after a completed
+    iteration; None and () otherwise.
+    """
+
+    number: int
+    sum_index: int
+    kind: str
+    survivors: int
+    seconds: float
+    bytes_up: float
+    failure: str | None = None
+    captured: float | None = None
+    change: float | None = None
+    singular_values: Sequence[float] = ()
+
 
 @dataclass(frozen=True)
 class DemoResult:
-    """Results of a complete demo: data set, schedule, sum plan, all arms, and the machine it ran on.
+    """Results of a complete demo.
 
-    evaluation: the protocol of the figures, in words. warnings: what the first task reveals. usual_rounds: rounds after
-    which training on this data set is finished.
+    recipe, mechanism: of the first arm. rounds, cohort: of each arm. plan: the first task's sum plan. arms: the first
+    one is the demo's subject, and the last one popularity. evaluation: the protocol of the figures, in words. next:
+    what the verdict may suggest. usual_rounds: rounds after which training on this data set is finished. sums: every
+    round of PriviRec. parameters: of the recipe, where they are shown. warnings: what the first task reveals.
     """
 
     dataset: str
     users: int
     items: int
     interactions: int
+    recipe: str
+    mechanism: str
     rounds: int
     cohort: int
-    recipe: str
-    plan: dict[str, object]
+    plan: Mapping[str, object]
     arms: Sequence[ArmResult]
     evaluation: str
-    machine: dict[str, object]
-    warnings: Sequence[str] = ()
+    next: Advised
     usual_rounds: int = 0
+    sums: Sequence[SumResult] = ()
+    parameters: Mapping[str, object] = field(default_factory=dict)
+    warnings: Sequence[str] = ()
+    machine: Mapping[str, object] = field(
+        default_factory=lambda: {
+            "processor": platform.processor() or platform.machine(),
+            "cores": os.cpu_count(),
+            "Python": platform.python_version(),
+            **{name: version(name) for name in ("numpy", "tenseal")},
+        }
+    )
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of the metrics of every arm; the first one decides."""
+        return tuple(self.arms[0].measured.values)
 
     @property
     def unfinished(self) -> str:
-        """Why the figures are not those of a finished training; "" if they are.
-
-        Compares the first arm with the arms that were not trained, such as popularity.
-        """
-        first, controls = self.arms[0], [arm for arm in self.arms if not arm.curve]
-        ahead = max(controls, key=lambda arm: arm.hr, default=None)
-        behind = ahead is not None and first.hr <= ahead.hr
+        """Why the figures are not those of a finished training; "" if they are, and if nothing is trained."""
+        if not self.next.trains:
+            return ""
+        first, control = self.arms[0], self.arms[-1]
+        ahead = f"{control.name} is still ahead" if not control.curve and first.first <= control.first else ""
         if self.rounds >= self.usual_rounds:
-            return f"after {self.rounds} rounds {ahead.name} is still ahead" if ahead is not None and behind else ""
-        state = f"{ahead.name} is still ahead" if ahead is not None and behind else "training is not finished"
-        return f"round {self.rounds} of {self.usual_rounds}: {state}"
+            return f"after {self.rounds} rounds {ahead}" if ahead else ""
+        return f"round {self.rounds} of {self.usual_rounds}: {ahead or 'training is not finished'}"
 
     @property
     def verdict(self) -> str:
-        """Whether the first arm ranks better than popularity, by how many standard errors, and what to try next.
+        """Whether the first arm ranks better than the last, by how many standard errors, and what to try next."""
+        first, control = self.arms[0], self.arms[-1]
+        name = first.name if self.next.trains else self.recipe
+        reference = {control.name: control.measured}
+        found = verdict([self.rounds], [first.measured], reference, self.next, recipe=name, higher_is_better=True)
+        return found.text
 
-        The error is that of two independent shares of `users`, which is more than that of their difference.
-        """
-        first = self.arms[0]
-        control = max((arm for arm in self.arms if not arm.curve), key=lambda arm: arm.hr, default=None)
-        if control is None:
-            return f"{first.name}: HR@10 {first.hr:.4f}; nothing to compare it with."
-        error = sqrt((first.hr * (1 - first.hr) + control.hr * (1 - control.hr)) / self.users)
-        errors = abs(first.hr - control.hr) / error if error else 0.0
-        word = "cannot be told from" if errors < 2 else "is better than" if first.hr > control.hr else "is worse than"
-        more = f"{self.usual_rounds} rounds, or " if self.rounds < self.usual_rounds else ""
-        return (
-            f"{first.name} after round {self.rounds} {word} {control.name} (HR@10 {first.hr:.4f}, {control.name} "
-            f"{control.hr:.4f}, {errors:.1f} standard errors). Try {more}--recipe privirec-k, which ranks better."
-        )
-
-
-# --- the demo's settings for each data set: sizes that suit it, and the recommended settings of training -------------
-
-DEMO_MECHANISMS: Final = ("ckks", "oneshot")
+    def as_json(self) -> str:
+        """Return all figures as JSON text, without those of single users."""
+        found = asdict(self) | {"verdict": self.verdict}
+        del found["next"]
+        for arm, kept in zip(self.arms, found["arms"], strict=True):
+            del kept["measured"]
+            kept["values"] = arm.measured.values
+        return json.dumps(found, indent=1) + "\n"
 
 
-@dataclass(frozen=True)
-class DemoSettings:
-    """Settings for one data set.
-
-    dim: length of an item's factor. rank: rank of the update. clip: bound of each value of an update. rounds: rounds of
-    each arm. cohort: clients in each round. evaluate_every: rounds between two measurements.
-    """
-
-    dim: int
-    rank: int
-    clip: float
-    rounds: int
-    cohort: int
-    evaluate_every: int
-    training: MFConfig
-
-
-_SETTINGS: Final = {
-    "synthetic": DemoSettings(16, 4, 4.0, 40, 40, 4, MFConfig(learning_rate=1.5, batch_size=64)),
-    "ml-100k": DemoSettings(32, 8, 4.0, 60, 60, 5, MFConfig(learning_rate=1.0, batch_size=32, weight_decay=5e-3)),
-    "ml-1m": DemoSettings(64, 4, 4.0, 300, 60, 20, MFConfig(batch_size=32, weight_decay=5e-3)),
-}
-"""Rates, ranks and rounds were chosen for the first minutes: on seeds 1 and 2 of synthetic data, and on each user's
-second-last item of ml-100k (0.59 after 60 rounds, popularity 0.44). Recipes have their own recommended values."""
-
-
-MOST_USERS: Final = 1000
-"""Users of a data set without settings of its own that the demo runs as clients: each is a client over HTTP."""
-
-
-def has_settings(dataset: str) -> bool:
-    """Return whether a data set has settings of its own."""
-    return dataset in _SETTINGS
-
-
-def settings_for(dataset: str) -> DemoSettings:
-    """Return the settings of a data set; those of ml-100k for any other."""
-    return _SETTINGS.get(dataset, _SETTINGS["ml-100k"])
+def of_leave_one_out(found: EvaluationResult) -> Measured:
+    """Return HR@k and NDCG@k of held-out items, and which of them are hits."""
+    values = {f"HR@{found.k}": found.hr, f"NDCG@{found.k}": found.ndcg}
+    return Measured(values, (found.ranks <= found.k).astype(np.float64))
 
 
 def sampled_users(whole: Interactions, seed: int, report: Report | None) -> Interactions:

@@ -16,14 +16,6 @@ from client_sdk.lab.evaluation.controls import (
     rating_errors,
 )
 from client_sdk.lab.evaluation.full_ranking import RankingResult, rank_all
-from client_sdk.lab.evaluation.leaky_protocols import (
-    LEAK_WARNING,
-    DrawnControl,
-    NegativeDraws,
-    PaperProtocol,
-    drawn_as_negative_control,
-    paper_protocol,
-)
 from client_sdk.lab.evaluation.leave_one_out import (
     Candidates,
     EvaluationResult,
@@ -42,23 +34,17 @@ __all__ = [
     "Candidates",
     "ControlRow",
     "ControlTable",
-    "DrawnControl",
     "EvaluationResult",
-    "LEAK_WARNING",
-    "NegativeDraws",
-    "PaperProtocol",
     "RankingResult",
     "RatingErrors",
     "candidates_of",
     "controls",
-    "drawn_as_negative_control",
     "evaluate",
     "evaluate_full",
     "evaluate_full_scores",
     "evaluate_scores",
     "hit_ratio",
     "ndcg",
-    "paper_protocol",
     "popularity_control",
     "popularity_full_control",
     "random_control",

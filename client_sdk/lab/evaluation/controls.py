@@ -1,8 +1,6 @@
 """Controls: rankings without a model, which every model should exceed.
 
-There are three: popularity, random scores, and items ranked by how seldom training would draw them as a negative. The
-third is no better than random under the clean protocol. The amount by which it is better under `paper_protocol` is the
-size of that protocol's leak (`client_sdk.lab.evaluation.leaky_protocols`).
+Popularity and random scores for rankings, means for ratings.
 """
 
 from __future__ import annotations
@@ -16,20 +14,22 @@ from numpy.typing import NDArray
 
 from client_sdk.lab.data.interactions import Interactions, LeaveOneOut
 from client_sdk.lab.evaluation.full_ranking import rank_all
-from client_sdk.lab.evaluation.leaky_protocols import DrawnScores, NegativeDraws, drawn_as_negative_control
 from client_sdk.lab.evaluation.leave_one_out import EvaluationResult, FullScorer, evaluate_full_scores, evaluate_scores
 from protocols.errors import ParameterError
 
 __all__ = [
     "ControlRow",
     "ControlTable",
+    "control_row",
     "RatingErrors",
     "controls",
     "mean_predictions",
     "popularity_control",
     "popularity_full_control",
+    "popularity_scores",
     "random_control",
     "random_full_control",
+    "random_scores",
     "ranking_controls",
     "rating_controls",
     "rating_errors",
@@ -47,7 +47,7 @@ def popularity_control(data: LeaveOneOut, candidates: NDArray[np.int32], k: int 
 
 def popularity_full_control(data: LeaveOneOut, k: int = 10) -> EvaluationResult:
     """Evaluate ranking by popularity against all items outside the user's training items."""
-    return evaluate_full_scores(_popularity(data.train), data, k)
+    return evaluate_full_scores(popularity_scores(data.train), data, k)
 
 
 def random_control(
@@ -59,7 +59,7 @@ def random_control(
 
 def random_full_control(data: LeaveOneOut, rng: np.random.Generator, k: int = 10) -> EvaluationResult:
     """Evaluate random scores against all items outside the user's training items."""
-    return evaluate_full_scores(_random(data.train, rng), data, k)
+    return evaluate_full_scores(random_scores(data.train, rng), data, k)
 
 
 def controls(
@@ -67,15 +67,10 @@ def controls(
     candidates: NDArray[np.int32] | None,
     rng: np.random.Generator,
     k: int = 10,
-    *,
-    draws: NegativeDraws | None = None,
-    leaks: bool = True,
 ) -> ControlTable:
-    """Return controls, each against `candidates`, if any, and against all items: popularity and random.
+    """Return the controls popularity and random, each against `candidates`, if any, and against all items.
 
-    leaks: with the controls drawn as a negative too, under the clean and under the leaky protocol. candidates: int32
-    (n_users, n), from `candidates_of`; None where users have too few items. draws: how the training to compare with
-    draws negatives; by default PFedCLR's 100 rounds. Raises `ParameterError` for leak controls without candidates.
+    candidates: int32 (n_users, n), from `candidates_of`; None where users have too few items.
     """
     found: dict[str, tuple[EvaluationResult, ...]] = {
         "popularity": (popularity_full_control(data, k),),
@@ -84,19 +79,7 @@ def controls(
     if candidates is not None:
         found["popularity"] = (popularity_control(data, candidates, k), *found["popularity"])
         found["random"] = (random_control(data, candidates, rng, k), *found["random"])
-    if leaks:
-        if candidates is None:
-            raise ParameterError("the controls of leaks rank against sampled items, and users have too few")
-        held_out = data.test_items[:, None]
-        found["drawn as a negative"] = drawn_as_negative_control(data, candidates, rng, k, draws=draws)
-        found["drawn as a negative in paper_protocol"] = drawn_as_negative_control(
-            data, candidates, rng, k, draws=draws, excluded=held_out
-        )
-    rows = [
-        ControlRow(name, result.protocol, result.users, (result.hr, result.ndcg))
-        for name, results in found.items()
-        for result in results
-    ]
+    rows = [control_row(name, result) for name, results in found.items() for result in results]
     return ControlTable((f"HR@{k}", f"NDCG@{k}"), tuple(rows))
 
 
@@ -106,21 +89,18 @@ def ranking_controls(
     rng: np.random.Generator,
     k: int = 20,
     *,
-    draws: NegativeDraws | None = None,
     users: NDArray[np.intp] | None = None,
-    leaks: bool = True,
+    more: Mapping[str, FullScorer] | None = None,
 ) -> ControlTable:
-    """Return the controls popularity and random for splits with several test items.
+    """Return the controls popularity and random, and those of `more` by name, for splits with several test items.
 
-    leaks: with the control drawn as a negative (clean) too. All are evaluated by full ranking. draws: as in `controls`.
-    users: evaluate only these, as in `rank_all`.
+    All are evaluated by full ranking. users: evaluate only these, as in `rank_all`.
     """
     scorers: dict[str, FullScorer] = {
-        "popularity": _popularity(train),
-        "random": _random(train, rng),
+        "popularity": popularity_scores(train),
+        "random": random_scores(train, rng),
+        **(more or {}),
     }
-    if leaks:
-        scorers["drawn as a negative"] = DrawnScores(train, draws or NegativeDraws(), rng)
     rows = []
     for name, scores in scorers.items():
         result = rank_all(scores, train, test, k, users=users)
@@ -128,12 +108,14 @@ def ranking_controls(
     return ControlTable((f"Recall@{k}", f"NDCG@{k}"), tuple(rows))
 
 
-def _popularity(train: Interactions) -> FullScorer:
+def popularity_scores(train: Interactions) -> FullScorer:
+    """Return a scorer by popularity: the number of training users of an item, the same for every user."""
     degrees = train.item_degrees().astype(np.float64)
     return lambda users: np.broadcast_to(degrees, (users.size, degrees.size))
 
 
-def _random(train: Interactions, rng: np.random.Generator) -> FullScorer:
+def random_scores(train: Interactions, rng: np.random.Generator) -> FullScorer:
+    """Return a scorer that draws every score with `rng`."""
     return lambda users: rng.random((users.size, train.n_items))
 
 
@@ -152,6 +134,11 @@ class ControlRow:
     """Number of users, or of ratings, that were evaluated."""
     values: tuple[float, ...]
     """One value for each metric of the table."""
+
+
+def control_row(name: str, result: EvaluationResult) -> ControlRow:
+    """Return the row of a control that was evaluated by leave-one-out."""
+    return ControlRow(name, result.protocol, result.users, (result.hr, result.ndcg))
 
 
 @dataclass(frozen=True)

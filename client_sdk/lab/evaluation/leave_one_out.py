@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_sdk.lab.data.interactions import LeaveOneOut
+from client_sdk.training.evaluated import gains
 from protocols.errors import ParameterError
 
 __all__ = [
@@ -264,7 +265,7 @@ def ndcg(ranks: NDArray[np.int64], k: int = 10) -> float:
     ranks: (users,). Raises `ParameterError` without ranks or for k < 1.
     """
     _check(ranks, k)
-    return float(np.mean(np.where(ranks <= k, 1.0 / np.log2(ranks + 1.0), 0.0)))
+    return float(np.mean(gains(ranks, k)))
 
 
 def _check(ranks: NDArray[np.int64], k: int) -> None:

@@ -35,7 +35,6 @@ class PopularityHalf:
         history: History,
         client_state: ClientState,
         rng: np.random.Generator,
-        excluded: NDArray[np.int32] | None = None,
     ) -> LocalResult:
         """Return 1 for each item of the history, 0 for the others."""
         own = np.zeros(self.recipe.parameters.items)

@@ -78,7 +78,7 @@ def play(server: AggregatorProcess, task: SmallTask, record: Record) -> tuple[li
         invitation=task.holder_invitation or task.invitation,
         certificate=task.holder_certificate if task.holder_invitation else task.certificate,
     )
-    keys = first.key_holder() if task.holder_invitation else None
+    keys = first if task.holder_invitation else None
     if keys is not None:
         keys.create_keyring()
     parts = [

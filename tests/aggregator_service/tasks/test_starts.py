@@ -15,8 +15,10 @@ import pytest
 from typer.testing import CliRunner
 
 from aggregator_service.commands.tasks import tasks
-from client_sdk import Fleet, FleetOptions, Operator, task_request
+from client_sdk import Operator, task_request
 from client_sdk.errors import DigestMismatch
+from client_sdk.lab.fleet import Fleet
+from client_sdk.lab.fleet_rounds import FleetOptions
 from protocols.messages import Schedule
 from protocols.recipes.base import FactorState
 from protocols.recipes.spectral_start import Source, start_of, start_state
@@ -49,7 +51,7 @@ def run_fleet(server: AggregatorProcess, operator: Operator, task_id: str, mecha
             fleet.give_keys()
         played = list(fleet.run())
         assert played and all(each.state == "complete" for each in played)
-        return fleet.clients[0].terms, fleet.model()
+        return fleet.clients[0].member.terms, fleet.model()
 
 
 @pytest.fixture(scope="module")

@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 
 from client_sdk import Identity, MemoryStore, Policy
 from client_sdk.agreement.terms import TaskTerms
-from client_sdk.api.calls import CommitteeCalls
+from client_sdk.api.calls import ApiCalls
 from client_sdk.api.retry import RetryPolicy
 from client_sdk.api.wire import Request, Response, content_digest
-from client_sdk.committee.service import CommitteeService
+from client_sdk.committee.service import CommitteeMember
 from client_sdk.rounds.certificates import MembershipCheck, obtain_certificate
-from client_sdk.rounds.events import Event
+from client_sdk.rounds.events import Event, Progress
+from client_sdk.rounds.member import Member
 from client_sdk.store.client_store import ClientStore, Membership
 from client_sdk.store.stores import Store
 from protocols.codec import b64decode, b64encode
@@ -175,20 +176,23 @@ class LyingServer:
 
     # --- the members ---------------------------------------------------------------------------------------------
 
-    def service(self, member: Person, policy: Policy | None = None) -> CommitteeService:
+    def service(
+        self, member: Person, policy: Policy | None = None, progress: Progress | None = None
+    ) -> CommitteeMember:
         """A new process of a member, with what it has stored."""
         membership = Membership(URL, "t_1", "movies", member.name, "committee", "hrc_token", member.certificate)
-        calls = CommitteeCalls(URL, "hrc_token", RetryPolicy(attempts=1))
+        calls = ApiCalls(URL, "hrc_token", RetryPolicy(attempts=1))
         store = ClientStore(self.stores[member.name], member.name, URL)
         check = MembershipCheck(TRIAL.pin if self.terms.view.organiser else None)
-        return CommitteeService(calls, self.terms, membership, member.identity, store, policy or Policy(), check)
+        own = Member(calls, self.terms, membership, member.identity, store, policy or Policy(), check)
+        return CommitteeMember(own, progress)
 
     def attend(self, *members: Person) -> list[Event]:
         """Let members attend the newest round, each in a new process; return what they reported."""
         events: list[Event] = []
         for member in members or self.members:
             runner = ProgramRunner(lambda request, name=member.name: self.answer(name, request))
-            runner.run(self.service(member).attend_newest(events.append))
+            runner.run(self.service(member, progress=events.append).attend_newest())
         self.events += events
         return events
 

@@ -140,7 +140,7 @@ def test_no_member_signs_a_set_of_one() -> None:
 
 
 def test_attack_a_set_of_one_reveals_the_client_to_members_that_check_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(member_round.member, "confirm", confirm_anything)
+    monkeypatch.setattr(member_round.stages, "confirm", confirm_anything)
     server = server_in_round()
     server.proposals = {person.name: [VICTIM] for person in server.members}
     server.attend()
@@ -227,7 +227,7 @@ def test_a_share_that_the_client_did_not_seal_for_this_member_now_is_not_summed(
     assert events == [ClientsNamed(2, (VICTIM,))] and server.confirmations == {}
     # without the checks the member signs a set whose shares it cannot add up
     server.named = []
-    monkeypatch.setattr(member_round.member, "confirm", confirm_anything)
+    monkeypatch.setattr(member_round.stages, "confirm", confirm_anything)
     monkeypatch.setattr(Inspection, "bad", property(lambda _: (), lambda *_: None), raising=False)
     server.attend(server.members[0])
     assert len(server.confirmations) == 1

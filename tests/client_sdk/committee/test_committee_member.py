@@ -21,6 +21,7 @@ from client_sdk.rounds.events import (
     TaskEnded,
     Waiting,
 )
+from client_sdk.rounds.loop import follow_task
 from client_sdk.store.client_store import ClientStore
 from protocols.errors import ParameterError, RefusalError
 from protocols.sums.oneshot.member import Ledger
@@ -129,11 +130,11 @@ def test_a_set_that_changes_while_it_is_checked_is_not_signed() -> None:
             changed.append(server.named.append("c_5"))  # another member has named a client meanwhile
         return server.answer(one.name, request)
 
-    service = server.service(one)
     events: list[Event] = []
-    ProgramRunner(answer).run(service.attend_newest(events.append))
+    service = server.service(one, progress=events.append)
+    ProgramRunner(answer).run(service.attend_newest())
     assert events == [] and load_record(store_of(server, one), "t_1").signed is None
-    ProgramRunner(answer).run(service.attend_newest(events.append))
+    ProgramRunner(answer).run(service.attend_newest())
     assert events == [SurvivorsConfirmed(1, 5)]
 
 
@@ -150,7 +151,7 @@ def test_a_server_at_fault_gets_nothing_and_no_client_is_named(what: str) -> Non
     if what == "all bad":
         server.share_of = lambda _member, _client, share: bytes(len(share))
     events: list[Event] = []
-    ProgramRunner(answer).run(server.service(server.members[0]).attend_newest(events.append))
+    ProgramRunner(answer).run(server.service(server.members[0], progress=events.append).attend_newest())
     assert len(events) == 1 and isinstance(events[0], CommitteeRefused)
     assert server.named == [] and server.confirmations == {}
 
@@ -158,10 +159,11 @@ def test_a_server_at_fault_gets_nothing_and_no_client_is_named(what: str) -> Non
 def test_what_is_refused_is_reported_once() -> None:
     server = server_in_round()
     server.proposals = {"m_0": NAMES[:2]}
-    service, events = server.service(server.members[0]), list[Event]()
+    events = list[Event]()
+    service = server.service(server.members[0], progress=events.append)
     for _ in range(3):
         runner = ProgramRunner(lambda request: server.answer("m_0", request))
-        runner.run(service.attend_newest(events.append))
+        runner.run(service.attend_newest())
     assert [type(event) for event in events] == [CommitteeRefused]
 
 
@@ -216,15 +218,8 @@ def test_who_may_serve() -> None:
         server.service(server.members[0])
     service = server.service(server.members[0], Policy(trust_roster=True))
     with pytest.raises(ParameterError, match="not in its committee"):
-        type(service)(
-            service.calls,
-            service.terms,
-            type(service.membership)(**{**vars(service.membership), "role": "member"}),
-            service.identity,
-            service.client_store,
-            service.policy,
-            service.membership_check,
-        )
+        own = service.member
+        type(service)(replace(own, membership=replace(own.membership, role="member")))
 
 
 def test_serving_ends_with_the_task_and_publishes_lost_keys_again() -> None:
@@ -248,6 +243,6 @@ def test_serving_ends_with_the_task_and_publishes_lost_keys_again() -> None:
         return server.answer(one.name, request)
 
     events: list[Event] = []
-    ProgramRunner(answer).run(server.service(one).serve(events.append))
+    ProgramRunner(answer).run(follow_task(server.service(one, progress=events.append), events.append))
     assert events == [Waiting("the committee"), TaskEnded("complete")]
     assert sorted(server.keys) == list(range(1, 9))

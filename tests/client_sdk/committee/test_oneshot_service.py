@@ -10,18 +10,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from client_sdk import (
-    AsyncClient,
-    AsyncCommitteeMember,
-    Client,
-    CommitteeMember,
-    Fleet,
-    FleetOptions,
-    Identity,
-    MemoryStore,
-    Operator,
-    task_request,
-)
+from client_sdk import AsyncClient, Client, Identity, MemoryStore, Operator, task_request
+from client_sdk.lab.fleet import Fleet
+from client_sdk.lab.fleet_rounds import FleetOptions
 from protocols.errors import ParameterError
 from protocols.messages import Evaluation, Schedule
 from protocols.recipes.base import FactorState
@@ -121,7 +112,7 @@ def curve(server: AggregatorProcess, operator: Operator, mechanism: str) -> tupl
         if mechanism == "oneshot":
             fleet.enrol_committee(operator.invite(task, 5, "committee").invitation, certificates)
         assert {report.state for report in fleet.run()} == {"complete"}
-        terms = fleet.clients[0].terms
+        terms = fleet.clients[0].member.terms
         assert isinstance(terms.recipe, Evaluated)
         found = terms.recipe.curve(fleet.model())
         assert {point.clients for point in found.points} == {USERS}
@@ -159,21 +150,18 @@ def test_a_committee_needs_an_enrolled_fleet_and_a_task_with_one(server: Aggrega
             fleet.enrol_committee("hri_none")
 
 
-def test_the_classes_for_programs_with_a_loop_of_their_own(server: AggregatorProcess, operator: Operator) -> None:
+def test_members_of_the_committee_serve(server: AggregatorProcess, operator: Operator) -> None:
     task = small_task(operator, "loops", users=3, mechanism="oneshot")
     invitation = operator.invite(task.task_id, 2, "committee").invitation
     certificate = TRIAL.source("committee")
     with Client(server.url, Identity.generate(), MemoryStore()) as client:
-        member = CommitteeMember(client.join(invitation=invitation, certificate=certificate))
-        assert member.attend_round() is None
+        member = client.join(invitation=invitation, certificate=certificate)
         member.serve(stop=lambda: True)
 
     async def serve() -> None:
         async with AsyncClient(server.url, Identity.generate(), MemoryStore()) as client:
             part = await client.join(invitation=invitation, certificate=certificate)
-            other = AsyncCommitteeMember(part)
-            assert await other.attend_round() is None
-            await other.serve(stop=lambda: True)
+            await part.serve(stop=lambda: True)
             with pytest.raises(ParameterError, match="committee serve"):
                 await part.take_part([1, 2, 3])
 

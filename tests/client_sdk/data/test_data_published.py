@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from client_sdk.lab.data.interactions import leave_one_out
+from bench.published_splits import hold_out_introduced_last, users_with_at_least
 from client_sdk.lab.data.published import load_interactions, load_train_test
-from client_sdk.lab.data.splits import users_with_at_least
 
 
 @pytest.mark.parametrize(
@@ -32,7 +31,7 @@ def test_filmtrust_as_pfedclr_uses_it(published_data) -> None:
     kept = users_with_at_least(whole, 10)
     # the paper's count, 33,372, includes the three repeated rows
     assert (kept.n_users, kept.n_items, kept.size + kept.merged) == (1002, 2042, 33_372)
-    split = leave_one_out(kept, order="introduced")
+    split = hold_out_introduced_last(kept)
     assert split.tested_users.size == 1002
     assert all(split.test_items[user] > split.train.positives(user).max() for user in range(1002))
 

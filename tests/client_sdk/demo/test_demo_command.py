@@ -16,14 +16,15 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from client_sdk import Fleet, FleetOptions
 from client_sdk.api.wire import Pause, Program
 from client_sdk.cli import app
 from client_sdk.cli.demo import _delete_older_runs
 from client_sdk.lab.demo.plots import quality_plot
 from client_sdk.lab.demo.report import render_report, result_table
-from client_sdk.lab.demo.results import ArmResult, CurvePoint, DemoResult
+from client_sdk.lab.fleet import Fleet
+from client_sdk.lab.fleet_rounds import FleetOptions
 from client_sdk.lab.local_server import is_in_use, run_server
+from tests.client_sdk.demo.made import control, made_result, trained
 
 
 @pytest.mark.parametrize(
@@ -103,13 +104,12 @@ def test_closing_a_fleet_cancels_its_queued_clients() -> None:
 
 
 def test_report_shows_the_sum_plan() -> None:
-    arm = ArmResult("CoLR-4 encrypted", 0.5, 0.3, 2048.0, 4096.0, 1.0, curve=(CurvePoint(1, 0.5, 0.3, 1.0),))
     plan: dict[str, object] = {
         "ring_degree": 4096,
         "bytes_per_value": None,
         "segment_errors": {"items/update": 1e-7 / 3},
     }
-    page = render_report(DemoResult("synthetic", 4, 5, 6, 1, 3, "colr", plan, [arm], "by hand", {}))
+    page = render_report(made_result([trained(0.5, 1), control()], plan=plan))
     assert "<td>ring degree</td><td>4096</td>" in page
     assert "<td>segment errors items/update</td><td>3.333e-08</td>" in page
     assert "None" not in page
@@ -119,8 +119,7 @@ def test_report_shows_the_sum_plan() -> None:
 
 def test_report_without_matplotlib_has_the_figures_and_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("client_sdk.lab.demo.report.plots_available", lambda: False)
-    arm = ArmResult("CoLR-4 encrypted", 0.5, 0.3, 2048.0, 4096.0, 1.0, curve=(CurvePoint(1, 0.5, 0.3, 1.0),))
-    page = render_report(DemoResult("synthetic", 4, 5, 6, 1, 3, "colr", {}, [arm], "by hand", {}))
+    page = render_report(made_result([trained(0.5, 1), control()]))
     assert "<td>0.5000</td>" in page
     assert "hushrec[plots]" in page
     assert "<svg" not in page
@@ -136,9 +135,7 @@ def test_report_without_matplotlib_has_the_figures_and_says_what_is_missing(monk
     ],
 )
 def test_report_says_whether_training_is_finished(rounds: int, hr: float, said: str) -> None:
-    arms = [ArmResult("CoLR-4 encrypted", hr, 0.1, 2048.0, 4096.0, 1.0, curve=(CurvePoint(rounds, hr, 0.1, 1.0),))]
-    arms.append(ArmResult("popularity", 0.3, 0.1))
-    result = DemoResult("ml-100k", 4, 5, 6, rounds, 3, "colr", {}, arms, "by hand", {}, usual_rounds=200)
+    result = made_result([trained(hr, rounds), control()], rounds=rounds, usual_rounds=200)
     assert result.unfinished == said
     assert (f"HR@10 of CoLR-4 encrypted; {said}</div>" in render_report(result)) is bool(said)
     assert "is still ahead" not in render_report(result) or said
@@ -146,8 +143,9 @@ def test_report_says_whether_training_is_finished(rounds: int, hr: float, said: 
 
 
 def test_ticks_of_round_axes_are_whole_numbers() -> None:
-    arm = ArmResult("CoLR-4 encrypted", 0.5, 0.3, curve=tuple(CurvePoint(n, 0.5, 0.3, 1.0) for n in (1, 2, 3)))
-    ticks = re.findall(r"<!-- ([\d.]+) -->", quality_plot([arm], "hr").partition('id="matplotlib.axis_2"')[0])
+    ticks = re.findall(
+        r"<!-- ([\d.]+) -->", quality_plot([trained(0.5, 1, 2, 3)], "HR@10").partition('id="matplotlib.axis_2"')[0]
+    )
     assert ticks
     assert not [tick for tick in ticks if "." in tick]
 

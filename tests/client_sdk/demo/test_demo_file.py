@@ -9,8 +9,9 @@ import pytest
 
 from client_sdk.lab.data.columns import Columns
 from client_sdk.lab.demo import results as settings
-from client_sdk.lab.demo.privirec import PriviRecRequest, prepare
-from client_sdk.lab.demo.run import DemoRequest, chosen_settings, shared_setup
+from client_sdk.lab.demo.results import DemoRequest
+from client_sdk.lab.demo.run import chosen_settings, shared_setup
+from client_sdk.lab.demo.spectrum import prepare
 from protocols.errors import ParameterError
 
 
@@ -41,6 +42,6 @@ def test_some_of_many_users_are_clients(path: Path, monkeypatch: pytest.MonkeyPa
     shared, _ = shared_setup(request, chosen_settings(request), said.append)
     assert len(shared.identities) == 20
     assert said[1] == "20 of 40 users, drawn with seed 0, are clients of the demo"
-    made = prepare(PriviRecRequest(str(path), columns=Columns(1, 0)), said.append)
+    made = prepare(DemoRequest(str(path), recipe="privirec-k", columns=Columns(1, 0)), said.append)
     assert made.users.size == 20
     assert made.recipe.parameters.components <= made.train.n_items

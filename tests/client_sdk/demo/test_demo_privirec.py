@@ -14,11 +14,12 @@ from typer.testing import CliRunner
 from client_sdk.cli import app
 from client_sdk.lab.data.splits import hold_out_share
 from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
-from client_sdk.lab.demo import privirec as estimate
-from client_sdk.lab.demo import privirec as setup
-from client_sdk.lab.demo.privirec import PriviRecRequest, central_components
-from client_sdk.lab.demo.privirec_report import ranking_table, write_results
-from client_sdk.lab.demo.privirec_run import run_privirec_demo
+from client_sdk.lab.demo import spectrum as estimate
+from client_sdk.lab.demo import spectrum as setup
+from client_sdk.lab.demo.report import result_table, write_results
+from client_sdk.lab.demo.results import DemoRequest
+from client_sdk.lab.demo.run import run_demo
+from client_sdk.lab.demo.spectrum import central_components
 
 
 @pytest.mark.parametrize(
@@ -31,36 +32,34 @@ def test_demo_runs_to_the_end_and_writes_its_results(
     data = synthetic(SyntheticConfig(users=8, items=40, positives=12))
     monkeypatch.setattr(setup, "load_split", lambda *_: hold_out_share(data))
     console = Console(record=True, width=100, force_terminal=True, file=StringIO())
-    request = PriviRecRequest(
-        recipe=recipe, components=4, iterations=iterations, mechanism=mechanism, server_dir=tmp_path / "server"
-    )
-    result = run_privirec_demo(request, console)
+    request = DemoRequest(recipe=recipe, rank=4, rounds=iterations, mechanism=mechanism, server_dir=tmp_path / "server")
+    result = run_demo(request, console)
     kinds = ["degrees", *["iteration"] * iterations, *["gram"] * (recipe == "privirec")]
     assert [(done.sum_index, done.kind, done.survivors) for done in result.sums] == [
         (step, kind, 8) for step, kind in enumerate(kinds, 1)
     ]
     assert [len(done.singular_values) for done in result.sums] == [4 * (kind == "iteration") for kind in kinds]
-    console.print(ranking_table(result))
+    console.print(result_table(result))
     shown = console.export_text()
     assert "2 P Q" in shown
     assert ("2 masked sums of 8 clients take about" in shown) is (mechanism == "masked")
     assert "central, the whole matrix" in shown
     figures, report = write_results(result, tmp_path / "out")
     kept = json.loads(figures.read_text())
-    assert (kept["mechanism"], kept["dropped"], len(kept["sums"])) == (mechanism, 0, len(kinds))
+    assert (kept["mechanism"], kept["arms"][0]["dropouts"], len(kept["sums"])) == (mechanism, 0, len(kinds))
     # Over the same rows EASE differs only by vectors that have not converged; where P itself is summed by its weight.
-    ours, *_, central, popular = kept["ranked"]
+    ours, *_, central, popular = kept["arms"]
     assert popular["name"] == "popularity"
-    assert 0 < ours["ranking"]["recall"] <= 1
+    assert 0 < ours["values"]["Recall@20"] <= 1
     assert "standard errors" in kept["verdict"]
     if recipe == "privirec":
-        assert ours["ranking"]["ndcg"] == pytest.approx(central["ranking"]["ndcg"], abs=0.1)
+        assert ours["values"]["NDCG@20"] == pytest.approx(central["values"]["NDCG@20"], abs=0.1)
         assert "77.9 %" in " ".join(kept["warnings"])
     page = report.read_text()
     assert page.count('role="img"') == 1
-    assert f"<b>{ours['ranking']['recall']:.3f}</b>Recall@20 on the devices" in page
-    assert page.partition("<h2>Parameters")[0].count("<tr><td>") == len(result.ranked) + len(result.sums)
-    monkeypatch.setattr("client_sdk.lab.demo.privirec_report.plots_available", lambda: False)
+    assert f"<b>{ours['values']['Recall@20']:.3f}</b>Recall@20 on the devices" in page
+    assert page.partition("<h2>Parameters")[0].count("<tr><td>") == len(result.arms) + len(result.sums)
+    monkeypatch.setattr("client_sdk.lab.demo.report.plots_available", lambda: False)
     assert "hushrec[plots]" in write_results(result, tmp_path / "bare")[1].read_text()
 
 
@@ -90,7 +89,7 @@ def test_estimate_grows_with_clients_and_vectors(monkeypatch: pytest.MonkeyPatch
     def seconds(users: int, components: int, mechanism: str = "masked") -> float | None:
         data = synthetic(SyntheticConfig(users=users, items=80, positives=12))
         monkeypatch.setattr(setup, "load_split", lambda *_: hold_out_share(data))
-        request = PriviRecRequest(components=components, iterations=2, mechanism=mechanism)
+        request = DemoRequest(recipe="privirec-k", rank=components, rounds=2, mechanism=mechanism)
         return estimate.estimated_seconds(setup.prepare(request))
 
     few, many, wide = seconds(10, 4), seconds(40, 4), seconds(10, 60)
@@ -103,7 +102,7 @@ def test_estimate_grows_with_clients_and_vectors(monkeypatch: pytest.MonkeyPatch
 
 
 def test_estimate_measures_the_parts_on_this_machine() -> None:
-    made = setup.prepare(PriviRecRequest(components=4, iterations=1))
+    made = setup.prepare(DemoRequest(recipe="privirec-k", rank=4, rounds=1))
     measured = estimate.estimated_seconds(made)
     assert measured is not None
     assert measured > 0

@@ -11,7 +11,8 @@ import pytest
 
 from client_sdk.lab.data.columns import Columns
 from client_sdk.lab.demo.arms import Arm, SharedSetup, demo_identities, run_arm, task_seed
-from client_sdk.lab.demo.run import DemoRequest, arms_of, chosen_settings, shared_setup
+from client_sdk.lab.demo.results import DemoRequest
+from client_sdk.lab.demo.run import arms_of, chosen_settings, shared_setup
 from client_sdk.lab.fleet import Fleet
 from client_sdk.lab.local_server import DemoServer, run_server
 from protocols.crypto.round_robin import repeatable_place
@@ -45,8 +46,8 @@ def figures(server: DemoServer, arm: Arm, shared: SharedSetup) -> tuple[Figures,
         models.append(factors_of(fleet.model()).item_factors.copy())
 
     named = replace(arm, name=f"{arm.name} {secrets.token_hex(4)}")  # a server has each name of a task once
-    result, _ = run_arm(named, shared, server, lambda _: None, inspect)
-    return [(point.round_number, point.hr, point.ndcg) for point in result.curve], models[0]
+    result, _ = run_arm(named, shared, server, None, inspect)
+    return [(point.round_number, point.values["HR@10"], point.values["NDCG@10"]) for point in result.curve], models[0]
 
 
 def test_the_same_seed_gives_the_same_figures(data: Path, tmp_path: Path) -> None:

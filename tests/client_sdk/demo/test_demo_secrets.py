@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 
 from client_sdk.lab.demo.arms import Arm, SharedSetup, run_arm
-from client_sdk.lab.demo.results import ArmResult, DemoResult
-from client_sdk.lab.demo.run import DemoRequest, arms_of, chosen_settings, shared_setup
+from client_sdk.lab.demo.report import write_results
+from client_sdk.lab.demo.results import DemoRequest
+from client_sdk.lab.demo.run import arms_of, chosen_settings, shared_setup
 from client_sdk.lab.fleet import Fleet
 from client_sdk.lab.local_server import run_server
-from client_sdk.rounds.task import Participation
+from client_sdk.rounds.part import Part
+from tests.client_sdk.demo.made import control, made_result
 
 ROUNDS, COHORT = 5, 12
 
@@ -33,7 +35,7 @@ def encodings(secret: bytes) -> list[bytes]:
     return [secret, secret.hex().encode(), *(text.rstrip(b"=")[:-1] for text in encoded)]
 
 
-def client_secrets(client: Participation) -> Iterator[tuple[str, bytes]]:
+def client_secrets(client: Part) -> Iterator[tuple[str, bytes]]:
     keyring = client.follower.keyring
     if keyring is not None:
         yield "state key", keyring.state_key
@@ -70,7 +72,7 @@ class Run:
             self.factors += [("user factor", run) for run in factor_rows(fleet.user_factors())]
 
         with run_server(data_dir) as server:
-            self.result, _ = run_arm(arm, shared, server, lambda tick: None, inspect)
+            self.result, _ = run_arm(arm, shared, server, None, inspect)
 
 
 @pytest.fixture(scope="module")
@@ -119,17 +121,15 @@ def test_searched_directory_contains_the_database(encrypted: tuple[Run, Path]) -
 
 def test_encrypted_and_plain_train_the_same_model(encrypted: tuple[Run, Path], plain: tuple[Run, Path]) -> None:
     ours, theirs = encrypted[0].result, plain[0].result
-    assert abs(ours.hr - theirs.hr) <= 0.0051
+    assert abs(ours.first - theirs.first) <= 0.0051
     assert ours.bytes_up > theirs.bytes_up > 0
     assert len(ours.curve) >= 2
 
 
 def test_report_shows_every_arm(encrypted: tuple[Run, Path], plain: tuple[Run, Path], tmp_path: Path) -> None:
-    from client_sdk.lab.demo.report import write_report
-
-    arms = [encrypted[0].result, plain[0].result, ArmResult("popularity", 0.4, 0.2, note="one list")]
-    result = DemoResult("synthetic", 400, 500, 12000, ROUNDS, COHORT, "colr", {"set": "standard"}, arms, "by hand", {})
-    page = write_report(result, tmp_path / "deep" / "report.html").read_text()
+    popularity = control("popularity", encrypted[0].result.measured.of_users.size)
+    arms = [encrypted[0].result, plain[0].result, popularity]
+    page = write_results(made_result(arms, rounds=ROUNDS), tmp_path / "deep")[1].read_text()
     assert all(arm.name in page for arm in arms)
     assert page.count("<svg") == 4
     assert "http://www.w3.org" in page

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from client_sdk.lab.demo.arms import leave_one_out
-from client_sdk.lab.demo.run import DemoRequest, arms_of, chosen_settings, shared_setup
+from client_sdk.lab.demo.results import DemoRequest
+from client_sdk.lab.demo.run import arms_of, chosen_settings, shared_setup
 from client_sdk.lab.evaluation.controls import popularity_control
 from client_sdk.lab.federation import Federation
 

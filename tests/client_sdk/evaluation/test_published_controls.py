@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from client_sdk.lab.data import LeaveOneOut, leave_one_out, load_dataset, load_interactions, users_with_at_least
-from client_sdk.lab.evaluation import NegativeDraws, drawn_as_negative_control, sample_candidates
-from client_sdk.lab.evaluation import leaky_protocols as paper_protocol
+from bench.published_splits import hold_out_introduced_last, users_with_at_least
+from bench.systems.leaks import NegativeDraws, drawn_as_negative_control, paper_protocol
+from client_sdk.lab.data import LeaveOneOut, load_dataset, load_interactions
+from client_sdk.lab.evaluation import sample_candidates
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +32,7 @@ def test_on_ml_100k_by_round(ml_100k: LeaveOneOut, rounds: int, hr: float, ndcg:
 
 def test_on_filmtrust(published_data) -> None:
     whole = users_with_at_least(load_interactions("filmtrust", published_data), 10)
-    data = leave_one_out(whole, order="introduced")
+    data = hold_out_introduced_last(whole)
     candidates = sample_candidates(data, np.random.default_rng(0))
     excluded = paper_protocol(data).excluded
     leaky = drawn_as_negative_control(data, candidates, np.random.default_rng(1), excluded=excluded)

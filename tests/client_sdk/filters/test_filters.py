@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import factorial
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
 from client_sdk.training import graph_filters as rows
-from client_sdk.training.graph_filters import BSPM, FILTERS, GFCF, Components, Ease, TurboCF, preset, user_row
+from client_sdk.training.graph_filters import BSPM, FILTERS, GFCF, Components, Ease, TurboCF, user_row
 from protocols.errors import ParameterError
 from protocols.recipes.privirec.ease import chosen_weight
 
@@ -217,19 +216,6 @@ def test_ideal_dims_above_the_columns_uses_all() -> None:
     components = components_of(matrix)
     many, some = (GFCF(ideal_dims=dims).scores(components, csr_array(matrix)) for dims in (256, DIMS))
     np.testing.assert_array_equal(many, some)
-
-
-def test_presets_are_the_published_ones() -> None:
-    gowalla = preset("bspm-em", "gowalla")
-    assert gowalla == BSPM(True, "rk4", 2.5, 1, 0.2, 448)
-    h = 2.5
-    assert gowalla.step_coefficients == pytest.approx([(-h) ** k / factorial(k) for k in range(5)])
-    assert preset("turbo-cf", "gowalla") == TurboCF(0.6, 0.7, 1)
-    assert preset("gf-cf", "amazon-book").alpha == 0
-    assert preset("gf-cf", "elsewhere") is FILTERS["gf-cf"]
-    assert not preset("bspm-lm", "gowalla").early_merge
-    with pytest.raises(ParameterError, match="unknown graph filter 'gcn'"):
-        preset("gcn", "gowalla")
 
 
 def test_mismatched_rows_and_components_are_refused() -> None:

@@ -11,8 +11,8 @@ from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.wire import Request, Response, content_digest
 from client_sdk.errors import ModelUnavailable
-from client_sdk.model.cache import ModelCache
-from client_sdk.model.follow import ModelFollower, OwnSource, SharedSource
+from client_sdk.lab.shared_model import ModelCache, SharedFollower
+from client_sdk.model.follow import ModelFollower
 from client_sdk.store.client_store import ClientStore
 from client_sdk.store.states import FollowedState
 from client_sdk.store.stores import MemoryStore
@@ -103,18 +103,18 @@ def test_a_snapshot_that_was_replaced_meanwhile_is_planned_anew() -> None:
 @pytest.mark.parametrize("mode", ["each", "once"])
 def test_followers_that_share_a_cache_open_once_and_download_as_it_says(mode: str) -> None:
     cache = ModelCache(mode)  # type: ignore[arg-type]
-    first, second = (ModelFollower(CALLS, TERMS, shared=cache) for _ in range(2))
+    first, second = (SharedFollower(CALLS, TERMS, cache=cache) for _ in range(2))
     made = ProgramRunner(Server(2)).run(first.follow(2))
     runner = ProgramRunner(Server(2))
     found = runner.run(second.follow(2))
     assert found.state is made.state
     assert second.known == 2
-    assert (found.bytes_spared, len(downloads(runner))) == ((2 * len(AGGREGATE), 0) if mode == "once" else (0, 2))
+    assert (second.spared, len(downloads(runner))) == ((2 * len(AGGREGATE), 0) if mode == "once" else (0, 2))
 
 
 def test_a_follower_whose_state_left_the_cache_starts_over() -> None:
     cache = ModelCache(keep=1)
-    slow, fast = (ModelFollower(CALLS, TERMS, shared=cache) for _ in range(2))
+    slow, fast = (SharedFollower(CALLS, TERMS, cache=cache) for _ in range(2))
     ProgramRunner(Server(1)).run(slow.follow(1))
     ProgramRunner(Server(2)).run(fast.follow(2))
     runner = ProgramRunner(Server(3))
@@ -122,12 +122,10 @@ def test_a_follower_whose_state_left_the_cache_starts_over() -> None:
     assert downloads(runner) == [f"rounds/{number}/aggregate" for number in (1, 2, 3)]
 
 
-def test_both_sources_forget_what_was_reached() -> None:
+def test_both_followers_start_again() -> None:
     followed = FollowedState(state_after(TERMS, 1))
-    for source in (OwnSource(TERMS, None), SharedSource(ModelCache(), "t_1", None)):
-        source.keep(followed)
-        assert (source.known, source.current()) == (1, followed)
-        source.forget()
-        assert source.known == 0
-    assert OwnSource(TERMS, None).made_by_others(1) is None
-    assert OwnSource(TERMS, None).catalogue(1) is None
+    for follower in (ModelFollower(CALLS, TERMS), SharedFollower(CALLS, TERMS)):
+        follower.keep(followed)
+        assert (follower.known, follower.current()) == (1, followed)
+        follower.start_again()
+        assert follower.known == 0

@@ -26,10 +26,11 @@ from client_sdk.api.wire import Request, Response, content_digest, work
 from client_sdk.errors import AggregateMismatch, Equivocation, NotAttested
 from client_sdk.history import History
 from client_sdk.model.follow import ModelFollower
-from client_sdk.rounds import checks as attestations
-from client_sdk.rounds import unmasked as unmasked_rounds
+from client_sdk.rounds import attestations
 from client_sdk.rounds.certificates import MembershipCheck
-from client_sdk.rounds.task import Participation
+from client_sdk.rounds.loop import run_round
+from client_sdk.rounds.member import Member
+from client_sdk.rounds.part import Part
 from client_sdk.store.client_store import ClientStore, Membership
 from client_sdk.store.states import FollowedState
 from client_sdk.training import client_half
@@ -162,23 +163,19 @@ class Victim:
         me = Person("c_me")
         self.store = ClientStore(MemoryStore(), "me")
         calls = ApiCalls("https://server.example", "hrc_token")
-        self.part = Participation(
-            calls,
-            terms,
-            Membership(calls.url, "t_1", "movies", "c_me", "member", "hrc_token", me.certificate, PIN),
-            me.identity,
-            self.store,
-            Policy(snapshot_every=0),
+        membership = Membership(calls.url, "t_1", "movies", "c_me", "member", "hrc_token", me.certificate, PIN)
+        check = MembershipCheck(PIN, clock=lambda: float(NOW))
+        self.part = Part(
+            Member(calls, terms, membership, me.identity, self.store, Policy(snapshot_every=0), check),
             ModelFollower(calls, terms, self.store, keyring),
             client_half(terms.recipe, None, None),
             np.random.default_rng(1),
-            MembershipCheck(PIN, clock=lambda: float(NOW)),
         )
         self.server, self.runner = server, ProgramRunner(server.answer)
 
     def take_part(self) -> str | None:
         """Take part in round 4; return the chain that it stated, None when it did not contribute."""
-        self.runner.run(self.part.run_round(self.server.view(4), History.of([0, 2, 3], 6)))
+        self.runner.run(run_round(self.part, self.server.view(4), History.of([0, 2, 3], 6)))
         sent = [one for one in self.runner.requests if "/contributions/" in one.url]
         return sent[-1].headers.get("aggregate-chain") if sent else None
 
@@ -211,7 +208,7 @@ LIES: dict[str, Callable[[dict[int, bytes]], dict[int, bytes]]] = {
 def test_two_aggregates_for_two_groups(lie: str, defended: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The victim gets other aggregates than those whose attestations it sees: it stops, and keeps a proof."""
     if not defended:
-        monkeypatch.setattr(unmasked_rounds, "require_attested", lambda *_: work(lambda: None))
+        monkeypatch.setattr(Part, "check_attested", lambda *_: work(lambda: None))
     server = replace(honest(), released=LIES[lie](aggregates()))
     victim = Victim(server)
     if not defended:
@@ -296,7 +293,7 @@ def undefended(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
         return bytes.fromhex(stated.fields["aggregate-chain"]), NOW
 
     if name == "nothing":
-        monkeypatch.setattr(unmasked_rounds, "require_attested", lambda *_: work(lambda: None))
+        monkeypatch.setattr(Part, "check_attested", lambda *_: work(lambda: None))
     elif name == "invented members":
         monkeypatch.setattr(MembershipCheck, "require_at", lambda *_: None)
     elif name == "one member many times":
@@ -347,5 +344,6 @@ def test_a_server_that_refuses_the_chain_of_a_snapshot() -> None:
 def test_former_members_count() -> None:
     """A certificate that has expired since does not make the attestation void: else a pause would end the task."""
     victim = Victim(honest())
-    victim.part.membership_check = MembershipCheck(PIN, clock=lambda: NOW + 1e6)
+    later = MembershipCheck(PIN, clock=lambda: NOW + 1e6)
+    victim.part.member = replace(victim.part.member, check=later)
     assert victim.take_part() is not None

@@ -18,22 +18,12 @@ from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
 from aggregator_service.commands.tasks import tasks
-from client_sdk import (
-    ArraysRound,
-    AsyncClient,
-    Client,
-    Fleet,
-    FleetOptions,
-    Identity,
-    MemoryStore,
-    Operator,
-    Policy,
-    Rows,
-    task_request,
-)
+from client_sdk import ArraysRound, AsyncClient, Client, Identity, MemoryStore, Operator, Policy, Rows, task_request
 from client_sdk.errors import InvalidParameters, RoundLost
+from client_sdk.lab.fleet import Fleet
+from client_sdk.lab.fleet_rounds import FleetOptions
 from client_sdk.rounds.events import ClipWarning, Event, RoundMissed
-from client_sdk.rounds.task import Participant
+from client_sdk.task import Task
 from protocols.errors import ParameterError
 from protocols.messages import Schedule
 from protocols.recipes.arrays.recipe import Arrays
@@ -96,9 +86,7 @@ def expected() -> dict[str, NDArray[np.float32]]:
     return made.arrays(state)
 
 
-def joined(
-    server: AggregatorProcess, operator: Operator, stack: ExitStack, task_id: str, mechanism: str
-) -> list[Participant]:
+def joined(server: AggregatorProcess, operator: Operator, stack: ExitStack, task_id: str, mechanism: str) -> list[Task]:
     member = operator.invite(task_id, uses=USERS).invitation
     keyed, parts = mechanism == "ckks", []
     for user in range(USERS):
@@ -110,7 +98,7 @@ def joined(
     return parts
 
 
-def loop(part: Participant, user: int) -> list[int]:
+def loop(part: Task, user: int) -> list[int]:
     """The issue's own lines."""
     rounds = []
     for round_ in part.rounds(poll_seconds=1.0):
@@ -121,7 +109,7 @@ def loop(part: Participant, user: int) -> list[int]:
     return rounds
 
 
-def callback(part: Participant, user: int) -> list[int]:
+def callback(part: Task, user: int) -> list[int]:
     def trainer(round_: ArraysRound) -> None:
         round_.contribute(update(round_.arrays(), user), weight=WEIGHTS[user])
 
@@ -138,7 +126,7 @@ def test_clients_train_a_model_of_their_own(
     with ExitStack() as stack:
         parts = joined(server, operator, stack, task_id, mechanism)
         with ThreadPoolExecutor(USERS + 1) as pool:
-            holder = parts[0].key_holder() if mechanism == "ckks" else None
+            holder = parts[0] if mechanism == "ckks" else None
             if holder:
                 holder.create_keyring()
                 serving = pool.submit(holder.serve, None, None, 1.0)
@@ -165,7 +153,7 @@ def test_a_fleet_trains_over_one_shot_sums(server: AggregatorProcess, operator: 
         fleet.enrol(operator.invite(task_id, uses=USERS).invitation, None, TRIAL.source)
         fleet.enrol_committee(operator.invite(task_id, 5, "committee").invitation, TRIAL.source)
         assert [report.state for report in fleet.run()] == ["complete"] * ROUNDS
-        values, wanted = fleet.clients[0].terms.recipe.arrays(fleet.model()), expected()
+        values, wanted = fleet.clients[0].member.terms.recipe.arrays(fleet.model()), expected()
         for name in wanted:
             np.testing.assert_allclose(values[name], wanted[name], atol=2e-3, err_msg=name)
 
@@ -203,7 +191,7 @@ def test_wrong_updates_are_refused_and_clipping_is_told(server: AggregatorProces
     change = {"a": np.zeros(100), "b": np.array(0.5)}
     events: list[Event] = []
 
-    def others(part: Participant) -> None:
+    def others(part: Task) -> None:
         with pytest.raises(ZeroDivisionError):
             part.take_part(lambda round_: round_.contribute(change) if round_.number == 1 else 1 // 0)
 

@@ -17,13 +17,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from client_sdk import Client, Fleet, FleetOptions, Identity, MemoryStore, Operator, Policy, task_request
+from client_sdk import Client, Identity, MemoryStore, Operator, Policy, task_request
+from client_sdk.api.http import SyncDriver
 from client_sdk.errors import InvalidParameters, TaskFailed
 from client_sdk.history import History
+from client_sdk.lab.fleet import Fleet
+from client_sdk.lab.fleet_rounds import FleetOptions
 from client_sdk.rounds import member as local_work
 from client_sdk.rounds.events import Event, RoundAbstained, TaskEnded
-from client_sdk.rounds.task import Participant
 from client_sdk.store.states import ClientState, GivenData
+from client_sdk.task import Task
 from client_sdk.training import factors
 from client_sdk.training.base import LocalResult
 from client_sdk.training.factors import count_items
@@ -32,6 +35,7 @@ from protocols.recipes.item_counts import CountedFactors
 from protocols.recipes.recommended import parameters_for
 from tests.support.organiser import TRIAL
 from tests.support.server import AggregatorProcess, running_aggregator
+from tests.support.single_steps import play_round
 from tests.support.tasks import ITEMS, SmallTask, interactions
 
 Counts = NDArray[np.float64]
@@ -139,7 +143,7 @@ class Members:
         self.chosen = interactions(MEMBERS + 1)
         policy = Policy(mechanisms=frozenset({"masked", "plain"}))
         clients = [Client(server.url, Identity.generate(), MemoryStore(), policy) for _ in self.chosen]
-        self.parts: list[Participant] = [
+        self.parts: list[Task] = [
             client.join(task.name, invitation=task.invitation, certificate=task.certificate, seed=index)
             for index, client in enumerate(clients)
         ]
@@ -152,7 +156,7 @@ class Members:
             part = self.parts[index]
             while (view := part.current_round(20.0)) is None or view.number < number:
                 pass
-            part.take_part_once(view, self.chosen[index])
+            play_round(part, view, self.chosen[index])
 
         with ThreadPoolExecutor(len(indices)) as pool:
             list(pool.map(one, indices))
@@ -273,10 +277,12 @@ def test_a_client_is_recorded_as_counted_before_it_sends(server: AggregatorProce
     task = counting_task(operator, "record", "masked", Schedule(cohort_size=6), rank=2)
     store, identity = MemoryStore(), Identity.generate()
     with Client(server.url, identity, store) as client:
-        core = client.join(task.name, invitation=task.invitation, certificate=task.certificate).core
-        recipe, seed = core.terms.recipe, core.terms.seed
-        local = core.train(recipe.round_spec(seed, 1), recipe.initial_state(seed), core.history([2, 5]))
+        core = client.join(task.name, invitation=task.invitation, certificate=task.certificate).part
+        recipe, seed = core.member.terms.recipe, core.member.terms.seed
+        with SyncDriver() as driver:
+            training = core.train(recipe.round_spec(seed, 1), recipe.initial_state(seed), core.history([2, 5]))
+            local = driver.run(training)
         assert np.flatnonzero(local.blocks[0]).tolist() == [2, 5]
     with Client(server.url, identity, store) as restarted:
-        kept = restarted.join(task.name).core.client_store.given(task.task_id, None, "rows")
+        kept = restarted.join(task.name).part.member.store.given(task.task_id, None, "rows")
     assert kept.counted == (task.task_id, 1)

@@ -9,19 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_sdk import (
-    Client,
-    Fleet,
-    FleetOptions,
-    FleetRound,
-    Identity,
-    MemoryStore,
-    Operator,
-    Policy,
-    task_request,
-)
+from client_sdk import Client, Identity, MemoryStore, Operator, Policy, task_request
 from client_sdk.api.http import SyncDriver
 from client_sdk.errors import Conflict, ContractBroken, InvalidParameters
+from client_sdk.lab.fleet import Fleet
+from client_sdk.lab.fleet_rounds import FleetOptions, FleetRound
 from client_sdk.rounds.events import Waiting, waiting_to_start
 from client_sdk.training.fair import FairConfig
 from protocols.errors import ParameterError
@@ -102,7 +94,7 @@ def play(server: AggregatorProcess, operator: Operator, sums: str) -> tuple[Flee
 
 def predicted_error(recipe: Recipe, fleet: Fleet) -> float:
     """Return the error of a turn's mean: the errors of the sums divided by the weight of six interactions of ten."""
-    terms = fleet.clients[0].terms
+    terms = fleet.clients[0].member.terms
     errors = [terms.sum_plan_at(step).predicted_error for step in range(1, recipe.device_groups + 1)]
     return sum(errors) / (len(GROUPS) * 0.6)
 
@@ -158,7 +150,7 @@ def test_a_small_device_uploads_and_downloads_only_its_view(
             for report in played.reports:
                 assert report.caught_up == "snapshot"
                 assert held <= report.bytes_down < held + RECEIPT + handshake
-                sent = fleet.clients[0].terms.sum_plan_at(played.number).contribution_bytes(((0,),))
+                sent = fleet.clients[0].member.terms.sum_plan_at(played.number).contribution_bytes(((0,),))
                 assert report.contribution_bytes == sent
                 assert mechanism == "masked" or sent == 4 * values
         small, full = recipe.view_bytes(1, 1), recipe.view_bytes(1, 0)
@@ -196,7 +188,7 @@ def test_single_clients_choose_their_group_and_store_their_view(server: Aggregat
         assert [[report.round for report in mine] for mine in reports] == [[1], [2]] * 3
         for client, part, store, items in zip(clients, parts, stores, chosen(6), strict=True):
             assert not set(part.recommend(5, refresh=False).items.tolist()) & set(items.tolist())
-            client_store, device_group = client._enroller.client_store, part.membership.device_group
+            client_store, device_group = client._account.store, part.membership.device_group
             kept = client_store.read(task.task_id, "item_state.bin")
             assert kept is not None
             assert len(kept) == 8 + part.terms.recipe.view_bytes(TURN, device_group)
@@ -211,7 +203,7 @@ def test_a_client_refuses_a_round_of_another_group(server: AggregatorProcess, op
     with Fleet(server.url, chosen(6), options([0, 0, 0, 1, 1, 1])) as fleet:
         fleet.enrol(operator.invite(task.task_id, uses=6).invitation)
         with SyncDriver() as driver:
-            fresh = driver.run(fleet.clients[0].calls.current_round(task.task_id, wait=10.0))
+            fresh = driver.run(fleet.clients[0].member.calls.current_round(task.task_id, wait=10.0))
         assert fresh is not None
         assert fleet.clients[0].spec(fresh.round.model_copy(update={"contribution_bytes": None})).sum_index == 1
         with pytest.raises(ContractBroken, match="round 1 is for group 0, and this client is in group 1"):

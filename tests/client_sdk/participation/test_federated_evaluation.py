@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from client_sdk import Client, Identity, MemoryStore, Operator, Policy, task_request
+from client_sdk.api.http import SyncDriver
 from client_sdk.errors import Abstained, InvalidParameters, PolicyRefused
 from client_sdk.rounds.events import Event, ModelMeasured
-from client_sdk.rounds.task import Participant
+from client_sdk.task import Task
 from protocols.messages import Evaluation, Schedule
 from protocols.recipes.evaluated import Evaluated
 from protocols.recipes.evaluation_curve import Curve
@@ -62,7 +63,7 @@ def ratings(kind: tuple[int, float, float]) -> list[dict[int, float]]:
 class Played:
     """The clients of a task that has ended, and the events of the first one."""
 
-    parts: list[Participant]
+    parts: list[Task]
     events: list[Event] = field(default_factory=list)
 
     @property
@@ -98,7 +99,7 @@ def play(
         certificate = None if organiser is None else TRIAL.source(role)
         client = open_clients.enter_context(Client(server.url, Identity.generate(), MemoryStore(), ANY))
         played.parts.append(client.join(name, invitation=invitation, certificate=certificate, seed=index))
-    key_holder = played.parts[0].key_holder() if keyed else None
+    key_holder = played.parts[0] if keyed else None
     if key_holder is not None:
         key_holder.create_keyring()
     with ThreadPoolExecutor(USERS + 1) as pool:
@@ -178,7 +179,7 @@ def test_terms_of_an_evaluation_are_pinned(server: AggregatorProcess, operator: 
     invitation = operator.invite(operator.create_task(request).task_id).invitation
     with Client(server.url, Identity.generate(), MemoryStore(), ANY) as client:
         part = client.join("pinned", invitation=invitation)
-        agreed = part.core.client_store.agreed(part.terms.task_id)
+        agreed = part.part.member.store.agreed(part.terms.task_id)
         assert agreed is not None
         assert agreed.evaluation == Evaluation(every=4)
         assert isinstance(part.terms.recipe, Evaluated)
@@ -195,14 +196,14 @@ def test_a_client_measures_no_more_often_than_its_policy_allows(server: Aggregat
         client.join("bounded", invitation=invitation)
     enough = Policy(mechanisms=ANY.mechanisms, max_measurements=5)
     for _ in range(2):  # the record outlives the process
-        with Client(server.url, identity, store, enough) as client:
-            core = client.join("bounded", invitation=invitation).core
-            spec, history = core.terms.recipe.round_spec(core.terms.seed, 9, 1), core.history([2, 5])
-            state = core.terms.recipe.initial_state(core.terms.seed)
-            given = core.client_store.given(core.terms.task_id, None, "held-out")
+        with Client(server.url, identity, store, enough) as client, SyncDriver() as driver:
+            core = client.join("bounded", invitation=invitation).part
+            spec, history = core.member.terms.recipe.round_spec(core.member.terms.seed, 9, 1), core.history([2, 5])
+            state = core.member.terms.recipe.initial_state(core.member.terms.seed)
+            given = core.member.store.given(core.member.terms.task_id, None, "held-out")
             for _ in range(given.measured, 5):
                 core.require_data(spec, state, history)
-                core.train(spec, state, history)
+                driver.run(core.train(spec, state, history))
             with pytest.raises(Abstained, match="measured models 5 times"):
                 core.require_data(spec, state, history)
-            core.require_data(core.terms.recipe.round_spec(core.terms.seed, 9, 2), state, history)
+            core.require_data(core.member.terms.recipe.round_spec(core.member.terms.seed, 9, 2), state, history)

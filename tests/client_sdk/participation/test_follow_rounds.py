@@ -9,14 +9,7 @@ import pytest
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.wire import Request, Response
 from client_sdk.rounds.events import TaskEnded, Waiting
-from client_sdk.rounds.loop import (
-    NothingNew,
-    RoundChange,
-    RoundChanged,
-    await_round,
-    await_start,
-    follow_rounds,
-)
+from client_sdk.rounds.polling import NothingNew, RoundChange, RoundChanged, await_round, await_start, follow_rounds
 from protocols.messages import MechanismChoice, RecipeChoice, RoundView, Schedule, TaskView
 from tests.support.programs import ProgramRunner, problem
 

@@ -29,6 +29,7 @@ from protocols.recipes.evaluated import with_evaluation
 from protocols.recipes.recommended import parameters_for
 from protocols.recipes.registry import recipe, recipe_entry, recipes
 from tests.support.server import AggregatorProcess, running_aggregator
+from tests.support.single_steps import play_round
 
 ITEMS: Final = 30
 SMALL: Final[Mapping[str, Any]] = {"items": ITEMS, "dim": 4, "rank": 2, "components": 2, "epochs": 1, "count_sums": 1}
@@ -78,11 +79,11 @@ class Member:
         asked.contribute({name: np.full(array.shape, 0.5) for name, array in asked.arrays().items()})
 
     def _initial(self) -> ClientState:
-        return self.part.core.half.initial_client_state(np.random.default_rng(0))
+        return self.part.part.half.initial_client_state(np.random.default_rng(0))
 
     def stored(self) -> ClientState | None:
         """Return what a new process would read; `LocalFileError` if it cannot."""
-        store = ClientStore(self.store, self.part.core.client_store.owner, self.url)
+        store = ClientStore(self.store, self.part.part.member.store.owner, self.url)
         return store.client_state(self.part.terms.task_id, self._initial())
 
     def recommend(self) -> list[int]:
@@ -107,18 +108,18 @@ class Member:
         if not view.in_cohort:
             assert self.recipe.layout(view.step).sum_class.repeated, "everybody is asked"
             return
-        report = self.part.take_part_once(view, self.interactions)
+        report = play_round(self.part, view, self.interactions)
         after = self.stored()
         assert report.round == view.number and after is not None
         assert after.keys() == self._initial().keys()
 
     def restart(self) -> None:
         """Open a new client over the same store: it has the same state, and recommends the same items."""
-        expected, before = self.recommend(), self.part.core.client_state()
+        expected, before = self.recommend(), self.part.part.client_state()
         self.close()
         self.client = Client(self.url, self.identity, self.store, POLICY)
         self.part = self.client.join(self.task)
-        after = self.part.core.client_state()
+        after = self.part.part.client_state()
         assert (before is None) == (after is None)
         if before is not None and after is not None:
             assert_same(after, before)

@@ -1,4 +1,4 @@
-"""Attacks of a lying server, with no colluding client, on real clients of masked rounds: `MaskedPart` and its store.
+"""Attacks of a lying server, with no colluding client, on real clients of masked rounds: `MaskedRound` and its store.
 
 The server sums the same data again without one client, and learns that client's vector from the difference. Each attack
 fails with the defence and succeeds without it.
@@ -24,7 +24,8 @@ from client_sdk.api.http import SyncDriver
 from client_sdk.api.wire import Program
 from client_sdk.rounds import masked as masked_protocol
 from client_sdk.rounds.certificates import MembershipCheck
-from client_sdk.rounds.masked import MaskedPart
+from client_sdk.rounds.member import Member
+from client_sdk.rounds.part import Part
 from client_sdk.store.client_store import ClientStore, Membership
 from client_sdk.store.signed_sets import SignedSets
 from client_sdk.store.states import GivenData
@@ -42,6 +43,7 @@ from protocols.sums.masked.plan import MaskedPlan
 from protocols.sums.masked.policy import ClientPolicy
 from protocols.sums.masked.roster import Roster, RosterEntry, make_roster
 from tests.protocols.sums.masked.rounds import LAYOUT, complete_plan, names, round_context
+from tests.support.masked_rounds import GivenElements
 
 SCOLR = make_recipe("scolr", {"items": 4, "dim": 2, "rank": 2})
 CLIENTS = names(6)
@@ -88,18 +90,33 @@ class LyingServer:
         layout = replace(LAYOUT, sum_class=REPEATED_ROWS if same_data else TRAINED)
         plan = replace(self.plan, layout=layout, max_contributions=self.schedule.cohort_size)
         context = round_context(plan, len(CLIENTS), number)
+        route = self.route or (lambda _: ((0,),))
+        terms = SimpleNamespace(
+            task_id=context.task_id,
+            schedule=self.schedule,
+            view=SimpleNamespace(data_set=None),
+            recipe=SimpleNamespace(route=lambda _, client_id: route(client_id)),
+        )
         parts = {
-            name: MaskedPart(
-                cast(ApiCalls, self),
-                Membership("https://server.example", "t_1", "movies", name, "member", "hrc_token"),
-                identity,
-                self.policy,
-                MembershipCheck(None),
-                context,
-                ClientStore(DirectoryStore(self.folder / name), "me"),
-                self.schedule,
-                sum_index,
-                route=self.route,
+            name: GivenElements(
+                Part(
+                    Member(
+                        cast(ApiCalls, self),
+                        cast(Any, terms),
+                        Membership("https://server.example", "t_1", "movies", name, "member", "hrc_token"),
+                        identity,
+                        ClientStore(DirectoryStore(self.folder / name), "me"),
+                        self.policy,
+                        MembershipCheck(None),
+                    ),
+                    cast(Any, None),
+                    cast(Any, None),
+                ),
+                cast(RoundView, SimpleNamespace(number=number)),
+                cast(Any, None),
+                spec=RoundSpec(number, context.round_seed, sum_index),
+                context=context,
+                elements=lambda name=name: self.elements[name],  # type: ignore[misc]
             )
             for name, identity in self.identities.items()
         }
@@ -136,12 +153,12 @@ class LyingServer:
             total += unpack(body, self.plan.bits, LAYOUT.length)
         return total + server.unmask(self.roster, shares, contributions, replies).correction
 
-    def _stage(self, driver: SyncDriver, parts: dict[str, MaskedPart], state: str) -> None:
+    def _stage(self, driver: SyncDriver, parts: dict[str, GivenElements], state: str) -> None:
         for name, part in list(parts.items()):
             view = cast(RoundView, SimpleNamespace(state=state))
             self.asking = name
             try:
-                driver.run(part.advance(view, lambda name=name: self.elements[name]))  # type: ignore[misc]
+                driver.run(part.advance(view))
             except RefusalError as refusal:
                 self.refusals.append(str(refusal))
                 del parts[name]

@@ -10,28 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_sdk import (
-    Client,
-    Fleet,
-    FleetOptions,
-    FleetRound,
-    Identity,
-    MemoryStore,
-    Operator,
-    Policy,
-    PolicyRefused,
-    RoundReport,
-)
+from client_sdk import Client, Identity, MemoryStore, Operator, Policy, PolicyRefused, RoundReport
 from client_sdk.api.http import SyncDriver
+from client_sdk.lab.fleet import Fleet
+from client_sdk.lab.fleet_rounds import FleetOptions, FleetRound
 from client_sdk.organiser import TrialOrganiser
 from client_sdk.rounds.certificates import MembershipCheck, request_for
 from client_sdk.rounds.events import Event, RoundMissed
-from client_sdk.rounds.masked import MaskedPart, round_context
+from client_sdk.rounds.masked import MaskedRound
 from client_sdk.store.client_store import ClientStore
 from protocols.codec import b64decode
 from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.recipes.base import FactorState
-from protocols.sums.masked.context import RoundContext
 from protocols.sums.masked.roster import RosterEntry
 from tests.support.organiser import TRIAL
 from tests.support.server import AggregatorProcess, running_aggregator
@@ -69,20 +59,20 @@ def factors(fleet: Fleet) -> np.ndarray:
 
 def expected_factors(fleet: Fleet) -> np.ndarray:
     """Return the item factors after round 1, from training every client again with the same seeds, without masks."""
-    terms = fleet.clients[0].terms
+    terms = fleet.clients[0].member.terms
     with SyncDriver() as driver:
-        view = driver.run(fleet.clients[0].calls.round(terms.task_id, 1))
+        view = driver.run(fleet.clients[0].member.calls.round(terms.task_id, 1))
     state, spec = terms.recipe.initial_state(terms.seed), terms.round_spec(view)
     total = np.zeros(terms.sum_plan.layout.length)
     for index, (client, positives) in enumerate(zip(fleet.clients, interactions(USERS), strict=True)):
         twin = replace(
             client,
             rng=np.random.default_rng((3, index)),
-            client_store=ClientStore(MemoryStore(), "twin"),
+            member=replace(client.member, store=ClientStore(MemoryStore(), "twin")),
             _client_state=None,
         )
-        route = terms.recipe.route(spec, client.membership.client_id)
-        total += terms.sum_plan.layout.scatter(route, twin.train(spec, state, twin.history(positives)).blocks)
+        route = client.route(spec)
+        total += terms.sum_plan.layout.scatter(route, twin._train(spec, state, twin.history(positives)).blocks)
     after = terms.recipe.absorb(state, spec, total, USERS)
     assert isinstance(after, FactorState)
     return after.item_factors
@@ -98,7 +88,7 @@ def test_a_masked_round_gives_the_model_of_the_plain_sum(
         (played,) = fleet.run()
         assert (played.state, played.survivors, len(played.reports)) == ("complete", USERS, USERS)
         assert all(report.seal_seconds > 0 and report.upload_seconds > 0 for report in played.reports)
-        expected, error = expected_factors(fleet), fleet.clients[0].terms.sum_plan.predicted_error
+        expected, error = expected_factors(fleet), fleet.clients[0].member.terms.sum_plan.predicted_error
         np.testing.assert_allclose(factors(fleet), expected, atol=8 * error + 1e-6)
         assert np.abs(expected - start).max() > 0.01
     assert operator.task(task.task_id).state == "complete"
@@ -111,9 +101,9 @@ def test_masked_rounds_of_clients_of_several_levels(server: AggregatorProcess, o
         assert [(played.state, played.survivors) for played in fleet.run()] == [("complete", 24)] * 2
         first = fleet.clients[0]
         with SyncDriver() as driver:
-            views = [driver.run(first.calls.round(task.task_id, number)) for number in (1, 2)]
+            views = [driver.run(first.member.calls.round(task.task_id, number)) for number in (1, 2)]
         for view in views:
-            routes = [first.terms.recipe.route(first.spec(view), each.membership.client_id) for each in fleet.clients]
+            routes = [each.route(first.spec(view)) for each in fleet.clients]
             assert {len(route) for route in routes} <= set(view.levels) and len(set(routes)) > 1
             assert min(map(routes.count, routes)) >= 4
 
@@ -173,8 +163,9 @@ def test_a_client_with_another_model_is_excluded(server: AggregatorProcess, oper
     )  # fmt: skip
     with enrolled_fleet(server, task) as fleet:
         victim = fleet.clients[2]
-        changed = victim.terms.view.model_copy(update={"name": victim.terms.view.name, "seed": "A" * 43 + "="})
-        victim.terms = replace(victim.terms, view=changed)
+        terms = victim.member.terms
+        changed = terms.view.model_copy(update={"name": terms.name, "seed": "A" * 43 + "="})
+        victim.member = replace(victim.member, terms=replace(terms, view=changed))
         (played,) = fleet.run(rounds=1)
     assert (played.state, played.survivors) == ("complete", USERS - 1)
     (missed,) = played.missed
@@ -189,27 +180,10 @@ def test_without_an_organiser_the_policy_must_trust_the_roster(server: Aggregato
         (played,) = fleet.run(rounds=1)
         assert played.state == "complete"
         first = fleet.clients[0]
-        strict = replace(first, policy=Policy())
-        with pytest.raises(PolicyRefused, match="no organiser"):
-            context = context_of(fleet)
-            MaskedPart(
-                first.calls,
-                first.membership,
-                first.identity,
-                strict.policy,
-                first.membership_check,
-                context,
-                first.client_store,
-                first.terms.schedule,
-                1,
-            )
-
-
-def context_of(fleet: Fleet) -> RoundContext:
-    first = fleet.clients[0]
-    with SyncDriver() as driver:
-        view = driver.run(first.calls.round(first.terms.task_id, 1))
-    return round_context(first.terms, view, first.spec(view), first.terms.recipe.initial_state(first.terms.seed))
+        strict = replace(first, member=replace(first.member, policy=Policy()))
+        with pytest.raises(PolicyRefused, match="no organiser"), SyncDriver() as driver:
+            view = driver.run(first.member.calls.round(first.member.task_id, 1))
+            driver.run(MaskedRound(strict, view, first.history([1, 2])).advance(view))
 
 
 def test_only_members_that_the_organiser_certified_pass_the_check() -> None:

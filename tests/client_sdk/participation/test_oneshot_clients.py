@@ -16,7 +16,8 @@ from client_sdk.api.wire import Request, Response, content_digest
 from client_sdk.errors import RoundLost
 from client_sdk.rounds import oneshot as committee_keys
 from client_sdk.rounds.certificates import MembershipCheck
-from client_sdk.rounds.oneshot import committee_of, oneshot_context, require_known_people
+from client_sdk.rounds.member import require_known_people
+from client_sdk.rounds.oneshot import committee_of, oneshot_context
 from client_sdk.store.client_store import ClientStore
 from client_sdk.store.committees import remember_committee
 from protocols.errors import RefusalError

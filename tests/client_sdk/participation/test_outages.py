@@ -13,7 +13,7 @@ from client_sdk.api.retry import DEFAULT_ATTEMPTS, LONGEST_PAUSE, RetryPolicy, s
 from client_sdk.api.wire import Pause, Program, Request, Response, Traffic, through
 from client_sdk.errors import InternalError
 from client_sdk.rounds.events import Event, ServerBack, ServerUnreachable
-from client_sdk.rounds.loop import Outage, StoppedInOutage
+from client_sdk.rounds.polling import Outage, StoppedInOutage
 from protocols.errors import ParameterError
 from tests.support.programs import ProgramRunner, problem
 

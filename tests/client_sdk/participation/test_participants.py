@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_sdk import ArraysRound, Fleet, FleetOptions, Operator, Policy, task_request
+from client_sdk import ArraysRound, Operator, Policy, task_request
 from client_sdk.agreement.terms import TaskTerms
+from client_sdk.lab.fleet import Fleet
+from client_sdk.lab.fleet_rounds import FleetOptions
 from client_sdk.model import snapshots as absorb
 from client_sdk.model.follow import ModelFollower
 from client_sdk.rounds.events import RoundAbstained
@@ -84,12 +86,14 @@ def test_the_update_of_one_member_among_zeros_is_used_by_no_member(
         assert second.state == "complete"
         np.testing.assert_allclose(model_of(fleet), np.broadcast_to(revealed + 0.5, 4), atol=2e-3)
         for client in fleet.clients:
-            np.testing.assert_allclose(w_of(client.terms, client.follower), np.broadcast_to(revealed, 4), atol=1e-3)
+            np.testing.assert_allclose(
+                w_of(client.member.terms, client.follower), np.broadcast_to(revealed, 4), atol=1e-3
+            )
 
 
 def model_of(fleet: Fleet) -> np.ndarray:
     """What a newcomer opens: the newest snapshot that members published, and the rounds after it."""
-    recipe = fleet.clients[0].terms.recipe
+    recipe = fleet.clients[0].member.terms.recipe
     assert isinstance(recipe, Arrays)
     return recipe.arrays(fleet.model())["w"]
 

@@ -11,19 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_sdk import (
-    Client,
-    Fleet,
-    FleetOptions,
-    Identity,
-    MemoryStore,
-    Operator,
-    Policy,
-    task_request,
-)
+from client_sdk import Client, Identity, MemoryStore, Operator, Policy, task_request
 from client_sdk.lab.data.interactions import LeaveOneOut, leave_one_out
 from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
 from client_sdk.lab.federation import Federation
+from client_sdk.lab.fleet import Fleet
+from client_sdk.lab.fleet_rounds import FleetOptions
 from client_sdk.store.client_store import ClientStore
 from client_sdk.store.states import ClientState
 from client_sdk.training.base import LocalResult
@@ -117,17 +110,17 @@ def create(operator: Operator, name: str, mechanism: str, users: int, rounds: in
 
 def expected_factors(fleet: Fleet, users: int) -> np.ndarray:
     """Return the item factors after round 1, from running step 1 again with the same seeds and adding in the clear."""
-    terms = fleet.clients[0].terms
+    terms = fleet.clients[0].member.terms
     state, spec = terms.recipe.initial_state(terms.seed), terms.recipe.round_spec(terms.seed, 1)
     total = np.zeros(terms.recipe.layout(1).length)
     for index, (client, positives) in enumerate(zip(fleet.clients, interactions(users), strict=True)):
         twin = replace(
             client,
             rng=np.random.default_rng((3, index)),
-            client_store=ClientStore(MemoryStore(), "twin"),
+            member=replace(client.member, store=ClientStore(MemoryStore(), "twin")),
             _client_state=None,
         )
-        (block,) = twin.train(spec, state, twin.history(positives)).blocks
+        (block,) = twin._train(spec, state, twin.history(positives)).blocks
         total += block
     after = terms.recipe.absorb(state, spec, total, users)
     assert isinstance(after, FactorState)
@@ -147,11 +140,11 @@ def test_a_round_through_the_service_gives_the_model_of_the_plain_sum(
         fleet.give_keys()
         (played,) = fleet.run()
         assert (played.state, played.survivors) == ("complete", users)
-        expected, error = expected_factors(fleet, users), fleet.clients[0].terms.sum_plan.predicted_error
+        expected, error = expected_factors(fleet, users), fleet.clients[0].member.terms.sum_plan.predicted_error
         found = fleet.model()
         assert isinstance(found, FactorState)
         np.testing.assert_allclose(found.item_factors, expected, atol=8 * error + 1e-6)
-        first = fleet.clients[0].terms
+        first = fleet.clients[0].member.terms
         start = first.recipe.initial_state(first.seed)
         assert isinstance(start, FactorState)
         assert np.abs(found.item_factors - start.item_factors).max() > 0.01

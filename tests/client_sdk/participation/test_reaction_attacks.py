@@ -15,14 +15,17 @@ import pytest
 from client_sdk import Identity, MemoryStore, Policy
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.calls import ApiCalls
-from client_sdk.api.wire import Request, Response, content_digest
+from client_sdk.api.wire import Program, Request, Response, content_digest
 from client_sdk.history import History
 from client_sdk.model import follow as catch_up
 from client_sdk.model import snapshots as absorb
 from client_sdk.model.follow import ModelFollower
 from client_sdk.rounds import unmasked as unmasked_rounds
-from client_sdk.rounds.events import AggregateRejected, Event, RoundMissed, RoundReport, TrainingFailed
-from client_sdk.rounds.task import Participation
+from client_sdk.rounds.certificates import MembershipCheck
+from client_sdk.rounds.events import AggregateRejected, Event, Progress, RoundMissed, RoundReport, TrainingFailed
+from client_sdk.rounds.loop import _Contributor
+from client_sdk.rounds.member import Member
+from client_sdk.rounds.part import Part
 from client_sdk.store.client_store import ClientStore, Membership
 from client_sdk.training import client_half
 from protocols.codec import b64encode
@@ -60,6 +63,11 @@ def terms_of(mechanism: str) -> TaskTerms:
     )
 
 
+def attempt(part: Part, view: RoundView, history: History, progress: Progress) -> Program[None]:
+    """Take part in a round as `take_part` does, with its outcome as an event."""
+    progress((yield from _Contributor(part, history, progress)._attempt(view)))
+
+
 @dataclass
 class Attack:
     """A task whose round 1 is complete with the sum `aggregate`, and one member that is asked in round 2."""
@@ -72,13 +80,10 @@ class Attack:
     def __post_init__(self) -> None:
         calls = ApiCalls("https://server.example", "hrc_token")
         store = ClientStore(MemoryStore(), "me")
-        self.part = Participation(
-            calls,
-            self.terms,
-            Membership(calls.url, "t_1", "movies", "c_1", "member", "hrc_token"),
-            Identity.generate(),
-            store,
-            Policy(snapshot_every=0),
+        membership = Membership(calls.url, "t_1", "movies", "c_1", "member", "hrc_token")
+        policy, check = Policy(snapshot_every=0), MembershipCheck(None)
+        self.part = Part(
+            Member(calls, self.terms, membership, Identity.generate(), store, policy, check),
             ModelFollower(calls, self.terms, store, self.keyring),
             client_half(self.terms.recipe, None, None),
             np.random.default_rng(1),
@@ -89,7 +94,7 @@ class Attack:
         """Return all that the server sees of the member's part in round 2: methods, addresses and lengths."""
         history = History.of([0, 2, 3], 6)
         try:
-            self.runner.run(self.part._attempt_round(self.view(2), history, self.events.append))
+            self.runner.run(attempt(self.part, self.view(2), history, self.events.append))
         except HushRecError as error:
             self.events.append(RoundMissed(2, str(error)))
         for request in self.runner.requests:

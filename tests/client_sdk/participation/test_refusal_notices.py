@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,13 +13,13 @@ from client_sdk.api.wire import Program, Request, Response
 from client_sdk.errors import Abstained, NotAttested, PolicyRefused
 from client_sdk.history import History
 from client_sdk.lab import fleet_rounds
+from client_sdk.rounds import loop
 from client_sdk.rounds import masked as masked_rounds
-from client_sdk.rounds import task as participation
 from client_sdk.rounds.events import Event, RoundAbstained, RoundMissed
 from protocols.crypto.keyring import Keyring
 from protocols.errors import CertificateError, RefusalError, ThresholdError
 from protocols.messages import RoundView
-from tests.client_sdk.participation.test_reaction_attacks import Attack, aggregate_of, terms_of
+from tests.client_sdk.participation.test_reaction_attacks import Attack, aggregate_of, attempt, terms_of
 from tests.support.programs import ProgramRunner, problem
 
 HISTORY = History.of([0, 2, 3], 6)
@@ -46,7 +47,7 @@ def notices(
 
     events: list[Event] = []
     runner = ProgramRunner(server)
-    runner.run(attack.part._attempt_round(attack.view(2), HISTORY, events.append))
+    runner.run(attempt(attack.part, attack.view(2), HISTORY, events.append))
     assert [type(event) for event in events] == [expected]
     return [(request.url.split("/v1/")[1], json.loads(request.body)) for request in runner.requests]
 
@@ -61,20 +62,20 @@ def raising(error: Exception) -> Any:
 
 def test_a_round_below_the_policy(keys: Keyring) -> None:
     member = new_member(keys)
-    member.part.policy = Policy(min_cohort=11)
+    member.part.member = replace(member.part.member, policy=Policy(min_cohort=11))
     assert notices(member) == [("tasks/t_1/rounds/2/refusals", {"reason": "policy"})]
 
 
 def test_a_client_without_data_for_the_sum(keys: Keyring, monkeypatch: pytest.MonkeyPatch) -> None:
     member = new_member(keys)
-    monkeypatch.setattr(participation, "take_unmasked_part", raising(Abstained("nothing to count")))
+    monkeypatch.setattr(loop, "take_unmasked_part", raising(Abstained("nothing to count")))
     assert notices(member, expected=RoundAbstained) == [("tasks/t_1/rounds/2/refusals", {"reason": "no-data"})]
 
 
 @pytest.mark.parametrize("answer", ["not-found", "not-in-cohort"])
 def test_a_server_that_does_not_take_the_notice(keys: Keyring, answer: str) -> None:
     member = new_member(keys)
-    member.part.policy = Policy(min_cohort=11)
+    member.part.member = replace(member.part.member, policy=Policy(min_cohort=11))
     assert len(notices(member, problem(answer))) == 1
 
 
@@ -94,12 +95,12 @@ def test_the_reason_follows_from_the_state_of_a_masked_round(
     """The text of the refusal, which may name clients, stays on the device."""
     member = new_member(keys)
     opened = member.view(2).model_copy(update={"state": state})
-    monkeypatch.setattr(masked_rounds.MaskedRound, "advance", raising(RefusalError("of c_3")))
+    monkeypatch.setattr(masked_rounds.MaskedRound, "_begin", raising(RefusalError("of c_3")))
 
-    def masked_part(_: Any, __: RoundView, history: History, progress: Any, *rest: Any) -> Program[Any]:
+    def masked_part(_: Any, __: RoundView, history: History, progress: Any) -> Program[Any]:
         return masked_rounds.take_masked_part(member.part, opened, history, progress)
 
-    monkeypatch.setattr(participation, "take_unmasked_part", masked_part)
+    monkeypatch.setattr(loop, "take_unmasked_part", masked_part)
     assert notices(member) == [("tasks/t_1/rounds/2/refusals", {"reason": reason})]
 
 
@@ -114,18 +115,18 @@ def test_the_reason_follows_from_the_state_of_a_masked_round(
 def test_one_round_alone_tells_the_reason_too(
     keys: Keyring, monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str
 ) -> None:
-    """`take_part_once` runs `run_round` alone and raises the error."""
+    """`run_round` raises the error that `take_part` reports."""
     member = new_member(keys)
-    monkeypatch.setattr(participation, "take_unmasked_part", raising(error))
+    monkeypatch.setattr(loop, "take_unmasked_part", raising(error))
     runner = ProgramRunner(lambda _: problem("round-closed"))
     with pytest.raises(type(error)):
-        runner.run(member.part.run_round(member.view(2), HISTORY))
+        runner.run(loop.run_round(member.part, member.view(2), HISTORY))
     assert [json.loads(request.body) for request in runner.requests] == [{"reason": reason}]
 
 
 def test_a_fleet_tells_refusals_of_masked_rounds(keys: Keyring, monkeypatch: pytest.MonkeyPatch) -> None:
     member = new_member(keys)
-    monkeypatch.setattr(masked_rounds.MaskedRound, "advance", raising(RefusalError("of c_3")))
+    monkeypatch.setattr(masked_rounds.MaskedRound, "_begin", raising(RefusalError("of c_3")))
     state = member.view(2).model_copy(update={"state": "sharing"})
     one = fleet_rounds._MaskedMember(
         fleet_rounds.CohortMember(member.part, HISTORY, drops=False),
@@ -142,12 +143,12 @@ def test_other_reasons_to_miss_a_round_are_not_told(
     keys: Keyring, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     member = new_member(keys)
-    monkeypatch.setattr(member.part, "run_round", raising(error))
+    monkeypatch.setattr(loop, "run_round", raising(error))
     assert notices(member) == []
 
 
 def test_a_refusal_that_is_not_told_without_the_notice(keys: Keyring, monkeypatch: pytest.MonkeyPatch) -> None:
     member = new_member(keys)
-    member.part.policy = Policy(min_cohort=11)
-    monkeypatch.setattr(participation, "tell_refusals", lambda _client, _number, part: part)
+    member.part.member = replace(member.part.member, policy=Policy(min_cohort=11))
+    monkeypatch.setattr(loop, "tell_refusals", lambda _member, _number, program: program)
     assert notices(member) == []

@@ -17,7 +17,7 @@ import pytest
 from client_sdk import Client, Identity, MemoryStore, Operator, Policy, RoundReport
 from client_sdk.errors import TaskFailed
 from client_sdk.rounds.events import Event, RoundMissed, ServerRestored
-from client_sdk.rounds.task import Participant
+from client_sdk.task import Task
 from tests.support.replicas import wait_until
 from tests.support.server import AggregatorProcess, running_aggregator
 from tests.support.tasks import interactions, small_task
@@ -41,12 +41,12 @@ class Play:
         self.task = small_task(self.operator, "movies", users=USERS, **task)
         self.events: list[list[Event]] = [[] for _ in range(USERS)]
         self._resources = resources
-        self.parts: list[Participant] = []
+        self.parts: list[Task] = []
         self.running: list[Future[list[RoundReport]]] = []
         self._pool = resources.enter_context(ThreadPoolExecutor(USERS))
         resources.callback(self.stop.set)
 
-    def _join(self, index: int) -> Participant:
+    def _join(self, index: int) -> Task:
         client = self._resources.enter_context(Client(self.server.url, Identity.generate(), MemoryStore(), ANY))
         holder = index == 0 and self.task.holder_invitation is not None
         part = client.join(
@@ -55,7 +55,7 @@ class Play:
             seed=index,
         )
         if holder:
-            part.key_holder().create_keyring()
+            part.create_keyring()
         return part
 
     def start(self, *indices: int) -> None:
@@ -142,7 +142,7 @@ def test_members_of_an_encrypted_task_say_that_it_cannot_go_on(server: Aggregato
     with ExitStack() as resources:
         play = Play(server, resources, rounds=400, mechanism="ckks", collect_seconds=10, max_failed_rounds=50)
         play.start(*range(USERS))
-        holder = play.parts[0].key_holder()
+        holder = play.parts[0]
         resources.enter_context(ThreadPoolExecutor(1)).submit(holder.serve, None, play.stop.is_set, 1.0)
         resources.callback(play.stop.set)
         play.restore_a_backup(tmp_path)

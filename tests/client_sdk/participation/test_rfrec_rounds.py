@@ -8,18 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_sdk import (
-    Client,
-    Fleet,
-    FleetOptions,
-    Identity,
-    MemoryStore,
-    Operator,
-    Policy,
-    task_request,
-)
+from client_sdk import Client, Identity, MemoryStore, Operator, Policy, task_request
 from client_sdk.lab.data.interactions import Interactions
 from client_sdk.lab.federation import Federation
+from client_sdk.lab.fleet import Fleet
+from client_sdk.lab.fleet_rounds import FleetOptions
 from client_sdk.training.rfrec import SUM_INDEX
 from protocols.errors import ParameterError
 from protocols.messages import Schedule
@@ -120,7 +113,7 @@ def test_one_model_over_every_mechanism_through_the_service(
         with trained(server, operator, task_id, mechanism) as fleet:
             found.append(fleet.model())
             scores.append(np.stack(list(fleet.scores())))
-            errors.append(fleet.clients[0].terms.sum_plan.predicted_error)
+            errors.append(fleet.clients[0].member.terms.sum_plan.predicted_error)
         assert operator.task(task_id).state == "complete"
     assert all(isinstance(state, RFRecState) and state.sum_index == ROUNDS for state in found)
     for state, predicted, error in zip(found[1:], scores[1:], errors[1:], strict=True):
@@ -135,7 +128,7 @@ def test_a_task_with_coins_ends_when_they_are_used_and_clients_miss_rounds(
     """Cohorts of 3 of 6 clients, and a schedule of more sums than the coins need."""
     task_id = create(operator, "rfrecf", "plain", cohort=3, rounds=50)
     with trained(server, operator, task_id, "plain") as fleet:
-        recipe, state = fleet.clients[0].terms.recipe, fleet.model()
+        recipe, state = fleet.clients[0].member.terms.recipe, fleet.model()
         assert isinstance(recipe, RFRecF)
         assert isinstance(state, RFRecState)
         sums = len(recipe.stretches(state))

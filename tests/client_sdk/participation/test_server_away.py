@@ -17,22 +17,12 @@ from pathlib import Path
 
 import pytest
 
-from client_sdk import (
-    AsyncClient,
-    Client,
-    ClientOptions,
-    Fleet,
-    FleetOptions,
-    GaveUp,
-    Identity,
-    MemoryStore,
-    Operator,
-    Policy,
-    RoundReport,
-)
+from client_sdk import AsyncClient, Client, ClientOptions, GaveUp, Identity, MemoryStore, Operator, Policy, RoundReport
 from client_sdk.api.http import SyncDriver
 from client_sdk.api.retry import DEFAULT_ATTEMPTS, RetryPolicy
 from client_sdk.api.wire import Effect, Request
+from client_sdk.lab.fleet import Fleet
+from client_sdk.lab.fleet_rounds import FleetOptions
 from client_sdk.rounds.events import Event, RoundMissed, ServerBack, ServerUnreachable, TaskEnded
 from tests.support.server import AggregatorProcess, running_aggregator
 from tests.support.tasks import SmallTask, interactions, small_task

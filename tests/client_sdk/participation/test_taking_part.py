@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -28,14 +29,16 @@ from client_sdk import (
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.errors import ApiError, ContributionConflict, Forbidden, ModelUnavailable, RoundClosed, TaskFailed
 from client_sdk.organiser import TrialOrganiser
+from client_sdk.rounds import key_holder
 from client_sdk.rounds.certificates import MembershipCheck, request_for
 from client_sdk.rounds.events import ClipWarning, Event, KeyringRefused, RoundMissed, TaskEnded
-from client_sdk.rounds.join import require_organiser
+from client_sdk.rounds.join import _require_organiser
 from protocols.codec import b64decode
 from protocols.crypto.envelope import EnvelopeSender
 from protocols.errors import CertificateError, KeyringError, ParameterError
 from tests.support.organiser import TRIAL
 from tests.support.server import AggregatorProcess, running_aggregator
+from tests.support.single_steps import deliver_keys, play_round
 from tests.support.tasks import ITEMS, SmallTask, interactions, small_task
 
 PLAIN = Policy(mechanisms=frozenset({"plain", "ckks", "paillier"}), snapshot_every=1)
@@ -61,11 +64,11 @@ def play(server: AggregatorProcess, task: SmallTask, users: int, **options: int)
     """Let every client take part in its own thread, and the key holder serve beside them, until the task ends."""
     chosen = interactions(users)
     holder = member(server, **options)
-    key_holder = None
+    holding = None
     if task.holder_invitation:
         first = holder.join(task.name, invitation=task.holder_invitation, certificate=task.holder_certificate)
-        key_holder = first.key_holder()
-        key_holder.create_keyring()
+        holding = first
+        holding.create_keyring()
     else:
         first = holder.join(task.name, invitation=task.invitation)
 
@@ -77,7 +80,7 @@ def play(server: AggregatorProcess, task: SmallTask, users: int, **options: int)
             return part.take_part(chosen[index])
 
     with holder, ThreadPoolExecutor(users + 1) as pool:
-        serving = pool.submit(key_holder.serve, None, None, 1.0) if key_holder else None
+        serving = pool.submit(holding.serve, None, None, 1.0) if holding else None
         reports = list(pool.map(one, range(users)))
         if serving:
             serving.result(timeout=30)
@@ -131,7 +134,7 @@ def test_async_clients_take_part_and_recommend(server: AggregatorProcess, operat
             )
             for index, (client, invitation) in enumerate(zip(clients, invitations, strict=True))
         ]
-        holder = parts[0].key_holder()
+        holder = parts[0]
         holder.create_keyring()
         serving = asyncio.create_task(holder.serve(poll_seconds=1.0))
         reports = await asyncio.gather(*(part.take_part(items) for part, items in zip(parts, chosen, strict=True)))
@@ -193,7 +196,7 @@ def test_whom_the_organiser_did_not_certify_is_refused_at_enrolment(
 ) -> None:
     task, other = small_task(operator, "certified", users=3, mechanism="ckks"), TrialOrganiser("tests")
     with member(server) as first, member(server) as good, member(server) as stranger, member(server) as forgetful:
-        holder = first.join(invitation=task.holder_invitation, certificate=task.holder_certificate).key_holder()
+        holder = first.join(invitation=task.holder_invitation, certificate=task.holder_certificate)
         honest = good.join(invitation=task.invitation, certificate=task.certificate)
         with pytest.raises(Forbidden, match="not signed by the organiser"):
             stranger.join(invitation=task.invitation, certificate=other.source())
@@ -202,9 +205,9 @@ def test_whom_the_organiser_did_not_certify_is_refused_at_enrolment(
         with pytest.raises(Forbidden, match="for the role holder, not member"):
             stranger.join(invitation=task.invitation, certificate=TRIAL.source("holder"))
         fingerprint = holder.create_keyring()
-        assert holder.serve_keyring().keyed == (honest.membership.client_id,)
+        assert deliver_keys(holder).keyed == (honest.membership.client_id,)
         honest.model()
-        keyring = good._enroller.client_store.keyring(task.task_id)
+        keyring = good._account.store.keyring(task.task_id)
         assert keyring is not None
         assert keyring.fingerprint == fingerprint
     operator.close_task(task.task_id)
@@ -214,34 +217,35 @@ def test_a_holder_keys_only_whom_the_organiser_certified(server: AggregatorProce
     """A server that lists members of its own making: the holder seals nothing for them."""
     task = small_task(operator, "invented", users=3, mechanism="ckks")
     with member(server) as first, member(server) as good:
-        part = first.join(invitation=task.holder_invitation, certificate=task.holder_certificate)
+        holder = first.join(invitation=task.holder_invitation, certificate=task.holder_certificate)
         honest = good.join(invitation=task.invitation, certificate=task.certificate)
-        holder = part.key_holder()
         holder.create_keyring()
         strict = MembershipCheck(TrialOrganiser("tests").pin)  # for which nobody here is certified
-        holder.service.membership_check = strict
+        holder.part.member = replace(holder.part.member, check=strict)
         events: list[Event] = []
-        delivered = holder.serve_keyring(events.append)
+        delivered = deliver_keys(holder, events.append)
         assert (delivered.keyed, delivered.refused) == ((), (honest.membership.client_id,))
-        holder.service.membership_check = MembershipCheck(None)  # without the check, everyone who is listed
-        assert holder.serve_keyring().keyed == (honest.membership.client_id,)
+        unchecked = MembershipCheck(None)  # without the check, everyone who is listed
+        holder.part.member = replace(holder.part.member, check=unchecked)
+        assert deliver_keys(holder).keyed == (honest.membership.client_id,)
         assert KeyringRefused(honest.membership.client_id) in events
     operator.close_task(task.task_id)
 
 
 def test_an_envelope_of_anybody_but_the_certified_holder_is_refused(
-    server: AggregatorProcess, operator: Operator
+    server: AggregatorProcess, operator: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Server and one member together put keys of their own into a mailbox: they open nothing of what is sent."""
     task = small_task(operator, "substituted", users=3, mechanism="ckks")
     with member(server) as first, member(server) as good:
-        holder = first.join(invitation=task.holder_invitation, certificate=task.holder_certificate).key_holder()
+        holder = first.join(invitation=task.holder_invitation, certificate=task.holder_certificate)
         honest = good.join(invitation=task.invitation, certificate=task.certificate)
         holder.create_keyring()
         insider = Identity.generate()
         issued = TRIAL.issue(request_for(insider, TRIAL.scope, "member"))
-        holder.service.sender = EnvelopeSender(insider.signing_key, insider.mailbox_key, b64decode(issued.certificate))
-        assert holder.serve_keyring().keyed == (honest.membership.client_id,)
+        sender = EnvelopeSender(insider.signing_key, insider.mailbox_key, b64decode(issued.certificate))
+        monkeypatch.setattr(key_holder, "envelope_sender", lambda _: sender)
+        assert deliver_keys(holder).keyed == (honest.membership.client_id,)
         with pytest.raises(CertificateError, match="for the role member, not holder"):
             honest.model()
     operator.close_task(task.task_id)
@@ -254,8 +258,8 @@ def test_a_server_that_names_another_organiser_is_refused(server: AggregatorProc
         view = operator.task(task.task_id)
         for organiser in (None, TrialOrganiser("tests").pin):
             with pytest.raises(PolicyRefused, match="names an organiser that the server does not"):
-                require_organiser(part.membership, view.model_copy(update={"organiser": organiser}))
-        require_organiser(part.membership, view)
+                _require_organiser(part.membership, view.model_copy(update={"organiser": organiser}))
+        _require_organiser(part.membership, view)
     operator.close_task(task.task_id)
 
 
@@ -282,13 +286,13 @@ def test_the_key_holder_gives_every_member_its_keyring(server: AggregatorProcess
         part = first.join(invitation=task.holder_invitation, certificate=task.holder_certificate)
         with pytest.raises(KeyringError, match="create the keyring first"):
             part.model()
-        part.key_holder().create_keyring()
+        part.create_keyring()
         other = second.join(invitation=task.invitation, certificate=task.certificate)
         with pytest.raises(ParameterError, match="not its key holder"):
-            other.key_holder()
-        part.key_holder().serve_keyring()
+            other.create_keyring()
+        deliver_keys(part)
         other.model()
-        keys = [each._enroller.client_store.keyring(task.task_id) for each in (first, second)]
+        keys = [each._account.store.keyring(task.task_id) for each in (first, second)]
         assert keys[0] is not None
         assert keys[0] == keys[1]
     operator.close_task(task.task_id)
@@ -312,16 +316,16 @@ def test_clip_warnings_conflicts_and_closed_rounds(server: AggregatorProcess, op
     view = parts[0].current_round(wait=10.0)
     assert view is not None
     events: list[Event] = []
-    report = parts[0].take_part_once(view, chosen[0], events.append)
+    report = play_round(parts[0], view, chosen[0], events.append)
     assert report.clipped > 0
     assert isinstance(events[0], ClipWarning)
     with pytest.raises(ContributionConflict):
-        parts[0].take_part_once(view, chosen[0])
+        play_round(parts[0], view, chosen[0])
     with pytest.raises(ParameterError, match=f"0..{ITEMS - 1}"):
-        parts[1].take_part_once(view, [ITEMS])
+        play_round(parts[1], view, [ITEMS])
     operator.close_task(task.task_id)
     with pytest.raises(RoundClosed):
-        parts[1].take_part_once(view, chosen[1])
+        play_round(parts[1], view, chosen[1])
     missed: list[Event] = []
     parts[2].take_part(chosen[2], missed.append)
     assert [type(event) for event in missed] == [TaskEnded]
@@ -336,7 +340,8 @@ def test_a_small_round_is_refused_and_reported(server: AggregatorProcess, operat
     )
     clients = [member(server, Policy(min_cohort=3, mechanisms=PLAIN.mechanisms)) for _ in range(3)]
     parts = [client.join(invitation=task.invitation) for client in clients]
-    parts[0].core.policy = Policy(min_cohort=4, mechanisms=PLAIN.mechanisms)
+    policy = Policy(min_cohort=4, mechanisms=PLAIN.mechanisms)
+    parts[0].part.member = replace(parts[0].part.member, policy=policy)
     events: list[Event] = []
     with pytest.raises(TaskFailed, match="0 of 3 clients contributed in time, but 3 are needed") as failed:
         parts[0].take_part(interactions(1)[0], events.append)

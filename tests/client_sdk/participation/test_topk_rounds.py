@@ -10,16 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_sdk import (
-    Client,
-    Identity,
-    MemoryStore,
-    MFConfig,
-    Operator,
-    Policy,
-    PolicyRefused,
-    task_request,
-)
+from client_sdk import Client, Identity, MemoryStore, MFConfig, Operator, Policy, PolicyRefused, task_request
 from client_sdk.errors import InvalidParameters
 from client_sdk.lab.data.interactions import LeaveOneOut, leave_one_out
 from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
@@ -151,7 +142,7 @@ def test_three_clients_finish_a_task(
             for index, client in enumerate(clients)
         ]
         with ThreadPoolExecutor(4) as pool:
-            holder = parts[0].key_holder() if code else None
+            holder = parts[0] if code else None
             if holder:
                 holder.create_keyring()
             serving = pool.submit(holder.serve, None, None, 1.0) if holder else None

@@ -9,7 +9,9 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from client_sdk import Fleet, FleetOptions, Operator
+from client_sdk import Operator
+from client_sdk.lab.fleet import Fleet
+from client_sdk.lab.fleet_rounds import FleetOptions
 from protocols.sums.masked import client as stages
 from tests.support.server import AggregatorProcess, running_aggregator
 from tests.support.tasks import interactions, small_task
@@ -71,7 +73,7 @@ def test_a_client_whose_shares_do_not_open_is_reported_and_the_others_go_on(
     share = stages.share
     with Fleet(server.url, interactions(USERS), FleetOptions(seed=3)) as fleet:
         fleet.enrol(task.invitation, certificates=task.certificates)
-        at_fault = fleet.clients[3].membership.client_id
+        at_fault = fleet.clients[3].member.membership.client_id
 
         def garbage(state: stages.Advertised, *rest: Any) -> tuple[stages.Shared, bytes]:
             after, body = share(state, *rest)

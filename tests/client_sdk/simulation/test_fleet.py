@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_sdk import Fleet, FleetOptions, FleetRound, Operator, Policy
+from client_sdk import Operator, Policy
 from client_sdk.api.http import SyncDriver
+from client_sdk.lab.fleet import Fleet
+from client_sdk.lab.fleet_rounds import FleetOptions, FleetRound
 from client_sdk.model.follow import ModelFollower
 from client_sdk.model.sync import fetch_catalogue, plan_sync
-from client_sdk.rounds.task import Participation
+from client_sdk.rounds.part import Part
 from protocols.errors import ParameterError
 from protocols.recipes.base import ModelState
 from tests.support.server import AggregatorProcess, running_aggregator
@@ -40,25 +42,29 @@ def enrolled_fleet(server: AggregatorProcess, task: SmallTask, users: int, **opt
     return made
 
 
-def follow(client: Participation, upto: int) -> ModelState:
+def follow(client: Part, upto: int) -> ModelState:
     """Return the model that a new client with this client's keys downloads, without a shared cache."""
-    keyring = client.client_store.keyring(client.terms.task_id)
-    follower = ModelFollower(client.calls, client.terms, keyring=keyring)
+    keyring = client.member.store.keyring(client.member.task_id)
+    follower = ModelFollower(client.member.calls, client.member.terms, keyring=keyring)
     with SyncDriver() as driver:
         return driver.run(follower.follow(upto)).state
 
 
-def replay(client: Participation, upto: int) -> ModelState:
+def replay(client: Part, upto: int) -> ModelState:
     """Return the model from replaying every aggregate, without snapshots."""
-    keyring = client.client_store.keyring(client.terms.task_id)
-    state = client.terms.recipe.initial_state(client.terms.seed)
+    keyring = client.member.store.keyring(client.member.task_id)
+    state = client.member.terms.recipe.initial_state(client.member.terms.seed)
     with SyncDriver() as driver:
-        catalogue = driver.run(fetch_catalogue(client.calls, client.terms, 0, upto))
+        catalogue = driver.run(fetch_catalogue(client.member.calls, client.member.terms, 0, upto))
         for view in catalogue.completed:
-            size = client.terms.sum_plan.aggregate_bytes
-            body = driver.run(client.calls.aggregate(client.terms.task_id, view.number, size, view.aggregate_digest))
-            total = client.terms.mechanism.open(client.terms.sum_plan, body, view.survivors, keyring)
-            state = client.terms.recipe.absorb(state, client.terms.round_spec(view), total, view.survivors)
+            size = client.member.terms.sum_plan.aggregate_bytes
+            body = driver.run(
+                client.member.calls.aggregate(client.member.terms.task_id, view.number, size, view.aggregate_digest)
+            )
+            total = client.member.terms.mechanism.open(client.member.terms.sum_plan, body, view.survivors, keyring)
+            state = client.member.terms.recipe.absorb(
+                state, client.member.terms.round_spec(view), total, view.survivors
+            )
     return state
 
 
@@ -92,7 +98,7 @@ def test_replay_and_snapshots_give_the_same_model(
         np.testing.assert_array_equal(follow(client, 7).item_factors, model.item_factors)
         assert fleet.user_factors().shape == (10, 8)
         with SyncDriver() as driver:
-            shot = driver.run(client.calls.latest_snapshot(client.terms.task_id))
+            shot = driver.run(client.member.calls.latest_snapshot(client.member.terms.task_id))
         assert shot is not None
         assert shot.round >= 6
         spared, loaded = sum(r.bytes_spared for r in rounds), sum(r.bytes_down for r in rounds)
@@ -108,16 +114,13 @@ def test_the_aggregate_is_the_sum_of_what_the_clients_trained(server: Aggregator
     task = small_task(operator, "sum", users=4, mechanism="ckks", rounds=1)
     with enrolled_fleet(server, task, 4) as fleet:
         fleet.run()
-        terms = fleet.clients[0].terms
+        terms = fleet.clients[0].member.terms
         state, spec = terms.recipe.initial_state(terms.seed), terms.recipe.round_spec(terms.seed, 1)
         total = np.zeros(terms.recipe.layout().length)
         for index, client in enumerate(fleet.clients):
-            twin = Participation(
-                client.calls, terms, client.membership, client.identity, client.client_store, client.policy,
-                client.follower, client.half, np.random.default_rng((3, index)),
-            )  # fmt: skip
+            twin = Part(client.member, client.follower, client.half, np.random.default_rng((3, index)))
             twin.client_state = lambda: None  # type: ignore[method-assign]
-            (block,) = twin.train(spec, state, twin.history(interactions(4)[index])).blocks
+            (block,) = twin._train(spec, state, twin.history(interactions(4)[index])).blocks
             total += block
         expected = terms.recipe.absorb(state, spec, total, 4)
         np.testing.assert_allclose(fleet.model().item_factors, expected.item_factors, atol=1e-4)
@@ -170,7 +173,7 @@ def test_a_snapshot_is_the_cheaper_way_after_many_rounds(server: AggregatorProce
         fleet.run()
         client = fleet.clients[1]
         with SyncDriver() as driver:
-            catalogue = driver.run(fetch_catalogue(client.calls, client.terms, 0, 12))
+            catalogue = driver.run(fetch_catalogue(client.member.calls, client.member.terms, 0, 12))
         plan = plan_sync(0, catalogue)
         assert plan.kind == "snapshot"
-        assert plan.bytes < 12 * client.terms.sum_plan.aggregate_bytes
+        assert plan.bytes < 12 * client.member.terms.sum_plan.aggregate_bytes

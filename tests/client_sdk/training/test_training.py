@@ -132,11 +132,6 @@ def test_negatives_are_drawn_from_all_items_outside_the_training_items(seed: int
         assert set(drawn.tolist()) == set(range(ITEMS)) - set(positives.tolist())
 
 
-def test_excluded_items_are_never_drawn_and_padding_is_ignored() -> None:
-    drawn = draw_negatives(np.array([0], np.int32), 4, 200, np.random.default_rng(0), np.array([2, -1], np.int32))
-    assert set(drawn.tolist()) == {1, 3}
-
-
 def test_invalid_input_is_refused() -> None:
     item_factors, user, positives = problem(0)
     rng = np.random.default_rng(0)

@@ -15,7 +15,8 @@ from client_sdk.lab.federation import Federation
 from client_sdk.operator import task_request
 from client_sdk.store.states import GivenData
 from client_sdk.training import client_half
-from client_sdk.training.factors import count_items, logit_offsets, why_abstain
+from client_sdk.training.base import why_abstain
+from client_sdk.training.factors import count_items, logit_offsets
 from protocols.advice import advise, advise_start, choose
 from protocols.combinations import check_combination
 from protocols.errors import CodecError, CombinationError, ParameterError

@@ -18,8 +18,8 @@ from client_sdk.api.calls import ApiCalls
 from client_sdk.api.wire import Program, Work
 from client_sdk.history import History
 from client_sdk.rounds.certificates import MembershipCheck
-from client_sdk.rounds.masked import MaskedPart
-from client_sdk.rounds.member import LocalWork
+from client_sdk.rounds.member import Member
+from client_sdk.rounds.part import Part
 from client_sdk.store.client_store import ClientStore, Membership
 from client_sdk.store.states import ClientState
 from client_sdk.store.stores import MemoryStore
@@ -38,6 +38,7 @@ from protocols.sums.masked.parameters import MaskedParameters, Neighbourhood
 from protocols.sums.masked.plan import MaskedPlan
 from protocols.sums.masked.roster import RosterEntry
 from tests.simulation.lying_server.schedule import SUMS, Attempt, Invention, Task, summed_in
+from tests.support.masked_rounds import GivenElements
 
 __all__ = [
     "LAYOUT",
@@ -136,15 +137,15 @@ class _Rows:
 
 @dataclass
 class Honest:
-    """A member that follows the protocol: `LocalWork` and `MaskedPart` on a store that outlives the rounds."""
+    """A member that follows the protocol: `Part` and `MaskedRound` on a store that outlives the rounds."""
 
     index: int
     task: Task
     store: ClientStore
-    work: LocalWork | None = None
+    work: Part | None = None
     spec: RoundSpec | None = None
     summed: str = ""
-    part: MaskedPart | None = None
+    part: GivenElements | None = None
     context: RoundContext | None = None
     answers: dict[str, bytes] | None = None
     sent: dict[str, bytes] | None = None
@@ -164,30 +165,26 @@ class Honest:
         terms = SimpleNamespace(
             task_id=task_id,
             view=SimpleNamespace(data_set="rows"),
-            recipe=SimpleNamespace(layout=lambda sum_index: layout),
+            recipe=SimpleNamespace(layout=lambda sum_index: layout, route=lambda spec, client_id: ((0,),)),
+            schedule=TaskSchedule(
+                cohort_size=task.cohort_size, min_clients=task.min_clients, min_difference=task.min_difference
+            ),
         )
         self.summed = summed_in(task, attempt)
         self.spec = RoundSpec(number, bytes(32), attempt.sum_index)
-        self.work = LocalWork(
-            calls, cast(Any, terms), member, identity, self.store, Policy(), cast(Any, None), cast(Any, _Rows())
-        )
-        self.part = MaskedPart(
-            calls,
-            member,
-            identity,
-            Policy(),
-            _membership_check(self.index),
-            self.context,
-            self.store,
-            TaskSchedule(
-                cohort_size=task.cohort_size, min_clients=task.min_clients, min_difference=task.min_difference
-            ),
-            attempt.sum_index,
-            "rows",
+        own = Member(calls, cast(Any, terms), member, identity, self.store, Policy(), _membership_check(self.index))
+        self.work = Part(own, cast(Any, SimpleNamespace(view=lambda state: state)), cast(Any, _Rows()))
+        self.part = GivenElements(
+            self.work,
+            cast(RoundView, SimpleNamespace(number=number)),
+            cast(Any, None),
+            spec=self.spec,
+            context=self.context,
+            elements=cast(Any, None),
         )
 
     def asked(self, state: str, answers: dict[str, bytes], elements: Callable[[], Elements]) -> dict[str, bytes]:
-        """Tell the client that the round is in `state`; return what it sends. Raises what `MaskedPart` raises."""
+        """Tell the client that the round is in `state`; return what it sends. Raises what `MaskedRound` raises."""
         assert self.part is not None and self.work is not None and self.spec is not None
         work, spec, rows = self.work, self.spec, History(np.zeros(1, np.int32))
         if state == "advertising":
@@ -196,11 +193,12 @@ class Honest:
             work.require_data(spec, ModelState(0), rows)
 
         def contributed() -> Elements:
-            work.train(spec, ModelState(0), rows)
+            work._train(spec, ModelState(0), rows)
             return elements()
 
         self.answers, self.sent = answers, {}
-        _run(self.part.advance(cast(RoundView, SimpleNamespace(state=state)), contributed))
+        self.part.elements = contributed
+        _run(self.part.advance(cast(RoundView, SimpleNamespace(state=state))))
         return self.sent
 
     # --- the calls of the client -----------------------------------------------------------------------------------

@@ -4,8 +4,9 @@
    of `min_clients` and `min_difference`, less the helpers. So no member's vector comes out.
 2. Members that were told different things have no mask in common: their contributions cannot be in one sum.
 
-The clients are `MaskedPart` with its store, as in the SDK; the helpers' keys are the server's. The server never deletes
-anything, and hands out what serves it best; it can repeat any answer. Certificates, signatures and shares are real.
+The clients are `MaskedRound` with its store, as in the SDK; the helpers' keys are the server's. The server never
+deletes anything, and hands out what serves it best; it can repeat any answer. Certificates, signatures and shares are
+real.
 """
 
 from __future__ import annotations

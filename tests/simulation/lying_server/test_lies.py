@@ -18,10 +18,11 @@ import pytest
 from client_sdk import Policy
 from client_sdk.rounds import masked as masked_protocol
 from client_sdk.rounds.certificates import MembershipCheck
-from client_sdk.rounds.masked import MaskedPart
+from client_sdk.rounds.masked import MaskedRound
 from client_sdk.store.client_store import ClientStore
 from client_sdk.store.signed_sets import SignedSets
 from client_sdk.store.states import GivenData
+from protocols.errors import ParameterError
 from protocols.sum_classes import TRAINED
 from protocols.sums.masked import client, messages, roster
 from protocols.sums.masked.context import RoundContext
@@ -154,15 +155,16 @@ def one_set(patch: Patch) -> None:
     """A client confirms sets that differ by enough members from all that it confirmed for this sum."""
     signed: dict[tuple[int, int], list[frozenset[bytes]]] = {}
 
-    def record(self: MaskedPart, state: client.Contributed, survivors: bytes) -> None:
+    def record(self: MaskedRound, state: client.Contributed, survivors: bytes) -> None:
         keys = tuple(entry.identity_key for entry in state.roster.entries)
         members = masked_protocol.member_tags(keys, messages.decode_set(survivors, len(keys)))
-        earlier = signed.setdefault((id(self.client_store), self.sum_index), [])
-        if any(0 < len(members ^ one) < self.policy.min_difference(self.schedule) for one in earlier):
-            raise masked_protocol.ParameterError("the sets are too close")
+        member = self.part.member
+        earlier = signed.setdefault((id(member.store), self.spec.sum_index), [])
+        if any(0 < len(members ^ one) < member.policy.min_difference(member.terms.schedule) for one in earlier):
+            raise ParameterError("the sets are too close")
         earlier.append(members)
 
-    patch.setattr(MaskedPart, "_record_survivors", record)
+    patch.setattr(MaskedRound, "_record_survivors", record)
 
 
 def all_sums(patch: Patch) -> None:
@@ -222,16 +224,16 @@ def one_answer(patch: Patch) -> None:
     patch.setattr(client._SingleUse, "take", lambda self: None)
     patch.setattr(SignedSets, "with_set", lambda record, *_: record)
     contributed: dict[int, Any] = {}
-    real = MaskedPart.advance
+    real = MaskedRound.advance
 
-    def advance(self: MaskedPart, view: Any, elements: Any) -> Any:
+    def advance(self: MaskedRound, view: Any) -> Any:
         if isinstance(self._state, client.Contributed):
             contributed[id(self)] = self._state
         elif view.state == "confirming" and id(self) in contributed:
             self._state, self.finished = contributed[id(self)], False
-        yield from real(self, view, elements)
+        yield from real(self, view)
 
-    patch.setattr(MaskedPart, "advance", advance)
+    patch.setattr(MaskedRound, "advance", advance)
 
 
 def threshold(patch: Patch) -> None:

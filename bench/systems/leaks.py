@@ -1,4 +1,6 @@
-"""The control that measures a leak: it ranks items by how seldom training would draw them as a negative.
+"""Training negatives as the papers draw them, and the control that measures what this leaks.
+
+The control ranks items by how seldom training would draw them as a negative.
 
 If negatives are drawn from all items outside the training items, the held-out item is drawn as often as any other,
 and the control is no better than random. If the held-out item is never drawn (`paper_protocol`), the control ranks it
@@ -8,16 +10,25 @@ first. A model whose figure is below that of the control there may have learned 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from client_sdk.history import History
 from client_sdk.lab.data.interactions import Interactions, LeaveOneOut
+from client_sdk.lab.evaluation.controls import ControlTable, control_row, controls
 from client_sdk.lab.evaluation.leave_one_out import EvaluationResult, evaluate_full_scores, evaluate_scores
-from client_sdk.training.mf import negative_pool
+from client_sdk.lab.federation import Federation
+from client_sdk.store.states import ClientState
+from client_sdk.training.base import ClientHalf, LocalResult
+from client_sdk.training.factors import FactorHalf
+from client_sdk.training.fair import FairHalf
+from client_sdk.training.mf import NegativeSampler, draw_negatives
+from client_sdk.training.pfedclr import PFedCLRHalf
 from protocols.errors import ParameterError
+from protocols.recipes.base import ModelState, RoundSpec
 
 __all__ = [
     "DrawnControl",
@@ -25,7 +36,11 @@ __all__ = [
     "LEAK_WARNING",
     "NegativeDraws",
     "PaperProtocol",
+    "draws_without",
     "drawn_as_negative_control",
+    "exclude",
+    "leak_controls",
+    "negative_pool",
     "paper_protocol",
 ]
 
@@ -54,7 +69,7 @@ class DrawnScores:
 
     All draws are simulated. In each round a random share of the users draws, uniformly and with repetition, from the
     same pool as training. The draws of a user depend only on the state of `rng` and the user, not on the order of
-    calls. excluded: int32 (n_users, k), items that are never drawn, as in `Federation`.
+    calls. excluded: int32 (n_users, k), items that are never drawn, as in `exclude`.
     """
 
     def __init__(
@@ -120,6 +135,31 @@ def drawn_as_negative_control(
     return DrawnControl(evaluate_scores(lambda users, _: kept[users], data, candidates, k), ranked)
 
 
+def leak_controls(
+    data: LeaveOneOut,
+    candidates: NDArray[np.int32],
+    rng: np.random.Generator,
+    k: int = 10,
+    draws: NegativeDraws | None = None,
+) -> ControlTable:
+    """Return the rows of `controls` and the controls drawn as a negative, under the clean and the leaky protocol.
+
+    candidates: int32 (n_users, n), from `candidates_of`. draws: how the training to compare with draws negatives; by
+    default PFedCLR's 100 rounds.
+    """
+    found = controls(data, candidates, rng, k)
+    drawn = {
+        "drawn as a negative": None,
+        "drawn as a negative in paper_protocol": data.test_items[:, None],
+    }
+    rows = [
+        control_row(name, result)
+        for name, excluded in drawn.items()
+        for result in drawn_as_negative_control(data, candidates, rng, k, draws=draws, excluded=excluded)
+    ]
+    return ControlTable(found.metrics, (*found.rows, *rows))
+
+
 # --- the evaluation protocol of PFedCLR and related code. It leaks the held-out items; use it only for comparison ----
 # The released code of PFedRec and of FedEM (by PFedCLR's authors) draws training negatives from the items that a user
 # never interacted with. The user did interact with the held-out item, so it is never drawn, while the 99 items that it
@@ -151,9 +191,80 @@ class PaperProtocol(NamedTuple):
 
 
 def paper_protocol(data: LeaveOneOut) -> PaperProtocol:
-    """Return the held-out items as exclusions for `Federation(excluded=...)`, and log `LEAK_WARNING` as a warning.
+    """Return the held-out items as exclusions for `exclude`, and log `LEAK_WARNING` as a warning.
 
     Training items are always excluded, so with these no item that a user interacted with is drawn as a negative.
     """
     _log.warning(LEAK_WARNING)
     return PaperProtocol(data.test_items[:, None].copy(), LEAK_WARNING)
+
+
+# --- training whose negatives leave out more items than the user's own -----------------------------------------------
+
+
+def draws_without(excluded: NDArray[np.int32]) -> NegativeSampler:
+    """Return `draw_negatives` without the items of `excluded`, int32 (k,); entries below 0 are ignored."""
+
+    def draw(positives: NDArray[np.int32], n_items: int, count: int, rng: np.random.Generator) -> NDArray[np.int32]:
+        return draw_negatives(np.concatenate([positives, excluded[excluded >= 0]]), n_items, count, rng)
+
+    return draw
+
+
+def negative_pool(
+    positives: NDArray[np.int32], n_items: int, excluded: NDArray[np.int32] | None = None
+) -> NDArray[np.intp]:
+    """Return the items of 0..n_items-1 outside `positives` and `excluded`, ascending.
+
+    excluded: int32 (k,); entries below 0 are ignored. Raises `ParameterError` if no item remains.
+    """
+    allowed = np.ones(n_items, dtype=bool)
+    allowed[positives] = False
+    if excluded is not None:
+        allowed[excluded[excluded >= 0]] = False
+    if not allowed.any():
+        raise ParameterError(f"no item is left as a negative: the client has all {n_items} items")
+    return np.flatnonzero(allowed)
+
+
+@dataclass(frozen=True)
+class _Excluding:
+    """`inner`, with negatives drawn outside the user's row of `excluded` in every contribution."""
+
+    inner: FactorHalf | PFedCLRHalf | FairHalf
+    excluded: NDArray[np.int32]
+
+    def initial_client_state(self, rng: np.random.Generator) -> ClientState:
+        return self.inner.initial_client_state(rng)
+
+    def contribute(
+        self,
+        spec: RoundSpec,
+        client_id: str,
+        state: ModelState,
+        history: History,
+        client_state: ClientState,
+        rng: np.random.Generator,
+    ) -> LocalResult:
+        """Train as user int(client_id), which is how `Federation` names its users."""
+        own: ClientHalf = replace(self.inner, draw=draws_without(self.excluded[int(client_id)]))
+        return own.contribute(spec, client_id, state, history, client_state, rng)
+
+    def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
+        return self.inner.prepare(spec, state, history, rng)
+
+    def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
+        return self.inner.scores(state, client_state, history)
+
+
+def exclude(federation: Federation, excluded: NDArray[np.int32] | None) -> None:
+    """Make the users of `federation` never draw their row of `excluded` as a training negative; None changes nothing.
+
+    excluded: int32 (users, k), padded with -1. Raises `TypeError` for a recipe that draws no negatives.
+    """
+    if excluded is None:
+        return
+    half = federation.half
+    if not isinstance(half, FactorHalf | PFedCLRHalf | FairHalf):
+        raise TypeError(f"recipe {federation.recipe.name!r} draws no negatives")
+    federation.half = _Excluding(half, excluded)

@@ -6,17 +6,22 @@ import logging
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from client_sdk.lab.data.interactions import Interactions, LeaveOneOut, leave_one_out
-from client_sdk.lab.evaluation.leaky_protocols import (
+from bench.systems.leaks import (
     LEAK_WARNING,
     DrawnScores,
     NegativeDraws,
     drawn_as_negative_control,
+    draws_without,
+    exclude,
+    negative_pool,
     paper_protocol,
 )
+from client_sdk.lab.data.interactions import Interactions, LeaveOneOut, leave_one_out
 from client_sdk.lab.evaluation.leave_one_out import candidates_of
-from client_sdk.training.mf import draw_negatives, negative_pool
+from client_sdk.lab.federation import Federation
 from protocols.errors import ParameterError
 
 USERS, ITEMS = 300, 200
@@ -95,7 +100,7 @@ def test_draws_have_the_distribution_of_training_negatives() -> None:
         scores = DrawnScores(train, NegativeDraws(rounds, 1.0, 4), rng, np.array([[15]], dtype=np.int32))
         counts[0] += np.ceil(-scores(np.array([0]))[0])
         for _ in range(rounds):
-            drawn = draw_negatives(positives, 20, 48, rng, np.array([15], dtype=np.int32))
+            drawn = draws_without(np.array([15], dtype=np.int32))(positives, 20, 48, rng)
             counts[1] += np.bincount(drawn, minlength=20)
     expected = np.where(np.isin(np.arange(20), [*range(12), 15]), 0, repeats * rounds * 48 / 7)
     assert np.all(np.abs(counts - expected) <= 5 * np.sqrt(expected))
@@ -105,3 +110,53 @@ def test_draws_have_the_distribution_of_training_negatives() -> None:
 def test_invalid_parameters_of_draws_are_refused(name, value) -> None:
     with pytest.raises(ParameterError, match=name):
         NegativeDraws(**{name: value})
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(2, 60))
+def test_draws_equal_those_from_the_pool(seed: int, n_items: int) -> None:
+    rng = np.random.default_rng(seed)
+    positives = rng.permutation(n_items)[: rng.integers(0, n_items - 1)].astype(np.int32)
+    excluded = np.append(positives[:2], np.int32(-1))
+    if seed % 2 and positives.size < n_items - 1:
+        excluded = np.append(excluded, np.setdiff1d(np.arange(n_items, dtype=np.int32), positives)[:1])
+    pool = negative_pool(positives, n_items, excluded)
+    drawn = draws_without(excluded)(positives, n_items, 30, np.random.default_rng(seed))
+    np.testing.assert_array_equal(drawn, pool[np.random.default_rng(seed).integers(0, pool.size, 30)])
+    assert drawn.dtype == np.int32
+
+
+def test_excluded_items_are_never_drawn_and_padding_is_ignored() -> None:
+    draw = draws_without(np.array([2, -1], np.int32))
+    assert set(draw(np.array([0], np.int32), 4, 200, np.random.default_rng(0)).tolist()) == {1, 3}
+
+
+def test_client_for_whom_nothing_is_left_has_no_negatives() -> None:
+    with pytest.raises(ParameterError, match="has all"):
+        draws_without(np.array([4], np.int32))(np.arange(4, dtype=np.int32), 5, 1, np.random.default_rng(0))
+
+
+def test_each_user_of_a_federation_leaves_out_its_own_row() -> None:
+    data = random_data()
+    parameters = {"items": ITEMS, "dim": 4, "clip": 1.0}
+    federation = Federation(data.train, "fedmf", parameters, cohort_size=10)
+    everything = np.tile(np.arange(ITEMS, dtype=np.int32), (USERS, 1))
+    for user in range(USERS):  # each may draw one item only, its last one outside the training items
+        free = np.setdiff1d(np.arange(ITEMS), data.train.positives(user))[-1]
+        everything[user, free] = -1
+    exclude(federation, everything)
+    (done,) = federation.run(1)
+    assert done.survivors == 10
+    changed = np.flatnonzero((federation.state.item_factors != first_factors(parameters, data)).any(axis=1))
+    took_part = np.flatnonzero(federation.took_part)
+    rows = [np.append(data.train.positives(user), everything[user].argmin()) for user in took_part]
+    assert set(changed.tolist()) == set(np.concatenate(rows).tolist())
+
+
+def first_factors(parameters: dict, data: LeaveOneOut) -> np.ndarray:
+    return Federation(data.train, "fedmf", parameters, cohort_size=10).state.item_factors
+
+
+def test_a_recipe_without_negatives_is_refused() -> None:
+    federation = Federation(random_data().train, "privirec-k", {"items": ITEMS, "components": 4}, cohort_size=10)
+    with pytest.raises(TypeError, match="no negatives"):
+        exclude(federation, np.zeros((USERS, 1), np.int32))

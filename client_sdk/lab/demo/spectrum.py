@@ -1,35 +1,49 @@
-"""The inputs of a PriviRec demo: what the user asked for, and the data, recipe and task that follow from it."""
+"""The demo of PriviRec: masked or one-shot sums over all clients, the spectrum as it converges, and ranking quality.
+
+Every client is in the cohort of every sum. A client that drops out stays out; it can still compute recommendations
+from its own row.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.console import Console
 from scipy.sparse import csr_array
 
-from client_sdk.lab.data.columns import Columns
+from client_sdk.agreement.policy import Policy
+from client_sdk.errors import ClientSDKError
 from client_sdk.lab.data.interactions import Interactions, interaction_rows
 from client_sdk.lab.data.published import Report, load_interactions
 from client_sdk.lab.data.splits import hold_out_share
 from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
-from client_sdk.lab.demo.results import sampled_users
+from client_sdk.lab.demo.arms import enrol
+from client_sdk.lab.demo.report import SUM_HEADINGS, Display, sum_cells, sum_line
+from client_sdk.lab.demo.results import ArmResult, DemoRequest, DemoResult, SumResult, sampled_users
+from client_sdk.lab.evaluation.controls import popularity_scores
 from client_sdk.lab.evaluation.full_ranking import RankingResult, rank_all
 from client_sdk.lab.fleet import Fleet
-from client_sdk.lab.measures import Advised, Measured, verdict
-from client_sdk.operator import task_request
+from client_sdk.lab.fleet_rounds import FleetOptions, FleetRound
+from client_sdk.lab.local_server import DemoServer
+from client_sdk.lab.measures import Advised, Measured
+from client_sdk.operator import Operator, task_request
 from client_sdk.organiser import TrialOrganiser
 from client_sdk.training.graph_filters import Components
 from client_sdk.training.privirec import matching_filter
 from protocols.errors import ParameterError
 from protocols.layout import Block, Segment, VectorLayout
-from protocols.messages import Schedule, TaskRequest
+from protocols.messages import RoundView, Schedule, TaskRequest, TaskView
+from protocols.messages.stages import MASKED_STATES, RoundState
 from protocols.recipes.privirec.recipe import PriviRecK
+from protocols.recipes.privirec.state import privirec_state
 from protocols.recipes.recommended import parameters_for
 from protocols.recipes.registry import recipe as make_recipe
 from protocols.sum_classes import TRAINED
@@ -39,12 +53,9 @@ from protocols.sums.masked.plan import MaskedPlan
 from protocols.sums.masked.run import run_masked_sum
 
 __all__ = [
-    "FilterRanking",
     "PRIVIREC_DATASETS",
-    "PriviRecRequest",
-    "PriviRecResult",
-    "PriviRecSetup",
-    "SumResult",
+    "SpectrumDemo",
+    "SpectrumSetup",
     "Users",
     "central_components",
     "estimated_seconds",
@@ -68,30 +79,11 @@ the server excludes others with them."""
 
 
 @dataclass(frozen=True)
-class PriviRecRequest:
-    """What the user asked for.
+class SpectrumSetup:
+    """The request with its mechanism, its recipe, its training and test interactions, and the task to create."""
 
-    iterations, components: None for the value of `PRIVIREC_DATASETS`. dropout: share of the clients that have dropped
-    out when the task ends. mechanism: masked, oneshot or plain. server_dir: data directory of the server.
-    """
-
-    dataset: str = "synthetic"
-    data_dir: Path | None = None
-    columns: Columns | None = None
-    recipe: str = "privirec-k"
-    iterations: int | None = None
-    components: int | None = None
-    dropout: float = 0.0
-    seed: int = 0
-    mechanism: str = "masked"
-    server_dir: Path = Path("hushrec-demo/server")
-
-
-@dataclass(frozen=True)
-class PriviRecSetup:
-    """The request with its recipe, its training and test interactions, and the task to create."""
-
-    request: PriviRecRequest
+    request: DemoRequest
+    mechanism: str
     recipe: PriviRecK
     train: Interactions
     test: Interactions
@@ -116,24 +108,27 @@ class PriviRecSetup:
             stage_seconds=300.0,
         )
         organiser = None if self.organiser is None else self.organiser.pin
-        return task_request(self.recipe.name, self.recipe, self.request.mechanism, schedule, organiser=organiser)
+        return task_request(self.recipe.name, self.recipe, self.mechanism, schedule, organiser=organiser)
 
 
-def prepare(request: PriviRecRequest, report: Report | None = None) -> PriviRecSetup:
+def prepare(request: DemoRequest, report: Report | None = None) -> SpectrumSetup:
     """Load the data and make the recipe. report: called with what was found in a file.
 
     Raises `ParameterError` for invalid parameters and another mechanism, and `DataError` for an unknown data set or
     missing files.
     """
-    if request.mechanism not in PRIVIREC_MECHANISMS:
+    mechanism = request.mechanism or "masked"
+    if mechanism not in PRIVIREC_MECHANISMS:
         known = ", ".join(PRIVIREC_MECHANISMS)
-        raise ParameterError(f"this demo runs {known} sums, not {request.mechanism!r}: that is for --recipe colr")
+        raise ParameterError(f"this demo runs {known} sums, not {mechanism!r}: that is for --recipe colr")
+    if request.cohort is not None:
+        raise ParameterError(f"{request.recipe} sums over all clients in every round: leave out the cohort")
     train, test = load_split(request, report)
-    organiser = None if request.mechanism == "plain" else TrialOrganiser()
-    return PriviRecSetup(request, _recipe(request, train.n_items), train, test, organiser)
+    organiser = None if mechanism == "plain" else TrialOrganiser()
+    return SpectrumSetup(request, mechanism, _recipe(request, train.n_items), train, test, organiser)
 
 
-def load_split(request: PriviRecRequest, report: Report | None = None) -> tuple[Interactions, Interactions]:
+def load_split(request: DemoRequest, report: Report | None = None) -> tuple[Interactions, Interactions]:
     """Return training and test interactions of the request's data set. Raises `DataError`."""
     if request.dataset == "synthetic":
         return hold_out_share(
@@ -152,8 +147,8 @@ def _usual_parameters(dataset: str, items: int) -> dict[str, Any]:
     return found | {"components": components, "oversampling": min(int(found["oversampling"]), items - components)}
 
 
-def _recipe(request: PriviRecRequest, items: int) -> PriviRecK:
-    given = {"iterations": request.iterations, "components": request.components}
+def _recipe(request: DemoRequest, items: int) -> PriviRecK:
+    given = {"iterations": request.rounds, "components": request.rank}
     chosen: dict[str, Any] = {**_usual_parameters(request.dataset, items), "items": items}
     chosen |= {name: value for name, value in given.items() if value is not None}
     parameters = parameters_for(request.recipe, chosen)
@@ -163,77 +158,6 @@ def _recipe(request: PriviRecRequest, items: int) -> PriviRecK:
     if not isinstance(made, PriviRecK):
         raise ParameterError(f"this demo runs privirec-k or privirec, not {request.recipe!r}")
     return made
-
-
-# --- results of the PriviRec demo: the spectrum after every sum, and the ranking quality of the filters --------------
-
-
-@dataclass(frozen=True)
-class SumResult:
-    """One round, completed or failed.
-
-    number: the round's number. sum_index: index of the sum among the task's sums, from 1. kind: degrees, iteration or
-    gram. survivors: clients in the sum. seconds: wall-clock time. failure: the reason if the round failed.
-    captured, change, singular_values: of the model after a completed iteration; None and () otherwise.
-    """
-
-    number: int
-    sum_index: int
-    kind: str
-    survivors: int
-    seconds: float
-    bytes_up: float
-    """Mean bytes of HTTP bodies that one client sent."""
-    failure: str | None = None
-    captured: float | None = None
-    change: float | None = None
-    singular_values: Sequence[float] = ()
-
-
-@dataclass(frozen=True)
-class FilterRanking:
-    """Ranking quality of a filter over all items. name: the filter and the source of its components."""
-
-    name: str
-    ranking: RankingResult
-
-
-@dataclass(frozen=True)
-class PriviRecResult:
-    """Results of a complete demo: data set, recipe, every sum, the rankings and the task's warnings.
-
-    plan: the task's sum plan. dropped: contributions that were missing, over all rounds.
-    """
-
-    dataset: str
-    users: int
-    items: int
-    interactions: int
-    recipe: str
-    parameters: Mapping[str, object]
-    mechanism: str
-    plan: Mapping[str, object]
-    dropped: int
-    sums: Sequence[SumResult]
-    ranked: Sequence[FilterRanking]
-    warnings: Sequence[str]
-
-    @property
-    def verdict(self) -> str:
-        """Whether the devices rank better than popularity, the last of `ranked`, and by how many standard errors."""
-        ours, popular = (
-            Measured({"NDCG@20": entry.ranking.ndcg}, entry.ranking.user_ndcg)
-            for entry in (self.ranked[0], self.ranked[-1])
-        )
-        found = verdict(
-            [len(self.sums)],
-            [ours],
-            {"popularity": popular},
-            Advised(trains=False),
-            recipe=self.recipe,
-            higher_is_better=True,
-        )
-        return found.text
 
 
 # --- filter components computed from all data in one place, the reference for PriviRec's sums. Exact, in float64 -----
@@ -280,14 +204,14 @@ _SAMPLE_CLIENTS: Final = 6
 _SAMPLE_MASKS: Final = 4
 
 
-def estimated_seconds(setup: PriviRecSetup) -> float | None:
+def estimated_seconds(setup: SpectrumSetup) -> float | None:
     """Return the wall-clock seconds that all sums of the task take; None for plain sums, which take no time to mention.
 
     Every client expands a mask for each neighbour and one of its own, and the server one for each client; every pair
     agrees on a key and exchanges shares. The time of one mask and of one pair is measured here, in a fraction of a
     second. Requests, catching up and training are left out, so the real time is longer.
     """
-    if setup.request.mechanism != "masked":
+    if setup.mechanism != "masked":
         return None
     clients = setup.users.size
     pair = _seconds_of_a_pair()
@@ -320,7 +244,12 @@ def _seconds_of_a_pair() -> float:
 # --- ranking quality of the task's filter: with the scores of the devices, and with all data in one place ------------
 
 
-def rank_filters(setup: PriviRecSetup, fleet: Fleet) -> list[FilterRanking]:
+def _ranked(name: str, ranking: RankingResult) -> ArmResult:
+    values = {f"NDCG@{ranking.k}": ranking.ndcg, f"Recall@{ranking.k}": ranking.recall}
+    return ArmResult(name, Measured(values, ranking.user_ndcg))
+
+
+def rank_filters(setup: SpectrumSetup, fleet: Fleet) -> list[ArmResult]:
     """Return Recall and NDCG over the test items for several sources of the filter's components.
 
     First the scores that each client computes with its own rows, then the filter on central data: with the same number
@@ -331,7 +260,6 @@ def rank_filters(setup: PriviRecSetup, fleet: Fleet) -> list[FilterRanking]:
     for user, scores in zip(users, fleet.scores(), strict=True):
         client_scores[user] = scores
     rows, graph_filter = interaction_rows(train), matching_filter(recipe)
-    degrees = train.item_degrees().astype(np.float64)
 
     def rank(components: Components) -> RankingResult:
         return rank_all(lambda asked: graph_filter.scores(components, rows[asked]), train, setup.test, users=users)
@@ -339,12 +267,160 @@ def rank_filters(setup: PriviRecSetup, fleet: Fleet) -> list[FilterRanking]:
     p = recipe.parameters
     factors, exact = central_components(train, p.components, exponents=(p.user_exponent, p.degree_exponent))
     on_devices = rank_all(client_scores.__getitem__, train, setup.test, users=users)
-    popular = rank_all(lambda asked: np.tile(degrees, (asked.size, 1)), train, setup.test, users=users)
-    found = [FilterRanking(f"EASE, {recipe.name} {setup.request.mechanism}", on_devices)]
+    popular = rank_all(popularity_scores(train), train, setup.test, users=users)
+    found = [_ranked(f"EASE, {recipe.name} {setup.mechanism}", on_devices)]
     if recipe.name == "privirec-k":
-        found.append(FilterRanking("EASE, central, the same vectors exactly", rank(factors)))
-    whole = FilterRanking("EASE, central, the whole matrix", rank(exact))
-    return [*found, whole, FilterRanking("popularity", popular)]
+        found.append(_ranked("EASE, central, the same vectors exactly", rank(factors)))
+    whole = _ranked("EASE, central, the whole matrix", rank(exact))
+    return [*found, whole, _ranked("popularity", popular)]
 
 
-# --- the PriviRec demo: masked sums through a server process, the spectrum as it converges, and ranking quality ------
+# --- the whole demo --------------------------------------------------------------------------------------------------
+
+_POLICY: Final = Policy(mechanisms=frozenset(PRIVIREC_MECHANISMS))
+_STAGES: Final = {
+    "plain": ("collecting", "folding", "complete"),
+    "masked": (*MASKED_STATES, RoundState.COMPLETE),
+    "oneshot": ("collecting", "confirming", "unmasking", "complete"),
+}
+
+
+class SpectrumDemo:
+    """PriviRec over sums of all clients, ranked by EASE on the devices, beside EASE on central data and popularity.
+
+    report: called with what was found in a file. Raises what `prepare` raises.
+    """
+
+    def __init__(self, request: DemoRequest, report: Report | None = None) -> None:
+        self.setup = prepare(request, report)
+
+    def announcement(self) -> str:
+        """Return what the demo is about to do, and how long its sums will take on this machine."""
+        setup = self.setup
+        words = (
+            f"{setup.recipe.name} on [bold]{setup.request.dataset}[/]: every client is in every {setup.mechanism} sum; "
+            "nothing is trained."
+        )
+        seconds = estimated_seconds(setup)
+        if seconds is None:
+            return words
+        span = f"{seconds:.0f} seconds" if seconds < 120 else f"{seconds / 60:.0f} minutes"
+        sums = f"{setup.recipe.steps} masked sums of {setup.users.size} clients"
+        return f"{words}\n{sums} take about {span} on this machine, longer if it is busy."
+
+    def run(self, server: DemoServer, console: Console) -> DemoResult:
+        """Run one task and rank all items for all users."""
+        setup = self.setup
+        name, steps = setup.recipe.name, setup.recipe.steps
+        with (
+            Display(console, {name: steps}, SUM_HEADINGS) as display,
+            Operator(server.url, server.operator_token) as operator,
+            _fleet(setup, server) as fleet,
+        ):
+
+            def show_stage(view: RoundView) -> None:
+                subject = f"round {view.number}, sum {view.step} of {steps}"
+                stages = _STAGES[setup.mechanism]
+                words = " > ".join(f"[bold]{stage}[/]" if stage == view.state else stage for stage in stages)
+                if view.state in stages:
+                    display.stage(name, words, (subject, view.state))
+
+            task = operator.create_task(setup.task_request())
+            certificates = None if setup.organiser is None else setup.organiser.source
+
+            def stage(text: str) -> None:
+                display.stage(name, text)
+
+            enrol(operator, fleet, task.task_id, setup.users.size, setup.mechanism, certificates, stage)
+            watcher = _watch_stages(server, task, show_stage)
+            sums: list[SumResult] = []
+
+            def on_round(report: FleetRound) -> None:
+                sums.append(_sum_result(setup.recipe, fleet, report))
+                display.round(name, report, sum_line(sums[-1]), sum_cells(sums[-1]))
+
+            rounds = fleet.run(on_round)
+            watcher.join(30)
+            stage("ranking all items for each user, on its own device")
+            first, *others = rank_filters(setup, fleet)
+            return self._result(operator.task(task.task_id), rounds, sums, [_costs(first, rounds, sums), *others])
+
+    def _result(
+        self, task: TaskView, rounds: Sequence[FleetRound], sums: Sequence[SumResult], arms: Sequence[ArmResult]
+    ) -> DemoResult:
+        setup = self.setup
+        return DemoResult(
+            dataset=setup.request.dataset,
+            users=setup.train.n_users,
+            items=setup.train.n_items,
+            interactions=setup.train.size + setup.test.size,
+            recipe=setup.recipe.name,
+            mechanism=setup.mechanism,
+            rounds=len(rounds),
+            cohort=setup.users.size,
+            plan=task.plan,
+            arms=arms,
+            evaluation="full ranking of all items outside the training items, against held-out items of each user",
+            next=Advised(trains=False),
+            sums=sums,
+            parameters=setup.recipe.parameters.model_dump(),
+            warnings=task.warnings,
+        )
+
+
+def _costs(arm: ArmResult, rounds: Sequence[FleetRound], sums: Sequence[SumResult]) -> ArmResult:
+    """Return the arm with its costs: bytes and seconds of the sums, and the contributions that were missing."""
+    parts = max(1, sum(len(report.reports) for report in rounds))
+    return replace(
+        arm,
+        bytes_up=sum(report.bytes_up for report in rounds) / parts,
+        bytes_down=sum(report.bytes_down for report in rounds) / parts,
+        seconds=sum(done.seconds for done in sums),
+        clipped=sum(report.clipped for report in rounds),
+        dropouts=sum(len(report.missed) for report in rounds),
+        contributions=sum(len(report.reports) for report in rounds),
+    )
+
+
+def _fleet(setup: SpectrumSetup, server: DemoServer) -> Fleet:
+    request = setup.request
+    options = FleetOptions(
+        policy=_POLICY,
+        seed=request.seed,
+        # the share per sum that leaves `1 - request.dropout` of the clients after the last sum
+        dropout=1 - (1 - request.dropout) ** (1 / setup.recipe.steps),
+        dropout_rng=np.random.default_rng(request.seed),
+    )
+    return Fleet(server.url, [setup.train.positives(int(user)) for user in setup.users], options)
+
+
+def _watch_stages(server: DemoServer, task: TaskView, on_view: Callable[[RoundView], None]) -> threading.Thread:
+    """Start a thread that calls `on_view` for each stage. The fleet reports whole rounds only."""
+
+    def follow() -> None:
+        with suppress(ClientSDKError), Operator(server.url, server.operator_token) as operator:
+            for view in operator.watch(task.task_id, poll_seconds=5.0):
+                on_view(view)
+
+    thread = threading.Thread(target=follow, name="stages", daemon=True)
+    thread.start()
+    return thread
+
+
+def _sum_result(recipe: PriviRecK, fleet: Fleet, report: FleetRound) -> SumResult:
+    state = privirec_state(fleet.model())
+    complete = report.state == "complete"
+    sum_index = state.sum_index if complete else state.sum_index + 1
+    result = SumResult(
+        number=report.number,
+        sum_index=sum_index,
+        kind=recipe.sum_of(sum_index),
+        survivors=report.survivors,
+        seconds=report.seconds,
+        bytes_up=report.bytes_up / max(1, len(report.reports)),
+        failure=report.failure,
+    )
+    if not complete or result.kind != "iteration":
+        return result
+    values = [float(value) for value in state.singular_values[: recipe.parameters.components]]
+    return replace(result, captured=state.captured, change=state.change, singular_values=values)

@@ -1,0 +1,166 @@
+"""A model that the clients of a fleet share: a follower and a part that spare each of them what another one has done.
+
+Only for many clients in one process that trust each other: a device follows the model by itself.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Final, Literal, cast
+
+from client_sdk.api.wire import Program
+from client_sdk.errors import ModelUnavailable
+from client_sdk.model.follow import CaughtUp, ModelFollower
+from client_sdk.model.sync import Catalogue, SyncPlan, fetch_catalogue, plan_sync
+from client_sdk.rounds.part import Part
+from client_sdk.store.states import FollowedState
+
+__all__ = ["FleetPart", "ModelCache", "SharedFollower"]
+
+
+_TRIES: Final = 4
+_Followed = tuple[str, int | None]
+"""A task, and the device group whose view of its model is followed (None: the whole state)."""
+
+
+@dataclass
+class ModelCache:
+    """Catalogues and model states that the followers of one task in one process share. Thread-safe.
+
+    Each state is kept once a follower has made it, so that an aggregate is opened once; states of different device
+    groups are kept apart where the groups follow their own views. Use it only for clients that trust each other with
+    the model, such as a fleet or a test.
+
+    downloads: "each": every follower downloads and checks all that it would need alone; "once": a follower whose state
+    is kept here downloads nothing, and counts the bytes in `spared`. keep: states kept for each group.
+    """
+
+    downloads: Literal["each", "once"] = "each"
+    keep: int = 4
+    _states: dict[_Followed, OrderedDict[int, FollowedState]] = field(default_factory=dict, repr=False)
+    _catalogues: dict[_Followed, Catalogue] = field(default_factory=dict, repr=False)
+    _checked: set[tuple[str, int]] = field(default_factory=set, repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def claim_check(self, task_id: str, number: int) -> bool:
+        """Whether the caller is the first to ask about the attestations of a round, or every follower checks them."""
+        with self._lock:
+            is_first = (task_id, number) not in self._checked
+            self._checked.add((task_id, number))
+        return is_first or self.downloads == "each"
+
+    def state(self, task_id: str, device_group: int | None, number: int) -> FollowedState | None:
+        """Return the state after round `number`; None when it is not kept."""
+        with self._lock:
+            kept = self._states.get((task_id, device_group))
+            return None if kept is None else kept.get(number)
+
+    def put(self, task_id: str, device_group: int | None, followed: FollowedState) -> None:
+        """Keep the state `followed`, made read-only, and drop the oldest beyond `keep` states."""
+        followed.state.freeze()
+        with self._lock:
+            kept = self._states.setdefault((task_id, device_group), OrderedDict())
+            kept[followed.state.round_number] = followed
+            while len(kept) > self.keep:
+                kept.popitem(last=False)
+
+    def catalogue(self, task_id: str, device_group: int | None, upto: int) -> Catalogue | None:
+        """Return the catalogue if it reaches exactly to round `upto`, else None."""
+        with self._lock:
+            found = self._catalogues.get((task_id, device_group))
+        return found if found is not None and found.upto == upto else None
+
+    def extend_catalogue(self, task_id: str, device_group: int | None, newer: Catalogue) -> None:
+        """Add the completed rounds of `newer` to the catalogue, which starts at round 0, and take over its snapshot."""
+        with self._lock:
+            old = self._catalogues.get((task_id, device_group))
+            known = old.completed if old else ()
+            last = known[-1].number if known else 0
+            completed = known + tuple(view for view in newer.completed if view.number > last)
+            snapshot = newer.snapshot or (old.snapshot if old else None)
+            self._catalogues[task_id, device_group] = Catalogue(newer.upto, completed, snapshot)
+
+
+@dataclass
+class SharedFollower(ModelFollower):
+    """A position in the states that a `ModelCache` keeps for all followers of a task; it holds no state of its own.
+
+    spared: bytes that the cache saved this follower.
+    """
+
+    cache: ModelCache = field(default_factory=ModelCache)
+    spared: int = 0
+    _known: int = field(default=0, init=False)
+
+    @property
+    def known(self) -> int:
+        """Round number of the state that this client has reached; 0 at first."""
+        return self._known
+
+    def current(self) -> FollowedState | None:
+        """Return the state of round `known`; None when the cache no longer keeps it."""
+        return self.cache.state(self.terms.task_id, self.view_group, self._known)
+
+    def keep(self, followed: FollowedState) -> None:
+        """Put `followed` into the cache."""
+        self._known = followed.state.round_number
+        self.cache.put(self.terms.task_id, self.view_group, followed)
+
+    def start_again(self) -> None:
+        """Go back to round 0."""
+        self._known = 0
+
+    def _follow(self, upto: int) -> Program[CaughtUp]:
+        catalogue = self.cache.catalogue(self.terms.task_id, self.view_group, upto)
+        for _ in range(_TRIES):
+            if catalogue is None:
+                catalogue = yield from fetch_catalogue(
+                    self.calls, self.terms, self._known, upto, self.terms.by_snapshot, not self.replays_all
+                )
+            plan = plan_sync(self._known, catalogue, self.terms.by_snapshot)
+            catalogue = None  # if this attempt fails, the next one fetches a new catalogue
+            target = self._known if plan.target is None else plan.target
+            made = self.cache.state(self.terms.task_id, self.view_group, target)
+            if made is None and self._known and self.current() is None:
+                self.start_again()  # the cache has dropped the state that the plan starts from
+                continue
+            caught_up = yield from self._carry_out(plan) if made is None else self._take_over(plan, made)
+            if caught_up is not None:
+                return caught_up
+        raise ModelUnavailable(upto, f"the snapshots up to round {upto} were replaced too fast")
+
+    def another(self) -> SharedFollower:
+        """Return another follower of the same model, at round 0."""
+        return SharedFollower(self.calls, self.terms, device_group=self.device_group, cache=self.cache)
+
+    def _take_over(self, plan: SyncPlan, made: FollowedState) -> Program[CaughtUp | None]:
+        """Keep `made`, which another follower made. With "each", download the bodies of `plan` and check their digests.
+
+        None when the snapshot is no longer kept.
+        """
+        if self.cache.downloads == "once":
+            self.spared += plan.bytes
+        else:
+            if plan.snapshot is not None and (yield from self.download_snapshot(plan.snapshot)) is None:
+                return None
+            for view in plan.rounds:
+                yield from self.download_aggregate(view)
+        self.keep(made)
+        return CaughtUp(made, plan)
+
+
+@dataclass
+class FleetPart(Part):
+    """A client of a fleet. What all of them would check about the same model, the first one checks."""
+
+    @property
+    def shared(self) -> SharedFollower:
+        """The client's position in the shared model."""
+        return cast(SharedFollower, self.follower)
+
+    def check_attested(self, caught_up: CaughtUp) -> Program[None]:
+        """Check the attestations, unless another client of the fleet has done so for the same model."""
+        if self.shared.cache.claim_check(self.member.task_id, caught_up.state.round_number):
+            yield from super().check_attested(caught_up)

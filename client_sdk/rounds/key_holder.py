@@ -1,0 +1,131 @@
+"""The key holder of an encrypted task: it creates the keyring, checks every member, and sends it to those that pass."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+
+from client_sdk.api.wire import Program
+from client_sdk.errors import Conflict
+from client_sdk.rounds.events import KeyringDelivered, KeyringRefused, Progress
+from client_sdk.rounds.keyring import check_keyring, create_keyring, envelope_sender, publish_key
+from client_sdk.rounds.loop import Role
+from client_sdk.rounds.member import Member
+from client_sdk.rounds.polling import RoundChange, RoundChanged
+from protocols import messages
+from protocols.codec import b64decode
+from protocols.crypto.certificates import NO_CERTIFICATE
+from protocols.crypto.envelope import seal_envelope
+from protocols.crypto.keyring import Keyring, encode_keyring
+from protocols.errors import CertificateError, CodecError, KeyringError, ParameterError
+
+__all__ = ["Deliveries", "KeyHolder"]
+
+
+@dataclass(frozen=True)
+class Deliveries:
+    """Client ids of the members that received an envelope, and of those refused for an invalid certificate."""
+
+    keyed: tuple[str, ...]
+    refused: tuple[str, ...]
+
+
+class KeyHolder(Role):
+    """The client that creates the keyring, and sends it to every member. It may contribute as well, in another thread.
+
+    refused: client ids of members with invalid proofs; each is reported once and never receives the keyring. Raises
+    `ParameterError` unless the client is the task's key holder.
+    """
+
+    def __init__(self, member: Member, progress: Progress | None = None) -> None:
+        super().__init__(member)
+        membership = member.membership
+        if membership.role != "holder":
+            raise ParameterError(f"this client is a member of task {membership.task_name!r}, not its key holder")
+        self.refused: set[str] = set()
+        self.progress = progress
+        self._started = False  # whether round 1 has opened
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Allow others: the key holder may contribute at the same time, in another process."""
+        return nullcontext()
+
+    def create(self) -> Keyring:
+        """Generate and store the keyring, and return it; returns the stored one if there is one.
+
+        Raises `KeyringError` when the stored keyring is for other parameters.
+        """
+        member = self.member
+        kept = member.store.keyring(member.task_id)
+        if kept is not None:
+            return check_keyring(member.terms, kept)
+        keyring = create_keyring(member.terms)
+        member.store.keep_keyring(member.task_id, keyring)
+        return keyring
+
+    def before_poll(self, change: RoundChange | None, poll_seconds: float) -> Program[float]:
+        """Deliver the keyring, unless the task may have ended with the newest round."""
+        if not (isinstance(change, RoundChanged) and change.is_over):
+            yield from self.deliver(0.0 if self._started else poll_seconds)
+        return poll_seconds if self._started else 0.0
+
+    def on_round(self, change: RoundChanged) -> Program[RoundChanged]:
+        """Note that rounds have begun: from now on, new members are looked for between polls of the rounds."""
+        self._started = True
+        yield from ()
+        return change
+
+    def deliver(self, wait: float = 0.0) -> Program[Deliveries]:
+        """Seal the keyring for every member that has no envelope, after checking the member's certificate.
+
+        Reports `KeyringDelivered` and `KeyringRefused`. wait: seconds to wait for such a member. Raises `KeyringError`
+        when `create` was not called before.
+        """
+        member, progress = self.member, self.progress
+        keyring = self._keyring()
+        body, sender = encode_keyring(keyring), envelope_sender(member)
+        keyed, refused = [], []
+        after: str | None = None
+        while True:
+            page = yield from member.calls.members(member.task_id, after, unkeyed=True, wait=wait)
+            if page.members:
+                yield from publish_key(member, keyring)
+            for other in page.members:
+                if not self._is_certified(other):
+                    if other.client_id not in self.refused:
+                        refused.append(other.client_id)
+                    continue
+                envelope = seal_envelope(body, b64decode(other.mailbox_key), member.task_id, sender)
+                try:
+                    yield from member.calls.put_envelope(member.task_id, other.client_id, envelope)
+                except Conflict:
+                    continue  # the member has an envelope from an earlier run of this holder
+                keyed.append(other.client_id)
+                if progress:
+                    progress(KeyringDelivered(other.client_id))
+            after, wait = page.next, 0.0
+            if after is None:
+                break
+        self.refused.update(refused)
+        if progress:
+            for client_id in refused:
+                progress(KeyringRefused(client_id))
+        return Deliveries(tuple(keyed), tuple(refused))
+
+    def _keyring(self) -> Keyring:
+        keyring = self.member.store.keyring(self.member.task_id)
+        if keyring is None:
+            raise KeyringError(f"no keyring of task {self.member.terms.name!r} is stored here: create it first")
+        return check_keyring(self.member.terms, keyring)
+
+    def _is_certified(self, other: messages.Member) -> bool:
+        identity_key, mailbox_key = b64decode(other.identity_key, 32), b64decode(other.mailbox_key, 32)
+        certificate = NO_CERTIFICATE if other.certificate is None else b64decode(other.certificate)
+        try:
+            self.member.check.require(identity_key, mailbox_key, certificate, ("member", "holder"))
+            X25519PrivateKey.generate().exchange(X25519PublicKey.from_public_bytes(mailbox_key))
+        except (CertificateError, CodecError, ValueError):  # a key of low order can be sealed to by nobody
+            return False
+        return True

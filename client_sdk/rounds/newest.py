@@ -1,0 +1,107 @@
+"""The newest model of a task on a device, and its uses: recommendations, arrays, the curve of measurements."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_sdk.api.wire import Program, work
+from client_sdk.errors import ModelUnavailable
+from client_sdk.history import History
+from client_sdk.model.best import Recommendations, curve_of, ends_with_best, top_items
+from client_sdk.rounds.events import ModelBehind, Progress
+from client_sdk.rounds.part import Part, report_rejected
+from client_sdk.rounds.polling import is_over
+from protocols.errors import ParameterError
+from protocols.recipes.base import ModelState
+from protocols.recipes.evaluation_curve import Curve
+
+__all__ = ["evaluation", "named_arrays", "newest_model", "own_scores", "recommend"]
+
+
+def newest_model(part: Part, snapshot_wait: float = 0.0, progress: Progress | None = None) -> Program[ModelState]:
+    """Return the model after the last completed round, as this client's device group sees it.
+
+    When a task that keeps its best model is over, that model is returned; in tasks whose sums the server cannot open,
+    the newest one where this device has not kept the best. snapshot_wait: see `ModelFollower.follow`. progress:
+    receives `AggregateRejected` and `ModelMeasured`. Raises `ModelUnavailable`.
+    """
+    member, follower = part.member, part.follower
+    state = yield from _followed(part, snapshot_wait, progress)
+    if ends_with_best(member.terms.recipe) and (yield from member.calls.task(member.task_id)).state != "open":
+        try:
+            part.final = state = yield from follower.final(state)
+        except ModelUnavailable as error:
+            if member.terms.opened_by == "anyone":
+                raise
+            if progress:
+                progress(ModelBehind(f"{error}; the newest one is used"))
+    return follower.view(state)
+
+
+def _followed(part: Part, snapshot_wait: float, progress: Progress | None) -> Program[ModelState]:
+    yield from part.ready()
+    current = yield from part.member.calls.current_round(part.member.task_id)
+    upto = 0 if current is None else current.round.number - (not is_over(current.round))
+    caught_up = yield from part.follower.follow(upto, snapshot_wait)
+    report_rejected(caught_up, progress)
+    part.report_measured(caught_up.state, progress)
+    return caught_up.state
+
+
+def evaluation(part: Part) -> Program[Curve]:
+    """Return the measurements of the task so far; see `Task.evaluation`."""
+    curve = curve_of(part.member.terms.recipe, (yield from _followed(part, 0.0, None)))
+    if curve is None:
+        raise ParameterError(f"task {part.member.terms.name!r} has no federated evaluation")
+    return curve
+
+
+def named_arrays(part: Part) -> Program[dict[str, NDArray[np.float32]]]:
+    """Return the newest arrays; see `Task.arrays`."""
+    from protocols.recipes.arrays.recipe import Arrays  # which only `arrays` tasks need
+
+    recipe = part.member.terms.recipe
+    if not isinstance(recipe, Arrays):
+        raise ParameterError(f"the model of recipe {recipe.name!r} has no named arrays: use model()")
+    state = yield from newest_model(part)
+    return {name: array.copy() for name, array in recipe.arrays(state).items()}
+
+
+def recommend(part: Part, k: int, interactions: object | None, refresh: bool) -> Program[Recommendations]:
+    """Return the `k` best items for this user among those not in `interactions`.
+
+    interactions: None for those of the last `take_part`. refresh: whether to update the model first; without, the
+    newest model on the device is used and no request is made. The factor of a user that never took part comes from
+    local training, of which nothing is sent. Raises `ModelUnavailable` before round 1 is complete.
+    """
+    yield from part.load_catalogue()
+    seen = part.seen if interactions is None else part.known_items(interactions)
+    if seen is None:
+        raise ParameterError("interactions are required: call recommend(k, interactions=...)")
+    if refresh:
+        state = yield from newest_model(part)
+    else:
+        state = part.follower.view(part.final or part.follower.at_hand())
+    if state.round_number == 0:
+        raise ModelUnavailable(
+            0, "no round of this task has completed yet, so there is no trained model to recommend from"
+        )
+    scores = yield from work(lambda: own_scores(part, state, seen))
+    found = top_items(scores, seen.items, k)
+    return found if part.catalogue is None else found.named(part.catalogue)
+
+
+def own_scores(part: Part, state: ModelState, history: History) -> NDArray[np.float32]:
+    """Return this user's score of every item, float32 (items,), from its device group's view of the model.
+
+    What a device trained on later models does not fit the best one: there it trains for itself again.
+    """
+    client_state = part.client_state()
+    is_final = part.final is not None and state.round_number == part.final.round_number
+    if client_state is None or is_final:
+        spec = part.member.terms.recipe.round_spec(part.member.terms.seed, max(1, state.round_number))
+        client_state = part.half.prepare(spec, state, history, part.rng)
+    if part.client_state() is None:
+        part.keep_client_state(client_state)
+    return part.half.scores(state, client_state, history)

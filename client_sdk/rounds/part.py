@@ -1,0 +1,382 @@
+"""What one client does in the rounds of one task, whatever the mechanism: keys, training and client state."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from time import perf_counter
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
+
+import numpy as np
+
+from client_sdk.api.wire import Pause, Program, Traffic, Turn, through, work
+from client_sdk.errors import Abstained, ContractBroken
+from client_sdk.history import History
+from client_sdk.model.best import curve_of
+from client_sdk.model.follow import CaughtUp, ModelFollower
+from client_sdk.rounds.events import AggregateRejected, ClipWarning, ModelMeasured, Progress, RoundReport, Waiting
+from client_sdk.rounds.member import Member, Stop, require_known_people
+from client_sdk.store.states import ClientState, GivenData
+from client_sdk.training import client_half
+from client_sdk.training.base import (
+    AsksApplication,
+    ChecksHistory,
+    ClientHalf,
+    LocalResult,
+    MayAbstain,
+    ReadsInteractions,
+    TrainingConfig,
+    why_abstain,
+)
+from protocols.catalogue import Catalogue
+from protocols.errors import KeyringError, ParameterError
+from protocols.layout import Route
+from protocols.messages import RoundView
+from protocols.recipes.base import ModelState, RoundSpec
+from protocols.sum_classes import Data, SumClass
+from protocols.sums.oneshot.plan import OneshotPlan
+from protocols.task_binding import broadcast_digest
+
+if TYPE_CHECKING:
+    from protocols.crypto.keyring import Keyring
+
+__all__ = ["OwnRound", "Part", "report_rejected"]
+
+_CATALOGUE_PAUSE: Final = 1.0
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass
+class Part:
+    """What one client does in the rounds of one task.
+
+    follower: its copy of the model. half: the client side of the recipe. rng: random numbers of training only; keys and
+    ciphertexts use the system's generator. seen: the interactions of the last `take_part`. final: the best model of a
+    task that ended with it. catalogue: the app's ids of the items, once `load_catalogue` has run.
+    """
+
+    member: Member
+    follower: ModelFollower
+    half: ClientHalf
+    rng: np.random.Generator = field(default_factory=np.random.default_rng)
+    seen: History | None = None
+    final: ModelState | None = None
+    catalogue: Catalogue | None = field(default=None, repr=False)
+    _client_state: ClientState | None = field(default=None, repr=False)
+    _reported_point: int = field(default=0, repr=False)
+
+    @classmethod
+    def of(
+        cls,
+        member: Member,
+        training: TrainingConfig | None = None,
+        seed: int | Sequence[int] | None = None,
+        graph_filter: str | None = None,
+    ) -> Part:
+        """Return the part of `member`, with its model in its own store; see `Client.join` for the arguments."""
+        follower = ModelFollower(member.calls, member.terms, member.store, device_group=member.membership.device_group)
+        half = client_half(member.terms.recipe, training, graph_filter)
+        return cls(member, follower, half, np.random.default_rng(seed))
+
+    def history(self, interactions: object) -> History:
+        """Return the interactions as a `History`; `ParameterError` if there are none or the recipe cannot use them."""
+        if isinstance(self.half, ReadsInteractions):
+            return self.half.read(interactions)
+        history = self.known_items(interactions)
+        if not len(history):
+            raise ParameterError("interactions must not be empty: there is nothing to train on")
+        if isinstance(self.half, ChecksHistory):
+            self.half.check(history)
+        return history
+
+    def known_items(self, interactions: object) -> History:
+        """Return the interactions as a `History`; ids are those of the task's catalogue, if it is loaded."""
+        numbers = None if self.catalogue is None else self.catalogue.numbers
+        return History.of(interactions, self.member.terms.n_items, numbers)
+
+    # --- the item catalogue --------------------------------------------------------------------------------------
+
+    def load_catalogue(self, progress: Progress | None = None, stop: Stop | None = None) -> Program[bool]:
+        """Read the item catalogue from the store, or download it, if the task has one.
+
+        It is checked against the digest in the terms that this client agreed to. Until the operator has uploaded it,
+        this client waits; False if `stop()` returned True first. Raises `CodecError` for a malformed catalogue, and
+        `ContractBroken` for one with another number of items than the recipe has.
+        """
+        member, digest = self.member, self.member.terms.view.catalogue_digest
+        if digest is None or self.catalogue is not None:
+            return True
+        found = member.store.catalogue(member.task_id, digest)
+        waiting = False
+        while found is None:
+            body = yield from member.calls.catalogue(member.task_id, member.terms.n_items, digest)
+            if body is not None:
+                found = Catalogue.decode(body)
+                if len(found) != member.terms.n_items:
+                    fault = f"the catalogue has {len(found)} items, and the task has {member.terms.n_items}"
+                    raise ContractBroken("GET", f"/v1/tasks/{member.task_id}/catalogue", 200, fault)
+                member.store.keep_catalogue(member.task_id, found)
+            elif stop and stop():
+                return False
+            else:
+                if progress and not waiting:
+                    progress(Waiting("the item catalogue, which the task's operator uploads"))
+                waiting = True
+                yield Pause(_CATALOGUE_PAUSE)
+        self.catalogue = found
+        return True
+
+    # --- keys ----------------------------------------------------------------------------------------------------
+
+    def ready(self, progress: Progress | None = None, stop: Stop | None = None, wait: float = 20.0) -> Program[bool]:
+        """Load or receive the keyring, if the mechanism needs one; False if `stop()` returned True first.
+
+        wait: seconds of one long poll for the keyring. Raises `KeyringError` and `EnvelopeError` for a keyring that is
+        not for this task or this client.
+        """
+        member = self.member
+        if not member.terms.mechanism.needs_keyring or self.follower.keyring is not None:
+            return True
+        from client_sdk.rounds.keyring import enter_rounds  # which only tasks with keys need
+
+        kept = member.store.keyring(member.task_id)
+        if kept is None:
+            if member.membership.role == "holder":
+                raise KeyringError(
+                    f"this client is the key holder of task {member.terms.name!r}: create the keyring first"
+                )
+            require_known_people(member)
+            kept = yield from self._receive_keyring(progress, stop, wait)
+            if kept is None:
+                return False
+            member.store.keep_keyring(member.task_id, kept)
+        self.follower.keyring = kept
+        if member.membership.role == "holder":
+            yield from enter_rounds(member, kept)
+        return True
+
+    def _receive_keyring(self, progress: Progress | None, stop: Stop | None, wait: float) -> Program[Keyring | None]:
+        from client_sdk.rounds.keyring import receive_keyring
+
+        kept = yield from receive_keyring(self.member, 0.0)
+        if kept is not None:
+            return kept
+        waiting = Waiting("the keyring, which the task's key holder creates and seals")
+        _LOG.warning("task %s: this client waits for %s", self.member.terms.name, waiting.what)
+        if progress:
+            progress(waiting)
+        while kept is None and not (stop and stop()):
+            yield Pause(0.05)
+            kept = yield from receive_keyring(self.member, wait)
+        return kept
+
+    # --- a round -------------------------------------------------------------------------------------------------
+
+    def spec(self, view: RoundView) -> RoundSpec:
+        """Return the round's specification, computed from the terms.
+
+        Raises `ContractBroken` when `view` contradicts it, or is for another device group.
+        """
+        terms, own_group = self.member.terms, self.member.membership.device_group
+        spec = terms.round_spec(view)
+        asked, fault = terms.recipe.device_group_of(spec.sum_index), None
+        plan = terms.sum_plan_at(spec.sum_index)
+        if asked != own_group:
+            fault = f"round {view.number} is for group {asked}, and this client is in group {own_group}"
+        elif view.contribution_bytes is not None:
+            implied = plan.contribution_bytes(self.route(spec))
+            implied += plan.ticket_bytes if isinstance(plan, OneshotPlan) else 0
+            if view.contribution_bytes != implied:
+                fault = f"round {view.number} asks for {view.contribution_bytes} bytes, but the plan has {implied}"
+        if fault is not None:
+            raise ContractBroken("GET", f"/v1/tasks/{terms.task_id}/rounds/{view.number}", 200, fault)
+        return spec
+
+    def route(self, spec: RoundSpec) -> Route:
+        """Return which blocks of the sum this client contributes to."""
+        return self.member.terms.recipe.route(spec, self.member.client_id)
+
+    def require_data(self, spec: RoundSpec, state: ModelState, history: History) -> None:
+        """Raise `Abstained` if this client must not contribute to the round; called before it sends anything."""
+        sum_class, task_id, store = self._sum_class(spec), self.member.task_id, self.member.store
+        given = GivenData() if sum_class.data is None else store.given(task_id, *self._of(sum_class.data))
+        reason = why_abstain(sum_class, spec, state, history, given, task_id)
+        if reason is None and isinstance(self.half, MayAbstain):
+            reason = self.half.why_abstain(spec, history, self.client_state())
+        if reason is None and sum_class.data == "held-out" and given.measured >= self.member.policy.max_measurements:
+            reason = f"this client measured models {given.measured} times on its held-out rows, as often as it allows"
+        if reason is not None:
+            raise Abstained(reason)
+
+    def train(self, spec: RoundSpec, followed: ModelState, history: History) -> Program[LocalResult]:
+        """Train for one round and return the result. The new client state is stored by `settle`.
+
+        followed: the followed model. An application that trains in a loop of its own has its turn here. Raises
+        `ParameterError` when training diverges.
+        """
+        state = self.follower.view(followed)
+        if isinstance(self.half, AsksApplication):
+            asked = self.half.ask(spec, state, history)
+            if asked is not None:
+                yield Turn(asked)
+        return (yield from work(lambda: self._train(spec, state, history)))
+
+    def _train(self, spec: RoundSpec, state: ModelState, history: History) -> LocalResult:
+        """Train, and store at once that this client is counted in this sum, or measured in it.
+
+        If the answer to its upload is lost, its data may be in the sum all the same.
+        """
+        client_state = self.client_state() or self.half.initial_client_state(self.rng)
+        local = self.half.contribute(spec, self.member.client_id, state, history, client_state, self.rng)
+        sum_class, task_id, store = self._sum_class(spec), self.member.task_id, self.member.store
+        if sum_class.data is not None:
+            of = self._of(sum_class.data)
+            given = store.given(task_id, *of)
+            if sum_class.once:
+                given = given.with_counted(task_id, spec.sum_index)
+            if sum_class.data == "held-out":
+                given = replace(given, measured=given.measured + 1)
+            store.keep_given(task_id, *of, given)
+        return local
+
+    def _sum_class(self, spec: RoundSpec) -> SumClass:
+        return self.member.terms.recipe.layout(spec.sum_index).sum_class
+
+    def _of(self, data: Data) -> tuple[str | None, Data]:
+        """Return which record of given data a sum of this task over `data` belongs to."""
+        return self.member.terms.view.data_set, data
+
+    def model_digest(self, spec: RoundSpec, state: ModelState) -> bytes:
+        """Return the digest (32 bytes) of the terms and of `state`, the model that this client trains on in the round.
+
+        Keys and masks are bound to it, so the client computes it itself.
+        """
+        recipe = self.member.terms.recipe
+        held = recipe.encode_view(state, recipe.device_group_of(spec.sum_index)) if state.round_number else None
+        model = None if held is None else sha256(held).digest()
+        return broadcast_digest(self.member.terms.view, spec.sum_index, model, spec.levels)
+
+    def check_attested(self, caught_up: CaughtUp) -> Program[None]:
+        """Raise unless enough members hold the aggregates that this client holds; see `require_attested`."""
+        if caught_up.followed.chain is not None:
+            from client_sdk.rounds.attestations import require_attested  # which only encrypted tasks need
+
+            yield from require_attested(self.member, self.follower, caught_up.followed)
+
+    def report_measured(self, state: ModelState, progress: Progress | None) -> None:
+        """Report the newest measurement in the followed `state`, unless it was reported before."""
+        curve = curve_of(self.member.terms.recipe, state)
+        if progress is None or curve is None or curve.best is None or len(curve.points) == self._reported_point:
+            return
+        self._reported_point, newest = len(curve.points), curve.points[-1]
+        metrics = curve.metrics(newest)
+        if metrics:
+            progress(ModelMeasured(newest.model_round, round(newest.clients), metrics, curve.best.model_round))
+
+    # --- client state --------------------------------------------------------------------------------------------
+
+    def client_state(self) -> ClientState | None:
+        """Return the arrays that this client never sends, such as its user factor; None before its first round."""
+        if self._client_state is None:
+            like = self.half.initial_client_state(np.random.default_rng(0))
+            self._client_state = self.member.store.client_state(self.member.task_id, like)
+        return self._client_state
+
+    def settle(self, local: LocalResult) -> Program[float]:
+        """Store the client state after the contribution was uploaded, then run `local.finish` if there is one.
+
+        Returns the seconds that `local.finish` took.
+        """
+        self.keep_client_state(local.client_state)
+        if local.finish is None:
+            return 0.0
+        started = perf_counter()
+        self.keep_client_state((yield from work(local.finish)))
+        return perf_counter() - started
+
+    def keep_client_state(self, client_state: ClientState) -> None:
+        """Store `client_state` as this client's newest."""
+        self._client_state = client_state
+        self.member.store.keep_client_state(self.member.task_id, client_state)
+
+
+# --- one round: what it costs, and the report of a contribution -----------------------------------------------------
+
+T = TypeVar("T")
+Phase = Literal["catch_up", "train", "seal", "upload"]
+
+
+@dataclass
+class OwnRound:
+    """One client's part in one round, of any mechanism: what it is given, and the bytes and the time that it takes.
+
+    view: the round as it opened. traffic: bytes of the programs that were `metered`. seconds: wall clock by phase.
+    """
+
+    part: Part
+    view: RoundView
+    history: History
+    progress: Progress | None = None
+    traffic: Traffic = field(default_factory=Traffic)
+    seconds: dict[Phase, float] = field(
+        default_factory=lambda: {"catch_up": 0.0, "train": 0.0, "seal": 0.0, "upload": 0.0}
+    )
+
+    @contextmanager
+    def timed(self, phase: Phase) -> Iterator[None]:
+        """Count the time of the block as that of `phase`."""
+        started = perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[phase] += perf_counter() - started
+
+    def metered(self, program: Program[T]) -> Program[T]:
+        """Run `program`, and count its bytes."""
+        return through(program, self.traffic)
+
+    def catch_up(self) -> Program[CaughtUp]:
+        """Return the model before the round; see `ModelFollower.follow`. Reports what it lacks and what it measured."""
+        caught_up = yield from self.metered(self.part.follower.follow(self.view.number - 1, snapshot_wait=60.0))
+        report_rejected(caught_up, self.progress)
+        self.part.report_measured(caught_up.state, self.progress)
+        return caught_up
+
+    def warn_of_clipping(self, local: LocalResult) -> None:
+        """Report that more values were clipped than the policy allows."""
+        if self.progress and self.part.member.policy.too_much_clipped(local.clipped, local.values):
+            self.progress(ClipWarning(self.view.number, local.clipped, local.values))
+
+    def settle(self, local: LocalResult) -> Program[None]:
+        """Store the client state; see `Part.settle`."""
+        self.seconds["train"] += yield from self.part.settle(local)
+
+    def report(self, caught_up: CaughtUp, local: LocalResult, contribution_bytes: int) -> RoundReport:
+        """Return the report of a contribution of so many bytes."""
+        return RoundReport(
+            round=self.view.number,
+            client_id=self.part.member.client_id,
+            loss=local.loss,
+            samples=local.samples,
+            values=local.values,
+            clipped=local.clipped,
+            scaled=local.scaled,
+            contribution_bytes=contribution_bytes,
+            bytes_up=self.traffic.up,
+            bytes_down=self.traffic.down,
+            catch_up_seconds=self.seconds["catch_up"],
+            train_seconds=self.seconds["train"],
+            seal_seconds=self.seconds["seal"],
+            upload_seconds=self.seconds["upload"],
+            caught_up=caught_up.plan.kind,
+        )
+
+
+def report_rejected(caught_up: CaughtUp, progress: Progress | None) -> None:
+    """Report the aggregates that the model lacks."""
+    if progress:
+        for rejected in caught_up.rejected:
+            progress(AggregateRejected(rejected.round, rejected.reason))

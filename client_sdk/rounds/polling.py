@@ -1,0 +1,238 @@
+"""Following the rounds of a task, also while its server is away: what every poll loop of the SDK calls.
+
+change = None
+while not isinstance(change, TaskEnded):
+    change = yield from follow_rounds(calls, task_id, change)
+    match change:
+        case RoundChanged(view):
+            ...  # the newest round is new, or in another state
+        case NothingNew(task):
+            ...  # no change within 20 s
+
+Run through the layer `Outage`, a program outlives restarts and upgrades of its server.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from client_sdk.api.calls import ApiCalls
+from client_sdk.api.wire import Effect, Failed, Pause, Program, Response
+from client_sdk.errors import ApiError, ClientSDKError, ConnectionFailed, GaveUp
+from client_sdk.rounds.events import (
+    Progress,
+    ServerBack,
+    ServerUnreachable,
+    TaskEnded,
+    Waiting,
+    waiting_to_start,
+)
+from protocols.errors import ParameterError
+from protocols.messages import RoundView, TaskView
+from protocols.messages.stages import RoundState
+
+__all__ = [
+    "LONG_POLL_SECONDS",
+    "NothingNew",
+    "Outage",
+    "RoundChange",
+    "RoundChanged",
+    "StoppedInOutage",
+    "await_round",
+    "await_start",
+    "follow_rounds",
+    "is_over",
+    "report_waiting",
+]
+
+
+LONG_POLL_SECONDS: Final = 20.0
+"""How long one request waits for a change."""
+_START_PAUSE: Final = 0.2
+_LOG = logging.getLogger(__name__)
+_TOLD_SECONDS: Final = 2.0
+_TOLD_AGAIN_SECONDS: Final = 30.0
+_NO_SERVER: Final = frozenset({502, 503, 504})
+"""Statuses of a proxy without a server behind it, and of a server that is starting or ending."""
+
+
+@dataclass(frozen=True)
+class RoundChanged:
+    """`view` is the newest round, and it differs from what was seen last. `etag` identifies it in the next poll."""
+
+    view: RoundView
+    etag: str | None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the round is complete or failed."""
+        return is_over(self.view)
+
+
+@dataclass(frozen=True)
+class NothingNew:
+    """The newest round did not change within the wait. `task` is open; `etag` is None before its first round."""
+
+    task: TaskView
+    etag: str | None
+
+
+RoundChange = RoundChanged | NothingNew | TaskEnded
+
+
+def is_over(view: RoundView) -> bool:
+    """Return whether a round is complete or failed."""
+    return view.state in (RoundState.COMPLETE, RoundState.FAILED)
+
+
+def follow_rounds(
+    calls: ApiCalls, task_id: str, last: RoundChange | None, wait: float = LONG_POLL_SECONDS
+) -> Program[RoundChange]:
+    """Return what changed in the task since `last`, waiting for a change for up to `wait` seconds (at most 30).
+
+    last: what the previous call returned; None in the first one. The state of the task is requested after a round that
+    is over and after a poll without a change, so a task is not found to have ended while a round is under way.
+    """
+    if isinstance(last, TaskEnded):
+        return last
+    if isinstance(last, RoundChanged) and last.is_over:
+        task = yield from calls.task(task_id)
+        if task.state != "open":
+            return TaskEnded(task.state)
+    etag = None if last is None else last.etag
+    current = yield from calls.current_round(task_id, etag, wait)
+    if current is not None:
+        return RoundChanged(current.round, current.etag)
+    task = yield from calls.task(task_id)
+    return NothingNew(task, etag) if task.state == "open" else TaskEnded(task.state)
+
+
+def await_start(
+    task: TaskView, needs_keyring: bool, reported: Waiting | None, progress: Progress | None
+) -> Program[Waiting]:
+    """Report what round 1 of `task` waits for, unless that was `reported` before, and pause before the next poll."""
+    waiting = waiting_to_start(task, needs_keyring)
+    _tell_waiting(task, waiting, reported, progress)
+    yield Pause(_START_PAUSE)
+    return waiting
+
+
+def report_waiting(task: TaskView, reported: Waiting | None, progress: Progress | None) -> Waiting | None:
+    """Report what the next round of `task` waits for besides its members; return it, None when it waits for nothing."""
+    waiting = None if task.waiting_for is None else Waiting(task.waiting_for)
+    if waiting is not None:
+        _tell_waiting(task, waiting, reported, progress)
+    return waiting
+
+
+def _tell_waiting(task: TaskView, waiting: Waiting, reported: Waiting | None, progress: Progress | None) -> None:
+    """Report what `task` waits for, unless that was `reported` before; log it, if it is somebody besides members."""
+    if progress and waiting != reported:
+        progress(waiting)
+    whom = waiting.what.partition(":")[0]
+    if task.waiting_for is not None and (reported is None or reported.what.partition(":")[0] != whom):
+        _LOG.warning("task %s: this client waits for %s", task.name, waiting.what)
+
+
+def await_round(
+    calls: ApiCalls, task_id: str, number: int, is_awaited: Callable[[RoundView], bool], etag: str | None = None
+) -> Program[RoundView]:
+    """Return round `number` once `is_awaited` accepts it, or once a later round has opened.
+
+    etag: of a view of the round that it does not accept; without it the first poll is answered at once.
+    """
+    while True:
+        current = yield from calls.current_round(task_id, etag, LONG_POLL_SECONDS)
+        if current is None:
+            continue
+        if current.round.number > number:
+            return (yield from calls.round(task_id, number))
+        if is_awaited(current.round):
+            return current.round
+        etag = current.etag
+
+
+# --- while the server is away --------------------------------------------------------------------------------------
+
+
+class StoppedInOutage(ClientSDKError):
+    """The caller's `stop()` returned True while the server could not be reached."""
+
+
+@dataclass
+class Outage:
+    """A layer that waits for a server that cannot be reached, and tells the user about it.
+
+    A request is then repeated any number of times, unless the retry policy names a number. An outage begins with the
+    first failed request and ends with the next answer. It is reported after 2 s, 30 s, 60 s, 120 s and so on.
+
+    patience: seconds after which an outage ends the program with `GaveUp`, which is also raised at once when a
+    Retry-After asks for more; None waits without limit. progress: receives `ServerUnreachable` and `ServerBack`. stop:
+    asked before each pause; `StoppedInOutage` ends the program when it returns True. clock: seconds that only increase.
+    """
+
+    patience: float | None = None
+    progress: Progress | None = None
+    stop: Callable[[], bool] | None = None
+    clock: Callable[[], float] = field(default=time.monotonic, repr=False)
+    _failure: ConnectionFailed | ApiError | None = field(default=None, init=False)
+    _attempts: int = field(default=0, init=False)
+    _since: float = field(default=0.0, init=False)
+    _tell_at: float = field(default=0.0, init=False)
+
+    def __post_init__(self) -> None:
+        if self.patience is not None and not self.patience >= 0.0:
+            raise ParameterError(f"patience must be at least 0 seconds, got {self.patience}")
+
+    def on_effect(self, effect: Effect) -> Effect:
+        """Note a request that found no server, and interrupt a pause in an outage where something else is due."""
+        match effect:
+            case Failed(error) if _is_away(error):
+                if self._failure is None:
+                    self._attempts, self._since, self._tell_at = 0, self.clock(), _TOLD_SECONDS
+                self._attempts, self._failure = self._attempts + 1, error
+                asked = error.retry_after if isinstance(error, ApiError) else None
+                self._require_patience(error, asked or 0.0)
+            case Pause(seconds) if self._failure is not None:
+                return Pause(self._pause(seconds, self._failure))
+        return effect
+
+    def on_reply(self, effect: Effect, reply: object) -> object:
+        """Reply that the server is waited for, and note its answer."""
+        if isinstance(effect, Failed):
+            return _is_away(effect.error)
+        if isinstance(reply, Response) and reply.status not in _NO_SERVER and self._failure is not None:
+            self._failure = None
+            if self._tell_at > _TOLD_SECONDS:
+                self._tell(ServerBack(self.clock() - self._since))
+        return reply
+
+    def _require_patience(self, error: ConnectionFailed | ApiError, seconds: float) -> float:
+        """Return for how long the outage lasts; `GaveUp` if its patience ends now or within the next `seconds`."""
+        lasted = self.clock() - self._since
+        if self.patience is not None and (lasted >= self.patience or lasted + seconds > self.patience):
+            raise GaveUp(self._attempts, error) from error
+        return lasted
+
+    def _pause(self, seconds: float, error: ConnectionFailed | ApiError) -> float:
+        """Report the outage when it is due; return how many of the `seconds` to pause."""
+        lasted = self._require_patience(error, 0.0)
+        if self.stop and self.stop():
+            raise StoppedInOutage(f"stopped while waiting for the server: {error}")
+        if lasted >= self._tell_at:
+            self._tell(ServerUnreachable(lasted, str(error)))
+            self._tell_at = max(_TOLD_AGAIN_SECONDS, 2.0 * lasted)
+        return seconds if self.patience is None else min(seconds, self.patience - lasted)
+
+    def _tell(self, event: ServerUnreachable | ServerBack) -> None:
+        if self.progress:
+            self.progress(event)
+
+
+def _is_away(error: ConnectionFailed | ApiError) -> bool:
+    """Whether there was no server, or none that answers requests now."""
+    return isinstance(error, ConnectionFailed) or error.status in _NO_SERVER

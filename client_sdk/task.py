@@ -1,0 +1,258 @@
+"""`Task` and `AsyncTask`: one client's part in one task, whatever its role.
+
+task.take_part(interactions)  # a contributor, until the task ends
+task.serve()                  # the key holder of an encrypted task, or a member of the committee of one-shot sums
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_sdk.agreement.terms import TaskTerms
+from client_sdk.api.http import AsyncDriver, SyncDriver
+from client_sdk.api.wire import Program
+from client_sdk.model.best import Recommendations
+from client_sdk.rounds.events import Progress, RoundReport
+from client_sdk.rounds.loop import Role, follow_task, take_part
+from client_sdk.rounds.member import Stop
+from client_sdk.rounds.newest import evaluation, named_arrays, newest_model, recommend
+from client_sdk.rounds.part import Part
+from client_sdk.store.client_store import Membership
+from protocols.catalogue import Catalogue
+from protocols.errors import ParameterError
+from protocols.messages import RoundView
+from protocols.recipes.base import ModelState
+from protocols.recipes.evaluation_curve import Curve
+
+if TYPE_CHECKING:
+    from client_sdk.rounds.open_rounds import AsyncOpenRound, OpenRound
+
+__all__ = ["AsyncTask", "Task"]
+
+
+class _BaseTask:
+    """The common part of the sync and the async class."""
+
+    def __init__(self, part: Part) -> None:
+        self.part = part
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.membership!r}>"
+
+    @property
+    def membership(self) -> Membership:
+        """The stored membership: task id, client id, role and device group."""
+        return self.part.member.membership
+
+    @property
+    def terms(self) -> TaskTerms:
+        """The terms of the task: recipe, mechanism, schedule and plan."""
+        return self.part.member.terms
+
+    def create_keyring(self) -> str:
+        """As the key holder, generate and store the task's keyring, once; return its fingerprint.
+
+        Members may compare it. `serve` does it too. Raises `ParameterError` unless this client is the key holder.
+        """
+        from client_sdk.rounds.key_holder import KeyHolder  # which members do not need
+
+        return KeyHolder(self.part.member).create().fingerprint
+
+    def _role(self, progress: Progress | None) -> Role:
+        """Return the role that this client serves in; `ParameterError` for one that contributes instead."""
+        member = self.part.member
+        match member.membership.role:
+            case "holder":
+                from client_sdk.rounds.key_holder import KeyHolder
+
+                holder = KeyHolder(member, progress)
+                holder.create()
+                return holder
+            case "committee":
+                from client_sdk.committee.service import CommitteeMember
+
+                return CommitteeMember(member, progress)
+            case role:
+                raise ParameterError(
+                    f"this client is a {role} of task {member.terms.name!r}, not its key holder and "
+                    "not in its committee: call take_part"
+                )
+
+    def _in_loop(self, progress: Progress | None, poll_seconds: float, patience: float | None) -> Program[None]:
+        from client_sdk.training.arrays import OwnTrainer  # which only `arrays` tasks need
+
+        yield from take_part(self.part, OwnTrainer(), progress, None, poll_seconds, patience)
+
+
+class Task(_BaseTask):
+    """One client of one task, returned by `Client.join`."""
+
+    def __init__(self, part: Part, driver: SyncDriver) -> None:
+        super().__init__(part)
+        self._driver = driver
+
+    def take_part(
+        self,
+        interactions: object,
+        progress: Progress | None = None,
+        stop: Stop | None = None,
+        poll_seconds: float = 20.0,
+        patience: float | None = None,
+    ) -> list[RoundReport]:
+        """Take part in every round that asks this client, until the task ends or `stop()` returns True.
+
+        interactions: the user's items, each once, in a list, set, array, Series or DataFrame; or a mapping from item to
+        rating for recipes that use ratings. An item is a number in 0..N-1, or in a task with a catalogue its id. For
+        `arrays`, a function that is called with each `ArraysRound` and contributes to it. progress:
+        called with each `Event`. stop: called before each poll. poll_seconds: length of one long poll, at most 30.
+        patience: seconds for which an unreachable server is waited for, each time, before `GaveUp`; None waits as long
+        as it takes, and reports `ServerUnreachable`. Returns one report per contribution. A round that this client
+        misses is reported as `RoundMissed`, one to which it has nothing to add as `RoundAbstained`. Raises `TaskFailed`
+        with the reason if the task ends because too many of its rounds failed, and `ParameterError` for interactions
+        that the recipe cannot use.
+        """
+        return self._driver.run(take_part(self.part, interactions, progress, stop, poll_seconds, patience))
+
+    def serve(
+        self,
+        progress: Progress | None = None,
+        stop: Stop | None = None,
+        poll_seconds: float = 5.0,
+        patience: float | None = None,
+    ) -> None:
+        """Do what this client's role asks of it until the task ends or `stop()` returns True.
+
+        The key holder creates the keyring if needed, sends it to every member whose certificate is valid, and reports
+        `KeyringDelivered` and `KeyringRefused`. A member of the committee publishes keys ahead, does its part in every
+        round, and reports `SurvivorsConfirmed`, `ClientsNamed`, `ShareSent` and `CommitteeRefused`; only one process
+        may serve one member at a time, because two would not see what the other signs. The key holder may call
+        `take_part` in another thread. stop, poll_seconds, patience: as for `take_part`. Raises `ParameterError` for a
+        client of another role, and `PolicyRefused` for a committee without an organiser unless the policy trusts the
+        server to say who takes part.
+        """
+        self._driver.run(follow_task(self._role(progress), progress, stop, poll_seconds, patience))
+
+    def catalogue(self) -> Catalogue | None:
+        """Return the app's ids and titles of the items, as the task's terms name them; None for a task without.
+
+        Waits for an operator that has not uploaded it yet.
+        """
+        self._driver.run(self.part.load_catalogue())
+        return self.part.catalogue
+
+    def current_round(self, wait: float = 0.0) -> RoundView | None:
+        """Return the newest round; None if there is none within `wait` seconds (at most 30)."""
+        fresh = self._driver.run(self.part.member.calls.current_round(self.terms.task_id, None, wait))
+        return None if fresh is None else fresh.round
+
+    def model(self) -> ModelState:
+        """Return the model after the last completed round, as this client's device group sees it.
+
+        Raises `ModelUnavailable` when it cannot be downloaded.
+        """
+        return self._driver.run(newest_model(self.part))
+
+    def rounds(
+        self, progress: Progress | None = None, poll_seconds: float = 20.0, patience: float | None = None
+    ) -> Iterator[OpenRound]:
+        """Yield each round of an `arrays` task that asks this client, until the task ends.
+
+        Train on `round.arrays()` and call `round.contribute` before the next round is taken. Without that the client
+        misses the round; in tasks whose sums only members open it sends zeros, so that the server does not learn which
+        clients train. progress, patience: as for `take_part`. Raises what `take_part` raises, and `ParameterError` for
+        other recipes.
+        """
+        from client_sdk.rounds.open_rounds import open_rounds
+
+        return open_rounds(self._driver.turns(self._in_loop(progress, poll_seconds, patience)))
+
+    def arrays(self) -> dict[str, NDArray[np.float32]]:
+        """Return the arrays of the newest model of an `arrays` task, float32, by name: copies that may be changed.
+
+        Raises `ParameterError` for other recipes, and `ModelUnavailable`.
+        """
+        return self._driver.run(named_arrays(self.part))
+
+    def evaluation(self) -> Curve:
+        """Return the curve of the task's federated evaluation: its points, `metrics(point)` and `best`.
+
+        Whoever can open the sums sees it, also where the server cannot. Raises `ParameterError` for a task without
+        evaluation, and `ModelUnavailable`.
+        """
+        return self._driver.run(evaluation(self.part))
+
+    def recommend(self, k: int = 10, interactions: object | None = None, refresh: bool = True) -> Recommendations:
+        """Return the `k` best items that are not in `interactions`, computed on the device.
+
+        interactions: as for `take_part`; None for those of the last `take_part`. refresh: whether to update the model
+        first; False makes no request. Raises `ParameterError` without interactions and for `k` out of range, and
+        `ModelUnavailable`.
+        """
+        return self._driver.run(recommend(self.part, k, interactions, refresh))
+
+
+class AsyncTask(_BaseTask):
+    """`Task` for use on an event loop; training and encryption run in threads."""
+
+    def __init__(self, part: Part, driver: AsyncDriver) -> None:
+        super().__init__(part)
+        self._driver = driver
+
+    async def take_part(
+        self,
+        interactions: object,
+        progress: Progress | None = None,
+        stop: Stop | None = None,
+        poll_seconds: float = 20.0,
+        patience: float | None = None,
+    ) -> list[RoundReport]:
+        """See `Task.take_part`; cancelling the task stops it at once. A trainer runs in a thread."""
+        return await self._driver.run(take_part(self.part, interactions, progress, stop, poll_seconds, patience))
+
+    async def serve(
+        self,
+        progress: Progress | None = None,
+        stop: Stop | None = None,
+        poll_seconds: float = 5.0,
+        patience: float | None = None,
+    ) -> None:
+        """See `Task.serve`; cancelling the task stops it at once."""
+        await self._driver.run(follow_task(self._role(progress), progress, stop, poll_seconds, patience))
+
+    async def catalogue(self) -> Catalogue | None:
+        """See `Task.catalogue`."""
+        await self._driver.run(self.part.load_catalogue())
+        return self.part.catalogue
+
+    async def current_round(self, wait: float = 0.0) -> RoundView | None:
+        """See `Task.current_round`."""
+        fresh = await self._driver.run(self.part.member.calls.current_round(self.terms.task_id, None, wait))
+        return None if fresh is None else fresh.round
+
+    async def model(self) -> ModelState:
+        """See `Task.model`."""
+        return await self._driver.run(newest_model(self.part))
+
+    def rounds(
+        self, progress: Progress | None = None, poll_seconds: float = 20.0, patience: float | None = None
+    ) -> AsyncIterator[AsyncOpenRound]:
+        """See `Task.rounds`. To leave the loop at once, close the iterator (`contextlib.aclosing`)."""
+        from client_sdk.rounds.open_rounds import async_open_rounds
+
+        return async_open_rounds(self._driver.turns(self._in_loop(progress, poll_seconds, patience)))
+
+    async def arrays(self) -> dict[str, NDArray[np.float32]]:
+        """See `Task.arrays`."""
+        return await self._driver.run(named_arrays(self.part))
+
+    async def evaluation(self) -> Curve:
+        """See `Task.evaluation`."""
+        return await self._driver.run(evaluation(self.part))
+
+    async def recommend(self, k: int = 10, interactions: object | None = None, refresh: bool = True) -> Recommendations:
+        """See `Task.recommend`."""
+        return await self._driver.run(recommend(self.part, k, interactions, refresh))

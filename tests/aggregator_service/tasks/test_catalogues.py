@@ -1,0 +1,255 @@
+"""Item catalogues: created with a task, uploaded, waited for, downloaded by members; kept by restarts and backups."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import httpx
+import pytest
+
+from aggregator_service.cli import main
+from aggregator_service.storage.cleanup import collect_orphans
+from aggregator_service.storage.database import Database
+from aggregator_service.storage.directory import DirectoryBlobs
+from client_sdk import Operator, task_request
+from client_sdk.agreement.terms import AgreedTerms
+from client_sdk.api.calls import ApiCalls
+from client_sdk.api.http import SyncDriver
+from client_sdk.errors import ContractBroken, DigestMismatch, InvalidParameters
+from protocols.catalogue import Catalogue
+from protocols.errors import ParameterError
+from protocols.messages import Schedule, TaskView
+from tests.support.api import Api, TestTask, digest_field
+from tests.support.server import OPERATOR_TOKEN, AggregatorProcess, running_aggregator
+
+ITEMS = Catalogue(("SKU-1", "SKU-2", "a,b", "ü", "0"), ("Kettle", "", 'The "big" pot', "Löffel", "Zero"))
+WAITS = "the item catalogue: the operator has not uploaded it"
+
+Run = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, storage: dict[str, str]) -> Iterator[AggregatorProcess]:
+    with running_aggregator(tmp_path_factory.mktemp("catalogues") / "data", **storage) as running:
+        yield running
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs `hushrec-server`; returns what it printed, after a failure the error."""
+
+    def call(*arguments: str, status: int = 0) -> str:
+        monkeypatch.setattr(sys, "argv", ["hushrec-server", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capsys.readouterr()
+        assert (ended.value.code or 0) == status, err
+        return err if status else out
+
+    return call
+
+
+def put(task: TestTask, body: bytes, digest: bytes | None = None) -> httpx.Response:
+    headers = {**task.api.operator, "Content-Digest": digest_field(body if digest is None else digest)}
+    return task.api.http.put(f"{task.path}/catalogue", content=body, headers=headers)
+
+
+def get(task: TestTask, headers: dict[str, str]) -> httpx.Response:
+    return task.api.http.get(f"{task.path}/catalogue", headers=headers)
+
+
+def waiting(task: TestTask) -> str | None:
+    view = task.api.http.get(task.path, headers=task.api.operator).json()
+    return view["waiting_for"]  # type: ignore[no-any-return]
+
+
+def slug(answer: httpx.Response) -> str:
+    return str(answer.json()["type"]).rpartition(":")[2]
+
+
+def test_round_1_waits_for_the_catalogue_and_members_download_it(api: Api) -> None:
+    task = api.create_task("awaited", cohort=2, catalogue_digest=ITEMS.digest)
+    assert task.view["catalogue_digest"] == ITEMS.digest
+    member, _ = task.enrol(2)
+    time.sleep(0.5)
+    assert api.http.get(f"{task.path}/rounds/1", headers=api.operator).status_code == 404
+    assert waiting(task) == WAITS
+    assert slug(get(task, member.auth)) == "not-found"
+    refused = api.http.put(
+        f"{task.path}/catalogue",
+        content=ITEMS.encode(),
+        headers={**member.auth, "Content-Digest": digest_field(ITEMS.encode())},
+    )
+    assert (refused.status_code, slug(refused)) == (403, "forbidden")
+    assert put(task, ITEMS.encode()).status_code == 201
+    task.wait_round(1, "collecting")
+    assert waiting(task) is None
+    found = get(task, member.auth)
+    assert Catalogue.decode(found.content) == ITEMS
+    assert found.headers["content-digest"] == digest_field(ITEMS.encode())
+    assert found.headers["cache-control"] == "private, immutable"
+    again = get(task, {**member.auth, "If-None-Match": found.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    (stranger,) = api.create_task("elsewhere", cohort=2).enrol(1)
+    assert get(task, stranger.auth).status_code == 404
+    invitation = {"Authorization": f"Bearer {api.invite(task.id)}"}
+    assert get(task, invitation).status_code == 401
+
+
+def test_one_catalogue_is_stored_once(api: Api) -> None:
+    task = api.create_task("once", cohort=2, catalogue_digest=ITEMS.digest)
+    other = Catalogue(ITEMS.ids, ("",) * 5).encode()
+    assert (put(task, other).status_code, slug(put(task, other))) == (422, "invalid-parameters")
+    assert slug(put(task, ITEMS.encode(), other)) == "invalid-parameters"
+    assert slug(put(task, other, ITEMS.encode())) == "bad-digest"
+    assert waiting(task) == WAITS
+    assert [put(task, ITEMS.encode()).status_code for _ in range(2)] == [201, 200]
+    assert (put(task, other).status_code, slug(put(task, other))) == (409, "conflict")
+    assert get(task, api.operator).content == ITEMS.encode()
+
+
+def test_a_catalogue_of_another_number_of_items_is_refused(api: Api) -> None:
+    task = api.create_task("too-many", cohort=2, items=6, catalogue_digest=ITEMS.digest)
+    answer = put(task, ITEMS.encode())
+    assert (answer.status_code, answer.json()["fault"]) == (422, "client")
+    assert "5 lines and the recipe has 6 items: the operator must" in answer.json()["detail"]
+    assert waiting(task) == WAITS
+
+
+def test_what_is_no_catalogue_is_refused_by_line(api: Api) -> None:
+    body = b"a\tA\nb\nc\t\n"
+    task = api.create_task("broken", cohort=2, items=3, catalogue_digest=hashlib.sha256(body).hexdigest())
+    answer = put(task, body)
+    assert (answer.status_code, slug(answer)) == (400, "bad-request")
+    assert answer.json()["detail"] == "line 2 of the catalogue: no tab between id and title"
+    long = b"a\t" + b"A" * (3 * 1282) + b"\n"
+    named = api.create_task("long", cohort=2, items=3, catalogue_digest=hashlib.sha256(long).hexdigest())
+    assert (put(named, long).status_code, slug(put(named, long))) == (413, "body-too-long")
+
+
+def test_tasks_without_a_catalogue(api: Api) -> None:
+    task = api.create_task("numbers-only", cohort=2)
+    assert "catalogue_digest" not in task.view
+    assert slug(put(task, ITEMS.encode())) == "conflict"
+    assert slug(get(task, api.operator)) == "not-found"
+    request = {
+        "name": "no-items",
+        "recipe": {"name": "arrays", "parameters": {"shapes": {"a": [3]}}},
+        "mechanism": {"name": "plain", "parameters": {}},
+        "catalogue_digest": ITEMS.digest,
+    }
+    refused = api.http.post("/v1/tasks", json=request, headers=api.operator)
+    assert refused.status_code == 422 and "no numbered items" in refused.text
+
+
+def test_an_operator_creates_a_task_with_its_catalogue(server: AggregatorProcess) -> None:
+    schedule, parameters = Schedule(cohort_size=3, rounds=1), {"items": len(ITEMS), "dim": 3}
+    with Operator(server.url, server.operator_token) as operator:
+        request = task_request("by-sdk", "fedmf", "plain", schedule, parameters, catalogue=ITEMS)
+        with pytest.raises(ParameterError, match="pass the same one"):
+            operator.create_task(request)
+        view = operator.create_task(request, ITEMS)
+        assert (view.catalogue_digest, view.waiting_for) == (ITEMS.digest, None)
+        operator.put_catalogue(view.task_id, ITEMS)
+        assert downloaded(server, view.task_id, ITEMS) == ITEMS
+        fewer = task_request("by-sdk-2", "fedmf", "plain", schedule, {"items": 4, "dim": 3}, catalogue=ITEMS)
+        with pytest.raises(InvalidParameters, match="5 lines"):
+            operator.create_task(fewer, ITEMS)
+
+
+def downloaded(server: AggregatorProcess, task_id: str, expected: Catalogue) -> Catalogue | None:
+    """The catalogue as the SDK downloads it, checked against the digest of `expected`."""
+    driver = SyncDriver()
+    try:
+        calls = ApiCalls(server.url, server.operator_token)
+        body = driver.run(calls.catalogue(task_id, len(expected), expected.digest))
+    finally:
+        driver.close()
+    return None if body is None else Catalogue.decode(body)
+
+
+def test_attack_another_catalogue_than_the_one_agreed_to(server: AggregatorProcess, api: Api) -> None:
+    """A server that changes the digest in the terms is refused, and so is another file under the agreed digest."""
+    task = api.create_task("swapped", cohort=2, catalogue_digest=ITEMS.digest)
+    assert downloaded(server, task.id, ITEMS) is None
+    view = TaskView.model_validate(task.view)
+    agreed = AgreedTerms.of(view)
+    swapped = Catalogue(ITEMS.ids, (*ITEMS.titles[1:], ITEMS.titles[0]))
+    for digest in (swapped.digest, None):
+        with pytest.raises(ContractBroken, match="catalogue_digest changed"):
+            agreed.require(view.model_copy(update={"catalogue_digest": digest}))
+    agreed.require(view)
+    other = api.create_task("served", cohort=2, catalogue_digest=swapped.digest)
+    assert put(other, swapped.encode()).status_code == 201
+    with pytest.raises(DigestMismatch):
+        downloaded(server, other.id, ITEMS)
+
+
+def create(run: Run, data: Path, file: Path, *more: str, status: int = 0) -> str:
+    arguments = [
+        "--recipe", "fedmf", "--mechanism", "plain", "-r", "dim=3", "-s", "cohort_size=2", "-s", "min_clients=2",
+        "--items", str(file), "--data-dir", str(data), *more,
+    ]  # fmt: skip
+    return run("task", "create", "shop", *arguments, status=status)
+
+
+def test_the_command_reads_a_file_and_a_restart_and_a_backup_keep_it(tmp_path: Path, run: Run) -> None:
+    data, copy, file = tmp_path / "data", tmp_path / "copy", tmp_path / "items.csv"
+    file.write_text('\ufeffid,title\nSKU-1,Kettle\nSKU-2,\n"a,b","The ""big"" pot"\nü,Löffel\n0,Zero\n', "utf-8")
+    run("init", "--data-dir", str(data))
+    assert "-r items=6, but the file of --items has 5" in create(run, data, file, "-r", "items=6", status=1)
+    made = json.loads(create(run, data, file))
+    assert made["recipe"]["parameters"]["items"] == 5
+    assert (made["catalogue_digest"], made["waiting_for"]) == (ITEMS.digest, None)
+    shown = json.loads(run("task", "show", "shop", "--data-dir", str(data)))
+    assert shown["catalogue_digest"] == ITEMS.digest
+    create(run, data, file, status=1)  # the name is taken: its blob is deleted again
+    assert len(list((data / "blobs" / "catalogues").iterdir())) == 1
+    with running_aggregator(data) as server, closing(Api(server.url, OPERATOR_TOKEN)) as api:
+        task = TestTask(api, made)
+        assert get(task, api.operator).content == ITEMS.encode()
+        assert "1 blobs" in run("backup", str(copy), "--data-dir", str(data))
+    database = Database(f"sqlite:///{data / 'hushrec.db'}", 1)
+    with closing(database):
+        assert collect_orphans(database, DirectoryBlobs(data / "blobs")) == 0
+    with running_aggregator(copy) as restored, closing(Api(restored.url, OPERATOR_TOKEN)) as api:
+        task = TestTask(api, made)
+        assert get(task, api.operator).content == ITEMS.encode()
+        task.enrol(2)
+        task.wait_round(1, "collecting")
+
+
+def test_one_id_a_line(tmp_path: Path, run: Run) -> None:
+    data, file = tmp_path / "data", tmp_path / "ids"
+    file.write_text("SKU-1\nSKU-2\n")
+    run("init", "--data-dir", str(data))
+    digest = json.loads(create(run, data, file, "-r", "items=2"))["catalogue_digest"]
+    assert digest == Catalogue(("SKU-1", "SKU-2"), ("", "")).digest
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("id,title\na,A\nb\n", "line 3: 1 fields; expected an id and a title"),
+        ("id,title\na,A\n\nb,B\n", "line 3: 0 fields"),
+        ("item,title\na,A\nb,B\na,C\n", "line 4: the id 'a' is on line 2 already"),
+        ("id,title\n,A\n", "line 2: the id is empty"),
+        ('id,title\na,"A\tB"\n', "line 2: the title has a control character"),
+        ("a\nb,B\n", "line 2: 2 fields; expected one id"),
+        ("id\na\n", "line 1: a heading, or an item?"),
+        ("sku,name\na,A\n", "line 1: write the heading id,title"),
+        ('id,title\na,"A" B\n', "line 2: not CSV"),
+        ("id,title\n", "has no items"),
+        ("id,title\na,\udcff\n", "is not UTF-8"),
+    ],
+)
+def test_errors_of_a_file_name_the_line(tmp_path: Path, run: Run, text: str, error: str) -> None:
+    file = tmp_path / "items.csv"
+    file.write_text(text, "utf-8", errors="surrogateescape")
+    assert error in create(run, tmp_path / "data", file, status=1)
