@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from client_sdk import DirectoryStore, Identity
 from client_sdk.agreement.policy import Policy
+from client_sdk.api.calls import ApiCalls
 from client_sdk.api.wire import Request, Response
 from client_sdk.errors import ContractBroken, LocalFileError
 from client_sdk.rounds.join import Account, join
@@ -68,7 +70,7 @@ def test_changed_terms_are_refused(tmp_path: Path, change: dict[str, Any], invit
     for state in ({}, {"state": "complete", "completed_rounds": 9, "members": 11}):  # a task's progress may change
         again = server(**state).run(join(here, "movies")).membership
         assert again.client_id == first.client_id
-    elsewhere = Account.at("https://other.example.org", identity, store, policy) if invitation else here
+    elsewhere = replace(here, calls=ApiCalls("https://other.example.org")) if invitation else here
     with pytest.raises(ContractBroken, match=next(iter(change))):
         server(**change).run(join(elsewhere, None, invitation))
     assert client_store.membership("t_1") == kept  # another server with the same task id cannot take its place
