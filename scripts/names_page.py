@@ -33,8 +33,8 @@ _ALIASES: Final = ("Event", "Progress")
 _INTRODUCTION: Final = """\
 # Names of the SDK
 
-For app developers. Every class, function, event and error of the SDK in one sentence, generated from the docstrings (`python
-scripts/names_page.py`). [The guide](../sdk.md) shows their use. The pages [Clients](client.md),
+For app developers. Every class, function, event and error of the SDK in one sentence, generated from the docstrings
+(`python scripts/names_page.py`). [The guide](../sdk.md) shows their use. The pages [Clients](client.md),
 [Operators](operator.md), [Simulated fleets](simulation.md) and [Errors](errors.md) add signatures, methods and fields
 in the site that `make docs` builds; in Python, `help(client_sdk.Client)` prints the same.
 """
