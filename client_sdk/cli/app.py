@@ -45,7 +45,7 @@ _EXTRA_OF: Final = {
     "matplotlib": "plots",
     "phe": "paillier",
     "polars": "data",
-    "scipy": "filters",
+    "scipy": "lab",
     "tenseal": "ckks",
     "uvicorn": "organiser",
     "zstandard": "ckks",

@@ -11,13 +11,10 @@ from client_sdk.cli.common import console
 
 if TYPE_CHECKING:  # numpy is imported when the command runs, not for its help
     from client_sdk.lab.data.columns import Columns
-from client_sdk.lab.data.splits import SplitKind
 
 __all__ = [
     "ColumnsText",
     "DataDir",
-    "Splitting",
-    "TestFile",
     "chosen_columns",
     "say",
 ]
@@ -43,18 +40,3 @@ def chosen_columns(text: str | None) -> Columns | None:
 def say(text: str) -> None:
     """Print what was found in a file."""
     console.print(text, highlight=False, markup=False, soft_wrap=True)
-
-
-# --- options of commands that measure on test interactions: how these are split from the training data ---------------
-
-TestFile = Annotated[
-    Path | None, typer.Option("--test", help="File of test interactions; --dataset is then the training file.")
-]
-Splitting = Annotated[
-    SplitKind | None,
-    typer.Option(
-        "--split",
-        help="leave-one-out (the latest interaction of each user), random (a fifth), or given (a test file).",
-        show_default="by recipe and data",
-    ),
-]

@@ -30,7 +30,7 @@ _PACKAGES: Final = (
     ("cryptography", "", "keys and encryption"),
     ("httpx", "", "HTTP client"),
     ("tenseal", "ckks", "CKKS sums (Microsoft SEAL)"),
-    ("scipy", "filters", "recommendations of PriviRec tasks"),
+    ("scipy", "lab", "simulations and the demo of PriviRec"),
     ("fastapi", "server", "hushrec-server, the demo, and an organiser's endpoint"),
     ("matplotlib", "plots", "curves in reports"),
     ("phe", "paillier", "Paillier keys (GPL)"),

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 
 from client_sdk.api.http import download
 from client_sdk.cli.common import console, table
-from client_sdk.cli.data_options import ColumnsText, DataDir, Splitting, TestFile, chosen_columns, say
+from client_sdk.cli.data_options import ColumnsText, DataDir, chosen_columns, say
 from client_sdk.cli.member import read_history
 from client_sdk.cli.membership import (
     READ_ONLY,
@@ -28,7 +28,7 @@ from client_sdk.client import Client
 from client_sdk.lab.data.fetch import DOWNLOADS, describe, fetch
 from client_sdk.lab.data.interactions import DataError, Interactions, LeaveOneOut
 from client_sdk.lab.data.published import load_dataset
-from client_sdk.lab.data.splits import Split, load_split
+from client_sdk.lab.data.splits import Split, SplitKind, load_split
 from client_sdk.lab.evaluation import (
     candidates_of,
     controls,
@@ -42,12 +42,25 @@ from client_sdk.rounds.newest import own_scores
 from protocols.errors import ParameterError
 
 __all__ = [
+    "Splitting",
+    "TestFile",
     "data",
     "evaluate",
     "held_out_split",
     "measure",
 ]
 
+TestFile = Annotated[
+    Path | None, typer.Option("--test", help="File of test interactions; --dataset is then the training file.")
+]
+Splitting = Annotated[
+    SplitKind | None,
+    typer.Option(
+        "--split",
+        help="leave-one-out (the latest interaction of each user), random (a fifth), or given (a test file).",
+        show_default="by recipe and data",
+    ),
+]
 
 _SEED: Final = 0
 

@@ -295,11 +295,12 @@ def read_history(
     items: dict[int, int] = {}
     ratings: list[float] = []
     texts: dict[str, int] = {}
+    headed = rows[0][0] > 1  # ids need a heading, or they could be one
     for line, (text, *rating) in rows:
         if catalogue is not None:
             item = _listed(path, line, text, catalogue)
         else:
-            item = texts.setdefault(text.strip(), len(texts)) if any_id else _item(path, line, text)
+            item = texts.setdefault(text.strip(), len(texts)) if any_id and headed else _item(path, line, text)
         if item in items:
             raise DataError(f"item {item} is already on line {items[item]}: list each item once", path, line)
         if n_items is not None and item >= n_items:

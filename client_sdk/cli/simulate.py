@@ -14,7 +14,8 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from client_sdk.cli.common import command_options, console, fail, stderr, table
-from client_sdk.cli.data_options import ColumnsText, DataDir, Splitting, TestFile, chosen_columns, say
+from client_sdk.cli.data_options import ColumnsText, DataDir, chosen_columns, say
+from client_sdk.cli.evaluate import Splitting, TestFile
 from protocols.parameter_text.named_values import named_values
 from protocols.recipes.recommended import Variant
 

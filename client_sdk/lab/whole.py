@@ -8,11 +8,10 @@ has the same bits as the sum of the clients' ring elements.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array, diags_array
 
 from client_sdk.lab.data.interactions import Interactions, interaction_rows
 from client_sdk.training.adam import Adam
@@ -26,6 +25,9 @@ from protocols.recipes.rfrec.recipe import RFRec, RFRecMeansState, rfrec_state
 from protocols.sums.base import SumPlan
 from protocols.sums.masked.plan import MaskedPlan
 from protocols.sums.segments import decode_sum
+
+if TYPE_CHECKING:  # what only spectra need
+    from scipy.sparse import csr_array
 
 __all__ = [
     "WholeRatings",
@@ -61,11 +63,15 @@ def _scaled(recipe: PriviRecK, state: PriviRecState, rows: csr_array[Any, Any]) 
     p, degrees = recipe.parameters, state.item_degrees
     items = np.power(degrees, -p.degree_exponent, out=np.zeros_like(degrees), where=degrees > 0)
     users = np.diff(rows.indptr).astype(np.float64) ** -p.user_exponent
+    from scipy.sparse import csr_array, diags_array
+
     return csr_array(diags_array(users) @ rows @ diags_array(items))
 
 
 def _ring_sum(plan: MaskedPlan, scaled: csr_array[Any, Any], basis: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the sum of the clients' ring elements, opened."""
+    from scipy.sparse import csr_array
+
     ((ring, _),) = plan.places[0]
     clip, (items, columns) = plan.layout.blocks[0].segments[0].clip, basis.shape
     total = np.zeros((items, columns), np.int64)

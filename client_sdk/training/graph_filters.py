@@ -1,18 +1,27 @@
-"""Graph filters (GF-CF, Turbo-CF, BSPM) and EASE: scores from aggregated components and the user's row, on a device."""
+"""Graph filters (GF-CF, Turbo-CF, BSPM) and EASE: scores from aggregated components and the user's row, on a device.
+
+A device has one row and the matrix of one task, as numpy arrays: scipy is not needed. Evaluations of many users and of
+large matrices pass scipy's sparse arrays instead; every function takes both.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import factorial, isclose
-from typing import Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import csr_array
 
 from protocols.errors import ParameterError
 from protocols.recipes.privirec.ease import chosen_weight, shares_and_diagonal
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+    Matrix = NDArray[np.float32] | csr_array[Any, Any]
+    """A matrix of float32, dense or sparse."""
 
 __all__ = [
     "BSPM",
@@ -25,9 +34,11 @@ __all__ = [
     "by_chunk",
     "check_exponent",
     "check_rows",
+    "dense",
     "ideal",
     "linear",
     "polynomial",
+    "scaled",
     "user_row",
 ]
 
@@ -64,7 +75,7 @@ class Components:
     """
     singular_values: NDArray[np.float32]
     """(K,), singular values of R~: the square roots of the eigenvalues of P."""
-    gram: csr_array[Any, Any] | None = None
+    gram: Matrix | None = None
     """P, float32 (m, m), both triangles. None for PriviRec-k, where P ~ V diag(s^2) V^T (approximation 3.3)."""
     user_exponent: float = 0.5
     """a, the exponent of the users' degrees in R~."""
@@ -106,25 +117,40 @@ class Components:
 CHUNK_VALUES: Final = 8_000_000  # values of a chunk's dense scores: 32 MB of float32
 
 
-def user_row(items: ArrayLike, n_items: int) -> csr_array[Any, Any]:
-    """Return a user's row, float32 CSR (1, n_items). Raises `ParameterError` for an item outside 0..n_items-1."""
+def user_row(items: ArrayLike, n_items: int) -> NDArray[np.float32]:
+    """Return a user's row, float32 (1, n_items). Raises `ParameterError` for an item outside 0..n_items-1."""
     known = np.unique(np.asarray(items, dtype=np.int64))
     if known.size and not (known[0] >= 0 and known[-1] < n_items):
         raise ParameterError(f"items must lie in 0..{n_items - 1}, got {known[0]}..{known[-1]}")
-    return csr_array((np.ones(known.size, dtype=np.float32), known, [0, known.size]), shape=(1, n_items))
+    row = np.zeros((1, n_items), dtype=np.float32)
+    row[0, known] = 1
+    return row
 
 
-def check_rows(rows: csr_array[Any, Any], n_items: int) -> None:
-    """Raise `ParameterError` unless `rows` has shape (users, n_items) and only ones as stored values."""
+def dense(matrix: Matrix) -> NDArray[np.float32]:
+    """Return a matrix as a dense array."""
+    return np.asarray(matrix if isinstance(matrix, np.ndarray) else matrix.toarray(), dtype=np.float32)
+
+
+def scaled(rows: Matrix, scales: NDArray[np.float32]) -> Matrix:
+    """Return the rows with each column multiplied by its scale, float32 (m,)."""
+    if isinstance(rows, np.ndarray):
+        return rows * scales
+    found = rows.copy()
+    found.data = rows.data * scales[rows.indices]
+    return found
+
+
+def check_rows(rows: Matrix, n_items: int) -> None:
+    """Raise `ParameterError` unless `rows` has shape (users, n_items) and only ones, and zeros that are not stored."""
     if rows.ndim != 2 or rows.shape[1] != n_items:
         raise ParameterError(f"rows must have {n_items} columns, got shape {rows.shape}")
-    if not bool((rows.data == 1).all()):
+    values = rows[rows != 0] if isinstance(rows, np.ndarray) else rows.data
+    if not bool((values == 1).all()):
         raise ParameterError("rows must be binary: each interaction is a 1")
 
 
-def by_chunk(
-    rows: csr_array[Any, Any], score: Callable[[csr_array[Any, Any]], NDArray[np.float32]]
-) -> NDArray[np.float32]:
+def by_chunk(rows: Matrix, score: Callable[[Matrix], NDArray[np.float32]]) -> NDArray[np.float32]:
     """Apply `score` to chunks of the rows and return all scores, float32 (users, m). Limits the memory of `score`."""
     scores = np.empty(rows.shape, dtype=np.float32)
     for chunk in _chunks(rows.shape[0], max(1, CHUNK_VALUES // max(1, rows.shape[1]))):
@@ -137,26 +163,25 @@ def _chunks(length: int, step: int) -> Iterator[slice]:
 
 
 # --- operations shared by the filters: R P, the ideal low-pass part, and polynomials in P ----------------------------
-# P is sparse or given by its factors V diag(s^2) V^T. It is never expanded to a dense items x items matrix.
+# P is a matrix, dense or sparse, or given by its factors V diag(s^2) V^T, which are never expanded to a matrix.
 
 
-def linear(components: Components, rows: csr_array[Any, Any]) -> NDArray[np.float32]:
+def linear(components: Components, rows: Matrix) -> NDArray[np.float32]:
     """Return R P for `rows` R (users, m), float32 (users, m). Reads only the rows of P for the users' items."""
     if components.gram is not None:
-        return np.asarray((rows @ components.gram).toarray(), dtype=np.float32)
+        return dense(rows @ components.gram)
     spectrum = (rows @ components.vectors) * components.singular_values**2
     return np.asarray(spectrum @ components.vectors.T, dtype=np.float32)
 
 
-def ideal(components: Components, rows: csr_array[Any, Any], dims: int) -> NDArray[np.float32]:
+def ideal(components: Components, rows: Matrix, dims: int) -> NDArray[np.float32]:
     """Return R D_i^-1/2 V V^T D_i^1/2 (PriviRec, eq.
 
     3 and 4), float32 (users, m), with the first `dims` columns of V.
     """
     inverse, roots = components.degree_scales(0.5)
     vectors = components.vectors[:, :dims]
-    scaled = csr_array((rows.data * inverse[rows.indices], rows.indices, rows.indptr), shape=rows.shape)
-    return np.asarray(((scaled @ vectors) @ vectors.T) * roots, dtype=np.float32)
+    return np.asarray(((scaled(rows, inverse) @ vectors) @ vectors.T) * roots, dtype=np.float32)
 
 
 def polynomial(
@@ -209,7 +234,7 @@ class GFCF:
         """The exponent a that the components must have."""
         return 0.5
 
-    def scores(self, components: Components, rows: csr_array[Any, Any]) -> NDArray[np.float32]:
+    def scores(self, components: Components, rows: Matrix) -> NDArray[np.float32]:
         """Return the scores of all items for binary `rows` (users, m), float32 (users, m).
 
         The user's own items have scores too. Raises `ParameterError` if rows or components do not match the filter.
@@ -217,7 +242,7 @@ class GFCF:
         check_rows(rows, components.n_items)
         check_exponent(components, self.user_exponent)
 
-        def score(chunk: csr_array[Any, Any]) -> NDArray[np.float32]:
+        def score(chunk: Matrix) -> NDArray[np.float32]:
             found = linear(components, chunk)
             if self.alpha:
                 found += np.float32(self.alpha) * ideal(components, chunk, self.ideal_dims)
@@ -260,7 +285,7 @@ class TurboCF:
         """True if s is not 1: a power of the entries needs the entries, not the factors of PriviRec-k."""
         return self.power != 1
 
-    def scores(self, components: Components, rows: csr_array[Any, Any]) -> NDArray[np.float32]:
+    def scores(self, components: Components, rows: Matrix) -> NDArray[np.float32]:
         """Return the scores of all items for binary `rows` (users, m), float32 (users, m).
 
         The user's own items have scores too. Raises `ParameterError` if rows or components do not match the filter.
@@ -278,8 +303,10 @@ class TurboCF:
             return components
         if components.gram is None:
             raise ParameterError(f"Turbo-CF with power {self.power:g} needs the Gram matrix, not its factors")
-        gram = components.gram.copy()
         # quantisation can make a very small entry negative
+        if isinstance(components.gram, np.ndarray):
+            return replace(components, gram=np.maximum(components.gram, 0) ** np.float32(self.power))
+        gram = components.gram.copy()
         gram.data = np.maximum(gram.data, 0) ** np.float32(self.power)
         return replace(components, gram=gram)
 
@@ -338,7 +365,7 @@ class BSPM:
         step = self.sharpening_time / self.sharpening_steps
         return [(-step) ** power / factorial(power) for power in range(ORDERS[self.solver] + 1)]
 
-    def scores(self, components: Components, rows: csr_array[Any, Any]) -> NDArray[np.float32]:
+    def scores(self, components: Components, rows: Matrix) -> NDArray[np.float32]:
         """Return the scores of all items for binary `rows` (users, m), float32 (users, m).
 
         The user's own items have scores too. Raises `ParameterError` if rows or components do not match the filter.
@@ -347,7 +374,7 @@ class BSPM:
         check_exponent(components, self.user_exponent)
         return by_chunk(rows, lambda chunk: self._score(components, chunk))
 
-    def _score(self, components: Components, rows: csr_array[Any, Any]) -> NDArray[np.float32]:
+    def _score(self, components: Components, rows: Matrix) -> NDArray[np.float32]:
         blurred = linear(components, rows)
         low_pass = np.float32(self.beta) * ideal(components, rows, self.ideal_dims) if self.beta else np.float32(0)
         signal = blurred + low_pass if self.early_merge else blurred
@@ -388,7 +415,7 @@ class Ease:
         """None: the filter takes components with any exponents."""
         return None
 
-    def scores(self, components: Components, rows: csr_array[Any, Any]) -> NDArray[np.float32]:
+    def scores(self, components: Components, rows: Matrix) -> NDArray[np.float32]:
         """Return the scores of all items for binary `rows` (users, m), float32 (users, m).
 
         The user's own items have scores too, as if the user did not have them. With a Gram matrix, float64 (m, m) is
@@ -400,22 +427,22 @@ class Ease:
         whole = None if components.gram is None else _weights(components.gram, weight)
         shares, diagonal = shares_and_diagonal(components.vectors, components.singular_values, weight)
 
-        def score(chunk: csr_array[Any, Any]) -> NDArray[np.float32]:
-            scaled = csr_array((chunk.data * down[chunk.indices], chunk.indices, chunk.indptr), shape=chunk.shape)
+        def score(chunk: Matrix) -> NDArray[np.float32]:
+            x = scaled(chunk, down)
             if whole is not None:
-                return np.asarray((scaled @ whole) * up, dtype=np.float32)
-            dense = scaled.toarray()
-            kept = ((scaled @ components.vectors) * shares) @ components.vectors.T
-            return np.asarray((dense - (dense - kept) / diagonal) * up, dtype=np.float32)
+                return np.asarray((x @ whole) * up, dtype=np.float32)
+            kept = ((x @ components.vectors) * shares) @ components.vectors.T
+            own = dense(x)
+            return np.asarray((own - (own - kept) / diagonal) * up, dtype=np.float32)
 
         return by_chunk(rows, score)
 
 
-def _weights(gram: csr_array[Any, Any], weight: float) -> NDArray[np.float32]:
+def _weights(gram: Matrix, weight: float) -> NDArray[np.float32]:
     """Return B, float32 (m, m)."""
-    dense = gram.astype(np.float64).toarray()
-    dense[np.diag_indices_from(dense)] += weight
-    inverse = np.linalg.inv(dense)
+    regularised = dense(gram).astype(np.float64)
+    regularised[np.diag_indices_from(regularised)] += weight
+    inverse = np.linalg.inv(regularised)
     weights = -inverse / np.diag(inverse)
     np.fill_diagonal(weights, 0.0)
     return np.asarray(weights, dtype=np.float32)
@@ -437,7 +464,7 @@ class Filter(Protocol):
         """The exponent a that the components must have, with b = 1 - a; None for any exponents."""
         ...
 
-    def scores(self, components: Components, rows: csr_array[Any, Any]) -> NDArray[np.float32]:
+    def scores(self, components: Components, rows: Matrix) -> NDArray[np.float32]:
         """Return the scores of all items for binary `rows` (users, m), float32 (users, m).
 
         Raises `ParameterError` if rows or components do not match the filter.

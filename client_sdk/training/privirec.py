@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import isclose, nan
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
 from client_sdk.history import History
 from client_sdk.store.states import ClientState
@@ -22,7 +21,10 @@ from protocols.recipes.base import ModelState, RoundSpec
 from protocols.recipes.privirec.parameters import PriviRecKParameters
 from protocols.recipes.privirec.recipe import PriviRecK
 from protocols.recipes.privirec.state import PriviRecState, privirec_state
-from protocols.recipes.privirec.triangle import row_starts, triangle_places
+from protocols.recipes.privirec.triangle import triangle_places
+
+if TYPE_CHECKING:
+    from client_sdk.training.graph_filters import Matrix
 
 __all__ = ["PriviRecHalf", "components_of", "matching_filter", "half"]
 
@@ -91,7 +93,7 @@ class PriviRecHalf:
         """Return the filter's scores for the user's row. Raises `ParameterError` if the model has no vectors yet."""
         return np.asarray(self.scores_of(state, user_row(history.items, self.recipe.parameters.items))[0])
 
-    def scores_of(self, state: ModelState, rows: csr_array[Any, Any]) -> NDArray[np.float32]:
+    def scores_of(self, state: ModelState, rows: Matrix) -> NDArray[np.float32]:
         """Return the filter's scores for many users' rows, float32 (users, m); errors as in `scores`."""
         return self.graph_filter.scores(components_of(self.recipe, state), rows)
 
@@ -119,16 +121,15 @@ def components_of(recipe: PriviRecK, state: ModelState) -> Components:
     )
 
 
-def _whole_matrix(triangle: NDArray[np.float32], items: int) -> csr_array[Any, Any]:
-    """Return the symmetric matrix of a packed upper triangle, float32 CSR (items, items), nonzero entries only."""
-    places = np.flatnonzero(triangle)
-    starts = row_starts(items)
-    rows = np.searchsorted(starts, places, side="right") - 1
-    columns = places - starts[rows] + rows
-    upper = csr_array((triangle[places], (rows, columns)), shape=(items, items))
-    mirrored = rows != columns
-    lower = csr_array((triangle[places[mirrored]], (columns[mirrored], rows[mirrored])), shape=(items, items))
-    return upper + lower
+def _whole_matrix(triangle: NDArray[np.float32], items: int) -> NDArray[np.float32]:
+    """Return the symmetric matrix of a packed upper triangle, float32 (items, items): twice its memory."""
+    whole = np.empty((items, items), dtype=np.float32)
+    start = 0
+    for item in range(items):
+        part = triangle[start : start + items - item]
+        whole[item, item:], whole[item:, item] = part, part
+        start += items - item
+    return whole
 
 
 def matching_filter(recipe: PriviRecK, name: str | None = None) -> Filter:

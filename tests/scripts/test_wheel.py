@@ -21,10 +21,11 @@ UV = str(Path(sys.executable).with_name("uv"))
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 WORKS = {
-    "": "from protocols.sums.registry import mechanism; mechanism('masked'); import client_sdk; client_sdk.Fleet",
+    "": "from protocols.sums.registry import mechanism; mechanism('masked'); import client_sdk.lab.fleet; "
+    "import client_sdk.training.privirec, client_sdk.training.graph_filters",
     "ckks": "from protocols.sums.registry import mechanism; mechanism('ckks').plan",
     "paillier": "from protocols.sums.registry import mechanism; mechanism('paillier').plan",
-    "filters": "import client_sdk.training.graph_filters",
+    "lab": "import client_sdk.lab.whole",
     "server": "import aggregator_service.app, aggregator_service.commands.serve, aggregator_service.commands.tasks",
     "organiser": "import client_sdk.organiser.app",
     "plots": "from client_sdk.lab.demo.plots import plots_available; assert plots_available()",

@@ -150,6 +150,24 @@ def test_bspm_equals_the_solver_of_the_ode(factored, early, solver, time, steps,
     close(found, expected if early else expected + low_pass)
 
 
+@pytest.mark.parametrize("name", sorted(FILTERS))
+@pytest.mark.parametrize("factored", [False, True])
+def test_a_device_without_scipy_gets_the_same_scores(name: str, factored: bool) -> None:
+    """Dense rows and matrices, as a device has them, against sparse ones."""
+    matrix = random_rows(12)
+    sparse = components_of(matrix, factored=factored)
+    dense = sparse if sparse.gram is None else replace(sparse, gram=sparse.gram.toarray())
+    found = FILTERS[name].scores(dense, matrix.astype(np.float32))
+    np.testing.assert_allclose(found, FILTERS[name].scores(sparse, csr_array(matrix, dtype=np.float32)), atol=1e-5)
+    if not factored:
+        powered = TurboCF(power=0.7, filter=2)
+        np.testing.assert_allclose(
+            powered.scores(dense, matrix.astype(np.float32)), powered.scores(sparse, csr_array(matrix)), atol=1e-5
+        )
+    with pytest.raises(ParameterError, match="binary"):
+        FILTERS[name].scores(dense, 2 * matrix.astype(np.float32))
+
+
 def test_two_users_by_hand() -> None:
     """R = [[1, 1], [0, 1]]: d_u = 2, 1 and d_i = 1, 2, so R~ = [[1/sqrt2, 1/2], [0, 1/sqrt2]]."""
     root = np.sqrt(0.5)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -104,6 +106,26 @@ def test_item_with_degree_zero_contributes_zero() -> None:
     np.testing.assert_array_equal(np.flatnonzero(np.abs(rows).max(axis=1)), [4, 31])
 
 
+def test_recommendations_on_a_device_do_not_import_scipy() -> None:
+    code = (
+        "import sys, numpy as np\n"
+        "from client_sdk.history import History\n"
+        "from client_sdk.training import client_half\n"
+        "from protocols.recipes.registry import recipe\n"
+        "made = recipe('privirec', {'items': 6, 'components': 2, 'iterations': 1, 'reveal_gram': True})\n"
+        "state = made.initial_state(bytes(32))\n"
+        "for number in range(1, made.steps + 1):\n"
+        "    total = np.ones(made.layout(number).length)\n"
+        "    state = made.absorb(state, made.round_spec(bytes(32), number, number), total, 3)\n"
+        "for name in ('ease', 'turbo-cf'):\n"
+        "    scores = client_half(made, graph_filter=name).scores(state, {}, History(np.array([1, 4], np.int32)))\n"
+        "    assert scores.shape == (6,)\n"
+        "assert 'scipy' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
 def test_clients_without_items_and_models_of_a_different_sum_are_refused() -> None:
     chosen = make()
     with pytest.raises(ParameterError, match="without interactions"):
@@ -121,7 +143,7 @@ def test_complete_task_gives_the_singular_vectors_and_the_gram_matrix(train: Int
     exact = normalised(train, exponent)
     assert made.state.round_number == 62
     np.testing.assert_array_equal(components.item_degrees, train.item_degrees())
-    np.testing.assert_allclose(components.gram.toarray(), exact.T @ exact, atol=1e-5)
+    np.testing.assert_allclose(components.gram, exact.T @ exact, atol=1e-5)
     _, values, transposed = np.linalg.svd(exact)
     np.testing.assert_allclose(components.singular_values, values[:K], atol=1e-5)
     np.testing.assert_allclose(np.abs(np.diag(transposed[:K] @ components.vectors)), 1, atol=1e-3)
