@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from client_sdk import Client, Identity, MemoryStore
+from client_sdk import Client, Identity, MemoryStore, Operator, task_request
 from tests.support.server import running_aggregator
 from tests.support.tasks import interactions
 
@@ -56,6 +56,12 @@ def test_the_guides_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
         for name in ("background", "later", "async", "policy", "errors"):
             run(name, names)
         names["interactions"] = interactions(1)[0]
+        with Operator(server.url, server.operator_token) as operator:
+            pin = names["organiser"].pin
+            phones = operator.create_task(
+                task_request("phones", "colr", "oneshot", None, names["parameters"], organiser=pin)
+            )
+            names["committee_invitation"] = operator.invite(phones.task_id, role="committee").invitation
         for name in ("committee", "fleet"):
             run(name, names)
     assert not unused
