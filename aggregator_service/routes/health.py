@@ -36,7 +36,9 @@ def _answers(title: str, *slugs: str) -> dict[int | str, dict[str, Any]]:
 
 
 @router.get(
-    "/healthz", summary="Is the process alive?", responses=_answers("Response Alive Healthz Get", "internal-error")
+    "/healthz",
+    summary="Is the process alive?",
+    responses=_answers("Response Alive Healthz Get", "invalid-parameters", "internal-error"),
 )
 async def alive() -> JSONResponse:
     """Return ok while the process answers requests."""
@@ -46,7 +48,7 @@ async def alive() -> JSONResponse:
 @router.get(
     "/readyz",
     summary="Is the server ready?",
-    responses=_answers("Response Ready Readyz Get", "unavailable", "internal-error"),
+    responses=_answers("Response Ready Readyz Get", "invalid-parameters", "unavailable", "internal-error"),
 )
 async def ready(services: ServicesOf) -> JSONResponse:
     """Check database, blob store, executor and clock without writing anything. 503 names the part that fails.

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from client_sdk import DirectoryStore, Identity
-from client_sdk.api.calls import ApiCalls
+from client_sdk.agreement.policy import Policy
 from client_sdk.api.wire import Request, Response
 from client_sdk.errors import ContractBroken, LocalFileError
-from client_sdk.rounds.join import join
+from client_sdk.rounds.join import Account, join
 from client_sdk.store.client_store import ClientStore
 from protocols.codec import b64encode
 from protocols.messages import Enrolment, TaskView
@@ -60,16 +60,17 @@ CHANGES: list[dict[str, Any]] = [
 @pytest.mark.parametrize("invitation", [None, "hri_again"])
 def test_changed_terms_are_refused(tmp_path: Path, change: dict[str, Any], invitation: str | None) -> None:
     identity = Identity.generate()
-    client_store = ClientStore(DirectoryStore(tmp_path), identity.fingerprint)
-    calls = ApiCalls("https://example.org")
-    first, _ = server().run(join(calls, identity, client_store, None, "hri_first", None))
+    store, policy = DirectoryStore(tmp_path), Policy(mechanisms=frozenset({"plain", "ckks", "masked"}))
+    here = Account.at("https://example.org", identity, store, policy)
+    first = server().run(join(here, None, "hri_first")).membership
+    client_store = here.store
     kept = client_store.membership("t_1")
     for state in ({}, {"state": "complete", "completed_rounds": 9, "members": 11}):  # a task's progress may change
-        again, _ = server(**state).run(join(calls, identity, client_store, "movies", None, None))
+        again = server(**state).run(join(here, "movies")).membership
         assert again.client_id == first.client_id
-    elsewhere = ApiCalls("https://other.example.org") if invitation else calls
+    elsewhere = Account.at("https://other.example.org", identity, store, policy) if invitation else here
     with pytest.raises(ContractBroken, match=next(iter(change))):
-        server(**change).run(join(elsewhere, identity, client_store, None, invitation, None))
+        server(**change).run(join(elsewhere, None, invitation))
     assert client_store.membership("t_1") == kept  # another server with the same task id cannot take its place
 
 

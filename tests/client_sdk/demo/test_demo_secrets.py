@@ -42,7 +42,7 @@ def client_secrets(client: Part) -> Iterator[tuple[str, bytes]]:
         middle = len(keyring.secret_key) // 2
         yield "HE secret key, beginning", keyring.secret_key[32:96]
         yield "HE secret key, middle", keyring.secret_key[middle : middle + 64]
-    yield "token", client.membership.token.encode()
+    yield "token", client.member.membership.token.encode()
 
 
 def factor_rows(rows: np.ndarray) -> Iterator[bytes]:

@@ -222,7 +222,7 @@ def test_wrong_updates_are_refused_and_clipping_is_told(server: AggregatorProces
             thread.join(timeout=60)
             assert not thread.is_alive()
     assert any(isinstance(event, ClipWarning) and event.clipped == 100 for event in events)
-    assert [event.round for event in events if isinstance(event, RoundMissed)] == [2]
+    assert not any(isinstance(event, RoundMissed) for event in events)  # it has left, in its turn in round 2
 
 
 def test_other_interactions_and_other_recipes_are_refused(server: AggregatorProcess, operator: Operator) -> None:

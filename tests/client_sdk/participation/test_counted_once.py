@@ -23,7 +23,7 @@ from client_sdk.errors import InvalidParameters, TaskFailed
 from client_sdk.history import History
 from client_sdk.lab.fleet import Fleet
 from client_sdk.lab.fleet_rounds import FleetOptions
-from client_sdk.rounds import member as local_work
+from client_sdk.rounds import part as local_work
 from client_sdk.rounds.events import Event, RoundAbstained, TaskEnded
 from client_sdk.store.states import ClientState, GivenData
 from client_sdk.task import Task

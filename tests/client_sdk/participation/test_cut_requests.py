@@ -265,7 +265,7 @@ def test_a_request_is_never_repeated_earlier_than_retry_after_asks(
         SkippingDriver() as driver,
     ):
         participant = client.join(invitation=invitation)
-        participant.driver = driver
+        participant._driver = driver
         before = len(proxy.requests)
         proxy.fault = first(method, part, lambda handler, length: unavailable(handler, length, "60"))
         (report,) = participant.take_part([4, 5])

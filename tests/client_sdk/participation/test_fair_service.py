@@ -159,7 +159,7 @@ def test_a_small_device_uploads_and_downloads_only_its_view(
 
 def ships_group(fleet: Fleet, client_id: str) -> int:
     (device_group,) = (
-        client.membership.device_group for client in fleet.clients if client.membership.client_id == client_id
+        client.member.membership.device_group for client in fleet.clients if client.member.client_id == client_id
     )
     return device_group
 
@@ -192,7 +192,7 @@ def test_single_clients_choose_their_group_and_store_their_view(server: Aggregat
             kept = client_store.read(task.task_id, "item_state.bin")
             assert kept is not None
             assert len(kept) == 8 + part.terms.recipe.view_bytes(TURN, device_group)
-            assert Client(server.url, client._enroller.identity, store).memberships() == [part.membership]
+            assert Client(server.url, client._account.identity, store).memberships() == [part.membership]
     finally:
         for client in clients:
             client.close()

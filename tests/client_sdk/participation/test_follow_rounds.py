@@ -11,7 +11,7 @@ from client_sdk.api.wire import Request, Response
 from client_sdk.rounds.events import TaskEnded, Waiting
 from client_sdk.rounds.polling import NothingNew, RoundChange, RoundChanged, await_round, await_start, follow_rounds
 from protocols.messages import MechanismChoice, RecipeChoice, RoundView, Schedule, TaskView
-from tests.support.programs import ProgramRunner, problem
+from tests.support.programs import ProgramRunner
 
 CALLS = ApiCalls("https://example.org", "token")
 
@@ -42,7 +42,7 @@ def server(rounds: list[RoundView | None], task_state: str = "open") -> Callable
             return Response(200, {}, body.model_dump_json().encode())
         view = rounds.pop(0)
         if view is None:
-            return Response(304, {}) if "if-none-match" in request.headers else problem("not-found")
+            return Response(304, {}) if "if-none-match" in request.headers else Response(204, {})
         return Response(200, {"etag": f'"{view.number}-{view.state}"'}, view.model_dump_json().encode())
 
     return answer

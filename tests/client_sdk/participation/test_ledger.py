@@ -74,7 +74,7 @@ def test_the_list_agrees_with_the_records(
     assert [entry.round for entry in operator.ledger(task.task_id)] == [1, 2]
 
     async def asynchronous() -> None:
-        async with AsyncClient(server.url, clients[0]._enroller.identity, shelves[0].store, POLICY) as client:
+        async with AsyncClient(server.url, clients[0]._account.identity, shelves[0].store, POLICY) as client:
             assert await client.ledger(task.name) == found
 
     asyncio.run(asynchronous())

@@ -9,14 +9,14 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
-from client_sdk import MemoryStore, Policy, PolicyRefused
+from client_sdk import Identity, Membership, MemoryStore, Policy, PolicyRefused
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.wire import Request, Response, content_digest
 from client_sdk.errors import RoundLost
 from client_sdk.rounds import oneshot as committee_keys
 from client_sdk.rounds.certificates import MembershipCheck
-from client_sdk.rounds.member import require_known_people
+from client_sdk.rounds.member import Member, require_known_people
 from client_sdk.rounds.oneshot import committee_of, oneshot_context
 from client_sdk.store.client_store import ClientStore
 from client_sdk.store.committees import remember_committee
@@ -38,6 +38,13 @@ from tests.support.programs import ProgramRunner, problem
 CHECK = MembershipCheck(TRIAL.pin)
 
 
+def party(check: MembershipCheck, policy: Policy | None = None) -> Member:
+    """A client of the task, as far as the checks of its committee need one."""
+    terms, calls, identity = oneshot_terms(), ApiCalls(URL, "hrc_token"), Identity.generate()
+    membership = Membership(URL, "t_1", "movies", "c_me", "member", "hrc_token")
+    return Member(calls, terms, membership, identity, ClientStore(MemoryStore(), "me"), policy or Policy(), check)
+
+
 def fetched(answer: Response, terms: TaskTerms, view: RoundView, check: MembershipCheck = CHECK) -> Committee:
     """The committee that a client accepts when the server answers with `answer`."""
 
@@ -46,7 +53,7 @@ def fetched(answer: Response, terms: TaskTerms, view: RoundView, check: Membersh
         return answer
 
     context = oneshot_context(terms, view, bytes(32))
-    found: Committee = ProgramRunner(serve).run(committee_of(ApiCalls(URL, "hrc_token"), context, check))
+    found: Committee = ProgramRunner(serve).run(committee_of(party(check), context))
     return found
 
 
@@ -130,9 +137,9 @@ def test_a_client_sends_the_same_data_to_no_committee_of_strangers() -> None:
 
 def test_without_an_organiser_only_a_policy_that_trusts_the_roster_takes_part() -> None:
     with pytest.raises(PolicyRefused, match="trust-roster"):
-        require_known_people(MembershipCheck(None), Policy())
-    require_known_people(MembershipCheck(None), Policy(trust_roster=True))
-    require_known_people(CHECK, Policy())
+        require_known_people(party(MembershipCheck(None)))
+    require_known_people(party(MembershipCheck(None), Policy(trust_roster=True)))
+    require_known_people(party(CHECK))
 
 
 def test_a_policy_refuses_a_weak_committee_before_anything_is_sent() -> None:

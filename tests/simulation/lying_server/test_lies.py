@@ -142,7 +142,8 @@ def task_floor(patch: Patch) -> None:
 
 
 def floors(patch: Patch) -> None:
-    """A client takes part in sums of any size."""
+    """A client takes part in sums of any size, whole or of single blocks."""
+    patch.setattr(masked_protocol, "refuse_short_routes", lambda *_: None)
     patch.setattr(ClientPolicy, "check_cohort", lambda *_: None)
 
 
