@@ -135,7 +135,7 @@ class ClientFault(ApiError):
 
 
 class BadRequest(ClientFault):
-    """The request is malformed (400 bad-request)."""
+    """The request is malformed."""
 
 
 class BadDigest(ClientFault):

@@ -12,8 +12,7 @@ import sys
 import threading
 from pathlib import Path
 
-from client_sdk import CertificateSource, Client, DirectoryStore, Identity, Policy, Recommendations
-from client_sdk.errors import ModelUnavailable
+from client_sdk import CertificateSource, Client, ModelUnavailable, Policy, Recommendations
 
 
 class App:
@@ -32,8 +31,7 @@ class App:
         policy: Policy | None = None,
     ) -> None:
         self._items = items
-        identity = Identity.load_or_create(folder / "identity.key")
-        self._client = Client(url, identity, DirectoryStore(folder), policy or Policy())
+        self._client = Client(url, home=folder, policy=policy)
         self._task = self._client.join(invitation=invitation, certificate=certificate)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._train)

@@ -1,4 +1,4 @@
-"""Write docs/reference/names.md: every name that the SDK exports and every event, with the first sentence about it.
+"""Write docs/reference/names.md: every class, function, event and error of the SDK, with the first sentence about it.
 
     python scripts/names_page.py            rewrite the page
     python scripts/names_page.py --check    change nothing; exit code 1 if the page differs
@@ -21,16 +21,20 @@ from generated_page import ROOT, rewrite_or_check
 import client_sdk
 import client_sdk.organiser
 from client_sdk.rounds.events import Event
+from protocols.errors import HushRecError
 
 __all__ = ["PAGE", "main", "page"]
 
 PAGE: Final = ROOT / "docs" / "reference" / "names.md"
 
+_ALIASES: Final = ("Event", "Progress")
+"""Names of types without a docstring; the section of events explains them."""
+
 _INTRODUCTION: Final = """\
 # Names of the SDK
 
-For app developers. Every class, function and event of the SDK in one sentence, generated from the docstrings (`python
-scripts/names_page.py`). [The guide](../sdk.md) shows their use. The pages [Clients](client.md),
+For app developers. Every class, function, event and error of the SDK in one sentence, generated from the docstrings
+(`python scripts/names_page.py`). [The guide](../sdk.md) shows their use. The pages [Clients](client.md),
 [Operators](operator.md), [Simulated fleets](simulation.md) and [Errors](errors.md) add signatures, methods and fields
 in the site that `make docs` builds; in Python, `help(client_sdk.Client)` prints the same.
 """
@@ -38,19 +42,31 @@ in the site that `make docs` builds; in Python, `help(client_sdk.Client)` prints
 
 def page() -> str:
     """Return the text of docs/reference/names.md."""
-    parts = [_INTRODUCTION]
-    for module in (client_sdk, client_sdk.organiser):
-        parts += [f"## `from {module.__name__} import ...`", _names(getattr(module, name) for name in module.__all__)]
-    parts += [
+    exported = [getattr(client_sdk, name) for name in client_sdk.__all__ if name not in _ALIASES]
+    events = get_args(Event)
+    errors = [one for one in exported if _is_error(one)]
+    parts = [
+        _INTRODUCTION,
+        "## `from client_sdk import ...`",
+        _names(one for one in exported if one not in events and one not in errors),
         "## Events",
-        "A function that is passed as `progress` gets them, in no fixed order. They are imported from "
-        "`client_sdk.rounds.events`;\nthe three that `client_sdk` exports, from there as well.",
+        "A function that is passed as `progress` gets them, in no fixed order. They are imported from `client_sdk`, as "
+        "are the\ntypes `Event`, any of them, and `Progress`, such a function.",
         _table(
             ("event", "fields", "meaning"),
-            ((kind, ", ".join(f"`{field.name}`" for field in fields(kind))) for kind in get_args(Event)),
+            ((kind, ", ".join(f"`{field.name}`" for field in fields(kind))) for kind in events),
         ),
+        "## Errors",
+        "They are imported from `client_sdk`. [Errors](errors.md) has the attributes.",
+        _names(errors),
+        "## `from client_sdk.organiser import ...`",
+        _names(getattr(client_sdk.organiser, name) for name in client_sdk.organiser.__all__),
     ]
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
+
+
+def _is_error(one: Any) -> bool:
+    return inspect.isclass(one) and issubclass(one, HushRecError)
 
 
 def _names(found: Iterable[Any]) -> str:

@@ -1,4 +1,4 @@
-"""The command `hushrec`. `root` lists its subcommands; docs/cli.md describes them."""
+"""The command `hushrec`. `app` lists its subcommands; docs/cli.md describes them."""
 
 from __future__ import annotations
 

@@ -1,3 +1,3 @@
-"""Many clients in one process: the fleet, a federation without a server, traffic costs."""
+"""The laboratory: data sets, fleets, simulations, evaluation, the demo. Nothing that a member needs imports it."""
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a client stores for its tasks: memberships, keyrings, client states, records of rounds, and the model.
 
-`ClientStore` has typed methods on top of a `Store` (`local_state.stores`), which stores bytes.
+`ClientStore` has typed methods on top of a `Store` (`client_sdk.store.stores`), which stores bytes.
 """
 
 from __future__ import annotations
