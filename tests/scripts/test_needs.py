@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PROGRAM = "tests/aggregator_service/test_deploy.py::test_systemd_accepts_the_unit"
 SERVICE = "tests/aggregator_service/storage/test_postgres.py"
-NEVER_IN_CI = "tests/client_sdk/data/test_data_published.py"
+NEVER_IN_CI = "tests/client_sdk/lab/data/test_data_published.py"
 
 
 def run_tests(folder: Path, *arguments: str, **variables: str) -> tuple[int, str]:

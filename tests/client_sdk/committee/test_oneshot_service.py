@@ -122,7 +122,7 @@ def curve(server: AggregatorProcess, operator: Operator, mechanism: str) -> tupl
 def test_federated_evaluation_over_one_shot_sums_measures_what_plain_ones_do(
     server: AggregatorProcess, operator: Operator
 ) -> None:
-    """Those over plain sums are the central ones: tests/client_sdk/simulation/test_federated_evaluation.py."""
+    """Those over plain sums are the central ones: tests/client_sdk/lab/simulation/test_federated_evaluation.py."""
     (oneshot, bound), (plain, _) = (curve(server, operator, mechanism) for mechanism in ("oneshot", "plain"))
     for measured, expected in zip(oneshot, plain, strict=True):
         assert measured == pytest.approx(expected, abs=bound + 1e-6)

@@ -27,7 +27,7 @@ from protocols.sums.oneshot.committee import make_committee_key
 from tests.client_sdk.committee.lying_server import LyingServer, oneshot_terms
 from tests.client_sdk.committee.test_committee_attacks import vector_of
 from tests.client_sdk.organiser.test_issuer import bearer, send, wanted
-from tests.client_sdk.participation.test_oneshot_clients import body_of, fetched, read_by
+from tests.client_sdk.rounds.test_oneshot_clients import body_of, fetched, read_by
 
 GUIDE = Path(__file__).parents[3] / "docs" / "organiser.md"
 ALL_ROLES: tuple[CertifiedRole, ...] = ("member", "holder", "committee")

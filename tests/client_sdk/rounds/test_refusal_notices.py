@@ -19,7 +19,7 @@ from client_sdk.rounds.events import Event, RoundAbstained, RoundMissed
 from protocols.crypto.keyring import Keyring
 from protocols.errors import CertificateError, RefusalError, ThresholdError
 from protocols.messages import RoundView
-from tests.client_sdk.participation.test_reaction_attacks import Attack, aggregate_of, attempt, terms_of
+from tests.client_sdk.rounds.test_reaction_attacks import Attack, aggregate_of, attempt, terms_of
 from tests.support.programs import ProgramRunner, problem
 
 HISTORY = History.of([0, 2, 3], 6)

@@ -17,7 +17,7 @@ from client_sdk.lab.demo.run import arms_of, chosen_settings, shared_setup
 from client_sdk.lab.fleet import Fleet
 from client_sdk.lab.local_server import run_server
 from client_sdk.rounds.part import Part
-from tests.client_sdk.demo.made import control, made_result
+from tests.client_sdk.lab.demo.made import control, made_result
 
 ROUNDS, COHORT = 5, 12
 

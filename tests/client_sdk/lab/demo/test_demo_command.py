@@ -24,7 +24,7 @@ from client_sdk.lab.demo.report import render_report, result_table
 from client_sdk.lab.fleet import Fleet
 from client_sdk.lab.fleet_rounds import FleetOptions
 from client_sdk.lab.local_server import is_in_use, run_server
-from tests.client_sdk.demo.made import control, made_result, trained
+from tests.client_sdk.lab.demo.made import control, made_result, trained
 
 
 @pytest.mark.parametrize(

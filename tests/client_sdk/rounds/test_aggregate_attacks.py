@@ -40,7 +40,7 @@ from protocols.crypto.certificates import certify
 from protocols.crypto.http_signature import SIGNATURE, SIGNATURE_INPUT, SignedRequest, sign_request
 from protocols.crypto.keyring import Keyring
 from protocols.messages import Attestation, AttestationPage, OrganiserPin, RoundPage, RoundView, UploadReceipt
-from tests.client_sdk.participation.test_reaction_attacks import SEED, terms_of
+from tests.client_sdk.rounds.test_reaction_attacks import SEED, terms_of
 from tests.support.programs import ProgramRunner, problem
 
 DEFENDED = pytest.mark.parametrize("defended", [True, False], ids=["defended", "undefended"])
