@@ -166,18 +166,21 @@ def take_part(
             f"this client is in the committee of task {member.terms.name!r} and contributes nothing: call serve(), or "
             "run hushrec committee serve"
         )
+    loaded = ready = False
     with suppress(StoppedInOutage):
-        if not (yield from through(part.load_catalogue(progress, stop), Outage(patience, progress, stop))):
-            return []
+        loaded = yield from through(part.load_catalogue(progress, stop), Outage(patience, progress, stop))
+    if not loaded:
+        return []
     part.seen = part.history(interactions)
-    contributor = _Contributor(part, part.seen, progress)
     with suppress(StoppedInOutage):
         ready = yield from through(part.ready(progress, stop, poll_seconds), Outage(patience, progress, stop))
-        if ready:
-            with _working_ahead(part):
-                yield from follow_task(contributor, progress, stop, poll_seconds, patience)
-    if contributor.failed:
-        yield from _raise_failed(member, contributor.reports)
+    if not ready:
+        return []
+    contributor = _Contributor(part, part.seen, progress)
+    with _working_ahead(part):
+        yield from follow_task(contributor, progress, stop, poll_seconds, patience)
+    if contributor.failure is not None:
+        raise contributor.failure
     return contributor.reports
 
 
@@ -189,21 +192,14 @@ def _working_ahead(part: Part) -> AbstractContextManager[None]:
     return nullcontext()
 
 
-def _raise_failed(member: Member, reports: list[RoundReport]) -> Program[None]:
-    """Raise `TaskFailed`, with the reason of the newest round's failure."""
-    newest = yield from member.calls.current_round(member.task_id)
-    reason = None if newest is None else newest.round.failure
-    raise TaskFailed(member.terms.name, reason, tuple(reports))
-
-
 class _Contributor(Role):
-    """A client that contributes to rounds. handled: the newest round that it was asked in, 0 at first."""
+    """A client that contributes to rounds. failure: what `take_part` raises at the end, None for nothing."""
 
     def __init__(self, part: Part, history: History, progress: Progress | None) -> None:
         super().__init__(part.member)
         self.part, self.history, self.progress = part, history, progress
         self.reports: list[RoundReport] = []
-        self.failed = False
+        self.failure: TaskFailed | None = None
         self.seen = _SeenRounds(part)
 
     def on_round(self, change: RoundChanged) -> Program[RoundChanged]:
@@ -235,8 +231,11 @@ class _Contributor(Role):
             return RoundMissed(view.number, str(error))
 
     def on_end(self, ended: TaskEnded) -> Program[None]:
-        """Fetch the last model."""
-        self.failed = ended.state == "failed"
+        """Fetch the last model, and of a task that failed the reason of its newest round."""
+        if ended.state == "failed":
+            newest = yield from self.member.calls.current_round(self.member.task_id)
+            reason = None if newest is None else newest.round.failure
+            self.failure = TaskFailed(self.member.terms.name, reason, tuple(self.reports))
         try:
             yield from newest_model(self.part, 60.0, self.progress)
         except ModelUnavailable as error:

@@ -75,9 +75,8 @@ def recommend(part: Part, k: int, interactions: object | None, refresh: bool) ->
     newest model on the device is used and no request is made. The factor of a user that never took part comes from
     local training, of which nothing is sent. Raises `ModelUnavailable` before round 1 is complete.
     """
-    yield from part.load_catalogue()
-    seen = part.seen if interactions is None else part.known_items(interactions)
-    if seen is None:
+    given = part.seen if interactions is None else interactions
+    if given is None:
         raise ParameterError("interactions are required: call recommend(k, interactions=...)")
     if refresh:
         state = yield from newest_model(part)
@@ -87,6 +86,8 @@ def recommend(part: Part, k: int, interactions: object | None, refresh: bool) ->
         raise ModelUnavailable(
             0, "no round of this task has completed yet, so there is no trained model to recommend from"
         )
+    yield from part.load_catalogue()  # which is there: round 1 waits for it
+    seen = part.known_items(given)
     scores = yield from work(lambda: own_scores(part, state, seen))
     found = top_items(scores, seen.items, k)
     return found if part.catalogue is None else found.named(part.catalogue)
