@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
-from typing import Final, get_args
+from typing import TYPE_CHECKING, Final, cast, get_args
 
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.errors import PolicyRefused
@@ -12,10 +12,11 @@ from protocols.errors import ParameterError, RefusalError
 from protocols.messages import RoundView, Schedule
 from protocols.recipes.evaluated import Evaluated
 from protocols.sums.masked.parameters import Mode
-from protocols.sums.masked.policy import ClientPolicy
-from protocols.sums.oneshot.plan import OneshotPlan
-from protocols.sums.oneshot.policy import OneshotPolicy
 from protocols.sums.registry import mechanisms
+
+if TYPE_CHECKING:  # a mechanism is imported by the tasks that use it
+    from protocols.sums.masked.policy import ClientPolicy
+    from protocols.sums.oneshot.policy import OneshotPolicy
 
 __all__ = ["Policy"]
 
@@ -126,9 +127,12 @@ class Policy:
                 f"task {terms.name!r} releases sums of {terms.schedule.min_clients} clients; "
                 f"this client's policy requires at least {self.min_cohort}"
             )
-        if isinstance(terms.sum_plan, OneshotPlan):
+        if terms.mechanism.name == "oneshot":
+            from protocols.sums.oneshot.plan import OneshotPlan
+
             try:
-                self.for_oneshot_rounds(terms.schedule).check_parameters(terms.sum_plan.parameters)
+                plan = cast(OneshotPlan, terms.sum_plan)
+                self.for_oneshot_rounds(terms.schedule).check_parameters(plan.parameters)
             except RefusalError as error:
                 raise PolicyRefused(f"task {terms.name!r}: {error}") from error
 
@@ -145,6 +149,8 @@ class Policy:
 
         No sum is over fewer clients than the larger of `min_cohort` and the schedule's `min_clients`.
         """
+        from protocols.sums.masked.policy import ClientPolicy
+
         floor = max(self.min_cohort, schedule.min_clients)
         return ClientPolicy(
             floor,
@@ -161,6 +167,8 @@ class Policy:
 
         No sum is over fewer clients than the larger of `min_cohort` and the schedule's `min_clients`.
         """
+        from protocols.sums.oneshot.policy import OneshotPolicy
+
         floor = max(self.min_cohort, schedule.min_clients)
         return OneshotPolicy(floor, self.min_committee, self.min_corrupt_members, self.min_ring_bits)
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.retry import RetryPolicy
@@ -29,7 +29,9 @@ from protocols.crypto.certificates import (
 )
 from protocols.errors import CertificateError, CodecError
 from protocols.messages import CertificateRequest, IssuedCertificate, OrganiserPin
-from protocols.sums.masked.roster import RosterEntry
+
+if TYPE_CHECKING:
+    from protocols.sums.masked.roster import RosterEntry
 
 __all__ = [
     "CertificateChoice",

@@ -37,8 +37,6 @@ from protocols.layout import Route
 from protocols.messages import RoundView
 from protocols.recipes.base import ModelState, RoundSpec
 from protocols.sum_classes import Data, SumClass
-from protocols.sums.oneshot.plan import OneshotPlan
-from protocols.task_binding import broadcast_digest
 
 if TYPE_CHECKING:
     from protocols.crypto.keyring import Keyring
@@ -188,7 +186,7 @@ class Part:
             fault = f"round {view.number} is for group {asked}, and this client is in group {own_group}"
         elif view.contribution_bytes is not None:
             implied = plan.contribution_bytes(self.route(spec))
-            implied += plan.ticket_bytes if isinstance(plan, OneshotPlan) else 0
+            implied += getattr(plan, "ticket_bytes", 0)  # of one-shot sums
             if view.contribution_bytes != implied:
                 fault = f"round {view.number} asks for {view.contribution_bytes} bytes, but the plan has {implied}"
         if fault is not None:
@@ -254,6 +252,8 @@ class Part:
 
         Keys and masks are bound to it, so the client computes it itself.
         """
+        from protocols.task_binding import broadcast_digest  # which masked and one-shot sums need
+
         recipe = self.member.terms.recipe
         held = recipe.encode_view(state, recipe.device_group_of(spec.sum_index)) if state.round_number else None
         model = None if held is None else sha256(held).digest()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import subprocess
+import sys
 from types import ModuleType
 
 import pytest
@@ -52,6 +54,15 @@ def test_every_public_name_is_imported_when_it_is_used() -> None:
     assert set(client_sdk.__all__) <= set(dir(client_sdk))
     with pytest.raises(AttributeError, match="no attribute 'Cleint'"):
         client_sdk.Cleint  # noqa: B018 - the access is the test
+
+
+def test_a_device_loads_neither_the_laboratory_nor_mechanisms_that_its_tasks_do_not_use() -> None:
+    code = "import sys\nfrom client_sdk import Client\nprint(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    ours = [name for name in loaded if name.partition(".")[0] == "client_sdk"]
+    theirs = [name for name in loaded if name.partition(".")[0] == "protocols"]
+    assert not {name for name in loaded if name.startswith("client_sdk.lab")} and "scipy" not in loaded
+    assert len(ours) <= 40 and len(theirs) <= 60, (ours, theirs)
 
 
 def test_all_of_the_errors_has_every_name_that_the_module_defines() -> None:
