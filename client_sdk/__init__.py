@@ -16,8 +16,11 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from client_sdk.agreement.policy import Policy as Policy
     from client_sdk.agreement.terms import TaskTerms as TaskTerms
+    from client_sdk.api.http import AsyncDriver as AsyncDriver
+    from client_sdk.api.http import SyncDriver as SyncDriver
     from client_sdk.api.http import Timeouts as Timeouts
     from client_sdk.api.retry import RetryPolicy as RetryPolicy
+    from client_sdk.api.wire import Traffic as Traffic
     from client_sdk.client import AsyncClient as AsyncClient
     from client_sdk.client import Client as Client
     from client_sdk.errors import Abstained as Abstained
@@ -94,6 +97,8 @@ if TYPE_CHECKING:
     from client_sdk.rounds.events import Waiting as Waiting
     from client_sdk.rounds.join import ClientOptions as ClientOptions
     from client_sdk.rounds.ledger import OwnLedger as OwnLedger
+    from client_sdk.rounds.open_rounds import AsyncOpenRound as AsyncOpenRound
+    from client_sdk.rounds.open_rounds import OpenRound as OpenRound
     from client_sdk.store.client_store import Membership as Membership
     from client_sdk.store.identity import Identity as Identity
     from client_sdk.store.stores import DirectoryStore as DirectoryStore
@@ -111,16 +116,31 @@ if TYPE_CHECKING:
     from protocols.errors import HushRecError as HushRecError
     from protocols.errors import ParameterError as ParameterError
     from protocols.errors import RefusalError as RefusalError
+    from protocols.messages import Invitation as Invitation
+    from protocols.messages import InvitationView as InvitationView
     from protocols.messages import IssuedCertificate as IssuedCertificate
+    from protocols.messages import LedgerEntry as LedgerEntry
+    from protocols.messages import OrganiserPin as OrganiserPin
+    from protocols.messages import RoundView as RoundView
     from protocols.messages import Schedule as Schedule
+    from protocols.messages import TaskRequest as TaskRequest
+    from protocols.messages import TaskView as TaskView
+    from protocols.messages.evaluation import Evaluation as Evaluation
     from protocols.recipes.arrays.update import Rows as Rows
+    from protocols.recipes.base import ModelState as ModelState
+    from protocols.recipes.evaluation_curve import Curve as Curve
 
 # Where each public name is: it is imported when it is first used, so that commands start quickly.
 _NAMES: Final = {
     "client_sdk.agreement.policy": ("Policy",),
     "client_sdk.agreement.terms": ("TaskTerms",),
-    "client_sdk.api.http": ("Timeouts",),
+    "client_sdk.api.http": (
+        "AsyncDriver",
+        "SyncDriver",
+        "Timeouts",
+    ),
     "client_sdk.api.retry": ("RetryPolicy",),
+    "client_sdk.api.wire": ("Traffic",),
     "client_sdk.client": (
         "AsyncClient",
         "Client",
@@ -207,6 +227,10 @@ _NAMES: Final = {
     ),
     "client_sdk.rounds.join": ("ClientOptions",),
     "client_sdk.rounds.ledger": ("OwnLedger",),
+    "client_sdk.rounds.open_rounds": (
+        "AsyncOpenRound",
+        "OpenRound",
+    ),
     "client_sdk.store.client_store": ("Membership",),
     "client_sdk.store.identity": ("Identity",),
     "client_sdk.store.stores": (
@@ -231,10 +255,20 @@ _NAMES: Final = {
         "RefusalError",
     ),
     "protocols.messages": (
+        "Invitation",
+        "InvitationView",
         "IssuedCertificate",
+        "LedgerEntry",
+        "OrganiserPin",
+        "RoundView",
         "Schedule",
+        "TaskRequest",
+        "TaskView",
     ),
+    "protocols.messages.evaluation": ("Evaluation",),
     "protocols.recipes.arrays.update": ("Rows",),
+    "protocols.recipes.base": ("ModelState",),
+    "protocols.recipes.evaluation_curve": ("Curve",),
 }
 _MODULES: Final = {name: module for module, names in _NAMES.items() for name in names}
 

@@ -58,7 +58,7 @@ class RoundSpec:
 
 @dataclass(frozen=True)
 class ModelState:
-    """The shared model after `round_number` rounds (0: the initial model, from the task's seed).
+    """The shared model after `round_number` rounds; that of 0 rounds follows from the task's seed.
 
     Recipes define subclasses that hold their arrays.
     """
