@@ -33,6 +33,7 @@ _COMMANDS: Final = {
     "data": ("evaluate:data", "List, download and inspect data sets."),
     "keyring": ("keyholder:keyring", "Create and hand out the keys of an encrypted task."),
     "committee": ("committee:committee", "Take the masks off one-shot sums."),
+    "membership": ("membership:memberships", "List what you have joined, and follow a server that moved."),
     "certificate": ("membership:certificate", "Request a membership certificate."),
     "organiser": ("organiser:organiser", "Certify the members of an app's tasks."),
 }

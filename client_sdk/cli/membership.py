@@ -9,9 +9,14 @@ from typing import Annotated, Final
 
 import platformdirs
 import typer
+from rich.markup import escape
 
 from client_sdk.agreement.policy import Policy
-from client_sdk.cli.common import console, expiry_text, stderr
+from client_sdk.api.calls import ApiCalls
+from client_sdk.api.http import SyncDriver
+from client_sdk.api.requests import base_url
+from client_sdk.api.retry import RetryPolicy
+from client_sdk.cli.common import console, expiry_text, stderr, table
 from client_sdk.errors import LocalFileError, NotEnrolled
 from client_sdk.rounds.certificates import CertificateChoice, Issuer, request_for
 from client_sdk.store.client_store import ClientStore, Membership
@@ -38,6 +43,7 @@ __all__ = [
     "interactions_file",
     "kept_membership",
     "load_identity",
+    "memberships",
     "open_identity",
     "parse_role",
     "remember_interactions",
@@ -238,3 +244,55 @@ def show(task: TaskName = None, identity: IdentityFile = None) -> None:
         f"scope {membership.organiser.scope}, role {stored.role}, serial {stored.serial:016x}", highlight=False
     )
     console.print(f"valid until {expiry_text(stored.not_after)}", highlight=False)
+
+
+memberships = typer.Typer(
+    no_args_is_help=True,
+    help="List the stored memberships, and follow a server that has another address now.",
+    rich_markup_mode=None,
+)
+
+
+@memberships.command("list")
+def list_(identity: IdentityFile = None) -> None:
+    """List the tasks that this identity has joined, with the address of their server.
+
+    Example: hushrec membership list
+    """
+    kept = ClientStore(default_store(), load_identity(identity).fingerprint).memberships()
+    rows = [(escape(one.task_name), one.task_id, one.role, one.client_id, escape(one.url)) for one in kept]
+    console.print(table("memberships", ("task", "id", "role", "client", "server"), rows))
+
+
+@memberships.command("move")
+def move(
+    url: Annotated[str, typer.Argument(help="New address of the server.")],
+    old: Annotated[
+        str | None, typer.Option("--from", help="Old address.", show_default="that of the only server")
+    ] = None,
+    identity: IdentityFile = None,
+    allow_http: AllowHttp = False,
+) -> None:
+    """Keep memberships, keys and records when the server has another address.
+
+    Asks the server at the new address for each task first, and moves nothing
+    unless its terms are those that you agreed to.
+
+    Example: hushrec membership move https://new.example.org
+    """
+    who, store = load_identity(identity), default_store()
+    kept = ClientStore(store, who.fingerprint).memberships()
+    addresses = sorted({one.url for one in kept})
+    if old is None and len(addresses) != 1:
+        raise ParameterError(f"say which server has moved, with --from: {', '.join(addresses) or 'none is stored'}")
+    here = ClientStore(store, who.fingerprint, base_url(old or addresses[0]))
+    calls = ApiCalls(url, None, RetryPolicy(), allow_http=allow_http)
+    with SyncDriver() as driver:
+        for one in (one for one in kept if one.url == here.url):
+            own = calls.enrolled(one.client_id, one.token, who.signing_key)
+            agreed = here.agreed(one.task_id)
+            view = driver.run(own.task(one.task_id))
+            if agreed is not None:
+                agreed.require(view)
+    moved = here.move_to(calls.url)
+    console.print(f"{len(moved)} memberships are at {escape(calls.url)} now", highlight=False, soft_wrap=True)

@@ -9,7 +9,7 @@ import hashlib
 import json
 import struct
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from io import BytesIO
 from typing import Any, Final
@@ -123,6 +123,32 @@ class ClientStore:
         keys = self.store.tasks(self.owner)
         found = (self._parsed(key, self.store.read(self.owner, key, _MEMBERSHIP)) for key in keys)
         return [membership for membership in found if membership is not None]
+
+    def move_to(self, url: str) -> list[Membership]:
+        """Store what this identity has of the server at this store's address under the address `url` instead.
+
+        Returns the memberships, with the new address. A move that was interrupted is completed by another one. Raises
+        `ParameterError` if there is none to move, and if there are records of the same task at `url` already.
+        """
+        moving = [membership for membership in self.memberships() if membership.url == self.url]
+        if not moving:
+            raise ParameterError(f"no membership on the server {self.url} is stored here")
+        there, keys = replace(self, url=url), set(self.store.tasks(self.owner))
+        pairs = {(self._key(one.task_id), there._key(one.task_id)) for one in moving}
+        for one in moving:
+            agreed = self.agreed(one.task_id) or there.agreed(one.task_id)
+            label = None if agreed is None else agreed.data_set
+            pairs.add((self._data_set_key(one.task_id, label), there._data_set_key(one.task_id, label)))
+        taken = [new for old, new in pairs if old in keys and new in keys]
+        if taken:
+            raise ParameterError(f"records of the server {url} are stored here already: {', '.join(sorted(taken))}")
+        for old, new in sorted(pairs):
+            if old in keys:
+                self.store.move(self.owner, old, new)
+        moved = [replace(one, url=url) for one in moving]
+        for one in moved:
+            there.keep_membership(one)
+        return moved
 
     def membership(self, task_id: str) -> Membership | None:
         """Return the membership of one task, None if none is stored."""

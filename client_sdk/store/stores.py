@@ -40,6 +40,9 @@ class Store(Protocol):
     def tasks(self, owner: str) -> Iterable[str]:
         """Return the ids of the tasks with stored bytes of `owner`."""
 
+    def move(self, owner: str, task_id: str, to: str) -> None:
+        """Store everything of `task_id` under the id `to`, of which nothing may be stored yet."""
+
     def locked(self, owner: str, task_id: str) -> AbstractContextManager[None]:
         """Keep others from taking part in a task with the same records meanwhile; `LocalFileError` if one does."""
 
@@ -61,6 +64,11 @@ class MemoryStore:
     def tasks(self, owner: str) -> list[str]:
         """Return the ids of the tasks with stored bytes of `owner`."""
         return sorted({task for kept, task, _ in self._bodies if kept == owner})
+
+    def move(self, owner: str, task_id: str, to: str) -> None:
+        """Rename the entries of a task."""
+        for kept, task, name in [key for key in self._bodies if key[:2] == (owner, task_id)]:
+            self._bodies[owner, to, name] = self._bodies.pop((kept, task, name))
 
     def locked(self, _owner: str, _task_id: str) -> AbstractContextManager[None]:
         """Do nothing: no other process has these records."""
@@ -101,6 +109,12 @@ class DirectoryStore:
         folder = self.path / owner
         with _local_errors("read", folder):
             return sorted(entry.name for entry in folder.iterdir() if entry.is_dir()) if folder.is_dir() else []
+
+    def move(self, owner: str, task_id: str, to: str) -> None:
+        """Rename the folder of a task."""
+        folder, target = self._folder(owner, task_id), self._folder(owner, to)
+        with _local_errors("move", folder):
+            folder.rename(target)
 
     @contextmanager
     def locked(self, owner: str, task_id: str) -> Iterator[None]:
