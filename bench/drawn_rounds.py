@@ -189,11 +189,11 @@ def _start(server: Server, drawn: DrawnRound) -> tuple[Fleet, Operator]:
 def _is_exact(fleet: Fleet, contributors: set[str]) -> bool:
     """Whether the released sum equals that of the contributors' fixed-point values, element by element."""
     first = fleet.clients[0]
-    plan, task_id = first.terms.sum_plan, first.terms.task_id
+    plan, task_id = first.member.terms.sum_plan, first.member.terms.task_id
     vectors = [
         DrawnVectorHalf(number, plan.layout).vector
         for number, client in enumerate(fleet.clients)
-        if client.membership.client_id in contributors
+        if client.member.client_id in contributors
     ]
     view = fleet._driver.run(first.member.calls.round(task_id, 1))
     body = fleet._driver.run(first.member.calls.aggregate(task_id, 1, plan.aggregate_bytes, view.aggregate_digest))

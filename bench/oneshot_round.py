@@ -20,7 +20,7 @@ from bench.drawn_rounds import MIB, DrawnRound, Played, play
 from bench.targets import verdicts
 
 PARTS: Final = ("masked", "size")
-CLIENTS, QUICK_CLIENTS = 1_000, 20
+CLIENTS, QUICK_CLIENTS = 1_000, 60
 SIZES, QUICK_SIZES = (1_000, 10_000), (10, 20)
 GONE: Final = 0.1
 MASKED: Final = DrawnRound("masked", CLIENTS, parameters={"bits": 32, "dropout": 0.15})

@@ -130,7 +130,7 @@ def _through_the_service(
         ended = perf_counter()
         scores = np.stack(list(fleet.scores()))
         up, down = fleet.traffic()
-        order = {client.membership.client_id: user for user, client in enumerate(fleet.clients)}
+        order = {client.member.client_id: user for user, client in enumerate(fleet.clients)}
     sums = [report for report in done if report.state == "complete"]
     if len(sums) != recipe.steps:
         failures = [report.failure for report in done if report.failure]

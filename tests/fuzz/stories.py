@@ -126,14 +126,14 @@ def _known_already(world: World, task: TestTask, member: TestMember) -> Story:
 
 
 def interventions(world: World, name: str = "interventions") -> Story:
-    """An operator extends and aborts a round."""
-    task = world.api.create_task(name, cohort=2, rounds=2, collect_seconds=3600)
+    """An operator extends a round and aborts it, with which the task fails, and opens the task again."""
+    task = world.api.create_task(name, cohort=2, rounds=2, collect_seconds=3600, max_failed_rounds=1)
     yield
     task.enrol(2)
     _open(task, 1)
     yield
-    for what, body in (("extend", {"seconds": 60}), ("abort", None)):
-        answer = world.api.http.post(f"{task.path}/rounds/1/{what}", json=body, headers=world.api.operator)
+    for what, body in (("rounds/1/extend", {"seconds": 60}), ("rounds/1/abort", None), ("resume", None)):
+        answer = world.api.http.post(f"{task.path}/{what}", json=body, headers=world.api.operator)
         assert answer.status_code == 200, answer.text
         yield
 

@@ -91,7 +91,7 @@ class StagePlay:
                 certificate = task.certificate
                 part = client.join(self.name, invitation=task.invitation, certificate=certificate, seed=index)
                 if index == 0:
-                    part.driver = self.driver
+                    part._driver = self.driver
                 told = self.events[index].append
                 return part.take_part(interactions(USERS)[index], told, self.ended.is_set, poll_seconds=5.0)
 

@@ -15,8 +15,8 @@ def test_every_test_that_the_page_names_exists() -> None:
     folders = (
         "protocols/sums/masked",
         "vectors",
-        "client_sdk/participation",
-        "client_sdk/local_state",
+        "client_sdk/rounds",
+        "client_sdk/store",
         "simulation/lying_server",
         "aggregator_service/rounds",
     )
