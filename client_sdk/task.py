@@ -163,8 +163,8 @@ class Task(_BaseTask):
 
         Train on `round.arrays()` and call `round.contribute` before the next round is taken. Without that the client
         misses the round; in tasks whose sums only members open it sends zeros, so that the server does not learn which
-        clients train. progress, patience: as for `take_part`. Raises what `take_part` raises, and `ParameterError` for
-        other recipes.
+        clients train. Leaving the loop ends this client's part at once, and sends nothing more. progress, patience: as
+        for `take_part`. Raises what `take_part` raises, and `ParameterError` for other recipes.
         """
         from client_sdk.rounds.open_rounds import open_rounds
 
