@@ -34,12 +34,14 @@ Step = MaskedMessage
 STAGES = STATE_FOR
 
 
-def masked_task(api: Api, name: str, cohort: int, mode: str = "semi-malicious", **changes: Any) -> TestTask:
-    """A small masked FedMF task whose cohort is everybody and may lose a third; nobody colludes.
+def masked_task(
+    api: Api, name: str, cohort: int, mode: str = "semi-malicious", dropout: float = 0.34, **changes: Any
+) -> TestTask:
+    """A small masked FedMF task whose cohort is everybody and may lose a share of `dropout`; nobody colludes.
 
     `changes` go to the schedule.
     """
-    parameters = {"mode": mode, "corrupt": 0.0, "dropout": 0.34}
+    parameters = {"mode": mode, "corrupt": 0.0, "dropout": dropout}
     schedule = {"min_clients": 4, "stage_seconds": 3600, "collect_seconds": 3600, **changes}
     return api.create_task(name, cohort=cohort, mechanism_name="masked", mechanism_parameters=parameters, **schedule)
 
