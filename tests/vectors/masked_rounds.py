@@ -20,7 +20,8 @@ from protocols.sums.masked.key_agreement import mask_context, pair_mask_key, see
 from protocols.sums.masked.packing import unpack
 from protocols.sums.masked.plan import MaskedPlan, make_plan
 from protocols.sums.masked.policy import ClientPolicy
-from protocols.sums.masked.roster import Roster, RosterEntry, make_roster, open_roster
+from protocols.sums.masked.roster import Roster, RosterEntry, open_roster
+from protocols.sums.masked.run import MaskedRun
 from protocols.sums.masked.shamir import SHARE_BYTES
 from protocols.sums.masked.shares import open_pair
 from tests.vectors.common import error_of
@@ -57,21 +58,26 @@ def identity_of(name: str) -> Ed25519PrivateKey:
     return Ed25519PrivateKey.from_private_bytes(digest("vector masked identity", name))
 
 
-def advertised(context: RoundContext) -> tuple[dict[str, client.Advertised], Roster]:
-    """Everybody's first state, and the roster."""
+def new_run(context: RoundContext) -> MaskedRun:
+    """A round of everybody, with made-up randomness, that has advertised."""
+    ring, identities = (1 << context.plan.bits) - 1, {name: identity_of(name) for name in NAMES}
+
+    def encoded(name: str) -> np.ndarray:  # type: ignore[type-arg]
+        place = NAMES.index(name)
+        return np.array([(i + 1) * (place + 3) * 2654435761 & ring for i in range(5)], context.plan.dtype)
+
+    def entry(name: str, body: bytes) -> RosterEntry:
+        return RosterEntry(name, identities[name].public_key().public_bytes_raw(), bytes(32), NO_CERTIFICATE, body)
+
     policy = ClientPolicy(modes=frozenset({context.plan.mode}))
-    states, entries = {}, []
-    for name in NAMES:
-        identity = identity_of(name)
-        states[name], body = client.advertise(context, name, identity, policy, drawn(name))
-        entries.append(RosterEntry(name, identity.public_key().public_bytes_raw(), bytes(32), NO_CERTIFICATE, body))
-    return states, make_roster(context, entries)
+    return MaskedRun(context, identities, policy, encoded, entry, lambda _: True, drawn).advertise()
 
 
 def masked_keys() -> dict[str, Any]:
     """What is derived, sealed and signed in one round, and what no longer fits in another."""
     context = context_of("semi-malicious", 32)
-    states, roster = advertised(context)
+    begun = new_run(context)
+    states, roster = begun.advertised, begun.roster
     ann, bob = states["ann"], states["bob"]
     entry = roster.entries[0]
     shared, shares = client.share(ann, roster.body, lambda _: True, drawn("ann shares"))
@@ -176,50 +182,29 @@ def masked_round() -> dict[str, Any]:
 
 
 def one_round(mode: str, bits: int) -> dict[str, Any]:
-    context = context_of(mode, bits)
-    states, roster = advertised(context)
-    secrets = [
-        {"id": n, "seed": s.seed.hex(), "mask_secret": s.mask_secret.private_bytes_raw().hex()}
-        for n, s in states.items()
-    ]
-    shared, shares = {}, {}
-    for name, state in states.items():
-        shared[name], shares[name] = client.share(state, roster.body, lambda _: True, drawn(f"{name} shares"))
-    inboxes = server.inboxes(roster, shares)
-    ring = (1 << bits) - 1
-    elements = {n: [(i + 1) * (place + 3) * 2654435761 & ring for i in range(5)] for place, n in enumerate(NAMES)}
-    contributed, contributions = {}, {}
-    for name in NAMES:
-        if name != GONE:
-            vector = np.array(elements[name], context.plan.dtype)
-            contributed[name], contributions[name] = client.contribute(shared[name], inboxes[name], vector)
-    survivors = roster.encode_set(contributions)
-    confirmations: dict[str, bytes] = {}
-    replies: dict[str, bytes] = {}
-    if mode == "curious":
-        for name, state in contributed.items():
-            _, replies[name] = client.unmask_unconfirmed(state, survivors)
-    else:
-        confirmed = {}
-        for name, state in contributed.items():
-            confirmed[name], confirmations[name] = client.confirm(state, survivors)
-        signed = server.confirmations(roster, confirmations)
-        for name, last in confirmed.items():
-            _, replies[name] = client.unmask(last, signed)
-    correction = server.unmask(roster, shares, contributions, replies).correction
+    context, ring = context_of(mode, bits), (1 << bits) - 1
+    done = new_run(context).share().contribute(without={GONE})
+    if mode == "semi-malicious":
+        done.confirm()
+    done.unmask()
+    roster, shares, contributions, replies = done.roster, done.shares, done.contributions, done.replies
+    correction = done.unmasking().correction
     total = correction + sum(unpack(body, bits, 5) for body in contributions.values())
     return {
         "mode": mode,
         "bits": bits,
-        "secrets": secrets,
+        "secrets": [
+            {"id": n, "seed": s.seed.hex(), "mask_secret": s.mask_secret.private_bytes_raw().hex()}
+            for n, s in done.advertised.items()
+        ],
         "roster": roster.body.hex(),
         "context": mask_context(context, roster.digest, roster.encode_set(NAMES)).hex(),
         "shares": {name: body.hex() for name, body in shares.items()},
-        "inboxes": {name: body.hex() for name, body in inboxes.items()},
-        "elements": {name: values for name, values in elements.items() if name != GONE},
+        "inboxes": {name: body.hex() for name, body in done.inboxes.items()},
+        "elements": {name: done.encoded(name).tolist() for name in contributions},
         "contributions": {name: body.hex() for name, body in contributions.items()},
-        "survivors": survivors.hex(),
-        "confirmations": {name: body.hex() for name, body in confirmations.items()},
+        "survivors": done.survivors.hex(),
+        "confirmations": {name: body.hex() for name, body in done.confirmations.items()},
         "replies": {name: body.hex() for name, body in replies.items()},
         "correction": (correction & context.plan.dtype.type(ring)).tolist(),
         "sum": (total & context.plan.dtype.type(ring)).tolist(),
