@@ -1,4 +1,4 @@
-"""Tasks that start from a complete `privirec-k` task, through the service: created by the command, run by clients."""
+"""Tasks: starts from another task, what the API states of their sums, and terms of an earlier version."""
 
 from __future__ import annotations
 
@@ -12,19 +12,28 @@ from typing import Any
 
 import numpy as np
 import pytest
+from jsonschema import Draft202012Validator
 from typer.testing import CliRunner
 
 from aggregator_service.commands.tasks import tasks
+from aggregator_service.storage.schema import TaskRow
+from aggregator_service.tasks.plans import plan_task, task_terms
+from aggregator_service.tasks.tasks import list_tasks, resolved_task, sum_view, task_view
 from client_sdk import Operator, task_request
 from client_sdk.errors import DigestMismatch
 from client_sdk.lab.fleet import Fleet
 from client_sdk.lab.fleet_rounds import FleetOptions
+from protocols.combinations import carriers
 from protocols.messages import Schedule
+from protocols.messages.plans import PLANS
 from protocols.recipes.base import FactorState
+from protocols.recipes.registry import OWN as RECIPES
 from protocols.recipes.spectral_start import Source, start_of, start_state
 from tests.support.organiser import TRIAL
 from tests.support.server import AggregatorProcess, running_aggregator
 from tests.support.tasks import ITEMS, interactions
+from tests.support.world import World
+from tests.vectors.recipes import SMALL
 
 USERS = 5
 
@@ -138,3 +147,80 @@ def test_what_cannot_be_started_from_is_refused(server: AggregatorProcess, opera
     )
     with pytest.raises(Exception, match="--start-from"):
         operator.create_task(crafted)
+
+
+DOCUMENT = json.loads((Path(__file__).parents[3] / "openapi" / "openapi.json").read_text(encoding="utf-8"))
+PAIRS = [(recipe, mechanism) for recipe in RECIPES for mechanism in sorted(carriers(recipe))]
+
+
+def check(value: Any, schema: str) -> None:
+    target = {"$ref": f"#/components/schemas/{schema}", "components": DOCUMENT["components"]}
+    Draft202012Validator(target).validate(value)
+
+
+def test_every_recipe_and_mechanism_has_a_schema() -> None:
+    schemas = DOCUMENT["components"]["schemas"]
+    assert set(schemas["ResolvedRecipe"]["discriminator"]["mapping"]) == set(RECIPES) == set(SMALL)
+    assert set(schemas["SumPlan"]["discriminator"]["mapping"]) == set(PLANS)
+    assert set(schemas["ResolvedMechanism"]["discriminator"]["mapping"]) == set(PLANS)
+
+
+@pytest.mark.parametrize(("recipe", "mechanism"), PAIRS)
+def test_a_small_task_of_each_pair(recipe: str, mechanism: str) -> None:
+    terms = task_terms(recipe, SMALL[recipe], mechanism, {}, Schedule(cohort_size=20))
+    resolved = resolved_task(terms).model_dump(mode="json")
+    check(resolved, "ResolvedTask")
+    plan = plan_task(terms)
+    layout, values = resolved["main_sum"]["layout"], []
+    scales = plan.sum_plan.segment_scales
+    for block in layout["blocks"]:
+        own = [[segment["clip"]] * segment["length"] for segment in block["segments"]]
+        values += block["count"] * sum(own, [])
+        for segment in block["segments"]:
+            assert segment["scale"] == scales.get(f"{block['name']}/{segment['name']}")
+    if not layout["chosen"]:
+        bounds = np.concatenate([block.bounds() for block in plan.sum_plan.layout.blocks])
+        assert values == bounds.tolist()
+    assert len(values) == layout["length"] == plan.sum_plan.layout.length
+    first = sum_view(terms, 1).model_dump(mode="json")
+    check(first, "SumView")
+    own_layout = plan.recipe.layout(1)
+    participants = len(own_layout.blocks) if mechanism in ("ckks", "paillier") else 0
+    assert first["layout"]["length"] == own_layout.length + participants
+    assert resolved["recipe"]["parameters"] == plan.recipe.parameters.model_dump(mode="json")
+
+
+def test_a_wrong_plan_does_not_fit() -> None:
+    terms = task_terms("colr", SMALL["colr"], "masked", {}, Schedule(cohort_size=20))
+    plan = resolved_task(terms).main_sum.plan
+    check(plan, "SumPlan")
+    for wrong in (plan | {"mechanism": "ckks"}, plan | {"other": 1}, {k: v for k, v in plan.items() if k != "bits"}):
+        with pytest.raises(Exception, match="is not valid under any of the given schemas"):
+            check(wrong, "SumPlan")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "changes", "reason"),
+    [
+        ("fedmf", {"item_bias": "counts", "count_sums": 5}, "set count_sums to 1"),
+    ],
+)
+def test_a_task_of_an_earlier_version_opens_no_further_round(
+    tmp_path: Path, recipe: str, changes: dict[str, Any], reason: str
+) -> None:
+    world = World(tmp_path)
+    try:
+        task_id = world.task(members=4)
+        with world.database.write() as session:
+            task = session.get_one(TaskRow, task_id)
+            task.recipe_name, task.mechanism_name = recipe, "masked"
+            task.recipe_parameters = {**task.recipe_parameters, **changes}
+        with world.database.read() as session:
+            (view,) = (task_view(session, task) for task in list_tasks(session))
+        assert len(view.warnings) == 1 and reason in view.warnings[0]
+        world.run(task_id)
+        with world.database.read() as session:
+            task = session.get_one(TaskRow, task_id)
+            assert (task.state, task_view(session, task).completed_rounds) == ("failed", 0)
+    finally:
+        world.close()
