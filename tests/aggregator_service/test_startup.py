@@ -9,6 +9,7 @@ import ssl
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -26,6 +27,7 @@ from pydantic import ValidationError
 from sqlalchemy import URL, make_url, text
 from sqlalchemy.exc import OperationalError
 
+from aggregator_service.cli import main
 from aggregator_service.commands.common import CommandError
 from aggregator_service.commands.startup_checks import (
     check_packages,
@@ -48,6 +50,8 @@ from tests.support.postgres import TestDatabase, connect, waits_for_lock
 from tests.support.replicas import wait_until
 from tests.support.rows import client_row, task_row
 from tests.support.server import AggregatorProcess, free_port, running_aggregator
+
+Failed = Callable[..., str]
 
 
 def settings(tmp_path: Path, **values: object) -> Settings:
@@ -168,15 +172,31 @@ def test_an_expired_certificate_is_warned_of(tmp_path: Path, monkeypatch: pytest
     assert [str(pair.certificate) in text and "has expired" in text for text in warnings] == [True] * expired
 
 
-def failed(tmp_path: Path, *arguments: str, **settings: str) -> str:
-    """Run `hushrec-server`, which fails; return what it printed."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("HUSHREC_", "PG"))}
-    environment |= {"HUSHREC_DATA_DIR": str(tmp_path / "data")}
-    environment |= {f"HUSHREC_{name.upper()}": value for name, value in settings.items()}
-    run = [sys.executable, "-m", "aggregator_service.cli", *arguments]
-    ended = subprocess.run(run, env=environment, capture_output=True, text=True, timeout=120, check=False)
-    assert (ended.returncode, ended.stdout) == (1, ""), ended.stderr
-    return ended.stderr
+@pytest.fixture
+def failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Callable[..., str]]:
+    """Runs `hushrec-server`, which fails, in this process; returns what it printed."""
+    for name in [name for name in os.environ if name.startswith(("HUSHREC_", "PG"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HUSHREC_DATA_DIR", str(tmp_path / "data"))
+
+    def run(*arguments: str, **settings: str) -> str:
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "argv", ["hushrec-server", *arguments])
+            for name, value in settings.items():
+                patch.setenv(f"HUSHREC_{name.upper()}", value)
+            with pytest.raises(SystemExit) as ended:
+                main()
+        printed = capsys.readouterr()
+        assert (ended.value.code, printed.out) == (1, ""), printed.err
+        return printed.err
+
+    monkeypatch.setenv("PYDANTIC_DISABLE_PLUGINS", "")
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # Typer replaces it
+    umask = os.umask(0o077)
+    yield run
+    os.umask(umask)
 
 
 def one_line(text: str) -> str:
@@ -207,11 +227,11 @@ def server(postgres: TestDatabase) -> str:
         ("sqlite:///FOLDER/text.db", "is no SQLite database"),
     ],
 )
-def test_the_cause_is_named(tmp_path: Path, server: str, url: str, cause: str) -> None:
+def test_the_cause_is_named(tmp_path: Path, failed: Failed, server: str, url: str, cause: str) -> None:
     (tmp_path / "text.db").touch(mode=0o600)
     (tmp_path / "text.db").write_text("no database " * 100)
     url = url.replace("SERVER", server).replace("FOLDER", str(tmp_path))
-    text = one_line(failed(tmp_path, "init", database_url=url))
+    text = one_line(failed("init", database_url=url))
     assert any(part in text for part in cause.split("|")), text
     assert "geheim" not in text
 
@@ -244,13 +264,13 @@ def test_a_full_disk_is_named_by_its_state() -> None:
     assert database_cause(error) == "the disk of the database is full: free space there"
 
 
-def test_a_setting_is_named_as_it_is_set(tmp_path: Path) -> None:
-    assert one_line(failed(tmp_path, "serve", threads="1")).startswith("hushrec-server: HUSHREC_THREADS: ")
-    assert "HUSHREC_TLS_CERT and HUSHREC_TLS_KEY" in one_line(failed(tmp_path, "serve", tls_cert="x.pem"))
+def test_a_setting_is_named_as_it_is_set(failed: Failed) -> None:
+    assert one_line(failed("serve", threads="1")).startswith("hushrec-server: HUSHREC_THREADS: ")
+    assert "HUSHREC_TLS_CERT and HUSHREC_TLS_KEY" in one_line(failed("serve", tls_cert="x.pem"))
 
 
-def test_debug_shows_the_traceback(tmp_path: Path) -> None:
-    text = failed(tmp_path, "--debug", "init", database_url="postgresql://me:geheim@127.0.0.1:1/x")
+def test_debug_shows_the_traceback(failed: Failed) -> None:
+    text = failed("--debug", "init", database_url="postgresql://me:geheim@127.0.0.1:1/x")
     assert "Traceback (most recent call last)" in text
     assert text.strip().splitlines()[-1].startswith("hushrec-server: nothing listens")
     assert "geheim" not in text

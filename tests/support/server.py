@@ -72,7 +72,7 @@ class AggregatorProcess:
         self.log_path = data_dir.parent / f"{data_dir.name}.log"
         self._settings = {
             f"HUSHREC_{name.upper()}": str(value)
-            for name, value in {"recheck_seconds": 0.2, "log_format": "json", **settings}.items()
+            for name, value in {"recheck_seconds": 0.1, "log_format": "json", **settings}.items()
         }
         self._fresh = fresh or bool(command)
         self._command = list(command) or [sys.executable, "-m", "aggregator_service.cli", "serve"]
