@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.cluster import Cluster, own_cluster
-from tests.chaos.fault_runs import FaultRun, Kind, fault_run
+from tests.chaos.fault_runs import Cluster, FaultRun, Kind, fault_run, own_cluster
 from tests.chaos.swarm import until
 from tests.support.needs import required
 from tests.support.server import AggregatorProcess, running_aggregator

@@ -1,28 +1,98 @@
-"""A client refuses a model that is too large for it, from the task's parameters, before it allocates anything.
-
-And more sums than the task has, for each of which a client of RFRec would take the local steps that it missed.
-"""
+"""What a client agrees to: terms that do not change, models that are not too large, policies that exist."""
 
 from __future__ import annotations
 
 import tracemalloc
+from dataclasses import replace
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from client_sdk import Policy
+from client_sdk import DirectoryStore, Identity
+from client_sdk.agreement.policy import Policy
 from client_sdk.agreement.terms import TaskTerms, model_bytes
-from client_sdk.errors import ContractBroken, PolicyRefused
+from client_sdk.api.calls import ApiCalls
+from client_sdk.api.wire import Request, Response
+from client_sdk.errors import ContractBroken, LocalFileError, PolicyRefused
 from client_sdk.model.snapshots import read_snapshot
+from client_sdk.operator import task_request
+from client_sdk.rounds.join import Account, join
+from client_sdk.store.client_store import ClientStore
 from protocols.codec import b64encode
-from protocols.errors import CodecError, ParameterError
-from protocols.messages import MechanismChoice, RecipeChoice, RoundView, Schedule, SnapshotView, TaskView
+from protocols.errors import CodecError, HushRecError, ParameterError
+from protocols.messages import Enrolment, MechanismChoice, RecipeChoice, RoundView, Schedule, SnapshotView, TaskView
 from protocols.messages.evaluation import Evaluation
 from protocols.messages.stages import RoundState
 from protocols.recipes.base import MAX_ITEMS
 from protocols.recipes.registry import OWN as RECIPES
 from protocols.recipes.registry import recipe, recipe_entry
+from tests.support.programs import ProgramRunner
+
+AGREED: dict[str, Any] = {
+    "task_id": "t_1",
+    "name": "movies",
+    "state": "open",
+    "recipe": {"name": "colr", "parameters": {"items": 60, "dim": 8, "rank": 4}},
+    "mechanism": {"name": "ckks", "parameters": {}},
+    "schedule": {"cohort_size": 10, "min_clients": 5},
+    "seed": b64encode(bytes(32)),
+    "plan": {},
+    "opened_by": "members",
+    "members": 10,
+    "keyed_members": 10,
+    "completed_rounds": 0,
+    "failed_rounds": 0,
+}
+
+
+def server(**changes: Any) -> ProgramRunner:
+    """A server with one task whose terms are replaced by `changes`."""
+    view = TaskView.model_validate({**AGREED, **changes})
+
+    def answer(request: Request) -> Response:
+        if request.url.endswith("/v1/enrolments"):
+            made = Enrolment(task_id="t_1", client_id="c_1", token="hrc_" + "t" * 8, role="member")
+            return Response(201, {}, made.model_dump_json().encode())
+        return Response(200, {}, view.model_dump_json().encode())
+
+    return ProgramRunner(answer)
+
+
+CHANGES: list[dict[str, Any]] = [
+    {"mechanism": {"name": "plain", "parameters": {}}, "opened_by": "anyone"},
+    {"mechanism": {"name": "ckks", "parameters": {"set": "precise"}}},
+    {"recipe": {"name": "colr", "parameters": {"items": 60, "dim": 8, "rank": 4, "clip": 1e6}}},
+    {"schedule": {"cohort_size": 10, "min_clients": 3}},
+    {"seed": b64encode(b"s" * 32)},
+]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: next(iter(change)))
+@pytest.mark.parametrize("invitation", [None, "hri_again"])
+def test_changed_terms_are_refused(tmp_path: Path, change: dict[str, Any], invitation: str | None) -> None:
+    identity = Identity.generate()
+    store, policy = DirectoryStore(tmp_path), Policy(mechanisms=frozenset({"plain", "ckks", "masked"}))
+    here = Account.at("https://example.org", identity, store, policy)
+    first = server().run(join(here, None, "hri_first")).membership
+    client_store = here.store
+    kept = client_store.membership("t_1")
+    for state in ({}, {"state": "complete", "completed_rounds": 9, "members": 11}):  # a task's progress may change
+        again = server(**state).run(join(here, "movies")).membership
+        assert again.client_id == first.client_id
+    elsewhere = replace(here, calls=ApiCalls("https://other.example.org")) if invitation else here
+    with pytest.raises(ContractBroken, match=next(iter(change))):
+        server(**change).run(join(elsewhere, None, invitation))
+    assert client_store.membership("t_1") == kept  # another server with the same task id cannot take its place
+
+
+def test_damaged_terms_raise_an_error_that_names_them(tmp_path: Path) -> None:
+    client_store = ClientStore(DirectoryStore(tmp_path), "owner")
+    client_store.store.write("owner", "t_1", "terms.json", b"{}")
+    with pytest.raises(LocalFileError, match="stored terms of task t_1"):
+        client_store.agreed("t_1")
+
 
 LIMIT = Policy().max_model_bytes
 ITEMS = {name: {"items": MAX_ITEMS} for name in RECIPES if recipe_entry(name).has_items}
@@ -180,3 +250,44 @@ def test_attack_a_snapshot_of_rfrec_claims_a_million_sums(evaluation: Evaluation
         else:
             with pytest.raises(CodecError, match="claims 1,000,000 sums of a task of 5"):
                 read_snapshot(terms, None, None, view, body)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        ({"mechanisms": {"rot13"}}, "mechanisms must be a set of names from: ckks, masked.*unknown: 'rot13'"),
+        ({"mechanisms": "plain"}, "mechanisms must be a set of names"),
+        ({"masked_modes": {"honest"}}, "masked_modes must be a set of names from: curious"),
+        ({"min_cohort": 10**9}, "min_cohort must be in 2..1000000"),
+        ({"min_ring_bits": 65}, "min_ring_bits must be in 0..64"),
+        ({"min_sigma": 81}, "min_sigma must be in 1..80"),
+        ({"min_neighbours": -1}, "min_neighbours"),
+        ({"max_model_bytes": 0}, "max_model_bytes"),
+        ({"max_epochs": 1001}, "max_epochs"),
+        ({"snapshot_every": -1}, "snapshot_every"),
+        ({"max_clip_share": 1.5}, "max_clip_share"),
+        ({"min_corrupt": 1.0}, "min_corrupt"),
+    ],
+)
+def test_impossible_policies_are_refused(wrong: dict[str, Any], text: str) -> None:
+    with pytest.raises(ParameterError, match=text):
+        Policy(**wrong)
+
+
+def test_a_plain_set_of_names_is_enough() -> None:
+    assert Policy(mechanisms=frozenset({"plain"}), masked_modes=frozenset()).mechanisms == {"plain"}
+
+
+def test_an_invalid_schedule_is_an_error_of_ours() -> None:
+    with pytest.raises(HushRecError, match="schedule: rounds: must be at least 1"):
+        Schedule(rounds=0)
+    with pytest.raises(HushRecError, match="schedule: round: unknown name; choose from: rounds, cohort_size"):
+        Schedule(round=3)  # type: ignore[call-arg]
+    with pytest.raises(HushRecError, match="min_clients is greater than cohort_size"):
+        Schedule(cohort_size=2)
+    assert Schedule.model_validate({"rounds": 2}) == Schedule(rounds=2)
+
+
+def test_an_invalid_task_is_an_error_of_ours() -> None:
+    with pytest.raises(ParameterError, match="task: name: must match the pattern"):
+        task_request("Not A Name", "colr")
