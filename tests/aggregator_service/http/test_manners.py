@@ -7,6 +7,7 @@ import json
 import re
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -221,30 +222,39 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProce
         yield server
 
 
-def test_head_is_get_without_the_body(api: Api) -> None:
-    task = api.create_task("heads")
+@pytest.fixture
+def browsed_api(server: AggregatorProcess) -> Iterator[Api]:
+    with closing(Api(server.url, server.operator_token)) as made:
+        yield made
+
+
+def test_head_is_get_without_the_body(browsed_api: Api) -> None:
+    task = browsed_api.create_task("heads")
     for path in ("/", "/healthz", "/openapi.json", f"/v1/tasks/{task.id}", "/v1/tasks/t_none", "/dashboard/sign-in"):
-        head, got = api.http.head(path, headers=api.operator), api.http.get(path, headers=api.operator)
+        head, got = (
+            browsed_api.http.head(path, headers=browsed_api.operator),
+            browsed_api.http.get(path, headers=browsed_api.operator),
+        )
         assert (head.status_code, head.content) == (got.status_code, b""), path
         assert head.headers.get("content-type") == got.headers.get("content-type")
         if "text/html" not in got.headers["content-type"]:  # pages hold the time
             assert head.headers["content-length"] == got.headers["content-length"]
 
 
-def test_a_signed_head_request_is_verified_as_head(api: Api) -> None:
-    task = api.create_task("signed-heads")
+def test_a_signed_head_request_is_verified_as_head(browsed_api: Api) -> None:
+    task = browsed_api.create_task("signed-heads")
     [member] = task.enrol(1)
-    answer = api.http.head(task.path, headers=member.auth)
+    answer = browsed_api.http.head(task.path, headers=member.auth)
     assert (answer.status_code, answer.content) == (200, b"")
 
 
-def test_the_front_page_is_html_for_browsers_and_json_for_programs(api: Api) -> None:
-    shown = api.http.get("/", headers={"Accept": "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8"})
+def test_the_front_page_is_html_for_browsers_and_json_for_programs(browsed_api: Api) -> None:
+    shown = browsed_api.http.get("/", headers={"Accept": "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8"})
     assert shown.status_code == 200
     assert shown.headers["content-type"].startswith("text/html")
     assert "HushRec aggregator" in shown.text
     assert "style-src 'self'" in shown.headers["content-security-policy"]
-    told = api.http.get("/", headers={"Accept": "application/json"})
+    told = browsed_api.http.get("/", headers={"Accept": "application/json"})
     assert told.json() == {
         "service": "hushrec aggregator",
         "openapi": "/openapi.json",
@@ -252,21 +262,21 @@ def test_the_front_page_is_html_for_browsers_and_json_for_programs(api: Api) -> 
         "health": "/healthz",
     }
     for path in list(told.json().values())[1:]:
-        assert api.http.get(path).status_code in (200, 303)
+        assert browsed_api.http.get(path).status_code in (200, 303)
 
 
 @pytest.mark.parametrize("media_type", ["text/plain", "application/x-www-form-urlencoded", "", "application/cbor"])
-def test_a_body_that_is_not_json_gets_415(api: Api, media_type: str) -> None:
-    headers = {**api.operator, "Content-Type": media_type}
-    answer = api.http.post("/v1/tasks", content=b'{"name": "x"}', headers=headers)
+def test_a_body_that_is_not_json_gets_415(browsed_api: Api, media_type: str) -> None:
+    headers = {**browsed_api.operator, "Content-Type": media_type}
+    answer = browsed_api.http.post("/v1/tasks", content=b'{"name": "x"}', headers=headers)
     assert answer.status_code == 415
     assert "application/json" in answer.json()["detail"]
 
 
 @pytest.mark.parametrize("media_type", ["application/json", "Application/JSON; charset=utf-8", "application/ld+json"])
-def test_json_media_types_are_read(api: Api, media_type: str) -> None:
-    headers = {**api.operator, "Content-Type": media_type}
-    assert api.http.post("/v1/tasks", content=b'{"name": "x"}', headers=headers).status_code == 422
+def test_json_media_types_are_read(browsed_api: Api, media_type: str) -> None:
+    headers = {**browsed_api.operator, "Content-Type": media_type}
+    assert browsed_api.http.post("/v1/tasks", content=b'{"name": "x"}', headers=headers).status_code == 422
 
 
 @pytest.fixture(scope="module")
@@ -288,7 +298,7 @@ def test_listed_origins_may_call_the_api(open_to_pages: AggregatorProcess) -> No
         assert "access-control-allow-credentials" not in answer.headers
 
 
-def test_other_origins_and_the_dashboard_get_no_permission(open_to_pages: AggregatorProcess, api: Api) -> None:
+def test_other_origins_and_the_dashboard_get_no_permission(open_to_pages: AggregatorProcess, browsed_api: Api) -> None:
     with httpx.Client(base_url=open_to_pages.url) as http:
         for origin in ("https://evil.example.org", "http://app.example.org", "null"):
             refused = http.options("/v1/tasks", headers={**PREFLIGHT, "Origin": origin})
@@ -297,8 +307,8 @@ def test_other_origins_and_the_dashboard_get_no_permission(open_to_pages: Aggreg
             assert "access-control-allow-origin" not in http.get("/v1/tasks", headers={"Origin": origin}).headers
         page = http.get("/dashboard/sign-in", headers={"Origin": ORIGIN})
         assert "access-control-allow-origin" not in page.headers
-    assert "access-control-allow-origin" not in api.http.get("/v1/tasks", headers={"Origin": ORIGIN}).headers
-    assert "access-control-allow-origin" not in api.http.options("/v1/tasks", headers=PREFLIGHT).headers
+    assert "access-control-allow-origin" not in browsed_api.http.get("/v1/tasks", headers={"Origin": ORIGIN}).headers
+    assert "access-control-allow-origin" not in browsed_api.http.options("/v1/tasks", headers=PREFLIGHT).headers
 
 
 @pytest.mark.parametrize("origin", ["*", "app.example.org", "https://app.example.org/path", "null"])

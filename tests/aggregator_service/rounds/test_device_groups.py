@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -331,6 +332,12 @@ def levels_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aggregat
         yield running
 
 
+@pytest.fixture
+def levels_api(levels_server: AggregatorProcess) -> Iterator[Api]:
+    with closing(Api(levels_server.url, levels_server.operator_token)) as made:
+        yield made
+
+
 def smallest_group(task: TestTask, clients: Mapping[int, MaskedClient] | Mapping[int, TestMember]) -> list[int]:
     """The numbers of the clients of the level that fewest clients have in round 1."""
     groups: dict[int, list[int]] = {}
@@ -349,9 +356,11 @@ def assert_nothing_was_released(task: TestTask) -> None:
 
 
 @pytest.mark.parametrize("step", ["advertise", "contribute"])
-def test_dropouts_that_leave_few_clients_of_a_level(levels_server: AggregatorProcess, api: Api, step: Step) -> None:
+def test_dropouts_that_leave_few_clients_of_a_level(
+    levels_server: AggregatorProcess, levels_api: Api, step: Step
+) -> None:
     # ten of 24 may go: of the smallest of at least two levels go at most nine
-    task = masked_task(api, f"levels-{step}", COHORT, dropout=0.45, max_failed_rounds=1, **SCOLR)
+    task = masked_task(levels_api, f"levels-{step}", COHORT, dropout=0.45, max_failed_rounds=1, **SCOLR)
     clients = enrol_masked(task, COHORT)
     play(
         levels_server,
@@ -363,8 +372,8 @@ def test_dropouts_that_leave_few_clients_of_a_level(levels_server: AggregatorPro
     assert_nothing_was_released(task)
 
 
-def test_dropouts_of_a_plain_round(levels_server: AggregatorProcess, api: Api) -> None:
-    task = api.create_task("levels-plain", cohort=COHORT, max_failed_rounds=1, collect_seconds=3600, **SCOLR)
+def test_dropouts_of_a_plain_round(levels_server: AggregatorProcess, levels_api: Api) -> None:
+    task = levels_api.create_task("levels-plain", cohort=COHORT, max_failed_rounds=1, collect_seconds=3600, **SCOLR)
     members = dict(enumerate(task.enrol(COHORT)))
     away = smallest_group(task, members)[MIN_CLIENTS - 1 :]
     for index, member in members.items():
@@ -374,8 +383,8 @@ def test_dropouts_of_a_plain_round(levels_server: AggregatorProcess, api: Api) -
     assert_nothing_was_released(task)
 
 
-def test_a_level_that_enough_clients_have_is_released(levels_server: AggregatorProcess, api: Api) -> None:
-    task = masked_task(api, "levels-enough", COHORT, **SCOLR)
+def test_a_level_that_enough_clients_have_is_released(levels_server: AggregatorProcess, levels_api: Api) -> None:
+    task = masked_task(levels_api, "levels-enough", COHORT, **SCOLR)
     clients = enrol_masked(task, COHORT)
     play(
         levels_server,
@@ -387,9 +396,9 @@ def test_a_level_that_enough_clients_have_is_released(levels_server: AggregatorP
     assert task.wait_round(1, "complete", "failed")["state"] == "complete"
 
 
-def test_a_client_that_was_told_other_levels_is_refused(levels_server: AggregatorProcess, api: Api) -> None:
+def test_a_client_that_was_told_other_levels_is_refused(levels_server: AggregatorProcess, levels_api: Api) -> None:
     """Levels in use are part of what keys, masks and signatures are bound to."""
-    task = masked_task(api, "levels-told", COHORT, **SCOLR)
+    task = masked_task(levels_api, "levels-told", COHORT, **SCOLR)
     clients = enrol_masked(task, COHORT)
     told = task.wait_round(1, "advertising")["levels"]
     assert told[0] == 1 and len(told) > 1

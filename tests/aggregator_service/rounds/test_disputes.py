@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -340,6 +341,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProce
         yield running
 
 
+@pytest.fixture
+def bound_api(server: AggregatorProcess) -> Iterator[Api]:
+    with closing(Api(server.url, server.operator_token)) as made:
+        yield made
+
+
 @pytest.mark.parametrize(
     ("changed", "named"),
     [
@@ -350,11 +357,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProce
         ("malformed", "not signed by this client for this round and model"),
     ],
 )
-def test_the_refusal_names_what_differs(api: Api, changed: str, named: str) -> None:
-    task = masked_task(api, f"binding-{changed}", 5)
+def test_the_refusal_names_what_differs(bound_api: Api, changed: str, named: str) -> None:
+    task = masked_task(bound_api, f"binding-{changed}", 5)
     member = enrol_masked(task, 5)[0]
     task.wait_round(1, "advertising")
-    view = TaskView.model_validate(api.http.get(task.path, headers=member.auth).json())
+    view = TaskView.model_validate(bound_api.http.get(task.path, headers=member.auth).json())
     context, snapshot = member.context(1), None
     if changed == "terms":
         view = view.model_copy(update={"seed": "A" * 43})
@@ -372,7 +379,7 @@ def test_the_refusal_names_what_differs(api: Api, changed: str, named: str) -> N
         body = body[:-1] + bytes([body[-1] ^ 1])
     headers = {**member.auth, "Content-Digest": digest_field(body), ROUND_BINDING: stated}
     path = f"{task.path}/rounds/1/stages/advertise/{member.client_id}"
-    answer = api.http.put(path, content=body, headers=headers)
+    answer = bound_api.http.put(path, content=body, headers=headers)
     assert answer.status_code == 400 and answer.json()["type"].endswith("bad-contribution")
     assert named in answer.json()["detail"]
     assert ("differ" in answer.json()["detail"]) == (changed not in ("signature", "malformed"))

@@ -111,6 +111,12 @@ def early_server(tmp_path: Path) -> Iterator[AggregatorProcess]:
     process.stop()
 
 
+@pytest.fixture
+def early_api(early_server: AggregatorProcess) -> Iterator[Api]:
+    with closing(Api(early_server.url, early_server.operator_token)) as made:
+        yield made
+
+
 def wait_folded(round_: KeyedRound, least: int) -> None:
     end = time.monotonic() + 180
     while round_.task.round(1)["folded"] < least:
@@ -132,10 +138,10 @@ def worker_of(early_server: AggregatorProcess) -> psutil.Process:
 
 @pytest.mark.parametrize("mechanism_name", ["ckks", "paillier"])
 def test_a_few_slow_contributions_are_folded_while_collecting(
-    early_server: AggregatorProcess, api: Api, mechanism_name: str
+    early_server: AggregatorProcess, early_api: Api, mechanism_name: str
 ) -> None:
     early_server.start()
-    round_ = KeyedRound(api, mechanism_name)
+    round_ = KeyedRound(early_api, mechanism_name)
     round_.contribute(0, EARLY)
     wait_folded(round_, EARLY)
     round_.contribute(EARLY, COHORT - 1)
@@ -152,9 +158,9 @@ def test_fast_or_short_contributions_wait_for_a_whole_batch(
     """A fold of a few of them would cost more than it adds."""
     with (
         running_aggregator(tmp_path / "data", split_bytes=split_bytes, fold_batch=32) as early_server,
-        closing(Api(early_server.url, early_server.operator_token)) as api,
+        closing(Api(early_server.url, early_server.operator_token)) as early_api,
     ):
-        round_ = KeyedRound(api, mechanism_name)
+        round_ = KeyedRound(early_api, mechanism_name)
         round_.contribute(0, 31)
         time.sleep(1.0)
         assert round_.task.round(1)["folded"] == 0
@@ -162,10 +168,10 @@ def test_fast_or_short_contributions_wait_for_a_whole_batch(
         wait_folded(round_, 32)
 
 
-def test_the_server_dies_while_it_folds_early(early_server: AggregatorProcess, api: Api) -> None:
+def test_the_server_dies_while_it_folds_early(early_server: AggregatorProcess, early_api: Api) -> None:
     """Killed before the commit of a fold, and after that of another: each contribution is in the sum exactly once."""
     early_server.start(crash_at="fold.blob-written-before-commit")
-    round_ = KeyedRound(api, "ckks")
+    round_ = KeyedRound(early_api, "ckks")
     attempt = Persistent(early_server, ["fold.committed"])
     for member, body in zip(round_.members, round_.bodies, strict=True):
         answer = attempt(lambda member=member, body=body: member.put(1, body))
@@ -176,9 +182,9 @@ def test_the_server_dies_while_it_folds_early(early_server: AggregatorProcess, a
 
 
 @pytest.mark.parametrize("victim", ["server", "worker"])
-def test_death_in_the_middle_of_an_early_fold(early_server: AggregatorProcess, api: Api, victim: str) -> None:
+def test_death_in_the_middle_of_an_early_fold(early_server: AggregatorProcess, early_api: Api, victim: str) -> None:
     early_server.start()
-    round_ = KeyedRound(api, "ckks")
+    round_ = KeyedRound(early_api, "ckks")
     round_.contribute(0, EARLY)
     wait_folded(round_, EARLY)
     worker = worker_of(early_server)

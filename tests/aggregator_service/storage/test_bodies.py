@@ -216,38 +216,38 @@ def test_a_revoked_members_envelope_is_deleted(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def blobs(tmp_path: Path) -> DirectoryBlobs:
+def recent_blobs(tmp_path: Path) -> DirectoryBlobs:
     made = DirectoryBlobs(tmp_path)
     made.prepare()
     return made
 
 
-def recent_put(blobs: DirectoryBlobs, body: bytes) -> tuple[str, str, int]:
+def recent_put(recent_blobs: DirectoryBlobs, body: bytes) -> tuple[str, str, int]:
     key = new_key("snapshots", "t_1", 1)
-    return key, blobs.put(key, body), len(body)
+    return key, recent_blobs.put(key, body), len(body)
 
 
-def test_a_blob_is_read_once(blobs: DirectoryBlobs) -> None:
-    recent, blob = RecentBlobs(), recent_put(blobs, b"model")
-    assert recent.read(blobs, *blob) == b"model"
-    (blobs.root / blob[0]).unlink()
-    assert recent.read(blobs, *blob) == b"model"
+def test_a_blob_is_read_once(recent_blobs: DirectoryBlobs) -> None:
+    recent, blob = RecentBlobs(), recent_put(recent_blobs, b"model")
+    assert recent.read(recent_blobs, *blob) == b"model"
+    (recent_blobs.root / blob[0]).unlink()
+    assert recent.read(recent_blobs, *blob) == b"model"
 
 
-def test_another_digest_is_checked_against_the_stored_bytes(blobs: DirectoryBlobs) -> None:
-    recent, (key, digest, length) = RecentBlobs(), recent_put(blobs, b"model")
-    assert recent.read(blobs, key, digest, length) == b"model"
+def test_another_digest_is_checked_against_the_stored_bytes(recent_blobs: DirectoryBlobs) -> None:
+    recent, (key, digest, length) = RecentBlobs(), recent_put(recent_blobs, b"model")
+    assert recent.read(recent_blobs, key, digest, length) == b"model"
     with pytest.raises(BlobDamagedError):
-        recent.read(blobs, key, hashlib.sha256(b"other").hexdigest(), length)
+        recent.read(recent_blobs, key, hashlib.sha256(b"other").hexdigest(), length)
 
 
-def test_long_blobs_are_not_kept_and_the_oldest_leaves(blobs: DirectoryBlobs) -> None:
+def test_long_blobs_are_not_kept_and_the_oldest_leaves(recent_blobs: DirectoryBlobs) -> None:
     recent = RecentBlobs(longest=4, total=8)
-    assert recent.read(blobs, *recent_put(blobs, b"12345")) is None
-    kept = [recent_put(blobs, bytes([index]) * 4) for index in range(3)]
-    assert [recent.read(blobs, *blob) for blob in kept] == [bytes([index]) * 4 for index in range(3)]
+    assert recent.read(recent_blobs, *recent_put(recent_blobs, b"12345")) is None
+    kept = [recent_put(recent_blobs, bytes([index]) * 4) for index in range(3)]
+    assert [recent.read(recent_blobs, *blob) for blob in kept] == [bytes([index]) * 4 for index in range(3)]
     for key, _, _ in kept:
-        (blobs.root / key).unlink()
-    assert recent.read(blobs, *kept[2]) == b"\2" * 4
+        (recent_blobs.root / key).unlink()
+    assert recent.read(recent_blobs, *kept[2]) == b"\2" * 4
     with pytest.raises(BlobDamagedError):
-        recent.read(blobs, *kept[0])
+        recent.read(recent_blobs, *kept[0])
