@@ -19,7 +19,7 @@ import pytest
 from client_sdk.training.mf import MFConfig, train_full, train_lowrank
 from tests.support.browser import chromium
 from tests.support.needs import required
-from tests.support.web_round import RecordedDemo, recorded_demo
+from tests.support.web_round import CLIENTS, RecordedDemo, recorded_demo
 from tests.vectors import generate
 
 ROOT = Path(__file__).parents[2]
@@ -110,7 +110,7 @@ def test_rounds_with_node_are_exact(mechanism: str, tmp_path: Path, monkeypatch:
             number = event["round"]
             assert recorded.aggregate(number) == recorded.expected(number, event["steps"])
             assert recorded.aggregate(number) != recorded.expected(number, event["steps"][::-1])
-        assert recorded.task["members"] == 21
+        assert recorded.task["members"] == CLIENTS + 1
     assert [item for item, count in enumerate(sent[0]["steps"]) if count] == LIKED
     assert (tmp_path / "client" / "client.json").stat().st_mode & 0o777 == 0o600
     items = [int(item) for item in recommended.removeprefix("recommended: ").split(", ")]

@@ -21,8 +21,7 @@ from aggregator_service.tasks.plans import plan_task, round_spec, row_terms
 from protocols.messages import TaskRequest
 from protocols.privacy import combinations as released_combinations
 from protocols.recipes.fedmf import FedMF
-from tests.support.repeated import sum_again
-from tests.support.world import SECONDS, World
+from tests.support.world import SECONDS, World, sum_again
 
 FLOOR = 4
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from aggregator_service.settings import Settings
 from aggregator_service.storage.blobs import new_key
 from aggregator_service.storage.cleanup import body_path, make_private, own_data_directory
 from aggregator_service.storage.directory import DirectoryBlobs
+from tests.support.forked import ForkedProcess
 from tests.support.needs import required
 from tests.support.server import running_aggregator
 
@@ -193,10 +193,12 @@ def data(tmp_path: Path) -> Path:
 
 def root_run(data: Path, *arguments: str, status: int = 0) -> str:
     """Run a command as root; return what it printed."""
-    command = [sys.executable, "-m", "aggregator_service.cli", *arguments, "--data-dir", str(data)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert ended.returncode == status, ended.stderr
-    return ended.stdout + ended.stderr
+    printed = data.parent / "printed"
+    with printed.open("wb") as output:
+        command = [*arguments, "--data-dir", str(data)]
+        process = ForkedProcess("server", "aggregator_service.cli", command, os.environ, output)
+        assert process.wait(120) == status, printed.read_text()
+    return printed.read_text()
 
 
 def of_root(data: Path) -> list[str]:
