@@ -1,4 +1,4 @@
-"""Tags of stored bodies: with one, a fold checks the bytes of a blob without hashing them again (ADR 14).
+"""Tags of stored bodies: with one, a fold checks the bytes of a blob without hashing them again (docs/adr/0008-storage.md).
 
 Workers check tags too, so this module needs no database.
 """

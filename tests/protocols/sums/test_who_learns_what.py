@@ -1,4 +1,4 @@
-"""Cells of docs/threats.md: what a contribution shows to who holds it, and what a member can do to a sum."""
+"""Cells of docs/security.md: what a contribution shows to who holds it, and what a member can do to a sum."""
 
 from __future__ import annotations
 
