@@ -1,4 +1,4 @@
-"""Every route of a real server, called in any order by any caller; see docs/fuzzing.md."""
+"""Every route of a real server, called in any order by any caller; see docs/testing.md."""
 
 from __future__ import annotations
 

@@ -68,6 +68,14 @@ def test_every_page_is_in_the_navigation() -> None:
     assert named >= MADE
 
 
+def test_every_test_that_a_page_names_exists() -> None:
+    named = {name for page in pages() for name in re.findall(r"`(test_\w+)`", page.read_text(encoding="utf-8"))}
+    command = ["git", "grep", "-ohE", r"def test_\w+", "--", "tests/*.py"]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert len(named) > 50
+    assert sorted(named - set(found.replace("def ", "").split())) == []
+
+
 def test_pages_that_the_code_names_exist() -> None:
     files = ("*.py", "*.js", "*.toml", "*.yml", "*.yaml", "Makefile")
     command = ["git", "grep", "-ohE", r"\bdocs/[a-z0-9/-]+\.md\b", "--", *files]

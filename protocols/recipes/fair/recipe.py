@@ -360,5 +360,5 @@ ENTRY: Final = RecipeEntry(
     make=Fair,
     half="client_sdk.training.fair:half",
     needs=frozenset({"dense", "device groups"}),
-    source="Desai et al., 2023, Algorithm 1. Guide: [FAIR](fair.md)",
+    source="Desai et al., 2023, Algorithm 1. Guide: [FAIR](recipes.md#fair)",
 )

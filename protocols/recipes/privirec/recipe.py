@@ -232,7 +232,7 @@ class PriviRec(PriviRecK):
         return (f"{GRAM_REVEALS[0].upper()}{GRAM_REVEALS[1:]}.", *super().warnings())
 
 
-_SOURCE: Final = '"Secure Federated Graph-Filtering for Recommender Systems". Guide: [PriviRec](privirec.md)'
+_SOURCE: Final = '"Secure Federated Graph-Filtering for Recommender Systems". Guide: [PriviRec](recipes.md#privirec)'
 PRIVIREC: Final = RecipeEntry(
     name="privirec",
     parameters=PriviRecParameters,

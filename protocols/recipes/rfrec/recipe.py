@@ -297,12 +297,12 @@ RFREC: Final = RecipeEntry(
     parameters=RFRecParameters,
     make=RFRec,
     half="client_sdk.training.rfrec:half",
-    source="Liu et al., CIKM 2024, Algorithm 1. Guide: [RFRec](rfrec.md)",
+    source="Liu et al., CIKM 2024, Algorithm 1. Guide: [RFRec](recipes.md#rfrec)",
 )
 RFRECF: Final = RecipeEntry(
     name="rfrecf",
     parameters=RFRecFParameters,
     make=RFRecF,
     half="client_sdk.training.rfrec:half",
-    source="Liu et al., CIKM 2024, Algorithm 2. Guide: [RFRec](rfrec.md)",
+    source="Liu et al., CIKM 2024, Algorithm 2. Guide: [RFRec](recipes.md#rfrec)",
 )

@@ -1,4 +1,4 @@
-"""The first federation runs as written; every command and setting of the other tutorials and of docs/deploy.md exists."""
+"""The first federation runs as written; all commands and settings of the tutorials and of docs/deploy.md exist."""
 
 from __future__ import annotations
 

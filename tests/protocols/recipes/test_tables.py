@@ -1,6 +1,7 @@
 """The table "which recipe runs on which mechanism" of docs/which-mechanism.md says what the registry says.
 
-A table is found by its header, `recipe` and the name of every mechanism; a row is about the recipes in code spans in its first cell.
+A table is found by its header, `recipe` and the name of every mechanism; a row is about the recipes in code spans in
+its first cell.
 A cell begins with one of four words, `yes`, `small`, `shared support` or `-`; more may follow after a comma.
 """
 

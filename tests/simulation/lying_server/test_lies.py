@@ -1,6 +1,6 @@
 """Schedules of a lying server with helpers, each from a seed, against real clients of masked sums.
 
-The invariants are listed in `tests/simulation/lying_server/play.py`; docs/faults.md describes how to replay a seed.
+The invariants are listed in `tests/simulation/lying_server/play.py`; docs/testing.md describes how to replay a seed.
 `test_a_missing_defence_reveals_vectors` takes one check of the clients out at a time.
 """
 
