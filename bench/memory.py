@@ -33,8 +33,8 @@ from bench.fold_memory import ITEMS as ITEMS_OF_LONG_BODIES
 from bench.fold_memory import measure_fold_memory
 from protocols.codec import b64encode
 from protocols.crypto.aggregate_chain import first_chain
-from protocols.crypto.digest_fields import format_digest
 from protocols.crypto.envelope import enrolment_message
+from protocols.crypto.http_signature import format_digest
 from protocols.crypto.keyring import Keyring
 from protocols.layout import whole_route
 from protocols.recipes.registry import recipe

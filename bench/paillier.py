@@ -19,11 +19,10 @@ from phe import EncryptedNumber, PaillierPrivateKey, PaillierPublicKey
 from bench._report import Figure, Timing, arguments, bars, show, time_in_turn, write_figures
 from bench.targets import verdicts
 from protocols.crypto.keyring import Keyring
-from protocols.layout import Block, Segment, VectorLayout, whole_route
-from protocols.sum_classes import TRAINED
+from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
 from protocols.sums.paillier.keys import load_secret_key
 from protocols.sums.paillier.mechanism import PAILLIER
-from protocols.sums.paillier.planner import PaillierPlan
+from protocols.sums.paillier.plan import PaillierPlan
 from protocols.sums.paillier.pool import RandomiserPool
 
 VALUES, CLIP, PRECISION = 3706, 0.1, 2.0**-32

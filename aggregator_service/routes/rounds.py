@@ -43,7 +43,7 @@ from aggregator_service.storage.rounds import (
 from aggregator_service.storage.schema import ClientRow, ContributionRow
 from protocols.codec import b64encode
 from protocols.messages import Attestation, AttestationPage, CohortView, Extension, RefusalNotice, RoundPage, RoundView
-from protocols.messages.attestations import LARGEST_ATTESTATION_PAGE
+from protocols.messages.rounds import LARGEST_ATTESTATION_PAGE
 from protocols.messages.stages import RoundState
 
 __all__ = ["router"]

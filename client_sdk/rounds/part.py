@@ -33,10 +33,9 @@ from client_sdk.training.base import (
 )
 from protocols.catalogue import Catalogue
 from protocols.errors import KeyringError, ParameterError
-from protocols.layout import Route
+from protocols.layout import Data, Route, SumClass
 from protocols.messages import RoundView
 from protocols.recipes.base import ModelState, RoundSpec
-from protocols.sum_classes import Data, SumClass
 
 if TYPE_CHECKING:
     from protocols.crypto.keyring import Keyring

@@ -16,6 +16,7 @@ from protocols.crypto.aggregate_chain import AGGREGATE_CHAIN
 from protocols.errors import HushRecError
 from protocols.messages import RoundView
 from protocols.recipes.base import RoundSpec
+from protocols.sums.base import one_message
 from protocols.sums.participation import with_participation
 
 __all__ = ["take_unmasked_part"]
@@ -99,7 +100,7 @@ def _seal(part: Part, spec: RoundSpec, local: LocalResult, participates: bool) -
     terms = part.member.terms
     plan = terms.sum_plan_at(spec.sum_index)
     blocks = with_participation(plan, local.blocks, participates)
-    return terms.mechanism.seal(plan, part.route(spec), blocks, part.follower.keyring)
+    return one_message(terms.mechanism).seal(plan, part.route(spec), blocks, part.follower.keyring)
 
 
 def _publish_snapshot_when_due(own: OwnRound, caught_up: CaughtUp) -> Program[None]:

@@ -8,12 +8,10 @@ import numpy as np
 from gmpy2 import mpz
 
 from protocols.crypto.domain import digest
-from protocols.layout import Block, Route, Segment, VectorLayout, whole_route
-from protocols.sum_classes import TRAINED
+from protocols.layout import TRAINED, Block, Route, Segment, VectorLayout, whole_route
 from protocols.sums.base import Mechanism, SumPlan
 from protocols.sums.ckks.mechanism import CKKS
-from protocols.sums.ckks.parameters import PARAMETER_SETS
-from protocols.sums.ckks.planner import SEED_BYTES, CkksPlan
+from protocols.sums.ckks.plan import PARAMETER_SETS, SEED_BYTES, CkksPlan
 from protocols.sums.ckks.wire import WireBuffer, check_range, view_planes
 from protocols.sums.paillier.encryption import seal_blocks
 from protocols.sums.paillier.mechanism import PAILLIER

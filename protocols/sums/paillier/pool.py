@@ -19,9 +19,8 @@ from weakref import WeakSet
 
 from protocols.crypto.keyring import Keyring
 from protocols.errors import ParameterError
-from protocols.sums.paillier.keys import SecretKey, load_secret_key
-from protocols.sums.paillier.planner import PaillierPlan
-from protocols.sums.paillier.randomisers import crt_randomiser
+from protocols.sums.paillier.keys import SecretKey, crt_randomiser, load_secret_key
+from protocols.sums.paillier.plan import PaillierPlan
 
 __all__ = ["RandomiserPool", "standing_pool", "take_pooled"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from protocols.sums.masked import messages
+from protocols.sums.masked import wire
 
 ROOT = Path(__file__).parents[4]
 PAGE = (ROOT / "docs" / "masked.md").read_text(encoding="utf-8")
@@ -39,9 +39,9 @@ def test_the_lengths_on_the_page() -> None:
     """The column for n=100, k=22."""
     rows = dict(re.findall(r"^\| ([^|]+) \| [^|]+ \| ([\d,]+) \|$", PAGE, re.M))
     lengths = {name: int(value.replace(",", "")) for name, value in rows.items()}
-    assert lengths["advertisement"] == messages.ADVERTISEMENT_BYTES
-    assert lengths["shares"] == messages.share_bytes(22)
-    assert lengths["inbox (download)"] == messages.inbox_bytes(100, 22)
-    assert lengths["survivors (download)"] == messages.set_bytes(100)
-    assert lengths["reply"] == messages.reply_bytes(22)
-    assert f"64, {messages.confirmations_bytes(100):,}" in PAGE
+    assert lengths["advertisement"] == wire.ADVERTISEMENT_BYTES
+    assert lengths["shares"] == wire.share_bytes(22)
+    assert lengths["inbox (download)"] == wire.inbox_bytes(100, 22)
+    assert lengths["survivors (download)"] == wire.set_bytes(100)
+    assert lengths["reply"] == wire.reply_bytes(22)
+    assert f"64, {wire.confirmations_bytes(100):,}" in PAGE

@@ -16,10 +16,9 @@ from protocols.sums.base import WorksAhead
 from protocols.sums.paillier import encryption
 from protocols.sums.paillier import pool as pool_module
 from protocols.sums.paillier.encryption import decrypt
-from protocols.sums.paillier.keys import load_secret_key
+from protocols.sums.paillier.keys import crt_randomiser, load_secret_key
 from protocols.sums.paillier.mechanism import PAILLIER
 from protocols.sums.paillier.pool import _OFFERED, RandomiserPool, take_pooled
-from protocols.sums.paillier.randomisers import crt_randomiser
 from tests.protocols.sums.paillier.cases import made_up_keyring, small_plan, some_vector
 
 PLAN = small_plan()
