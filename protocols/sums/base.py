@@ -18,8 +18,7 @@ the same, bit for bit, whatever the order, the batches and the number of workers
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final, Literal, Protocol, Self, runtime_checkable
 
 import numpy as np
@@ -319,10 +318,26 @@ class OpensByParts(Protocol):
 
 @runtime_checkable
 class WorksAhead(Protocol):
-    """A mechanism that can precompute a part of sealing before the values are known."""
+    """A mechanism with a part of sealing that does not depend on the values, so that a waiting client can compute it.
 
-    def working_ahead(self, plan: SumPlan, keyring: Keyring) -> AbstractContextManager[None]:
-        """Return a context in which a client waits: it precomputes in idle time, which makes `seal` cheaper inside."""
+    The part is in pieces. A piece is secret, and belongs to one contribution: it is never stored or used twice.
+    """
+
+    def pieces(self, plan: SumPlan) -> int:
+        """Return how many pieces a contribution uses at most."""
+
+    def make_piece(self, plan: SumPlan, keyring: Keyring) -> Any:
+        """Return a new piece."""
+
+    def seal_ahead(
+        self,
+        plan: SumPlan,
+        route: Route,
+        blocks: Sequence[NDArray[np.float64]],
+        keyring: Keyring | None,
+        take: Callable[[int], Sequence[Any]],
+    ) -> bytes:
+        """Return a contribution as `seal` does. take(n): at most n pieces; missing ones are made."""
 
 
 @runtime_checkable

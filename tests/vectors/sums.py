@@ -166,7 +166,9 @@ def paillier() -> dict[str, Any]:
         draws = [int.from_bytes(digest("vector randomiser", index, i) * 8, "big") % n for i in range(2 * len(blocks))]
         residues = iter([pow(r, n, n * n) for r in draws])
         vectors = [np.array(values) for values in blocks]
-        body = seal_blocks(plan, route, vectors, keyring, lambda residues=residues: mpz(next(residues)))
+        body = seal_blocks(
+            plan, route, vectors, keyring, lambda count, residues=residues: [mpz(next(residues)) for _ in range(count)]
+        )
         plaintexts = [str(m) for values in vectors for m in packing.pack(layout.blocks[0], values)]
         shown = {"route": route, "values": blocks, "plaintexts": plaintexts, "r": [f"{r:x}" for r in draws]}
         contributions.append(shown | {"body": body.hex()})

@@ -31,7 +31,6 @@ from protocols.sums.base import Buffer
 from protocols.sums.chosen import name_blocks, read_blocks
 from protocols.sums.paillier.keys import SecretKey, crt_randomiser, load_secret_key, powmod_unlocked
 from protocols.sums.paillier.plan import PaillierPlan
-from protocols.sums.paillier.pool import take_pooled
 
 __all__ = ["check_contribution", "read_numbers", "read_sum", "write_sum", "decrypt", "open_aggregate", "seal_blocks"]
 
@@ -91,12 +90,11 @@ def seal_blocks(
     route: Route,
     blocks: Sequence[NDArray[np.float64]],
     keyring: Keyring | None,
-    randomiser: Callable[[], Any] | None = None,
+    take: Callable[[int], Sequence[Any]] = lambda _count: (),
 ) -> bytes:
     """Return a contribution of `plan.contribution_bytes(route)` bytes; see `protocols.sums.base.OneMessage.seal`.
 
-    Randomisers come from this key's pool while it has any, then from `crt_randomiser`. randomiser: replaces both in
-    test vectors.
+    take(n): at most n randomisers that were made ahead, each of which is used nowhere else; missing ones are made.
     """
     plan.layout.check_route(route)
     key = load_secret_key(plan, keyring)
@@ -109,9 +107,8 @@ def seal_blocks(
     plaintexts: list[int] = []
     for targets, values in zip(route, blocks, strict=True):
         plaintexts += plan.packings[targets[0]].pack(plan.layout.blocks[targets[0]], values)
-    randomisers = [] if randomiser else take_pooled(key, len(plaintexts))
-    make = randomiser or (lambda: crt_randomiser(key))
-    randomisers += [make() for _ in range(len(plaintexts) - len(randomisers))]
+    ready = list(take(len(plaintexts)))
+    randomisers = ready + [crt_randomiser(key) for _ in range(len(plaintexts) - len(ready))]
     n, n_squared = key.n, key.n_squared
     sealed = ((1 + m * n) * r % n_squared for m, r in zip(plaintexts, randomisers, strict=True))
     return head + write_sum(plan, n, sealed)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, ClassVar, Final
 
@@ -19,7 +18,6 @@ from protocols.sums.chosen import read_blocks
 from protocols.sums.paillier import encryption, keys
 from protocols.sums.paillier.encryption import read_sum, write_sum
 from protocols.sums.paillier.plan import PaillierPlan, make_plan, name_public_key
-from protocols.sums.paillier.pool import standing_pool
 from protocols.sums.partial import count_more, read_count
 
 __all__ = ["PAILLIER", "PaillierMechanism"]
@@ -48,12 +46,25 @@ class PaillierMechanism(Keyed):
         """Return the blocks packed and encrypted."""
         return encryption.seal_blocks(PaillierPlan.of(plan), route, blocks, keyring)
 
-    def working_ahead(self, plan: SumPlan, keyring: Keyring) -> AbstractContextManager[None]:
-        """Return a context with a pool of randomisers for one contribution, filled at lowest priority.
+    def pieces(self, plan: SumPlan) -> int:
+        """Return the number of randomisers of a contribution; see `protocols.sums.base.WorksAhead`."""
+        own = PaillierPlan.of(plan)
+        return own.layout.chosen or own.ciphertexts
 
-        See `protocols.sums.paillier.pool.standing_pool`.
-        """
-        return standing_pool(PaillierPlan.of(plan), keyring)
+    def make_piece(self, plan: SumPlan, keyring: Keyring) -> Any:
+        """Return a randomiser. Used twice, it would reveal the difference of two plaintexts."""
+        return keys.crt_randomiser(keys.load_secret_key(PaillierPlan.of(plan), keyring))
+
+    def seal_ahead(
+        self,
+        plan: SumPlan,
+        route: Route,
+        blocks: Sequence[NDArray[np.float64]],
+        keyring: Keyring | None,
+        take: Callable[[int], Sequence[Any]],
+    ) -> bytes:
+        """Return the blocks packed and encrypted, with randomisers that were made ahead while `take` has any."""
+        return encryption.seal_blocks(PaillierPlan.of(plan), route, blocks, keyring, take)
 
     def check(self, plan: SumPlan, route: Route, body: Buffer) -> None:
         """Raise `ContributionError` for another length or modulus, or an invalid ciphertext, which the text names."""

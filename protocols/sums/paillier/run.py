@@ -13,7 +13,6 @@ from protocols.sums.paillier.encryption import check_contribution, open_aggregat
 from protocols.sums.paillier.keys import generate_keyring
 from protocols.sums.paillier.mechanism import PAILLIER
 from protocols.sums.paillier.plan import make_plan
-from protocols.sums.paillier.pool import RandomiserPool
 
 __all__ = ["run_paillier_sum"]
 
@@ -34,10 +33,9 @@ def run_paillier_sum(
     keyring = generate_keyring(plan)
     plan = plan.with_public_key(keyring.public_key)
 
-    # Each client packs round(value * scale) into slots and computes (1 + m n) r^n mod n^2, with randomisers that it
-    # made in idle time.
-    with RandomiserPool(plan, keyring, capacity=plan.ciphertexts).fill():
-        contributions = [seal_blocks(plan, route, layout.split(vector), keyring) for vector in vectors]
+    # Each client packs round(value * scale) into slots and computes (1 + m n) r^n mod n^2; it can make the randomisers
+    # r^n in idle time (`PAILLIER.seal_ahead`).
+    contributions = [seal_blocks(plan, route, layout.split(vector), keyring) for vector in vectors]
 
     # The server checks that ciphertexts are in range, invertible and under n, and multiplies them modulo n^2; the
     # partial sum starts with its count.
