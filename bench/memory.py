@@ -64,7 +64,7 @@ class Bench:
     def __init__(self, root: Path, dim: int, cohort: int) -> None:
         self.cohort = cohort
         self.parameters = {"items": ITEMS, "dim": dim, "clip": CLIP}
-        self.server = Server(root, HUSHREC_RECHECK_SECONDS="0.2")
+        self.server = Server(root, HUSHREC_TUNING='{"recheck_seconds": 0.2}')
         self.http = httpx.Client(base_url=self.server.url, timeout=120, limits=httpx.Limits(max_connections=UPLOADERS))
         self.plan: SumPlan = CKKS.plan({"set": "standard"}, recipe("fedmf", self.parameters).layout(), cohort)
 
