@@ -34,7 +34,7 @@ from pydantic import Field, model_validator
 
 from protocols.crypto.public_random import normals
 from protocols.errors import ParameterError
-from protocols.layout import VectorLayout
+from protocols.layout import TRAINED, VectorLayout
 from protocols.privacy.laplace import LaplaceNoise, privatise, refuse_exact_sums
 from protocols.recipes.base import MOVES_ALIKE, FactorState, ModelState, RoundSpec, Update
 from protocols.recipes.entry import RecipeEntry
@@ -42,7 +42,6 @@ from protocols.recipes.factors import MAX_DIM, dense_rows
 from protocols.recipes.item_counts import BiasedParameters
 from protocols.recipes.rows import FactorModel
 from protocols.recipes.weighted import WeightedParameters, weigh, weighted_block, weighted_mean, with_weight
-from protocols.sum_classes import TRAINED
 
 __all__ = ["ENTRY", "PFedCLR", "PFedCLRParameters", "Start", "Variant"]
 

@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from aggregator_service.logs import JsonFormatter, TextFormatter, fields
-from aggregator_service.settings import Settings
+from aggregator_service.settings import Settings, setting_fault
 from protocols.parameter_text.first_fault import first_fault
 from tests.support.api import Api
 from tests.support.inside import aggregator_inside, services
@@ -57,11 +57,27 @@ def test_readiness_is_checked_once_a_second_however_many_ask(tmp_path: Path, mon
 
 
 def test_settings_come_from_flags_then_environment_then_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"HUSHREC_PORT": "9000", "HUSHREC_FOLD_BATCH": "7", "HUSHREC_HOST": ""}.items():
+    for name, value in {"HUSHREC_PORT": "9000", "HUSHREC_TUNING": '{"fold_batch": 7}', "HUSHREC_HOST": ""}.items():
         monkeypatch.setenv(name, value)
     loaded = Settings.load(port=9001, host=None)
-    assert (loaded.port, loaded.fold_batch, loaded.host) == (9001, 7, "127.0.0.1")
+    assert (loaded.port, loaded.tuning.fold_batch, loaded.host) == (9001, 7, "127.0.0.1")
     assert Settings().port == 9000
+
+
+@pytest.mark.parametrize(
+    ("value", "fault"),
+    [
+        ('{"fold', "HUSHREC_TUNING: must be a JSON object"),
+        ("[1]", "HUSHREC_TUNING: must be an object"),
+        ('{"folds": 1}', "HUSHREC_TUNING: folds: unknown name"),
+        ('{"wait_max_seconds": 900}', "HUSHREC_TUNING: wait_max_seconds: must be at most 30"),
+    ],
+)
+def test_a_wrong_tuning_is_named(monkeypatch: pytest.MonkeyPatch, value: str, fault: str) -> None:
+    monkeypatch.setenv("HUSHREC_TUNING", value)
+    with pytest.raises(ValidationError) as caught:
+        Settings()
+    assert setting_fault(caught.value).startswith(fault)
 
 
 @pytest.mark.parametrize("variable", ["HUSHREC_OPERATOR_TOKEN", "HUSHREC_DATABASE_URL"])

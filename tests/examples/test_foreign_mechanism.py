@@ -28,7 +28,7 @@ from client_sdk.task import Task
 from protocols.combinations import carriers, check_combination
 from protocols.errors import CombinationError, ParameterError
 from protocols.messages import Schedule
-from protocols.messages.plans import OtherPlanView
+from protocols.messages.tasks import OtherPlanView
 from protocols.recipes.registry import recipe
 from protocols.sums import registry
 from protocols.sums.registry import mechanism, mechanism_entry, mechanisms

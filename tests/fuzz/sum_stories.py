@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from protocols.layout import whole_route
-from protocols.messages.evaluation import Evaluation
+from protocols.messages.rounds import Evaluation
 from protocols.recipes.evaluated import with_evaluation
 from protocols.sums.plain import PLAIN
 from tests.fuzz.steps import Story, get

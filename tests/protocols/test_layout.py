@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocols.errors import ParameterError, RoutingError
-from protocols.layout import Block, Segment, VectorLayout, clip_to_bounds, whole_route
-from protocols.sum_classes import TRAINED
+from protocols.layout import TRAINED, Block, Segment, VectorLayout, clip_to_bounds, whole_route
 
 VALUES = Segment("values", 3, 0.5)
 COUNTS = Segment("counts", 2, 1.0, integral=True)

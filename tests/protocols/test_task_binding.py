@@ -7,10 +7,9 @@ import pytest
 
 from protocols.codec import b64encode
 from protocols.errors import ParameterError
-from protocols.layout import Block, Segment, VectorLayout
+from protocols.layout import TRAINED, Block, Segment, VectorLayout
 from protocols.messages import TaskView
 from protocols.recipes.fedmf import FedMFParameters
-from protocols.sum_classes import TRAINED
 from protocols.sums.masked.context import RoundContext
 from protocols.sums.masked.mechanism import MASKED
 from protocols.sums.masked.parameters import MaskedParameters

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from protocols.layout import VectorLayout
+from protocols.layout import REPEATED_ROWS, VectorLayout
 from protocols.recipes.rows import FactorModel
-from protocols.sum_classes import REPEATED_ROWS
 
 
 def sum_again(monkeypatch: pytest.MonkeyPatch, recipe: type[FactorModel]) -> None:

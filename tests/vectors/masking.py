@@ -8,12 +8,11 @@ from typing import Any, Final
 import numpy as np
 
 from protocols.crypto.domain import digest
-from protocols.sums.masked.field import PRIME
-from protocols.sums.masked.graph import neighbours
 from protocols.sums.masked.masks import add_mask, add_masks
-from protocols.sums.masked.packing import pack, ring_dtype, unpack
 from protocols.sums.masked.parameters import choose_neighbourhood
-from protocols.sums.masked.shamir import SHARE_BYTES, combine, split
+from protocols.sums.masked.roster import neighbours
+from protocols.sums.masked.shamir import PRIME, SHARE_BYTES, combine, split
+from protocols.sums.ring import pack, ring_dtype, unpack
 from tests.vectors.common import SEED, error_of
 
 __all__ = ["masks", "shamir"]

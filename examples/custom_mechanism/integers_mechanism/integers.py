@@ -7,11 +7,10 @@ aggregate       int64 little-endian
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +19,13 @@ from protocols.codec import exact
 from protocols.crypto.keyring import Keyring
 from protocols.errors import BudgetError, ContributionError, ParameterError
 from protocols.layout import Block, Route, VectorLayout
-from protocols.sums.base import Buffer, OpenedBy, SumPlan
+from protocols.sums.base import COUNT_BYTES, Buffer, OneMessage, SumPlan
 from protocols.sums.chosen import refuse_chosen
+from protocols.sums.partial import PartialSum, read_count
 
 __all__ = ["INTEGERS", "IntegersPlan", "IntegersSum"]
 
-_COUNT: Final = struct.Struct("<Q")
+_INT64: Final = np.dtype(np.int64)
 _STEPS: Final = 2**20
 """Steps from 0 to the clip of a value that is not a count; a count is its own number of steps."""
 _LARGEST: Final = 2**52
@@ -33,21 +33,12 @@ _LARGEST: Final = 2**52
 
 
 @dataclass(frozen=True)
-class IntegersPlan:
+class IntegersPlan(SumPlan):
     """The plan of a sum of integers; see `protocols.sums.base.SumPlan`."""
 
     layout: VectorLayout
     max_contributions: int
-
-    @property
-    def mechanism(self) -> str:
-        """`integers`."""
-        return "integers"
-
-    @property
-    def opened_by(self) -> OpenedBy:
-        """ "anyone": nothing is encrypted."""
-        return "anyone"
+    mechanism: ClassVar[str] = "integers"
 
     @property
     def predicted_error(self) -> float:
@@ -64,7 +55,7 @@ class IntegersPlan:
     @property
     def partial_bytes(self) -> int:
         """Length of a partial sum in bytes."""
-        return _COUNT.size + self.aggregate_bytes
+        return COUNT_BYTES + self.aggregate_bytes
 
     @property
     def aggregate_bytes(self) -> int:
@@ -87,12 +78,10 @@ class IntegersPlan:
         }
 
 
-class IntegersSum:
+class IntegersSum(OneMessage):
     """Sums of integers in the clear; see `protocols.sums.base.Mechanism`."""
 
-    name: Final = "integers"
-    needs_keyring: Final = False
-    interactive: Final = False
+    name: ClassVar[str] = "integers"
 
     def plan(self, parameters: Mapping[str, Any], layout: VectorLayout, max_contributions: int) -> IntegersPlan:
         """Return the plan; `ParameterError` for any parameter, `BudgetError` if the sums could exceed 2^52 steps."""
@@ -106,15 +95,11 @@ class IntegersSum:
             raise BudgetError(f"sums are exact up to 2^52 steps only: at most {most} contributions fit")
         return IntegersPlan(layout, max_contributions)
 
-    def generate_keyring(self, plan: SumPlan) -> Keyring:
-        """Raise `ParameterError`: there are no keys."""
-        raise ParameterError(f"{plan.mechanism!r} sums have no keys")
-
     def seal(
         self, plan: SumPlan, route: Route, blocks: Sequence[NDArray[np.float64]], keyring: Keyring | None
     ) -> bytes:
         """Return the blocks in steps, as int64."""
-        expected = _own(plan).layout.contribution_blocks(route)
+        expected = IntegersPlan.of(plan).layout.contribution_blocks(route)
         if len(blocks) != len(expected):
             raise ParameterError(f"the route has {len(expected)} blocks, {len(blocks)} were given")
         sealed = b""
@@ -128,11 +113,8 @@ class IntegersSum:
 
     def check(self, plan: SumPlan, route: Route, body: Buffer) -> None:
         """Raise `ContributionError` unless the length is exact and every value is within its clip."""
-        own, length = _own(plan), memoryview(body).nbytes
-        if length != own.contribution_bytes(route):
-            raise ContributionError(
-                f"a contribution along this route is {own.contribution_bytes(route)} bytes, got {length}"
-            )
+        own = IntegersPlan.of(plan)
+        body = own.require_length(route, body)
         bounds = [_steps(block) for block in own.layout.contribution_blocks(route)]
         values, most = np.frombuffer(body, "<i8"), np.concatenate([np.zeros(0), *bounds])
         if not ((values >= -most) & (values <= most)).all():
@@ -140,38 +122,32 @@ class IntegersSum:
 
     def fold(self, plan: SumPlan, partial: Buffer | None, contributions: Iterable[tuple[Route, Buffer]]) -> bytes:
         """Return the partial sum plus checked contributions."""
-        own = _own(plan)
-        count, sums = _read(own, partial)
+        own = IntegersPlan.of(plan)
+        total = _total(own, () if partial is None else (partial,))
         edges = [0, *accumulate(block.length for block in own.layout.blocks)]
         for route, body in contributions:
-            count = _counted(own, count + 1)
+            total.count_more(1)
             values = np.frombuffer(exact(body, own.contribution_bytes(route), "a contribution along this route"), "<i8")
             lengths = [block.length for block in own.layout.contribution_blocks(route)]
             for targets, (start, end) in zip(route, pairwise(accumulate(lengths, initial=0)), strict=True):
                 for target in targets:
-                    sums[edges[target] : edges[target + 1]] += values[start:end]
-        return _COUNT.pack(count) + sums.astype("<i8").tobytes()
+                    total.sums[edges[target] : edges[target + 1]] += values[start:end]
+        return total.encode()
 
     def merge(self, plan: SumPlan, partials: Iterable[Buffer]) -> bytes:
         """Return the sum of partial sums."""
-        own = _own(plan)
-        count, sums = _read(own, None)
-        for partial in partials:
-            more, values = _read(own, partial)
-            count, sums = _counted(own, count + more), sums + values
-        return _COUNT.pack(count) + sums.astype("<i8").tobytes()
+        return _total(IntegersPlan.of(plan), partials).encode()
 
     def release(self, plan: SumPlan, partial: Buffer) -> bytes:
         """Return the sums without the number of contributions."""
-        return _read(_own(plan), partial)[1].astype("<i8").tobytes()
+        return bytes(read_count(IntegersPlan.of(plan), partial)[1])
 
     def open(
         self, plan: SumPlan, aggregate: Buffer, contributions: int, keyring: Keyring | None
     ) -> NDArray[np.float64]:
         """Return the sum, float64 (layout.length,); `CodecError` for another length."""
-        own = _own(plan)
-        if not 0 <= contributions <= own.max_contributions:
-            raise ParameterError(f"the plan allows {own.max_contributions} contributions, got {contributions}")
+        own = IntegersPlan.of(plan)
+        own.require_count(contributions)
         values = np.frombuffer(exact(aggregate, own.aggregate_bytes, "an aggregate"), "<i8").astype(np.float64)
         return np.concatenate(
             [
@@ -186,23 +162,11 @@ def _steps(block: Block) -> NDArray[np.float64]:
     return np.where(block.integral_mask(), block.bounds(), float(_STEPS))
 
 
-def _counted(plan: IntegersPlan, count: int) -> int:
-    if count > plan.max_contributions:
-        raise BudgetError(f"the plan allows {plan.max_contributions} contributions, and this is one more")
-    return count
-
-
-def _read(plan: IntegersPlan, partial: Buffer | None) -> tuple[int, NDArray[np.int64]]:
-    if partial is None:
-        return 0, np.zeros(plan.layout.length, np.int64)
-    view = exact(partial, plan.partial_bytes, "a partial sum")
-    return _COUNT.unpack_from(view)[0], np.frombuffer(view, "<i8", offset=_COUNT.size).astype(np.int64)
-
-
-def _own(plan: SumPlan) -> IntegersPlan:
-    if not isinstance(plan, IntegersPlan):
-        raise ParameterError(f"this plan belongs to {plan.mechanism!r}, not to 'integers'")
-    return plan
+def _total(plan: IntegersPlan, partials: Iterable[Buffer]) -> PartialSum[np.int64]:
+    total = PartialSum(plan, _INT64)
+    for partial in partials:
+        total.sums[:] += total.take(partial)
+    return total
 
 
 INTEGERS: Final = IntegersSum()

@@ -16,13 +16,12 @@ from protocols.crypto.domain import SEED_BYTES
 from protocols.layout import whole_route
 from protocols.messages.stages import MASKED_MESSAGES, MaskedMessage
 from protocols.sums.masked import client, server
-from protocols.sums.masked.context import DIGEST_BYTES, RoundContext
+from protocols.sums.masked.context import DIGEST_BYTES, ClientPolicy, RoundContext
 from protocols.sums.masked.mechanism import MASKED
-from protocols.sums.masked.messages import KEY_BYTES
 from protocols.sums.masked.plan import MaskedPlan, encode
-from protocols.sums.masked.policy import ClientPolicy
 from protocols.sums.masked.roster import RosterEntry, make_roster
 from protocols.sums.masked.shamir import Randomness
+from protocols.sums.masked.wire import KEY_BYTES
 
 __all__ = ["MaskedTranscript", "run_masked_sum"]
 
@@ -121,8 +120,10 @@ def run_masked_sum(
                 _, replies[name] = client.unmask_unconfirmed(contributed[name], survivors)
             elif name in confirmed:
                 _, replies[name] = client.unmask(confirmed[name], signed)
-    correction = server.unmask(roster, shares, contributions, replies).correction
-    aggregate = MASKED.release(plan, MASKED.correct(plan, partial, correction))
+    corrected, _ = MASKED.correct(
+        plan, partial, lambda sums: server.unmask(roster, shares, contributions, replies, onto=sums).bad_shares
+    )
+    aggregate = MASKED.release(plan, corrected)
 
     # Anyone opens the sum.
     total = MASKED.open(plan, aggregate, len(contributions), None)

@@ -23,10 +23,10 @@ from aggregator_service.tasks.checks import check_sums
 from aggregator_service.tasks.plans import TaskPlan, plan_round, round_spec
 from aggregator_service.tasks.tasks import agreed_digest, create_task, plan_request, task_view
 from protocols.errors import ParameterError
+from protocols.layout import REPEATED_ROWS
 from protocols.messages import Schedule, TaskRequest, TaskView
 from protocols.recipes.fair.state import fair_state
 from protocols.recipes.registry import recipe
-from protocols.sum_classes import REPEATED_ROWS
 from protocols.task_binding import broadcast_digest
 from tests.support.api import Api, TestTask, signed_enrolment
 from tests.support.server import AggregatorProcess, running_aggregator

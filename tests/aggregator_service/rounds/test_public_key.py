@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from protocols.crypto.keyring import Keyring
-from protocols.sums.paillier.planner import PaillierPlan
+from protocols.sums.paillier.plan import PaillierPlan
 from tests.protocols.sums.paillier.cases import made_up_keyring
 from tests.support.api import Api, TestMember, TestTask, digest_field
 from tests.support.server import running_aggregator

@@ -14,7 +14,7 @@ from aggregator_service.tasks.plans import plan_task, task_terms
 from aggregator_service.tasks.tasks import resolved_task, sum_view
 from protocols.combinations import carriers
 from protocols.messages import Schedule
-from protocols.messages.plans import PLANS
+from protocols.messages.tasks import PLANS
 from protocols.recipes.registry import OWN as RECIPES
 from tests.vectors.recipes import SMALL
 

@@ -18,7 +18,7 @@ from client_sdk.model.snapshots import read_snapshot
 from protocols.codec import b64encode
 from protocols.errors import CodecError, ParameterError
 from protocols.messages import MechanismChoice, RecipeChoice, RoundView, Schedule, SnapshotView, TaskView
-from protocols.messages.evaluation import Evaluation
+from protocols.messages.rounds import Evaluation
 from protocols.messages.stages import RoundState
 from protocols.recipes.base import MAX_ITEMS
 from protocols.recipes.registry import OWN as RECIPES

@@ -12,7 +12,7 @@ from client_sdk import Identity
 from client_sdk.organiser import Organiser
 from client_sdk.organiser.app import create_issuer
 from protocols.crypto.certificates import LONGEST_SCOPE
-from protocols.messages.certificates import CertificateRequest
+from protocols.messages.members import CertificateRequest
 from tests.client_sdk.organiser.test_issuer import bearer, send, wanted
 
 PAGE = (Path(__file__).parents[3] / "docs" / "organiser.md").read_text(encoding="utf-8")

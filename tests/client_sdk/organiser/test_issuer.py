@@ -16,7 +16,7 @@ from client_sdk.organiser import Organiser
 from client_sdk.organiser.app import NotAuthorised, create_issuer
 from protocols.codec import b64decode, b64encode
 from protocols.crypto.certificates import Certificate, RevocationList, certificate_request, check_certificate
-from protocols.messages.certificates import CertificateRequest
+from protocols.messages.members import CertificateRequest
 
 NOW = 1_800_000_000.0
 

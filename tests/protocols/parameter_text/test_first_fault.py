@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from protocols.errors import ParameterError
-from protocols.layout import Block, Segment, VectorLayout
+from protocols.layout import TRAINED, Block, Segment, VectorLayout
 from protocols.recipes.registry import recipe
-from protocols.sum_classes import TRAINED
 from protocols.sums.ckks.mechanism import CKKS
 
 COLR_NAMES = (

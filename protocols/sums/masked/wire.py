@@ -44,6 +44,7 @@ __all__ = [
     "split_slots",
 ]
 
+
 KEY_BYTES: Final = 32
 CONFIRMATION_BYTES: Final = 64
 ADVERTISEMENT_BYTES: Final = 3 * KEY_BYTES + 64

@@ -27,6 +27,7 @@ from protocols.sums.oneshot.plan import KEY_BYTES, SIGNATURE_BYTES, OneshotPlan
 
 __all__ = ["CommitteeKey", "Statement", "Ticket", "Upload", "body_digest", "survivors_digest"]
 
+
 DIGEST_BYTES: Final = 32
 _LONGEST_ID: Final = 64
 

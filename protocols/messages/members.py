@@ -1,15 +1,22 @@
-"""Invitations, enrolment and the keyring mailbox."""
+"""Messages about people: invitations and members, operators' tokens, organisers' certificates.
+
+Invitations, enrolment and the keyring mailbox.
+
+Operators' tokens and their roles.
+
+Messages between a client and the issuing endpoint of an organiser.
+"""
 
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from protocols.codec import b64decode
-from protocols.messages.base import Key32, Message, Signature64
-from protocols.messages.certificates import CertificateText
+from protocols.crypto.certificates import CERTIFICATE_BYTES, LONGEST_SCOPE, CertifiedRole
+from protocols.messages.base import Key32, Message, Name, Signature64
 
 __all__ = [
     "Enrolment",
@@ -21,7 +28,17 @@ __all__ = [
     "Member",
     "MemberPage",
     "Role",
+    "OperatorPage",
+    "OperatorRequest",
+    "OperatorRole",
+    "OperatorToken",
+    "OperatorView",
+    "CertificateRequest",
+    "CertificateText",
+    "IssuedCertificate",
+    "OrganiserView",
 ]
+
 
 Role = Literal["member", "holder", "committee"]
 
@@ -142,3 +159,78 @@ class MemberPage(Message):
 
     members: list[Member]
     next: str | None = None
+
+
+OperatorRole = Literal["admin", "operator", "read-only"]
+"""`read-only` may view everything; `operator` may also create and end tasks; `admin` may also issue tokens."""
+
+
+class OperatorRequest(Message):
+    """An admin's request for a token."""
+
+    name: Name = Field(description="Name of the operator; each name has one token.")
+    role: OperatorRole = "operator"
+    expires_seconds: float | None = Field(
+        default=None, gt=0, le=315_360_000, description="Seconds that the token is valid; null: until it is revoked."
+    )
+
+
+class OperatorView(Message):
+    """What admins see of a token; the token itself is not included."""
+
+    name: str
+    role: OperatorRole
+    age_seconds: float = Field(description="Seconds since the token was made or last rotated.")
+    expires_seconds: float | None = Field(
+        description="Seconds until the token expires, 0 if it has expired; null: it does not expire."
+    )
+
+
+class OperatorPage(Message):
+    """All operators' tokens, sorted by name."""
+
+    operators: list[OperatorView]
+
+
+class OperatorToken(OperatorView):
+    """A new token. It is shown once: the server stores only its hash."""
+
+    token: str = Field(description="Bearer token.")
+
+
+def _certificate(text: str) -> str:
+    b64decode(text, CERTIFICATE_BYTES)
+    return text
+
+
+CertificateText = Annotated[
+    str, Field(min_length=108, max_length=108, description="81 bytes, base64url."), AfterValidator(_certificate)
+]
+"""A membership certificate as text."""
+
+
+class CertificateRequest(Message):
+    """A client's keys, signed with the identity key over `certificate_request`."""
+
+    scope: str = Field(min_length=1, max_length=LONGEST_SCOPE, description="Name of the task or group of tasks.")
+    role: CertifiedRole = "member"
+    identity_key: Key32 = Field(description="Ed25519 public key.")
+    mailbox_key: Key32 = Field(description="X25519 public key.")
+    signature: Signature64 = Field(description="Ed25519 over the domain tag of scope, role and both keys.")
+
+
+class IssuedCertificate(Message):
+    """A membership certificate with the scope and the organiser's key to verify it."""
+
+    scope: str
+    certificate: CertificateText
+    organiser_key: Key32 = Field(description="Ed25519 public key of the organiser; clients compare it with their pin.")
+    not_after: int = Field(description="Last second of validity, since the epoch.")
+
+
+class OrganiserView(Message):
+    """The organiser's key and the scopes that its endpoint issues certificates for."""
+
+    organiser_key: Key32
+    scopes: list[str]
+    lifetime_seconds: int = Field(description="Validity of a certificate from its issue, in seconds.")

@@ -1,13 +1,21 @@
-"""The plan of a CKKS sum: ring degree, scale, lengths, and a bound on the error of the opened sum.
+"""Parameters and plan of a CKKS sum.
 
-Values are divided by their segment's clip, so every slot holds re + i*im with |re|, |im| <= 1 (times SLACK, which
+Named, tested CKKS parameter sets: one data prime each, no special prime, no free choice of moduli.
+
+Sums need no multiplication, so one prime is enough and no relinearisation or Galois keys are needed. Each prime is the
+largest below 2^bits that is 1 mod 2*8192, so it works with every ring degree here, and has 128 bits of security at each
+by `protocols.sums.ring_security` (ternary secrets). SEAL checks its own, laxer table whenever a context is created.
+
+The plan of a CKKS sum: ring degree, scale, lengths, and a bound on the error of the opened sum.
+
+Values are divided by their segment's clip, so every slot holds re + i*im with |re|, |im| <= 1 (times CLIP_SLACK, which
 allows for clipping in float32). Notation: N degree, q modulus, K contributions, S scale.
 
 *No wrap-around.* A coefficient of an encoded polynomial is S * (2/N) * Re(sum over the N/2 slots of z_j * root), at
-most sqrt(2)*SLACK*S in size, and encoding rounds it by at most 1/2. SEAL's errors are centred binomial of 21 coins
+most sqrt(2)*CLIP_SLACK*S in size, and encoding rounds it by at most 1/2. SEAL's errors are centred binomial of 21 coins
 (variance 10.5), at most 21 in size. A symmetric encryption adds one. The sum of K stays below q/2 when
 
-    K * (sqrt(2)*SLACK*S + 1/2 + 21) < q/2,
+    K * (sqrt(2)*CLIP_SLACK*S + 1/2 + 21) < q/2,
 
 and S is the largest power of two for which this holds.
 
@@ -25,29 +33,86 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from math import ceil, floor, frexp, log2, sqrt
-from typing import Any, Final
+from typing import Any, ClassVar, Final, Literal
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from protocols.crypto.domain import digest
 from protocols.errors import BudgetError, ParameterError
-from protocols.layout import Route, VectorLayout
+from protocols.layout import CLIP_SLACK, Route, VectorLayout
 from protocols.parameter_text.first_fault import first_fault
-from protocols.sums.base import OpenedBy, refuse_public_mode
+from protocols.sums.base import COUNT_BYTES, OpenedBy, SumPlan, refuse_public_mode
 from protocols.sums.chosen import refuse_chosen
-from protocols.sums.ckks.parameters import PARAMETER_SETS, CkksParameters, ParameterSet
 from protocols.sums.ring_security import DEGREES, SECURITY_BITS, require_secure_ring
 
-__all__ = ["COUNT_BYTES", "SEED_BYTES", "SLACK", "CkksPlan", "make_plan"]
+__all__ = [
+    "PARAMETER_SETS",
+    "CkksParameters",
+    "ParameterSet",
+    "SetName",
+    "SEED_BYTES",
+    "CkksPlan",
+    "make_plan",
+]
 
-SLACK: Final = 1.0 + 2.0**-22
-"""Relative amount by which a value may exceed its clip, for float32 rounding of the clip itself."""
+
+SetName = Literal["compact", "standard", "precise"]
+
+
+@dataclass(frozen=True)
+class ParameterSet:
+    """A prime modulus q and how its residues are split into byte planes.
+
+    plane_dtypes: numpy dtypes of the planes, least significant first; together they have the width of q in whole bytes.
+    """
+
+    name: SetName
+    modulus_bits: int
+    modulus: int
+    plane_dtypes: tuple[str, ...]
+
+    @cached_property
+    def residue_bytes(self) -> int:
+        """Bytes per residue on the wire."""
+        return sum(int(dtype[-1]) for dtype in self.plane_dtypes)
+
+
+PARAMETER_SETS: Final[dict[str, ParameterSet]] = {
+    "compact": ParameterSet("compact", 32, 0xFFF88001, ("<u4",)),
+    "standard": ParameterSet("standard", 40, 0xFFFFFDC001, ("<u4", "|u1")),
+    "precise": ParameterSet("precise", 53, 0x1FFFFFFFFB4001, ("<u4", "<u2", "|u1")),
+}
+"""Sets by name. compact: 4 bytes per residue, errors of about 1e-4. standard: 5 bytes. precise: 7 bytes."""
+
+
+class CkksParameters(BaseModel):
+    """A task's parameters for CKKS sums; everything else follows from the layout and the cohort."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    set: SetName = Field(
+        default="standard",
+        description="Named modulus: compact (32 bits), standard (40), precise (53).",
+    )
+    wire: Literal["seeded", "expanded"] = Field(
+        default="seeded",
+        description="seeded: a 64-byte seed replaces the second polynomial (smallest). expanded: both polynomials "
+        "(twice as large, folds fastest).",
+    )
+    degree: Literal[2048, 4096, 8192] | None = Field(
+        default=None,
+        description="Ring degree; null: the one that pads the sum least. Set it if sums of several lengths share keys.",
+    )
+
+    @property
+    def parameter_set(self) -> ParameterSet:
+        """The parameter set that `set` names."""
+        return PARAMETER_SETS[self.set]
+
 
 SEED_BYTES: Final = 64
 """SEAL's seed of the second polynomial (Blake2xb)."""
 
-COUNT_BYTES: Final = 8
-"""A partial sum starts with its number of contributions, a little-endian uint64."""
 
 _ERROR_BOUND: Final = 21
 _ERROR_VARIANCE: Final = 10.5
@@ -58,28 +123,20 @@ _MOST_ROUTES: Final = 4096
 
 
 @dataclass(frozen=True)
-class CkksPlan:
+class CkksPlan(SumPlan):
     """The plan of a CKKS sum; all parties compute the same from the task's parameters."""
 
     parameters: CkksParameters
     layout: VectorLayout
     max_contributions: int
     degree: int
-
-    @property
-    def mechanism(self) -> str:
-        """`ckks`."""
-        return "ckks"
+    mechanism: ClassVar[str] = "ckks"
+    opened_by: ClassVar[OpenedBy] = "members"
 
     @cached_property
     def parameter_set(self) -> ParameterSet:
         """The modulus and its planes."""
         return self.parameters.parameter_set
-
-    @property
-    def opened_by(self) -> OpenedBy:
-        """`members`, who share the secret key."""
-        return "members"
 
     @cached_property
     def seeded(self) -> bool:
@@ -156,7 +213,7 @@ class CkksPlan:
     def scale(self) -> float:
         """S: the largest power of two with which no coefficient of the sum wraps (module docstring); 0.0 if none."""
         room = self.parameter_set.modulus / 2 / self.max_contributions - 0.5 - _ERROR_BOUND
-        limit = room / (sqrt(2.0) * SLACK)
+        limit = room / (sqrt(2.0) * CLIP_SLACK)
         return 2.0 ** (frexp(limit)[1] - 1) if limit > 1 else 0.0
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Keys of one masked round: X25519 (RFC 7748) agreement, derived keys, and signatures.
+"""Keys of one masked round: what is derived from X25519 agreement, and what clients sign.
 
 A client makes two X25519 keys per round. The sealing key is for the encryption of shares, the mask key for the masks
 that it has in common with each neighbour. They are separate because the mask key of a client that drops out is
@@ -7,65 +7,29 @@ reconstructed by the server, which must not be able to decrypt the shares that w
 
 from __future__ import annotations
 
-from typing import Final
-
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from protocols.crypto.domain import derive_key, digest, domain_tag
-from protocols.crypto.ed25519 import verifies
-from protocols.errors import CodecError
+from protocols.crypto.keys import agree, clamped, public_key, verifies
 from protocols.sums.masked.context import RoundContext
-from protocols.sums.masked.messages import Advertisement, decode_advertisement
+from protocols.sums.masked.wire import Advertisement, decode_advertisement
 
 __all__ = [
-    "agree",
-    "clamped",
-    "check_public_key",
     "is_mask_secret",
-    "mask_context",
     "pair_mask_key",
-    "public_key",
     "seed_commitment",
+    "mask_context",
     "sign_advertisement",
-    "sign_survivors",
     "verify_advertisement",
+    "sign_survivors",
     "verify_survivors",
 ]
-
-_FIXED: Final = X25519PrivateKey.from_private_bytes(digest("masked key check"))
-"""A public constant: any private key serves to detect points of low order."""
-
-
-def public_key(secret: bytes) -> bytes:
-    """Return the X25519 public key (32 bytes) of a secret key (32 bytes)."""
-    return X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw()
-
-
-def clamped(secret: bytes) -> bytes:
-    """Return the canonical form (RFC 7748, section 5) of the 32 bytes that X25519 treats as the same secret key.
-
-    Mask keys have this form, so that every wrong bit in a key reconstructed from shares is detected.
-    """
-    return bytes([secret[0] & 248]) + secret[1:31] + bytes([secret[31] & 127 | 64])
 
 
 def is_mask_secret(secret: bytes, public: bytes) -> bool:
     """Return whether `secret` (32 bytes) is exactly the mask key whose public key is `public`."""
     return secret == clamped(secret) and public_key(secret) == public
-
-
-def agree(secret: X25519PrivateKey, peer: bytes) -> bytes:
-    """Return the X25519 shared secret (32 bytes); `CodecError` if the peer's public key has low order."""
-    try:
-        return secret.exchange(X25519PublicKey.from_public_bytes(peer))
-    except ValueError as error:
-        raise CodecError("an X25519 public key has low order: it is not usable for key agreement") from error
-
-
-def check_public_key(key: bytes) -> None:
-    """Raise `CodecError` if the X25519 public key has low order."""
-    agree(_FIXED, key)
 
 
 def pair_mask_key(secret: X25519PrivateKey, own: bytes, peer: bytes) -> bytes:
