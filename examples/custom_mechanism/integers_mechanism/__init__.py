@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from protocols.sums.entry import MechanismEntry
+from protocols.sums.registry import MechanismEntry
 
 __all__ = ["ENTRY"]
 
