@@ -155,17 +155,17 @@ def build_services(
         collect_orphans(database, blobs)
     workers = open_workers(settings.executor, settings.workers, blobs, executor)
     resources.callback(workers.close)
-    metrics, recheck, token = instruments.metrics, settings.recheck_seconds, settings.operator_token
+    metrics, recheck, token = instruments.metrics, settings.tuning.recheck_seconds, settings.operator_token
     task_cache = TaskCache(database, clock, recheck)
-    notifier = Notifier(database, task_cache, recheck, settings.wait_max_seconds)
+    notifier = Notifier(database, task_cache, recheck, settings.tuning.wait_max_seconds)
     engine = RoundEngine(
         database,
         blobs,
         clock,
         workers,
-        batch=settings.fold_batch,
+        batch=settings.tuning.fold_batch,
         recheck=recheck,
-        split_bytes=settings.split_bytes,
+        split_bytes=settings.tuning.split_bytes,
         instruments=instruments,
     )
     services = Services(

@@ -24,8 +24,8 @@ from aggregator_service.storage.database import DATABASE_GONE
 from protocols.crypto.http_signature import SIGNED_FIELDS
 from protocols.errors import CodecError, ContributionError, ParameterError
 from protocols.messages import ProblemDocument
-from protocols.messages.media_types import PARTIAL_UPLOAD
 from protocols.messages.problem import PROBLEM_TYPES, problem_uri
+from protocols.messages.stages import PARTIAL_UPLOAD
 from protocols.parameter_text.first_fault import fault_text
 
 __all__ = ["PROBLEM_MEDIA_TYPE", "Problem", "crashed", "document", "install_problem_handlers", "responses"]

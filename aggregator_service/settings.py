@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from functools import cached_property
@@ -9,13 +10,22 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AfterValidator, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from protocols.crypto.http_signature import format_authority
 from protocols.parameter_text.first_fault import first_fault
 
-__all__ = ["SPLIT_BYTES", "Settings", "Signatures", "setting_fault"]
+__all__ = ["SPLIT_BYTES", "Settings", "Signatures", "Tuning", "setting_fault"]
 
 Signatures = Literal["required", "off"]
 """Whether clients must sign their requests."""
@@ -44,6 +54,45 @@ def is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+class Tuning(BaseModel):
+    """Numbers that the program sets better than its operator: tests and measurements change them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    body_idle_seconds: float = Field(default=30.0, gt=0, description="Longest pause within a request body; then 408.")
+    min_upload_rate: int = Field(
+        default=1024,
+        ge=1,
+        description="Slowest average rate of a request body, bytes a second; slower ones get 408.",
+    )
+    wait_max_seconds: float = Field(default=30.0, ge=0, le=30.0, description="Longest long poll, seconds.")
+    recheck_seconds: float = Field(
+        default=1.0, gt=0, description="Seconds between checks for changes made by other processes."
+    )
+    fold_batch: int | None = Field(
+        default=None,
+        ge=1,
+        le=100_000,
+        description="Contributions that a worker folds in one job; by default 32, and up to 512 short ones.",
+    )
+    split_bytes: int = Field(
+        default=SPLIT_BYTES,
+        ge=1,
+        description="Least bytes a worker: a batch, or a round's masks, is split among workers if each gets that many.",
+    )
+    json_body_limit: int = Field(default=64 * 1024, ge=1024, description="Longest JSON request body, bytes.")
+    envelope_limit: int = Field(default=256 * 1024, ge=1024, description="Longest keyring envelope, bytes.")
+    inline_bytes: int = Field(
+        default=64 * 1024,
+        ge=0,
+        le=1024 * 1024,
+        description="Longest contribution or envelope that is kept in the database instead of the blob store, bytes.",
+    )
+    sign_in_seconds: float = Field(
+        default=43_200.0, ge=60, le=2_592_000, description="Seconds that an operator stays signed in at the dashboard."
+    )
 
 
 class Settings(BaseSettings):
@@ -77,22 +126,6 @@ class Settings(BaseSettings):
         default=None,
         description="Operator token (admin) beside those in the database; it is not stored. At least 24 characters.",
     )
-    body_idle_seconds: float = Field(default=30.0, gt=0, description="Longest pause within a request body; then 408.")
-    min_upload_rate: int = Field(
-        default=1024,
-        ge=1,
-        description="Slowest average rate of a request body, bytes a second; slower ones get 408.",
-    )
-    wait_max_seconds: float = Field(default=30.0, ge=0, le=30.0, description="Longest long poll, seconds.")
-    recheck_seconds: float = Field(
-        default=1.0, gt=0, description="Seconds between checks for changes made by other processes."
-    )
-    fold_batch: int | None = Field(
-        default=None,
-        ge=1,
-        le=100_000,
-        description="Contributions that a worker folds in one job; by default 32, and up to 512 short ones.",
-    )
     executor: str = Field(
         default="local",
         pattern=r"^(local|dask(\+tls)?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5})$",
@@ -103,11 +136,6 @@ class Settings(BaseSettings):
         description="Whether executor may be dask://, without TLS, to another machine; only on a network you trust.",
     )
     workers: int = Field(default=1, ge=1, le=64, description="Worker processes of the local executor.")
-    split_bytes: int = Field(
-        default=SPLIT_BYTES,
-        ge=1,
-        description="Least bytes a worker: a batch, or a round's masks, is split among workers if each gets that many.",
-    )
     threads: int = Field(default=16, ge=2, le=256, description="Threads for the database and blob calls.")
     max_connections: int = Field(
         default=4096,
@@ -118,14 +146,6 @@ class Settings(BaseSettings):
         default=False,
         description="Whether clients reach this server only through a reverse proxy (docs/deploy.md). Otherwise it "
         "warns when it listens on an address that is not loopback.",
-    )
-    json_body_limit: int = Field(default=64 * 1024, ge=1024, description="Longest JSON request body, bytes.")
-    envelope_limit: int = Field(default=256 * 1024, ge=1024, description="Longest keyring envelope, bytes.")
-    inline_bytes: int = Field(
-        default=64 * 1024,
-        ge=0,
-        le=1024 * 1024,
-        description="Longest contribution or envelope that is kept in the database instead of the blob store, bytes.",
     )
     client_rate: float = Field(default=50.0, ge=0, description="Requests a second from one client; 0: no limit.")
     operator_rate: float = Field(
@@ -161,9 +181,6 @@ class Settings(BaseSettings):
         pattern=r"^(/[A-Za-z0-9._~-]+)*$",
         description="Path prefix that a reverse proxy removes; clients sign the path with this prefix.",
     )
-    sign_in_seconds: float = Field(
-        default=43_200.0, ge=60, le=2_592_000, description="Seconds that an operator stays signed in at the dashboard."
-    )
     hsts_seconds: int = Field(
         default=0, ge=0, description="max-age of Strict-Transport-Security, seconds; 0: the header is not sent."
     )
@@ -183,9 +200,20 @@ class Settings(BaseSettings):
     metrics: Literal["token", "open", "off"] = Field(
         default="token", description="Who may read /metrics: operators (token), everyone (open), nobody (off)."
     )
+    tuning: Annotated[Tuning, NoDecode] = Field(
+        default=Tuning(), description="JSON object of numbers that nobody needs to set (`Tuning`), for measurements."
+    )
     traces: Literal["none", "otlp"] = Field(
         default="none", description="Exporter of OpenTelemetry spans; otlp needs the extra `otel`."
     )
+
+    @field_validator("tuning", mode="before")
+    @classmethod
+    def _read_tuning(cls, given: object) -> object:
+        try:
+            return json.loads(given) if isinstance(given, str) else given
+        except ValueError:
+            raise ValueError("must be a JSON object") from None
 
     @field_validator("operator_token")
     @classmethod

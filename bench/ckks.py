@@ -22,10 +22,9 @@ from numpy.typing import NDArray
 from bench._report import Figure, Timing, arguments, bars, show, time_in_turn, write_figures
 from bench.targets import verdicts
 from protocols.crypto.keyring import Keyring
-from protocols.layout import Block, Segment, VectorLayout, whole_route
-from protocols.sum_classes import TRAINED
+from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
 from protocols.sums.ckks.mechanism import CKKS
-from protocols.sums.ckks.planner import CkksPlan
+from protocols.sums.ckks.plan import CkksPlan
 
 ITEMS, DIM, CLIP = 3706, 64, 0.1
 LAYOUT = VectorLayout((Block("items", (Segment("item_factors", ITEMS * DIM, CLIP),)),), sum_class=TRAINED)

@@ -33,8 +33,8 @@ from bench.fold_memory import ITEMS as ITEMS_OF_LONG_BODIES
 from bench.fold_memory import measure_fold_memory
 from protocols.codec import b64encode
 from protocols.crypto.aggregate_chain import first_chain
-from protocols.crypto.digest_fields import format_digest
 from protocols.crypto.envelope import enrolment_message
+from protocols.crypto.http_signature import format_digest
 from protocols.crypto.keyring import Keyring
 from protocols.layout import whole_route
 from protocols.recipes.registry import recipe
@@ -64,7 +64,7 @@ class Bench:
     def __init__(self, root: Path, dim: int, cohort: int) -> None:
         self.cohort = cohort
         self.parameters = {"items": ITEMS, "dim": dim, "clip": CLIP}
-        self.server = Server(root, HUSHREC_RECHECK_SECONDS="0.2")
+        self.server = Server(root, HUSHREC_TUNING='{"recheck_seconds": 0.2}')
         self.http = httpx.Client(base_url=self.server.url, timeout=120, limits=httpx.Limits(max_connections=UPLOADERS))
         self.plan: SumPlan = CKKS.plan({"set": "standard"}, recipe("fedmf", self.parameters).layout(), cohort)
 

@@ -22,15 +22,13 @@ from bench._report import Figure, arguments, bars, show, time_in_turn, write_fig
 from bench.oneshot_parts.clients import Organiser, masked_round_of_one, oneshot_round_of_one
 from bench.targets import verdicts
 from protocols.crypto.certificates import NO_CERTIFICATE
-from protocols.layout import Block, Segment, VectorLayout, whole_route
-from protocols.sum_classes import TRAINED
+from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
 from protocols.sums.oneshot import client, member, server
 from protocols.sums.oneshot.committee import make_committee, make_committee_key
-from protocols.sums.oneshot.context import DIGEST_BYTES, OneshotContext
+from protocols.sums.oneshot.context import DIGEST_BYTES, OneshotContext, OneshotPolicy
 from protocols.sums.oneshot.mechanism import ONESHOT
-from protocols.sums.oneshot.messages import body_digest, survivors_digest
 from protocols.sums.oneshot.plan import OneshotPlan, encode
-from protocols.sums.oneshot.policy import OneshotPolicy
+from protocols.sums.oneshot.wire import body_digest, survivors_digest
 
 CLIENTS: Final = 1_000
 VALUES: Final = 237_184

@@ -19,12 +19,10 @@ from phe import EncryptedNumber, PaillierPrivateKey, PaillierPublicKey
 from bench._report import Figure, Timing, arguments, bars, show, time_in_turn, write_figures
 from bench.targets import verdicts
 from protocols.crypto.keyring import Keyring
-from protocols.layout import Block, Segment, VectorLayout, whole_route
-from protocols.sum_classes import TRAINED
+from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
 from protocols.sums.paillier.keys import load_secret_key
 from protocols.sums.paillier.mechanism import PAILLIER
-from protocols.sums.paillier.planner import PaillierPlan
-from protocols.sums.paillier.pool import RandomiserPool
+from protocols.sums.paillier.plan import PaillierPlan
 
 VALUES, CLIP, PRECISION = 3706, 0.1, 2.0**-32
 LAYOUT = VectorLayout((Block("top", (Segment("values", VALUES, CLIP),)),), sum_class=TRAINED)
@@ -127,9 +125,14 @@ def measure(bits: int, vectors: NDArray[np.float64], repetitions: int, sample: i
         timing = progress.add_task(f"{bits} bits: time the steps", total=repetitions + 1)
         calls = {"check": 20, "fold_phe": max(1, len(vectors) * ours.plan.ciphertexts // sample)}
         times = time_in_turn(steps, repetitions, partial(progress.advance, timing), calls)
-        with RandomiserPool(ours.plan, ours.keyring, ours.plan.ciphertexts * (repetitions + 1)).fill():
-            pooled: dict[str, Callable[[], object]] = {"encrypt_pool": partial(ours.seal, vectors[0])}
-            times |= time_in_turn(pooled, repetitions, lambda: None, {})
+        count = ours.plan.ciphertexts
+        ahead = [PAILLIER.make_piece(ours.plan, ours.keyring) for _ in range(count * (repetitions + 1))]
+        pooled: dict[str, Callable[[], object]] = {
+            "encrypt_pool": lambda: PAILLIER.seal_ahead(
+                ours.plan, ROUTE, [vectors[0]], ours.keyring, lambda wanted: [ahead.pop() for _ in range(wanted)]
+            )
+        }
+        times |= time_in_turn(pooled, repetitions, lambda: None, {})
     return {f"bits{bits}.{key}": figure for key, figure in _figures(ours, peer, times, sample, vectors).items()}
 
 

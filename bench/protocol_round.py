@@ -17,13 +17,11 @@ from numpy.typing import NDArray
 
 from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.crypto.domain import SEED_BYTES
-from protocols.layout import Block, Route, Segment, VectorLayout, whole_route
-from protocols.sum_classes import TRAINED
+from protocols.layout import TRAINED, Block, Route, Segment, VectorLayout, whole_route
 from protocols.sums.masked import client, server
-from protocols.sums.masked.context import DIGEST_BYTES, RoundContext
+from protocols.sums.masked.context import DIGEST_BYTES, ClientPolicy, RoundContext
 from protocols.sums.masked.mechanism import MASKED
 from protocols.sums.masked.plan import MaskedPlan, encode
-from protocols.sums.masked.policy import ClientPolicy
 from protocols.sums.masked.roster import RosterEntry, make_roster
 
 __all__ = ["CLIP", "Clock", "Shape", "play_round"]
@@ -161,8 +159,12 @@ def play_round(shape: Shape, vectors: Sequence[NDArray[np.float64]] | NDArray[np
     with clock.serving("unmask"):
         for body in replies.values():
             server.check_reply(roster, body)
-        unmasking = server.unmask(roster, shares, contributions, replies)
-        aggregate = MASKED.release(plan, MASKED.correct(plan, partial_sum, unmasking.correction))
+        corrected, _ = MASKED.correct(
+            plan,
+            partial_sum,
+            lambda sums: server.unmask(roster, shares, contributions, replies, onto=sums).bad_shares,
+        )
+        aggregate = MASKED.release(plan, corrected)
     clock.step("open", MASKED.open, plan, aggregate, len(contributions), None)
     clock.sent = sum(
         len(bodies[names[-1]]) for bodies in (advertisements, shares, contributions, confirmations, replies)

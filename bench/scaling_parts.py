@@ -26,12 +26,11 @@ from aggregator_service.tasks.plans import TaskTerms, plan_task
 from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.crypto.domain import SEED_BYTES
 from protocols.sums.masked import client
-from protocols.sums.masked.context import DIGEST_BYTES, RoundContext
-from protocols.sums.masked.mechanism import own_plan
-from protocols.sums.masked.messages import share_bytes
-from protocols.sums.masked.policy import ClientPolicy
+from protocols.sums.masked.context import DIGEST_BYTES, ClientPolicy, RoundContext
+from protocols.sums.masked.plan import MaskedPlan
 from protocols.sums.masked.roster import Roster, RosterEntry, make_roster
 from protocols.sums.masked.shares import split_secrets
+from protocols.sums.masked.wire import share_bytes
 
 __all__ = [
     "DROPOUTS",
@@ -120,7 +119,7 @@ def masks_of(terms: TaskTerms, clients: int) -> tuple[Masks, int]:
 
     Shares are made by the clients' own functions, but are not sealed and not sent.
     """
-    plan = own_plan(plan_task(terms).sum_plan)
+    plan = MaskedPlan.of(plan_task(terms).sum_plan)
     context = RoundContext("t_bench", 1, os.urandom(SEED_BYTES), plan, os.urandom(DIGEST_BYTES), clients)
     policy, states, entries = ClientPolicy(modes=frozenset({"curious"})), {}, []
     for number in range(clients):

@@ -18,7 +18,7 @@ from bench._report import Figure
 from bench.scaling_parts import masks_of, terms_of
 from protocols.recipes.base import RoundSpec
 from protocols.sums.masked import server
-from protocols.sums.masked.key_agreement import pair_mask_key
+from protocols.sums.masked.keys import pair_mask_key
 from protocols.sums.masked.roster import open_roster
 from protocols.sums.masked.shamir import combine, split
 

@@ -22,11 +22,11 @@ PAGE: Final = Path(__file__).parents[1] / "docs" / "which-recipe.md"
 RESULTS: Final = Path(__file__).parent / "results" / "quality.json"
 METRIC: Final = "ndcg20_over_central"
 _NARROWER: Final = re.compile(r"privirec-k-\d+")
-"""Arms with fewer vectors, which docs/evaluation.md compares."""
+"""Arms with fewer vectors, which docs/results.md compares."""
 _SECTION: Final = re.compile(r"(<!-- quality -->\n).*?(<!-- end -->)", re.DOTALL)
 _NONE: Final = """\
 No figures of the default settings are published in this version. Measure your own data with `hushrec simulate`. The
-papers' settings and figures are on the page [Fidelity to the papers](fidelity.md).
+papers' settings and figures are on the page [Fidelity to the papers](results.md).
 """
 
 

@@ -125,7 +125,7 @@ if TYPE_CHECKING:
     from protocols.messages import Schedule as Schedule
     from protocols.messages import TaskRequest as TaskRequest
     from protocols.messages import TaskView as TaskView
-    from protocols.messages.evaluation import Evaluation as Evaluation
+    from protocols.messages.rounds import Evaluation as Evaluation
     from protocols.recipes.arrays.update import Rows as Rows
     from protocols.recipes.base import ModelState as ModelState
     from protocols.recipes.evaluation_curve import Curve as Curve
@@ -265,7 +265,7 @@ _NAMES: Final = {
         "TaskRequest",
         "TaskView",
     ),
-    "protocols.messages.evaluation": ("Evaluation",),
+    "protocols.messages.rounds": ("Evaluation",),
     "protocols.recipes.arrays.update": ("Rows",),
     "protocols.recipes.base": ("ModelState",),
     "protocols.recipes.evaluation_curve": ("Curve",),

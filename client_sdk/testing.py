@@ -26,11 +26,10 @@ from client_sdk.training import client_half
 from client_sdk.training.base import ClientHalf, LocalResult, ReadsInteractions, TrainingConfig, why_abstain
 from protocols.combinations import carriers, check_combination
 from protocols.errors import CodecError, HushRecError, ParameterError
-from protocols.layout import VectorLayout
+from protocols.layout import TRAINED, VectorLayout
 from protocols.recipes.base import ItemParameters, ModelState, Recipe, RoundSpec, main_layout
 from protocols.recipes.registry import recipe, recipe_entry
-from protocols.sum_classes import TRAINED
-from protocols.sums.base import plan_sum
+from protocols.sums.base import new_keyring, one_message, plan_sum
 from protocols.sums.registry import mechanism as find_mechanism
 
 __all__ = ["RecipeConformance"]
@@ -96,11 +95,11 @@ class RecipeConformance:
         """Return the opened sum of all clients, as a task with default parameters computes it."""
         how = find_mechanism(mechanism)
         plan = plan_sum(how, {}, made.layout(spec.sum_index), self.clients, main_layout(made))
-        keyring, sealed = how.generate_keyring(plan) if how.needs_keyring else None, []
+        keyring, sealed = new_keyring(how, plan), []
         for client in range(self.clients):
             route = made.route(spec, f"c_{client}")
             blocks = self._contribute(made, spec, state, client).blocks
-            sealed.append((route, how.seal(plan, route, blocks, keyring)))
+            sealed.append((route, one_message(how).seal(plan, route, blocks, keyring)))
         aggregate = how.release(plan, how.fold(plan, None, sealed))
         return how.open(plan, aggregate, self.clients, keyring)
 

@@ -1,4 +1,4 @@
-"""Which recipe and sizes suit data of a size: chosen on validation rows (bench/quality.py, docs/evaluation.md)."""
+"""Which recipe and sizes suit data of a size: chosen on validation rows (bench/quality.py, docs/results.md)."""
 
 from __future__ import annotations
 

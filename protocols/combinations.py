@@ -6,8 +6,7 @@ from protocols.errors import CombinationError
 from protocols.layout import VectorLayout
 from protocols.recipes.base import Recipe
 from protocols.recipes.registry import recipe_entry
-from protocols.sums.entry import MechanismEntry
-from protocols.sums.registry import mechanism_entry, mechanisms
+from protocols.sums.registry import MechanismEntry, mechanism_entry, mechanisms
 
 __all__ = ["carriers", "check_combination"]
 

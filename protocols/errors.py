@@ -133,7 +133,7 @@ class ThresholdError(HushRecError):
 class AtFaultError(HushRecError):
     """Clients sent shares that do not match their commitments, so that the sum cannot be opened. clients: their ids.
 
-    Nobody else can have caused it (`protocols.sums.masked.reconstruction`).
+    Nobody else can have caused it (`protocols.sums.masked.shares`).
     """
 
     def __init__(self, clients: tuple[str, ...]) -> None:

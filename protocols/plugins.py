@@ -3,8 +3,7 @@
 [project.entry-points."hushrec.recipes"]
 popularity = "my_package.popularity:ENTRY"
 
-The value names an entry: a `RecipeEntry` or a `MechanismEntry`. Ours are declared in the same way. They are also listed
-in the package, so that they are found where HushRec runs from a checkout that was not installed again.
+The value names an entry: a `RecipeEntry` or a `MechanismEntry`. Ours are not entry points: the registries list them.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from protocols.canonical_json import canonical_json
 from protocols.codec import pack
-from protocols.crypto.digest_fields import format_digests, parse_digests
+from protocols.crypto.http_signature import format_digests, parse_digests
 from protocols.errors import CodecError
 from protocols.messages import TaskView
 from protocols.recipes.registry import recipe

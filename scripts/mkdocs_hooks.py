@@ -1,6 +1,7 @@
 """MkDocs hooks: let the site in `docs/` include pages and files from the rest of the repository.
 
 - The pages of `PAGES` (README, CONTRIBUTING, ...) become pages of the site.
+- The reference of commands, parameters and problem types is made from the code (`reference_pages.py`).
 - A relative link from a page to a file outside `docs/` becomes a link to a copy of that file below `files/`.
 - A link to a folder becomes plain text: the site has no folder listings.
 - A Mermaid state diagram becomes a table of transitions: Mermaid's script would have to come from another host.
@@ -16,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import reference_pages
 from mkdocs.structure.files import File
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ PAGES: Final = {
     "bench/README.md": "benchmarks.md",
     "examples/README.md": "examples.md",
     "examples/cross_silo/README.md": "example-cross-silo.md",
+    "examples/custom_mechanism/README.md": "example-custom-mechanism.md",
     "examples/custom_recipe/README.md": "example-custom-recipe.md",
     "examples/sasrec_torch/README.md": "example-sasrec.md",
     "examples/two_tower_numpy/README.md": "example-two-tower.md",
@@ -47,9 +50,11 @@ _TRANSITION = re.compile(r"^ *(\S+) --> (\S+?)(?:: (.*))?$", re.M)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages of `PAGES` to the site."""
+    """Add the pages of `PAGES`, and those that are made from the code, to the site."""
     for source, page in PAGES.items():
         files.append(File.generated(config, page, abs_src_path=str(ROOT / source)))
+    for page, made in reference_pages.PAGES.items():
+        files.append(File.generated(config, page, content=made()))
     return files
 
 

@@ -8,6 +8,7 @@ Only the introduction is written here.
 
 from __future__ import annotations
 
+import argparse
 import inspect
 import re
 import sys
@@ -16,8 +17,6 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final, get_args
 
-from generated_page import ROOT, rewrite_or_check
-
 import client_sdk
 import client_sdk.organiser
 from client_sdk.rounds.events import Event
@@ -25,6 +24,7 @@ from protocols.errors import HushRecError
 
 __all__ = ["PAGE", "main", "page"]
 
+ROOT: Final = Path(__file__).parents[1]
 PAGE: Final = ROOT / "docs" / "reference" / "names.md"
 
 _ALIASES: Final = ("Event", "Progress")
@@ -34,8 +34,7 @@ _INTRODUCTION: Final = """\
 # Names of the SDK
 
 For app developers. Every class, function, event and error of the SDK in one sentence, generated from the docstrings
-(`python scripts/names_page.py`). [The guide](../sdk.md) shows their use. The pages [Clients](client.md),
-[Operators](operator.md), [Simulated fleets](simulation.md) and [Errors](errors.md) add signatures, methods and fields
+(`python scripts/names_page.py`). [The guide](../sdk.md) shows their use. [Signatures](api.md) adds methods and fields
 in the site that `make docs` builds; in Python, `help(client_sdk.Client)` prints the same.
 """
 
@@ -57,7 +56,7 @@ def page() -> str:
             ((kind, ", ".join(f"`{field.name}`" for field in fields(kind))) for kind in events),
         ),
         "## Errors",
-        "They are imported from `client_sdk`. [Errors](errors.md) has the attributes.",
+        "They are imported from `client_sdk`. [Signatures](api.md#errors) has the attributes.",
         _names(errors),
         "## `from client_sdk.organiser import ...`",
         _names(getattr(client_sdk.organiser, name) for name in client_sdk.organiser.__all__),
@@ -89,8 +88,16 @@ def _sentence(one: Any) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Rewrite or check the page; 0 when it is up to date at the end, 1 when `--check` finds a difference."""
-    return rewrite_or_check(PAGE, page(), Path(__file__).name, __doc__, arguments)
+    """Write the page, or compare it with `--check`; 1 when `--check` finds a difference, else 0."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="change nothing; exit code 1 if the page differs")
+    if not parser.parse_args(arguments).check:
+        PAGE.write_text(page(), encoding="utf-8")
+        return 0
+    current = PAGE.exists() and PAGE.read_text(encoding="utf-8") == page()
+    if not current:
+        print(f"{PAGE.name} is out of date; run: python scripts/names_page.py")
+    return int(not current)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,4 @@
-"""Write docs/parameters.md: the parameters of every recipe, mechanism and schedule, and the training settings.
-
-    python scripts/parameters_page.py            rewrite the page
-    python scripts/parameters_page.py --check    change nothing; exit code 1 if the page differs
+"""The page of parameters: those of every recipe, mechanism and schedule, and the training settings.
 
 Rows come from the models (`protocols.parameter_text.parameter_rows`) and the training classes of `client_sdk.training`.
 Only the introductions of the sections are written here.
@@ -11,15 +8,11 @@ from __future__ import annotations
 
 import ast
 import inspect
-import sys
 import textwrap
 from collections.abc import Iterator
 from dataclasses import fields
 from itertools import pairwise
-from pathlib import Path
 from typing import Final, get_type_hints
-
-from generated_page import ROOT, rewrite_or_check
 
 from client_sdk.training.base import TrainingConfig
 from client_sdk.training.fair import FairConfig
@@ -34,9 +27,8 @@ from protocols.recipes.registry import recipe_entry
 from protocols.sums.registry import OWN as MECHANISMS
 from protocols.sums.registry import parameters_of
 
-__all__ = ["PAGE", "TRAINING", "main", "page"]
+__all__ = ["TRAINING", "page"]
 
-PAGE: Final = ROOT / "docs" / "parameters.md"
 MECHANISM_SOURCES: Final = {
     "ckks": "Cheon, Kim, Kim and Song, 2017, with SEAL. Guide: [CKKS sums](ckks.md)",
     "masked": "Bell et al., CCS 2020 (SecAgg+). Guide: [masked sums](masked.md)",
@@ -55,7 +47,7 @@ _INTRODUCTION: Final = """\
 # Parameters
 
 For operators, who set them when they create a task, and for app developers, whose clients read and check them. This
-page is generated from the code (`python scripts/parameters_page.py`). The same rows for one choice:
+page is made from the code. The same rows for one choice:
 
 ```sh
 hushrec-server task create --recipe colr --mechanism masked --help-parameters
@@ -68,7 +60,7 @@ schedule, or with the same names in the JSON of [`POST /v1/tasks`](http-api.md).
 
 
 def page() -> str:
-    """Return the text of docs/parameters.md."""
+    """Return the text of the page."""
     parts = [_INTRODUCTION, "## Schedule", _table(parameter_rows(Schedule)), "## Recipes"]
     for name in sorted(RECIPES):
         rows = parameter_rows(recipe_entry(name).parameters, RECOMMENDED.get(name))
@@ -146,12 +138,3 @@ def _field_docstrings(kind: type) -> dict[str, str]:
         for field, text in pairwise(statements)
         if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr)
     }
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Rewrite or check the page; 0 when it is up to date at the end, 1 when `--check` finds a difference."""
-    return rewrite_or_check(PAGE, page(), Path(__file__).name, __doc__, arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -107,13 +107,6 @@ def serve(
     workers: Annotated[int | None, typer.Option(help="Worker processes of the local executor [HUSHREC_WORKERS; 1]")] = (
         None
     ),
-    fold_batch: Annotated[
-        int | None, typer.Option(help="Contributions in one fold [HUSHREC_FOLD_BATCH; 32, up to 512 short ones]")
-    ] = None,
-    body_idle_seconds: Annotated[
-        float | None,
-        typer.Option(help="Seconds without data after which an upload fails with 408 [HUSHREC_BODY_IDLE_SECONDS; 30]"),
-    ] = None,
     log_format: Annotated[
         str | None, typer.Option(help="Format of log lines: text or json [HUSHREC_LOG_FORMAT; text]")
     ] = None,
@@ -146,8 +139,6 @@ def serve(
         behind_proxy=behind_proxy,
         executor=executor,
         workers=workers,
-        fold_batch=fold_batch,
-        body_idle_seconds=body_idle_seconds,
         log_format=log_format,
         tls_cert=tls_cert,
         tls_key=tls_key,

@@ -104,5 +104,5 @@ def doubtful_settings(settings: Settings, variables: Iterable[str]) -> Iterator[
         )
     yield (
         f"listening on {settings.host} without a reverse proxy: nothing limits how long a client may take to send "
-        "headers or to read a response. Put a proxy in front (docs/security.md) and start with --behind-proxy"
+        "headers or to read a response. Put a proxy in front (docs/deploy.md) and start with --behind-proxy"
     )

@@ -156,7 +156,7 @@ def _is_heading(path: Path, row: list[str]) -> bool:
 
 
 def parameter_help(recipe: str, mechanism: str) -> str:
-    """Return the rows of docs/parameters.md for this choice as text; `ParameterError` for an unknown name."""
+    """Return the rows of the page of parameters for this choice as text; `ParameterError` for an unknown name."""
     own = recipe_entry(recipe).parameters
     sums = parameters_of(mechanism)
     parts = [

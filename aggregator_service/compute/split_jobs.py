@@ -34,7 +34,6 @@ from aggregator_service.logs import fields
 from aggregator_service.settings import SPLIT_BYTES
 from aggregator_service.storage.blobs import BlobStore, BlobsUnavailableError
 from aggregator_service.tasks.plans import plan_task
-from protocols.sums.base import folds_slowly
 from protocols.sums.masked.server import BadShare
 
 __all__ = ["SplitJobs", "split_fold"]
@@ -110,7 +109,7 @@ def split_fold(job: FoldJob, workers: int, split_bytes: int) -> tuple[FoldJob, .
         return (job,)
     task = plan_task(job.terms, job.spec.sum_index)
     read = sum(task.contribution_bytes(job.spec, client_id) for client_id, _ in job.contributions)
-    partials = _MIN_PARTIALS_OF_SLOW_PART if folds_slowly(task.sum_plan) else _MIN_PARTIALS_PER_PART
+    partials = _MIN_PARTIALS_OF_SLOW_PART if task.sum_plan.folds_slowly else _MIN_PARTIALS_PER_PART
     parts = min(workers, count, read // max(split_bytes, partials * task.sum_plan.partial_bytes))
     if parts < 2:
         return (job,)

@@ -14,13 +14,13 @@ from protocols.sums.base import Buffer
 from protocols.sums.masked import server
 from protocols.sums.masked.context import RoundContext
 from protocols.sums.masked.mechanism import MASKED
-from protocols.sums.masked.packing import Ring
 from protocols.sums.masked.roster import open_roster
 from protocols.sums.masked.server import BadShare
 from protocols.sums.oneshot import server as oneshot_server
 from protocols.sums.oneshot.committee import make_committee
 from protocols.sums.oneshot.context import OneshotContext
-from protocols.sums.oneshot.messages import CommitteeKey
+from protocols.sums.oneshot.wire import CommitteeKey
+from protocols.sums.ring import Ring
 
 __all__ = ["Masks", "OneshotMasks", "SomeMasks", "SumUnopenedError"]
 
@@ -52,7 +52,7 @@ class Masks:
         def add_to(sums: Ring) -> tuple[BadShare, ...]:
             return server.unmask(roster, self.shares, self.survivors, self.replies, self.threads, sums).bad_shares
 
-        return MASKED.correct_in_place(self.context.plan, partial, add_to)
+        return MASKED.correct(self.context.plan, partial, add_to)
 
     def split(self, workers: int, least_bytes: int, threads: int) -> tuple[SomeMasks, ...]:
         """Split the masks into at most `workers` parts, each with the shares of its owners only and with `threads`.
@@ -89,7 +89,7 @@ class SomeMasks:
             found = server.unmask_shares(roster, self.sharers, self.survivors, self.held, self.threads, sums)
             return found.bad_shares
 
-        return MASKED.correct_in_place(self.context.plan, None, add_to)
+        return MASKED.correct(self.context.plan, None, add_to)
 
 
 class SumUnopenedError(Exception):

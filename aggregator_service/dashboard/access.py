@@ -77,7 +77,7 @@ def begin_sign_in(services: Services, token: str) -> str | None:
             SignInRow(
                 secret_hash=hash_token(secret),
                 token_hash=token_hash,
-                expires_at=now + services.settings.sign_in_seconds,
+                expires_at=now + services.settings.tuning.sign_in_seconds,
             )
         )
     _LOG.info("operator signed in", extra=fields(operator=operator.name, role=operator.role))

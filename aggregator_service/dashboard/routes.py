@@ -98,7 +98,7 @@ def sign_in(
         services.limits.failure(client_address(request.scope))
         return page(request, "sign_in", services.clock.now(), status=401, next=_safe_return_path(next), failed=True)
     answer = redirect(request, _safe_return_path(next))
-    remember(request, answer, secret, services.settings.sign_in_seconds)
+    remember(request, answer, secret, services.settings.tuning.sign_in_seconds)
     return answer
 
 

@@ -13,9 +13,9 @@ from fastapi.routing import APIRoute
 
 from aggregator_service.observability.requests import DIGEST
 from aggregator_service.problems import Problem
-from protocols.crypto.digest_fields import format_digest, parse_digest
+from protocols.crypto.http_signature import format_digest, parse_digest
 from protocols.errors import CodecError
-from protocols.messages.media_types import OCTETS
+from protocols.messages.stages import OCTETS
 
 __all__ = [
     "JSON_CACHING",

@@ -29,7 +29,7 @@ __all__ = ["DIGEST", "ENROLLED", "RequestRecord", "RequestRecorder"]
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _TRACE_HEADERS: Final = ("traceparent", "tracestate")
 _LOG = logging.getLogger(__name__)
-_NOT_MODIFIED: Final = 304
+_FIRST_ERROR: Final = 400
 _ID_HEADER: Final = b"x-request-id"
 # Characters that cannot break a log line or look like something else in it. Texts with a token's prefix are excluded.
 _ALLOWED: Final = re.compile(rb"^(?!hr[a-z]_)[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
@@ -142,8 +142,9 @@ def _span(tracer: Tracer, method: str, headers: Mapping[bytes, bytes]) -> Abstra
 
 
 def _log(record: RequestRecord) -> None:
-    """Log a finished request: 304 responses at debug level, because most polls get one; all others at info level."""
-    level = logging.DEBUG if record.status == _NOT_MODIFIED else logging.INFO
+    """Log a finished request: at debug level if it read something and succeeded, as polls do; else at info level."""
+    read = record.method in ("GET", "HEAD") and record.status < _FIRST_ERROR
+    level = logging.DEBUG if read else logging.INFO
     found = fields(
         method=record.method,
         route=record.route,

@@ -15,7 +15,7 @@ from aggregator_service.storage.rounds import Unfolded, unfolded, unfolded_count
 from aggregator_service.storage.schema import RoundRow
 from aggregator_service.tasks.plans import TaskTerms, plan_task
 from protocols.messages.stages import RoundState
-from protocols.sums.base import SumPlan, folds_slowly
+from protocols.sums.base import SumPlan
 
 __all__ = ["Batch", "Batches", "NextFold"]
 
@@ -69,7 +69,7 @@ class Batches:
 
     def enough(self, plan: SumPlan) -> int:
         """Fewest contributions for a fold while the round collects."""
-        if not folds_slowly(plan):
+        if not plan.folds_slowly:
             return self._limit(plan)
         batch = self._of_worker(plan)
         long_enough = 2 * self._jobs.split_bytes // plan.partial_bytes  # a contribution is half of a sum, or as long
@@ -83,7 +83,7 @@ class Batches:
         """Contributions that one worker folds at once."""
         if self._batch is not None:
             return self._batch
-        return _LEAST if folds_slowly(plan) else max(_LEAST, min(_MOST, _BATCH_BYTES // plan.partial_bytes))
+        return _LEAST if plan.folds_slowly else max(_LEAST, min(_MOST, _BATCH_BYTES // plan.partial_bytes))
 
 
 def _with_bodies(session: Session, batch: Sequence[Unfolded]) -> Batch:

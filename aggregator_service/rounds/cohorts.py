@@ -10,8 +10,8 @@ from sqlalchemy.orm import Session
 
 from aggregator_service.storage.schema import ClientRow, CohortRow, RoundRow, TaskRow
 from aggregator_service.tasks.members import eligible_clause
+from protocols.layout import SumClass
 from protocols.messages import Schedule
-from protocols.sum_classes import SumClass
 
 __all__ = ["draw_cohort", "enough_members", "write_cohort"]
 

@@ -24,8 +24,6 @@ from protocols.crypto.domain import SEED_BYTES
 from protocols.messages import Schedule
 from protocols.messages.stages import RoundState
 from protocols.privacy.differencing import Allowed, Isolating, TooComplex, judge
-from protocols.sums.base import SumPlan
-from protocols.sums.masked.plan import MaskedPlan
 
 __all__ = ["TooSimilar", "frozen_cohort", "least_cohort", "remaining_clients", "retire_if_too_similar"]
 
@@ -148,7 +146,7 @@ def frozen_cohort(session: Session, task: TaskRow, plan: TaskPlan) -> list[str] 
     if summed is not None:
         return remaining_clients(session, clients_with(summed.id, "contribute"))
     collected = last_over_same_data(session, task.id, data, summed=False)
-    if collected is None or not _keeps_roster(plan.sum_plan):
+    if collected is None or not plan.sum_plan.repeated:
         return None
     return remaining_clients(session, clients_with(collected.id, "advertise"))
 
@@ -156,13 +154,7 @@ def frozen_cohort(session: Session, task: TaskRow, plan: TaskPlan) -> list[str] 
 def least_cohort(task: TaskRow, summed: TaskPlan) -> int:
     """Return the smallest cohort that can compute a sum of this plan."""
     schedule, plan = Schedule.model_validate(task.schedule), summed.sum_plan
-    if isinstance(plan, MaskedPlan) and plan.repeated:
-        return max(schedule.min_clients, plan.quorum(schedule.cohort_size))
-    return schedule.min_clients
-
-
-def _keeps_roster(plan: SumPlan) -> bool:
-    return isinstance(plan, MaskedPlan) and plan.repeated
+    return max(schedule.min_clients, plan.quorum(schedule.cohort_size) if plan.repeated else 0)
 
 
 def remaining_clients(session: Session, clients: Select[str]) -> list[str]:

@@ -52,9 +52,9 @@ from protocols.messages import Schedule
 from protocols.messages.stages import RoundState
 from protocols.sums.masked import server
 from protocols.sums.masked.context import RoundContext
-from protocols.sums.masked.mechanism import own_plan
-from protocols.sums.masked.messages import KEY_BYTES
+from protocols.sums.masked.plan import MaskedPlan
 from protocols.sums.masked.roster import Roster, RosterEntry, make_roster, open_roster
+from protocols.sums.masked.wire import KEY_BYTES
 
 __all__ = [
     "end_stage",
@@ -77,7 +77,7 @@ def round_context(task: TaskRow, round_: RoundRow) -> RoundContext:
         task_id=task.id,
         round_number=round_.number,
         round_seed=round_.seed,
-        plan=own_plan(plan_round(task, round_).sum_plan),
+        plan=MaskedPlan.of(plan_round(task, round_).sum_plan),
         model_digest=round_.model_digest or b"",
         cohort=round_.cohort,
     )

@@ -45,12 +45,10 @@ from aggregator_service.tasks.plans import plan_round
 from protocols.codec import Reader
 from protocols.messages import Schedule
 from protocols.messages.stages import RoundState
-from protocols.sums.oneshot.committee import Committee, make_committee
+from protocols.sums.oneshot.committee import Committee, join_confirmations, make_committee
 from protocols.sums.oneshot.context import OneshotContext
-from protocols.sums.oneshot.handouts import join_confirmations
-from protocols.sums.oneshot.mechanism import own_plan
-from protocols.sums.oneshot.messages import CommitteeKey, Statement, survivors_digest
-from protocols.sums.oneshot.plan import SIGNATURE_BYTES
+from protocols.sums.oneshot.plan import SIGNATURE_BYTES, OneshotPlan
+from protocols.sums.oneshot.wire import CommitteeKey, Statement, survivors_digest
 
 __all__ = [
     "absent_members",
@@ -74,7 +72,7 @@ def oneshot_context(task: TaskRow, round_: RoundRow) -> OneshotContext:
         task_id=task.id,
         round_number=round_.number,
         step=round_.sum_index,
-        plan=own_plan(plan_round(task, round_).sum_plan),
+        plan=OneshotPlan.of(plan_round(task, round_).sum_plan),
         model_digest=round_.model_digest or b"",
         cohort=round_.cohort,
     )
@@ -123,7 +121,7 @@ def _end_collecting(session: Session, task: TaskRow, round_: RoundRow, now: floa
 
 def _propose(session: Session, task: TaskRow, round_: RoundRow, now: float, *, counts: bool = True) -> bool:
     """Store the digest of the contributions' set, for the committee to confirm; return False if the round failed."""
-    plan = own_plan(plan_round(task, round_).sum_plan)
+    plan = OneshotPlan.of(plan_round(task, round_).sum_plan)
     stated = stated_contributions(session, round_.id)
     floor = round_.cohort if round_.again else Schedule.model_validate(task.schedule).min_clients
     if len(stated) < floor:
@@ -140,7 +138,7 @@ def _propose(session: Session, task: TaskRow, round_: RoundRow, now: float, *, c
 
 def _hand_out_confirmations(session: Session, task: TaskRow, round_: RoundRow, now: float) -> RoundEvent | None:
     confirmed = message_bodies(session, round_.id, "confirm")
-    if len(confirmed) < own_plan(plan_round(task, round_).sum_plan).threshold:
+    if len(confirmed) < OneshotPlan.of(plan_round(task, round_).sum_plan).threshold:
         fail_committee_absent(session, task, round_, now)
         return None
     body = join_confirmations(session.scalars(clients_with(round_.id, "committee")).all(), confirmed)
@@ -160,7 +158,7 @@ def _handed_out_bytes(session: Session, task: TaskRow, round_: RoundRow) -> int:
     if round_.state == RoundState.UNMASKING:
         return round_.committee * SIGNATURE_BYTES * count_of(session, round_.id, "confirm")
     survivors, length = statement_bytes(session, round_.id)
-    sealed = survivors * own_plan(plan_round(task, round_).sum_plan).sealed_bytes
+    sealed = survivors * OneshotPlan.of(plan_round(task, round_).sum_plan).sealed_bytes
     return round_.committee * (length + sealed)
 
 
@@ -178,7 +176,7 @@ def fail_committee_absent(session: Session, task: TaskRow, round_: RoundRow, now
     members = count_of(session, round_.id, "committee")
     answered = count_of(session, round_.id, "unmask" if round_.state == RoundState.UNMASKING else "confirm")
     absent = absent_members(session, round_)
-    threshold = own_plan(plan_round(task, round_).sum_plan).threshold
+    threshold = OneshotPlan.of(plan_round(task, round_).sum_plan).threshold
     delete_later_keys(session, task.id, round_.number, absent)
     reason = (
         f"{round_.state}: {answered} of {members} members of the committee answered in time, but {threshold} "
@@ -242,7 +240,7 @@ def report_sealed_shares(
             "a sealed share does not open, says a member of the committee",
             extra=fields(task=task.id, round=round_.number, client=client, member=member_id),
         )
-    plan = own_plan(plan_round(task, round_).sum_plan)
+    plan = OneshotPlan.of(plan_round(task, round_).sum_plan)
     guilty = sorted(named & reported_by_many(session, task.id, plan.parameters.corrupt))
     mark_retired(session, guilty, round_.number)
     for client in guilty:
@@ -261,7 +259,7 @@ def _leave_out(session: Session, task: TaskRow, round_: RoundRow, leaving: Colle
     """
     schedule, cohort = Schedule.model_validate(task.schedule), cohort_clients(session, round_.id)
     members = session.scalars(clients_with(round_.id, "committee")).all()
-    threshold = own_plan(plan_round(task, round_).sum_plan).threshold
+    threshold = OneshotPlan.of(plan_round(task, round_).sum_plan).threshold
     able = remaining_clients(session, select(ClientRow.id).where(ClientRow.id.in_(cohort)))
     changes = len(openable(session, task.id, able, members, threshold, schedule.min_clients)) < len(cohort)
     if count_of(session, round_.id, "confirm"):

@@ -26,8 +26,6 @@ from aggregator_service.tasks.tasks import agreed_digest
 from protocols.errors import CombinationError
 from protocols.messages import Schedule
 from protocols.messages.stages import RoundState, opening_state
-from protocols.sums.masked.plan import MaskedPlan
-from protocols.sums.oneshot.plan import OneshotPlan
 
 __all__ = ["open_round"]
 
@@ -73,8 +71,9 @@ def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
         clients: list[str] | None = repeated.clients
     else:
         clients = _choose_cohort(session, task, plan, sum_index, first=previous is None)
-        if clients and previous is not None and isinstance(plan.sum_plan, OneshotPlan):
-            clients = _openable(session, task, previous, committee, clients, plan.sum_plan.threshold)
+        if clients and previous is not None and plan.committee:
+            needed = plan.sum_plan.answers_needed(len(clients))
+            clients = _openable(session, task, previous, committee, clients, needed)
     if clients is None:
         return None
     spec = plan.recipe.round_spec(task.seed, number, sum_index)
@@ -92,7 +91,7 @@ def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
         levels=list(levels),
         model_digest=agreed_digest(session, task, sum_index, completed, levels) if interactive else None,
         aggregate_chain=chain_to_state(task, completed),
-        confirms=isinstance(plan.sum_plan, MaskedPlan) and plan.sum_plan.mode == "semi-malicious",
+        confirms=plan.sum_plan.confirms,
         opened_at=now,
         deadline=now + (schedule.collect_seconds if collects else schedule.stage_seconds),
         again=None if repeated is None else repeated.first,

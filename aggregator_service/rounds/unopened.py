@@ -4,7 +4,7 @@ Clients that agreed to a set of survivors agree to no other one for the same sum
 in one-shot rounds the members of the committee that sent their share, `client_sdk.committee.record`). So a new cohort
 could not open that sum.
 
-| class of the sum (`protocols.sum_classes`) | after a round that failed with fixed survivors | the next round |
+| class of the sum (`protocols.layout`) | after a round that failed with fixed survivors | the next round |
 |---|---|---|
 | `once`, `trained` | some did not answer; all survivors are members | the same sum, of exactly them; `REPEATS` times |
 | `trained` | all answered, a survivor left, or not all came back | the sum is abandoned: the next sum, a new cohort |
@@ -43,7 +43,6 @@ from aggregator_service.tasks.members import able_members
 from aggregator_service.tasks.plans import plan_round, plan_task, row_terms
 from protocols.messages import Schedule
 from protocols.messages.stages import RoundState
-from protocols.sums.oneshot.plan import OneshotPlan
 
 __all__ = ["REPEATS", "Repeated", "abandon_sum", "counts_as_failure", "repeat_or_abandon"]
 
@@ -89,8 +88,8 @@ def repeat_or_abandon(session: Session, task: TaskRow, previous: RoundRow | None
 
 def _all_answered(session: Session, task: TaskRow, round_: RoundRow) -> bool:
     """Whether nobody was missing: the sum cannot be right, and asking the same clients again cannot help."""
-    plan = plan_round(task, round_).sum_plan
-    needed = plan.threshold if isinstance(plan, OneshotPlan) else count_of(session, round_.id, "contribute")
+    contributed = count_of(session, round_.id, "contribute")
+    needed = plan_round(task, round_).sum_plan.answers_needed(contributed)
     return count_of(session, round_.id, "unmask") >= needed
 
 

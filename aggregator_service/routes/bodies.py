@@ -98,10 +98,10 @@ def api_router(prefix: str = "", *, tag: str, dependencies: Sequence[Dependency]
 async def _check_body(request: Request, *, takes_json: bool) -> None:
     """Read the whole body, which the request keeps for FastAPI; raise `Problem` unless it is as it should be."""
     settings = request.app.state.services.settings
-    if int(request.headers["content-length"]) > settings.json_body_limit:
+    if int(request.headers["content-length"]) > settings.tuning.json_body_limit:
         raise Problem("body-too-long", "the JSON body is too long")
     try:
-        async with asyncio.timeout(settings.body_idle_seconds):
+        async with asyncio.timeout(settings.tuning.body_idle_seconds):
             body = await request.body()
     except TimeoutError:
         raise Problem("upload-timeout", "the body did not arrive in time") from None

@@ -33,8 +33,8 @@ from aggregator_service.storage.stages import takes_part
 from aggregator_service.tasks.committee import committee_keys, committee_view, store_committee_key
 from aggregator_service.uploads.committee import Download, check_shares, sealed_shares, statements
 from protocols.messages import BadShares, CommitteeView, RoundView
-from protocols.sums.oneshot.handouts import join_keys
-from protocols.sums.oneshot.messages import body_digest
+from protocols.sums.oneshot.committee import join_keys
+from protocols.sums.oneshot.wire import body_digest
 
 __all__ = ["rounds_router", "router"]
 

@@ -14,7 +14,7 @@ from aggregator_service.http.fields import LONGEST_WAIT, digest_header, not_modi
 from aggregator_service.problems import responses
 from aggregator_service.services import Services
 from protocols.messages import UploadReceipt
-from protocols.messages.media_types import OCTETS
+from protocols.messages.stages import OCTETS
 
 __all__ = [
     "OCTETS",

@@ -30,7 +30,7 @@ from aggregator_service.uploads.contributions import (
 )
 from aggregator_service.uploads.receive import stream_body
 from protocols.messages import UploadReceipt
-from protocols.messages.media_types import CONTRIBUTION, OCTETS, PARTIAL_UPLOAD
+from protocols.messages.stages import CONTRIBUTION, OCTETS, PARTIAL_UPLOAD
 
 __all__ = ["router"]
 

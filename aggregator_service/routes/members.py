@@ -118,8 +118,8 @@ async def put_envelope(
     services: ServicesOf, _holder: HolderIs, request: Request, raw: RawBodyOf, task: TaskId, client: ClientId
 ) -> Response:
     """The key holder stores the keys for a member in a sealed envelope, which the server cannot open."""
-    length, digest = raw.announced(most=services.settings.envelope_limit)
-    if length <= services.settings.inline_bytes:
+    length, digest = raw.announced(most=services.settings.tuning.envelope_limit)
+    if length <= services.settings.tuning.inline_bytes:
         envelope = await raw.receive(exact=length)
         key = new_small_key(task)
         stored = await services.member_writes.run(

@@ -36,7 +36,7 @@ from protocols.messages import (
     TaskView,
     UploadReceipt,
 )
-from protocols.messages.plans import PLANS, OtherPlanView
+from protocols.messages.tasks import PLANS, OtherPlanView
 from protocols.recipes.registry import recipe_entry, recipes
 from protocols.sums.masked.parameters import MIN_CLIENTS as FEWEST_MASKED
 from protocols.sums.oneshot.parameters import MIN_CLIENTS as FEWEST_ONESHOT

@@ -43,7 +43,7 @@ from aggregator_service.storage.rounds import (
 from aggregator_service.storage.schema import ClientRow, ContributionRow
 from protocols.codec import b64encode
 from protocols.messages import Attestation, AttestationPage, CohortView, Extension, RefusalNotice, RoundPage, RoundView
-from protocols.messages.attestations import LARGEST_ATTESTATION_PAGE
+from protocols.messages.rounds import LARGEST_ATTESTATION_PAGE
 from protocols.messages.stages import RoundState
 
 __all__ = ["router"]
@@ -104,7 +104,7 @@ async def current(
         return None if newest is None or not_modified(if_none_match, newest.etag) else newest
 
     # What operators watch (the number of contributions) wakes no long poll, so they also look at intervals.
-    interval = services.settings.recheck_seconds if isinstance(principal, Operator) else None
+    interval = services.settings.tuning.recheck_seconds if isinstance(principal, Operator) else None
     found = await services.notifier.follow(task, "round", wait, changed, interval)
     if found is not None:
         return Response(found.view().model_dump_json(), media_type="application/json", headers={"ETag": found.etag})

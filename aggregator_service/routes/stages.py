@@ -27,8 +27,7 @@ from aggregator_service.storage.stages import Handout
 from aggregator_service.uploads.contributions import Stored
 from aggregator_service.uploads.stages import admit_to_stage, handed_out, same_or_conflict, store_message
 from protocols.messages import UploadReceipt
-from protocols.messages.media_types import OCTETS, STAGE_TYPES, handout_type
-from protocols.messages.stages import StageMessage
+from protocols.messages.stages import OCTETS, STAGE_TYPES, StageMessage, handout_type
 from protocols.task_binding import ROUND_BINDING
 
 __all__ = ["router"]

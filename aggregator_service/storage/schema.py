@@ -310,7 +310,7 @@ class RoundRow(Base):
     """A round.
 
     sum_index: index of the sum among the task's sums. sum_rule, sum_data: the class of the sum
-    (`protocols.sum_classes`). levels: the levels in use (`protocols.patterns`); empty without levels. partial_key,
+    (`protocols.layout`). levels: the levels in use (`protocols.patterns`); empty without levels. partial_key,
     partial_digest: the partial sum, which each fold replaces. folded: number of contributions in it. unfinished:
     uploads that were incomplete when the round ended. deadline: of the current stage. model_digest: what the keys of a
     masked round are bound to; null for other rounds. confirms: whether survivors sign the set of survivors. committee:
@@ -355,7 +355,7 @@ class RoundRow(Base):
 
 
 class CommitteeKeyRow(Base):
-    """A key that a member of the committee published for one round (`protocols.sums.oneshot.messages.CommitteeKey`).
+    """A key that a member of the committee published for one round (`protocols.sums.oneshot.wire.CommitteeKey`).
 
     round_id: set when the round opens with this member in its committee. body: the encoded key. Rows are deleted when a
     round after the next one opens; those of later rounds also when their member does not answer and a round fails.

@@ -1,6 +1,6 @@
-"""Tags of stored bodies: with one, a fold checks the bytes of a blob without hashing them again (ADR 14).
+"""Tags of stored bodies: with one, a fold checks the bytes of a blob without hashing them again.
 
-Workers check tags too, so this module needs no database.
+docs/adr/0008-storage.md says what the check is worth. Workers check tags too, so this module needs no database.
 """
 
 from __future__ import annotations

@@ -30,10 +30,9 @@ from aggregator_service.tasks.plans import plan_task, row_terms
 from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.errors import CodecError, ParameterError
 from protocols.messages import CommitteeMemberView, CommitteeView
-from protocols.messages.committee import COMMITTEE_KEYS_AHEAD
+from protocols.messages.stages import COMMITTEE_KEYS_AHEAD
 from protocols.sums.oneshot.committee import check_committee_key
-from protocols.sums.oneshot.messages import CommitteeKey
-from protocols.sums.oneshot.plan import OneshotPlan
+from protocols.sums.oneshot.wire import CommitteeKey
 
 __all__ = [
     "StatedContribution",
@@ -215,7 +214,7 @@ def committee_view(session: Session, task: TaskRow) -> CommitteeView:
     Raises `Problem` not-found (404) for a task without a committee.
     """
     plan = plan_task(row_terms(task)).sum_plan
-    if not isinstance(plan, OneshotPlan):
+    if not plan.committee:
         raise Problem("not-found", "this task's mechanism has no committee")
     newest = last_round(session, task.id)
     members = select(ClientRow.id).where(ClientRow.task_id == task.id, ClientRow.role == "committee")
@@ -231,7 +230,7 @@ def committee_view(session: Session, task: TaskRow) -> CommitteeView:
     answered = _answered(session, newest)
     return CommitteeView(
         needed=plan.committee,
-        threshold=plan.threshold,
+        threshold=plan.answers_needed(0),
         next_round=_next_number(newest),
         members=[
             CommitteeMemberView(

@@ -19,9 +19,9 @@ from aggregator_service.tasks.certificates import certified, require_same_subjec
 from aggregator_service.tasks.plans import plan_task, row_terms
 from protocols.codec import b64decode
 from protocols.crypto.certificates import subject_of
-from protocols.crypto.ed25519 import verifies
+from protocols.crypto.domain import repeatable_place
 from protocols.crypto.envelope import enrolment_message
-from protocols.crypto.round_robin import repeatable_place
+from protocols.crypto.keys import verifies
 from protocols.messages import Enrolment, EnrolmentRequest, Role
 
 __all__ = ["Admitted", "check_signature", "enrol", "invited_task"]

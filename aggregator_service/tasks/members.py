@@ -21,9 +21,9 @@ from aggregator_service.storage.database import announce, discard, void_token
 from aggregator_service.storage.rounds import last_round, lock_task, summed_clause
 from aggregator_service.storage.schema import ClientRow, ContributionRow, InvitationRow, RoundRow, TaskRow
 from protocols.codec import b64encode
+from protocols.layout import TRAINED, SumClass
 from protocols.messages import InvitationPage, InvitationView, Member, MemberPage, Schedule
 from protocols.recipes.base import Recipe
-from protocols.sum_classes import TRAINED, SumClass
 from protocols.sums.base import NamesPublicKey
 from protocols.sums.registry import mechanism
 

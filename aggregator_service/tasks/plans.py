@@ -12,14 +12,12 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from protocols.combinations import check_combination
-from protocols.layout import Route, VectorLayout
+from protocols.layout import Route, SumClass, VectorLayout
 from protocols.messages import Evaluation, Schedule
 from protocols.recipes.base import Recipe, RoundSpec, main_layout
 from protocols.recipes.evaluated import with_evaluation
 from protocols.recipes.registry import recipe
-from protocols.sum_classes import SumClass
 from protocols.sums.base import Mechanism, NamesPublicKey, SumPlan
-from protocols.sums.oneshot.plan import OneshotPlan
 from protocols.sums.participation import plan_of_task
 from protocols.sums.registry import mechanism
 
@@ -76,12 +74,12 @@ class TaskPlan:
     @property
     def ticket_bytes(self) -> int:
         """Bytes before the contribution in an upload, which are not summed: the ticket of a one-shot sum, else 0."""
-        return self.sum_plan.ticket_bytes if isinstance(self.sum_plan, OneshotPlan) else 0
+        return self.sum_plan.ticket_bytes
 
     @property
     def committee(self) -> int:
         """Members of the committee of each round; 0 if the mechanism has none."""
-        return self.sum_plan.committee if isinstance(self.sum_plan, OneshotPlan) else 0
+        return self.sum_plan.committee
 
     def upload_bytes(self, route: Route) -> int:
         """Return the exact length in bytes of an upload along `route`: of the ticket, if any, and the contribution."""

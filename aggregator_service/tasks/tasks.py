@@ -45,7 +45,7 @@ from protocols.messages import (
     TaskRequest,
     TaskView,
 )
-from protocols.messages.sums import BlockView, LayoutView, ResolvedChoice, ResolvedTask, SegmentView, SumView
+from protocols.messages.rounds import BlockView, LayoutView, ResolvedChoice, ResolvedTask, SegmentView, SumView
 from protocols.recipes.registry import recipe_entry
 from protocols.sums.base import SumPlan
 from protocols.sums.masked.context import RoundContext

@@ -19,8 +19,8 @@ from aggregator_service.storage.stages import takes_part
 from aggregator_service.tasks.committee import StatedContribution, stated_contributions, statement_bytes
 from protocols.codec import Reader
 from protocols.messages import BadShares
-from protocols.sums.oneshot.messages import Statement, body_digest
 from protocols.sums.oneshot.plan import KEY_BYTES, SIGNATURE_BYTES, OneshotPlan
+from protocols.sums.oneshot.wire import Statement, body_digest
 
 __all__ = ["Download", "check_shares", "sealed_shares", "statements"]
 

@@ -83,7 +83,7 @@ async def receive_contribution(
     Raises `ContributionError` (the sender's fault) when the bytes must not enter the sum, and `Problem` as
     `stream_body` and `insert_contribution` do.
     """
-    if admission.length <= services.settings.inline_bytes and not admission.plan.ticket_bytes:
+    if admission.length <= services.settings.tuning.inline_bytes and not admission.plan.ticket_bytes:
         return await _receive_small(services, admission, request, digest)
     path = body_path(services.settings.upload_dir, "contribution")
 

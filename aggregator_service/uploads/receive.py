@@ -155,8 +155,8 @@ async def receive_small_body(settings: Settings, request: Request, length: int, 
 async def _chunks(request: Request, settings: Settings, length: int) -> AsyncIterator[bytes]:
     """Yield a body of exactly `length` bytes as it arrives. Raises `Problem` as `stream_body` does."""
     received, stream = 0, request.stream()
-    idle, now = settings.body_idle_seconds, asyncio.get_running_loop().time
-    last = now() + idle + length / settings.min_upload_rate
+    idle, now = settings.tuning.body_idle_seconds, asyncio.get_running_loop().time
+    last = now() + idle + length / settings.tuning.min_upload_rate
     try:
         while True:
             async with asyncio.timeout_at(min(last, now() + idle)):

@@ -31,8 +31,8 @@ from aggregator_service.uploads.contributions import AlreadyStored, Stored, Uplo
 from protocols.errors import ContributionError
 from protocols.messages import UploadReceipt
 from protocols.messages.stages import STATE_FOR, StageMessage
-from protocols.sums.masked import messages, server
-from protocols.sums.masked.mechanism import own_plan
+from protocols.sums.masked import server, wire
+from protocols.sums.masked.plan import MaskedPlan
 from protocols.sums.oneshot import server as oneshot
 
 __all__ = ["StageAdmission", "admit_to_stage", "handed_out", "same_or_conflict", "store_message"]
@@ -102,14 +102,14 @@ def _check_may_send(session: Session, round_: RoundRow, stage: StageMessage, cli
 
 def _length(session: Session, task: TaskRow, round_: RoundRow, stage: StageMessage) -> int:
     if stage == "advertise":
-        return messages.ADVERTISEMENT_BYTES
+        return wire.ADVERTISEMENT_BYTES
     if stage == "confirm":
-        return messages.CONFIRMATION_BYTES
+        return wire.CONFIRMATION_BYTES
     if round_.committee:
         return oneshot_context(task, round_).plan.summed_share_bytes
     members = count_of(session, round_.id, "advertise")
-    degree = own_plan(plan_round(task, round_).sum_plan).neighbourhood(members).degree
-    return messages.share_bytes(degree) if stage == "share" else messages.reply_bytes(degree)
+    degree = MaskedPlan.of(plan_round(task, round_).sum_plan).neighbourhood(members).degree
+    return wire.share_bytes(degree) if stage == "share" else wire.reply_bytes(degree)
 
 
 def same_or_conflict(admission: StageAdmission, stored: StageMessageRow, digest: str) -> UploadReceipt:
@@ -180,7 +180,7 @@ def _check_keys(session: Session, task_id: str, body: bytes) -> None:
 
     Keys that two clients advertise are found when the roster is made, which neither of them is in then.
     """
-    advertised = messages.decode_advertisement(body)
+    advertised = wire.decode_advertisement(body)
     keys = (advertised.mask_key, advertised.sealing_key)
     found = select(ClientRow.id).where(ClientRow.task_id == task_id, ClientRow.identity_key.in_(keys))
     if session.execute(found).first() is not None:

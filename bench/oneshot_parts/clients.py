@@ -17,18 +17,16 @@ from protocols.crypto.domain import SEED_BYTES
 from protocols.layout import VectorLayout, whole_route
 from protocols.sums.masked import client as masked_client
 from protocols.sums.masked import server as masked_server
-from protocols.sums.masked.context import DIGEST_BYTES, RoundContext
-from protocols.sums.masked.key_agreement import sign_survivors
+from protocols.sums.masked.context import DIGEST_BYTES, ClientPolicy, RoundContext
+from protocols.sums.masked.keys import sign_survivors
 from protocols.sums.masked.mechanism import MASKED
 from protocols.sums.masked.plan import encode as encode_masked
-from protocols.sums.masked.policy import ClientPolicy
 from protocols.sums.masked.roster import RosterEntry, make_roster
 from protocols.sums.oneshot.client import contribute
 from protocols.sums.oneshot.committee import make_committee, make_committee_key
-from protocols.sums.oneshot.context import OneshotContext
-from protocols.sums.oneshot.messages import Upload
+from protocols.sums.oneshot.context import OneshotContext, OneshotPolicy
 from protocols.sums.oneshot.plan import OneshotPlan, encode
-from protocols.sums.oneshot.policy import OneshotPolicy
+from protocols.sums.oneshot.wire import Upload
 
 __all__ = ["Organiser", "masked_round_of_one", "oneshot_round_of_one"]
 

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 from bench.overhead_parts.rows import Row
 from bench.overhead_parts.steps import Steps, medians
-from protocols.layout import Block, Segment, VectorLayout, whole_route
-from protocols.sum_classes import TRAINED
+from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
 from protocols.sums.ckks.mechanism import CKKS
-from protocols.sums.ckks.planner import CkksPlan
+from protocols.sums.ckks.plan import CkksPlan
 
 __all__ = ["layout_of", "ours", "tenseal_usual", "vector_of"]
 

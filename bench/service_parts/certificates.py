@@ -19,13 +19,11 @@ from bench.service_parts.federation import Federation
 from client_sdk.rounds.certificates import MembershipCheck
 from protocols.codec import b64encode
 from protocols.crypto.certificates import CERTIFICATE_BYTES, certify
-from protocols.layout import Block, Segment, VectorLayout
+from protocols.layout import TRAINED, Block, Segment, VectorLayout
 from protocols.messages import OrganiserPin
-from protocols.sum_classes import TRAINED
 from protocols.sums.masked.client import advertise
-from protocols.sums.masked.context import RoundContext
+from protocols.sums.masked.context import ClientPolicy, RoundContext
 from protocols.sums.masked.plan import MaskedPlan, make_plan
-from protocols.sums.masked.policy import ClientPolicy
 from protocols.sums.masked.roster import Roster, RosterEntry, make_roster
 
 __all__ = ["measure_certificates"]

@@ -27,13 +27,12 @@ from bench.service_parts.wire import AUTHORITY, Answer, Call, Run, closed_loop, 
 from protocols.codec import b64encode
 from protocols.crypto.aggregate_chain import first_chain
 from protocols.crypto.certificates import NO_CERTIFICATE, CertifiedRole, certify
-from protocols.crypto.digest_fields import format_digest
 from protocols.crypto.envelope import EnvelopeSender, enrolment_message, seal_envelope
-from protocols.crypto.http_signature import SignedRequest, sign_request
+from protocols.crypto.http_signature import SignedRequest, format_digest, sign_request
 from protocols.crypto.keyring import encode_keyring
 from protocols.recipes.registry import recipe
 from protocols.sums.ckks.mechanism import CKKS
-from protocols.sums.ckks.planner import CkksPlan
+from protocols.sums.ckks.plan import CkksPlan
 from protocols.sums.participation import plan_of_task
 
 __all__ = ["CONNECTIONS", "Federation", "Member", "cpu_seconds", "digest_of"]

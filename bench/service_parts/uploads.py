@@ -83,12 +83,12 @@ def _in_turn(
 ) -> tuple[dict[str, list[Run]], int]:
     """Runs of batches by server, in turn, and the size of a body; the first batch of each is a warm-up.
 
-    One member does not contribute, so that the round stays open; and folds are postponed (`HUSHREC_FOLD_BATCH`),
+    One member does not contribute, so that the round stays open; and folds are postponed (`fold_batch`),
     because their cost depends on the mechanism. other: makes the load of a route of the bare server.
     """
     cohort = batch * (repetitions + 1) + 1
     with TemporaryDirectory() as root:
-        settings = {"HUSHREC_FOLD_BATCH": "100000"}
+        settings = {"HUSHREC_TUNING": '{"fold_batch": 100000}'}
         with Federation(Path(root), **model, cohort=cohort, forwarded=forwarded, **settings) as federation:
             federation.enrol(cohort)
             federation.upload_envelopes()

@@ -39,7 +39,7 @@ _BSPM_LM_PRESETS: Final[Mapping[str, BSPM]] = {
     "yelp2018": replace(_YELP, early_merge=False),
 }
 """amazon-book: of the released code. gowalla and yelp2018: not published; those of early merge give the paper's figure
-on gowalla (docs/fidelity.md)."""
+on gowalla (docs/results.md)."""
 
 _PRESETS: Final[Mapping[str, Mapping[str, Filter]]] = {
     "bspm-em": _BSPM_EM_PRESETS,

@@ -6,7 +6,7 @@ Settings are the paper's (appendix C.3): 100 rounds, 60 % of the clients drawn a
 users with ten interactions or more. FilmTrust has no timestamps; the item introduced last is held out, as in the
 authors' FedEM code.
 
-The paper leaves two settings open (docs/pfedclr.md has their effect): the rank (the sizes in its Table 6 imply 2; 1
+The paper leaves two settings open (docs/results.md has their effect): the rank (the sizes in its Table 6 imply 2; 1
 gives its FilmTrust row), and whether all clients start with the same p and B (`own`: each draws its own).
 """
 

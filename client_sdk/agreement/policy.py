@@ -15,8 +15,8 @@ from protocols.sums.masked.parameters import Mode
 from protocols.sums.registry import mechanisms
 
 if TYPE_CHECKING:  # a mechanism is imported by the tasks that use it
-    from protocols.sums.masked.policy import ClientPolicy
-    from protocols.sums.oneshot.policy import OneshotPolicy
+    from protocols.sums.masked.context import ClientPolicy
+    from protocols.sums.oneshot.context import OneshotPolicy
 
 __all__ = ["Policy"]
 
@@ -149,7 +149,7 @@ class Policy:
 
         No sum is over fewer clients than the larger of `min_cohort` and the schedule's `min_clients`.
         """
-        from protocols.sums.masked.policy import ClientPolicy
+        from protocols.sums.masked.context import ClientPolicy
 
         floor = max(self.min_cohort, schedule.min_clients)
         return ClientPolicy(
@@ -167,7 +167,7 @@ class Policy:
 
         No sum is over fewer clients than the larger of `min_cohort` and the schedule's `min_clients`.
         """
-        from protocols.sums.oneshot.policy import OneshotPolicy
+        from protocols.sums.oneshot.context import OneshotPolicy
 
         floor = max(self.min_cohort, schedule.min_clients)
         return OneshotPolicy(floor, self.min_committee, self.min_corrupt_members, self.min_ring_bits)

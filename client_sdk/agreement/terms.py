@@ -13,7 +13,7 @@ from protocols.errors import ParameterError
 from protocols.layout import VectorLayout
 from protocols.messages import MechanismChoice, OrganiserPin, RecipeChoice, RoundView, Schedule, TaskView
 from protocols.messages.base import HexDigest, Key32, Message
-from protocols.messages.evaluation import Evaluation
+from protocols.messages.rounds import Evaluation
 from protocols.patterns import check_levels
 from protocols.recipes.base import ItemParameters, Recipe, RoundSpec, main_layout
 from protocols.recipes.evaluated import with_evaluation

@@ -48,9 +48,8 @@ from protocols.messages import (
     TaskView,
     UploadReceipt,
 )
-from protocols.messages.attestations import LARGEST_ATTESTATION_PAGE, LONGEST_ATTESTATION
-from protocols.messages.media_types import STAGE_TYPES
-from protocols.messages.stages import StageMessage
+from protocols.messages.rounds import LARGEST_ATTESTATION_PAGE, LONGEST_ATTESTATION
+from protocols.messages.stages import STAGE_TYPES, StageMessage
 
 __all__ = [
     "ApiCalls",

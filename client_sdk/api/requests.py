@@ -17,9 +17,9 @@ from client_sdk.api.signing import ServerTime, Signer
 from client_sdk.api.upload import DEFAULT_CHUNK_BYTES
 from client_sdk.api.wire import LONGEST_JSON, Method, Program, Request, Response, Sink, content_digest, digest_matches
 from client_sdk.errors import ContractBroken, DigestMismatch, NotFound
-from protocols.crypto.digest_fields import parse_digest
+from protocols.crypto.http_signature import parse_digest
 from protocols.errors import CodecError, ParameterError
-from protocols.messages.media_types import OCTETS
+from protocols.messages.stages import OCTETS
 from protocols.parameter_text.first_fault import fault_text
 
 __all__ = [

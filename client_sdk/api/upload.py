@@ -20,7 +20,7 @@ from client_sdk.api.signing import Signer
 from client_sdk.api.wire import Method, Program, Request, Response, content_digest
 from client_sdk.errors import ApiError, ConnectionFailed, ContractBroken, MethodNotAllowed, NotFound, OffsetMismatch
 from protocols.messages import UploadReceipt
-from protocols.messages.media_types import CONTRIBUTION, PARTIAL_UPLOAD
+from protocols.messages.stages import CONTRIBUTION, PARTIAL_UPLOAD
 
 __all__ = ["DEFAULT_CHUNK_BYTES", "upload"]
 

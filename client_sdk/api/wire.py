@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, Protocol, TypeVar, cast
 
 from client_sdk.api.signing import Signer
 from client_sdk.errors import ApiError, ConnectionFailed
-from protocols.crypto.digest_fields import format_digest
+from protocols.crypto.http_signature import format_digest
 
 __all__ = [
     "Effect",

@@ -1,4 +1,4 @@
-"""The command `hushrec`. `app` lists its subcommands; docs/cli.md describes them."""
+"""The command `hushrec`. `app` lists its subcommands; scripts/reference_pages.py describes them."""
 
 from __future__ import annotations
 

@@ -101,19 +101,15 @@ def _ckks() -> Finding:
     """Encrypt, sum and decrypt two small vectors: a wheel that can be imported may still not run on this processor."""
     import numpy as np
 
-    from protocols.layout import Block, Segment, VectorLayout, whole_route
-    from protocols.sum_classes import TRAINED
+    from protocols.layout import TRAINED, Block, Segment, VectorLayout
     from protocols.sums.registry import mechanism
+    from protocols.sums.run import run_sum
 
     try:
         ckks = mechanism("ckks")
         layout = VectorLayout((Block("probe", (Segment("values", 8, 1.0),)),), sum_class=TRAINED)
         plan = ckks.plan({}, layout, 2)
-        keyring = ckks.generate_keyring(plan)
-        route = whole_route(layout)
-        bodies = [ckks.seal(plan, route, [np.linspace(-1, 1, 8)], keyring) for _ in range(2)]
-        partial = ckks.fold(plan, None, [(route, body) for body in bodies])
-        total = ckks.open(plan, ckks.release(plan, partial), 2, keyring)
+        total = run_sum(ckks, plan, [np.linspace(-1, 1, 8)] * 2).total
     except (ImportError, ParameterError) as error:  # not installed, or the wheel does not fit this machine
         return Finding("CKKS sum", False, False, f"cannot run: {error}", "pip install 'hushrec[ckks]'")
     error_size = float(np.abs(total - 2 * np.linspace(-1, 1, 8)).max())

@@ -17,7 +17,7 @@ from client_sdk.organiser.organiser import DEFAULT_LIFETIME, LONGEST_LIFETIME
 from client_sdk.store.stores import write_private
 from protocols.codec import b64encode
 from protocols.errors import CodecError, ParameterError
-from protocols.messages.certificates import CertificateRequest
+from protocols.messages.members import CertificateRequest
 
 __all__ = ["organiser"]
 

@@ -27,7 +27,7 @@ from client_sdk.store.signed_sets import member_tag
 from protocols.codec import b64decode, b64encode
 from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.errors import RefusalError
-from protocols.sum_classes import Data
+from protocols.layout import Data
 from protocols.sums.oneshot.committee import make_committee_key
 from protocols.sums.oneshot.member import Ledger
 

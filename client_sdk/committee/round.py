@@ -22,13 +22,12 @@ from protocols.crypto.certificates import CERTIFICATE_BYTES
 from protocols.crypto.domain import SEED_BYTES
 from protocols.errors import RefusalError
 from protocols.messages import BadShares, RoundView
-from protocols.messages.committee import MOST_BAD_SHARES
-from protocols.messages.stages import StageMessage
+from protocols.messages.stages import MOST_BAD_SHARES, StageMessage
 from protocols.sums.oneshot import member as stages
-from protocols.sums.oneshot.handouts import split_confirmations, split_statements
+from protocols.sums.oneshot.committee import split_confirmations, split_statements
 from protocols.sums.oneshot.member import Inspection, Ready, inspect
-from protocols.sums.oneshot.messages import DIGEST_BYTES
 from protocols.sums.oneshot.plan import KEY_BYTES, SIGNATURE_BYTES, OneshotPlan
+from protocols.sums.oneshot.wire import DIGEST_BYTES
 from protocols.task_binding import broadcast_digest
 
 __all__ = [

@@ -15,8 +15,7 @@ from client_sdk.rounds.member import Member, require_known_people
 from client_sdk.rounds.polling import NothingNew, RoundChange, RoundChanged, is_over
 from protocols.errors import CertificateError, CodecError, ParameterError, RefusalError, ThresholdError
 from protocols.messages import RoundView
-from protocols.messages.committee import COMMITTEE_KEYS_AHEAD
-from protocols.messages.stages import RoundState
+from protocols.messages.stages import COMMITTEE_KEYS_AHEAD, RoundState
 
 __all__ = ["CommitteeMember"]
 

@@ -27,18 +27,18 @@ from protocols.combinations import check_combination
 from protocols.crypto.domain import derive_seed
 from protocols.errors import ParameterError
 from protocols.layout import Route, VectorLayout, whole_route
-from protocols.messages.evaluation import Evaluation
+from protocols.messages.rounds import Evaluation
 from protocols.recipes.base import ModelState, Recipe, RoundSpec, main_layout
 from protocols.recipes.evaluated import with_evaluation
 from protocols.recipes.privirec.recipe import PriviRecK
 from protocols.recipes.registry import recipe as make_recipe
 from protocols.recipes.spectral_start import Source, start_parameters, start_state
-from protocols.sums.base import SumPlan
-from protocols.sums.masked.packing import pack
+from protocols.sums.base import SumPlan, new_keyring, one_message
 from protocols.sums.masked.plan import MaskedPlan, encode
 from protocols.sums.masked.run import run_masked_sum
 from protocols.sums.participation import plan_of_task, with_participation, without_participation
 from protocols.sums.registry import mechanism as find_mechanism
+from protocols.sums.ring import pack
 
 __all__ = [
     "FOLD_BATCH",
@@ -145,7 +145,7 @@ class Federation:
         self.mechanism = find_mechanism(self.mechanism_name)
         self._plans: dict[VectorLayout, SumPlan] = {}
         self.plan = self._plan(self.recipe.main_sum)
-        self.keyring = self.mechanism.generate_keyring(self.plan) if self.mechanism.needs_keyring else None
+        self.keyring = new_keyring(self.mechanism, self.plan)
         self.task_seed = derive_seed(str(self.seed).encode(), "simulation task")
         self.state: ModelState = (
             self.recipe.initial_state(self.task_seed) if self.start is None else start_state(self.recipe, self.start)
@@ -331,7 +331,9 @@ class Federation:
     def _seal(self, plan: SumPlan, route: Route, local: LocalResult) -> tuple[Route, bytes]:
         """Return the sealed contribution and its route; for a masked sum its ring elements without masks."""
         if not isinstance(plan, MaskedPlan):
-            return route, self.mechanism.seal(plan, route, with_participation(plan, local.blocks), self.keyring)
+            return route, one_message(self.mechanism).seal(
+                plan, route, with_participation(plan, local.blocks), self.keyring
+            )
         whole = whole_route(plan.layout)
         elements = encode(plan, whole, plan.layout.split(plan.layout.scatter(route, local.blocks)))
         return whole, pack(elements, plan.bits)

@@ -27,7 +27,6 @@ from protocols.errors import CodecError, ParameterError, RefusalError, Threshold
 from protocols.messages import RoundView
 from protocols.messages.stages import MASKED_STATES, RoundState
 from protocols.sums.base import SumPlan
-from protocols.sums.oneshot.plan import OneshotPlan
 
 __all__ = [
     "CohortMember",
@@ -267,7 +266,7 @@ class FleetCommittee:
 
     def enrol(self, url: str, plan: SumPlan, invitation: str, certificate: CertificateSource | None) -> None:
         """Enrol as many members as `plan` has and publish their first keys; `ParameterError` for another mechanism."""
-        if not isinstance(plan, OneshotPlan):
+        if not plan.committee:
             raise ParameterError(f"tasks with {plan.mechanism} have no committee")
         options = self._options
 

@@ -20,7 +20,7 @@ from client_sdk.model.best import top_items
 from client_sdk.training.base import TrainingConfig
 from protocols.advice import Choice, advise, choose, settings_of_ratings
 from protocols.errors import ParameterError
-from protocols.messages.evaluation import Evaluation
+from protocols.messages.rounds import Evaluation
 from protocols.recipes.base import Recipe
 from protocols.recipes.evaluated import Evaluated
 from protocols.recipes.evaluation_curve import MODEL_ROUND

@@ -150,27 +150,26 @@ def _no_handshake(_plan: SumPlan, _clients: int) -> tuple[int, int]:
 
 def _masked_handshake(plan: SumPlan, clients: int) -> tuple[int, int]:
     """Bytes up and down of a masked round without the contribution, for one client when no client drops out."""
-    from protocols.sums.masked import messages
+    from protocols.sums.masked import wire
     from protocols.sums.masked.parameters import upload_bytes
     from protocols.sums.masked.plan import MaskedPlan
 
-    if not isinstance(plan, MaskedPlan):
-        raise ParameterError(f"the message sizes of a round over {plan.mechanism!r} are not known")
-    neighbourhood = plan.neighbourhood(clients)
-    stages = upload_bytes(neighbourhood, plan.layout.length, plan.bits)
+    own = MaskedPlan.of(plan)
+    neighbourhood = own.neighbourhood(clients)
+    stages = upload_bytes(neighbourhood, own.layout.length, own.bits)
     up = sum(stages.values()) - stages["contribute"]
     down = _ROSTER_HEAD + clients * (_ROSTER_ENTRY + _CLIENT_ID)
-    down += messages.inbox_bytes(clients, neighbourhood.degree) + messages.set_bytes(clients)
-    if plan.mode == "semi-malicious":
-        down += messages.confirmations_bytes(clients)
+    down += wire.inbox_bytes(clients, neighbourhood.degree) + wire.set_bytes(clients)
+    if plan.confirms:
+        down += wire.confirmations_bytes(clients)
     return up, down
 
 
 def _oneshot_handshake(plan: SumPlan, _clients: int) -> tuple[int, int]:
     """Bytes up and down of a one-shot round without the contribution: the ticket, and the committee's keys."""
-    from protocols.sums.oneshot.mechanism import own_plan
+    from protocols.sums.oneshot.plan import OneshotPlan
 
-    own = own_plan(plan)
+    own = OneshotPlan.of(plan)
     return own.ticket_bytes, own.committee * (_COMMITTEE_KEY + _CLIENT_ID)
 
 

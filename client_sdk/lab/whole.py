@@ -24,7 +24,6 @@ from protocols.recipes.rfrec.means import item_means, rating_offsets
 from protocols.recipes.rfrec.recipe import RFRec, RFRecMeansState, rfrec_state
 from protocols.sums.base import SumPlan
 from protocols.sums.masked.plan import MaskedPlan
-from protocols.sums.segments import decode_sum
 
 if TYPE_CHECKING:  # what only spectra need
     from scipy.sparse import csr_array
@@ -84,7 +83,7 @@ def _ring_sum(plan: MaskedPlan, scaled: csr_array[Any, Any], basis: NDArray[np.f
         )
         total += places.T @ elements.astype(np.int64)
     elements = ring.reduce(total.view(np.uint64).ravel())
-    return decode_sum(plan.layout, plan.places, elements, scaled.shape[0])
+    return plan.decode(elements, scaled.shape[0])
 
 
 def _chunks(rows: csr_array[Any, Any], columns: int) -> Iterator[csr_array[Any, Any]]:

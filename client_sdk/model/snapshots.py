@@ -15,7 +15,7 @@ from protocols.errors import CodecError, HushRecError, KeyringError, ParameterEr
 from protocols.messages import RoundView, SnapshotView
 from protocols.recipes.base import ModelState
 from protocols.recipes.evaluated import Evaluated
-from protocols.sums.opened_ranges import require_possible
+from protocols.sums.base import require_possible
 from protocols.sums.participation import require_participants, without_participation
 
 __all__ = [

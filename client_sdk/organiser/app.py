@@ -22,7 +22,7 @@ from client_sdk.organiser.organiser import DEFAULT_LIFETIME, Organiser, check_li
 from protocols.codec import b64encode
 from protocols.crypto.certificates import CertifiedRole, check_scope
 from protocols.errors import ParameterError
-from protocols.messages.certificates import CertificateRequest, IssuedCertificate, OrganiserView
+from protocols.messages.members import CertificateRequest, IssuedCertificate, OrganiserView
 from protocols.parameter_text.first_fault import fault_text
 
 __all__ = ["Authorise", "NotAuthorised", "create_issuer"]

@@ -23,7 +23,7 @@ from protocols.crypto.certificates import (
     certify,
     revoke,
 )
-from protocols.crypto.ed25519 import verifies
+from protocols.crypto.keys import verifies
 from protocols.errors import CodecError, ParameterError
 from protocols.messages import CertificateRequest, IssuedCertificate, OrganiserPin
 

@@ -32,7 +32,7 @@ from protocols.crypto.http_signature import (
 )
 from protocols.errors import CertificateError, CodecError, SignatureError
 from protocols.messages import Attestation
-from protocols.messages.attestations import LARGEST_ATTESTATION_PAGE
+from protocols.messages.rounds import LARGEST_ATTESTATION_PAGE
 
 __all__ = [
     "SAMPLE",

@@ -15,7 +15,7 @@ from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.crypto.envelope import EnvelopeSender, open_envelope, seal_envelope
 from protocols.crypto.keyring import Keyring, decode_keyring, encode_keyring
 from protocols.errors import KeyringError, ParameterError
-from protocols.sums.base import NamesPublicKey
+from protocols.sums.base import Keyed, NamesPublicKey
 
 __all__ = [
     "check_keyring",
@@ -29,7 +29,7 @@ __all__ = [
 
 def create_keyring(terms: TaskTerms) -> Keyring:
     """Generate the keyring of a task from its plan; `ParameterError` when the mechanism needs none."""
-    if not terms.mechanism.needs_keyring:
+    if not isinstance(terms.mechanism, Keyed):
         raise ParameterError(f"task {terms.name!r} uses the mechanism {terms.mechanism.name!r}, which needs no keyring")
     return terms.mechanism.generate_keyring(terms.sum_plan)
 

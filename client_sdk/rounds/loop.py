@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import logging
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, TypeVar
 
 from client_sdk.api.wire import Pause, Program, Turn, through
@@ -184,12 +186,18 @@ def take_part(
     return contributor.reports
 
 
-def _working_ahead(part: Part) -> AbstractContextManager[None]:
-    """Let the mechanism precompute between rounds, if it can."""
-    mechanism, keyring = part.member.terms.mechanism, part.follower.keyring
-    if isinstance(mechanism, WorksAhead) and keyring is not None:
-        return mechanism.working_ahead(part.member.terms.sum_plan, keyring)
-    return nullcontext()
+@contextmanager
+def _working_ahead(part: Part) -> Iterator[None]:
+    """Let the client compute a part of its next seal between rounds, if the mechanism has such a part."""
+    mechanism, keyring, plan = part.member.terms.mechanism, part.follower.keyring, part.member.terms.sum_plan
+    if not isinstance(mechanism, WorksAhead) or keyring is None:
+        yield
+        return
+    from client_sdk.rounds.ahead import WorkAhead  # which most tasks never need
+
+    with WorkAhead(partial(mechanism.make_piece, plan, keyring), mechanism.pieces(plan)) as part.ahead:
+        yield
+    part.ahead = None
 
 
 class _Contributor(Role):

@@ -26,15 +26,14 @@ from client_sdk.rounds.part import OwnRound, Part
 from client_sdk.rounds.polling import LONG_POLL_SECONDS, is_over
 from client_sdk.store.signed_sets import SignedSets, member_tags
 from client_sdk.training.base import LocalResult
-from protocols.errors import ParameterError, RefusalError
+from protocols.errors import RefusalError
+from protocols.layout import Data
 from protocols.messages import BadShares, RoundView
-from protocols.messages.committee import MOST_BAD_SHARES
-from protocols.messages.stages import MASKED_STATES, StageMessage
+from protocols.messages.stages import MASKED_STATES, MOST_BAD_SHARES, StageMessage
 from protocols.patterns import refuse_short_routes
 from protocols.recipes.base import RoundSpec
-from protocols.sum_classes import Data
 from protocols.sums.masked import client as stages
-from protocols.sums.masked import messages
+from protocols.sums.masked import wire
 from protocols.sums.masked.context import RoundContext
 from protocols.sums.masked.plan import MaskedPlan, encode
 from protocols.sums.masked.roster import Roster, longest_roster
@@ -79,9 +78,7 @@ def round_context(terms: TaskTerms, view: RoundView, spec: RoundSpec, model_dige
 
     model_digest: see `Part.model_digest`. Raises `ParameterError` when the task's mechanism is not masked.
     """
-    plan = terms.sum_plan_at(spec.sum_index)
-    if not isinstance(plan, MaskedPlan):
-        raise ParameterError(f"task {terms.name!r} uses the mechanism {terms.mechanism.name!r}, not a masked sum")
+    plan = MaskedPlan.of(terms.sum_plan_at(spec.sum_index))
     return RoundContext(terms.task_id, spec.number, spec.seed, plan, model_digest, view.cohort)
 
 
@@ -186,7 +183,7 @@ class MaskedRound(OwnRound):
     def _contribute(self, state: stages.Shared) -> Program[None]:
         member, context, degree = self.part.member, state.context, state.roster.degree
         self._keep(context, self._with_roster(context, state.roster))
-        inbox = yield from self._fetch("inbox", messages.inbox_bytes(len(state.roster), degree))
+        inbox = yield from self._fetch("inbox", wire.inbox_bytes(len(state.roster), degree))
         elements = yield from self._elements()
         contributed, body = yield from self._sealed(lambda: stages.contribute(state, inbox, elements))
         self._state = contributed
@@ -210,7 +207,7 @@ class MaskedRound(OwnRound):
         return encode(context.plan, self.part.route(spec), local.blocks)
 
     def _confirm(self, state: stages.Contributed) -> Program[None]:
-        survivors = yield from self._fetch("survivors", messages.set_bytes(len(state.roster)))
+        survivors = yield from self._fetch("survivors", wire.set_bytes(len(state.roster)))
         confirmed, body = stages.confirm(state, survivors)
         self._record_survivors(state, survivors)
         self._state = confirmed
@@ -219,10 +216,10 @@ class MaskedRound(OwnRound):
     def _unmask(self, state: stages.Contributed | stages.Confirmed) -> Program[None]:
         roster = state.roster
         if isinstance(state, stages.Confirmed):
-            confirmations = yield from self._fetch("confirmations", messages.confirmations_bytes(len(roster)))
+            confirmations = yield from self._fetch("confirmations", wire.confirmations_bytes(len(roster)))
             self._state, body = yield from self._sealed(lambda: stages.unmask(state, confirmations))
         else:
-            survivors = yield from self._fetch("survivors", messages.set_bytes(len(roster)))
+            survivors = yield from self._fetch("survivors", wire.set_bytes(len(roster)))
             done, body = stages.unmask_unconfirmed(state, survivors)
             self._record_survivors(state, survivors)
             self._state = done
@@ -271,7 +268,7 @@ class MaskedRound(OwnRound):
         """
         (spec, context), member = self._begun(), self.part.member
         sum_class = context.plan.layout.sum_class
-        alive = messages.decode_set(survivors, len(state.roster))
+        alive = wire.decode_set(survivors, len(state.roster))
         self._check_routes(state.roster, alive, "the set of survivors")
         if _repeated(context):
             _check_confirmers(context, state.roster, len(alive))

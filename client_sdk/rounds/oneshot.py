@@ -24,11 +24,10 @@ from protocols.crypto.certificates import CERTIFICATE_BYTES, CertifiedRole
 from protocols.errors import CertificateError, CodecError, ParameterError, RefusalError
 from protocols.messages import RoundView
 from protocols.sums.oneshot.client import contribute
-from protocols.sums.oneshot.committee import Committee, make_committee
+from protocols.sums.oneshot.committee import Committee, make_committee, split_keys
 from protocols.sums.oneshot.context import OneshotContext
-from protocols.sums.oneshot.handouts import split_keys
-from protocols.sums.oneshot.messages import CommitteeKey, Statement
 from protocols.sums.oneshot.plan import KEY_BYTES, SIGNATURE_BYTES, OneshotPlan, encode
+from protocols.sums.oneshot.wire import CommitteeKey, Statement
 
 __all__ = [
     "committee_of",
@@ -85,9 +84,7 @@ def oneshot_context(terms: TaskTerms, view: RoundView, model_digest: bytes) -> O
     `RefusalError` for a number of clients that the task does not allow, `ParameterError` for another mechanism.
     """
     spec = terms.round_spec(view)
-    plan = terms.sum_plan_at(spec.sum_index)
-    if not isinstance(plan, OneshotPlan):
-        raise ParameterError(f"task {terms.name!r} uses the mechanism {terms.mechanism.name!r}, not one-shot sums")
+    plan = OneshotPlan.of(terms.sum_plan_at(spec.sum_index))
     try:
         return OneshotContext(terms.task_id, view.number, spec.sum_index, plan, model_digest, view.cohort)
     except ParameterError as error:

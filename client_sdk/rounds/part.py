@@ -33,12 +33,12 @@ from client_sdk.training.base import (
 )
 from protocols.catalogue import Catalogue
 from protocols.errors import KeyringError, ParameterError
-from protocols.layout import Route
+from protocols.layout import Data, Route, SumClass
 from protocols.messages import RoundView
 from protocols.recipes.base import ModelState, RoundSpec
-from protocols.sum_classes import Data, SumClass
 
 if TYPE_CHECKING:
+    from client_sdk.rounds.ahead import WorkAhead
     from protocols.crypto.keyring import Keyring
 
 __all__ = ["OwnRound", "Part", "report_rejected"]
@@ -53,7 +53,8 @@ class Part:
 
     follower: its copy of the model. half: the client side of the recipe. rng: random numbers of training only; keys and
     ciphertexts use the system's generator. seen: the interactions of the last `take_part`. final: the best model of a
-    task that ended with it. catalogue: the app's ids of the items, once `load_catalogue` has run.
+    task that ended with it. catalogue: the app's ids of the items, once `load_catalogue` has run. ahead: pieces of the
+    next seal, made in idle time.
     """
 
     member: Member
@@ -63,6 +64,7 @@ class Part:
     seen: History | None = None
     final: ModelState | None = None
     catalogue: Catalogue | None = field(default=None, repr=False)
+    ahead: WorkAhead | None = field(default=None, repr=False)
     _client_state: ClientState | None = field(default=None, repr=False)
     _reported_point: int = field(default=0, repr=False)
 

@@ -16,6 +16,7 @@ from protocols.crypto.aggregate_chain import AGGREGATE_CHAIN
 from protocols.errors import HushRecError
 from protocols.messages import RoundView
 from protocols.recipes.base import RoundSpec
+from protocols.sums.base import WorksAhead, one_message
 from protocols.sums.participation import with_participation
 
 __all__ = ["take_unmasked_part"]
@@ -99,7 +100,10 @@ def _seal(part: Part, spec: RoundSpec, local: LocalResult, participates: bool) -
     terms = part.member.terms
     plan = terms.sum_plan_at(spec.sum_index)
     blocks = with_participation(plan, local.blocks, participates)
-    return terms.mechanism.seal(plan, part.route(spec), blocks, part.follower.keyring)
+    mechanism, route, keyring = one_message(terms.mechanism), part.route(spec), part.follower.keyring
+    if part.ahead is not None and isinstance(mechanism, WorksAhead):
+        return mechanism.seal_ahead(plan, route, blocks, keyring, part.ahead.take)
+    return mechanism.seal(plan, route, blocks, keyring)
 
 
 def _publish_snapshot_when_due(own: OwnRound, caught_up: CaughtUp) -> Program[None]:

@@ -31,9 +31,9 @@ from protocols.crypto.certificates import CERTIFICATE_BYTES, RevocationList
 from protocols.crypto.domain import digest
 from protocols.crypto.keyring import Keyring, decode_keyring, encode_keyring
 from protocols.errors import CodecError, ParameterError
+from protocols.layout import Data
 from protocols.messages import OrganiserPin, Role
 from protocols.recipes.base import ModelState, Recipe
-from protocols.sum_classes import Data
 
 __all__ = [
     "ClientStore",

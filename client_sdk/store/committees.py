@@ -17,7 +17,7 @@ from client_sdk.errors import LocalFileError
 from client_sdk.store.client_store import ClientStore
 from client_sdk.store.signed_sets import member_tag
 from protocols.errors import RefusalError
-from protocols.sum_classes import Data
+from protocols.layout import Data
 from protocols.sums.oneshot.committee import Committee
 
 __all__ = [

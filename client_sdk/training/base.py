@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from client_sdk.history import History
 from client_sdk.store.states import ClientState, GivenData
 from protocols.errors import ParameterError
+from protocols.layout import SumClass
 from protocols.recipes.base import ModelState, Recipe, RoundSpec
 from protocols.recipes.item_counts import BiasedParameters
-from protocols.sum_classes import SumClass
 
 __all__ = [
     "AsksApplication",

@@ -70,7 +70,7 @@ class MFConfig(TrainingConfig):
 # --- draws of training negatives from all items outside the user's TRAINING items ------------------------------------
 # The held-out item may be drawn, because a device cannot know which of its future items an evaluation holds out.
 # Several published code bases never draw it. The model then learns which items are never negatives, and this alone can
-# give an HR@10 close to 1; `docs/evaluation.md` has the figures.
+# give an HR@10 close to 1; `docs/results.md` has the figures.
 
 
 NegativeSampler = Callable[[NDArray[np.int32], int, int, np.random.Generator], NDArray[np.int32]]

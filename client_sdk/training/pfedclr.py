@@ -5,7 +5,7 @@ cannot depend on it. Both steps train on the same samples with binary cross entr
 whose moments begin at zero in each step of each round.
 
 For recommendations, a client adds A_u B_u to the newest shared Q. The paper adds it to Q_u of the client's last round,
-which would have to be stored; the results show no difference (docs/pfedclr.md).
+which would have to be stored; the results show no difference (docs/recipes.md).
 """
 
 from __future__ import annotations

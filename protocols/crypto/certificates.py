@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 
 from protocols.codec import Reader, exact
 from protocols.crypto.domain import domain_tag
-from protocols.crypto.ed25519 import verifies
+from protocols.crypto.keys import verifies
 from protocols.errors import CertificateError, CodecError, ParameterError
 
 __all__ = [

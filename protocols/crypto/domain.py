@@ -1,4 +1,7 @@
-"""Domain separation of keys, seeds and digests by purpose. No other module calls a KDF."""
+"""Domain separation of keys, seeds and digests by purpose. No other module calls a KDF.
+
+Places in the round-robin cohorts of a repeatable task, whose seed its operator chose.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,8 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from protocols.codec import pack
 from protocols.errors import ParameterError
 
-__all__ = ["SEED_BYTES", "derive_key", "derive_seed", "digest", "domain_tag"]
+__all__ = ["SEED_BYTES", "derive_key", "derive_seed", "digest", "domain_tag", "repeatable_place"]
+
 
 SEED_BYTES: Final = 32
 _PREFIX: Final = b"hushrec/1"
@@ -48,3 +52,12 @@ def derive_seed(seed: bytes, purpose: str, *context: str | int | bytes) -> bytes
 def digest(purpose: str, *parts: str | int | bytes) -> bytes:
     """Return the SHA-256 digest (32 bytes) of an injective encoding of purpose and parts."""
     return hashlib.sha256(domain_tag(purpose, *parts)).digest()
+
+
+def repeatable_place(task_seed: bytes, identity_key: bytes) -> int:
+    """Return a client's place, 0 <= place < 2^62, which follows from its Ed25519 `identity_key` (32 bytes).
+
+    Cohorts are drawn in the order of the places. Anyone can compute them, so a client could try keys until it likes its
+    place: for experiments only.
+    """
+    return int.from_bytes(digest("round-robin place", task_seed, identity_key)[:8], "big") >> 2

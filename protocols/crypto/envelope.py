@@ -22,7 +22,7 @@ from protocols.codec import Reader
 from protocols.crypto.aggregate_chain import CHAIN_BYTES, AggregateChain
 from protocols.crypto.certificates import CERTIFICATE_BYTES, NO_CERTIFICATE
 from protocols.crypto.domain import derive_key, domain_tag
-from protocols.crypto.ed25519 import verifies
+from protocols.crypto.keys import verifies
 from protocols.errors import EnvelopeError
 
 __all__ = [

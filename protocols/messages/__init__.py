@@ -2,41 +2,43 @@
 
 from __future__ import annotations
 
-from protocols.messages.attestations import Attestation, AttestationPage
-from protocols.messages.certificates import CertificateRequest, IssuedCertificate, OrganiserView
-from protocols.messages.committee import BadShares, CommitteeMemberView, CommitteeView
-from protocols.messages.enrolment import (
+from protocols.messages.members import (
+    CertificateRequest,
     Enrolment,
     EnrolmentRequest,
     Invitation,
     InvitationPage,
     InvitationRequest,
     InvitationView,
+    IssuedCertificate,
     Member,
     MemberPage,
-    Role,
-)
-from protocols.messages.evaluation import Evaluation
-from protocols.messages.ledger import LedgerEntry, LedgerPage
-from protocols.messages.operators import (
     OperatorPage,
     OperatorRequest,
     OperatorRole,
     OperatorToken,
     OperatorView,
+    OrganiserView,
+    Role,
 )
 from protocols.messages.problem import ProblemDocument
 from protocols.messages.rounds import (
+    Attestation,
+    AttestationPage,
     CohortView,
+    Evaluation,
     Extension,
+    LedgerEntry,
+    LedgerPage,
     RefusalNotice,
     RefusalReason,
     RoundPage,
     RoundView,
     SnapshotView,
+    SumView,
     UploadReceipt,
 )
-from protocols.messages.sums import SumView
+from protocols.messages.stages import BadShares, CommitteeMemberView, CommitteeView
 from protocols.messages.tasks import (
     MechanismChoice,
     OrganiserPin,

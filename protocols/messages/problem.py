@@ -38,7 +38,7 @@ PROBLEM_TYPES: Final[dict[str, tuple[int, str]]] = {
     "internal-error": (500, "The server failed"),
     "unavailable": (503, "The server cannot handle the request now"),
 }
-"""Slug -> (HTTP status, title). `docs/problems.md` explains each type."""
+"""Slug -> (HTTP status, title). docs/http-api.md explains the types."""
 
 
 _REGISTERED: Final = {

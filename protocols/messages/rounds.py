@@ -1,12 +1,23 @@
-"""Rounds, uploads and snapshots."""
+"""Messages about rounds: uploads, snapshots, attestations, sums, evaluation and the ledger.
+
+Rounds, uploads and snapshots.
+
+Attestations: what other members stated with their contributions about the aggregates before.
+
+A sum of a task as the server computes it: layout, plan and parameters with their defaults.
+
+The evaluation block of a task: how its clients measure the model, and what follows from the curve.
+
+The ledger of released sums: over how many clients each one is, and whether the requesting client is in it.
+"""
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from protocols.messages.base import HexDigest, Key32, Message
+from protocols.messages.base import HexDigest, Key32, Message, Name
 from protocols.messages.stages import RoundState
 
 __all__ = [
@@ -19,7 +30,21 @@ __all__ = [
     "RoundView",
     "SnapshotView",
     "UploadReceipt",
+    "LARGEST_ATTESTATION_PAGE",
+    "LONGEST_ATTESTATION",
+    "Attestation",
+    "AttestationPage",
+    "BlockView",
+    "LayoutView",
+    "ResolvedChoice",
+    "ResolvedTask",
+    "SegmentView",
+    "SumView",
+    "Evaluation",
+    "LedgerEntry",
+    "LedgerPage",
 ]
+
 
 LONGEST_STAGE: Final = 604_800
 """Upper limit on the deadline of a stage, in seconds: one week."""
@@ -138,3 +163,161 @@ class SnapshotView(Message):
     bytes: int = Field(ge=0)
     digest: HexDigest = Field(description="sha-256 of the stored body, hex.")
     author: str = Field(description="Client id of the member that made it, or `server` for plain and masked tasks.")
+
+
+LARGEST_ATTESTATION_PAGE: Final = 100
+LONGEST_ATTESTATION: Final = 4096
+"""Longest attestation in JSON, in bytes."""
+
+
+class Attestation(Message):
+    """The signed components of a contribution's request, and the keys and certificate of the client that signed it.
+
+    The path is not among them: it names the task, the round and the client, and follows from these.
+    """
+
+    client_id: str = Field(max_length=72)
+    identity_key: Key32
+    mailbox_key: Key32
+    certificate: str | None = Field(max_length=200, description="Membership certificate, base64url; null without one.")
+    method: str = Field(max_length=8, description="PUT, or PATCH for the last chunk of an upload in chunks.")
+    authority: str = Field(max_length=300, description="Host and port that the request was signed for.")
+    fields: dict[str, str] = Field(
+        description="The header fields that the signature covers, by lower-case name; aggregate-chain is one of them."
+    )
+    signature_input: str = Field(max_length=1024, description="The header Signature-Input.")
+    signature: str = Field(max_length=200, description="The header Signature.")
+
+
+class AttestationPage(Message):
+    """Attestations in order of client ids. While `more` is true, request the next page after the last client id."""
+
+    attestations: list[Attestation]
+    more: bool = False
+
+
+class SegmentView(Message):
+    """A run of values of one kind."""
+
+    name: str
+    length: int = Field(ge=1, description="Number of values.")
+    clip: float = Field(gt=0, description="Largest size of a value in one contribution.")
+    integral: bool = Field(description="Whether the values are counts.")
+    sum_bound: float | None = Field(description="Proven bound on a value of the sum, below contributions * clip.")
+    scale: float | None = Field(description="Steps per 1.0 of the fixed-point form; null for floats.")
+
+
+class BlockView(Message):
+    """Consecutive blocks of the same segments."""
+
+    name: str = Field(description="Name of the first of them.")
+    count: int = Field(ge=1, description="How many follow each other.")
+    segments: list[SegmentView]
+
+
+class LayoutView(Message):
+    """The values of a sum in order: blocks one after another, and the segments of each one after another."""
+
+    length: int = Field(ge=1, description="Number of values of the sum.")
+    chosen: int = Field(ge=0, description="Blocks that each contribution names itself; 0 if routes are public.")
+    blocks: list[BlockView]
+
+
+class SumView(Message):
+    """One of the task's sums."""
+
+    sum_index: int = Field(ge=1)
+    device_group: int = Field(ge=0, description="The group of devices whose members contribute.")
+    layout: LayoutView
+    plan: dict[str, Any] = Field(description="Lengths, budget, predicted error and security of the sum.")
+    state_bytes: int = Field(ge=0, description="Length of the model state after this sum, in the clear.")
+
+
+class ResolvedChoice(Message):
+    """A recipe or a mechanism with all its parameters."""
+
+    name: Name
+    parameters: dict[str, Any] = Field(description="With defaults. The task's terms hold the parameters as given.")
+
+
+class ResolvedTask(Message):
+    """What follows from a task's terms. Clients check it against their own computation, and are bound to the terms."""
+
+    recipe: ResolvedChoice
+    mechanism: ResolvedChoice
+    main_sum: SumView = Field(description="The sum that stands for the task's sums; others may have other layouts.")
+
+
+Share = Annotated[float, Field(gt=0, le=0.5)]
+
+
+class Evaluation(Message):
+    """Federated evaluation: each client holds out rows and scores the model on them; the cohort's metrics are summed.
+
+    The metrics follow from the recipe: HR@10 and NDCG@10 where it ranks items, squared and absolute error where it
+    predicts ratings. A measurement is a sum of its own, one of the schedule's `rounds`: the first after the sums that
+    count, then one after every `every` training sums. All are over one cohort that only shrinks.
+    """
+
+    every: int = Field(ge=1, le=1_000_000, description="Training sums between two measurements.")
+    holdout: Literal["last"] | Share = Field(
+        default="last",
+        description="What each client holds out: its last row in its own order, or the last share of its rows.",
+    )
+    negatives: int | None = Field(
+        default=None,
+        ge=1,
+        le=100_000,
+        description="Items drawn on the device against which a held-out item is ranked; null: all items.",
+    )
+    keep: Literal["best", "last"] = Field(
+        default="last", description="The model that the task ends with: the best measured one, or the newest."
+    )
+    stop_after: int | None = Field(
+        default=None,
+        ge=1,
+        le=1000,
+        description="Measurements in a row below the best one by more than half its standard error, after which "
+        "the task ends; null: never. Only where the server can open the sums.",
+    )
+    final_rounds: int = Field(
+        default=0,
+        ge=0,
+        le=1_000_000,
+        description="Last rounds in which clients train on the held-out rows too; nothing is measured in them.",
+    )
+
+    @model_validator(mode="after")
+    def _check_final_rounds(self) -> Self:
+        if self.final_rounds and (self.keep == "best" or self.stop_after is not None):
+            raise ValueError(
+                "final_rounds needs keep 'last' and no stop_after: a model that trained on the held-out rows cannot be "
+                "measured on them"
+            )
+        return self
+
+
+class LedgerEntry(Message):
+    """One released sum of a task."""
+
+    round: int = Field(ge=1, description="Number of the round that released it.")
+    step: int = Field(ge=1, description="Index of the sum among the task's sums, from 1.")
+    recipe: str = Field(description="Name of the recipe: what was summed.")
+    mechanism: str = Field(description="Name of the mechanism: how it was summed.")
+    data_set: str | None = Field(description="Label of the data that the task sums; null when the operator gave none.")
+    survivors: int = Field(ge=1, description="Clients whose contributions are in the sum.")
+    survivors_digest: HexDigest = Field(
+        description="SHA-256 (hex) over the survivors' identity keys: equal for sums over the same clients in any task."
+    )
+    released_at: float = Field(description="Seconds since 1970, by the server's clock.")
+    contribution_digest: HexDigest | None = Field(
+        default=None,
+        description="SHA-256 (hex) of this client's contribution to the sum; null if it has none, and for operators.",
+    )
+
+
+class LedgerPage(Message):
+    """Released sums by round. While `more` is true, request the next page with `after` set to the last round."""
+
+    entries: list[LedgerEntry]
+    more: bool

@@ -1,13 +1,23 @@
-"""The states of a round and the messages of a masked round, in order: the one table that server and SDK share."""
+"""Messages within a round: its states, masked and one-shot stages, and media types of bodies.
+
+The states of a round and the messages of a masked round, in order: the one table that server and SDK share.
+
+The committee of a task with one-shot sums, and reports of sealed shares that do not open.
+
+Media types of raw bodies. A body without a type, or with the general one, is accepted too.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, Literal, get_args
+from typing import Annotated, Final, Literal, get_args
 
+from pydantic import Field
 from pydantic_core.core_schema import CoreSchema, literal_schema, no_info_after_validator_function
+
+from protocols.messages.base import HexDigest, Message
 
 __all__ = [
     "MASKED_MESSAGES",
@@ -21,6 +31,16 @@ __all__ = [
     "StageMessage",
     "opening_state",
     "prerequisite_of",
+    "COMMITTEE_KEYS_AHEAD",
+    "MOST_BAD_SHARES",
+    "BadShares",
+    "CommitteeMemberView",
+    "CommitteeView",
+    "CONTRIBUTION",
+    "OCTETS",
+    "PARTIAL_UPLOAD",
+    "STAGE_TYPES",
+    "handout_type",
 ]
 
 
@@ -108,3 +128,58 @@ def prerequisite_of(message: MaskedMessage, *, confirms: bool) -> MaskedMessage 
     if message == "unmask" and not confirms:
         return "contribute"
     return _AFTER[message]
+
+
+COMMITTEE_KEYS_AHEAD: Final = 8
+"""A member of the committee may publish the keys of so many rounds that have not opened."""
+MOST_BAD_SHARES: Final = 1000
+"""Clients that one request may name. A member that finds more names them in further requests."""
+
+
+class CommitteeMemberView(Message):
+    """A member of the committee, and what it has published."""
+
+    client_id: str
+    keys: list[int] = Field(description="Numbers of the rounds, the newest and later ones, whose key it has published.")
+    in_round: bool = Field(description="Whether it is in the committee of the newest round.")
+    answered: list[str] = Field(description="Messages of the newest round that it has sent: confirm, unmask.")
+
+
+class CommitteeView(Message):
+    """The committee of a task. A round opens when `needed` members have published its key."""
+
+    needed: int = Field(ge=0, description="Members that a round needs; 0 if the mechanism has no committee.")
+    threshold: int = Field(ge=0, description="Members that must confirm and unmask; 0 without a committee.")
+    next_round: int = Field(ge=1, description="Number of the next round to open.")
+    members: list[CommitteeMemberView] = Field(description="Enrolled members that are not revoked, by enrolment.")
+
+
+class BadShares(Message):
+    """Clients whose sealed shares do not open: for a neighbour in a masked round, or a member of the committee."""
+
+    survivors_digest: HexDigest | None = Field(
+        default=None,
+        pattern=r"^[0-9a-f]{64}$",
+        description="One-shot: the proposed set, as `survivors_digest` of the round's view names it. Masked: null.",
+    )
+    clients: list[Annotated[str, Field(max_length=40)]] = Field(
+        min_length=1, max_length=MOST_BAD_SHARES, description="Ids of clients of that set, or of neighbours."
+    )
+
+
+OCTETS: Final = "application/octet-stream"
+_PREFIX: Final = "application/vnd.hushrec."
+CONTRIBUTION: Final = _PREFIX + "contribution"
+PARTIAL_UPLOAD: Final = "application/partial-upload"
+"""Of a chunk of a resumable upload (draft-ietf-httpbis-resumable-upload)."""
+STAGE_TYPES: Final[dict[StageMessage, str]] = {
+    "advertise": _PREFIX + "advertisement",
+    "share": _PREFIX + "shares",
+    "confirm": _PREFIX + "confirmation",
+    "unmask": _PREFIX + "reply",
+}
+
+
+def handout_type(what: str) -> str:
+    """Return the media type of what the server hands out in a stage: roster, inbox, survivors, ..."""
+    return _PREFIX + what

@@ -10,7 +10,7 @@
 | predicts ratings | squared error / range^2, absolute error / range |
 
 Measurements are functions of the same held-out rows, for models that the server publishes. A server that chose models
-and cohorts freely would solve for a client's values. So these sums are of class `repeated` (`protocols.sum_classes`):
+and cohorts freely would solve for a client's values. So these sums are of class `repeated` (`protocols.layout`):
 one cohort, drawn in the first measurement among those that have held-out rows, that only shrinks; and the metrics of
 the ranking by item counts, which are constants of a client, enter the first measurement only. A client without held-out
 rows abstains, so `min_clients` counts clients that measure. The sums of all measurements are part of the model state,
@@ -31,8 +31,8 @@ from numpy.typing import NDArray
 
 from protocols.codec import exact
 from protocols.errors import CodecError, ParameterError
-from protocols.layout import Block, Route, Segment, VectorLayout
-from protocols.messages.evaluation import Evaluation
+from protocols.layout import REPEATED_HELD_OUT, Block, Route, Segment, VectorLayout
+from protocols.messages.rounds import Evaluation
 from protocols.recipes.base import (
     ItemParameters,
     ModelState,
@@ -43,7 +43,6 @@ from protocols.recipes.base import (
 )
 from protocols.recipes.evaluation_curve import MEASURES, POPULARITY, Curve, CurvePoint
 from protocols.recipes.item_counts import BiasedParameters
-from protocols.sum_classes import REPEATED_HELD_OUT
 
 __all__ = ["Evaluated", "EvaluatedState", "MAX_POINTS", "evaluated_state", "with_evaluation"]
 

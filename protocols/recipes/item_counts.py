@@ -23,10 +23,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from protocols.codec import exact
 from protocols.errors import CodecError, ParameterError
-from protocols.layout import Block, Segment, VectorLayout
+from protocols.layout import ONCE_ROWS, Block, Segment, VectorLayout
 from protocols.recipes.base import FactorState, ModelState, RoundSpec
 from protocols.recipes.factors import FactorParameters, decode_factors, encode_factors
-from protocols.sum_classes import ONCE_ROWS
 
 __all__ = [
     "BiasedParameters",

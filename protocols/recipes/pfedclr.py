@@ -13,7 +13,7 @@ A_u B_u, `af` trains p together with Q in step 1 and W_u alone in step 2, and `f
 
 `start`: with `shared`, all clients begin with the same p and B, so that their changes of Q have a common direction from
 the first round on. The paper does not state this; in the released code of the same authors' FedEM every client begins
-as a copy of one model, and only this reaches the published figures (docs/pfedclr.md). With `own`, each client draws its
+as a copy of one model, and only this reaches the published figures (docs/results.md). With `own`, each client draws its
 own.
 
 Local differential privacy: independent Laplace noise on every entry. A client's weight reveals its number of
@@ -34,7 +34,7 @@ from pydantic import Field, model_validator
 
 from protocols.crypto.public_random import normals
 from protocols.errors import ParameterError
-from protocols.layout import VectorLayout
+from protocols.layout import TRAINED, VectorLayout
 from protocols.privacy.laplace import LaplaceNoise, privatise, refuse_exact_sums
 from protocols.recipes.base import MOVES_ALIKE, FactorState, ModelState, RoundSpec, Update
 from protocols.recipes.entry import RecipeEntry
@@ -42,7 +42,6 @@ from protocols.recipes.factors import MAX_DIM, dense_rows
 from protocols.recipes.item_counts import BiasedParameters
 from protocols.recipes.rows import FactorModel
 from protocols.recipes.weighted import WeightedParameters, weigh, weighted_block, weighted_mean, with_weight
-from protocols.sum_classes import TRAINED
 
 __all__ = ["ENTRY", "PFedCLR", "PFedCLRParameters", "Start", "Variant"]
 
@@ -179,5 +178,5 @@ ENTRY: Final = RecipeEntry(
     parameters=PFedCLRParameters,
     make=PFedCLR,
     half="client_sdk.training.pfedclr:half",
-    source="Chen et al., 2025, Algorithm 1. Guide: [PFedCLR](pfedclr.md)",
+    source="Chen et al., 2025, Algorithm 1. Guide: [PFedCLR](recipes.md#pfedclr)",
 )

@@ -30,7 +30,7 @@ MESSAGE_BUDGET: Final = 10_000_000
 """Bytes of a client's longest message of a `privirec-k` task, unless its maker says otherwise; 4 bytes a value."""
 MOST_COMPONENTS: Final = 256
 MOST_FACTORS: Final = 128
-"""Factors of a started task at most: 256 were no better on validation rows, 64 worse (docs/evaluation.md)."""
+"""Factors of a started task at most: 256 were no better on validation rows, 64 worse (docs/results.md)."""
 
 _SPECTRUM: Final[Mapping[str, Any]] = {"rayleigh_ritz": True, "user_exponent": 0.25, "item_exponent": 0.3125}
 
@@ -69,14 +69,14 @@ STARTED: Final[Mapping[str, Mapping[str, Any]]] = {
 }
 """Recipe -> what a task has besides, or instead, if it starts from a spectrum.
 
-The steps are small because user factors are long (`start_weight`): docs/evaluation.md has what was measured.
+The steps are small because user factors are long (`start_weight`): docs/results.md has what was measured.
 """
 
 
 def components_within(items: int, budget: int = MESSAGE_BUDGET) -> int:
     """Return how many vectors of so many items fit in `budget` bytes, at 4 bytes a value: 1 to 256, at most `items`.
 
-    More than 256 were not better on validation rows of sets with up to 4,000 items (docs/evaluation.md).
+    More than 256 were not better on validation rows of sets with up to 4,000 items (docs/results.md).
     """
     return max(1, min(MOST_COMPONENTS, items, budget // (4 * items)))
 

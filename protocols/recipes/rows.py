@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocols.errors import ParameterError
-from protocols.layout import Block, Route, Segment, VectorLayout, whole_route
+from protocols.layout import TRAINED, Block, Route, Segment, VectorLayout, whole_route
 from protocols.recipes.base import FactorState, ModelState, RoundSpec, SingleGroupRecipe, Update
 from protocols.recipes.factors import (
     FactorParameters,
@@ -29,7 +29,6 @@ from protocols.recipes.item_counts import (
     encode_counted,
 )
 from protocols.recipes.normalisation import TOUCHED, NormalisedParameters, divisors, touch_segments
-from protocols.sum_classes import TRAINED
 
 __all__ = ["FactorModel", "FactorRecipe", "RowRecipe"]
 

@@ -8,118 +8,180 @@
     release   (plan, partial)                          -> bytes          server: the aggregate as it is handed out
     open      (plan, aggregate, contributions, keys)   -> float64 vector client: the sum itself
 
+Every mechanism has all of these but `seal` (`Mechanism`). `seal` is for those in which a contribution is one message
+(`OneMessage`); in the others clients contribute within a round of several messages, in a module of the mechanism's own.
+Some of the first kind have keys that members share (`Keyed`).
+
 All are pure functions; lengths come from the plan, never from the wire. `fold` and `merge` are exact: a partial sum is
 the same, bit for bit, whatever the order, the batches and the number of workers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, Final, Literal, Protocol, runtime_checkable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Final, Literal, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from protocols.crypto.keyring import Keyring
-from protocols.errors import ParameterError
-from protocols.layout import Route, VectorLayout
+from protocols.errors import CodecError, ContributionError, ParameterError
+from protocols.layout import CLIP_SLACK, Route, VectorLayout
 
 __all__ = [
     "Buffer",
+    "COUNT_BYTES",
     "ChecksByParts",
-    "FoldsSlowly",
+    "Keyed",
     "Mechanism",
     "NamesPublicKey",
+    "OneMessage",
     "OpenedBy",
     "OpensByParts",
     "SharesKeys",
     "SumPlan",
     "WorksAhead",
-    "folds_slowly",
+    "new_keyring",
+    "one_message",
     "plan_sum",
     "refuse_public_mode",
+    "require_possible",
 ]
+
 
 Buffer = bytes | bytearray | memoryview
 OpenedBy = Literal["anyone", "members"]
 
 
-@runtime_checkable
-class SumPlan(Protocol):
+COUNT_BYTES: Final = 8
+"""Every partial sum starts with the number of its contributions, a little-endian uint64."""
+
+
+class SumPlan:
     """How vectors of one layout are summed over at most `max_contributions` contributions: all lengths and the error.
 
-    Plans are frozen and hashable. Each party computes them from the task's parameters, never takes them from the wire.
+    Plans are subclasses, frozen and hashable. Each party computes them from the task's parameters, never takes them
+    from the wire. layout: of the aggregate. max_contributions: a fold beyond it raises `BudgetError`. mechanism: name
+    of the mechanism that made the plan. opened_by: who can open the aggregate: anyone, or every member (ckks,
+    paillier). folds_slowly: whether adding a contribution takes much longer than reading it, so that the server adds
+    contributions soon after they arrive, in small batches. committee: members of a round's committee, 0 for none.
+    ticket_bytes: what is before the contribution in an upload and is not summed. confirms: whether clients confirm the
+    set of survivors before the sum opens. repeated: whether clients also keep to one roster, because all sums of the
+    task are over the same data and the server may lie about the survivors.
     """
 
-    @property
-    def mechanism(self) -> str:
-        """Name of the mechanism that made the plan."""
+    layout: VectorLayout
+    max_contributions: int
+    mechanism: ClassVar[str]
+    opened_by: ClassVar[OpenedBy] = "anyone"
 
-    @property
-    def layout(self) -> VectorLayout:
-        """Layout of the aggregate."""
-
-    @property
-    def max_contributions(self) -> int:
-        """Most contributions that the plan allows; a fold beyond it raises `BudgetError`."""
-
-    @property
-    def opened_by(self) -> OpenedBy:
-        """Who can open the aggregate: anyone, or every member (ckks, paillier)."""
+    @classmethod
+    def of(cls, plan: SumPlan) -> Self:
+        """Return `plan` if it is of this class; `ParameterError` for a plan of another mechanism."""
+        if not isinstance(plan, cls):
+            raise ParameterError(f"this plan belongs to {plan.mechanism!r}, not to {cls.mechanism!r}")
+        return plan
 
     @property
     def predicted_error(self) -> float:
         """Bound on |opened sum - true sum|, in the unit of the widest segment, for a full cohort."""
-
-    @property
-    def segment_scales(self) -> Mapping[str, float]:
-        """Steps per 1.0 of the fixed-point form, by `block/segment`; empty if values are sent as floats."""
+        raise NotImplementedError
 
     @property
     def partial_bytes(self) -> int:
         """Length of a partial sum in bytes."""
+        raise NotImplementedError
 
     @property
     def aggregate_bytes(self) -> int:
         """Length of a released aggregate in bytes."""
+        raise NotImplementedError
 
     def contribution_bytes(self, route: Route) -> int:
         """Return the exact length in bytes of a contribution along `route`."""
+        raise NotImplementedError
 
     def describe(self) -> dict[str, Any]:
         """Return facts for people, JSON-ready: named set, security bits, bytes per value, predicted error."""
+        raise NotImplementedError
+
+    @property
+    def segment_scales(self) -> Mapping[str, float]:
+        """Steps per 1.0 of the fixed-point form, by `block/segment`; empty if values are sent as floats."""
+        return {}
+
+    @property
+    def folds_slowly(self) -> bool:
+        """See the class."""
+        return False
+
+    @property
+    def committee(self) -> int:
+        """See the class."""
+        return 0
+
+    @property
+    def ticket_bytes(self) -> int:
+        """See the class."""
+        return 0
+
+    @property
+    def confirms(self) -> bool:
+        """See the class."""
+        return False
+
+    @property
+    def repeated(self) -> bool:
+        """See the class."""
+        return False
+
+    def quorum(self, cohort: int) -> int:
+        """Return the fewest clients over which those of a cohort confirm a sum; 0 where they confirm none."""
+        return 0
+
+    def answers_needed(self, contributions: int) -> int:
+        """Return how many answers to the unmask request open a sum; after that many, nobody's answer is missing."""
+        return contributions
+
+    def check_cohort(self, clients: int) -> None:
+        """Raise `ParameterError` if a round of so many clients cannot work."""
+
+    def trust(self, cohort: int) -> list[str]:
+        """Return, for a task's members, who can open a contribution or a sum. cohort: clients in a round.
+
+        Raises `ParameterError` if no round of such a cohort can work.
+        """
+        if self.opened_by == "anyone":
+            return ["The server sees every contribution in the clear."]
+        return ["Members share one secret key: any member together with the server can open every contribution."]
+
+    def require_count(self, contributions: int) -> None:
+        """Raise `ParameterError` unless a sum of so many contributions is within the plan."""
+        if not 0 <= contributions <= self.max_contributions:
+            raise ParameterError(f"the plan allows {self.max_contributions} contributions, got {contributions}")
+
+    def require_length(self, route: Route, body: Buffer) -> memoryview:
+        """Return the bytes of a contribution; `ContributionError` for another length than the plan's."""
+        view, expected = memoryview(body).cast("B"), self.contribution_bytes(route)
+        if view.nbytes != expected:
+            raise ContributionError(f"a contribution along this route is {expected} bytes, got {view.nbytes}")
+        return view
 
 
 class Mechanism(Protocol):
-    """A sum mechanism. Implementations are stateless singletons, found by name in `protocols.sums.registry`."""
+    """A sum mechanism: what is true of all. Stateless singletons, found by name in `protocols.sums.registry`.
 
-    @property
-    def name(self) -> str:
-        """The name by which tasks choose the mechanism, such as `plain` or `ckks`."""
+    name: by which tasks choose it, such as `plain` or `ckks`. interactive: whether a round needs several messages from
+    each client; otherwise it is a `OneMessage`. needs_keyring: whether members need keys before they can contribute:
+    then it is `Keyed`.
+    """
 
-    @property
-    def needs_keyring(self) -> bool:
-        """Whether clients need the task's keyring before they can contribute."""
-
-    @property
-    def interactive(self) -> bool:
-        """Whether a round needs several messages from each client, so that `seal` alone cannot make a contribution."""
+    name: ClassVar[str]
+    interactive: ClassVar[bool]
+    needs_keyring: ClassVar[bool] = False
 
     def plan(self, parameters: Mapping[str, Any], layout: VectorLayout, max_contributions: int) -> SumPlan:
         """Return the plan of a sum; `ParameterError` or `BudgetError` says what does not fit and what would."""
-
-    def generate_keyring(self, plan: SumPlan) -> Keyring:
-        """Return new keys for a task; `ParameterError` if the mechanism has no keys."""
-
-    def seal(
-        self, plan: SumPlan, route: Route, blocks: Sequence[NDArray[np.float64]], keyring: Keyring | None
-    ) -> bytes:
-        """Return a contribution of exactly `plan.contribution_bytes(route)` bytes.
-
-        blocks: one float64 vector per route entry. Raises `BudgetError` if a value exceeds its segment's clip; clip
-        first with `protocols.layout.clip_to_bounds`, which counts the clipped values.
-        """
 
     def check(self, plan: SumPlan, route: Route, body: Buffer) -> None:
         """Raise `ContributionError` unless `body` may be folded: exact length, residues in range, values finite."""
@@ -150,6 +212,46 @@ class Mechanism(Protocol):
         contributions: how many were folded. Raises `CodecError` for a malformed aggregate, `KeyringError` if the
         keyring is missing or belongs to another key.
         """
+
+
+@runtime_checkable
+class OneMessage(Mechanism, Protocol):
+    """A mechanism in which a client's contribution is one message that it makes alone."""
+
+    interactive: ClassVar[bool] = False
+
+    def seal(
+        self, plan: SumPlan, route: Route, blocks: Sequence[NDArray[np.float64]], keyring: Keyring | None
+    ) -> bytes:
+        """Return a contribution of exactly `plan.contribution_bytes(route)` bytes.
+
+        blocks: one float64 vector per route entry. Raises `BudgetError` if a value exceeds its segment's clip; clip
+        first with `protocols.layout.clip_to_bounds`, which counts the clipped values.
+        """
+
+
+@runtime_checkable
+class Keyed(OneMessage, Protocol):
+    """A mechanism whose members share keys that a key holder makes once per task."""
+
+    needs_keyring: ClassVar[bool] = True
+
+    def generate_keyring(self, plan: SumPlan) -> Keyring:
+        """Return new keys for a task; `ParameterError` if the plan has keys already."""
+
+
+def one_message(mechanism: Mechanism) -> OneMessage:
+    """Return a mechanism in which a contribution is one message; `ParameterError` for the others."""
+    if not isinstance(mechanism, OneMessage):
+        raise ParameterError(
+            f"{mechanism.name} contributions are made within a round: see protocols.sums.{mechanism.name}.client"
+        )
+    return mechanism
+
+
+def new_keyring(mechanism: Mechanism, plan: SumPlan) -> Keyring | None:
+    """Return new keys for a task, None if the mechanism has none."""
+    return mechanism.generate_keyring(plan) if isinstance(mechanism, Keyed) else None
 
 
 @runtime_checkable
@@ -193,20 +295,6 @@ def refuse_public_mode(parameters: Mapping[str, Any]) -> None:
 
 
 @runtime_checkable
-class FoldsSlowly(Protocol):
-    """A plan that can need much longer to add a contribution than to read it, as for ciphertexts with seeds."""
-
-    @property
-    def folds_slowly(self) -> bool:
-        """Whether adding takes long, so that the server adds contributions soon after they arrive, in small batches."""
-
-
-def folds_slowly(plan: SumPlan) -> bool:
-    """Return whether contributions of this plan should be added soon after they arrive; see `FoldsSlowly`."""
-    return isinstance(plan, FoldsSlowly) and plan.folds_slowly
-
-
-@runtime_checkable
 class ChecksByParts(Protocol):
     """A mechanism that can check a contribution in consecutive parts, so that all of it need not be in memory."""
 
@@ -230,10 +318,26 @@ class OpensByParts(Protocol):
 
 @runtime_checkable
 class WorksAhead(Protocol):
-    """A mechanism that can precompute a part of sealing before the values are known."""
+    """A mechanism with a part of sealing that does not depend on the values, so that a waiting client can compute it.
 
-    def working_ahead(self, plan: SumPlan, keyring: Keyring) -> AbstractContextManager[None]:
-        """Return a context in which a client waits: it precomputes in idle time, which makes `seal` cheaper inside."""
+    The part is in pieces. A piece is secret, and belongs to one contribution: it is never stored or used twice.
+    """
+
+    def pieces(self, plan: SumPlan) -> int:
+        """Return how many pieces a contribution uses at most."""
+
+    def make_piece(self, plan: SumPlan, keyring: Keyring) -> Any:
+        """Return a new piece."""
+
+    def seal_ahead(
+        self,
+        plan: SumPlan,
+        route: Route,
+        blocks: Sequence[NDArray[np.float64]],
+        keyring: Keyring | None,
+        take: Callable[[int], Sequence[Any]],
+    ) -> bytes:
+        """Return a contribution as `seal` does. take(n): at most n pieces; missing ones are made."""
 
 
 @runtime_checkable
@@ -249,3 +353,37 @@ class NamesPublicKey(Protocol):
 
         Raises `ParameterError` for a malformed key, or if the parameters name another key already.
         """
+
+
+def require_possible(plan: SumPlan, total: NDArray[np.float64], contributions: int) -> None:
+    """Raise `CodecError` unless `total`, float64 (layout.length,), can be the sum of so many contributions.
+
+    Any party can make a ciphertext of something else and put it in the place of the sum. What opening such a ciphertext
+    shows depends on the secret key or on one client's contribution, so nobody may react to it visibly, and a key holder
+    must not publish it.
+
+    Counts must be whole numbers from 0 to contributions * clip, and all other values within the segment's bound on the
+    sum plus the plan's error bound. Raises `ParameterError` for a vector of another shape.
+    """
+    layout = plan.layout
+    if total.shape != (layout.length,):
+        raise ParameterError(f"expected a vector of {layout.length} values, got shape {total.shape}")
+    if layout.chosen:  # all blocks have the segments of the first
+        rows, blocks = [total.reshape(len(layout.blocks), -1)], layout.blocks[:1]
+    else:
+        rows, blocks = [part[np.newaxis] for part in layout.split(total)], layout.blocks
+    for block, values in zip(blocks, rows, strict=True):
+        start = 0
+        for segment in block.segments:
+            part = values[:, start : start + segment.length]
+            start += segment.length
+            largest = segment.bound_on_sum(contributions) * CLIP_SLACK + (
+                0.0 if segment.integral else plan.predicted_error
+            )
+            smallest = 0.0 if segment.integral else -largest
+            possible = bool(part.min() >= smallest and part.max() <= largest)  # False for NaN
+            if not possible or (segment.integral and not np.array_equal(part, np.rint(part))):
+                raise CodecError(
+                    f"{block.name}/{segment.name} of the opened sum holds a value that no sum of {contributions} "
+                    "contributions has"
+                )

@@ -11,13 +11,12 @@ fits float64's 53 bits. Every addition is therefore exact, and a sum does not de
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from math import frexp, ldexp
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,15 +24,14 @@ from numpy.typing import NDArray
 from protocols.codec import exact
 from protocols.crypto.keyring import Keyring
 from protocols.errors import BudgetError, CodecError, ContributionError, ParameterError
-from protocols.layout import Block, Route, VectorLayout
-from protocols.sums.base import Buffer, OpenedBy, SumPlan
+from protocols.layout import CLIP_SLACK, Block, Route, VectorLayout
+from protocols.sums.base import COUNT_BYTES, Buffer, OneMessage, SumPlan
 from protocols.sums.chosen import head_bytes, name_blocks, read_blocks
-from protocols.sums.draft import Draft
+from protocols.sums.partial import Draft, PartialSum, read_count
 
 __all__ = ["PLAIN", "PlainMechanism", "PlainPlan"]
 
-_COUNT: Final = struct.Struct("<Q")
-_SLACK: Final = 1.0 + 2.0**-22
+_FLOAT64: Final = np.dtype(np.float64)
 _FLOAT32_WHOLE: Final = 2**24
 _FLOAT32_ROUNDING: Final = 2.0**-24
 _LARGEST: Final = float(np.finfo(np.float32).max)
@@ -46,21 +44,12 @@ _CHECKED: Final = 1024 * 1024
 
 
 @dataclass(frozen=True)
-class PlainPlan:
+class PlainPlan(SumPlan):
     """The plan of a plain sum; see `protocols.sums.base.SumPlan`."""
 
     layout: VectorLayout
     max_contributions: int
-
-    @property
-    def mechanism(self) -> str:
-        """`plain`."""
-        return "plain"
-
-    @property
-    def opened_by(self) -> OpenedBy:
-        """ "anyone": nothing is encrypted."""
-        return "anyone"
+    mechanism: ClassVar[str] = "plain"
 
     @property
     def predicted_error(self) -> float:
@@ -71,17 +60,12 @@ class PlainPlan:
         """
         clips = [s.clip for block in self.layout.blocks for s in block.segments if not s.integral]
         summed = max(clips, default=0.0) * self.max_contributions
-        return summed * (2 * _FLOAT32_ROUNDING + self.max_contributions * 2.0**-53) * _SLACK
-
-    @property
-    def segment_scales(self) -> dict[str, float]:
-        """Nothing: values are sent as float32."""
-        return {}
+        return summed * (2 * _FLOAT32_ROUNDING + self.max_contributions * 2.0**-53) * CLIP_SLACK
 
     @property
     def partial_bytes(self) -> int:
         """Length of a partial sum in bytes."""
-        return _COUNT.size + 8 * self.layout.length
+        return COUNT_BYTES + 8 * self.layout.length
 
     @property
     def aggregate_bytes(self) -> int:
@@ -107,12 +91,10 @@ class PlainPlan:
         }
 
 
-class PlainMechanism:
+class PlainMechanism(OneMessage):
     """Sums of vectors in the clear; see `protocols.sums.base.Mechanism`."""
 
-    name: Final = "plain"
-    needs_keyring: Final = False
-    interactive: Final = False
+    name: ClassVar[str] = "plain"
 
     def plan(self, parameters: Mapping[str, Any], layout: VectorLayout, max_contributions: int) -> PlainPlan:
         """Return the plan of a plain sum, which has no parameters.
@@ -130,15 +112,11 @@ class PlainMechanism:
             raise BudgetError(f"counts are exact up to 2^24 only: at most {most} contributions fit")
         return PlainPlan(layout, max_contributions)
 
-    def generate_keyring(self, plan: SumPlan) -> Keyring:
-        """Raise `ParameterError`: plain sums have no keys."""
-        raise ParameterError(f"{plan.mechanism!r} sums have no keys")
-
     def seal(
         self, plan: SumPlan, route: Route, blocks: Sequence[NDArray[np.float64]], keyring: Keyring | None
     ) -> bytes:
-        """Return the blocks as float32; see `protocols.sums.base.Mechanism.seal`. `keyring` is not used."""
-        own = _require_own_plan(plan)
+        """Return the blocks as float32; see `protocols.sums.base.OneMessage.seal`. `keyring` is not used."""
+        own = PlainPlan.of(plan)
         if own.layout.chosen:
             return _seal_chosen(own, blocks)
         layout_blocks = own.layout.contribution_blocks(route)
@@ -147,13 +125,13 @@ class PlainMechanism:
         for block, values in zip(layout_blocks, blocks, strict=True):
             if values.shape != (block.length,):
                 raise ParameterError(f"block {block.name!r} needs {block.length} values, got shape {values.shape}")
-            if not (np.abs(values) <= block.bounds() * _SLACK).all():
+            if not (np.abs(values) <= block.bounds() * CLIP_SLACK).all():
                 raise BudgetError(f"block {block.name!r} holds a value that is not finite or exceeds its clip")
         return b"".join(values.astype("<f4").tobytes() for values in blocks)
 
     def check(self, plan: SumPlan, route: Route, body: Buffer) -> None:
         """Raise `ContributionError` unless the length is exact and every value is finite and within its clip."""
-        own = _require_own_plan(plan)
+        own = PlainPlan.of(plan)
         expected, view = own.contribution_bytes(route), memoryview(body)
         if own.layout.chosen:
             expected -= head_bytes(own.layout)
@@ -165,17 +143,17 @@ class PlainMechanism:
 
     def check_part(self, plan: SumPlan, route: Route, start: int, part: Buffer) -> None:
         """Check a part of a contribution; see `protocols.sums.base.ChecksByParts`. Not for blocks that are chosen."""
-        own = _require_own_plan(plan)
+        own = PlainPlan.of(plan)
         if own.layout.chosen:
             raise ParameterError("a contribution that names its blocks is checked as a whole")
         _check_values(own, route, start // 4, part)
 
     def fold(self, plan: SumPlan, partial: Buffer | None, contributions: Iterable[tuple[Route, Buffer]]) -> bytes:
         """Return the partial sum plus checked contributions, in float64; see `protocols.sums.base.Mechanism.fold`."""
-        own = _require_own_plan(plan)
-        total = _Total(own)
+        own = PlainPlan.of(plan)
+        total = PartialSum(own, _FLOAT64)
         if partial is not None:
-            total.add_partial(partial)
+            _add_partial(total, partial)
         blocks = () if own.layout.chosen else own.layout.blocks
         edges = [0, *accumulate(block.length for block in blocks)]
         grains = [_rounding_constants(block, own.max_contributions) for block in blocks]
@@ -193,14 +171,15 @@ class PlainMechanism:
 
     def merge(self, plan: SumPlan, partials: Iterable[Buffer]) -> bytes:
         """Return the sum of partial sums. It is exact, since all are multiples of the same grains."""
-        total = _Total(_require_own_plan(plan))
+        total = PartialSum(PlainPlan.of(plan), _FLOAT64)
         for partial in partials:
-            total.add_partial(partial)
+            _add_partial(total, partial)
         return total.encode()
 
     def release(self, plan: SumPlan, partial: Buffer) -> bytes:
-        """Return the sums rounded to float32."""
-        _, sums = _read_partial(_require_own_plan(plan), partial)
+        """Return the sums rounded to float32; `CodecError` for sums that are not finite or exceed its range."""
+        plan = PlainPlan.of(plan)
+        sums = _in_range(np.frombuffer(read_count(plan, partial)[1], "<f8"))
         draft = Draft(4 * sums.size)
         np.copyto(np.frombuffer(draft.body, "<f4"), sums, casting="same_kind")
         return draft.finish()
@@ -212,9 +191,8 @@ class PlainMechanism:
 
         Raises `CodecError` for another length or values that are not finite.
         """
-        own = _require_own_plan(plan)
-        if not 0 <= contributions <= own.max_contributions:
-            raise ParameterError(f"the plan allows {own.max_contributions} contributions, got {contributions}")
+        own = PlainPlan.of(plan)
+        own.require_count(contributions)
         values = _widened(own, aggregate, 0, own.layout.length)
         return np.rint(values, out=values, where=own.layout.integral_mask())
 
@@ -222,7 +200,7 @@ class PlainMechanism:
         self, plan: SumPlan, aggregate: Buffer, contributions: int, start: int, stop: int
     ) -> NDArray[np.float64]:
         """Return values `start` to `stop` of the sum; see `protocols.sums.base.OpensByParts`."""
-        own = _require_own_plan(plan)
+        own = PlainPlan.of(plan)
         values = _widened(own, aggregate, start, stop)
         for first, last in own.layout.integral_spans():
             part = values[max(first - start, 0) : max(last - start, 0)]
@@ -251,7 +229,7 @@ def _limits(layout: VectorLayout, route: Route) -> tuple[tuple[int, float], ...]
     runs: list[tuple[int, float]] = []
     end = 0
     for segment in (segment for block in blocks for segment in block.segments):
-        end, limit = end + segment.length, segment.clip * _SLACK
+        end, limit = end + segment.length, segment.clip * CLIP_SLACK
         if runs and runs[-1][1] == limit:
             runs.pop()
         runs.append((end, limit))
@@ -262,7 +240,7 @@ def _check_each(plan: PlainPlan, route: Route, first: int, values: NDArray[np.fl
     """Raise `ContributionError` with the place of the first value that is not finite or exceeds its clip, if any."""
     bounds = plan.layout.contribution_bounds(route, first, first + values.size)
     finite = np.isfinite(values)  # as float32: widening a signalling NaN warns
-    wrong = np.flatnonzero(~(np.abs(values, where=finite, out=np.full_like(values, np.inf)) <= bounds * _SLACK))
+    wrong = np.flatnonzero(~(np.abs(values, where=finite, out=np.full_like(values, np.inf)) <= bounds * CLIP_SLACK))
     if wrong.size:
         raise ContributionError(f"value {first + int(wrong[0])} is not finite or exceeds its clip")
 
@@ -270,7 +248,7 @@ def _check_each(plan: PlainPlan, route: Route, first: int, values: NDArray[np.fl
 def _seal_chosen(plan: PlainPlan, parts: Sequence[NDArray[np.float64]]) -> bytes:
     head, values = name_blocks(plan.layout, parts)
     block = plan.layout.blocks[0]
-    if not (np.abs(values) <= block.bounds() * _SLACK).all():
+    if not (np.abs(values) <= block.bounds() * CLIP_SLACK).all():
         raise BudgetError(f"block {block.name!r} holds a value that is not finite or exceeds its clip")
     return head + values.astype("<f4").tobytes()
 
@@ -297,7 +275,7 @@ def _rounding_constants(block: Block, contributions: int) -> tuple[tuple[slice, 
     edges = accumulate((segment.length for segment in block.segments), initial=0)
     found = []
     for segment, (start, end) in zip(block.segments, pairwise(edges), strict=True):
-        _, exponent = frexp(segment.clip * _SLACK * max(contributions, 4))  # one value: at most 2^51 grains
+        _, exponent = frexp(segment.clip * CLIP_SLACK * max(contributions, 4))  # one value: at most 2^51 grains
         found.append((slice(start, end), ldexp(1.5, exponent - 1)))
     return tuple(found)
 
@@ -313,44 +291,17 @@ def _add(sums: NDArray[np.float64], values: NDArray[np.float32], grains: tuple[t
             sums[start:end] += piece
 
 
-class _Total:
-    """A partial sum that is being computed, in the memory of the body that it becomes."""
-
-    def __init__(self, plan: PlainPlan) -> None:
-        self._plan, self._draft, self._count = plan, Draft(plan.partial_bytes), 0
-
-    @property
-    def sums(self) -> NDArray[np.float64]:
-        """The sums, writable."""
-        return np.frombuffer(self._draft.body, "<f8", offset=_COUNT.size)
-
-    def add_partial(self, partial: Buffer) -> None:
-        """Add a partial sum, which is exact: all are multiples of the same grains."""
-        count, values = _read_partial(self._plan, partial)
-        self.count_more(count)
-        np.add(self.sums, values, out=self.sums)
-
-    def count_more(self, more: int) -> None:
-        """Count contributions; `BudgetError` if there are more than planned."""
-        self._count += more
-        if self._count > self._plan.max_contributions:
-            raise BudgetError(f"the plan allows {self._plan.max_contributions} contributions, and this is one more")
-
-    def encode(self) -> bytes:
-        """Return the partial sum. Nothing may hold `sums` any more."""
-        _COUNT.pack_into(self._draft.body, 0, self._count)
-        return self._draft.finish()
+def _add_partial(total: PartialSum[np.float64], partial: Buffer) -> None:
+    """Add a partial sum, which is exact: all are multiples of the same grains."""
+    np.add(total.sums, _in_range(total.take(partial)), out=total.sums)
 
 
-def _read_partial(plan: PlainPlan, partial: Buffer) -> tuple[int, NDArray[np.float64]]:
-    """Return the count, and a view of the sums."""
-    view = exact(partial, plan.partial_bytes, "a partial sum")
-    (count,) = _COUNT.unpack_from(view)
-    sums = np.frombuffer(view, "<f8", offset=_COUNT.size)
+def _in_range(sums: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the sums; `CodecError` if one is not finite or exceeds float32's range."""
     for start in range(0, sums.size, _PIECE):
         if not (np.abs(sums[start : start + _PIECE]) <= _LARGEST).all():
             raise CodecError("a partial sum holds a value that is not finite or exceeds float32's range")
-    return count, sums
+    return sums
 
 
 def _widened(plan: PlainPlan, aggregate: Buffer, start: int, stop: int) -> NDArray[np.float64]:
@@ -359,12 +310,6 @@ def _widened(plan: PlainPlan, aggregate: Buffer, start: int, stop: int) -> NDArr
     if not np.isfinite(narrow).all():
         raise CodecError("the aggregate holds values that are not finite")
     return narrow.astype(np.float64)
-
-
-def _require_own_plan(plan: SumPlan) -> PlainPlan:
-    if not isinstance(plan, PlainPlan):
-        raise ParameterError(f"this plan belongs to {plan.mechanism!r}, not to 'plain'")
-    return plan
 
 
 PLAIN: Final = PlainMechanism()

@@ -1,28 +1,100 @@
 """Mechanisms by name: ours, and those of installed packages (`protocols.plugins`).
 
-A mechanism is imported on first use, so that a plain client needs no HE library.
+An entry says what a mechanism can sum, and where it is. Entries import no encryption library: a mechanism is imported
+on first use, so that a plain client needs none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final, cast
 
 from pydantic import BaseModel, ValidationError
 
+from protocols.capabilities import ALL, Capability
 from protocols.errors import ParameterError
 from protocols.parameter_text.first_fault import first_fault
 from protocols.plugins import MECHANISM_GROUP, load, places
 from protocols.sums.base import Mechanism
-from protocols.sums.entry import MechanismEntry
 
-__all__ = ["OWN", "mechanism", "mechanism_entry", "mechanisms", "parameters_of", "resolved_parameters"]
+__all__ = [
+    "MechanismEntry",
+    "CKKS",
+    "MASKED",
+    "ONESHOT",
+    "PAILLIER",
+    "PLAIN",
+    "OWN",
+    "mechanism",
+    "mechanism_entry",
+    "mechanisms",
+    "parameters_of",
+    "resolved_parameters",
+]
+
+
+@dataclass(frozen=True)
+class MechanismEntry:
+    """One mechanism.
+
+    name: the name by which tasks choose it. mechanism: "module:attribute" of the `Mechanism`. parameters:
+    "module:class" of the model of its parameters, None if it has none. version: raised when equal parameters mean
+    another wire form; server and clients must agree on it. carries: what it can do. most_values, most_chosen: largest
+    sums, in values and in blocks that contributions choose; None for no limit. too_large: why larger ones are refused.
+    Raises `ParameterError` for an unknown capability.
+    """
+
+    name: str
+    mechanism: str
+    parameters: str | None = None
+    version: int = 1
+    carries: frozenset[Capability] = frozenset[Capability]({"dense"})
+    most_values: int | None = None
+    most_chosen: int | None = None
+    too_large: str = ""
+
+    def __post_init__(self) -> None:
+        unknown = sorted(self.carries - ALL)
+        if unknown:
+            raise ParameterError(f"{self.name!r} carries {unknown[0]!r}: choose from {', '.join(sorted(ALL))}")
+
+
+CKKS: Final = MechanismEntry(
+    name="ckks",
+    mechanism="protocols.sums.ckks.mechanism:CKKS",
+    parameters="protocols.sums.ckks.plan:CkksParameters",
+    carries=frozenset({"dense", "device groups"}),
+)
+MASKED: Final = MechanismEntry(
+    name="masked",
+    mechanism="protocols.sums.masked.mechanism:MASKED",
+    parameters="protocols.sums.masked.parameters:MaskedParameters",
+    carries=frozenset({"checked routes", "dense", "device groups", "frozen cohort", "single entries"}),
+)
+ONESHOT: Final = MechanismEntry(
+    name="oneshot",
+    mechanism="protocols.sums.oneshot.mechanism:ONESHOT",
+    parameters="protocols.sums.oneshot.parameters:OneshotParameters",
+    carries=frozenset({"dense", "device groups", "frozen cohort", "single entries"}),
+)
+PAILLIER: Final = MechanismEntry(
+    name="paillier",
+    mechanism="protocols.sums.paillier.mechanism:PAILLIER",
+    parameters="protocols.sums.paillier.plan:PaillierParameters",
+    carries=frozenset({"chosen blocks", "dense", "single entries"}),
+    most_values=200_000,
+    most_chosen=20_000,  # these cannot be packed
+    too_large="Paillier is for small sums, since opening a larger one takes minutes",
+)
+PLAIN: Final = MechanismEntry(name="plain", mechanism="protocols.sums.plain:PLAIN", carries=ALL)
+
 
 OWN: Final[dict[str, str]] = {
-    name: f"protocols.sums.entries:{name.upper()}" for name in ("ckks", "masked", "oneshot", "paillier", "plain")
+    name: f"protocols.sums.registry:{name.upper()}" for name in ("ckks", "masked", "oneshot", "paillier", "plain")
 }
-"""Our mechanisms: name -> "module:attribute" of the entry, as pyproject.toml declares them."""
+"""Our mechanisms: name -> "module:attribute" of the entry."""
 
 
 def mechanisms() -> dict[str, str]:

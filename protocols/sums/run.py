@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from protocols.errors import ParameterError
 from protocols.layout import Route, whole_route
-from protocols.sums.base import Mechanism, SumPlan
+from protocols.sums.base import Mechanism, SumPlan, new_keyring, one_message
 
 __all__ = ["SumTranscript", "run_sum", "split_along"]
 
@@ -55,11 +55,11 @@ def run_sum(
         raise ParameterError(f"{len(vectors)} vectors but {len(chosen)} routes")
 
     # The key holder makes the keys, which all members share.
-    keyring = mechanism.generate_keyring(plan) if mechanism.needs_keyring else None
+    keyring = new_keyring(mechanism, plan)
 
     # Every client seals its own vector.
     contributions = tuple(
-        mechanism.seal(plan, route, split_along(plan, route, vector), keyring)
+        one_message(mechanism).seal(plan, route, split_along(plan, route, vector), keyring)
         for route, vector in zip(chosen, vectors, strict=True)
     )
 

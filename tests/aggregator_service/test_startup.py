@@ -37,7 +37,7 @@ from aggregator_service.commands.startup_checks import (
 )
 from aggregator_service.logs import JsonFormatter, TextFormatter, fields
 from aggregator_service.migrations.migrate import migrate
-from aggregator_service.settings import Settings
+from aggregator_service.settings import Settings, setting_fault
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.database_causes import database_cause
 from client_sdk import Client, Identity, MemoryStore, Policy
@@ -347,11 +347,27 @@ def test_readiness_is_checked_once_a_second_however_many_ask(tmp_path: Path, mon
 
 
 def test_settings_come_from_flags_then_environment_then_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"HUSHREC_PORT": "9000", "HUSHREC_FOLD_BATCH": "7", "HUSHREC_HOST": ""}.items():
+    for name, value in {"HUSHREC_PORT": "9000", "HUSHREC_TUNING": '{"fold_batch": 7}', "HUSHREC_HOST": ""}.items():
         monkeypatch.setenv(name, value)
     loaded = Settings.load(port=9001, host=None)
-    assert (loaded.port, loaded.fold_batch, loaded.host) == (9001, 7, "127.0.0.1")
+    assert (loaded.port, loaded.tuning.fold_batch, loaded.host) == (9001, 7, "127.0.0.1")
     assert Settings().port == 9000
+
+
+@pytest.mark.parametrize(
+    ("value", "fault"),
+    [
+        ('{"fold', "HUSHREC_TUNING: must be a JSON object"),
+        ("[1]", "HUSHREC_TUNING: must be an object"),
+        ('{"folds": 1}', "HUSHREC_TUNING: folds: unknown name"),
+        ('{"wait_max_seconds": 900}', "HUSHREC_TUNING: wait_max_seconds: must be at most 30"),
+    ],
+)
+def test_a_wrong_tuning_is_named(monkeypatch: pytest.MonkeyPatch, value: str, fault: str) -> None:
+    monkeypatch.setenv("HUSHREC_TUNING", value)
+    with pytest.raises(ValidationError) as caught:
+        Settings()
+    assert setting_fault(caught.value).startswith(fault)
 
 
 @pytest.mark.parametrize("variable", ["HUSHREC_OPERATOR_TOKEN", "HUSHREC_DATABASE_URL"])

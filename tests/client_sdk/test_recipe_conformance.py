@@ -26,7 +26,7 @@ WEIGHTS = {"max_interactions": 100, "reveal_weights": True}
 
 class MovesAlike:
     """Adam from zero moments moves a value by nearly the same amount in every round: a limit that the task's warnings
-    and docs/threats.md state."""
+    and docs/security.md state."""
 
     def test_sums_of_training_hold_no_constant_of_a_client(self) -> None:
         with pytest.raises(AssertionError, match="are the same in two rounds|that are the same"):

@@ -1,9 +1,9 @@
-"""The mechanism of docs/add-a-mechanism.md: installed from a package of its own, and played over a real server."""
+"""The mechanism of examples/custom_mechanism: installed from a package of its own, and played over a real server."""
 
 from __future__ import annotations
 
 import json
-import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ from client_sdk.task import Task
 from protocols.combinations import carriers, check_combination
 from protocols.errors import CombinationError, ParameterError
 from protocols.messages import Schedule
-from protocols.messages.plans import OtherPlanView
+from protocols.messages.tasks import OtherPlanView
 from protocols.recipes.registry import recipe
 from protocols.sums import registry
 from protocols.sums.registry import mechanism, mechanism_entry, mechanisms
@@ -37,21 +37,16 @@ from tests.support.plugins import installed_plugin
 from tests.support.server import AggregatorProcess, running_aggregator
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "add-a-mechanism.md"
-FILE = re.compile(r"^`([\w/]+\.(?:py|toml))`[^`\n]*:\n\n```(?:python|toml)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+PACKAGE = ROOT / "examples" / "custom_mechanism"
 USERS, ROUNDS = 3, 2
 SHAPES = {"shapes": {"w": [4, 3], "t": [5, 2]}, "rows": ["t"], "reveal_rows": True, "clip": 0.5}
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The package of the page, and nothing else, on the path of this process."""
+    """The example, installed into a folder of its own, which is on the path of this process."""
     folder = tmp_path_factory.mktemp("plugin")
-    files = dict(FILE.findall(PAGE.read_text(encoding="utf-8")))
-    assert sorted(files) == ["integers_mechanism/__init__.py", "integers_mechanism/integers.py", "pyproject.toml"]
-    for name, text in files.items():
-        (folder / "source" / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / "source" / name).write_text(text, encoding="utf-8")
+    shutil.copytree(PACKAGE, folder / "source", ignore=shutil.ignore_patterns("__pycache__"))
     with installed_plugin(folder / "source", folder / "site", "integers_mechanism") as site:
         yield site
     registry._loaded.cache_clear()
@@ -76,7 +71,7 @@ class TestIntegers(MechanismConformance):
 
     @pytest.fixture(scope="class", autouse=True)
     @classmethod
-    def from_the_page(cls, installed: Path) -> None:
+    def from_the_example(cls, installed: Path) -> None:
         cls.mechanism = mechanism("integers")
 
 

@@ -24,13 +24,13 @@ from protocols.layout import Route, whole_route
 from protocols.recipes.registry import recipe
 from protocols.sums.base import Mechanism, SumPlan
 from protocols.sums.ckks.mechanism import CKKS
-from protocols.sums.masked import client, messages
+from protocols.sums.masked import client, wire
+from protocols.sums.masked.context import ClientPolicy
 from protocols.sums.masked.mechanism import MASKED
-from protocols.sums.masked.policy import ClientPolicy
 from protocols.sums.masked.roster import make_roster, open_roster
 from protocols.sums.oneshot.mechanism import ONESHOT
-from protocols.sums.oneshot.messages import CommitteeKey, Statement, Ticket, Upload
 from protocols.sums.oneshot.plan import OneshotPlan
+from protocols.sums.oneshot.wire import CommitteeKey, Statement, Ticket, Upload
 from protocols.sums.paillier.mechanism import PAILLIER
 from protocols.sums.plain import PLAIN
 from protocols.sums.run import split_along
@@ -117,8 +117,8 @@ def _masked() -> Iterator[Decoder]:
         entries.append(entry_of(identity, name, client.advertise(context, name, identity, POLICY)[1]))
     roster = make_roster(context, entries)
     advertisement = entries[0].advertisement
-    yield Decoder("masked advertisement", messages.decode_advertisement, advertisement, SLACK)
-    yield Decoder("masked set", lambda body: messages.decode_set(body, 300), messages.encode_set({1, 299}, 300), SLACK)
+    yield Decoder("masked advertisement", wire.decode_advertisement, advertisement, SLACK)
+    yield Decoder("masked set", lambda body: wire.decode_set(body, 300), wire.encode_set({1, 299}, 300), SLACK)
     yield Decoder("masked roster", lambda body: open_roster(context, body), roster.body, 400 * len(roster.body) + SLACK)
     route = whole_route(plan.layout)
     contribution = bytes(plan.contribution_bytes(route))

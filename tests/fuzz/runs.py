@@ -1,4 +1,4 @@
-"""The number of examples and the seed of fuzz tests; see docs/fuzzing.md."""
+"""The number of examples and the seed of fuzz tests; see docs/testing.md."""
 
 from __future__ import annotations
 

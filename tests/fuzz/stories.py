@@ -17,7 +17,7 @@ from protocols.crypto.certificates import certify, revoke
 from protocols.crypto.envelope import seal_snapshot
 from protocols.layout import whole_route
 from protocols.messages import OrganiserPin
-from protocols.messages.evaluation import Evaluation
+from protocols.messages.rounds import Evaluation
 from protocols.recipes.evaluated import with_evaluation
 from protocols.sums.plain import PLAIN
 from tests.fuzz.world import World

@@ -1,4 +1,4 @@
-"""Every route and page of a real server, called in any order by any caller; see docs/fuzzing.md."""
+"""Every route and page of a real server, called in any order by any caller; see docs/testing.md."""
 
 from __future__ import annotations
 

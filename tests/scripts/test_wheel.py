@@ -59,8 +59,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source, folder = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
     for package in ("aggregator_service", "client_sdk", "protocols"):
         shutil.copytree(ROOT / package, source / package, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "docs/package-index.md", "LICENSE"):
-        (source / name).parent.mkdir(exist_ok=True)
+    for name in ("pyproject.toml", "LICENSE"):
         shutil.copy(ROOT / name, source / name)
     command = (sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, source)
     done = run(*command)

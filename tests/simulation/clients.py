@@ -18,10 +18,10 @@ from client_sdk.store.signed_sets import SignedSets, member_tags
 from protocols.errors import RefusalError, ThresholdError
 from protocols.layout import VectorLayout, whole_route
 from protocols.sums.masked import client
-from protocols.sums.masked.messages import decode_set
+from protocols.sums.masked.context import ClientPolicy
 from protocols.sums.masked.plan import encode
-from protocols.sums.masked.policy import ClientPolicy
 from protocols.sums.masked.roster import Roster
+from protocols.sums.masked.wire import decode_set
 from tests.simulation.plan import MEMBERS, Part
 from tests.simulation.process import Message, Process
 

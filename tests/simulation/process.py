@@ -27,7 +27,7 @@ from aggregator_service.rounds.masked_stages import report_shares
 from aggregator_service.routes import contributions, stages
 from aggregator_service.routes.bodies import RawBody
 from aggregator_service.services import Services
-from aggregator_service.settings import Settings
+from aggregator_service.settings import Settings, Tuning
 from aggregator_service.storage.blobs import BlobsUnavailableError
 from aggregator_service.storage.cleanup import collect_bodies, collect_orphans, delete_orphans
 from aggregator_service.storage.database import DATABASE_GONE, Effects
@@ -96,9 +96,8 @@ def _digest(body: bytes) -> str:
 
 @lru_cache
 def _settings(data_dir: Path, inline_bytes: int) -> Settings:
-    return Settings(
-        data_dir=data_dir, inline_bytes=inline_bytes, body_idle_seconds=3600.0
-    )  # real time has no influence
+    # real time has no influence
+    return Settings(data_dir=data_dir, tuning=Tuning(inline_bytes=inline_bytes, body_idle_seconds=3600.0))
 
 
 class Process:

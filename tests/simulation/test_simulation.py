@@ -1,6 +1,6 @@
 """Fault schedules, each from a seed, against the real routes, engine, database and blobs.
 
-The invariants are listed in `tests/simulation/invariants.py`; docs/faults.md describes how to replay a seed. CI runs
+The invariants are listed in `tests/simulation/invariants.py`; docs/testing.md describes how to replay a seed. CI runs
 thousands of schedules with `python -m tests.simulation`; the tests here run a few.
 """
 

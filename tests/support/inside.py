@@ -16,7 +16,7 @@ from aggregator_service.clock import Clock
 from aggregator_service.services import Services
 from aggregator_service.settings import Settings
 from tests.support.api import Api
-from tests.support.server import OPERATOR_TOKEN
+from tests.support.server import OPERATOR_TOKEN, tuned
 from tests.support.signing import SIGNED, Signatures
 
 __all__ = ["aggregator_inside", "services"]
@@ -26,8 +26,8 @@ __all__ = ["aggregator_inside", "services"]
 def aggregator_inside(
     data_dir: Path, *, clock: Clock | None = None, tracer_provider: TracerProvider | None = None, **settings: Any
 ) -> Iterator[Api]:
-    """Run an aggregator within the block and yield an operator's client; settings: fields of `Settings`."""
-    given = Settings(data_dir=data_dir, operator_token=OPERATOR_TOKEN, recheck_seconds=0.1, **settings)
+    """Run an aggregator within the block and yield an operator's client; settings: fields of `Settings` or `Tuning`."""
+    given = Settings(data_dir=data_dir, operator_token=OPERATOR_TOKEN, **tuned({"recheck_seconds": 0.1, **settings}))
     with ThreadPoolExecutor(1) as executor:
         app = create_app(given, clock=clock, executor=executor, tracer_provider=tracer_provider)
         api = Api("http://test", OPERATOR_TOKEN)

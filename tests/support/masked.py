@@ -20,10 +20,8 @@ from protocols.layout import whole_route
 from protocols.messages import TaskView
 from protocols.messages.stages import STATE_FOR, MaskedMessage
 from protocols.sums.masked import client
-from protocols.sums.masked.context import RoundContext
-from protocols.sums.masked.mechanism import own_plan
+from protocols.sums.masked.context import ClientPolicy, RoundContext
 from protocols.sums.masked.plan import MaskedPlan, encode
-from protocols.sums.masked.policy import ClientPolicy
 from protocols.task_binding import broadcast_digest
 from tests.support.api import Api, TestTask, digest_field, signed_enrolment
 from tests.support.server import AggregatorProcess
@@ -50,7 +48,7 @@ def plan_of(task: TestTask, step: int) -> MaskedPlan:
     """How sum `step` is laid out."""
     view = task.view
     cohort = view["schedule"]["cohort_size"]
-    return own_plan(task.mechanism.plan(view["mechanism"]["parameters"], task.recipe.layout(step), cohort))
+    return MaskedPlan.of(task.mechanism.plan(view["mechanism"]["parameters"], task.recipe.layout(step), cohort))
 
 
 def vector_of(plan: MaskedPlan, value: float) -> NDArray[np.float64]:
@@ -76,7 +74,7 @@ class MaskedClient:
 
     @property
     def mode(self) -> str:
-        return own_plan(self.task.plan).mode
+        return MaskedPlan.of(self.task.plan).mode
 
     def view(self, number: int) -> dict[str, Any]:
         answer = self.task.api.http.get(f"{self.task.path}/rounds/{number}", headers=self.auth)
@@ -161,7 +159,7 @@ def enrol_masked(task: TestTask, count: int) -> dict[int, MaskedClient]:
 
 def steps_of(task: TestTask) -> list[Step]:
     """The steps of a round of this task."""
-    curious = own_plan(task.plan).mode == "curious"
+    curious = MaskedPlan.of(task.plan).mode == "curious"
     return [step for step in STAGES if not (curious and step == "confirm")]
 
 

@@ -30,7 +30,7 @@ from typing import Any, Final
 import psycopg
 import pytest
 
-__all__ = ["ALL", "NEEDS", "POSTGRES_SCRIPT", "Need", "missing_lines", "required"]
+__all__ = ["ALL", "NEEDS", "POSTGRES_SCRIPT", "UPGRADED_FROM", "Need", "missing_lines", "required"]
 
 ALL: Final = "HUSHREC_TEST_ALL"
 _ROOT: Final = Path(__file__).parents[2]
@@ -154,6 +154,15 @@ def _mount() -> str | None:
     return program
 
 
+UPGRADED_FROM: Final = "c2c2fd13"
+"""The commit from which members and servers upgrade in tests. Raise it to the newest one that others may run."""
+
+
+def _history() -> Path | None:
+    found = subprocess.run(["git", "cat-file", "-e", UPGRADED_FROM], cwd=_ROOT, capture_output=True, check=False)
+    return None if found.returncode else _ROOT
+
+
 NEEDS: Final = {
     "chromium": Need(
         "Chromium, and libatomic for Playwright",
@@ -194,6 +203,7 @@ NEEDS: Final = {
         "HUSHREC_TEST_DATA=folder of the data sets",
         in_ci=False,
     ),
+    "history": Need("the repository's whole history", _history, "git fetch --unshallow", in_ci=False),
     "root": Need("the right to give files to another user", _root, "run the tests as root", in_ci=False),
     "mount": Need("the right to mount a small disk", _mount, "run the tests as root", in_ci=False),
 }

@@ -15,14 +15,19 @@ from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.layout import whole_route
 from protocols.messages import TaskView
 from protocols.sums.oneshot import client, member
-from protocols.sums.oneshot.committee import Committee, make_committee, make_committee_key
-from protocols.sums.oneshot.context import OneshotContext
-from protocols.sums.oneshot.handouts import split_confirmations, split_keys, split_shares, split_statements
-from protocols.sums.oneshot.mechanism import own_plan
-from protocols.sums.oneshot.messages import Statement, Upload, body_digest
+from protocols.sums.oneshot.committee import (
+    Committee,
+    make_committee,
+    make_committee_key,
+    split_confirmations,
+    split_keys,
+    split_shares,
+    split_statements,
+)
+from protocols.sums.oneshot.context import OneshotContext, OneshotPolicy
 from protocols.sums.oneshot.plan import OneshotPlan, encode
-from protocols.sums.oneshot.policy import OneshotPolicy
 from protocols.sums.oneshot.sealing import signed_statement
+from protocols.sums.oneshot.wire import Statement, Upload, body_digest
 from protocols.task_binding import broadcast_digest
 from tests.support.api import Api, TestTask, digest_field, signed_enrolment
 from tests.support.masked import expire, vector_of
@@ -56,7 +61,7 @@ def oneshot_plan(task: TestTask, step: int) -> OneshotPlan:
     """How sum `step` is laid out."""
     view = task.view
     cohort = view["schedule"]["cohort_size"]
-    return own_plan(task.mechanism.plan(view["mechanism"]["parameters"], task.recipe.layout(step), cohort))
+    return OneshotPlan.of(task.mechanism.plan(view["mechanism"]["parameters"], task.recipe.layout(step), cohort))
 
 
 @dataclass

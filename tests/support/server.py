@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import signal
@@ -12,20 +13,28 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
+from aggregator_service.settings import Tuning
 from aggregator_service.storage.blobs import BlobStore
 from aggregator_service.storage.stores import open_store
 from tests.support.forked import ForkedProcess, can_fork
 
-__all__ = ["OPERATOR_TOKEN", "AggregatorProcess", "free_port", "running_aggregator"]
+__all__ = ["OPERATOR_TOKEN", "AggregatorProcess", "free_port", "running_aggregator", "tuned"]
 
 OPERATOR_TOKEN = "hro_operator-token-of-the-tests"
 _START_SECONDS = 180.0
 _PORTS = (10_000, 32_768)
 """Linux connects from ports 32768 and above, other systems from 49152."""
+
+
+def tuned(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by name, with those that are fields of `Tuning` under `tuning`."""
+    own = {name: value for name, value in given.items() if name in Tuning.model_fields}
+    return {**{name: value for name, value in given.items() if name not in own}, "tuning": own}
 
 
 def free_port(count: int = 1) -> int:
@@ -55,7 +64,9 @@ class AggregatorProcess:
         command: Sequence[str] = (),
         **settings: str | int | float | Path,
     ) -> None:
-        """`settings` become HUSHREC_* variables, e.g. fold_batch=3; `context`: how to reach a server with TLS.
+        """`settings` become HUSHREC_* variables, or parts of HUSHREC_TUNING, such as fold_batch=3.
+
+        context: how to reach a server with TLS.
 
         test_spawns_workers=1: its fold workers are its children (`tests.support.forked_workers`).
 
@@ -70,10 +81,9 @@ class AggregatorProcess:
         self.database_url = str(settings.get("database_url", f"sqlite:///{data_dir / 'hushrec.db'}"))
         self._blobs = str(settings.get("blobs", f"dir:{data_dir / 'blobs'}"))
         self.log_path = data_dir.parent / f"{data_dir.name}.log"
-        self._settings = {
-            f"HUSHREC_{name.upper()}": str(value)
-            for name, value in {"recheck_seconds": 0.1, "log_format": "json", **settings}.items()
-        }
+        given = tuned({"recheck_seconds": 0.1, "log_format": "json", **settings})
+        self._settings = {f"HUSHREC_{name.upper()}": str(value) for name, value in given.items()}
+        self._settings["HUSHREC_TUNING"] = json.dumps(given["tuning"])
         self._fresh = fresh or bool(command)
         self._command = list(command) or [sys.executable, "-m", "aggregator_service.cli", "serve"]
         self._process: subprocess.Popen[bytes] | ForkedProcess | None = None

@@ -10,7 +10,7 @@ import numpy as np
 from protocols.crypto.keyring import Keyring
 from protocols.layout import whole_route
 from protocols.sums.base import NamesPublicKey
-from protocols.sums.paillier.planner import PaillierPlan
+from protocols.sums.paillier.plan import PaillierPlan
 from protocols.sums.run import split_along
 from tests.protocols.sums.paillier.cases import made_up_keyring
 from tests.support.api import Api, TestMember, TestTask, digest_field

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from client_sdk.rounds import masked as masked_rounds
 from client_sdk.rounds import oneshot as oneshot_rounds
 from examples.web.demo import WebDemo, running_demo
-from protocols.sums.masked.packing import unpack
+from protocols.sums.ring import unpack
 
 __all__ = ["CLIENTS", "RecordedDemo", "recorded_demo"]
 

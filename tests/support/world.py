@@ -26,10 +26,9 @@ from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundR
 from aggregator_service.storage.tags import tag_of
 from aggregator_service.tasks.plans import plan_task, round_spec, row_terms
 from aggregator_service.tasks.tasks import create_task, plan_request
-from protocols.layout import VectorLayout
+from protocols.layout import REPEATED_ROWS, VectorLayout
 from protocols.messages import TaskRequest
 from protocols.recipes.rows import FactorModel
-from protocols.sum_classes import REPEATED_ROWS
 
 __all__ = ["SECONDS", "World"]
 

@@ -10,13 +10,10 @@ from numpy.typing import NDArray
 
 from protocols.crypto.domain import digest
 from protocols.crypto.keyring import Keyring
-from protocols.layout import Block, Segment, VectorLayout, whole_route
-from protocols.sum_classes import TRAINED
-from protocols.sums.ckks.keys import load_secret_key
+from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
+from protocols.sums.ckks.encryption import load_secret_key, pack_blocks
 from protocols.sums.ckks.mechanism import CKKS
-from protocols.sums.ckks.packing import pack_blocks
-from protocols.sums.ckks.parameters import PARAMETER_SETS
-from protocols.sums.ckks.planner import CkksPlan
+from protocols.sums.ckks.plan import PARAMETER_SETS, CkksPlan
 from protocols.sums.ckks.seal_io import MemoryFile, seal_context
 from protocols.sums.ckks.wire import WireBuffer
 from tests.vectors.ckks_lattice import Ring, expand_seed, noise, ternary

@@ -12,22 +12,18 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.crypto.domain import digest
-from protocols.layout import Block, Segment, VectorLayout
-from protocols.sum_classes import TRAINED
+from protocols.layout import TRAINED, Block, Segment, VectorLayout
 from protocols.sums.masked import client, server
-from protocols.sums.masked.context import RoundContext, model_digest
-from protocols.sums.masked.field import PRIME
-from protocols.sums.masked.graph import neighbours
-from protocols.sums.masked.key_agreement import mask_context, pair_mask_key, seed_commitment
+from protocols.sums.masked.context import ClientPolicy, RoundContext, model_digest
+from protocols.sums.masked.keys import mask_context, pair_mask_key, seed_commitment
 from protocols.sums.masked.masks import add_mask, add_masks
-from protocols.sums.masked.packing import pack, ring_dtype, unpack
 from protocols.sums.masked.parameters import choose_neighbourhood
 from protocols.sums.masked.plan import MaskedPlan, make_plan
-from protocols.sums.masked.policy import ClientPolicy
-from protocols.sums.masked.roster import Roster, RosterEntry, open_roster
+from protocols.sums.masked.roster import Roster, RosterEntry, neighbours, open_roster
 from protocols.sums.masked.run import MaskedRun
-from protocols.sums.masked.shamir import SHARE_BYTES, combine, split
+from protocols.sums.masked.shamir import PRIME, SHARE_BYTES, combine, split
 from protocols.sums.masked.shares import open_pair
+from protocols.sums.ring import pack, ring_dtype, unpack
 from tests.vectors.common import SEED, error_of
 
 __all__ = ["masked_keys", "masked_round", "masks", "shamir"]

@@ -15,20 +15,17 @@ from numpy.typing import NDArray
 
 from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.crypto.domain import digest
-from protocols.layout import Block, Segment, VectorLayout
-from protocols.sum_classes import TRAINED
+from protocols.layout import TRAINED, Block, Segment, VectorLayout
 from protocols.sums.oneshot import server
 from protocols.sums.oneshot.committee import Committee, check_committee_key
-from protocols.sums.oneshot.context import OneshotContext
+from protocols.sums.oneshot.context import OneshotContext, OneshotPolicy
 from protocols.sums.oneshot.mechanism import ONESHOT
-from protocols.sums.oneshot.messages import CommitteeKey, Statement, Upload, body_digest, survivors_digest
 from protocols.sums.oneshot.plan import make_plan
-from protocols.sums.oneshot.policy import OneshotPolicy
-from protocols.sums.oneshot.polynomials import add_products, canonical, public_polynomials
-from protocols.sums.oneshot.rings import primes_below
+from protocols.sums.oneshot.polynomials import add_products, canonical, primes_below, public_polynomials
 from protocols.sums.oneshot.run import OneshotRun
 from protocols.sums.oneshot.sampler import gaussian, gaussian_table
 from protocols.sums.oneshot.sealing import open_share
+from protocols.sums.oneshot.wire import CommitteeKey, Statement, Upload, body_digest, survivors_digest
 from protocols.sums.ring_security import DEGREES
 from tests.vectors.common import error_of
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from protocols.layout import Block, Segment, VectorLayout, whole_route
+from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
 from protocols.recipes.base import Recipe, Update
 from protocols.recipes.colr.colr import shared_projection
 from protocols.recipes.colr.scolr import client_level
@@ -15,7 +15,6 @@ from protocols.recipes.privirec.recipe import PriviRecK
 from protocols.recipes.registry import recipe
 from protocols.recipes.rows import FactorRecipe
 from protocols.recipes.topk.supports import first_units, renewed_units, strongest_first
-from protocols.sum_classes import TRAINED
 from protocols.sums.plain import PLAIN
 from tests.vectors.common import SEED, error_of
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocols.codec import b64encode
-from protocols.messages.evaluation import Evaluation
+from protocols.messages.rounds import Evaluation
 from protocols.recipes.arrays.recipe import Arrays
 from protocols.recipes.arrays.update import Rows, contribution
 from protocols.recipes.base import ModelState, Recipe, Update

@@ -8,12 +8,10 @@ import numpy as np
 from gmpy2 import mpz
 
 from protocols.crypto.domain import digest
-from protocols.layout import Block, Route, Segment, VectorLayout, whole_route
-from protocols.sum_classes import TRAINED
+from protocols.layout import TRAINED, Block, Route, Segment, VectorLayout, whole_route
 from protocols.sums.base import Mechanism, SumPlan
 from protocols.sums.ckks.mechanism import CKKS
-from protocols.sums.ckks.parameters import PARAMETER_SETS
-from protocols.sums.ckks.planner import SEED_BYTES, CkksPlan
+from protocols.sums.ckks.plan import PARAMETER_SETS, SEED_BYTES, CkksPlan
 from protocols.sums.ckks.wire import WireBuffer, check_range, view_planes
 from protocols.sums.paillier.encryption import seal_blocks
 from protocols.sums.paillier.mechanism import PAILLIER
@@ -168,7 +166,9 @@ def paillier() -> dict[str, Any]:
         draws = [int.from_bytes(digest("vector randomiser", index, i) * 8, "big") % n for i in range(2 * len(blocks))]
         residues = iter([pow(r, n, n * n) for r in draws])
         vectors = [np.array(values) for values in blocks]
-        body = seal_blocks(plan, route, vectors, keyring, lambda residues=residues: mpz(next(residues)))
+        body = seal_blocks(
+            plan, route, vectors, keyring, lambda count, residues=residues: [mpz(next(residues)) for _ in range(count)]
+        )
         plaintexts = [str(m) for values in vectors for m in packing.pack(layout.blocks[0], values)]
         shown = {"route": route, "values": blocks, "plaintexts": plaintexts, "r": [f"{r:x}" for r in draws]}
         contributions.append(shown | {"body": body.hex()})

@@ -12,10 +12,9 @@ from tenseal import sealapi
 
 from protocols.crypto.domain import digest
 from protocols.crypto.keyring import Keyring
-from protocols.layout import Block, Segment, VectorLayout, whole_route
-from protocols.sum_classes import TRAINED
+from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
 from protocols.sums.ckks.mechanism import CKKS
-from protocols.sums.ckks.parameters import PARAMETER_SETS
+from protocols.sums.ckks.plan import PARAMETER_SETS
 from protocols.sums.ckks.seal_io import MemoryFile, seal_context
 from tests.vectors.ckks_lattice import expand_seed
 

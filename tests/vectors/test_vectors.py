@@ -22,11 +22,11 @@ from protocols.crypto.domain import digest, domain_tag
 from protocols.crypto.public_random import permutation
 from protocols.fixed_point import FixedPoint
 from protocols.messages import TaskView
-from protocols.sums.ckks.parameters import PARAMETER_SETS
+from protocols.sums.ckks.plan import PARAMETER_SETS
 from protocols.sums.ckks.wire import check_range, view_planes
-from protocols.sums.masked.graph import neighbours
-from protocols.sums.masked.packing import unpack
+from protocols.sums.masked.roster import neighbours
 from protocols.sums.masked.shamir import combine
+from protocols.sums.ring import unpack
 from protocols.task_binding import bound_terms
 from tests.vectors import generate
 

@@ -15,14 +15,14 @@ import pytest
 from aggregator_service.uploads.chunks import MOST_CHUNKS
 from protocols.crypto import certificates, envelope, http_signature
 from protocols.crypto.aggregate_chain import CHAIN_BYTES
-from protocols.messages import media_types
+from protocols.messages import stages as media_types
 from protocols.messages.problem import PROBLEM_TYPES, problem_uri
 from protocols.recipes.registry import OWN as RECIPES
 from protocols.recipes.registry import recipe
-from protocols.sums.ckks.parameters import PARAMETER_SETS
-from protocols.sums.masked import messages, shamir
+from protocols.sums.ckks.plan import PARAMETER_SETS
+from protocols.sums.masked import shamir, wire
 from protocols.sums.masked.parameters import _MOST_NEIGHBOURS
-from protocols.sums.oneshot import messages as oneshot
+from protocols.sums.oneshot import wire as oneshot
 from protocols.sums.oneshot.parameters import SIGMA
 from protocols.sums.ring_security import DEGREES, LOG_Q_CAPS
 from protocols.task_binding import bound_terms
@@ -120,9 +120,9 @@ def length(page: str, before: str) -> int:
         ("identities", "## Membership certificate", certificates.CERTIFICATE_BYTES),
         ("identities", "## Keyring envelope", envelope._HEAD + 32 + 12),
         ("identities", "## Snapshot", envelope.sealed_bytes(0) - CHAIN_BYTES - 16),
-        ("masked", "Advertisement:", messages.ADVERTISEMENT_BYTES),
-        ("masked", "Entry of the roster", 1 + 64 + certificates.CERTIFICATE_BYTES + messages.ADVERTISEMENT_BYTES),
-        ("masked", "Slot of shares", messages.SEALED_BYTES),
+        ("masked", "Advertisement:", wire.ADVERTISEMENT_BYTES),
+        ("masked", "Entry of the roster", 1 + 64 + certificates.CERTIFICATE_BYTES + wire.ADVERTISEMENT_BYTES),
+        ("masked", "Slot of shares", wire.SEALED_BYTES),
         ("oneshot", "Upload (the body", oneshot.KEY_BYTES + oneshot.SIGNATURE_BYTES),
         ("oneshot", "Key of a member", 1 + 64 + certificates.CERTIFICATE_BYTES + 32 + 64),
     ],
@@ -133,9 +133,9 @@ def test_lengths_of_messages(page: str, before: str, expected: int) -> None:
 
 def test_numbers_in_the_text_of_masked_sums() -> None:
     text = PAGES["masked"]
-    assert f"k slots of {messages.SEALED_BYTES} bytes" in text
+    assert f"k slots of {wire.SEALED_BYTES} bytes" in text
     assert f"k slots of {shamir.SHARE_BYTES} bytes" in text
-    assert f"n slots of {messages.CONFIRMATION_BYTES} bytes" in text
+    assert f"n slots of {wire.CONFIRMATION_BYTES} bytes" in text
     assert f"min(n - 2, {_MOST_NEIGHBOURS})" in text
     assert shamir.PRIME == 2**256 + 297 and "2^256 + 297" in text
 

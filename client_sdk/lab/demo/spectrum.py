@@ -39,14 +39,13 @@ from client_sdk.organiser import TrialOrganiser
 from client_sdk.training.graph_filters import Components
 from client_sdk.training.privirec import matching_filter
 from protocols.errors import ParameterError
-from protocols.layout import Block, Segment, VectorLayout
+from protocols.layout import TRAINED, Block, Segment, VectorLayout
 from protocols.messages import RoundView, Schedule, TaskRequest, TaskView
 from protocols.messages.stages import MASKED_STATES, RoundState
 from protocols.recipes.privirec.recipe import PriviRecK
 from protocols.recipes.privirec.state import privirec_state
 from protocols.recipes.recommended import parameters_for
 from protocols.recipes.registry import recipe as make_recipe
-from protocols.sum_classes import TRAINED
 from protocols.sums.masked.masks import SECRET_BYTES, Mask, add_masks
 from protocols.sums.masked.mechanism import MASKED
 from protocols.sums.masked.plan import MaskedPlan

@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 
 from protocols.codec import exact
 from protocols.errors import CodecError, ParameterError
-from protocols.layout import Block, Route, Segment, VectorLayout, whole_route
+from protocols.layout import ONCE_ROWS, Block, Route, Segment, VectorLayout, whole_route
 from protocols.recipes import factors
 from protocols.recipes.base import ItemParameters, ModelState, RoundSpec, SingleGroupRecipe
 from protocols.recipes.entry import RecipeEntry
-from protocols.sum_classes import ONCE_ROWS
 
 __all__ = ["ENTRY", "Popularity", "PopularityParameters", "popularity_state"]
 

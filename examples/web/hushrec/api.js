@@ -1,4 +1,4 @@
-/** Requests to a server of HushRec: signed, repeated after failures, and counted (docs/http-api.md, docs/problems.md). */
+/** Requests to a server of HushRec: signed, repeated after failures, and counted (docs/http-api.md). */
 
 import { equal, fromBase64, utf8 } from "./codec.js";
 import { sha256 } from "./domain.js";

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocols.errors import ParameterError
-from protocols.layout import Route, VectorLayout, whole_route
+from protocols.layout import TRAINED, Route, VectorLayout, whole_route
 from protocols.recipes import factors
 from protocols.recipes.arrays import state as states
 from protocols.recipes.arrays.optimisers import step
@@ -26,7 +26,6 @@ from protocols.recipes.arrays.update import LEAST_WEIGHT, block_of, touched_name
 from protocols.recipes.base import ModelState, PartOfSum, RoundSpec, SingleGroupRecipe
 from protocols.recipes.entry import RecipeEntry
 from protocols.recipes.weighted import WEIGHTS_WARNING
-from protocols.sum_classes import TRAINED
 
 __all__ = ["ENTRY", "Arrays", "ArraysParameters"]
 

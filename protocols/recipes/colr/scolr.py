@@ -29,7 +29,7 @@ from pydantic import Field, model_validator
 
 from protocols.crypto.domain import derive_seed
 from protocols.crypto.public_random import uniforms
-from protocols.layout import Block, Route, Segment, VectorLayout, whole_route
+from protocols.layout import TRAINED, Block, Route, Segment, VectorLayout, whole_route
 from protocols.patterns import levels_in_use, lowered
 from protocols.recipes.base import ModelState, RoundSpec, Update
 from protocols.recipes.colr.colr import CoLRParameters, shared_projection
@@ -37,7 +37,6 @@ from protocols.recipes.entry import RecipeEntry
 from protocols.recipes.factors import clip_blocks, dense_rows
 from protocols.recipes.normalisation import TOUCHED, divisors, touch_segments
 from protocols.recipes.rows import FactorRecipe
-from protocols.sum_classes import TRAINED
 
 __all__ = ["ENTRY", "SCoLR", "SCoLRParameters", "client_level"]
 

@@ -37,7 +37,7 @@ from pydantic import Field, model_validator
 from protocols.crypto.domain import derive_seed
 from protocols.crypto.public_random import normals, uniforms
 from protocols.errors import ParameterError
-from protocols.layout import Route, VectorLayout, whole_route
+from protocols.layout import TRAINED, Route, VectorLayout, whole_route
 from protocols.recipes.base import ItemParameters, ModelState, RoundSpec
 from protocols.recipes.entry import RecipeEntry
 from protocols.recipes.factors import round_spec
@@ -56,7 +56,6 @@ from protocols.recipes.fair.state import (
 )
 from protocols.recipes.fair.subspaces import bucket_counts, chunks, hash_key, means
 from protocols.recipes.weighted import WeightedParameters, weigh, weighted_block, with_weight
-from protocols.sum_classes import TRAINED
 
 __all__ = ["ENTRY", "Fair", "FairParameters", "dense_length"]
 
@@ -360,5 +359,5 @@ ENTRY: Final = RecipeEntry(
     make=Fair,
     half="client_sdk.training.fair:half",
     needs=frozenset({"dense", "device groups"}),
-    source="Desai et al., 2023, Algorithm 1. Guide: [FAIR](fair.md)",
+    source="Desai et al., 2023, Algorithm 1. Guide: [FAIR](recipes.md#fair)",
 )

@@ -29,7 +29,7 @@ def chosen_weight(singular_values: NDArray[np.floating]) -> float:
     """Return l, the L2 weight on B, for singular values s, (K,), of R~: K min(s)^2 / 80, and 0.3 at least.
 
     The larger the last value, the more of P the vectors leave out. Chosen on validation rows by NDCG@20 over all items,
-    with a = 1/4 and b = 5/16: docs/evaluation.md has what other weights give.
+    with a = 1/4 and b = 5/16: docs/results.md has what other weights give.
     """
     smallest = float(singular_values.min()) if singular_values.size else 0.0
     return max(_SMALLEST, smallest**2 * singular_values.size / _COLUMNS)

@@ -35,7 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocols.errors import ParameterError
-from protocols.layout import Block, Route, Segment, VectorLayout, whole_route
+from protocols.layout import REPEATED_ROWS, Block, Route, Segment, VectorLayout, whole_route
 from protocols.recipes.base import ModelState, RoundSpec, SingleGroupRecipe
 from protocols.recipes.entry import RecipeEntry
 from protocols.recipes.factors import round_spec
@@ -43,7 +43,6 @@ from protocols.recipes.privirec.parameters import GRAM_REVEALS, PriviRecKParamet
 from protocols.recipes.privirec.spectrum import captured, iterate, relative_change, ritz, start_basis
 from protocols.recipes.privirec.state import PriviRecState, StateForm, privirec_state
 from protocols.recipes.privirec.triangle import triangle_length
-from protocols.sum_classes import REPEATED_ROWS
 
 __all__ = ["PRIVIREC", "PRIVIREC_K", "PriviRec", "PriviRecK", "Sum"]
 
@@ -232,7 +231,7 @@ class PriviRec(PriviRecK):
         return (f"{GRAM_REVEALS[0].upper()}{GRAM_REVEALS[1:]}.", *super().warnings())
 
 
-_SOURCE: Final = '"Secure Federated Graph-Filtering for Recommender Systems". Guide: [PriviRec](privirec.md)'
+_SOURCE: Final = '"Secure Federated Graph-Filtering for Recommender Systems". Guide: [PriviRec](recipes.md#privirec)'
 PRIVIREC: Final = RecipeEntry(
     name="privirec",
     parameters=PriviRecParameters,

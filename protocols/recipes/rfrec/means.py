@@ -17,8 +17,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from protocols.layout import Block, Segment, VectorLayout
-from protocols.sum_classes import ONCE_ROWS
+from protocols.layout import ONCE_ROWS, Block, Segment, VectorLayout
 
 __all__ = ["ItemMeans", "item_means", "means_layout", "rating_offsets"]
 

@@ -33,7 +33,7 @@ from protocols.codec import exact
 from protocols.crypto.domain import SEED_BYTES, derive_seed
 from protocols.crypto.public_random import normals
 from protocols.errors import CodecError, ParameterError
-from protocols.layout import Block, Route, Segment, VectorLayout, clip_to_bounds, whole_route
+from protocols.layout import TRAINED, Block, Route, Segment, VectorLayout, clip_to_bounds, whole_route
 from protocols.privacy.laplace import privatise
 from protocols.recipes.base import MOVES_ALIKE, FactorState, ModelState, RoundSpec, SingleGroupRecipe
 from protocols.recipes.entry import RecipeEntry
@@ -41,7 +41,6 @@ from protocols.recipes.factors import decode_factors, encode_factors, round_spec
 from protocols.recipes.rfrec.coins import Stretch, stretches
 from protocols.recipes.rfrec.means import means_layout
 from protocols.recipes.rfrec.parameters import RFRecFParameters, RFRecParameters
-from protocols.sum_classes import TRAINED
 
 __all__ = [
     "INITIAL_STD",
@@ -297,12 +296,12 @@ RFREC: Final = RecipeEntry(
     parameters=RFRecParameters,
     make=RFRec,
     half="client_sdk.training.rfrec:half",
-    source="Liu et al., CIKM 2024, Algorithm 1. Guide: [RFRec](rfrec.md)",
+    source="Liu et al., CIKM 2024, Algorithm 1. Guide: [RFRec](recipes.md#rfrec)",
 )
 RFRECF: Final = RecipeEntry(
     name="rfrecf",
     parameters=RFRecFParameters,
     make=RFRecF,
     half="client_sdk.training.rfrec:half",
-    source="Liu et al., CIKM 2024, Algorithm 2. Guide: [RFRec](rfrec.md)",
+    source="Liu et al., CIKM 2024, Algorithm 2. Guide: [RFRec](recipes.md#rfrec)",
 )

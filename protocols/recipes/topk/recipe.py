@@ -26,7 +26,7 @@ from pydantic import Field, model_validator
 
 from protocols.codec import exact
 from protocols.errors import CodecError, ParameterError
-from protocols.layout import Block, Route, Segment, VectorLayout, clip_to_bounds, whole_route
+from protocols.layout import TRAINED, Block, Route, Segment, VectorLayout, clip_to_bounds, whole_route
 from protocols.recipes.base import FactorState, ModelState, RoundSpec, Update
 from protocols.recipes.entry import RecipeEntry
 from protocols.recipes.factors import advance, dense_rows
@@ -34,7 +34,6 @@ from protocols.recipes.item_counts import CountedFactors
 from protocols.recipes.normalisation import TOUCHED, NormalisedParameters, divisors, touch_segments
 from protocols.recipes.rows import FactorRecipe
 from protocols.recipes.topk.supports import entries_of_rows, first_units, renewed_units, strongest_first
-from protocols.sum_classes import TRAINED
 
 __all__ = [
     "ENTRY",
@@ -351,5 +350,6 @@ ENTRY: Final = RecipeEntry(
     why_not="Top-K adds single entries at positions that the client chooses, but a ciphertext holds thousands of "
     "values that can only be added position by position (Nguyen et al., WWW 2024, appendix C); 'colr' and 'scolr' send "
     "as few values, in one vector",
-    source="Aji and Heafield, EMNLP 2017; Nguyen et al., WWW 2024, section 5.2. Guide: [Top-K](topk.md)",
+    source="Aji and Heafield, EMNLP 2017; Nguyen et al., WWW 2024, section 5.2. "
+    "Guide: [Top-K](recipes.md#top-k-and-svd)",
 )

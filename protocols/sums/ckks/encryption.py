@@ -1,7 +1,19 @@
-"""Encryption of values to ciphertexts in wire form, and decryption of an aggregate."""
+"""Keys, packing and encryption of CKKS sums.
+
+CKKS keys of a task: made by SEAL, stored as fixed-length planes of residues.
+
+A secret key is one polynomial in the byte planes of `wire`. Keys are bound to (N, q) through `Keyring.parameter_id`;
+using one with a plan of other parameters raises `KeyringError`.
+
+Complex packing: N real values in the N/2 complex slots of one ciphertext, for whole arrays at a time.
+
+Encryption of values to ciphertexts in wire form, and decryption of an aggregate.
+"""
 
 from __future__ import annotations
 
+import hmac
+import secrets
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,21 +21,97 @@ import numpy as np
 from numpy.typing import NDArray
 from tenseal import sealapi
 
-from protocols.crypto.keyring import Keyring
-from protocols.errors import CodecError
-from protocols.layout import Route
+from protocols.crypto.keyring import STATE_KEY_BYTES, Keyring
+from protocols.errors import BudgetError, CodecError, KeyringError, ParameterError
+from protocols.layout import CLIP_SLACK, Block, Route
 from protocols.sums.base import Buffer
-from protocols.sums.ckks.keys import load_secret_key
-from protocols.sums.ckks.packing import pack_blocks, unpack_block
-from protocols.sums.ckks.planner import SEED_BYTES, CkksPlan
+from protocols.sums.ckks.plan import SEED_BYTES, CkksPlan, ParameterSet
 from protocols.sums.ckks.seal_io import MemoryFile, SealContext, seal_context
-from protocols.sums.ckks.wire import Planes, WireBuffer, check_range, join_planes, view_planes
+from protocols.sums.ckks.wire import Planes, WireBuffer, check_range, join_planes, split_residues, view_planes
 
-__all__ = ["open_aggregate", "seal_blocks"]
+__all__ = ["generate_keyring", "load_secret_key", "pack_blocks", "unpack_block", "open_aggregate", "seal_blocks"]
+
+
+def generate_keyring(plan: CkksPlan) -> Keyring:
+    """Return a new secret key from SEAL's generator, which the OS seeds, and a new state key."""
+    context = seal_context(plan.parameters.set, plan.degree)
+    generator = sealapi.KeyGenerator(context.seal)
+    with MemoryFile() as file:
+        residues, _ = file.saved(generator.secret_key(), context.plaintext_prefix(1.0), plan.degree, 0)
+        secret_key = _key_bytes(residues, plan.parameter_set)
+    return Keyring(plan.mechanism, plan.parameter_id, b"", secret_key, secrets.token_bytes(STATE_KEY_BYTES))
+
+
+def load_secret_key(plan: CkksPlan, context: SealContext, file: MemoryFile, keyring: Keyring | None) -> Any:
+    """Return the SEAL secret key of `keyring`; `KeyringError` if it is missing, of other parameters, or malformed."""
+    residues = _key_residues(_checked(plan, keyring).secret_key, plan.parameter_set, plan.degree)
+    key = sealapi.SecretKey()
+    context.load(file, key, context.stream(context.plaintext_prefix(1.0), residues))
+    return key
+
+
+def _checked(plan: CkksPlan, keyring: Keyring | None) -> Keyring:
+    if keyring is None:
+        raise KeyringError("a CKKS sum needs the task's keyring")
+    if keyring.mechanism != plan.mechanism:
+        raise KeyringError(f"this keyring belongs to {keyring.mechanism!r}, not to {plan.mechanism!r}")
+    if not hmac.compare_digest(keyring.parameter_id, plan.parameter_id):
+        raise KeyringError("this keyring was made for another ring degree or modulus")
+    return keyring
+
+
+def _key_bytes(residues: NDArray[np.uint64], parameter_set: ParameterSet) -> bytes:
+    body = bytearray(residues.size * parameter_set.residue_bytes)
+    split_residues(residues, view_planes(body, parameter_set, 1, 1, residues.size))
+    return bytes(body)
+
+
+def _key_residues(body: bytes, parameter_set: ParameterSet, degree: int) -> NDArray[np.uint64]:
+    try:
+        planes = view_planes(body, parameter_set, 1, 1, degree)
+    except CodecError:
+        raise KeyringError("the secret key does not have the length that its parameters imply") from None
+    if check_range(planes, parameter_set.modulus) is not None:
+        raise KeyringError("the secret key has residues that are not below the modulus")
+    return join_planes(planes)
+
+
+def pack_blocks(blocks: Sequence[Block], vectors: Sequence[NDArray[np.float64]], degree: int) -> NDArray[np.complex128]:
+    """Return the values divided by their clips, complex128 (ciphertexts, degree/2), blocks padded to whole ciphertexts.
+
+    Values 2j and 2j+1 of a ciphertext are the real and the imaginary part of slot j. Raises `ParameterError` for
+    another shape than (block.length,), `BudgetError` for a value that is not finite or exceeds its clip.
+    """
+    if len(vectors) != len(blocks):
+        raise ParameterError(f"the route has {len(blocks)} blocks, {len(vectors)} were given")
+    lengths = [-(-block.length // degree) * degree for block in blocks]
+    padded = np.zeros(sum(lengths))
+    start = 0
+    for block, vector, length in zip(blocks, vectors, lengths, strict=True):
+        _normalise(block, vector, padded[start : start + block.length])
+        start += length
+    return padded.view(np.complex128).reshape(-1, degree // 2)
+
+
+def _normalise(block: Block, vector: NDArray[np.float64], into: NDArray[np.float64]) -> None:
+    if vector.shape != into.shape:
+        raise ParameterError(f"block {block.name!r} needs {block.length} values, got shape {vector.shape}")
+    start = 0
+    for segment in block.segments:
+        end = start + segment.length
+        np.divide(vector[start:end], segment.clip, out=into[start:end])
+        start = end
+    if not (into.max() <= CLIP_SLACK and into.min() >= -CLIP_SLACK):
+        raise BudgetError(f"block {block.name!r} holds a value that is not finite or exceeds its clip: clip it first")
+
+
+def unpack_block(block: Block, slots: NDArray[np.complex128]) -> NDArray[np.float64]:
+    """Return a sum's values, float64 (block.length,) in the segments' units, from slots (ciphertexts, degree/2)."""
+    return np.ascontiguousarray(slots).view(np.float64).reshape(-1)[: block.length] * block.bounds()
 
 
 def seal_blocks(plan: CkksPlan, route: Route, blocks: Sequence[NDArray[np.float64]], keyring: Keyring | None) -> bytes:
-    """Return a contribution of `plan.contribution_bytes(route)` bytes; see `protocols.sums.base.Mechanism.seal`."""
+    """Return a contribution of `plan.contribution_bytes(route)` bytes; see `protocols.sums.base.OneMessage.seal`."""
     slots = pack_blocks(plan.layout.contribution_blocks(route), blocks, plan.degree)
     context = seal_context(plan.parameters.set, plan.degree)
     wire = WireBuffer.empty(plan.parameter_set, len(slots), plan.degree, seeded=plan.seeded)

@@ -9,11 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocols.layout import VectorLayout, whole_route
-from protocols.sums.ckks.encryption import open_aggregate, seal_blocks
-from protocols.sums.ckks.fold import fold_contributions
-from protocols.sums.ckks.keys import generate_keyring
+from protocols.sums.ckks.encryption import generate_keyring, open_aggregate, seal_blocks
 from protocols.sums.ckks.mechanism import CKKS
-from protocols.sums.ckks.planner import COUNT_BYTES, make_plan
+from protocols.sums.ckks.plan import make_plan
 
 __all__ = ["run_ckks_sum"]
 
@@ -39,7 +37,7 @@ def run_ckks_sum(
     # The server checks that residues are below q and adds them modulo q; the partial sum starts with its count.
     for body in contributions:
         CKKS.check(plan, route, body)
-    partial = fold_contributions(plan, None, ((route, body) for body in contributions))
+    partial = CKKS.fold(plan, None, ((route, body) for body in contributions))
 
     # Members decrypt and round the counts.
-    return open_aggregate(plan, partial[COUNT_BYTES:], keyring)
+    return open_aggregate(plan, CKKS.release(plan, partial), keyring)

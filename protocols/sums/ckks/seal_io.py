@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 from tenseal import sealapi
 
 from protocols.errors import CodecError, ParameterError
-from protocols.sums.ckks.parameters import PARAMETER_SETS
-from protocols.sums.ckks.planner import SEED_BYTES
+from protocols.sums.ckks.plan import PARAMETER_SETS, SEED_BYTES
 from protocols.sums.ring_security import DEGREES
 
 __all__ = ["MemoryFile", "SealContext", "seal_context"]

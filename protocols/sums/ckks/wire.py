@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 
 from protocols.errors import CodecError, ContributionError
 from protocols.sums.base import Buffer
-from protocols.sums.ckks.parameters import ParameterSet
-from protocols.sums.ckks.planner import SEED_BYTES
+from protocols.sums.ckks.plan import SEED_BYTES, ParameterSet
 
 __all__ = [
     "Planes",

@@ -24,12 +24,12 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from protocols.crypto.domain import SEED_BYTES
+from protocols.crypto.keys import clamped
 from protocols.errors import ParameterError, RefusalError, ThresholdError
 from protocols.sums.base import Buffer
-from protocols.sums.masked import messages
-from protocols.sums.masked.context import RoundContext
-from protocols.sums.masked.key_agreement import (
-    clamped,
+from protocols.sums.masked import wire
+from protocols.sums.masked.context import ClientPolicy, RoundContext
+from protocols.sums.masked.keys import (
     mask_context,
     pair_mask_key,
     sign_advertisement,
@@ -38,12 +38,11 @@ from protocols.sums.masked.key_agreement import (
     verify_survivors,
 )
 from protocols.sums.masked.masks import Mask, add_masks
-from protocols.sums.masked.messages import KEY_BYTES
-from protocols.sums.masked.packing import pack
-from protocols.sums.masked.policy import ClientPolicy
 from protocols.sums.masked.roster import Roster, RosterEntry, open_roster
 from protocols.sums.masked.shamir import Randomness
 from protocols.sums.masked.shares import SharePair, open_pair, seal_pair, split_secrets
+from protocols.sums.masked.wire import KEY_BYTES
+from protocols.sums.ring import pack
 
 __all__ = [
     "Advertised",
@@ -230,8 +229,8 @@ def contribute(
     plan, roster = state.context.plan, state.roster
     if elements.shape != (plan.layout.length,):
         raise ParameterError(f"{plan.layout.length} ring elements were expected, got shape {elements.shape}")
-    sharers_body, slots = messages.split_inbox(inbox, len(roster), roster.degree)
-    sharers = messages.decode_set(sharers_body, len(roster))
+    sharers_body, slots = wire.split_inbox(inbox, len(roster), roster.degree)
+    sharers = wire.decode_set(sharers_body, len(roster))
     if state.index not in sharers:
         raise RefusalError("this client sent its shares, but the server's list of sharers leaves it out")
     state.policy.check_cohort(len(sharers), "shares came from")
@@ -282,10 +281,10 @@ def confirm(state: Contributed, survivors: Buffer) -> tuple[Confirmed, bytes]:
 
 def _check_survivors(state: Contributed, body: bytes) -> None:
     """Raise unless this client is in the set, all its clients shared, and it satisfies the policy and the threshold."""
-    survivors = messages.decode_set(body, len(state.roster))
+    survivors = wire.decode_set(body, len(state.roster))
     if state.index not in survivors:
         raise RefusalError("this client contributed, but the server's list of survivors leaves it out")
-    if not survivors <= messages.decode_set(state.sharers, len(state.roster)):
+    if not survivors <= wire.decode_set(state.sharers, len(state.roster)):
         raise RefusalError("the server's list of survivors has a client that is not in its list of sharers")
     state.policy.check_cohort(len(survivors), "contributions came from")
     _require(state, "collecting", sum(place in survivors for place in state.roster.neighbours_of(state.index)))
@@ -301,8 +300,8 @@ def unmask(state: Confirmed, confirmations: Buffer) -> tuple[Done, bytes]:
     """
     state._single_use.take()
     roster = state.roster
-    slots = messages.split_slots(confirmations, len(roster), messages.CONFIRMATION_BYTES, "the confirmations")
-    survivors = messages.decode_set(state.survivors, len(roster))
+    slots = wire.split_slots(confirmations, len(roster), wire.CONFIRMATION_BYTES, "the confirmations")
+    survivors = wire.decode_set(state.survivors, len(roster))
     neighbours = frozenset(roster.neighbours_of(state.index))
     agreed = _count_signers(state, slots, neighbours & survivors, len(neighbours))
     _require(state, "confirming", agreed)
@@ -337,7 +336,7 @@ def unmask_unconfirmed(state: Contributed, survivors: Buffer) -> tuple[Done, byt
         raise RefusalError("this task's mode needs confirmed survivors: use unmask with the confirmations")
     body = bytes(survivors)
     _check_survivors(state, body)
-    return Done(), _reply(state.roster, state.index, state.pairs, messages.decode_set(body, len(state.roster)))
+    return Done(), _reply(state.roster, state.index, state.pairs, wire.decode_set(body, len(state.roster)))
 
 
 def _reply(roster: Roster, index: int, pairs: dict[int, SharePair], survivors: frozenset[int]) -> bytes:
@@ -346,7 +345,7 @@ def _reply(roster: Roster, index: int, pairs: dict[int, SharePair], survivors: f
         None if place not in pairs else pairs[place].of_seed if place in survivors else pairs[place].of_mask_key
         for place in roster.neighbours_of(index)
     ]
-    return messages.join_slots(slots, messages.reply_bytes(1))
+    return wire.join_slots(slots, wire.reply_bytes(1))
 
 
 def _require(state: Shared | Contributed | Confirmed, stage: str, present: int) -> None:

@@ -54,8 +54,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from protocols.errors import ParameterError
-from protocols.sums.masked import messages
-from protocols.sums.masked.packing import packed_bytes
+from protocols.sums.masked import wire
+from protocols.sums.ring import packed_bytes
 
 __all__ = [
     "MIN_CLIENTS",
@@ -176,11 +176,11 @@ def upload_bytes(neighbourhood: Neighbourhood, elements: int, bits: int) -> dict
     """Return the bytes that a client sends, by stage, for a vector of `elements` elements of a ring of `bits` bits."""
     degree = neighbourhood.degree
     return {
-        "advertise": messages.ADVERTISEMENT_BYTES,
-        "share": messages.share_bytes(degree),
+        "advertise": wire.ADVERTISEMENT_BYTES,
+        "share": wire.share_bytes(degree),
         "contribute": packed_bytes(elements, bits),
-        "confirm": messages.CONFIRMATION_BYTES if neighbourhood.mode == "semi-malicious" else 0,
-        "unmask": messages.reply_bytes(degree),
+        "confirm": wire.CONFIRMATION_BYTES if neighbourhood.mode == "semi-malicious" else 0,
+        "unmask": wire.reply_bytes(degree),
     }
 
 

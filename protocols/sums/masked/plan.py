@@ -3,15 +3,14 @@
 A masked contribution is always the whole aggregate vector, whatever its route (docs/adr/0006-masked-sums-are-dense.md):
 blocks outside the route are masked zeros, and a block with two targets appears twice.
 
-The segments share the ring Z_{2^bits} and have a scale each (`protocols.sums.segments`).
+The segments share the ring Z_{2^bits} and have a scale each (`protocols.sums.ring`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +19,8 @@ from pydantic import ValidationError
 from protocols.errors import BudgetError, ParameterError
 from protocols.layout import Route, VectorLayout
 from protocols.parameter_text import first_fault as parameter_text
-from protocols.sums.base import OpenedBy
+from protocols.sums.base import COUNT_BYTES
 from protocols.sums.chosen import refuse_chosen
-from protocols.sums.masked.packing import Ring, packed_bytes, ring_dtype
 from protocols.sums.masked.parameters import (
     MIN_CLIENTS,
     MOST_CLIENTS,
@@ -32,34 +30,29 @@ from protocols.sums.masked.parameters import (
     choose_neighbourhood,
     quorum,
 )
-from protocols.sums.segments import Places, encode_vector, first_fault, places_of, segment_errors, segment_scales
+from protocols.sums.ring import (
+    Ring,
+    RingPlan,
+    encode_vector,
+    first_fault,
+    packed_bytes,
+    ring_dtype,
+)
 
-__all__ = ["COUNT_BYTES", "MaskedPlan", "encode", "make_plan"]
-
-COUNT_BYTES: Final = 8
-"""A partial sum starts with its number of contributions, a little-endian uint64."""
+__all__ = ["MaskedPlan", "encode", "make_plan"]
 
 _SECURITY_BITS: Final = 128
 """Security of AES-128 and X25519."""
 
 
 @dataclass(frozen=True)
-class MaskedPlan:
+class MaskedPlan(RingPlan):
     """The plan of a masked sum; all parties compute the same from the task's parameters."""
 
     parameters: MaskedParameters
     layout: VectorLayout
     max_contributions: int
-
-    @property
-    def mechanism(self) -> str:
-        """`masked`."""
-        return "masked"
-
-    @property
-    def opened_by(self) -> OpenedBy:
-        """ "anyone": a released sum is in the clear, although no contribution is."""
-        return "anyone"
+    mechanism: ClassVar[str] = "masked"
 
     @property
     def bits(self) -> int:
@@ -72,9 +65,14 @@ class MaskedPlan:
         return self.parameters.mode
 
     @property
+    def confirms(self) -> bool:
+        """Whether clients sign the set of survivors before the sum opens: in mode semi-malicious."""
+        return self.mode == "semi-malicious"
+
+    @property
     def repeated(self) -> bool:
         """Whether all sums of the task are over the same data and the server may lie about the survivors."""
-        return self.layout.sum_class.repeated and self.mode == "semi-malicious"
+        return self.layout.sum_class.repeated and self.confirms
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -94,35 +92,38 @@ class MaskedPlan:
         most = max(members, self.max_contributions) if self.repeated else members
         return quorum(self.parameters.corrupt, most)
 
-    @cached_property
-    def places(self) -> Places:
-        """The fixed point and the slice of every segment, by block of the aggregate."""
-        return places_of(self.bits, self.layout, self.max_contributions)
+    def check_cohort(self, clients: int) -> None:
+        """Raise `ParameterError` if a roster of so many clients has no neighbourhood."""
+        self.neighbourhood(clients)
 
-    @property
-    def segment_scales(self) -> dict[str, float]:
-        """Ring steps per 1.0 by `block/segment`."""
-        return segment_scales(self.layout, self.places)
-
-    @property
-    def segment_errors(self) -> dict[str, float]:
-        """Bound on the error by `block/segment`, in the segment's own unit; 0.0 for counts."""
-        return segment_errors(self.layout, self.places, self.max_contributions)
-
-    @property
-    def predicted_error(self) -> float:
-        """The largest of the segments' error bounds."""
-        return max(self.segment_errors.values())
+    def trust(self, cohort: int) -> list[str]:
+        """Return who can open a contribution or a sum; see `protocols.sums.base.SumPlan.trust`."""
+        found = self.neighbourhood(cohort)
+        k, t = found.degree, found.threshold
+        trust = (
+            "The server is not trusted about dropouts, keys and the model: clients check them, and leave the round."
+            if self.confirms
+            else "The server is trusted to follow the protocol: one that lies about who dropped out can open "
+            "contributions."
+        )
+        lines = [
+            f"{trust} Sums are in the clear once they are released.",
+            f"In a full cohort of {cohort} each client shares its secrets among {k} neighbours. {t} of them can open "
+            f"its contribution together with the server. A round fails when fewer than {t} neighbours of a client "
+            f"stay; about {self.parameters.dropout:.0%} of the clients may drop out.",
+        ]
+        if self.repeated:
+            lines.append(
+                f"All sums are over the same data: clients confirm none over fewer than {self.quorum(cohort)} of "
+                f"{cohort} clients, so that the server cannot compute anything over few clients from several sums. "
+                "When fewer are left, the task fails."
+            )
+        return lines
 
     @property
     def partial_bytes(self) -> int:
         """Length of a partial sum in bytes: the contribution count, then raw ring elements."""
         return COUNT_BYTES + self.layout.length * self.dtype.itemsize
-
-    @property
-    def aggregate_bytes(self) -> int:
-        """Length of a released aggregate in bytes: packed ring elements."""
-        return packed_bytes(self.layout.length, self.bits)
 
     def contribution_bytes(self, route: Route) -> int:
         """Return the length in bytes of a contribution: that of the whole vector, along any route."""

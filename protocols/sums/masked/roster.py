@@ -1,4 +1,8 @@
-"""The roster of a masked round: its members, their keys and the neighbour graph; the same bytes for every client.
+"""The roster of a masked round and the neighbour graph over its members.
+
+The neighbour graph of a masked round: a regular graph in random order, determined by a public seed.
+
+The roster of a masked round: its members, their keys and the neighbour graph; the same bytes for every client.
 
 members (uint32), then for each, in ascending order of ids: length of the id (1 byte), the id (UTF-8), identity key
 (Ed25519, 32), mailbox key (X25519, 32), membership certificate (81, zeros for none) and advertisement (160).
@@ -18,15 +22,39 @@ from numpy.typing import NDArray
 from protocols.codec import Reader
 from protocols.crypto.certificates import CERTIFICATE_BYTES, subject_of
 from protocols.crypto.domain import digest
+from protocols.crypto.public_random import permutation
 from protocols.errors import CodecError, ParameterError, ThresholdError
 from protocols.sums.base import Buffer
-from protocols.sums.masked import messages
+from protocols.sums.masked import wire
 from protocols.sums.masked.context import RoundContext
-from protocols.sums.masked.graph import neighbours
-from protocols.sums.masked.messages import ADVERTISEMENT_BYTES, KEY_BYTES, Advertisement, decode_advertisement
 from protocols.sums.masked.parameters import MIN_CLIENTS, Neighbourhood
+from protocols.sums.masked.wire import ADVERTISEMENT_BYTES, KEY_BYTES, Advertisement, decode_advertisement
 
-__all__ = ["Roster", "RosterEntry", "longest_roster", "make_roster", "open_roster"]
+__all__ = ["neighbours", "Roster", "RosterEntry", "longest_roster", "make_roster", "open_roster"]
+
+
+_PURPOSE = "masked sum graph"
+
+
+def neighbours(clients: int, degree: int, seed: bytes) -> NDArray[np.int32]:
+    """Return the neighbour graph, int32 (clients, degree): row i holds the neighbours of client i, ascending.
+
+    The clients form a circle in an order drawn from `seed`, and each is linked with the degree/2 nearest on either
+    side: a Harary graph, which stays connected unless `degree` of its clients leave it (Harary, PNAS 1962). degree:
+    even, or clients-1 for the complete graph. Raises `ParameterError` otherwise.
+    """
+    if degree == clients - 1 and clients >= 2:
+        rows = np.broadcast_to(np.arange(degree, dtype=np.int32), (clients, degree))
+        return rows + (rows >= np.arange(clients)[:, None]).astype(np.int32)
+    if not 2 <= degree < clients or degree % 2:
+        raise ParameterError(f"{clients} clients need an even degree below {clients}, or {clients - 1}; got {degree}")
+    circle = permutation(seed, _PURPOSE, clients).astype(np.int32)
+    steps = np.arange(1, degree // 2 + 1)
+    beside = np.add.outer(np.arange(clients), np.concatenate([-steps, steps])) % clients
+    graph = np.empty((clients, degree), np.int32)
+    graph[circle] = np.sort(circle[beside], axis=1)
+    return graph
+
 
 _COUNT: Final = struct.Struct("<I")
 _LONGEST_ID: Final = 64
@@ -114,11 +142,11 @@ class Roster:
 
     def encode_set(self, client_ids: Iterable[str]) -> bytes:
         """Return the encoded set of these members; `ParameterError` if one is not in the roster."""
-        return messages.encode_set(self.indices(client_ids), len(self))
+        return wire.encode_set(self.indices(client_ids), len(self))
 
     def decode_set(self, body: Buffer) -> tuple[str, ...]:
         """Return the ids in an encoded set, ascending; `CodecError` for malformed bytes."""
-        return tuple(self.entries[index].client_id for index in sorted(messages.decode_set(body, len(self))))
+        return tuple(self.entries[index].client_id for index in sorted(wire.decode_set(body, len(self))))
 
     def require_neighbours(self, stage: str, needed_by: Collection[int], present: Collection[int]) -> None:
         """Raise `ThresholdError` unless each place in `needed_by` has `threshold` neighbours in `present` (places)."""

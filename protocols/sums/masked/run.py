@@ -17,13 +17,12 @@ from protocols.crypto.domain import SEED_BYTES
 from protocols.layout import whole_route
 from protocols.messages.stages import MASKED_MESSAGES, MaskedMessage
 from protocols.sums.masked import client, server
-from protocols.sums.masked.context import DIGEST_BYTES, RoundContext
+from protocols.sums.masked.context import DIGEST_BYTES, ClientPolicy, RoundContext
 from protocols.sums.masked.mechanism import MASKED
-from protocols.sums.masked.messages import KEY_BYTES
 from protocols.sums.masked.plan import MaskedPlan, encode
-from protocols.sums.masked.policy import ClientPolicy
 from protocols.sums.masked.roster import Roster, RosterEntry, make_roster
 from protocols.sums.masked.shamir import Randomness
+from protocols.sums.masked.wire import KEY_BYTES
 
 __all__ = ["MaskedRun", "MaskedTranscript", "run_masked_sum"]
 
@@ -139,15 +138,19 @@ class MaskedRun:
         """The encoded set of the clients that contributed."""
         return self.roster.encode_set(self.contributions)
 
-    def unmasking(self) -> server.Unmasking:
-        """Return what removes the masks from the sum of the contributions. Raises what `server.unmask` raises."""
-        return server.unmask(self.roster, self.shares, self.contributions, self.replies)
+    def unmasking(self, onto: NDArray[np.unsignedinteger[Any]] | None = None) -> server.Unmasking:
+        """Return what removes the masks from the sum of the contributions, added to `onto`.
+
+        Raises what `server.unmask` raises.
+        """
+        return server.unmask(self.roster, self.shares, self.contributions, self.replies, onto=onto)
 
     def total(self) -> NDArray[np.float64]:
         """Return the opened sum, float64 (layout.length,)."""
         plan, route = self.context.plan, whole_route(self.context.plan.layout)
         partial = MASKED.fold(plan, None, ((route, body) for body in self.contributions.values()))
-        aggregate = MASKED.release(plan, MASKED.correct(plan, partial, self.unmasking().correction))
+        corrected, _ = MASKED.correct(plan, partial, self.unmasking)
+        aggregate = MASKED.release(plan, corrected)
         return MASKED.open(plan, aggregate, len(self.contributions), None)
 
 

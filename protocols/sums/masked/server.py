@@ -17,22 +17,16 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from protocols.codec import exact
+from protocols.crypto.keys import check_public_key
 from protocols.errors import AtFaultError, CodecError, ContributionError, ThresholdError
 from protocols.sums.base import Buffer
-from protocols.sums.masked import messages
+from protocols.sums.masked import wire
 from protocols.sums.masked.context import RoundContext
-from protocols.sums.masked.key_agreement import (
-    check_public_key,
-    mask_context,
-    pair_mask_key,
-    verify_advertisement,
-    verify_survivors,
-)
+from protocols.sums.masked.keys import mask_context, pair_mask_key, verify_advertisement, verify_survivors
 from protocols.sums.masked.masks import Mask, add_masks
 from protocols.sums.masked.parameters import corrupt_clients
-from protocols.sums.masked.reconstruction import commitments_of, reconstruct
 from protocols.sums.masked.roster import Roster
-from protocols.sums.masked.shares import point
+from protocols.sums.masked.shares import commitments_of, point, reconstruct
 
 __all__ = [
     "BadShare",
@@ -79,10 +73,10 @@ class Unmasking:
 
 def check_advertisement(context: RoundContext, client_id: str, identity_key: bytes, body: Buffer) -> None:
     """Raise `ContributionError` unless the keys are usable, and signed by the client for this round and model."""
-    _check_length(body, messages.ADVERTISEMENT_BYTES, "an advertisement")
+    _check_length(body, wire.ADVERTISEMENT_BYTES, "an advertisement")
     if not verify_advertisement(context, client_id, identity_key, bytes(body)):
         raise ContributionError("the advertisement is not signed by this client for this round and model")
-    parts = messages.decode_advertisement(body)
+    parts = wire.decode_advertisement(body)
     try:
         check_public_key(parts.mask_key)
         check_public_key(parts.sealing_key)
@@ -99,7 +93,7 @@ def _check_length(body: Buffer, length: int, what: str) -> None:
 
 def check_shares(roster: Roster, body: Buffer) -> None:
     """Raise `ContributionError` for another length. Only the neighbours can check the content."""
-    _check_length(body, messages.share_bytes(roster.degree), "the shares of a client")
+    _check_length(body, wire.share_bytes(roster.degree), "the shares of a client")
 
 
 def check_sharers(roster: Roster, sharers: Collection[str]) -> None:
@@ -148,7 +142,7 @@ def inboxes(roster: Roster, shares: Mapping[str, Buffer]) -> dict[str, bytes]:
     shares: client id -> its shares, which have passed `check_shares`. Memory is O(n k).
     """
     members, degree = roster.adjacency.shape
-    sealed = np.zeros((members * degree, messages.SEALED_BYTES), np.uint8)
+    sealed = np.zeros((members * degree, wire.SEALED_BYTES), np.uint8)
     for client_id, body in shares.items():
         start = roster.index(client_id) * degree
         sealed[start : start + degree] = np.frombuffer(body, np.uint8).reshape(degree, -1)
@@ -178,7 +172,7 @@ def check_confirmation(
     roster: Roster, sharers: Collection[str], survivors: Collection[str], client_id: str, body: Buffer
 ) -> None:
     """Raise `ContributionError` unless the client, a survivor, signed exactly these survivors."""
-    _check_length(body, messages.CONFIRMATION_BYTES, "a confirmation")
+    _check_length(body, wire.CONFIRMATION_BYTES, "a confirmation")
     if client_id not in survivors:
         raise ContributionError("only survivors confirm: this client is not a survivor")
     sets = (roster.encode_set(sharers), roster.encode_set(survivors))
@@ -206,12 +200,12 @@ def confirmations(roster: Roster, confirmed: Mapping[str, bytes]) -> bytes:
     """Return the signatures in the order of the roster, `confirmations_bytes(n)` bytes, for every client."""
     by_place = {roster.index(client_id): signature for client_id, signature in confirmed.items()}
     slots = [by_place.get(place) for place in range(len(roster))]
-    return messages.join_slots(slots, messages.CONFIRMATION_BYTES)
+    return wire.join_slots(slots, wire.CONFIRMATION_BYTES)
 
 
 def check_reply(roster: Roster, body: Buffer) -> None:
     """Raise `ContributionError` for another length. Wrong shares are found by `unmask`."""
-    _check_length(body, messages.reply_bytes(roster.degree), "the shares of a reply")
+    _check_length(body, wire.reply_bytes(roster.degree), "the shares of a reply")
 
 
 def check_replies(
@@ -313,7 +307,7 @@ def collect_shares(
     held: dict[int, dict[int, tuple[bytes, bytes]]] = {place: {} for place in committed}
     for client_id, body in replies.items():
         holder = roster.index(client_id)
-        slots = messages.split_slots(body, roster.degree, messages.reply_bytes(1), "the shares of a reply")
+        slots = wire.split_slots(body, roster.degree, wire.reply_bytes(1), "the shares of a reply")
         for place, slot in zip(roster.neighbours_of(holder), slots, strict=True):
             if slot is not None and place in held:
                 held[place][point(holder)] = slot, committed[place][holder]

@@ -3,7 +3,7 @@
 A secret is a little-endian integer below 2^256. A share is the value of a random polynomial of degree t-1, whose
 constant is the secret, at a public point, as 33 little-endian bytes. Any t shares give the secret; t-1 reveal nothing.
 
-*Wrong shares.* The server knows commitments to the secret and to each share: see `reconstruction`.
+*Wrong shares.* The server knows commitments to the secret and to each share: see `protocols.sums.masked.shares`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,36 @@ from math import prod
 from typing import Final
 
 from protocols.errors import CodecError, ParameterError
-from protocols.sums.masked.field import PRIME, inverses, value_at
 
-__all__ = ["SECRET_BYTES", "SHARE_BYTES", "Randomness", "combine", "split"]
+__all__ = ["PRIME", "inverses", "value_at", "SECRET_BYTES", "SHARE_BYTES", "Randomness", "combine", "split"]
+
+
+PRIME: Final = 2**256 + 297
+
+
+def value_at(polynomial: Sequence[int], point: int) -> int:
+    """Return the polynomial's value at `point` modulo p, by Horner's rule."""
+    value = 0
+    for coefficient in reversed(polynomial):
+        value = (value * point + coefficient) % PRIME
+    return value
+
+
+def inverses(elements: Sequence[int]) -> list[int]:
+    """Return the inverses of elements, none of them 0 modulo p.
+
+    One inversion in total, and three products per element (Montgomery, 1987).
+    """
+    products = [1]
+    for element in elements:
+        products.append(products[-1] * element % PRIME)
+    inverse = pow(products[-1], -1, PRIME)
+    out = []
+    for element, product in zip(reversed(elements), reversed(products[:-1]), strict=True):
+        out.append(inverse * product % PRIME)
+        inverse = inverse * element % PRIME
+    return out[::-1]
+
 
 SECRET_BYTES: Final = 32
 SHARE_BYTES: Final = 33
@@ -47,7 +74,7 @@ def combine(shares: Mapping[int, bytes], threshold: int) -> bytes:
     """Return the 32-byte secret, from the `threshold` shares with the lowest points (point -> share).
 
     Raises `ParameterError` for fewer shares, and `CodecError` for a share that is not a field element, or if the result
-    does not fit 32 bytes: then a share is wrong. A result that fits may still be wrong: see `reconstruction`.
+    does not fit 32 bytes: then a share is wrong. A result that fits may still be wrong: see `shares.py`.
     """
     _check_enough(shares, threshold)
     lowest = sorted(shares)[:threshold]

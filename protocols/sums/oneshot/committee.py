@@ -1,13 +1,18 @@
-"""The committee of a round: its members' keys, each made for one round and signed by a certified identity.
+"""The committee of a one-shot round, and what the server hands out to it.
+
+The committee of a round: its members' keys, each made for one round and signed by a certified identity.
 
 Members publish keys ahead of the round and delete the secret ones after the sum, so that whoever breaks into a member
 later opens nothing old. Members are in ascending order of their ids; the member at place i has the Shamir point i + 1.
+
+What the server hands out in a one-shot round, as bytes: the committee's keys, statements, shares, confirmations.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+import struct
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
@@ -15,17 +20,33 @@ from typing import Final
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
+from protocols.codec import Reader, exact
 from protocols.crypto.certificates import NO_CERTIFICATE, subject_of
 from protocols.crypto.domain import digest, domain_tag
-from protocols.crypto.ed25519 import verifies
+from protocols.crypto.keys import check_public_key, verifies
 from protocols.errors import CodecError, ParameterError, RefusalError
-from protocols.sums.masked.key_agreement import check_public_key
+from protocols.sums.base import Buffer
 from protocols.sums.oneshot.context import OneshotContext
-from protocols.sums.oneshot.messages import CommitteeKey
-from protocols.sums.oneshot.plan import KEY_BYTES
+from protocols.sums.oneshot.parameters import OneshotParameters
+from protocols.sums.oneshot.plan import KEY_BYTES, SIGNATURE_BYTES, OneshotPlan
 from protocols.sums.oneshot.sampler import Randomness
+from protocols.sums.oneshot.wire import CommitteeKey, Statement
 
-__all__ = ["Committee", "IsCommitteeMember", "check_committee_key", "make_committee", "make_committee_key", "verifies"]
+__all__ = [
+    "Committee",
+    "IsCommitteeMember",
+    "check_committee_key",
+    "make_committee",
+    "make_committee_key",
+    "verifies",
+    "join_confirmations",
+    "join_keys",
+    "split_confirmations",
+    "split_keys",
+    "split_shares",
+    "split_statements",
+]
+
 
 IsCommitteeMember = Callable[[CommitteeKey], bool]
 """Whether a member's identity key is accepted: by its certificate for the role "committee", or by pinned keys."""
@@ -113,3 +134,55 @@ def make_committee(context: OneshotContext, keys: Iterable[CommitteeKey], is_mem
 
 def _signed(task_id: str, round_number: int, member_id: str, public: bytes) -> bytes:
     return domain_tag("oneshot committee key", task_id, round_number, member_id, public)
+
+
+_LENGTH: Final = struct.Struct("<H")
+_NO_SIGNATURE: Final = bytes(SIGNATURE_BYTES)
+_MOST_MEMBERS: Final = OneshotParameters.model_fields["committee"].metadata[1].le
+
+
+def join_keys(keys: Iterable[bytes]) -> bytes:
+    """Return the encoded keys of a committee, each after its length (uint16, little-endian)."""
+    return b"".join(_LENGTH.pack(len(key)) + key for key in keys)
+
+
+def split_keys(body: Buffer) -> list[CommitteeKey]:
+    """Inverse of `join_keys`; `CodecError` for any other form, and for more keys than a committee can have."""
+    reader, keys = Reader(body), list[CommitteeKey]()
+    while not reader.is_empty:
+        if len(keys) == _MOST_MEMBERS:
+            raise CodecError(f"a committee has at most {_MOST_MEMBERS} members")
+        (length,) = _LENGTH.unpack(reader.fixed(_LENGTH.size))
+        keys.append(CommitteeKey.decode(reader.fixed(length)))
+    return keys
+
+
+def split_statements(plan: OneshotPlan, body: Buffer, most: int) -> list[Statement]:
+    """Return the statements that stand one after the other in `body`; `CodecError` for another form or over `most`."""
+    reader, found = Reader(body), list[Statement]()
+    while not reader.is_empty:
+        if len(found) == most:
+            raise CodecError(f"the round asks {most} clients, and there are more statements")
+        found.append(Statement.read(plan, reader))
+    return found
+
+
+def split_shares(plan: OneshotPlan, body: Buffer, count: int) -> list[bytes]:
+    """Return `count` sealed shares that stand one after the other; `CodecError` for another length."""
+    view = exact(body, count * plan.sealed_bytes, "the sealed shares")
+    return [bytes(view[start : start + plan.sealed_bytes]) for start in range(0, view.nbytes, plan.sealed_bytes)]
+
+
+def join_confirmations(members: Sequence[str], confirmed: Mapping[str, bytes]) -> bytes:
+    """Return a signature for each member, in order of the ids, zeros for members that did not confirm."""
+    return b"".join(confirmed.get(member, _NO_SIGNATURE) for member in sorted(members))
+
+
+def split_confirmations(committee: Committee, body: Buffer) -> dict[str, bytes]:
+    """Return member id -> signature of those that confirmed; `CodecError` for another length."""
+    view = exact(body, len(committee.members) * SIGNATURE_BYTES, "the confirmations")
+    signatures = {
+        member.member_id: bytes(view[place * SIGNATURE_BYTES : (place + 1) * SIGNATURE_BYTES])
+        for place, member in enumerate(committee.members)
+    }
+    return {member: signature for member, signature in signatures.items() if signature != _NO_SIGNATURE}

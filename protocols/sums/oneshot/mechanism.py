@@ -1,67 +1,84 @@
-"""The one-shot mechanism: the functions of `protocols.sums.base` that do not need a round.
+"""The one-shot mechanism: planes of residues added modulo each prime, and the masks taken off the sum.
 
-A client needs the committee's keys of the round, so `seal` always raises: clients contribute through
-`protocols.sums.oneshot.client`. `protocols.sums.oneshot.server.unmask` takes the masks off the folded sum.
+A client needs the committee's keys of the round: it contributes through `protocols.sums.oneshot.client`, and
+`protocols.sums.oneshot.server.unmask` takes the masks off the folded sum (`release_unmasked`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from protocols.codec import exact
 from protocols.crypto.keyring import Keyring
-from protocols.errors import ParameterError
+from protocols.errors import ContributionError, ParameterError
 from protocols.layout import Route, VectorLayout
-from protocols.sums.base import Buffer, SumPlan
-from protocols.sums.oneshot import fold
+from protocols.sums.base import Buffer, Mechanism, SumPlan
+from protocols.sums.oneshot.packing import UnpackedSum
 from protocols.sums.oneshot.plan import OneshotPlan, make_plan
+from protocols.sums.oneshot.polynomials import add_products, canonical, polynomial_blocks
+from protocols.sums.partial import PartialSum, read_count
+from protocols.sums.ring import pack, ring_dtype
 
-__all__ = ["ONESHOT", "OneshotMechanism", "own_plan"]
+__all__ = ["ONESHOT", "OneshotMechanism", "release_unmasked"]
+
+_PIECE: Final = 32 * 1024
+"""Residues added at a time, so that contribution and sums stay in the processor's cache."""
+_BLOCK: Final = 1 << 17
+"""Coefficients unmasked at a time, so that temporary arrays stay small beside a long vector."""
 
 
-class OneshotMechanism:
+class OneshotMechanism(Mechanism):
     """Sums under ring-LWE masks, which a committee takes off the sum of a whole set of survivors at once."""
 
-    name: Final = "oneshot"
-    needs_keyring: Final = False
-    interactive: Final = True
+    name: ClassVar[str] = "oneshot"
+    interactive: ClassVar[bool] = True
 
     def plan(self, parameters: Mapping[str, Any], layout: VectorLayout, max_contributions: int) -> OneshotPlan:
         """Return the plan of a task; `parameters` are the fields of `OneshotParameters`. See `make_plan`."""
         return make_plan(parameters, layout, max_contributions)
 
-    def generate_keyring(self, plan: SumPlan) -> Keyring:
-        """Raise `ParameterError`: one-shot sums have no keyring, members make new keys for every round."""
-        raise ParameterError("one-shot sums have no keyring: the committee makes fresh keys for every round")
-
-    def seal(
-        self, plan: SumPlan, route: Route, blocks: Sequence[NDArray[np.float64]], keyring: Keyring | None
-    ) -> bytes:
-        """Raise `ParameterError`: one-shot contributions are made within a round."""
-        raise ParameterError("one-shot contributions are made within a round: see protocols.sums.oneshot.client")
-
     def check(self, plan: SumPlan, route: Route, body: Buffer) -> None:
         """Raise `ContributionError` unless the length is exact and every residue is below its prime."""
-        fold.check_contribution(own_plan(plan), route, body)
+        self.check_part(plan, route, 0, OneshotPlan.of(plan).require_length(route, body))
 
     def check_part(self, plan: SumPlan, route: Route, start: int, part: Buffer) -> None:
         """Check a part of a contribution; see `protocols.sums.base.ChecksByParts`."""
-        fold.check_part(own_plan(plan), start, part)
+        own = OneshotPlan.of(plan)
+        residues, length = np.frombuffer(part, "<u4"), own.coefficients
+        for number, prime in enumerate(own.ring.primes):
+            first = number * length - start // 4
+            plane = residues[max(first, 0) : max(first + length, 0)]
+            if plane.size and int(plane.max()) >= prime:
+                raise ContributionError(f"plane {number} holds a residue that is not below its prime")
 
     def fold(self, plan: SumPlan, partial: Buffer | None, contributions: Iterable[tuple[Route, Buffer]]) -> bytes:
         """Return the partial sum plus contributions, modulo each prime."""
-        return fold.fold_contributions(own_plan(plan), partial, contributions)
+        own = OneshotPlan.of(plan)
+        total = _total(own, () if partial is None else (partial,))
+        for route, contribution in contributions:
+            total.count_more(1)
+            body = exact(contribution, own.contribution_bytes(route), "a contribution along this route")
+            _add(own, total.sums, np.frombuffer(body, "<u4"))
+        return total.encode()
 
     def merge(self, plan: SumPlan, partials: Iterable[Buffer]) -> bytes:
         """Return the sum of partial sums, modulo each prime."""
-        return fold.merge_partials(own_plan(plan), partials)
+        return _total(OneshotPlan.of(plan), partials).encode()
 
     def release(self, plan: SumPlan, partial: Buffer) -> bytes:
-        """Return the sums as packed ring elements; `CodecError` for a sum that is not exactly that of its count."""
-        return fold.release_sum(own_plan(plan), partial)
+        """Return the sums of a partial sum without masks as packed ring elements.
+
+        Raises `CodecError` for a sum that is not exactly that of its count: a wrong sum is never released.
+        """
+        own = OneshotPlan.of(plan)
+        count, body = read_count(own, partial)
+        sums = UnpackedSum(own.ring, own.layout.length, ring_dtype(own.bits))
+        sums.add(_planes(own, np.frombuffer(body, "<u4")))
+        return pack(sums.finish(count), own.bits)
 
     def open(
         self, plan: SumPlan, aggregate: Buffer, contributions: int, keyring: Keyring | None
@@ -70,23 +87,70 @@ class OneshotMechanism:
 
         Raises `CodecError` for a value beyond the bound of a sum of so many contributions.
         """
-        own = own_plan(plan)
-        if not 0 <= contributions <= own.max_contributions:
-            raise ParameterError(f"the plan allows {own.max_contributions} contributions, got {contributions}")
-        return fold.open_sum(own, aggregate, contributions)
+        return OneshotPlan.of(plan).open_ring(aggregate, contributions)
 
     def open_part(
         self, plan: SumPlan, aggregate: Buffer, contributions: int, start: int, stop: int
     ) -> NDArray[np.float64]:
         """Return values `start` to `stop` of the sum; see `protocols.sums.base.OpensByParts`."""
-        return fold.open_part(own_plan(plan), aggregate, contributions, start, stop)
+        return OneshotPlan.of(plan).open_ring_part(aggregate, contributions, start, stop)
 
 
-def own_plan(plan: SumPlan) -> OneshotPlan:
-    """Return `plan` as a one-shot plan; `ParameterError` for a plan of another mechanism."""
-    if not isinstance(plan, OneshotPlan):
-        raise ParameterError(f"this plan belongs to {plan.mechanism!r}, not to 'oneshot'")
-    return plan
+def release_unmasked(plan: OneshotPlan, partial: Buffer, binding: bytes, secret: NDArray[np.int64]) -> bytes:
+    """Return the aggregate of a masked partial sum: what `release` returns without the masks A_j * secret.
+
+    binding: `OneshotContext.binding`, from which the public polynomials A_j follow. secret: the sum of the secrets,
+    int64 (N,). The masks are removed block by block, so that memory is that of the aggregate and its elements. Raises
+    `ParameterError` for a secret of another shape, `CodecError` as `release` does.
+    """
+    ring = plan.ring
+    if secret.shape != (ring.degree,) or secret.dtype != np.int64:
+        raise ParameterError(f"a sum of secrets is int64 ({ring.degree},), got {secret.dtype} {secret.shape}")
+    count, body = read_count(plan, partial)
+    folded = _planes(plan, np.frombuffer(body, "<u4"))
+    sums = UnpackedSum(ring, plan.layout.length, ring_dtype(plan.bits))
+    at_once = max(1, _BLOCK // ring.degree)
+    blocks = polynomial_blocks(binding, ring.degree, ring.primes, plan.polynomials, at_once)
+    for number, public in enumerate(blocks):
+        start = number * at_once * ring.degree
+        part = folded[:, start : start + at_once * ring.degree].astype(np.float64)
+        add_products(part, public, -secret, ring.primes)
+        sums.add(np.stack([canonical(plane, prime) for plane, prime in zip(part, ring.primes, strict=True)]))
+    return pack(sums.finish(count), plan.bits)
+
+
+def _total(plan: OneshotPlan, partials: Iterable[Buffer]) -> PartialSum[np.uint32]:
+    total = PartialSum(plan, np.dtype(np.uint32))
+    for partial in partials:
+        _add(plan, total.sums, total.take(partial))
+    return total
+
+
+def _planes(plan: OneshotPlan, residues: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """Return a view (primes, coefficients)."""
+    return residues.reshape(len(plan.ring.primes), plan.coefficients)
+
+
+def _add(plan: OneshotPlan, sums: NDArray[np.uint32], residues: NDArray[np.uint32]) -> None:
+    """Add residues to `sums` in place, modulo each prime."""
+    for plane, more, prime in zip(_planes(plan, sums), _planes(plan, residues), plan.ring.primes, strict=True):
+        _add_residues(plane, more, np.uint32(prime))
+
+
+def _add_residues(sums: NDArray[np.uint32], residues: NDArray[np.uint32], prime: np.uint32) -> None:
+    """Add residues below the prime to sums below the prime, in place: both in words of 32 bits, without a division.
+
+    a + b modulo p is a - (p - b), plus p where that is negative; words wrap around.
+    """
+    missing, short = np.empty(min(_PIECE, sums.size), np.uint32), np.empty(min(_PIECE, sums.size), np.bool_)
+    for start in range(0, sums.size, _PIECE):
+        total, piece = sums[start : start + _PIECE], residues[start : start + _PIECE]
+        rest, negative = missing[: piece.size], short[: piece.size]
+        np.subtract(prime, piece, out=rest)
+        np.less(total, rest, out=negative)
+        np.subtract(total, rest, out=total)
+        np.multiply(negative, prime, out=rest)
+        np.add(total, rest, out=total)
 
 
 ONESHOT: Final = OneshotMechanism()

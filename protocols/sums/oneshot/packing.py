@@ -15,8 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from protocols.errors import CodecError
 from protocols.sums.oneshot.parameters import SIGMA
-from protocols.sums.oneshot.polynomials import canonical, reduced
-from protocols.sums.oneshot.rings import Ring, bound_of_sum
+from protocols.sums.oneshot.polynomials import Ring, bound_of_sum, canonical, reduced
 
 __all__ = ["UnpackedSum", "check_noise", "packed_residues", "unpacked_sum"]
 

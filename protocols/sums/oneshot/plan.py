@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,16 +18,19 @@ from protocols.errors import BudgetError, ParameterError
 from protocols.fixed_point import FixedPoint
 from protocols.layout import Route, VectorLayout
 from protocols.parameter_text import first_fault as parameter_text
-from protocols.sums.base import OpenedBy
+from protocols.sums.base import COUNT_BYTES
 from protocols.sums.chosen import refuse_chosen
-from protocols.sums.masked.packing import packed_bytes
 from protocols.sums.oneshot.parameters import MIN_CLIENTS, MOST_CLIENTS, OneshotParameters
-from protocols.sums.oneshot.rings import Ring, choose_ring
+from protocols.sums.oneshot.polynomials import Ring, choose_ring
+from protocols.sums.ring import (
+    Places,
+    RingPlan,
+    encode_vector,
+    first_fault,
+)
 from protocols.sums.ring_security import SECURITY_BITS
-from protocols.sums.segments import Places, encode_vector, first_fault, places_of, segment_errors, segment_scales
 
 __all__ = [
-    "COUNT_BYTES",
     "KEY_BYTES",
     "SIGNATURE_BYTES",
     "TAG_BYTES",
@@ -37,31 +39,20 @@ __all__ = [
     "make_plan",
 ]
 
-COUNT_BYTES: Final = 8
-"""A partial sum starts with its number of contributions, a little-endian uint64."""
 KEY_BYTES: Final = 32
 SIGNATURE_BYTES: Final = 64
 TAG_BYTES: Final = 16
 
 
 @dataclass(frozen=True)
-class OneshotPlan:
+class OneshotPlan(RingPlan):
     """The plan of a one-shot sum; all parties compute the same from the task's parameters."""
 
     parameters: OneshotParameters
     layout: VectorLayout
     max_contributions: int
     ring: Ring
-
-    @property
-    def mechanism(self) -> str:
-        """`oneshot`."""
-        return "oneshot"
-
-    @property
-    def opened_by(self) -> OpenedBy:
-        """ "anyone": a released sum is in the clear, although no contribution is."""
-        return "anyone"
+    mechanism: ClassVar[str] = "oneshot"
 
     @property
     def bits(self) -> int:
@@ -88,25 +79,28 @@ class OneshotPlan:
         """P: public polynomials of a round."""
         return self.ring.polynomials(self.layout.length)
 
-    @cached_property
-    def places(self) -> Places:
-        """The fixed point and the slice of every segment, by block of the aggregate."""
-        return places_of(self.bits, self.layout, self.max_contributions)
+    def answers_needed(self, contributions: int) -> int:
+        """Return t: so many members' summed shares open the sum."""
+        return self.threshold
 
-    @property
-    def segment_scales(self) -> dict[str, float]:
-        """Ring steps per 1.0 by `block/segment`."""
-        return segment_scales(self.layout, self.places)
+    def check_cohort(self, clients: int) -> None:
+        """Raise `ParameterError` for fewer than `MIN_CLIENTS` clients."""
+        if clients < MIN_CLIENTS:
+            raise ParameterError(f"a one-shot round needs at least {MIN_CLIENTS} clients")
 
-    @property
-    def segment_errors(self) -> dict[str, float]:
-        """Bound on the error by `block/segment`, in the segment's own unit; 0.0 for counts."""
-        return segment_errors(self.layout, self.places, self.max_contributions)
-
-    @property
-    def predicted_error(self) -> float:
-        """The largest of the segments' error bounds."""
-        return max(self.segment_errors.values())
+    def trust(self, cohort: int) -> list[str]:
+        """Return who can open a contribution or a sum; see `protocols.sums.base.SumPlan.trust`."""
+        c, t, own = self.committee, self.threshold, self.parameters
+        most = own.collusion_bound
+        return [
+            f"The server is not trusted about survivors, keys and the model, as long as at most {most} of the {c} "
+            f"members of the committee collude with it, or {own.corrupt} where members are replaced: different parties "
+            f"should run them. {most + 1} members together with a server that lies about survivors can open every "
+            "contribution. Sums are in the clear once they are released.",
+            f"If more than {c - t} members of the committee are absent, no round completes, and the task waits for "
+            "them. A client that lies about its mask makes a round fail. A member can take clients out of the task by "
+            "claiming that their shares do not open.",
+        ]
 
     @property
     def body_bytes(self) -> int:
@@ -137,11 +131,6 @@ class OneshotPlan:
     def partial_bytes(self) -> int:
         """Length of a partial sum in bytes: the contribution count, then residues of 4 bytes."""
         return COUNT_BYTES + self.body_bytes
-
-    @property
-    def aggregate_bytes(self) -> int:
-        """Length of a released aggregate in bytes: packed ring elements."""
-        return packed_bytes(self.layout.length, self.bits)
 
     def contribution_bytes(self, route: Route) -> int:
         """Return the length in bytes of a contribution: that of the whole vector, along any route."""
@@ -198,7 +187,7 @@ def make_plan(parameters: Mapping[str, Any], layout: VectorLayout, max_contribut
 def encode(plan: OneshotPlan, route: Route, blocks: Sequence[NDArray[np.float64]]) -> NDArray[np.int64]:
     """Return the whole steps of a contribution along `route`, int64 (layout.length,), before masks are added.
 
-    Errors as in `protocols.sums.segments.encode_vector`.
+    Errors as in `protocols.sums.ring.encode_vector`.
     """
     elements = np.zeros(plan.layout.length, np.uint64)
     encode_vector(plan.layout, _unreduced(plan), route, blocks, elements)

@@ -16,10 +16,10 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from numpy.typing import NDArray
 
 from protocols.crypto.domain import derive_key, domain_tag
+from protocols.crypto.keys import agree
 from protocols.errors import CodecError
-from protocols.sums.masked.key_agreement import agree
 from protocols.sums.oneshot.committee import Committee
-from protocols.sums.oneshot.messages import Statement
+from protocols.sums.oneshot.wire import Statement
 
 __all__ = ["open_share", "seal_share", "signed_statement", "signed_sum", "signed_survivors"]
 

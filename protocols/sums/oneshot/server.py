@@ -13,15 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocols.codec import exact
-from protocols.crypto.ed25519 import verifies
+from protocols.crypto.keys import verifies
 from protocols.errors import CodecError, ContributionError, ThresholdError
 from protocols.sums.base import Buffer
 from protocols.sums.oneshot.committee import Committee
-from protocols.sums.oneshot.fold import release_unmasked
-from protocols.sums.oneshot.messages import Statement, Ticket, body_digest
+from protocols.sums.oneshot.mechanism import release_unmasked
+from protocols.sums.oneshot.member import candidates
 from protocols.sums.oneshot.plan import OneshotPlan
 from protocols.sums.oneshot.sealing import signed_statement, signed_sum, signed_survivors
-from protocols.sums.oneshot.sharing import candidates
+from protocols.sums.oneshot.wire import Statement, Ticket, body_digest
 
 __all__ = [
     "Unmasking",

@@ -29,12 +29,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocols.errors import BudgetError, CodecError, ParameterError
-from protocols.layout import Block, Segment
+from protocols.layout import CLIP_SLACK, Block, Segment
 
-__all__ = ["MAX_SUM", "SLACK", "BlockPacking", "SegmentCode", "SlotRun"]
-
-SLACK: Final = 1.0 + 2.0**-22
-"""Relative amount by which a value may exceed its clip, for float32 rounding of the clip itself."""
+__all__ = ["MAX_SUM", "BlockPacking", "SegmentCode", "SlotRun"]
 
 MAX_SUM: Final = 2**53 - 1
 """The largest |sum| of a slot, which float64 represents exactly."""
@@ -58,7 +55,7 @@ class SegmentCode:
         Counts have scale 1; other values the largest power of two at which the clip fits `value_bits` bits. Raises
         `BudgetError` for a clip without such a scale in float64.
         """
-        bound = segment.clip * SLACK
+        bound = segment.clip * CLIP_SLACK
         scale = 1.0
         if not segment.integral:
             limit = (2 ** (value_bits - 1) - 1) / bound
@@ -126,7 +123,7 @@ class BlockPacking:
         """
         if values.shape != (block.length,):
             raise ParameterError(f"block {block.name!r} needs {block.length} values, got shape {values.shape}")
-        if not (np.abs(values) <= block.bounds() * SLACK).all():
+        if not (np.abs(values) <= block.bounds() * CLIP_SLACK).all():
             raise BudgetError(
                 f"block {block.name!r} holds a value that is not finite or exceeds its clip: clip it first"
             )

@@ -9,12 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocols.layout import VectorLayout, whole_route
-from protocols.sums.paillier.encryption import open_aggregate, seal_blocks
-from protocols.sums.paillier.fold import fold_contributions
+from protocols.sums.paillier.encryption import check_contribution, open_aggregate, seal_blocks
 from protocols.sums.paillier.keys import generate_keyring
-from protocols.sums.paillier.planner import COUNT_BYTES, make_plan
-from protocols.sums.paillier.pool import RandomiserPool
-from protocols.sums.paillier.wire import check_contribution
+from protocols.sums.paillier.mechanism import PAILLIER
+from protocols.sums.paillier.plan import make_plan
 
 __all__ = ["run_paillier_sum"]
 
@@ -35,16 +33,15 @@ def run_paillier_sum(
     keyring = generate_keyring(plan)
     plan = plan.with_public_key(keyring.public_key)
 
-    # Each client packs round(value * scale) into slots and computes (1 + m n) r^n mod n^2, with randomisers that it
-    # made in idle time.
-    with RandomiserPool(plan, keyring, capacity=plan.ciphertexts).fill():
-        contributions = [seal_blocks(plan, route, layout.split(vector), keyring) for vector in vectors]
+    # Each client packs round(value * scale) into slots and computes (1 + m n) r^n mod n^2; it can make the randomisers
+    # r^n in idle time (`PAILLIER.seal_ahead`).
+    contributions = [seal_blocks(plan, route, layout.split(vector), keyring) for vector in vectors]
 
     # The server checks that ciphertexts are in range, invertible and under n, and multiplies them modulo n^2; the
     # partial sum starts with its count.
     for body in contributions:
         check_contribution(plan, route, body)
-    partial = fold_contributions(plan, None, ((route, body) for body in contributions))
+    partial = PAILLIER.fold(plan, None, ((route, body) for body in contributions))
 
     # Members decrypt modulo p^2 and q^2 and read the slots.
-    return open_aggregate(plan, partial[COUNT_BYTES:], keyring)
+    return open_aggregate(plan, PAILLIER.release(plan, partial), keyring)

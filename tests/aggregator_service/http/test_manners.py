@@ -15,7 +15,7 @@ import pytest
 from pydantic import ValidationError
 
 from aggregator_service.settings import Settings
-from protocols.messages import base, media_types
+from protocols.messages import base, stages
 from tests.support.api import Api, TestMember, TestTask, digest_field
 from tests.support.inside import aggregator_inside
 from tests.support.masked import enrol_masked, masked_task
@@ -78,10 +78,10 @@ def test_bodies_have_media_types_of_their_own(api: Api) -> None:
     for place, member in members.items():
         path = f"{masked.path}/rounds/1/stages/advertise/{member.client_id}"
         headers = {**member.auth, "Content-Digest": digest_field(bodies[place])}
-        wrong = {**headers, "Content-Type": media_types.STAGE_TYPES["share"]}
+        wrong = {**headers, "Content-Type": stages.STAGE_TYPES["share"]}
         refused = api.http.put(path, content=bodies[place], headers=wrong)
         assert (refused.status_code, slug(refused)) == (415, "unsupported-media-type")
-        typed = {**headers, "Content-Type": media_types.STAGE_TYPES["advertise"]}
+        typed = {**headers, "Content-Type": stages.STAGE_TYPES["advertise"]}
         assert api.http.put(path, content=bodies[place], headers=typed).status_code == 201
     masked.wait_round(1, "sharing")
     roster = api.http.get(f"{masked.path}/rounds/1/roster", headers=members[0].auth)
@@ -96,7 +96,7 @@ def test_a_contribution_has_a_media_type(api: Api) -> None:
     body = bytes(api.http.get(f"{plain.path}/rounds/1", headers=member.auth).json()["contribution_bytes"])
     headers = {**member.auth, "Content-Digest": digest_field(body)}
     assert api.http.put(path, content=body, headers={**headers, "Content-Type": "text/plain"}).status_code == 415
-    typed = {**headers, "Content-Type": media_types.CONTRIBUTION}
+    typed = {**headers, "Content-Type": stages.CONTRIBUTION}
     assert api.http.put(path, content=body, headers=typed).status_code == 201
 
 
@@ -132,7 +132,7 @@ def test_limits_and_completion_of_an_upload(api: Api) -> None:
     assert int(limits["min-append-size"]) * 1001 >= len(body) and int(limits["max-age"]) > 0
 
     def patch(chunk: bytes, offset: int, *, last: bool = False, **more: str) -> httpx.Response:
-        fields = {"Content-Type": media_types.PARTIAL_UPLOAD, "Upload-Offset": str(offset)}
+        fields = {"Content-Type": stages.PARTIAL_UPLOAD, "Upload-Offset": str(offset)}
         fields |= {"Upload-Complete": "?1" if last else "?0", "Content-Digest": digest_field(chunk)}
         fields |= {"Repr-Digest": digest_field(body)} if last else {}
         headers = {**member.auth, **fields, **{name.replace("_", "-"): value for name, value in more.items()}}

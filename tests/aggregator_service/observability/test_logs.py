@@ -272,6 +272,15 @@ def test_text_lines_hold_the_same_fields(request_lines: Lines) -> None:
     assert TextFormatter().format(record).endswith(" INFO round opened task=t_1 round=3")
 
 
+def test_what_only_reads_and_succeeds_is_logged_at_debug_level(api: Api, request_lines: Lines) -> None:
+    """Most requests are polls: at info level a log holds changes and errors."""
+    api.http.get("/v1/tasks", headers=api.operator)
+    api.http.get("/v1/tasks/none-of-this-name", headers=api.operator)
+    api.create_task("levels-of-lines")
+    levels = [(line["method"], line["status"], line["level"]) for line in request_lines.requests()]
+    assert ("GET", 200, "debug") in levels and ("GET", 404, "info") in levels and ("POST", 201, "info") in levels
+
+
 USERS = 3
 WINDOW = 12
 SIGNATURE_LENGTH = 88

@@ -17,7 +17,7 @@ import pytest
 
 from client_sdk import Client, Identity, MemoryStore, Operator, Policy
 from client_sdk.rounds.events import Event, RoundReport, TaskEnded
-from protocols.sums.masked.mechanism import own_plan
+from protocols.sums.masked.plan import MaskedPlan
 from tests.support.api import Api, TestMember, TestTask, digest_field
 from tests.support.masked import enrol_masked, masked_task, play
 from tests.support.postgres import TestDatabase
@@ -88,7 +88,7 @@ def test_a_masked_round_with_a_dropout(api: Api, replicas: Replicas, mode: str) 
     play(replicas.servers[0], task, clients, drop={5: "contribute"})
     assert task.wait_round(1, "complete", seconds=60)["survivors"] == 5
     total = task.opened(1)
-    mask = np.concatenate([block.integral_mask() for block in own_plan(task.plan).layout.blocks])
+    mask = np.concatenate([block.integral_mask() for block in MaskedPlan.of(task.plan).layout.blocks])
     assert np.array_equal(total[mask], np.full(mask.sum(), 5.0))
     assert np.allclose(total[~mask], 2.0**5 - 1, atol=1e-3)
 

@@ -24,10 +24,11 @@ from aggregator_service.tasks.checks import check_sums
 from aggregator_service.tasks.plans import TaskPlan, plan_round, round_spec
 from aggregator_service.tasks.tasks import agreed_digest, create_task, plan_request, task_view
 from protocols.errors import ParameterError
+from protocols.layout import REPEATED_ROWS, Block, Segment, VectorLayout
 from protocols.messages import Schedule, TaskRequest, TaskView
 from protocols.recipes.fair.state import fair_state
 from protocols.recipes.registry import recipe
-from protocols.sum_classes import REPEATED_ROWS
+from protocols.sums.plain import PLAIN
 from protocols.task_binding import broadcast_digest
 from tests.support.api import Api, TestMember, TestTask, signed_enrolment
 from tests.support.masked import MaskedClient, Step, enrol_masked, expire, masked_task, play
@@ -120,9 +121,12 @@ def test_a_task_begins_when_every_group_has_a_cohort(world: Groups) -> None:
 
 
 def test_a_frozen_cohort_allows_only_one_group() -> None:
+    layout = VectorLayout((Block("b", (Segment("v", 4, 1.0),)),), sum_class=REPEATED_ROWS)
+    summed = PLAIN.plan({}, layout, 10)
+
     def plans(groups: int) -> list[TaskPlan]:
         recipe = SimpleNamespace(device_groups=groups)
-        return [cast(TaskPlan, SimpleNamespace(recipe=recipe, sum_class=REPEATED_ROWS, sum_plan=None))] * groups
+        return [cast(TaskPlan, SimpleNamespace(recipe=recipe, sum_class=REPEATED_ROWS, sum_plan=summed))] * groups
 
     check_sums(plans(1), Schedule())
     with pytest.raises(ParameterError, match="several device groups and a frozen cohort"):

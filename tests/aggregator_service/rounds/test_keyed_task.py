@@ -19,7 +19,7 @@ from protocols.crypto.aggregate_chain import AggregateChain, StatedChain, stated
 from protocols.crypto.envelope import seal_snapshot
 from protocols.crypto.keyring import Keyring
 from protocols.messages import Attestation
-from protocols.sums.paillier.planner import PaillierPlan
+from protocols.sums.paillier.plan import PaillierPlan
 from tests.protocols.sums.paillier.cases import made_up_keyring
 from tests.support.api import Api, TestMember, TestTask, digest_field, signed_enrolment
 from tests.support.inside import aggregator_inside

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from protocols.sums.masked.key_agreement import public_key, sign_advertisement
+from protocols.crypto.keys import public_key
+from protocols.sums.masked.keys import sign_advertisement
 from tests.support.api import Api, TestTask, digest_field
 from tests.support.masked import STAGES, Step, enrol_masked, expire, masked_task, plan_of, play
 from tests.support.server import AggregatorProcess, running_aggregator

@@ -25,7 +25,7 @@ from client_sdk.lab.fleet import Fleet
 from client_sdk.lab.fleet_rounds import FleetOptions
 from protocols.combinations import carriers
 from protocols.messages import Schedule
-from protocols.messages.plans import PLANS
+from protocols.messages.tasks import PLANS
 from protocols.recipes.base import FactorState
 from protocols.recipes.registry import OWN as RECIPES
 from protocols.recipes.spectral_start import Source, start_of, start_state

@@ -23,7 +23,7 @@ from client_sdk.store.client_store import ClientStore
 from protocols.codec import b64encode
 from protocols.errors import CodecError, HushRecError, ParameterError
 from protocols.messages import Enrolment, MechanismChoice, RecipeChoice, RoundView, Schedule, SnapshotView, TaskView
-from protocols.messages.evaluation import Evaluation
+from protocols.messages.rounds import Evaluation
 from protocols.messages.stages import RoundState
 from protocols.recipes.base import MAX_ITEMS
 from protocols.recipes.registry import OWN as RECIPES

@@ -20,7 +20,7 @@ from client_sdk.errors import (
     OffsetMismatch,
     RoundClosed,
 )
-from protocols.crypto.digest_fields import parse_digest
+from protocols.crypto.http_signature import parse_digest
 from protocols.messages import UploadReceipt
 from tests.support.programs import ProgramRunner, problem
 

@@ -1,4 +1,4 @@
-"""docs/tutorials: the first federation runs as written; every command, setting and metric of the others exists."""
+"""The first federation runs as written; all commands and settings of the tutorials and of docs/deploy.md exist."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.server import free_port
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "docs" / "tutorials"
-PAGES = sorted(FOLDER.glob("*.md"))
+PAGES = [*sorted(FOLDER.glob("*.md")), FOLDER.parent / "deploy.md"]
 APPS = {"hushrec": client_sdk.cli.app, "hushrec-server": aggregator_service.cli.command_line()}
 
 

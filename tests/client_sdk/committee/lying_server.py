@@ -26,11 +26,10 @@ from protocols.layout import whole_route
 from protocols.messages import BadShares, RoundView, Schedule, TaskView
 from protocols.sums.oneshot import client, server
 from protocols.sums.oneshot.committee import Committee, make_committee
-from protocols.sums.oneshot.context import OneshotContext
+from protocols.sums.oneshot.context import OneshotContext, OneshotPolicy
 from protocols.sums.oneshot.mechanism import ONESHOT
-from protocols.sums.oneshot.messages import CommitteeKey, Statement, Upload, body_digest, survivors_digest
 from protocols.sums.oneshot.plan import OneshotPlan, encode
-from protocols.sums.oneshot.policy import OneshotPolicy
+from protocols.sums.oneshot.wire import CommitteeKey, Statement, Upload, body_digest, survivors_digest
 from protocols.task_binding import broadcast_digest
 from tests.support.organiser import TRIAL
 from tests.support.programs import ProgramRunner, problem

@@ -24,7 +24,7 @@ from protocols.crypto.certificates import (
     certificate_request,
     check_certificate,
 )
-from protocols.messages.certificates import CertificateRequest
+from protocols.messages.members import CertificateRequest
 
 NOW = 1_800_000_000.0
 

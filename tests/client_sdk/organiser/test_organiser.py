@@ -24,7 +24,7 @@ from protocols.codec import b64decode, b64encode
 from protocols.crypto.certificates import Certificate, CertifiedRole, check_certificate, check_revocations
 from protocols.errors import CertificateError, ParameterError
 from protocols.messages import OrganiserPin
-from protocols.messages.certificates import CertificateRequest
+from protocols.messages.members import CertificateRequest
 from protocols.sums.oneshot.committee import make_committee_key
 from tests.client_sdk.committee.lying_server import LyingServer, oneshot_terms
 from tests.client_sdk.committee.test_committee_attacks import vector_of

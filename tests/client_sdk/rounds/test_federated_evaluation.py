@@ -147,7 +147,7 @@ def test_the_curve_is_the_same_over_every_mechanism_and_members_keep_the_best_mo
     for mechanism, run in played.items():
         curve, terms = run.curve, run.parts[0].terms
         assert len(curve.points) == len(plain.points)
-        # Adam's steps amplify rounding (docs/rfrec.md): far less that of masked sums than that of CKKS
+        # Adam's steps amplify rounding (docs/recipes.md): far less that of masked sums than that of CKKS
         compared = len(plain.points) if mechanism != "ckks" else 1
         atol = 1000 * terms.sum_plan.predicted_error / USERS + 1e-3
         for point, other in zip(curve.points[:compared], plain.points, strict=False):

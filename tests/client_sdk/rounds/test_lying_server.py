@@ -32,16 +32,15 @@ from client_sdk.store.states import GivenData
 from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.crypto.domain import digest
 from protocols.errors import ParameterError, RefusalError
-from protocols.layout import Route
+from protocols.layout import REPEATED_ROWS, TRAINED, Route
 from protocols.messages import RoundView, Schedule
 from protocols.recipes.base import RoundSpec
 from protocols.recipes.registry import recipe as make_recipe
-from protocols.sum_classes import REPEATED_ROWS, TRAINED
 from protocols.sums.masked import server
-from protocols.sums.masked.packing import unpack
+from protocols.sums.masked.context import ClientPolicy
 from protocols.sums.masked.plan import MaskedPlan
-from protocols.sums.masked.policy import ClientPolicy
 from protocols.sums.masked.roster import Roster, RosterEntry, make_roster
+from protocols.sums.ring import unpack
 from tests.protocols.sums.masked.rounds import LAYOUT, complete_plan, names, round_context
 from tests.support.masked_rounds import GivenElements
 

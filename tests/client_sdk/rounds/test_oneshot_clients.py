@@ -24,11 +24,10 @@ from protocols.errors import RefusalError
 from protocols.layout import whole_route
 from protocols.messages import RoundView
 from protocols.sums.oneshot import client, server
-from protocols.sums.oneshot.committee import Committee, make_committee_key
-from protocols.sums.oneshot.handouts import join_keys
+from protocols.sums.oneshot.committee import Committee, join_keys, make_committee_key
+from protocols.sums.oneshot.context import OneshotPolicy
 from protocols.sums.oneshot.mechanism import ONESHOT
 from protocols.sums.oneshot.plan import encode
-from protocols.sums.oneshot.policy import OneshotPolicy
 from protocols.sums.oneshot.sealing import open_share
 from tests.client_sdk.committee.lying_server import URL, LyingServer, Person, oneshot_terms
 from tests.client_sdk.committee.test_committee_attacks import vector_of

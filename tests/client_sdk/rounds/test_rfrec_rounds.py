@@ -50,7 +50,7 @@ def tolerance(*errors: float) -> float:
 @pytest.mark.parametrize("case", RECIPES)
 def test_encrypted_and_plain_sums_train_the_same_model(case: str, mechanism: str) -> None:
     """RFRec with Adam for one round only: its steps do not shrink with the gradient, so that where clients' changes
-    cancel the sign of a rounding error decides about the next one (docs/rfrec.md).
+    cancel the sign of a rounding error decides about the next one (docs/recipes.md).
     """
     rounds = 1 if case == "rfrec-released" else 3
     pairs = [(user, item, rating) for user, own in enumerate(ratings()) for item, rating in own.items()]

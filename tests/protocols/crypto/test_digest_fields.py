@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocols.crypto.digest_fields import format_digest, format_digests, parse_digest, parse_digests
+from protocols.crypto.http_signature import format_digest, format_digests, parse_digest, parse_digests
 from protocols.errors import CodecError
 
 DIGEST = hashlib.sha256(b'{"hello": "world"}\n').digest()

@@ -98,7 +98,7 @@ def test_what_is_refused(case: dict[str, Any]) -> None:
 
 
 def test_the_worked_example_of_the_page() -> None:
-    page, case = (Path(__file__).parents[3] / "docs" / "http-api.md").read_text(), VECTORS["signed"][0]
+    page, case = (Path(__file__).parents[3] / "docs" / "wire" / "requests.md").read_text(), VECTORS["signed"][0]
     for text in ("\n".join(case["signature_base"]), case["private_key"], case["signature_input"], case["signature"]):
         assert text in page
 

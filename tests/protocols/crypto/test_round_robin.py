@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from protocols.crypto.round_robin import repeatable_place
+from protocols.crypto.domain import repeatable_place
 
 
 def test_places_follow_from_the_seed_and_the_key_alone() -> None:

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from protocols.codec import b64encode
 from protocols.errors import ParameterError
-from protocols.layout import Block, Segment, VectorLayout
+from protocols.layout import TRAINED, Block, Segment, VectorLayout
 from protocols.messages import MechanismChoice, ProblemDocument, RecipeChoice, Schedule, TaskRequest, TaskView
 from protocols.messages.base import Key32, Signature64
 from protocols.messages.problem import PROBLEM_TYPES, problem_uri
@@ -27,7 +27,6 @@ from protocols.messages.stages import (
     prerequisite_of,
 )
 from protocols.recipes.fedmf import FedMFParameters
-from protocols.sum_classes import TRAINED
 from protocols.sums.masked.context import RoundContext
 from protocols.sums.masked.mechanism import MASKED
 from protocols.sums.masked.parameters import MaskedParameters

@@ -9,11 +9,10 @@ import pytest
 from pydantic import BaseModel, Field
 
 from protocols.errors import ParameterError
-from protocols.layout import Block, Segment, VectorLayout
+from protocols.layout import TRAINED, Block, Segment, VectorLayout
 from protocols.parameter_text.named_values import named_values
 from protocols.parameter_text.parameter_rows import as_text, parameter_rows
 from protocols.recipes.registry import recipe
-from protocols.sum_classes import TRAINED
 from protocols.sums.ckks.mechanism import CKKS
 
 COLR_NAMES = (

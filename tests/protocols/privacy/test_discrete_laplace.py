@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from protocols.errors import ParameterError
-from protocols.privacy import discrete_laplace as module
-from protocols.privacy.discrete_laplace import MAX_SCALE, discrete_laplace
+from protocols.privacy import laplace as module
+from protocols.privacy.laplace import MAX_SCALE, discrete_laplace
 
 KEY = bytes(range(32))
 

@@ -9,12 +9,12 @@ import pytest
 from pydantic import ValidationError
 
 from protocols.errors import CodecError, ParameterError
+from protocols.layout import REPEATED_HELD_OUT
 from protocols.messages import Evaluation
 from protocols.recipes.base import ModelState
 from protocols.recipes.evaluated import MAX_POINTS, Evaluated, EvaluatedState, evaluated_state, with_evaluation
 from protocols.recipes.evaluation_curve import BEST_ROUND, MEASURES, Curve, CurvePoint
 from protocols.recipes.registry import recipe
-from protocols.sum_classes import REPEATED_HELD_OUT
 
 SEED, ITEMS, ROUNDS = bytes(range(32)), 6, 10
 RECIPES: dict[str, dict[str, Any]] = {

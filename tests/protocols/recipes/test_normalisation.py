@@ -151,7 +151,7 @@ def test_touch_counts_of_many_rounds_are_item_lists_and_changes_alone_are_not() 
 
 
 def test_rows_that_few_clients_touch_show_items_without_any_count() -> None:
-    """The limit that docs/threats.md states: a row of zeros says that nobody in the cohort has the item."""
+    """The limit that docs/security.md states: a row of zeros says that nobody in the cohort has the item."""
     few, many = observe(24, items=500, cohort=6, rounds=100), observe(40, items=60, cohort=20, rounds=60)
     assert few.counts.mean() < 1 and many.counts.mean() > 10
     for observed, least, most in ((few, 1.0, 1.5), (many, 4.0, 6.0)):

@@ -1,6 +1,7 @@
-"""The tables "which recipe runs on which mechanism" of README.md and docs/architecture.md say what the registry says.
+"""The table "which recipe runs on which mechanism" of docs/which-mechanism.md says what the registry says.
 
-A table is found by its header, which names every mechanism; a row is about the recipes in code spans in its first cell.
+A table is found by its header, `recipe` and the name of every mechanism; a row is about the recipes in code spans in
+its first cell.
 A cell begins with one of four words, `yes`, `small`, `shared support` or `-`; more may follow after a comma.
 """
 
@@ -19,7 +20,7 @@ from protocols.recipes.registry import recipe
 from protocols.sums.registry import OWN as MECHANISMS
 
 ROOT = Path(__file__).parents[3]
-PAGES = ("README.md", "docs/architecture.md")
+PAGES = ("docs/which-mechanism.md",)
 COLUMNS = ("plain", "ckks", "paillier", "masked", "oneshot")
 SMALL, LARGE = 300, 200_000  # numbers of items
 MOST = {"privirec": 10_000}  # a recipe's own limit, below LARGE
@@ -59,7 +60,7 @@ def tables(text: str) -> list[dict[str, dict[str, str]]]:
     lines = text.splitlines()
     for start, line in enumerate(lines):
         header = [cell.strip("`") for cell in cells(line)] if line.startswith("|") else []
-        if not set(COLUMNS) <= set(header):
+        if header[:1] != ["recipe"] or not set(COLUMNS) <= set(header):
             continue
         table: dict[str, dict[str, str]] = {}
         for row in lines[start + 2 :]:

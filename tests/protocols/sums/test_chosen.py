@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocols.errors import BudgetError, ContributionError, ParameterError, RoutingError
-from protocols.layout import Block, Segment, VectorLayout, whole_route
-from protocols.sum_classes import TRAINED
+from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
 from protocols.sums.base import Mechanism, SumPlan
-from protocols.sums.ckks.planner import make_plan as ckks_plan
+from protocols.sums.ckks.plan import make_plan as ckks_plan
 from protocols.sums.masked.plan import make_plan as masked_plan
 from protocols.sums.plain import PLAIN
 from tests.protocols.sums.paillier.cases import MadeUpKeys

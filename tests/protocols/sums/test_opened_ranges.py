@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from protocols.errors import CodecError, ParameterError
-from protocols.layout import Block, Segment, VectorLayout
-from protocols.sum_classes import TRAINED
+from protocols.layout import TRAINED, Block, Segment, VectorLayout
+from protocols.sums.base import require_possible
 from protocols.sums.ckks.mechanism import CKKS
-from protocols.sums.opened_ranges import require_possible
 from protocols.sums.plain import PLAIN
 from protocols.sums.run import run_sum
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from protocols.errors import CodecError
-from protocols.layout import Block, Route, Segment, VectorLayout
-from protocols.sum_classes import TRAINED
+from protocols.layout import TRAINED, Block, Route, Segment, VectorLayout
 from protocols.sums.base import SumPlan
 from protocols.sums.participation import (
     plan_of_task,

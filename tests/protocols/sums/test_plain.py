@@ -10,8 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from protocols.errors import BudgetError, CodecError, ContributionError
-from protocols.layout import Block, Segment, VectorLayout, whole_route
-from protocols.sum_classes import TRAINED
+from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
 from protocols.sums.plain import PLAIN
 from protocols.sums.run import run_sum
 from tests.protocols.sums.conformance import MechanismConformance

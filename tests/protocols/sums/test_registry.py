@@ -9,8 +9,7 @@ from importlib.machinery import ModuleSpec
 import pytest
 
 from protocols.errors import ParameterError
-from protocols.layout import Block, Segment, VectorLayout
-from protocols.sum_classes import TRAINED
+from protocols.layout import TRAINED, Block, Segment, VectorLayout
 from protocols.sums.base import Mechanism
 from protocols.sums.registry import OWN as MECHANISMS
 from protocols.sums.registry import mechanism, parameters_of, resolved_parameters

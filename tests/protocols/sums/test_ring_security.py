@@ -7,9 +7,9 @@ from math import e, log, log2, pi, sqrt
 import pytest
 
 from protocols.errors import ParameterError
-from protocols.sums.ckks.parameters import PARAMETER_SETS
+from protocols.sums.ckks.plan import PARAMETER_SETS
 from protocols.sums.oneshot.parameters import SIGMA
-from protocols.sums.oneshot.rings import PRIME_BITS, primes_below
+from protocols.sums.oneshot.polynomials import PRIME_BITS, primes_below
 from protocols.sums.ring_security import (
     DEGREES,
     ERROR_DEVIATION,

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from protocols.errors import ParameterError
-from protocols.layout import Block, Segment, VectorLayout
-from protocols.sum_classes import TRAINED
+from protocols.layout import TRAINED, Block, Segment, VectorLayout
 from protocols.sums.plain import PLAIN
 from protocols.sums.run import run_sum, split_along
 

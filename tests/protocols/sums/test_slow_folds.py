@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from protocols.layout import Block, Segment, VectorLayout
-from protocols.sum_classes import TRAINED
-from protocols.sums.base import Mechanism, folds_slowly
+from protocols.layout import TRAINED, Block, Segment, VectorLayout
+from protocols.sums.base import Mechanism
 from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.masked.mechanism import MASKED
 from protocols.sums.plain import PLAIN
@@ -28,4 +27,4 @@ LAYOUT = VectorLayout((Block("a", (Segment("v", 10, 1.0),)),), sum_class=TRAINED
     ],
 )
 def test_seeded_ciphertexts_and_products_are_slow(mechanism: Mechanism, parameters: dict[str, Any], slow: bool) -> None:
-    assert folds_slowly(mechanism.plan(parameters, LAYOUT, 5)) is slow
+    assert mechanism.plan(parameters, LAYOUT, 5).folds_slowly is slow

@@ -1,4 +1,4 @@
-"""Cells of docs/threats.md: what a contribution shows to who holds it, and what a member can do to a sum."""
+"""Cells of docs/security.md: what a contribution shows to who holds it, and what a member can do to a sum."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
-from protocols.layout import Block, Segment, VectorLayout, whole_route
-from protocols.sum_classes import TRAINED
+from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
 from protocols.sums.masked.run import run_masked_sum
 from protocols.sums.registry import mechanism
 from tests.protocols.sums.paillier.cases import made_up_keyring

@@ -11,12 +11,12 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from protocols.sums.masked import client
-from protocols.sums.masked.key_agreement import is_mask_secret, pair_mask_key, seed_commitment
+from protocols.sums.masked.keys import is_mask_secret, pair_mask_key, seed_commitment
 from protocols.sums.masked.masks import add_masks
-from protocols.sums.masked.messages import SEALED_BYTES, Advertisement, split_slots
 from protocols.sums.masked.roster import Roster
 from protocols.sums.masked.shamir import SHARE_BYTES, combine
 from protocols.sums.masked.shares import open_pair, point
+from protocols.sums.masked.wire import SEALED_BYTES, Advertisement, split_slots
 from tests.simulation.lying_server.parties import Elements, Puppet
 
 __all__ = [

@@ -26,14 +26,14 @@ from client_sdk.store.stores import MemoryStore
 from client_sdk.training.base import LocalResult
 from protocols.codec import b64encode
 from protocols.crypto.certificates import NO_CERTIFICATE, certify
-from protocols.layout import Block, Segment, VectorLayout
+from protocols.crypto.keys import clamped
+from protocols.layout import TRAINED, Block, Segment, VectorLayout
 from protocols.messages import BadShares, OrganiserPin, RoundView
 from protocols.messages import Schedule as TaskSchedule
 from protocols.recipes.base import ModelState, RoundSpec
 from protocols.recipes.registry import recipe
-from protocols.sum_classes import TRAINED
 from protocols.sums.masked.context import RoundContext, model_digest
-from protocols.sums.masked.key_agreement import clamped, sign_advertisement
+from protocols.sums.masked.keys import sign_advertisement
 from protocols.sums.masked.parameters import MaskedParameters, Neighbourhood
 from protocols.sums.masked.plan import MaskedPlan
 from protocols.sums.masked.roster import RosterEntry

@@ -23,10 +23,10 @@ from unittest.mock import patch
 import numpy as np
 
 from protocols.errors import HushRecError, ParameterError, ThresholdError
-from protocols.sums.masked import key_agreement, messages
-from protocols.sums.masked.key_agreement import sign_survivors
-from protocols.sums.masked.packing import unpack
+from protocols.sums.masked import keys, wire
+from protocols.sums.masked.keys import sign_survivors
 from protocols.sums.masked.roster import Roster, RosterEntry, make_roster, open_roster
+from protocols.sums.ring import unpack
 from tests.simulation.lying_server.adversary import Adversary, Contribution, Reply, SentShares, smallest_group
 from tests.simulation.lying_server.parties import (
     LAYOUT,
@@ -69,7 +69,7 @@ def play(schedule: Schedule) -> Outcome:
     Each signature is verified once, and not once for each member: this halves the time.
     """
     world = _World(schedule)
-    with patch.object(key_agreement, "verifies", lru_cache(maxsize=None)(key_agreement.verifies)):
+    with patch.object(keys, "verifies", lru_cache(maxsize=None)(keys.verifies)):
         for number, attempt in enumerate(schedule.attempts, start=1):
             _Round(world, number, attempt).play()
     world.check()
@@ -234,26 +234,26 @@ class _Round:
         sharing = [name for name in listed if name in self._sharing]
         without = {name_of(one) for one in self.attempt.unshared}
         without |= {name_of(peer) for one, peer in self.attempt.hidden if one == index}
-        sharers = messages.encode_set([listed[name] for name in sharing if name not in without], len(roster))
+        sharers = wire.encode_set([listed[name] for name in sharing if name not in without], len(roster))
         slots = [
             self._sealed_for(index, roster.entries[place].client_id)
             if roster.entries[place].client_id not in without
             else None
             for place in roster.neighbours_of(listed[name_of(index)])
         ]
-        inbox = self._hand_out("inbox", sharers + messages.join_slots(slots, messages.SEALED_BYTES))
+        inbox = self._hand_out("inbox", sharers + wire.join_slots(slots, wire.SEALED_BYTES))
         crafted = index in self.attempt.crafted
         elements = _CRAFTED if crafted else self.world.vector(index, self._data)
         told = self._ask(index, "collecting", {"inbox": inbox}, lambda: elements)
         if "contribute" not in told:
             return
         self.contributed.add(index)
-        body = inbox[: messages.set_bytes(len(roster))]
+        body = inbox[: wire.set_bytes(len(roster))]
         self.world.adversary.contributions.append(
             Contribution(
                 roster,
                 listed[name_of(index)],
-                messages.decode_set(body, len(roster)),
+                wire.decode_set(body, len(roster)),
                 body,
                 None if crafted else (index, self._data),
                 unpack(told["contribute"], _BITS, LAYOUT.length),
@@ -269,8 +269,8 @@ class _Round:
         places = [roster.entries[place].client_id for place in roster.neighbours_of(roster.index(sender))]
         if name_of(receiver) not in places:
             return None
-        at = places.index(name_of(receiver)) * messages.SEALED_BYTES
-        return self.shares[index][at : at + messages.SEALED_BYTES]
+        at = places.index(name_of(receiver)) * wire.SEALED_BYTES
+        return self.shares[index][at : at + wire.SEALED_BYTES]
 
     def _confirm(self, index: int, claim: Claim) -> None:
         body = self._hand_out("survivors", self._survivors(index, claim))
@@ -289,7 +289,7 @@ class _Round:
             and (entry.client_id in alive or entry.client_id.startswith("d_"))
             and entry.client_id in self._sharing
         ]
-        return messages.encode_set(places, len(roster))
+        return wire.encode_set(places, len(roster))
 
     @property
     def _sharing(self) -> frozenset[str]:
@@ -304,11 +304,11 @@ class _Round:
         roster, survivors = self.rosters[index], self.told.get(index, self._survivors(index, claim))
         place = roster.index(name_of(index))
         slots = [self._signature(roster, at, index, survivors) for at in range(len(roster))]
-        confirmations = self._hand_out("confirmations", messages.join_slots(slots, messages.CONFIRMATION_BYTES))
+        confirmations = self._hand_out("confirmations", wire.join_slots(slots, wire.CONFIRMATION_BYTES))
         told = self._ask(index, "unmasking", {"confirmations": confirmations, "survivors": survivors})
         if "unmask" in told:
             self.world.outcome.replies += 1
-            alive = messages.decode_set(survivors, len(roster))
+            alive = wire.decode_set(survivors, len(roster))
             self.world.adversary.replies.append(Reply(roster, place, alive, told["unmask"]))
 
     def _signature(self, roster: Roster, place: int, asking: int, survivors: bytes) -> bytes | None:
@@ -317,7 +317,7 @@ class _Round:
         puppet = self.puppets.get(entry.client_id)
         if puppet is not None:
             if puppet.signs is None:
-                return bytes([1]) * messages.CONFIRMATION_BYTES
+                return bytes([1]) * wire.CONFIRMATION_BYTES
             sharers = self._sharers_told(asking)
             return sign_survivors(puppet.signs, roster.context, roster.digest, sharers, survivors)
         index = int(entry.client_id.removeprefix("c_"))

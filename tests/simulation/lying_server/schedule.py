@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
-from protocols.sum_classes import ONCE_ROWS, REPEATED_HELD_OUT, REPEATED_ROWS, TRAINED, SumClass
+from protocols.layout import ONCE_ROWS, REPEATED_HELD_OUT, REPEATED_ROWS, TRAINED, SumClass
 
 __all__ = ["LIES", "SUMS", "Attempt", "Claim", "Invention", "Schedule", "Summed", "Task", "draw_schedule", "summed_in"]
 

@@ -23,9 +23,8 @@ from protocols.crypto.certificates import certify
 from protocols.crypto.envelope import EnvelopeSender, open_envelope, seal_envelope
 from protocols.crypto.keyring import Keyring, encode_keyring
 from protocols.errors import CertificateError, EnvelopeError, KeyringError
-from protocols.layout import Block, Segment, VectorLayout, whole_route
+from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
 from protocols.messages import OrganiserPin
-from protocols.sum_classes import TRAINED
 from protocols.sums.registry import mechanism
 from tests.protocols.sums.paillier.cases import made_up_keyring
 

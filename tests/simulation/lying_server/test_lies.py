@@ -1,6 +1,6 @@
 """Schedules of a lying server with helpers, each from a seed, against real clients of masked sums.
 
-The invariants are listed in `tests/simulation/lying_server/play.py`; docs/faults.md describes how to replay a seed.
+The invariants are listed in `tests/simulation/lying_server/play.py`; docs/testing.md describes how to replay a seed.
 `test_a_missing_defence_reveals_vectors` takes one check of the clients out at a time.
 """
 
@@ -23,11 +23,10 @@ from client_sdk.store.client_store import ClientStore
 from client_sdk.store.signed_sets import SignedSets
 from client_sdk.store.states import GivenData
 from protocols.errors import ParameterError
-from protocols.sum_classes import TRAINED
-from protocols.sums.masked import client, messages, roster
-from protocols.sums.masked.context import RoundContext
+from protocols.layout import TRAINED
+from protocols.sums.masked import client, roster, wire
+from protocols.sums.masked.context import ClientPolicy, RoundContext
 from protocols.sums.masked.plan import MaskedPlan
-from protocols.sums.masked.policy import ClientPolicy
 from tests.simulation.lying_server import adversary, parties
 from tests.simulation.lying_server.play import LiesError, play
 from tests.simulation.lying_server.schedule import LIES, Attempt, Claim, Schedule, Summed, Task, draw_schedule
@@ -159,7 +158,7 @@ def one_set(patch: Patch) -> None:
 
     def record(self: MaskedRound, state: client.Contributed, survivors: bytes) -> None:
         keys = tuple(entry.identity_key for entry in state.roster.entries)
-        members = masked_protocol.member_tags(keys, messages.decode_set(survivors, len(keys)))
+        members = masked_protocol.member_tags(keys, wire.decode_set(survivors, len(keys)))
         member = self.part.member
         earlier = signed.setdefault((id(member.store), self.spec.sum_index), [])
         if any(0 < len(members ^ one) < member.policy.min_difference(member.terms.schedule) for one in earlier):

@@ -15,7 +15,7 @@ from client_sdk.lab.demo.results import DemoRequest
 from client_sdk.lab.demo.run import arms_of, chosen_settings, shared_setup
 from client_sdk.lab.fleet import Fleet
 from client_sdk.lab.local_server import DemoServer, run_server
-from protocols.crypto.round_robin import repeatable_place
+from protocols.crypto.domain import repeatable_place
 from protocols.recipes.factors import factors_of
 
 ROUNDS, USERS, ITEMS = 3, 30, 300

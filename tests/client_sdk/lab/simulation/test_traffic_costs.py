@@ -10,9 +10,9 @@ from client_sdk.lab.traffic import MIB, Link, Traffic, published_traffic, wire_t
 from protocols.errors import BudgetError, ParameterError
 from protocols.recipes.base import Recipe
 from protocols.recipes.registry import recipe
-from protocols.sums.oneshot.handouts import join_keys
-from protocols.sums.oneshot.mechanism import own_plan
-from protocols.sums.oneshot.messages import CommitteeKey
+from protocols.sums.oneshot.committee import join_keys
+from protocols.sums.oneshot.plan import OneshotPlan
+from protocols.sums.oneshot.wire import CommitteeKey
 from protocols.sums.registry import mechanism
 
 LINK = Link(up=0.25, down=0.75)
@@ -95,7 +95,7 @@ def test_the_other_messages_of_a_masked_round_do_not_grow_with_the_vector() -> N
 
 def test_a_one_shot_round_adds_the_sealed_shares_and_the_committee() -> None:
     oneshot = mechanism("oneshot")
-    plan = own_plan(oneshot.plan({}, colr(4).layout(), 60))
+    plan = OneshotPlan.of(oneshot.plan({}, colr(4).layout(), 60))
     sent = wire_traffic(colr(4), oneshot, {}, 60, 1)
     assert sent.up_bytes == plan.ticket_bytes + plan.body_bytes
     key = CommitteeKey("c_" + 20 * "0", bytes(32), bytes(32), bytes(81), bytes(32), bytes(64))

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from protocols.combinations import check_combination
 from protocols.errors import CodecError, CombinationError, ParameterError
 from protocols.fixed_point import FixedPoint
+from protocols.layout import REPEATED_ROWS
 from protocols.recipes.base import FactorState
 from protocols.recipes.privirec.recipe import PriviRec, PriviRecK
 from protocols.recipes.privirec.state import PriviRecState
 from protocols.recipes.privirec.triangle import triangle_length, triangle_places
 from protocols.recipes.registry import recipe
-from protocols.sum_classes import REPEATED_ROWS
 
 TASK_SEED = bytes(range(32))
 USERS, ITEMS, K = 40, 12, 5

@@ -7,10 +7,8 @@ from typing import Any
 import numpy as np
 from tenseal import sealapi
 
-from protocols.layout import Block, Segment, VectorLayout, whole_route
-from protocols.sum_classes import TRAINED
-from protocols.sums.ckks.parameters import PARAMETER_SETS
-from protocols.sums.ckks.planner import SEED_BYTES, CkksPlan, make_plan
+from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
+from protocols.sums.ckks.plan import PARAMETER_SETS, SEED_BYTES, CkksPlan, make_plan
 from protocols.sums.ckks.seal_io import MemoryFile, seal_context
 from protocols.sums.ckks.wire import join_planes, view_planes
 from protocols.sums.ring_security import DEGREES

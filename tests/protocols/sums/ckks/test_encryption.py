@@ -10,11 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocols.errors import BudgetError, CodecError, ParameterError
-from protocols.layout import Block, Segment, VectorLayout, whole_route
-from protocols.sum_classes import TRAINED
+from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
 from protocols.sums.ckks import seal_io
+from protocols.sums.ckks.encryption import pack_blocks, unpack_block
 from protocols.sums.ckks.mechanism import CKKS
-from protocols.sums.ckks.packing import pack_blocks, unpack_block
 from protocols.sums.ckks.run import run_ckks_sum
 from protocols.sums.ckks.wire import WireBuffer
 from protocols.sums.plain import PLAIN

@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocols.layout import whole_route
-from protocols.sums.ckks import fold
+from protocols.sums.ckks import mechanism
 from protocols.sums.ckks.mechanism import CKKS
-from protocols.sums.ckks.parameters import PARAMETER_SETS
-from protocols.sums.ckks.planner import COUNT_BYTES, CkksPlan
+from protocols.sums.ckks.plan import COUNT_BYTES, PARAMETER_SETS, CkksPlan
 from protocols.sums.ckks.seal_io import seal_context
 from protocols.sums.ckks.wire import WireBuffer, join_planes, view_planes
 from tests.protocols.sums.ckks.cases import (
@@ -82,7 +81,7 @@ def test_accumulators_never_overflow(set_name: str) -> None:
     top = parameter_set.modulus - 1
     wire = WireBuffer.empty(parameter_set, 1, 4, seeded=False)
     wire.put(0, np.full(8, top, np.uint64))
-    total = fold._Accumulator(parameter_set, (1, 2, 4))
+    total = mechanism._Accumulator(parameter_set, (1, 2, 4))
     times = 70_000
     for _ in range(times):
         total.count()

@@ -7,10 +7,9 @@ import pytest
 
 from protocols.crypto.keyring import Keyring, decode_keyring, encode_keyring
 from protocols.errors import KeyringError
-from protocols.layout import Block, Segment, VectorLayout, whole_route
-from protocols.sum_classes import TRAINED
+from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
 from protocols.sums.ckks.mechanism import CKKS
-from protocols.sums.ckks.parameters import PARAMETER_SETS
+from protocols.sums.ckks.plan import PARAMETER_SETS
 
 LAYOUT = VectorLayout((Block("b", (Segment("v", 9, 0.1),)),), sum_class=TRAINED)
 ROUTE = whole_route(LAYOUT)

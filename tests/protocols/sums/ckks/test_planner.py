@@ -8,11 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocols.errors import BudgetError, ParameterError
-from protocols.layout import Block, Segment, VectorLayout
-from protocols.sum_classes import TRAINED
+from protocols.layout import TRAINED, Block, Segment, VectorLayout
 from protocols.sums.ckks.mechanism import CKKS
-from protocols.sums.ckks.parameters import PARAMETER_SETS
-from protocols.sums.ckks.planner import CkksPlan, make_plan
+from protocols.sums.ckks.plan import PARAMETER_SETS, CkksPlan, make_plan
 from protocols.sums.ckks.seal_io import seal_context
 from protocols.sums.ring_security import DEGREES
 

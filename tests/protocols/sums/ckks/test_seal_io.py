@@ -12,8 +12,7 @@ import zstandard
 from tenseal import sealapi
 
 from protocols.errors import CodecError, ParameterError
-from protocols.layout import Block, Segment, VectorLayout, whole_route
-from protocols.sum_classes import TRAINED
+from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
 from protocols.sums.ckks import seal_io
 from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.ckks.seal_io import MemoryFile, SealContext, seal_context

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from protocols.errors import CodecError, ContributionError
 from protocols.layout import whole_route
 from protocols.sums.ckks.mechanism import CKKS
-from protocols.sums.ckks.parameters import PARAMETER_SETS
+from protocols.sums.ckks.plan import PARAMETER_SETS
 from protocols.sums.ckks.wire import WireBuffer, check_expanded, check_range, join_planes, view_planes
 from tests.protocols.sums.ckks.cases import FORMS, random_vector, two_ciphertexts
 

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Mapping
 
 import pytest
 
+from protocols.crypto.keys import public_key
 from protocols.errors import CodecError
 from protocols.sums.masked import shamir
-from protocols.sums.masked.key_agreement import public_key, seed_commitment
-from protocols.sums.masked.messages import split_slots
+from protocols.sums.masked.keys import seed_commitment
 from protocols.sums.masked.shamir import SHARE_BYTES
 from protocols.sums.masked.shares import point
+from protocols.sums.masked.wire import split_slots
 from tests.protocols.sums.masked.rounds import Round
 
 __all__ = ["DEFENDED", "VICTIM", "Patch", "always_true", "secrets_of"]

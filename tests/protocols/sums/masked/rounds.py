@@ -14,15 +14,13 @@ from numpy.typing import NDArray
 
 from protocols.crypto.certificates import Certificate, certify, check_certificate
 from protocols.errors import CertificateError
-from protocols.layout import Block, Segment, VectorLayout
-from protocols.sum_classes import TRAINED
-from protocols.sums.masked.context import RoundContext, model_digest
-from protocols.sums.masked.packing import ring_dtype, unpack
+from protocols.layout import TRAINED, Block, Segment, VectorLayout
+from protocols.sums.masked.context import ClientPolicy, RoundContext, model_digest
 from protocols.sums.masked.parameters import MaskedParameters, Mode, Neighbourhood
 from protocols.sums.masked.plan import MaskedPlan
-from protocols.sums.masked.policy import ClientPolicy
 from protocols.sums.masked.roster import RosterEntry
 from protocols.sums.masked.run import MaskedRun
+from protocols.sums.ring import ring_dtype, unpack
 
 LAYOUT = VectorLayout(
     (Block("a", (Segment("v", 5, 1.0),)), Block("b", (Segment("n", 2, 1.0, integral=True),))), sum_class=TRAINED

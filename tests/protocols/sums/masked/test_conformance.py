@@ -8,21 +8,23 @@ from numpy.typing import NDArray
 
 from protocols.crypto.keyring import Keyring
 from protocols.errors import ParameterError
-from protocols.layout import Route, whole_route
-from protocols.sums.base import SumPlan
-from protocols.sums.masked.mechanism import MASKED, MaskedMechanism, own_plan
-from protocols.sums.masked.packing import pack
-from protocols.sums.masked.plan import encode
-from tests.protocols.sums.conformance import LAYOUT, MechanismConformance
+from protocols.layout import Route
+from protocols.sums.base import SumPlan, one_message
+from protocols.sums.masked.mechanism import MASKED, MaskedMechanism
+from protocols.sums.masked.plan import MaskedPlan, encode
+from protocols.sums.ring import pack
+from tests.protocols.sums.conformance import MechanismConformance
 
 
 class WithoutMasks(MaskedMechanism):
     """Contributions as a round makes them, less the masks."""
 
+    interactive = False
+
     def seal(
         self, plan: SumPlan, route: Route, blocks: Sequence[NDArray[np.float64]], keyring: Keyring | None
     ) -> bytes:
-        own = own_plan(plan)
+        own = MaskedPlan.of(plan)
         return pack(encode(own, route, blocks), own.bits)
 
 
@@ -46,7 +48,6 @@ class TestWide(MechanismConformance):
 
 
 def test_outside_a_round_nothing_is_sealed() -> None:
-    plan = MASKED.plan({}, LAYOUT, 5)
     assert MASKED.interactive
     with pytest.raises(ParameterError, match="within a round"):
-        MASKED.seal(plan, whole_route(LAYOUT), LAYOUT.split(np.zeros(LAYOUT.length)), None)
+        one_message(MASKED)

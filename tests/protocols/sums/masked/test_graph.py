@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from protocols.errors import ParameterError
-from protocols.sums.masked.graph import neighbours
+from protocols.sums.masked.roster import neighbours
 
 SEED = bytes(range(32))
 

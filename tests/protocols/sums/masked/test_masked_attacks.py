@@ -16,17 +16,17 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
+from protocols.crypto.domain import digest
 from protocols.errors import CodecError, HushRecError, ParameterError, RefusalError, ThresholdError
-from protocols.sums.masked import client, key_agreement, parameters, roster, server, shamir
-from protocols.sums.masked.context import RoundContext
-from protocols.sums.masked.key_agreement import mask_context, pair_mask_key
+from protocols.sums.masked import client, parameters, roster, server, shamir
+from protocols.sums.masked.context import ClientPolicy, RoundContext
+from protocols.sums.masked.keys import mask_context, pair_mask_key
 from protocols.sums.masked.masks import add_masks
-from protocols.sums.masked.messages import SEALED_BYTES, split_slots
-from protocols.sums.masked.packing import unpack
-from protocols.sums.masked.policy import ClientPolicy
 from protocols.sums.masked.roster import Roster, make_roster
 from protocols.sums.masked.shamir import SHARE_BYTES
 from protocols.sums.masked.shares import open_pair, point
+from protocols.sums.masked.wire import SEALED_BYTES, split_slots
+from protocols.sums.ring import unpack
 from tests.protocols.sums.masked.attacks import DEFENDED, VICTIM, Patch, always_true, secrets_of
 from tests.protocols.sums.masked.rounds import (
     LAYOUT,
@@ -291,9 +291,7 @@ def test_own_entry(lie: str, defended: bool, monkeypatch: Patch) -> None:
 def test_model_inconsistency(defended: bool, signatures: bool, monkeypatch: Patch) -> None:
     """Only the victim gets the true model; the others get one for which their contribution is zero."""
     if not defended:
-        monkeypatch.setattr(
-            RoundContext, "binding", lambda self: key_agreement.digest("no model", self.task_id, self.round_number)
-        )
+        monkeypatch.setattr(RoundContext, "binding", lambda self: digest("no model", self.task_id, self.round_number))
     if not signatures:
         monkeypatch.setattr(client, "verify_advertisement", always_true)
     played = new_round(6, "curious")

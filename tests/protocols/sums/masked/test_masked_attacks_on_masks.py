@@ -10,17 +10,19 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
+from protocols.crypto.keys import public_key
 from protocols.errors import AtFaultError, RefusalError, ThresholdError
-from protocols.sums.masked import client, key_agreement, reconstruction, server, shamir, shares
+from protocols.sums.masked import client, keys, server, shamir, shares
+from protocols.sums.masked import shares as reconstruction
 from protocols.sums.masked.context import RoundContext
-from protocols.sums.masked.key_agreement import is_mask_secret, mask_context, pair_mask_key, public_key
+from protocols.sums.masked.keys import is_mask_secret, mask_context, pair_mask_key
 from protocols.sums.masked.masks import add_masks
-from protocols.sums.masked.messages import SEALED_BYTES, decode_set, join_slots, split_slots
-from protocols.sums.masked.packing import ring_dtype, unpack
 from protocols.sums.masked.plan import MaskedPlan
 from protocols.sums.masked.roster import make_roster
 from protocols.sums.masked.shamir import SHARE_BYTES
 from protocols.sums.masked.shares import open_pair, split_secrets
+from protocols.sums.masked.wire import SEALED_BYTES, decode_set, join_slots, split_slots
+from protocols.sums.ring import ring_dtype, unpack
 from tests.protocols.sums.masked.attacks import DEFENDED, VICTIM, Patch, secrets_of
 from tests.protocols.sums.masked.rounds import (
     LAYOUT,
@@ -124,7 +126,7 @@ def test_sharer_equivocation(defended: bool, monkeypatch: Patch) -> None:
     The server's gain, were the set not bound into the masks: it could leave single pairs out and still open the sum.
     """
     if not defended:
-        real = key_agreement.mask_context
+        real = keys.mask_context
         monkeypatch.setattr(client, "mask_context", lambda context, listed, sharers: real(context, listed, b""))
         monkeypatch.setattr(server, "mask_context", lambda context, listed, sharers: real(context, listed, b""))
     played = new_round(7, "curious").advertise().share()
@@ -173,7 +175,7 @@ def test_a_secret_that_is_slightly_wrong_is_wrong(defended: bool, monkeypatch: P
     public = public_key(secret)
     assert is_mask_secret(secret, public)
     if not defended:
-        monkeypatch.setattr(key_agreement, "clamped", lambda key: key)
+        monkeypatch.setattr(keys, "clamped", lambda key: key)
     for position, change in [*((0, bits) for bits in range(1, 8)), (31, 0x80), (31, 0x40)]:
         near = bytearray(secret)
         near[position] ^= change
@@ -240,6 +242,7 @@ def test_an_owner_cannot_frame_holders(defended: bool, monkeypatch: Patch) -> No
         assert played.unmasking().bad_shares == ()
         np.testing.assert_array_equal(played.opened(), played.expected())
     else:
+        monkeypatch.undo()
         held = server.collect_shares(played.roster, played.shares, played.contributions, played.replies)
         found = reconstruction.reconstruct(played.roster, place, held[place], True, {5, 6, 7, 8, 9})
         assert found.wrong == {2, 3, 4}  # the honest holders are blamed
@@ -313,7 +316,7 @@ def test_replayed_advertisement(defended: bool, monkeypatch: Patch) -> None:
 def test_replayed_confirmations_count_as_none(defended: bool, monkeypatch: Patch) -> None:
     """Signatures of another round, or of the same set in another roster, confirm nothing."""
     if not defended:  # what is signed names neither round nor roster
-        monkeypatch.setattr(key_agreement, "_confirmed", lambda context, listed, *sets: b"".join(sets))
+        monkeypatch.setattr(keys, "_confirmed", lambda context, listed, *sets: b"".join(sets))
     first = new_round(5).advertise().share().contribute().confirm()
     second = Round(round_context(complete_plan(), 5, 2), names(5))
     second.identities = first.identities

@@ -9,12 +9,12 @@ import pytest
 
 from protocols.errors import CodecError, HushRecError, ParameterError, RefusalError, ThresholdError
 from protocols.sums.masked import client, server
-from protocols.sums.masked.key_agreement import sign_survivors
-from protocols.sums.masked.messages import SEALED_BYTES
+from protocols.sums.masked.context import ClientPolicy
+from protocols.sums.masked.keys import sign_survivors
 from protocols.sums.masked.parameters import MaskedParameters
 from protocols.sums.masked.plan import MaskedPlan
-from protocols.sums.masked.policy import ClientPolicy
 from protocols.sums.masked.roster import RosterEntry
+from protocols.sums.masked.wire import SEALED_BYTES
 from tests.protocols.sums.masked.rounds import ANY_MODE, LAYOUT, Round, complete_plan, names, new_round, round_context
 
 VICTIM = "c_000"

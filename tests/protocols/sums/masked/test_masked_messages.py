@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocols.crypto.certificates import NO_CERTIFICATE
+from protocols.crypto.keys import check_public_key
 from protocols.errors import CodecError, HushRecError, ParameterError, ThresholdError
-from protocols.sums.masked import messages
+from protocols.sums.masked import wire
 from protocols.sums.masked.context import RoundContext, model_digest
-from protocols.sums.masked.key_agreement import check_public_key, mask_context, verify_advertisement
+from protocols.sums.masked.keys import mask_context, verify_advertisement
 from protocols.sums.masked.plan import make_plan
 from protocols.sums.masked.roster import Roster, RosterEntry, longest_roster, make_roster, open_roster
 from tests.protocols.sums.masked.rounds import LAYOUT, Round, complete_plan, names, new_round, round_context, with_model
@@ -29,44 +30,44 @@ MEMBERS = st.integers(1, 70)
 @given(members=MEMBERS, data=st.data())
 def test_sets_come_back(members: int, data: st.DataObject) -> None:
     chosen = data.draw(st.frozensets(st.integers(0, members - 1)))
-    body = messages.encode_set(chosen, members)
-    assert len(body) == messages.set_bytes(members)
-    assert messages.decode_set(body, members) == chosen
+    body = wire.encode_set(chosen, members)
+    assert len(body) == wire.set_bytes(members)
+    assert wire.decode_set(body, members) == chosen
 
 
 @pytest.mark.parametrize("body", [b"", b"\x01", b"\x01\x02\x03", b"\x00\x04", b"\x00\x80"])
 def test_sets_of_ten_have_one_form(body: bytes) -> None:
     with pytest.raises(CodecError):
-        messages.decode_set(body, 10)
+        wire.decode_set(body, 10)
 
 
 @given(st.lists(st.none() | st.binary(min_size=4, max_size=4).filter(any)))
 def test_slots_come_back(slots: list[bytes | None]) -> None:
-    body = messages.join_slots(slots, 4)
-    assert messages.split_slots(body, len(slots), 4, "slots") == tuple(slots)
+    body = wire.join_slots(slots, 4)
+    assert wire.split_slots(body, len(slots), 4, "slots") == tuple(slots)
     with pytest.raises(CodecError, match="slots must be exactly"):
-        messages.split_slots(body + b"\0", len(slots), 4, "slots")
+        wire.split_slots(body + b"\0", len(slots), 4, "slots")
 
 
 def test_lengths_are_what_the_page_says() -> None:
     """k=22 of 100 clients."""
-    assert messages.ADVERTISEMENT_BYTES == 160
-    assert messages.share_bytes(22) == 22 * 114
-    assert messages.inbox_bytes(100, 22) == 13 + 22 * 114
-    assert messages.set_bytes(100) == 13
-    assert messages.CONFIRMATION_BYTES == 64
-    assert messages.confirmations_bytes(100) == 100 * 64
-    assert messages.reply_bytes(22) == 22 * 33
+    assert wire.ADVERTISEMENT_BYTES == 160
+    assert wire.share_bytes(22) == 22 * 114
+    assert wire.inbox_bytes(100, 22) == 13 + 22 * 114
+    assert wire.set_bytes(100) == 13
+    assert wire.CONFIRMATION_BYTES == 64
+    assert wire.confirmations_bytes(100) == 100 * 64
+    assert wire.reply_bytes(22) == 22 * 33
 
 
 def test_every_message_of_a_round_has_its_length() -> None:
     played = new_round(9).advertise().share(without=["c_007"]).contribute().confirm().unmask()
     n, k = 9, 8
     assert {len(entry.advertisement) for entry in played.entries.values()} == {160}
-    assert {len(body) for body in played.shares.values()} == {messages.share_bytes(k)}
-    assert {len(body) for body in played.inboxes.values()} == {messages.inbox_bytes(n, k)}
+    assert {len(body) for body in played.shares.values()} == {wire.share_bytes(k)}
+    assert {len(body) for body in played.inboxes.values()} == {wire.inbox_bytes(n, k)}
     assert {len(body) for body in played.confirmations.values()} == {64}
-    assert {len(body) for body in played.replies.values()} == {messages.reply_bytes(k)}
+    assert {len(body) for body in played.replies.values()} == {wire.reply_bytes(k)}
     assert len(played.roster.body) == 4 + 9 * (306 + 5)
     longest = RosterEntry("c" * 64, bytes(32), bytes(32), bytes(81), bytes(160))
     assert longest_roster(9) == 4 + 9 * len(longest.encode())

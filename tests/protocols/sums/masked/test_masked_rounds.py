@@ -15,10 +15,10 @@ from protocols.errors import ThresholdError
 from protocols.layout import whole_route
 from protocols.messages.stages import MASKED_MESSAGES, MaskedMessage
 from protocols.sums.masked.mechanism import MASKED
-from protocols.sums.masked.packing import pack
 from protocols.sums.masked.parameters import Mode
 from protocols.sums.masked.plan import MaskedPlan, encode, make_plan
 from protocols.sums.masked.run import run_masked_sum
+from protocols.sums.ring import pack
 from tests.protocols.sums.masked.rounds import LAYOUT, complete_plan, names
 
 MODES = st.sampled_from(get_args(Mode))

@@ -11,12 +11,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from protocols.errors import AtFaultError, ContributionError, ThresholdError
 from protocols.sums.masked import client, server
-from protocols.sums.masked.key_agreement import sign_advertisement
+from protocols.sums.masked.keys import sign_advertisement
 from protocols.sums.masked.mechanism import MASKED
-from protocols.sums.masked.messages import SEALED_BYTES, split_inbox
 from protocols.sums.masked.parameters import corrupt_clients
 from protocols.sums.masked.plan import make_plan
 from protocols.sums.masked.roster import make_roster, open_roster
+from protocols.sums.masked.wire import SEALED_BYTES, split_inbox
+from protocols.sums.ring import Ring
 from tests.protocols.sums.masked.rounds import LAYOUT, Round, entry_of, names, new_round, round_context, with_model
 
 VICTIM = "c_000"
@@ -225,9 +226,11 @@ def test_workers_that_share_the_masks_find_what_one_finds(parts: int) -> None:
         for group in groups
     ]
     np.testing.assert_array_equal(sum(found), whole)
-    none = MASKED.fold(plan, None, [])
-    merged = MASKED.merge(plan, [MASKED.correct(plan, None, correction) for correction in found])
-    assert merged == MASKED.correct(plan, none, whole)
+
+    def corrected(correction: Ring) -> bytes:
+        return MASKED.correct(plan, None, lambda sums: np.copyto(sums, correction))[0]
+
+    assert MASKED.merge(plan, [corrected(each) for each in found]) == corrected(whole)
 
 
 def test_workers_get_about_equally_many_masks() -> None:

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocols.errors import CodecError, ParameterError
-from protocols.sums.masked.packing import GROUP, pack, packed_bytes, ring_dtype, unpack
+from protocols.sums.ring import GROUP, pack, packed_bytes, ring_dtype, unpack
 
 WIDTHS = st.integers(16, 64)
 

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from protocols.crypto.public_random import permutation
 from protocols.errors import ParameterError
-from protocols.sums.masked.graph import neighbours
 from protocols.sums.masked.parameters import (
     MaskedParameters,
     Mode,
@@ -25,6 +24,7 @@ from protocols.sums.masked.parameters import (
     quorum,
     upload_bytes,
 )
+from protocols.sums.masked.roster import neighbours
 
 COHORTS = (20, 50, 100, 200, 500, 1000, 10**4, 10**6)
 TABLE = """

@@ -10,10 +10,10 @@ import pytest
 from numpy.typing import NDArray
 
 from protocols.crypto.public_random import permutation
-from protocols.sum_classes import REPEATED_ROWS
-from protocols.sums.masked.graph import neighbours
+from protocols.layout import REPEATED_ROWS
 from protocols.sums.masked.parameters import MaskedParameters, choose_neighbourhood, corrupt_clients, quorum
 from protocols.sums.masked.plan import MaskedPlan
+from protocols.sums.masked.roster import neighbours
 from tests.protocols.sums.masked.rounds import LAYOUT
 
 REPEATED = replace(LAYOUT, sum_class=REPEATED_ROWS)

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from protocols.errors import CodecError, ParameterError
 from protocols.sums.masked import shamir
-from protocols.sums.masked.field import PRIME, inverses, value_at
-from protocols.sums.masked.shamir import SHARE_BYTES, combine, split
+from protocols.sums.masked.shamir import PRIME, SHARE_BYTES, combine, inverses, split, value_at
 
 SECRET = bytes(range(32))
 

@@ -11,16 +11,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
 from protocols.crypto.certificates import NO_CERTIFICATE
-from protocols.layout import Block, Segment, VectorLayout, whole_route
-from protocols.sum_classes import TRAINED
+from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
 from protocols.sums.oneshot import server
-from protocols.sums.oneshot.context import OneshotContext
+from protocols.sums.oneshot.context import OneshotContext, OneshotPolicy
 from protocols.sums.oneshot.mechanism import ONESHOT
-from protocols.sums.oneshot.messages import Statement, Ticket, Upload, body_digest
 from protocols.sums.oneshot.plan import OneshotPlan, encode, make_plan
-from protocols.sums.oneshot.policy import OneshotPolicy
 from protocols.sums.oneshot.run import OneshotRun
 from protocols.sums.oneshot.sealing import signed_statement
+from protocols.sums.oneshot.wire import Statement, Ticket, Upload, body_digest
 
 __all__ = ["CLIENTS", "POLICY", "VALUES", "Round", "counting_random", "small_plan"]
 

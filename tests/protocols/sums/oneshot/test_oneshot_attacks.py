@@ -13,13 +13,13 @@ from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.errors import CodecError, ContributionError, RefusalError, ThresholdError
 from protocols.layout import whole_route
 from protocols.sums.oneshot import client, member, server
-from protocols.sums.oneshot.fold import correct
-from protocols.sums.oneshot.mechanism import ONESHOT
-from protocols.sums.oneshot.messages import body_digest, survivors_digest
+from protocols.sums.oneshot.context import OneshotPolicy
+from protocols.sums.oneshot.mechanism import ONESHOT, release_unmasked
+from protocols.sums.oneshot.member import _value_at, candidates
 from protocols.sums.oneshot.packing import unpacked_sum
-from protocols.sums.oneshot.policy import OneshotPolicy
+from protocols.sums.oneshot.polynomials import add_products, canonical, public_polynomials
 from protocols.sums.oneshot.sealing import open_share, seal_share, signed_survivors
-from protocols.sums.oneshot.sharing import _value_at, candidates
+from protocols.sums.oneshot.wire import body_digest, survivors_digest
 from tests.protocols.sums.oneshot.rounds import SEED, Round, counting_random, small_plan
 
 
@@ -49,7 +49,7 @@ def test_attack_t_members_read_a_vector_and_one_fewer_learn_nothing(played: Roun
     shares = shares_of(played, "c0", ["m0", "m1", "m2", "m3"])
     ((secret, _),) = candidates(shares, plan.threshold, prime, 1)
     alone = ONESHOT.fold(plan, None, [(whole_route(plan.layout), played.uploads["c0"].contribution)])
-    opened = ONESHOT.open(plan, ONESHOT.release(plan, correct(plan, alone, played.context.binding, secret)), 1, None)
+    opened = ONESHOT.open(plan, release_unmasked(plan, alone, played.context.binding, secret), 1, None)
     assert opened.tolist() == played.truth(["c0"]).tolist()  # beyond the assumption: t members collude
 
     fewer = {point: share for point, share in shares.items() if point != 4}
@@ -266,12 +266,14 @@ def test_attack_a_member_sends_a_wrong_sum(played: Round, offset: int) -> None:
 def unchecked(played: Round, partial: bytes, secret: NDArray[np.int64]) -> list[int]:
     """The steps of the sum as a server without the checks of errors and zeros releases them."""
     plan, ring = played.plan, played.plan.ring
-    planes = np.frombuffer(correct(plan, partial, played.context.binding, secret), "<u4", offset=8)
+    planes = np.frombuffer(partial, "<u4", offset=8).astype(np.float64).reshape(len(ring.primes), -1)
+    public = public_polynomials(played.context.binding, ring.degree, ring.primes, plan.polynomials)
+    add_products(planes, public, -secret, ring.primes)
+    left = np.stack([canonical(plane, prime) for plane, prime in zip(planes, ring.primes, strict=True)])
     rows = -(-plan.layout.length // ring.per)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("protocols.sums.oneshot.packing._check_noise", lambda *_: None)
-        cut = planes.reshape(len(ring.primes), -1)[:, :rows]
-        return list(unpacked_sum(ring, cut, ring.per * rows, 1)[: plan.layout.length].tolist())
+        return list(unpacked_sum(ring, left[:, :rows], ring.per * rows, 1)[: plan.layout.length].tolist())
 
 
 def test_nothing_is_released_if_two_sums_of_secrets_fit(played: Round, monkeypatch: pytest.MonkeyPatch) -> None:

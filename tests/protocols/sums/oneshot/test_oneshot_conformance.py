@@ -8,21 +8,23 @@ from numpy.typing import NDArray
 
 from protocols.crypto.keyring import Keyring
 from protocols.errors import ParameterError
-from protocols.layout import Route, whole_route
-from protocols.sums.base import SumPlan
-from protocols.sums.oneshot.mechanism import ONESHOT, OneshotMechanism, own_plan
+from protocols.layout import Route
+from protocols.sums.base import SumPlan, one_message
+from protocols.sums.oneshot.mechanism import ONESHOT, OneshotMechanism
 from protocols.sums.oneshot.packing import packed_residues
-from protocols.sums.oneshot.plan import encode
-from tests.protocols.sums.conformance import LAYOUT, MechanismConformance
+from protocols.sums.oneshot.plan import OneshotPlan, encode
+from tests.protocols.sums.conformance import MechanismConformance
 
 
 class WithoutMasks(OneshotMechanism):
     """Contributions as a round makes them, less the masks."""
 
+    interactive = False
+
     def seal(
         self, plan: SumPlan, route: Route, blocks: Sequence[NDArray[np.float64]], keyring: Keyring | None
     ) -> bytes:
-        own = own_plan(plan)
+        own = OneshotPlan.of(plan)
         shape = (len(own.ring.primes), own.coefficients)
         residues = packed_residues(
             own.ring, encode(own, route, blocks), np.zeros(own.coefficients, np.int64), np.zeros(shape)
@@ -46,6 +48,6 @@ class TestConformanceWithManyBits(MechanismConformance):
 
 
 def test_contributions_need_a_round() -> None:
-    plan = ONESHOT.plan({}, LAYOUT, 5)
+    assert ONESHOT.interactive
     with pytest.raises(ParameterError, match="within a round"):
-        ONESHOT.seal(plan, whole_route(LAYOUT), [], None)
+        one_message(ONESHOT)

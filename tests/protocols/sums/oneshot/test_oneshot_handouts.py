@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocols.errors import CodecError
-from protocols.sums.oneshot.handouts import (
+from protocols.sums.oneshot.committee import (
     join_confirmations,
     join_keys,
     split_confirmations,

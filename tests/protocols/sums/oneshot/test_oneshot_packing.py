@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from protocols.errors import CodecError
 from protocols.sums.oneshot.packing import check_noise, packed_residues, unpacked_sum
-from protocols.sums.oneshot.rings import Ring, bound_of_sum, choose_ring, primes_below
+from protocols.sums.oneshot.polynomials import Ring, bound_of_sum, choose_ring, primes_below
 from protocols.sums.oneshot.sampler import gaussian
 from tests.protocols.sums.oneshot.rounds import counting_random
 

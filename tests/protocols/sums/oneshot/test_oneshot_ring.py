@@ -9,12 +9,20 @@ from hypothesis import strategies as st
 
 from protocols.crypto.domain import domain_tag
 from protocols.errors import ParameterError
-from protocols.layout import Block, Segment, VectorLayout
-from protocols.sum_classes import TRAINED
+from protocols.layout import TRAINED, Block, Segment, VectorLayout
 from protocols.sums.oneshot.parameters import MOST_CLIENTS
 from protocols.sums.oneshot.plan import make_plan
-from protocols.sums.oneshot.polynomials import add_products, canonical, public_polynomials, reduced
-from protocols.sums.oneshot.rings import PRIME_BITS, Ring, bound_of_sum, choose_ring, primes_below
+from protocols.sums.oneshot.polynomials import (
+    PRIME_BITS,
+    Ring,
+    add_products,
+    bound_of_sum,
+    canonical,
+    choose_ring,
+    primes_below,
+    public_polynomials,
+    reduced,
+)
 from protocols.sums.ring_security import DEGREES, LOG_Q_CAPS
 
 EXTREMES = 2**45

@@ -13,18 +13,15 @@ from hypothesis import strategies as st
 from protocols.codec import Reader
 from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.errors import CodecError, ContributionError, ParameterError, RefusalError, ThresholdError
-from protocols.layout import Block, Segment, VectorLayout
-from protocols.sum_classes import TRAINED
+from protocols.layout import TRAINED, Block, Segment, VectorLayout
 from protocols.sums.oneshot import client, member, server
 from protocols.sums.oneshot.committee import check_committee_key, make_committee, make_committee_key
-from protocols.sums.oneshot.context import OneshotContext
-from protocols.sums.oneshot.fold import correct
-from protocols.sums.oneshot.mechanism import ONESHOT
-from protocols.sums.oneshot.messages import CommitteeKey, Statement, Ticket, Upload, body_digest, survivors_digest
+from protocols.sums.oneshot.context import OneshotContext, OneshotPolicy
+from protocols.sums.oneshot.mechanism import ONESHOT, release_unmasked
 from protocols.sums.oneshot.plan import make_plan
-from protocols.sums.oneshot.policy import OneshotPolicy
 from protocols.sums.oneshot.run import run_oneshot_sum
 from protocols.sums.oneshot.sealing import open_share, seal_share, signed_sum
+from protocols.sums.oneshot.wire import CommitteeKey, Statement, Ticket, Upload, body_digest, survivors_digest
 from tests.protocols.sums.oneshot.rounds import Round, counting_random, small_plan
 
 
@@ -295,7 +292,7 @@ def test_a_sum_of_secrets_has_the_rings_shape(done: Round) -> None:
     partial = done.partial()
     for secret in (np.zeros(4095, np.int64), np.zeros(4096)):
         with pytest.raises(ParameterError, match="int64"):
-            correct(done.plan, partial, done.context.binding, secret)  # type: ignore[arg-type]
+            release_unmasked(done.plan, partial, done.context.binding, secret)  # type: ignore[arg-type]
 
 
 def test_keys_of_a_round_are_drawn_from_the_source() -> None:

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from protocols.errors import CodecError, ThresholdError
-from protocols.sums.oneshot.rings import primes_below
+from protocols.sums.oneshot.member import candidates, split
+from protocols.sums.oneshot.polynomials import primes_below
 from protocols.sums.oneshot.sampler import gaussian
-from protocols.sums.oneshot.sharing import candidates, split
 
 (PRIME,) = primes_below(2048, 1)
 SIZE, CLIENTS = 64, 20

@@ -12,11 +12,10 @@ from phe import paillier
 
 from protocols.crypto.domain import derive_key, digest
 from protocols.crypto.keyring import Keyring
-from protocols.layout import Block, Segment, VectorLayout
-from protocols.sum_classes import TRAINED
+from protocols.layout import TRAINED, Block, Segment, VectorLayout
 from protocols.sums.base import SumPlan
 from protocols.sums.paillier.mechanism import PaillierMechanism
-from protocols.sums.paillier.planner import PaillierPlan, make_plan
+from protocols.sums.paillier.plan import PaillierPlan, make_plan
 
 LAYOUT = VectorLayout(
     (Block("b", (Segment("values", 90, 0.1), Segment("touched", 40, 1.0, integral=True))),), sum_class=TRAINED

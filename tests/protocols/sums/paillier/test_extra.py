@@ -32,7 +32,7 @@ def test_folding_needs_no_phe() -> None:
 import sys
 sys.modules["phe"] = None
 from protocols.layout import Block, Segment, VectorLayout
-from protocols.sum_classes import TRAINED
+from protocols.layout import TRAINED
 from protocols.sums.registry import mechanism
 paillier = mechanism("paillier")
 plan = paillier.plan({}, VectorLayout((Block("b", (Segment("v", 3, 1.0),)),), sum_class=TRAINED), 2)

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocols.errors import CodecError, ContributionError
-from protocols.layout import Block, Route, Segment, VectorLayout
-from protocols.sum_classes import TRAINED
+from protocols.layout import TRAINED, Block, Route, Segment, VectorLayout
 from protocols.sums.paillier.mechanism import PAILLIER
 from protocols.sums.paillier.run import run_paillier_sum
 from protocols.sums.run import split_along

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocols.errors import BudgetError, CodecError, ParameterError
-from protocols.layout import Block, Segment
-from protocols.sums.paillier.packing import MAX_SUM, SLACK, BlockPacking, SegmentCode
+from protocols.layout import CLIP_SLACK, Block, Segment
+from protocols.sums.paillier.packing import MAX_SUM, BlockPacking, SegmentCode
 
 SEGMENTS = st.lists(
     st.tuples(st.integers(1, 150), st.sampled_from([1e-3, 0.1, 1.0, 7.0, 300.0]), st.booleans()), min_size=1, max_size=4
@@ -91,7 +91,7 @@ def test_a_slot_holds_the_largest_sum_and_no_bit_more(
     code = SegmentCode.of(Segment("s", 1, clip, integral), value_bits, contributions)
     assert contributions * code.largest < 1 << (code.width - 1)
     assert contributions * code.largest >= 1 << (code.width - 2)
-    assert np.rint(clip * SLACK * code.scale) <= code.largest
+    assert np.rint(clip * CLIP_SLACK * code.scale) <= code.largest
     if not integral:
         assert 1 << (value_bits - 3) < code.largest < 1 << (value_bits - 1)
 

@@ -4,12 +4,11 @@ import pytest
 
 from protocols.codec import b64encode
 from protocols.errors import BudgetError, ParameterError
-from protocols.layout import Block, Segment, VectorLayout, whole_route
-from protocols.sum_classes import TRAINED
+from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
 from protocols.sums.base import NamesPublicKey
 from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.paillier.mechanism import PAILLIER
-from protocols.sums.paillier.planner import make_plan
+from protocols.sums.paillier.plan import make_plan
 from tests.protocols.sums.paillier.cases import LAYOUT, made_up_primes, small_plan
 
 VECTOR = VectorLayout((Block("b", (Segment("values", 3706, 0.1),)),), sum_class=TRAINED)

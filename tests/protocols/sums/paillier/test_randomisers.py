@@ -7,9 +7,8 @@ from math import gcd
 from gmpy2 import mpz
 
 from protocols.sums.paillier.encryption import decrypt
-from protocols.sums.paillier.keys import SecretKey, load_secret_key
+from protocols.sums.paillier.keys import SecretKey, crt_randomiser, load_secret_key, uniform_unit
 from protocols.sums.paillier.mechanism import PAILLIER
-from protocols.sums.paillier.randomisers import crt_randomiser, uniform_unit
 from tests.protocols.sums.paillier.cases import made_up_keyring, small_plan, some_vector
 
 PLAN = small_plan()

@@ -1,0 +1,236 @@
+"""Messages about people: invitations and members, operators' tokens, organisers' certificates.
+
+Invitations, enrolment and the keyring mailbox.
+
+Operators' tokens and their roles.
+
+Messages between a client and the issuing endpoint of an organiser.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from protocols.codec import b64decode
+from protocols.crypto.certificates import CERTIFICATE_BYTES, LONGEST_SCOPE, CertifiedRole
+from protocols.messages.base import Key32, Message, Name, Signature64
+
+__all__ = [
+    "Enrolment",
+    "EnrolmentRequest",
+    "Invitation",
+    "InvitationPage",
+    "InvitationRequest",
+    "InvitationView",
+    "Member",
+    "MemberPage",
+    "Role",
+    "OperatorPage",
+    "OperatorRequest",
+    "OperatorRole",
+    "OperatorToken",
+    "OperatorView",
+    "CertificateRequest",
+    "CertificateText",
+    "IssuedCertificate",
+    "OrganiserView",
+]
+
+
+Role = Literal["member", "holder", "committee"]
+
+
+class InvitationRequest(Message):
+    """An operator's request for an invitation.
+
+    A task has at most one key holder. `committee` is for tasks with one-shot sums; such a client does not contribute.
+    """
+
+    role: Role = "member"
+    uses: int = Field(default=1, ge=1, le=1_000_000, description="Number of clients that may enrol with it.")
+    expires_seconds: float = Field(
+        default=86_400.0, gt=0, le=31_536_000, description="Seconds that the invitation is valid."
+    )
+
+
+class Invitation(Message):
+    """A new invitation. It is shown once: the server stores only its hash."""
+
+    task_id: str
+    invitation_id: str = Field(description="Identifies the invitation in lists and for revocation; not a secret.")
+    invitation: str = Field(description="The secret invitation; send it to the clients over a trusted channel.")
+    role: Role
+    uses: int = Field(description="Number of clients that may enrol with it.")
+    expires_seconds: float = Field(description="Seconds that the invitation is valid.")
+
+
+class InvitationView(Message):
+    """What operators see of an invitation; the invitation itself is not included."""
+
+    invitation_id: str
+    role: Role
+    state: Literal["open", "used up", "expired", "revoked"]
+    uses: int = Field(ge=1, description="Number of clients that may enrol with it.")
+    used: int = Field(ge=0, description="Number of clients that have enrolled with it.")
+    age_seconds: float = Field(ge=0, description="Seconds since the invitation was made.")
+    expires_seconds: float = Field(
+        ge=0, description="Seconds until the invitation expires; 0 if it is no longer valid."
+    )
+
+
+class InvitationPage(Message):
+    """Invitations in order of creation. While `next` is not null, request the next page with `after` set to it."""
+
+    invitations: list[InvitationView]
+    next: str | None = None
+
+
+class EnrolmentRequest(Message):
+    """A client's public keys, a signature that proves possession, and its membership certificate."""
+
+    invitation: str = Field(min_length=1, max_length=200, description="The invitation as the operator gave it.")
+    identity_key: Key32 = Field(description="Ed25519 public key.")
+    mailbox_key: Key32 = Field(description="X25519 public key that keyring envelopes are sealed to.")
+    signature: Signature64 = Field(
+        description="Ed25519 signature under the identity key over a domain tag of `renewal` if it is not 0, the "
+        "invitation, both keys, and `group` and `certificate` if they are given."
+    )
+    certificate: CertificateText | None = Field(
+        default=None,
+        description="Membership certificate of the task's organiser over both keys, where the task has one.",
+    )
+    group: int | None = Field(
+        default=None,
+        ge=0,
+        le=1_000_000,
+        description="Device group of the client, from 0. It cannot be changed later. Required if the recipe has "
+        "several device groups.",
+    )
+    renewal: int = Field(
+        default=0,
+        ge=0,
+        le=2**31 - 1,
+        description="0 for the first enrolment. To replace the token of an enrolled client, a number greater than in "
+        "all its enrolments before; the signature covers it. A problem `conflict` tells the last one in `renewal`.",
+    )
+
+    @cached_property
+    def keys(self) -> tuple[bytes, bytes]:
+        """The identity key and the mailbox key, 32 bytes each."""
+        return b64decode(self.identity_key, 32), b64decode(self.mailbox_key, 32)
+
+    @cached_property
+    def certificate_bytes(self) -> bytes | None:
+        """The membership certificate, encoded; None if the request has none."""
+        return None if self.certificate is None else b64decode(self.certificate)
+
+
+class Enrolment(Message):
+    """The answer to an enrolment: the client id and its token.
+
+    Enrolling again with the same keys and a higher `renewal` gives the same client id and a new token.
+    """
+
+    task_id: str
+    client_id: str
+    token: str = Field(description="Bearer token of this client. It is shown once: the server stores only its hash.")
+    role: Role
+    group: int = Field(default=0, ge=0, description="Device group of the client; 0 if the recipe has only one.")
+
+
+class Member(Message):
+    """A member as the key holder sees it. Its certificate tells it from a client that the server made up."""
+
+    client_id: str
+    role: Role
+    identity_key: Key32
+    mailbox_key: Key32
+    certificate: CertificateText | None
+    keyed: bool = Field(description="Whether the mailbox holds a keyring envelope for this member.")
+    revoked: bool = Field(default=False, description="Whether an operator revoked this membership.")
+    group: int = Field(default=0, ge=0, description="Device group of the member.")
+
+
+class MemberPage(Message):
+    """Members in order of enrolment. While `next` is not null, request the next page with `after` set to it."""
+
+    members: list[Member]
+    next: str | None = None
+
+
+OperatorRole = Literal["admin", "operator", "read-only"]
+"""`read-only` may view everything; `operator` may also create and end tasks; `admin` may also issue tokens."""
+
+
+class OperatorRequest(Message):
+    """An admin's request for a token."""
+
+    name: Name = Field(description="Name of the operator; each name has one token.")
+    role: OperatorRole = "operator"
+    expires_seconds: float | None = Field(
+        default=None, gt=0, le=315_360_000, description="Seconds that the token is valid; null: until it is revoked."
+    )
+
+
+class OperatorView(Message):
+    """What admins see of a token; the token itself is not included."""
+
+    name: str
+    role: OperatorRole
+    age_seconds: float = Field(description="Seconds since the token was made or last rotated.")
+    expires_seconds: float | None = Field(
+        description="Seconds until the token expires, 0 if it has expired; null: it does not expire."
+    )
+
+
+class OperatorPage(Message):
+    """All operators' tokens, sorted by name."""
+
+    operators: list[OperatorView]
+
+
+class OperatorToken(OperatorView):
+    """A new token. It is shown once: the server stores only its hash."""
+
+    token: str = Field(description="Bearer token.")
+
+
+def _certificate(text: str) -> str:
+    b64decode(text, CERTIFICATE_BYTES)
+    return text
+
+
+CertificateText = Annotated[
+    str, Field(min_length=108, max_length=108, description="81 bytes, base64url."), AfterValidator(_certificate)
+]
+"""A membership certificate as text."""
+
+
+class CertificateRequest(Message):
+    """A client's keys, signed with the identity key over `certificate_request`."""
+
+    scope: str = Field(min_length=1, max_length=LONGEST_SCOPE, description="Name of the task or group of tasks.")
+    role: CertifiedRole = "member"
+    identity_key: Key32 = Field(description="Ed25519 public key.")
+    mailbox_key: Key32 = Field(description="X25519 public key.")
+    signature: Signature64 = Field(description="Ed25519 over the domain tag of scope, role and both keys.")
+
+
+class IssuedCertificate(Message):
+    """A membership certificate with the scope and the organiser's key to verify it."""
+
+    scope: str
+    certificate: CertificateText
+    organiser_key: Key32 = Field(description="Ed25519 public key of the organiser; clients compare it with their pin.")
+    not_after: int = Field(description="Last second of validity, since the epoch.")
+
+
+class OrganiserView(Message):
+    """The organiser's key and the scopes that its endpoint issues certificates for."""
+
+    organiser_key: Key32
+    scopes: list[str]
+    lifetime_seconds: int = Field(description="Validity of a certificate from its issue, in seconds.")

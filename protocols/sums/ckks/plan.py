@@ -1,0 +1,338 @@
+"""Parameters and plan of a CKKS sum.
+
+Named, tested CKKS parameter sets: one data prime each, no special prime, no free choice of moduli.
+
+Sums need no multiplication, so one prime is enough and no relinearisation or Galois keys are needed. Each prime is the
+largest below 2^bits that is 1 mod 2*8192, so it works with every ring degree here, and has 128 bits of security at each
+by `protocols.sums.ring_security` (ternary secrets). SEAL checks its own, laxer table whenever a context is created.
+
+The plan of a CKKS sum: ring degree, scale, lengths, and a bound on the error of the opened sum.
+
+Values are divided by their segment's clip, so every slot holds re + i*im with |re|, |im| <= 1 (times CLIP_SLACK, which
+allows for clipping in float32). Notation: N degree, q modulus, K contributions, S scale.
+
+*No wrap-around.* A coefficient of an encoded polynomial is S * (2/N) * Re(sum over the N/2 slots of z_j * root), at
+most sqrt(2)*CLIP_SLACK*S in size, and encoding rounds it by at most 1/2. SEAL's errors are centred binomial of 21 coins
+(variance 10.5), at most 21 in size. A symmetric encryption adds one. The sum of K stays below q/2 when
+
+    K * (sqrt(2)*CLIP_SLACK*S + 1/2 + 21) < q/2,
+
+and S is the largest power of two for which this holds.
+
+*Error.* Rounding is uniform (variance 1/12), so the error of a coefficient of the sum has variance
+V = K*(10.5 + 1/12). A slot's real or imaginary part is a sum of N coefficients with weights cos(.) or sin(.) whose
+squares add up to N/2, so its standard deviation is sigma = sqrt(V*N/2)/S. The bound is 8 deviations (beyond it with
+probability about 2^-49 a value, by the Gaussian tail) plus the floating-point error of the transforms. It is relative
+to the clip; a segment's error is the bound times its clip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from math import ceil, floor, frexp, log2, sqrt
+from typing import Any, ClassVar, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from protocols.crypto.domain import digest
+from protocols.errors import BudgetError, ParameterError
+from protocols.layout import CLIP_SLACK, Route, VectorLayout
+from protocols.parameter_text.first_fault import first_fault
+from protocols.sums.base import COUNT_BYTES, OpenedBy, SumPlan, refuse_public_mode
+from protocols.sums.chosen import refuse_chosen
+from protocols.sums.ring_security import DEGREES, SECURITY_BITS, require_secure_ring
+
+__all__ = [
+    "PARAMETER_SETS",
+    "CkksParameters",
+    "ParameterSet",
+    "SetName",
+    "SEED_BYTES",
+    "CkksPlan",
+    "make_plan",
+]
+
+
+SetName = Literal["compact", "standard", "precise"]
+
+
+@dataclass(frozen=True)
+class ParameterSet:
+    """A prime modulus q and how its residues are split into byte planes.
+
+    plane_dtypes: numpy dtypes of the planes, least significant first; together they have the width of q in whole bytes.
+    """
+
+    name: SetName
+    modulus_bits: int
+    modulus: int
+    plane_dtypes: tuple[str, ...]
+
+    @cached_property
+    def residue_bytes(self) -> int:
+        """Bytes per residue on the wire."""
+        return sum(int(dtype[-1]) for dtype in self.plane_dtypes)
+
+
+PARAMETER_SETS: Final[dict[str, ParameterSet]] = {
+    "compact": ParameterSet("compact", 32, 0xFFF88001, ("<u4",)),
+    "standard": ParameterSet("standard", 40, 0xFFFFFDC001, ("<u4", "|u1")),
+    "precise": ParameterSet("precise", 53, 0x1FFFFFFFFB4001, ("<u4", "<u2", "|u1")),
+}
+"""Sets by name. compact: 4 bytes per residue, errors of about 1e-4. standard: 5 bytes. precise: 7 bytes."""
+
+
+class CkksParameters(BaseModel):
+    """A task's parameters for CKKS sums; everything else follows from the layout and the cohort."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    set: SetName = Field(
+        default="standard",
+        description="Named modulus: compact (32 bits), standard (40), precise (53).",
+    )
+    wire: Literal["seeded", "expanded"] = Field(
+        default="seeded",
+        description="seeded: a 64-byte seed replaces the second polynomial (smallest). expanded: both polynomials "
+        "(twice as large, folds fastest).",
+    )
+    degree: Literal[2048, 4096, 8192] | None = Field(
+        default=None,
+        description="Ring degree; null: the one that pads the sum least. Set it if sums of several lengths share keys.",
+    )
+
+    @property
+    def parameter_set(self) -> ParameterSet:
+        """The parameter set that `set` names."""
+        return PARAMETER_SETS[self.set]
+
+
+SEED_BYTES: Final = 64
+"""SEAL's seed of the second polynomial (Blake2xb)."""
+
+
+_ERROR_BOUND: Final = 21
+_ERROR_VARIANCE: Final = 10.5
+_DEVIATIONS: Final = 8.0
+_PADDING_TOLERANCE: Final = 1.01
+_MOST_ROUTES: Final = 4096
+"""Routes of which a plan remembers the number of ciphertexts."""
+
+
+@dataclass(frozen=True)
+class CkksPlan(SumPlan):
+    """The plan of a CKKS sum; all parties compute the same from the task's parameters."""
+
+    parameters: CkksParameters
+    layout: VectorLayout
+    max_contributions: int
+    degree: int
+    mechanism: ClassVar[str] = "ckks"
+    opened_by: ClassVar[OpenedBy] = "members"
+
+    @cached_property
+    def parameter_set(self) -> ParameterSet:
+        """The modulus and its planes."""
+        return self.parameters.parameter_set
+
+    @cached_property
+    def seeded(self) -> bool:
+        """Whether contributions hold a seed instead of the second polynomial."""
+        return self.parameters.wire == "seeded"
+
+    @property
+    def folds_slowly(self) -> bool:
+        """Whether a fold expands a seed for each ciphertext, which takes nine tenths of its time."""
+        return self.seeded
+
+    @cached_property
+    def parameter_id(self) -> bytes:
+        """32 bytes that identify (N, q)."""
+        return digest("ckks parameters", self.degree, self.parameter_set.modulus)
+
+    @cached_property
+    def block_ciphertexts(self) -> tuple[int, ...]:
+        """Number of ciphertexts of each block of the aggregate."""
+        return tuple(ceil(block.length / self.degree) for block in self.layout.blocks)
+
+    @cached_property
+    def block_starts(self) -> tuple[int, ...]:
+        """Index of each block's first ciphertext in the aggregate."""
+        return tuple(accumulate(self.block_ciphertexts, initial=0))[:-1]
+
+    @property
+    def ciphertexts(self) -> int:
+        """Number of ciphertexts of the aggregate."""
+        return sum(self.block_ciphertexts)
+
+    def route_ciphertexts(self, route: Route) -> int:
+        """Return the number of ciphertexts of a contribution along `route`."""
+        found = self._route_ciphertexts.get(route)
+        if found is None:
+            self.layout.check_route(route)
+            found = sum(self.block_ciphertexts[targets[0]] for targets in route)
+            if len(self._route_ciphertexts) < _MOST_ROUTES:
+                self._route_ciphertexts[route] = found
+        return found
+
+    @cached_property
+    def _route_ciphertexts(self) -> dict[Route, int]:
+        """Numbers of ciphertexts by route, as they were asked for: most contributions take one of few routes."""
+        return {}
+
+    def expanded_bytes(self, ciphertexts: int) -> int:
+        """Return the length in bytes of `ciphertexts` in expanded form: two polynomials each."""
+        return ciphertexts * 2 * self.degree * self.parameter_set.residue_bytes
+
+    def seeded_bytes(self, ciphertexts: int) -> int:
+        """Return the length in bytes of `ciphertexts` in seeded form: one polynomial and a seed each."""
+        return ciphertexts * (self.degree * self.parameter_set.residue_bytes + SEED_BYTES)
+
+    def wire_bytes(self, ciphertexts: int) -> int:
+        """Return the length in bytes of `ciphertexts` in the form in which contributions are sent."""
+        return self.seeded_bytes(ciphertexts) if self.seeded else self.expanded_bytes(ciphertexts)
+
+    def contribution_bytes(self, route: Route) -> int:
+        """Return the exact length in bytes of a contribution along `route`."""
+        return self.wire_bytes(self.route_ciphertexts(route))
+
+    @property
+    def aggregate_bytes(self) -> int:
+        """Length of a released aggregate in bytes: expanded form."""
+        return self.expanded_bytes(self.ciphertexts)
+
+    @property
+    def partial_bytes(self) -> int:
+        """Length of a partial sum in bytes: the contribution count, then expanded form."""
+        return COUNT_BYTES + self.aggregate_bytes
+
+    @cached_property
+    def scale(self) -> float:
+        """S: the largest power of two with which no coefficient of the sum wraps (module docstring); 0.0 if none."""
+        room = self.parameter_set.modulus / 2 / self.max_contributions - 0.5 - _ERROR_BOUND
+        limit = room / (sqrt(2.0) * CLIP_SLACK)
+        return 2.0 ** (frexp(limit)[1] - 1) if limit > 1 else 0.0
+
+    @cached_property
+    def noise_deviation(self) -> float:
+        """sigma: standard deviation of a full sum's error, relative to the clip."""
+        variance = self.max_contributions * (_ERROR_VARIANCE + 1 / 12)
+        return sqrt(variance * self.degree / 2) / self.scale
+
+    @cached_property
+    def relative_error(self) -> float:
+        """Bound on a value's error relative to its clip, before counts are rounded (module docstring)."""
+        transforms = self.max_contributions * sqrt(2.0) * (2 * log2(self.degree) + 4) * 2.0**-52
+        return _DEVIATIONS * self.noise_deviation + transforms
+
+    @property
+    def segment_scales(self) -> dict[str, float]:
+        """Steps of a plaintext per 1.0 by `block/segment`: the scale divided by the segment's clip."""
+        return {
+            f"{block.name}/{segment.name}": self.scale / segment.clip
+            for block in self.layout.blocks
+            for segment in block.segments
+        }
+
+    @property
+    def segment_errors(self) -> dict[str, float]:
+        """Bound on the error by `block/segment`, in the segment's own unit; 0.0 for counts, which are rounded."""
+        return {
+            f"{block.name}/{segment.name}": 0.0 if segment.integral else self.relative_error * segment.clip
+            for block in self.layout.blocks
+            for segment in block.segments
+        }
+
+    @property
+    def predicted_error(self) -> float:
+        """The largest of the segments' error bounds."""
+        return max(self.segment_errors.values())
+
+    def describe(self) -> dict[str, Any]:
+        """Return facts for people, JSON-ready; see `protocols.sums.base.SumPlan.describe`."""
+        values, count = self.layout.length, self.ciphertexts
+        return {
+            "mechanism": self.mechanism,
+            "set": self.parameters.set,
+            "wire": self.parameters.wire,
+            "security_bits": SECURITY_BITS,
+            "ring_degree": self.degree,
+            "modulus_bits": self.parameter_set.modulus_bits,
+            "scale_bits": int(log2(self.scale)),
+            "ciphertexts": count,
+            "max_contributions": self.max_contributions,
+            "bytes_per_value_seeded": self.seeded_bytes(count) / values,
+            "bytes_per_value_expanded": self.expanded_bytes(count) / values,
+            "aggregate_bytes": self.aggregate_bytes,
+            "predicted_error": self.predicted_error,
+            "segment_scales": self.segment_scales,
+            "segment_errors": self.segment_errors,
+        }
+
+
+def make_plan(parameters: Mapping[str, Any], layout: VectorLayout, max_contributions: int) -> CkksPlan:
+    """Return the plan of a task.
+
+    Raises `ParameterError` for invalid parameters, `BudgetError` if the precision is not sufficient.
+    """
+    refuse_public_mode(parameters)
+    try:
+        checked = CkksParameters.model_validate(dict(parameters))
+    except ValidationError as error:
+        raise ParameterError(f"ckks parameters: {first_fault(error, CkksParameters.model_fields)}") from None
+    if max_contributions < 1:
+        raise ParameterError(f"max_contributions must be at least 1, got {max_contributions}")
+    refuse_chosen(layout, "ckks")
+    plan = CkksPlan(checked, layout, max_contributions, _degree(layout, checked))
+    require_secure_ring(plan.degree, plan.parameter_set.modulus, "ternary")
+    if not _fits(plan):
+        raise BudgetError(_error_text(plan))
+    return plan
+
+
+def _degree(layout: VectorLayout, parameters: CkksParameters) -> int:
+    """Return the largest degree that pads at most 1 % more than the smallest: fewer calls into SEAL are faster."""
+    if parameters.degree is not None:
+        return parameters.degree
+    padded = {n: sum(ceil(block.length / n) for block in layout.blocks) * n for n in DEGREES}
+    return max(n for n in DEGREES if padded[n] <= padded[DEGREES[0]] * _PADDING_TOLERANCE)
+
+
+def _fits(plan: CkksPlan) -> bool:
+    """Return whether counts round to the true whole number, and the error of other values is below their clip."""
+    if plan.scale == 0.0:
+        return False
+    counts = [s.clip for block in plan.layout.blocks for s in block.segments if s.integral]
+    return plan.relative_error < 1.0 and plan.relative_error * max(counts, default=0.0) < 0.5
+
+
+def _error_text(plan: CkksPlan) -> str:
+    error = "no scale fits" if plan.scale == 0.0 else f"the error could reach {plan.relative_error:.2g} of the clip"
+    alternatives = []
+    most = _most_contributions(plan)
+    if most:
+        alternatives.append(f"at most {most} contributions fit")
+    for name, larger in PARAMETER_SETS.items():
+        changed = plan.parameters.model_copy(update={"set": name})
+        if larger.modulus > plan.parameter_set.modulus and _fits(_changed_plan(plan, changed, plan.max_contributions)):
+            alternatives.append(f"the set {name!r} fits")
+    return (
+        f"{plan.max_contributions} contributions exceed the precision of set {plan.parameters.set!r}: {error}; "
+        f"{', or '.join(alternatives) or 'no named set fits'}"
+    )
+
+
+def _changed_plan(plan: CkksPlan, parameters: CkksParameters, contributions: int) -> CkksPlan:
+    return CkksPlan(parameters, plan.layout, contributions, plan.degree)
+
+
+def _most_contributions(plan: CkksPlan) -> int:
+    """Return the largest cohort that fits, by bisection (the error grows with the cohort); 0 if none fits."""
+    low, high = 0, plan.max_contributions
+    while high - low > 1:
+        middle = floor((low + high) / 2)
+        low, high = (middle, high) if _fits(_changed_plan(plan, plan.parameters, middle)) else (low, middle)
+    return low

@@ -1,0 +1,171 @@
+"""The messages of a one-shot round as bytes. All lengths follow from the plan.
+
+    committee key   member -> all      (c of them; ahead of the round)
+    upload          client -> server   ticket || contribution
+    statement       server -> member   what a client signed; with the member's sealed share
+    confirmation    member -> server   signature of one set of survivors, 64 bytes
+    summed share    member -> server   residues (uint32 little-endian, N of them), then a signature, 64 bytes
+
+A ticket is the client's ephemeral X25519 key (32), its signature (64) and one sealed share (4 N + 16) for each member
+of the committee in order. A contribution is K planes of m residues, uint32 little-endian.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import sha256
+from typing import Final
+
+from protocols.codec import Reader, exact
+from protocols.crypto.certificates import CERTIFICATE_BYTES
+from protocols.crypto.domain import digest
+from protocols.errors import CodecError, ParameterError
+from protocols.sums.base import Buffer
+from protocols.sums.oneshot.plan import KEY_BYTES, SIGNATURE_BYTES, OneshotPlan
+
+__all__ = ["CommitteeKey", "Statement", "Ticket", "Upload", "body_digest", "survivors_digest"]
+
+
+DIGEST_BYTES: Final = 32
+_LONGEST_ID: Final = 64
+
+
+def body_digest(body: Buffer) -> bytes:
+    """Return the SHA-256 of a body, 32 bytes: the digest that the service computes of every upload anyway."""
+    return sha256(body).digest()
+
+
+@dataclass(frozen=True)
+class CommitteeKey:
+    """A member's key for one round, which its identity signed; see `protocols.sums.oneshot.committee`.
+
+    member_id: 1 to 64 bytes of UTF-8. identity_key: Ed25519; mailbox_key and round_key: X25519, 32 bytes each.
+    certificate: the organiser's, for the role "committee", 81 bytes, zeros for none. signature: Ed25519, 64 bytes.
+    """
+
+    member_id: str
+    identity_key: bytes
+    mailbox_key: bytes
+    certificate: bytes
+    round_key: bytes
+    signature: bytes
+
+    def encode(self) -> bytes:
+        """Return the id behind its length (1 byte), then the fields in order; `ParameterError` for wrong lengths."""
+        fields = (self.identity_key, self.mailbox_key, self.certificate, self.round_key, self.signature)
+        return _join(self.member_id, fields, (KEY_BYTES, KEY_BYTES, CERTIFICATE_BYTES, KEY_BYTES, SIGNATURE_BYTES))
+
+    @classmethod
+    def decode(cls, body: Buffer) -> CommitteeKey:
+        """Inverse of `encode`; `CodecError` for any other form."""
+        lengths = (KEY_BYTES, KEY_BYTES, CERTIFICATE_BYTES, KEY_BYTES, SIGNATURE_BYTES)
+        reader = Reader(body)
+        name, parts = _split(reader, lengths)
+        reader.finish()
+        return cls(name, *parts)
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """What a client sends besides its contribution: ephemeral key (32), signature (64), a sealed share a member."""
+
+    ephemeral_key: bytes
+    signature: bytes
+    sealed: tuple[bytes, ...] = field(repr=False)
+
+    def encode(self) -> bytes:
+        """Return `plan.ticket_bytes` bytes."""
+        return self.ephemeral_key + self.signature + b"".join(self.sealed)
+
+    @classmethod
+    def decode(cls, plan: OneshotPlan, body: Buffer) -> Ticket:
+        """Inverse of `encode`; `CodecError` for another length."""
+        view = exact(body, plan.ticket_bytes, "the ticket of a one-shot upload")
+        head, size = KEY_BYTES + SIGNATURE_BYTES, plan.sealed_bytes
+        sealed = tuple(bytes(view[start : start + size]) for start in range(head, view.nbytes, size))
+        return cls(bytes(view[:KEY_BYTES]), bytes(view[KEY_BYTES:head]), sealed)
+
+
+@dataclass(frozen=True)
+class Upload:
+    """A client's only message of a round."""
+
+    ticket: Ticket
+    contribution: bytes = field(repr=False)
+
+    def encode(self) -> bytes:
+        """Return the ticket, then the contribution."""
+        return self.ticket.encode() + self.contribution
+
+    @staticmethod
+    def split(plan: OneshotPlan, body: Buffer) -> tuple[memoryview, memoryview]:
+        """Return views of the ticket and of the contribution in an upload; `CodecError` for another length."""
+        length = plan.ticket_bytes + plan.body_bytes
+        view = exact(body, length, "a one-shot upload")
+        return view[: plan.ticket_bytes], view[plan.ticket_bytes :]
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What a client signed: its ephemeral key, and the digests of its contribution and of every sealed share.
+
+    Members of the committee get it with the client's keys and certificate, and need nothing else of an upload.
+    """
+
+    client_id: str
+    identity_key: bytes
+    mailbox_key: bytes
+    certificate: bytes
+    ephemeral_key: bytes
+    contribution_digest: bytes
+    share_digests: tuple[bytes, ...]
+    signature: bytes
+
+    def encode(self) -> bytes:
+        """Return the id behind its length (1 byte), then the fields in order; `ParameterError` for wrong lengths."""
+        fields = (self.identity_key, self.mailbox_key, self.certificate, self.ephemeral_key, self.contribution_digest)
+        lengths = (KEY_BYTES, KEY_BYTES, CERTIFICATE_BYTES, KEY_BYTES, DIGEST_BYTES)
+        tail = (*self.share_digests, self.signature)
+        return _join(self.client_id, fields + tail, lengths + (DIGEST_BYTES,) * (len(tail) - 1) + (SIGNATURE_BYTES,))
+
+    @classmethod
+    def read(cls, plan: OneshotPlan, reader: Reader) -> Statement:
+        """Return the next statement of `reader`; `CodecError` for any other form."""
+        lengths = (KEY_BYTES, KEY_BYTES, CERTIFICATE_BYTES, KEY_BYTES, DIGEST_BYTES)
+        shares = (DIGEST_BYTES,) * plan.parameters.committee
+        name, parts = _split(reader, lengths + shares + (SIGNATURE_BYTES,))
+        identity, mailbox, certificate, ephemeral, contribution, *share_digests, signature = parts
+        return cls(name, identity, mailbox, certificate, ephemeral, contribution, tuple(share_digests), signature)
+
+    @cached_property
+    def digest(self) -> bytes:
+        """32 bytes that identify the statement."""
+        return digest("oneshot statement", self.encode())
+
+
+def survivors_digest(statements: Sequence[Statement]) -> bytes:
+    """Return the digest (32 bytes) of a set of survivors: of their statements, in ascending order of ids."""
+    ordered = sorted(statements, key=lambda statement: statement.client_id)
+    return digest("oneshot survivors", len(ordered), b"".join(statement.digest for statement in ordered))
+
+
+def _join(name: str, fields: Sequence[bytes], lengths: Sequence[int]) -> bytes:
+    body = name.encode()
+    if not 1 <= len(body) <= _LONGEST_ID:
+        raise ParameterError(f"an id has 1 to {_LONGEST_ID} bytes, got {len(body)}")
+    if [len(part) for part in fields] != list(lengths):
+        raise ParameterError(f"the fields after an id have {list(lengths)} bytes, got {[len(part) for part in fields]}")
+    return bytes([len(body)]) + body + b"".join(fields)
+
+
+def _split(reader: Reader, lengths: Sequence[int]) -> tuple[str, list[bytes]]:
+    (length,) = reader.fixed(1)
+    if not 1 <= length <= _LONGEST_ID:
+        raise CodecError(f"an id has 1 to {_LONGEST_ID} bytes, got {length}")
+    try:
+        name = reader.fixed(length).decode()
+    except UnicodeDecodeError as error:
+        raise CodecError("an id is not UTF-8") from error
+    return name, [reader.fixed(size) for size in lengths]

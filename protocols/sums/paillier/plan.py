@@ -1,0 +1,276 @@
+"""Parameters and plan of a Paillier sum.
+
+The parameters of Paillier sums: two key sizes, no free choice of others.
+
+The plan of a Paillier sum: slots, lengths, and a bound on the error of the opened sum.
+
+`protocols.sums.paillier.packing` proves that no slot carries into the next, and that the error is at most half a step
+per contribution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from typing import Any, ClassVar, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from protocols.codec import b64decode, b64encode
+from protocols.crypto.domain import digest
+from protocols.errors import BudgetError, CodecError, ParameterError
+from protocols.layout import Block, Route, Segment, VectorLayout
+from protocols.parameter_text.first_fault import first_fault
+from protocols.sums.base import COUNT_BYTES, OpenedBy, SumPlan, refuse_public_mode
+from protocols.sums.chosen import head_bytes
+from protocols.sums.paillier.packing import MAX_SUM, BlockPacking, SegmentCode
+
+__all__ = [
+    "SECURITY_BITS",
+    "PaillierParameters",
+    "checked_parameters",
+    "name_public_key",
+    "PaillierPlan",
+    "make_plan",
+]
+
+
+SECURITY_BITS: Final = {2048: 112, 3072: 128}
+"""Bits of the modulus -> classical security bits (NIST SP 800-57 part 1, table 2)."""
+
+
+class PaillierParameters(BaseModel):
+    """A task's parameters for Paillier sums; everything else follows from the layout and the cohort."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    key_bits: Literal[2048, 3072] = Field(
+        default=3072, description="Bits of the modulus n: 3072 for 128 bits of security, 2048 for 112."
+    )
+    value_bits: int = Field(
+        default=32,
+        ge=8,
+        le=48,
+        description="Bits of one value with its sign, before the headroom for the sum. Counts use as many as needed.",
+    )
+    public_key: str | None = Field(
+        default=None,
+        description="The modulus n, big-endian base64url, once the key holder has made it; others are then refused.",
+    )
+
+    @field_validator("public_key")
+    @classmethod
+    def _is_base64url(cls, text: str | None) -> str | None:
+        try:
+            b64decode(text or "")
+        except CodecError:
+            raise ValueError("a public key must be base64url without padding") from None
+        return text
+
+    @model_validator(mode="after")
+    def _check_consistency(self) -> PaillierParameters:
+        if self.modulus is not None and (self.modulus.bit_length() != self.key_bits or self.modulus % 2 == 0):
+            raise ValueError(f"the public key is not an odd number of {self.key_bits} bits")
+        return self
+
+    @property
+    def modulus(self) -> int | None:
+        """n if the task names it, else None; 0 for a key of another length."""
+        if self.public_key is None:
+            return None
+        body = b64decode(self.public_key)
+        return int.from_bytes(body, "big") if len(body) == self.key_bits // 8 else 0
+
+
+def checked_parameters(parameters: Mapping[str, Any]) -> PaillierParameters:
+    """Return the validated parameters of a task; `ParameterError` names the first invalid one."""
+    refuse_public_mode(parameters)
+    try:
+        return PaillierParameters.model_validate(dict(parameters))
+    except ValidationError as error:
+        raise ParameterError(f"paillier parameters: {first_fault(error, PaillierParameters.model_fields)}") from None
+
+
+def name_public_key(parameters: Mapping[str, Any], public_key: bytes) -> dict[str, Any]:
+    """Return `parameters` with n added, from its big-endian bytes.
+
+    Raises `ParameterError` unless the bytes are an odd number of `key_bits` bits at full width, or if the parameters
+    name another n already.
+    """
+    named = {**parameters, "public_key": b64encode(public_key)}
+    if checked_parameters(parameters).public_key not in (None, checked_parameters(named).public_key):
+        raise ParameterError("the task already names another public key, which cannot be replaced")
+    return named
+
+
+_LEAST_VALUE_BITS: Final = 8
+
+
+@dataclass(frozen=True)
+class PaillierPlan(SumPlan):
+    """The plan of a Paillier sum; all parties compute the same from the task's parameters."""
+
+    parameters: PaillierParameters
+    layout: VectorLayout
+    max_contributions: int
+    mechanism: ClassVar[str] = "paillier"
+    opened_by: ClassVar[OpenedBy] = "members"
+
+    @property
+    def folds_slowly(self) -> bool:
+        """True: a fold multiplies modulo n^2 once for each ciphertext."""
+        return True
+
+    @property
+    def key_bits(self) -> int:
+        """Bits of the modulus n."""
+        return self.parameters.key_bits
+
+    @cached_property
+    def modulus(self) -> int | None:
+        """n if the task names it; None if the first contribution of a sum determines it."""
+        return self.parameters.modulus
+
+    @property
+    def modulus_bytes(self) -> int:
+        """Length of n on the wire, in bytes."""
+        return self.key_bits // 8
+
+    @property
+    def ciphertext_bytes(self) -> int:
+        """Length of one ciphertext on the wire, in bytes: a number below n^2."""
+        return self.key_bits // 4
+
+    @cached_property
+    def parameter_id(self) -> bytes:
+        """32 bytes that identify the key size."""
+        return digest("paillier parameters", self.key_bits)
+
+    def with_public_key(self, public_key: bytes) -> PaillierPlan:
+        """Return this plan for one modulus only: `check` and `fold` refuse contributions under any other.
+
+        public_key: n, big-endian, `modulus_bytes` bytes, as in `Keyring.public_key`. Raises `ParameterError` for a
+        malformed key.
+        """
+        named = name_public_key(self.parameters.model_dump(), public_key)
+        return make_plan(named, self.layout, self.max_contributions)
+
+    @cached_property
+    def packings(self) -> tuple[BlockPacking, ...]:
+        """The packing of each block of the aggregate; blocks of equal segments share one."""
+        shared = {segments: self._packing(segments) for segments in {block.segments for block in self.layout.blocks}}
+        return tuple(shared[block.segments] for block in self.layout.blocks)
+
+    def _packing(self, segments: tuple[Segment, ...]) -> BlockPacking:
+        codes = (SegmentCode.of(s, self.parameters.value_bits, self.max_contributions) for s in segments)
+        return BlockPacking(segments, tuple(codes), self.key_bits)
+
+    @cached_property
+    def _coded_segments(self) -> dict[str, tuple[Segment, SegmentCode]]:
+        """Segment and code by `block/segment`, for the first of all blocks with equal segments: there may be many."""
+        first: dict[tuple[Segment, ...], Block] = {}
+        for block in self.layout.blocks:
+            first.setdefault(block.segments, block)
+        return {
+            f"{block.name}/{segment.name}": (segment, code)
+            for segments, block in first.items()
+            for segment, code in zip(segments, self._packing(segments).codes, strict=True)
+        }
+
+    @cached_property
+    def block_starts(self) -> tuple[int, ...]:
+        """Index of each block's first ciphertext in the aggregate."""
+        return tuple(accumulate((packing.plaintexts for packing in self.packings), initial=0))[:-1]
+
+    @cached_property
+    def ciphertexts(self) -> int:
+        """Number of ciphertexts of the aggregate."""
+        return sum(packing.plaintexts for packing in self.packings)
+
+    def route_ciphertexts(self, route: Route) -> int:
+        """Return the number of ciphertexts of a contribution along `route`."""
+        self.layout.check_route(route)
+        chosen = self.layout.chosen * self.packings[0].plaintexts
+        return chosen or sum(self.packings[targets[0]].plaintexts for targets in route)
+
+    def contribution_bytes(self, route: Route) -> int:
+        """Return the exact length in bytes of a contribution along `route`: chosen blocks if any, n, ciphertexts."""
+        head = head_bytes(self.layout)
+        return head + self.modulus_bytes + self.route_ciphertexts(route) * self.ciphertext_bytes
+
+    @property
+    def aggregate_bytes(self) -> int:
+        """Length of a released aggregate in bytes: n, then the ciphertexts."""
+        return self.modulus_bytes + self.ciphertexts * self.ciphertext_bytes
+
+    @property
+    def partial_bytes(self) -> int:
+        """Length of a partial sum in bytes: the contribution count, then the fields of an aggregate."""
+        return COUNT_BYTES + self.aggregate_bytes
+
+    @property
+    def segment_scales(self) -> dict[str, float]:
+        """Steps of a slot per 1.0 by `block/segment`, for the first of blocks with equal segments."""
+        return {name: code.scale for name, (_, code) in self._coded_segments.items()}
+
+    @property
+    def segment_errors(self) -> dict[str, float]:
+        """Bound on the error by `block/segment`, in the segment's own unit; 0.0 for counts, which are exact."""
+        return {
+            name: 0.0 if segment.integral else self.max_contributions / 2 / code.scale
+            for name, (segment, code) in self._coded_segments.items()
+        }
+
+    @property
+    def predicted_error(self) -> float:
+        """The largest of the segments' error bounds: half a step per contribution."""
+        return max(self.segment_errors.values())
+
+    def describe(self) -> dict[str, Any]:
+        """Return facts for people, JSON-ready; see `protocols.sums.base.SumPlan.describe`."""
+        values = self.layout.length
+        return {
+            "mechanism": self.mechanism,
+            "key_bits": self.key_bits,
+            "security_bits": SECURITY_BITS[self.key_bits],
+            "value_bits": self.parameters.value_bits,
+            "slot_bits": {name: code.width for name, (_, code) in self._coded_segments.items()},
+            "ciphertexts": self.ciphertexts,
+            "values_per_ciphertext": values / self.ciphertexts,
+            "max_contributions": self.max_contributions,
+            "bytes_per_value": self.aggregate_bytes / values,
+            "aggregate_bytes": self.aggregate_bytes,
+            "names_public_key": self.modulus is not None,
+            "predicted_error": self.predicted_error,
+            "segment_scales": self.segment_scales,
+            "segment_errors": self.segment_errors,
+        }
+
+
+def make_plan(parameters: Mapping[str, Any], layout: VectorLayout, max_contributions: int) -> PaillierPlan:
+    """Return the plan of a task.
+
+    Raises `ParameterError` for invalid parameters, `BudgetError` if sums could exceed the exact range of float64.
+    """
+    checked = checked_parameters(parameters)
+    if max_contributions < 1:
+        raise ParameterError(f"max_contributions must be at least 1, got {max_contributions}")
+    segments = {segment for block in layout.blocks for segment in block.segments}
+    largest = max(SegmentCode.of(segment, checked.value_bits, 1).largest for segment in segments)
+    if max_contributions * largest > MAX_SUM:
+        raise BudgetError(_error_text(checked, segments, max_contributions, MAX_SUM // largest))
+    return PaillierPlan(checked, layout, max_contributions)
+
+
+def _error_text(parameters: PaillierParameters, segments: set[Segment], contributions: int, most: int) -> str:
+    alternatives = [f"at most {most} contributions fit"] if most else []
+    counts = max((SegmentCode.of(s, 0, 1).largest for s in segments if s.integral), default=0)
+    value_bits = (MAX_SUM // contributions + 1).bit_length()
+    if contributions * counts <= MAX_SUM and _LEAST_VALUE_BITS <= value_bits < parameters.value_bits:
+        alternatives.append(f"value_bits of at most {value_bits} fit")
+    return (
+        f"sums of {contributions} contributions with value_bits {parameters.value_bits} could exceed 2^53, the largest "
+        f"exact integer in float64; {', or '.join(alternatives) or 'no number of contributions fits these counts'}"
+    )
