@@ -21,11 +21,11 @@ from client_sdk.training.mf import (
     train_locally,
 )
 from protocols.errors import ParameterError
-from protocols.recipes.base import ModelState, Recipe, RoundSpec, Update
-from protocols.recipes.factors import factors_of
+from protocols.recipes.base import FactorState, ModelState, Recipe, RoundSpec, Update
 from protocols.recipes.item_counts import BiasedParameters, CountedFactors, item_biases
 from protocols.recipes.rows import FactorRecipe
 from protocols.recipes.spectral_start import projected_user, start_of
+from protocols.recipes.state import state_as
 
 __all__ = [
     "FactorHalf",
@@ -98,7 +98,7 @@ class FactorHalf:
     def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
         """Return the logits q_i . p, plus b_i with item biases."""
         own = user_factor(self.recipe.parameters, state, client_state, history)
-        scores = (factors_of(state).item_factors @ own).astype(np.float32)
+        scores = (state_as(state, FactorState).item_factors @ own).astype(np.float32)
         biases = item_biases(state)
         return scores if biases is None else scores + biases
 
@@ -111,7 +111,7 @@ class FactorHalf:
         client_state: ClientState,
         rng: np.random.Generator,
     ) -> LocalUpdate:
-        factors = factors_of(state).item_factors
+        factors = state_as(state, FactorState).item_factors
         own = user_factor(self.recipe.parameters, state, client_state, history)
         projection = self.recipe.projection(spec, client_id)
         offsets = logit_offsets(state, self.training.negatives)

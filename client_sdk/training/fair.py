@@ -22,8 +22,9 @@ from client_sdk.training.mf import NegativeSampler, draw_negatives
 from protocols.errors import ParameterError
 from protocols.recipes.base import ModelState, RoundSpec
 from protocols.recipes.fair.recipe import Fair
-from protocols.recipes.fair.state import TABLES, FairView, fair_view, spaces_of
+from protocols.recipes.fair.state import TABLES, FairView, spaces_of
 from protocols.recipes.fair.subspaces import CHUNK, Subspace
+from protocols.recipes.state import state_as
 
 __all__ = [
     "FairConfig",
@@ -105,7 +106,7 @@ class FairHalf:
         rng: np.random.Generator,
     ) -> LocalResult:
         """Train; contribute the weighted changes of the buckets that were used and of the small layers."""
-        view = fair_view(state)
+        view = state_as(state, FairView)
         if view.sum_index >= spec.sum_index:
             raise ParameterError(f"sum {spec.sum_index} follows an earlier model, not that of sum {view.sum_index}")
         buckets = self.recipe.buckets[self.recipe.device_group_of(spec.sum_index)]
@@ -121,11 +122,11 @@ class FairHalf:
 
     def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
         """Return user vectors from local training."""
-        return {USER_VECTORS: self.train(fair_view(state), history, self.initial_client_state(rng), rng).user}
+        return {USER_VECTORS: self.train(state_as(state, FairView), history, self.initial_client_state(rng), rng).user}
 
     def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
         """Return s(i) for every item. Rows are recovered in chunks of a few thousand."""
-        view, p = fair_view(state), self.recipe.parameters
+        view, p = state_as(state, FairView), self.recipe.parameters
         spaces = self._subspaces(view)
         found = np.empty(p.items, dtype=np.float32)
         step = max(1, CHUNK // p.dim)

@@ -20,8 +20,9 @@ from protocols.errors import ParameterError
 from protocols.recipes.base import ModelState, RoundSpec
 from protocols.recipes.privirec.parameters import PriviRecKParameters
 from protocols.recipes.privirec.recipe import PriviRecK
-from protocols.recipes.privirec.state import PriviRecState, privirec_state
+from protocols.recipes.privirec.state import PriviRecState
 from protocols.recipes.privirec.triangle import triangle_places
+from protocols.recipes.state import state_as
 
 if TYPE_CHECKING:
     from client_sdk.training.graph_filters import Matrix
@@ -54,7 +55,7 @@ class PriviRecHalf:
         `rng` is not used, because nothing is drawn. Raises `ParameterError` for a client without
         positives, or if `state` is not the model before this sum.
         """
-        own, positives = privirec_state(state), history.items
+        own, positives = state_as(state, PriviRecState), history.items
         if not positives.size:
             raise ParameterError("a client without interactions has no row to contribute")
         if own.sum_index != spec.sum_index - 1:
@@ -105,7 +106,7 @@ def _within(values: NDArray[np.float64], bound: float) -> tuple[NDArray[np.float
 
 def components_of(recipe: PriviRecK, state: ModelState) -> Components:
     """Return the components of a model for the filters. Raises `ParameterError` before the first iteration."""
-    own, p = privirec_state(state), recipe.parameters
+    own, p = state_as(state, PriviRecState), recipe.parameters
     if own.sum_index < 2:
         raise ParameterError(
             "the model has no singular vectors yet, which recommendations need: "

@@ -29,7 +29,8 @@ from protocols.errors import ParameterError
 from protocols.recipes.base import ModelState, RoundSpec
 from protocols.recipes.rfrec.means import item_means, rating_offsets
 from protocols.recipes.rfrec.parameters import LocalRule, RFRecParameters
-from protocols.recipes.rfrec.recipe import INITIAL_STD, RFRec, RFRecMeansState, RFRecState, rfrec_state
+from protocols.recipes.rfrec.recipe import INITIAL_STD, RFRec, RFRecMeansState, RFRecState
+from protocols.recipes.state import state_as
 
 __all__ = [
     "AVERAGE",
@@ -103,7 +104,7 @@ class RFRecHalf:
         `rng` is not used, because nothing is drawn. Raises `ParameterError` also for ratings that are
         missing or outside the task's range.
         """
-        newest = rfrec_state(state)
+        newest = state_as(state, RFRecState)
         ratings, _ = self._ratings(history, newest)
         if newest.sum_index >= spec.sum_index:
             raise ParameterError(f"sum {spec.sum_index} follows an earlier model, not that of sum {newest.sum_index}")
@@ -122,7 +123,7 @@ class RFRecHalf:
 
     def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
         """Return a user factor after the steps of all sums of the task so far, each with the newest average."""
-        newest = rfrec_state(state)
+        newest = state_as(state, RFRecState)
         initial = self.initial_client_state(rng)
         device = self._device(newest, initial)
         device.sum_index = 0
@@ -131,7 +132,7 @@ class RFRecHalf:
 
     def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
         """Return the predicted rating of each item, from the average and the user factor after all missed steps."""
-        newest = rfrec_state(state)
+        newest = state_as(state, RFRecState)
         device = self._device(newest, client_state)
         products = np.zeros(1, np.float32)
         if isinstance(newest, RFRecMeansState) or device.sum_index < newest.sum_index:

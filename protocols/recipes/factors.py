@@ -9,23 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from protocols.codec import exact
-from protocols.crypto.domain import derive_seed
 from protocols.crypto.public_random import normals
-from protocols.errors import CodecError, ParameterError
+from protocols.errors import ParameterError
 from protocols.layout import Block, clip_to_bounds
-from protocols.recipes.base import FactorState, ItemParameters, ModelState, RoundSpec, Update
+from protocols.recipes.base import FactorState, ItemParameters, ModelState, RoundSpec, Update, check_follows
+from protocols.recipes.state import state_as
 
 __all__ = [
     "FactorParameters",
     "advance",
     "clip_blocks",
-    "decode_factors",
     "dense_rows",
-    "encode_factors",
-    "factors_of",
     "initial_factors",
-    "round_spec",
 ]
 
 MAX_DIM: Final = 4096
@@ -51,26 +46,6 @@ def initial_factors(task_seed: bytes, items: int, dim: int) -> NDArray[np.float3
     return np.asarray(flat.reshape(items, dim), dtype=np.float32)
 
 
-def round_spec(task_seed: bytes, number: int, sum_index: int | None = None) -> RoundSpec:
-    """Return the broadcast of round `number`. Its seed is derived from the task's, so that nobody can choose it later.
-
-    Raises `ParameterError` unless 1 <= sum_index <= number.
-    """
-    if number < 1 or not (sum_index is None or 1 <= sum_index <= number):
-        raise ParameterError(
-            f"rounds and sums are numbered from 1, and a round's sum index is at most its number: got round {number}, "
-            f"sum {sum_index}"
-        )
-    return RoundSpec(number, derive_seed(task_seed, "round", number), number if sum_index is None else sum_index)
-
-
-def factors_of(state: ModelState) -> FactorState:
-    """Return `state` as a state with item factors; `ParameterError` for a state of another recipe."""
-    if not isinstance(state, FactorState):
-        raise ParameterError(f"this state holds no item factors: it is a {type(state).__name__}")
-    return state
-
-
 def dense_rows(update: Update, items: int, width: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the update's rows scattered to float64 (items, width), and the touch vector, float64 (items,).
 
@@ -94,30 +69,16 @@ def clip_blocks(blocks: tuple[Block, ...], vectors: list[NDArray[np.float64]]) -
     return [vector for vector, _ in pairs], sum(clipped for _, clipped in pairs)
 
 
-def encode_factors(state: ModelState) -> bytes:
-    """Return the item factors as little-endian float32, row-major."""
-    return factors_of(state).item_factors.astype("<f4", copy=False).tobytes()
-
-
-def decode_factors(round_number: int, body: bytes, parameters: FactorParameters) -> FactorState:
-    """Decode the bytes of `encode_factors`; `CodecError` for another length or values that are not finite."""
-    view = exact(body, parameters.items * parameters.dim * 4, "a model state")
-    factors = np.frombuffer(view, dtype="<f4").reshape(parameters.items, parameters.dim)
-    if not np.isfinite(factors).all():
-        raise CodecError("a model state holds values that are not finite")
-    return FactorState(round_number, factors.astype(np.float32))
-
-
 def advance(state: ModelState, spec: RoundSpec, change: NDArray[np.float64], rate: float = 1.0) -> FactorState:
     """Return the state after round `spec.number`: item factors plus `rate * change` (items, dim), rounded to float32.
 
     Raises `ParameterError` if `state` is already of this round or a later one.
     """
-    if spec.number <= state.round_number:
-        raise ParameterError(f"round {spec.number} is already in a state of round {state.round_number}")
-    before = factors_of(state).item_factors
+    check_follows(state, spec)
+    own = state_as(state, FactorState)
+    before = own.item_factors
     moved = np.empty(before.shape, np.float32)
     for start in range(0, len(before), _ROWS):  # a few rows at a time: float64 sums of all would be the most memory
         rows = slice(start, start + _ROWS)
         moved[rows] = before[rows] + rate * change[rows]
-    return replace(factors_of(state), round_number=spec.number, item_factors=moved)
+    return replace(own, round_number=spec.number, item_factors=moved)

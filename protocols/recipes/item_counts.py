@@ -21,11 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from protocols.codec import exact
-from protocols.errors import CodecError, ParameterError
 from protocols.layout import Block, Segment, VectorLayout
-from protocols.recipes.base import FactorState, ModelState, RoundSpec
-from protocols.recipes.factors import FactorParameters, decode_factors, encode_factors
+from protocols.recipes.base import FactorState, ModelState, RoundSpec, check_follows
+from protocols.recipes.factors import FactorParameters
 from protocols.sum_classes import ONCE_ROWS
 
 __all__ = [
@@ -34,10 +32,6 @@ __all__ = [
     "ItemBias",
     "StartFrom",
     "count_layout",
-    "counts_bytes",
-    "decode_counted",
-    "decode_counts",
-    "encode_counted",
     "item_biases",
 ]
 
@@ -140,8 +134,7 @@ class CountedFactors(FactorState):
 
         Raises `ParameterError` if `spec` is of this state's round or an earlier one.
         """
-        if spec.number <= self.round_number:
-            raise ParameterError(f"round {spec.number} is already in a state of round {self.round_number}")
+        check_follows(self, spec)
         # a sum of honest clients has no count outside 0..contributions
         counts = self.item_counts + np.clip(np.rint(total), 0, contributions)
         return replace(self, round_number=spec.number, item_counts=counts, clients=self.clients + contributions)
@@ -156,38 +149,3 @@ def count_layout(items: int) -> VectorLayout:
 def item_biases(state: ModelState) -> NDArray[np.float32] | None:
     """Return b, float32 (items,), read-only; None if the model has no item biases."""
     return state.biases if isinstance(state, CountedFactors) else None
-
-
-def counts_bytes(items: int) -> int:
-    """Return the length in bytes of the counts of so many items, and the number of clients, in a state."""
-    return 4 * (items + 1)
-
-
-def encode_counted(state: ModelState) -> bytes:
-    """Return the item factors (float32) and, if any, the counts and the number of clients (uint32), little-endian."""
-    if not isinstance(state, CountedFactors):
-        return encode_factors(state)
-    return encode_factors(state) + np.append(state.item_counts, state.clients).astype("<u4").tobytes()
-
-
-def decode_counted(round_number: int, body: bytes, parameters: BiasedParameters) -> CountedFactors:
-    """Decode the bytes of `encode_counted` with counts.
-
-    Raises `CodecError` for another length, values that are not finite, and a count above the number of clients.
-    """
-    tail = counts_bytes(parameters.items)
-    view = exact(body, parameters.items * parameters.dim * 4 + tail, "a model state")
-    factors = decode_factors(round_number, bytes(view[:-tail]), parameters)
-    return CountedFactors(round_number, factors.item_factors, *decode_counts(view[-tail:]))
-
-
-def decode_counts(view: memoryview) -> tuple[NDArray[np.float64], int]:
-    """Return item counts, float64 (items,), and the number of clients, from their uint32 encoding.
-
-    Raises `CodecError` for a count above the number of clients.
-    """
-    numbers = np.frombuffer(view, "<u4")
-    counts, clients = numbers[:-1].astype(np.float64), int(numbers[-1])
-    if counts.max() > clients:
-        raise CodecError(f"a model state counts an item for {counts.max():.0f} of {clients} clients")
-    return counts, clients

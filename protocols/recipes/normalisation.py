@@ -25,10 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from protocols.errors import ParameterError
 from protocols.layout import Segment
 from protocols.recipes.base import ModelState
 from protocols.recipes.item_counts import BiasedParameters, CountedFactors
+from protocols.recipes.state import state_as
 
 __all__ = [
     "NEGATIVES",
@@ -133,8 +133,7 @@ def divisors(
         found = np.full(p.items, float(contributions))
     elif touched is not None:
         found = touched
-    elif isinstance(state, CountedFactors):
-        found = expected_touches(state.item_counts, state.clients, p.negatives or NEGATIVES, contributions)
     else:
-        raise ParameterError(f"this state holds no item counts: it is a {type(state).__name__}")
+        own = state_as(state, CountedFactors)
+        found = expected_touches(own.item_counts, own.clients, p.negatives or NEGATIVES, contributions)
     return np.asarray(np.maximum(found, 1.0))

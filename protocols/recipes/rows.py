@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property, lru_cache
-from typing import Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,20 +15,16 @@ from protocols.recipes.factors import (
     FactorParameters,
     advance,
     clip_blocks,
-    decode_factors,
     dense_rows,
     initial_factors,
-    round_spec,
 )
 from protocols.recipes.item_counts import (
     BiasedParameters,
     CountedFactors,
     count_layout,
-    counts_bytes,
-    decode_counted,
-    encode_counted,
 )
 from protocols.recipes.normalisation import TOUCHED, NormalisedParameters, divisors, touch_segments
+from protocols.recipes.state import StateField, StateFields, as_counts, count_fields, state_as
 from protocols.sum_classes import TRAINED
 
 __all__ = ["FactorModel", "FactorRecipe", "RowRecipe"]
@@ -39,7 +35,7 @@ class FactorModel(SingleGroupRecipe):
 
     parameters: FactorParameters
 
-    by_snapshot: Final = False
+    state_class = FactorState
 
     @property
     def count_sums(self) -> int:
@@ -76,9 +72,7 @@ class FactorModel(SingleGroupRecipe):
     def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> ModelState:
         """Return the state after a sum: with more item counts, or with changed item factors."""
         if spec.sum_index <= self.count_sums:
-            if not isinstance(state, CountedFactors):
-                raise ParameterError(f"this state holds no item counts: it is a {type(state).__name__}")
-            return state.counted(spec, total, contributions)
+            return state_as(state, CountedFactors).counted(spec, total, contributions)
         rate = self.parameters.server_rate if isinstance(self.parameters, BiasedParameters) else 1.0
         return advance(state, spec, self.change(state, spec, total, contributions), rate)
 
@@ -88,14 +82,18 @@ class FactorModel(SingleGroupRecipe):
         """Return the change of the item factors from the opened sum over `contributions`, float64 (items, dim)."""
         raise NotImplementedError
 
-    def state_bytes(self, sum_index: int) -> int:
-        """Return 4 bytes for each entry of the item factors and, with item biases, the length of the counts."""
+    def state_fields(self, sum_index: int) -> StateFields:
+        """Return the item factors and, with item biases, the counts and the number of clients."""
         p = self.parameters
-        return 4 * p.items * p.dim + (counts_bytes(p.items) if self.has_counts else 0)
+        factors = StateField("item_factors", "<f4", (p.items, p.dim))
+        return (factors, *count_fields(p.items)) if self.has_counts else (factors,)
 
-    def round_spec(self, task_seed: bytes, number: int, sum_index: int | None = None) -> RoundSpec:
-        """Return the round's broadcast, its public seed derived from the task's."""
-        return round_spec(task_seed, number, sum_index)
+    def state_from(self, round_number: int, values: dict[str, Any]) -> FactorState:
+        """Return the state; `CodecError` for a count above the number of clients."""
+        if not self.has_counts:
+            return FactorState(round_number, **values)
+        values["item_counts"] = as_counts(values["item_counts"], values["clients"])
+        return CountedFactors(round_number, **values)
 
     def initial_state(self, task_seed: bytes) -> FactorState:
         """Return the state of round 0: item factors N(0, 1/dim) from the task's seed."""
@@ -111,29 +109,6 @@ class FactorModel(SingleGroupRecipe):
         if self.has_counts:
             return CountedFactors(0, item_factors, np.zeros(self.parameters.items), 0)
         return FactorState(0, item_factors)
-
-    def encode_state(self, state: ModelState) -> bytes:
-        """Return the item factors (float32, row-major) and, if any, item counts and clients (uint32), little-endian."""
-        return encode_counted(state)
-
-    def decode_state(self, round_number: int, body: bytes) -> FactorState:
-        """Decode the bytes of `encode_state`; `CodecError` unless the length and every value are valid."""
-        p = self.parameters
-        if isinstance(p, BiasedParameters) and p.has_counts:
-            return decode_counted(round_number, body, p)
-        return decode_factors(round_number, body, p)
-
-    def report(self, state: ModelState) -> dict[str, float]:
-        """Return nothing: only clients have data to evaluate the item factors with."""
-        return {}
-
-    def is_done(self, state: ModelState) -> bool:
-        """Return False: the schedule alone ends training."""
-        return False
-
-    def warnings(self) -> tuple[str, ...]:
-        """Return no warning: the sums reveal no more than any sum over a cohort."""
-        return ()
 
 
 class FactorRecipe(FactorModel):

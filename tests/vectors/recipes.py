@@ -7,10 +7,10 @@ from typing import Any, Final
 import numpy as np
 
 from protocols.layout import VectorLayout, whole_route
-from protocols.recipes.base import Recipe, Update
+from protocols.recipes.base import Recipe, Update, round_spec
 from protocols.recipes.colr.colr import shared_projection
 from protocols.recipes.colr.scolr import client_level
-from protocols.recipes.factors import initial_factors, round_spec
+from protocols.recipes.factors import initial_factors
 from protocols.recipes.privirec.recipe import PriviRecK
 from protocols.recipes.registry import recipe
 from protocols.recipes.rows import FactorRecipe

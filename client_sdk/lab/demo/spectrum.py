@@ -43,9 +43,10 @@ from protocols.layout import Block, Segment, VectorLayout
 from protocols.messages import RoundView, Schedule, TaskRequest, TaskView
 from protocols.messages.stages import MASKED_STATES, RoundState
 from protocols.recipes.privirec.recipe import PriviRecK
-from protocols.recipes.privirec.state import privirec_state
+from protocols.recipes.privirec.state import PriviRecState
 from protocols.recipes.recommended import parameters_for
 from protocols.recipes.registry import recipe as make_recipe
+from protocols.recipes.state import state_as
 from protocols.sum_classes import TRAINED
 from protocols.sums.masked.masks import SECRET_BYTES, Mask, add_masks
 from protocols.sums.masked.mechanism import MASKED
@@ -408,7 +409,7 @@ def _watch_stages(server: DemoServer, task: TaskView, on_view: Callable[[RoundVi
 
 
 def _sum_result(recipe: PriviRecK, fleet: Fleet, report: FleetRound) -> SumResult:
-    state = privirec_state(fleet.model())
+    state = state_as(fleet.model(), PriviRecState)
     complete = report.state == "complete"
     sum_index = state.sum_index if complete else state.sum_index + 1
     result = SumResult(

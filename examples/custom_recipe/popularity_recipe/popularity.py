@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from protocols.codec import exact
 from protocols.errors import CodecError, ParameterError
 from protocols.layout import Block, Route, Segment, VectorLayout, whole_route
-from protocols.recipes import factors
 from protocols.recipes.base import ItemParameters, ModelState, RoundSpec, SingleGroupRecipe
 from protocols.recipes.entry import RecipeEntry
 from protocols.sum_classes import ONCE_ROWS
@@ -47,10 +46,6 @@ class Popularity(SingleGroupRecipe):
     def route(self, spec: RoundSpec, client_id: str) -> Route:
         """Return the route to the one block."""
         return whole_route(self.layout())
-
-    def round_spec(self, task_seed: bytes, number: int, sum_index: int | None = None) -> RoundSpec:
-        """Return the round's broadcast, its public seed derived from the task's."""
-        return factors.round_spec(task_seed, number, sum_index)
 
     def initial_state(self, task_seed: bytes) -> PopularityState:
         """Return the state of round 0: every share is 0."""

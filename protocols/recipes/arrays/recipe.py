@@ -10,21 +10,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import ClassVar, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from protocols.errors import ParameterError
-from protocols.layout import Route, VectorLayout, whole_route
-from protocols.recipes import factors
+from protocols.errors import CodecError
+from protocols.layout import VectorLayout
 from protocols.recipes.arrays import state as states
 from protocols.recipes.arrays.optimisers import step
 from protocols.recipes.arrays.parameters import ArraysParameters
-from protocols.recipes.arrays.state import ArraysState, arrays_state
+from protocols.recipes.arrays.state import ArraysState
 from protocols.recipes.arrays.update import LEAST_WEIGHT, block_of, touched_name, weight_name
-from protocols.recipes.base import ModelState, PartOfSum, RoundSpec, SingleGroupRecipe
+from protocols.recipes.base import ModelState, PartOfSum, RoundSpec, SingleGroupRecipe, check_follows
 from protocols.recipes.entry import RecipeEntry
+from protocols.recipes.state import StateField, StateFields, decode, state_as
 from protocols.recipes.weighted import WEIGHTS_WARNING
 from protocols.sum_classes import TRAINED
 
@@ -40,35 +40,34 @@ class Arrays(SingleGroupRecipe):
 
     parameters: ArraysParameters
     name: str = "arrays"
-    by_snapshot: ClassVar[bool] = False
+
+    state_class = ArraysState
 
     def layout(self, sum_index: int = 1) -> VectorLayout:
         """Return the one block, the same for every sum."""
         return VectorLayout((block_of(self.parameters),), sum_class=TRAINED)
 
-    def route(self, spec: RoundSpec, client_id: str) -> Route:
-        """Return the route to the one block."""
-        return whole_route(self.layout())
-
-    def round_spec(self, task_seed: bytes, number: int, sum_index: int | None = None) -> RoundSpec:
-        """Return the round's broadcast, its public seed derived from the task's."""
-        return factors.round_spec(task_seed, number, sum_index)
-
     def initial_state(self, task_seed: bytes) -> ArraysState:
         """Return the state of round 0; `ParameterError` for a task whose initial values were uploaded."""
         return states.initial_state(self.parameters, task_seed)
 
-    def state_bytes(self, sum_index: int) -> int:
-        """Return 4 bytes for each value, and for each that the optimiser remembers."""
-        return 4 * self.parameters.values * (1 + self.parameters.slots)
-
-    def encode_state(self, state: ModelState) -> bytes:
-        """Return the values and the optimiser's vectors as little-endian float32."""
-        return states.encode(state)
+    def state_fields(self, sum_index: int) -> StateFields:
+        """Return the values, and the vectors that the optimiser remembers."""
+        p = self.parameters
+        return tuple(
+            StateField(name, "<f4", (p.values if p.slots >= slot else 0,))
+            for slot, name in enumerate(("values", "first", "second"))
+        )
 
     def decode_state(self, round_number: int, body: bytes) -> ArraysState:
-        """Decode the bytes of `encode_state`; `CodecError` unless the length and every value are valid."""
-        return states.decode(self.parameters, round_number, body)
+        """Decode the bytes of `encode_state`; `CodecError` unless the length and every value are valid.
+
+        The arrays are read-only views of `body`.
+        """
+        found = ArraysState(round_number, **decode(self.state_fields(0), body, copy=False))
+        if found.second.size and found.second.min() < 0:
+            raise CodecError("a model state holds a negative mean of squares")
+        return found
 
     def arrays(self, state: ModelState) -> dict[str, NDArray[np.float32]]:
         """Return read-only views of the arrays of `state`, by name."""
@@ -84,9 +83,8 @@ class Arrays(SingleGroupRecipe):
 
     def absorb_parts(self, state: ModelState, spec: RoundSpec, total: PartOfSum, contributions: int) -> ArraysState:
         """Return what `absorb` returns; see `protocols.recipes.base.AbsorbsByParts`."""
-        own, p = arrays_state(state), self.parameters
-        if spec.number <= own.round_number:
-            raise ParameterError(f"round {spec.number} is already in a state of round {own.round_number}")
+        own, p = state_as(state, ArraysState), self.parameters
+        check_follows(own, spec)
         after = ArraysState(spec.number, own.values.copy(), own.first.copy(), own.second.copy())
         segments = block_of(p).segments
         edges = pairwise(accumulate((segment.length for segment in segments), initial=0))
@@ -124,14 +122,6 @@ class Arrays(SingleGroupRecipe):
             start = first + row * width
             sums = total(start, start + counts.size * width).reshape(-1, width)
             yield row * width, np.where(counts >= least, sums / np.maximum(counts, least), 0.0).ravel()
-
-    def report(self, state: ModelState) -> dict[str, float]:
-        """Return nothing: only clients have data to measure the model with."""
-        return {}
-
-    def is_done(self, state: ModelState) -> bool:
-        """Return False: the schedule alone ends training."""
-        return False
 
     def warnings(self) -> tuple[str, ...]:
         """Return what the sums of touched rows and of weights reveal."""

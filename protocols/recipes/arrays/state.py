@@ -9,13 +9,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from protocols.codec import exact
 from protocols.crypto.public_random import normals
-from protocols.errors import CodecError, ParameterError
+from protocols.errors import ParameterError
 from protocols.recipes.arrays.parameters import ArraysParameters
 from protocols.recipes.base import ModelState
+from protocols.recipes.state import state_as
 
-__all__ = ["PIECE", "ArraysState", "arrays_of", "arrays_state", "decode", "encode", "initial_state", "state_of"]
+__all__ = ["PIECE", "ArraysState", "arrays_of", "initial_state", "state_of"]
 
 PIECE: Final = 1 << 18
 """Values computed at a time, so that temporary arrays stay small beside a large model."""
@@ -33,16 +33,9 @@ class ArraysState(ModelState):
     second: NDArray[np.float32]
 
 
-def arrays_state(state: ModelState) -> ArraysState:
-    """Return `state` as a state of this recipe; `ParameterError` for another."""
-    if not isinstance(state, ArraysState):
-        raise ParameterError(f"this state holds no named arrays: it is a {type(state).__name__}")
-    return state
-
-
 def arrays_of(p: ArraysParameters, state: ModelState) -> dict[str, NDArray[np.float32]]:
     """Return read-only views of the arrays of `state`, float32, by name."""
-    values = arrays_state(state).values.view()
+    values = state_as(state, ArraysState).values.view()
     values.flags.writeable = False
     return {name: values[place].reshape(p.shapes[name]) for name, place in p.places().items()}
 
@@ -82,24 +75,3 @@ def state_of(p: ArraysParameters, arrays: Mapping[str, NDArray[np.floating]]) ->
         if not np.isfinite(values[place]).all():
             raise ParameterError(f"array {name!r} holds values that are not finite in float32")
     return ArraysState(0, values, *_remembered(p))
-
-
-def encode(state: ModelState) -> bytes:
-    """Return the values and the optimiser's vectors as little-endian float32."""
-    own = arrays_state(state)
-    return b"".join(part.astype("<f4", copy=False).data for part in (own.values, own.first, own.second))
-
-
-def decode(p: ArraysParameters, round_number: int, body: bytes) -> ArraysState:
-    """Decode the bytes of `encode`; `CodecError` for another length, values that are not finite, or negative squares.
-
-    The arrays are read-only views of `body`.
-    """
-    everything = np.frombuffer(exact(body, 4 * p.values * (1 + p.slots), "a model state"), "<f4")
-    if not np.isfinite(everything).all():
-        raise CodecError("a model state holds values that are not finite")
-    n, none = p.values, everything[:0]
-    second = everything[2 * n :] if p.slots > 1 else none
-    if second.size and second.min() < 0:
-        raise CodecError("a model state holds a negative mean of squares")
-    return ArraysState(round_number, everything[:n], everything[n : 2 * n] if p.slots else none, second)

@@ -29,20 +29,20 @@ would reveal them. Both mechanisms send it dense, and only `masked` hides its va
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from protocols.errors import ParameterError
-from protocols.layout import Block, Route, Segment, VectorLayout, whole_route
-from protocols.recipes.base import ModelState, RoundSpec, SingleGroupRecipe
+from protocols.errors import CodecError, ParameterError
+from protocols.layout import Block, Segment, VectorLayout
+from protocols.recipes.base import ModelState, RoundSpec, SingleGroupRecipe, check_follows
 from protocols.recipes.entry import RecipeEntry
-from protocols.recipes.factors import round_spec
 from protocols.recipes.privirec.parameters import GRAM_REVEALS, PriviRecKParameters, PriviRecParameters
 from protocols.recipes.privirec.spectrum import captured, iterate, relative_change, ritz, start_basis
-from protocols.recipes.privirec.state import PriviRecState, StateForm, privirec_state
+from protocols.recipes.privirec.state import PriviRecState
 from protocols.recipes.privirec.triangle import triangle_length
+from protocols.recipes.state import SUM_INDEX, StateField, StateFields, as_counts, count_fields, state_as, sum_index_of
 from protocols.sum_classes import REPEATED_ROWS
 
 __all__ = ["PRIVIREC", "PRIVIREC_K", "PriviRec", "PriviRecK", "Sum"]
@@ -51,6 +51,8 @@ Sum = Literal["degrees", "iteration", "gram"]
 
 _MOST_CLIENTS: Final = 1_000_000
 """Upper limit on the number of clients, n in the bound for b < 1/2."""
+_UNIT: Final = 1.0 + 1e-3
+"""Largest norm of a column of Q, with room for float32 rounding. A longer column would break the bound on the sums."""
 _ROUNDED: Final = 1.0 + 2.0**-20
 """Factor by which rounding to float32 may lengthen a column of Q."""
 
@@ -61,6 +63,8 @@ class PriviRecK(SingleGroupRecipe):
 
     parameters: PriviRecKParameters
     name: str = "privirec-k"
+
+    state_class = PriviRecState
 
     @property
     def by_snapshot(self) -> bool:
@@ -99,22 +103,26 @@ class PriviRecK(SingleGroupRecipe):
         of_users = p.items ** max(0.0, 1 - 2 * p.user_exponent)
         return float(_MOST_CLIENTS ** (1 - 2 * p.degree_exponent) * of_users) * _ROUNDED
 
-    def round_spec(self, task_seed: bytes, number: int, sum_index: int | None = None) -> RoundSpec:
-        """Return the round's broadcast; only the first sum uses its seed, for Q_0."""
-        return round_spec(task_seed, number, sum_index)
+    def state_fields(self, sum_index: int) -> StateFields:
+        """Return the sum index, what is known from the first sum on, and after a Gram sum the triangle of P.
 
-    def route(self, spec: RoundSpec, client_id: str) -> Route:
-        """Return the route to the one block, the same for every client."""
-        return whole_route(self.layout(spec.sum_index))
-
-    def form(self) -> StateForm:
-        """Return the shapes of this task's states."""
+        Raises `ParameterError` if the task has no such sum.
+        """
         p = self.parameters
-        return StateForm(p.items, p.columns, self.steps, 1 + p.iterations)
-
-    def state_bytes(self, sum_index: int) -> int:
-        """Return the length in bytes of an encoded state; see `StateForm.length`."""
-        return self.form().length(sum_index)
+        if not 0 <= sum_index <= self.steps:
+            raise ParameterError(f"a task of this recipe has {self.steps} sums, there is no sum {sum_index}")
+        if not sum_index:
+            return (SUM_INDEX,)
+        gram = (StateField("gram", "<f4", (triangle_length(p.items),)),) if sum_index > 1 + p.iterations else ()
+        return (
+            SUM_INDEX,
+            *count_fields(p.items, "item_degrees"),
+            StateField("basis", "<f4", (p.items, p.columns)),
+            StateField("singular_values", "<f4", (p.columns,)),
+            StateField("captured", "<f8"),
+            StateField("change", "<f8"),
+            *gram,
+        )
 
     def longest_state_bytes(self) -> int:
         """Return the length in bytes of the state after the last sum."""
@@ -126,24 +134,33 @@ class PriviRecK(SingleGroupRecipe):
 
     def initial_state(self, task_seed: bytes) -> PriviRecState:
         """Return the empty state before the first sum. Q_0 is drawn after that sum and is part of its state."""
-        return self.form().empty()
+        return PriviRecState(0)
 
-    def encode_state(self, state: ModelState) -> bytes:
-        """Return the encoded state; see `StateForm.encode`."""
-        return self.form().encode(privirec_state(state))
+    def decode_state(self, round_number: int, body: bytes) -> ModelState:
+        """Decode the bytes of `encode_state`.
 
-    def decode_state(self, round_number: int, body: bytes) -> PriviRecState:
-        """Decode a state; see `StateForm.decode`."""
-        return self.form().decode(round_number, body)
+        Raises `CodecError` for a sum index that the task does not have, another length, values that are not finite, a
+        degree above the number of clients, negative singular values, or a column of Q with a norm over 1, which clients
+        would multiply with their rows.
+        """
+        if (claimed := sum_index_of(body, round_number)) > self.steps:
+            raise CodecError(f"a model state of round {round_number} claims {claimed} of {self.steps} sums")
+        return super().decode_state(round_number, body)
+
+    def state_from(self, round_number: int, values: dict[str, Any]) -> PriviRecState:
+        """Return the state; raises as `decode_state` does."""
+        if values["sum_index"]:
+            values["item_degrees"] = as_counts(values["item_degrees"], values["clients"])
+            if values["singular_values"].min() < 0:
+                raise CodecError("a model state holds negative singular values")
+            if not (np.linalg.norm(values["basis"], axis=0) <= _UNIT).all():
+                raise CodecError("a model state's basis has a column with a norm over 1")
+        return PriviRecState(round_number, **values)
 
     def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> ModelState:
         """Return the state after the sum: with degrees and Q_0, with the next Q, or with the Gram matrix."""
-        own, p = privirec_state(state), self.parameters
-        if spec.number <= own.round_number or spec.sum_index != own.sum_index + 1:
-            raise ParameterError(
-                f"sum {spec.sum_index} of round {spec.number} does not follow a state of sum {own.sum_index}, round "
-                f"{own.round_number}"
-            )
+        own, p = state_as(state, PriviRecState), self.parameters
+        check_follows(own, spec, every_sum=True)
         total = self.layout(spec.sum_index).split(total)[0]
         match self.sum_of(spec.sum_index):
             case "degrees":
@@ -190,7 +207,7 @@ class PriviRecK(SingleGroupRecipe):
 
     def report(self, state: ModelState) -> dict[str, float]:
         """Return convergence figures after the first iteration: `captured`, `change`, extreme singular values."""
-        own = privirec_state(state)
+        own = state_as(state, PriviRecState)
         if own.sum_index < 2:
             return {}
         return {
@@ -202,7 +219,7 @@ class PriviRecK(SingleGroupRecipe):
 
     def is_done(self, state: ModelState) -> bool:
         """Return whether the last sum is absorbed, or the singular values have converged (`tolerance`)."""
-        own = privirec_state(state)
+        own = state_as(state, PriviRecState)
         return own.sum_index >= self.steps or (own.sum_index >= 2 and self._converged(own.change))
 
     def warnings(self) -> tuple[str, ...]:

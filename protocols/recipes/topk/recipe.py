@@ -18,13 +18,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, Literal, Self
+from typing import Any, Final, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from protocols.codec import exact
 from protocols.errors import CodecError, ParameterError
 from protocols.layout import Block, Route, Segment, VectorLayout, clip_to_bounds, whole_route
 from protocols.recipes.base import FactorState, ModelState, RoundSpec, Update
@@ -33,6 +32,7 @@ from protocols.recipes.factors import advance, dense_rows
 from protocols.recipes.item_counts import CountedFactors
 from protocols.recipes.normalisation import TOUCHED, NormalisedParameters, divisors, touch_segments
 from protocols.recipes.rows import FactorRecipe
+from protocols.recipes.state import StateField, StateFields, state_as
 from protocols.recipes.topk.supports import entries_of_rows, first_units, renewed_units, strongest_first
 from protocols.sum_classes import TRAINED
 
@@ -179,31 +179,25 @@ class SharedTopK(TopKRecipe):
         """Return what touch counts and votes reveal, if the sums have them."""
         return self.parameters.touch_warnings()
 
-    def state_bytes(self, sum_index: int) -> int:
-        """Return 4 bytes for each factor entry and each entry of the support."""
-        return super().state_bytes(sum_index) + 4 * self.kept
+    def state_fields(self, sum_index: int) -> StateFields:
+        """Return those of the factors and counts, and the support."""
+        return (*super().state_fields(sum_index), StateField("support", "<u4", (self.kept,)))
 
     def initial_state(self, task_seed: bytes) -> TopKState:
         """Return the state of round 0: item factors and the first support, from the task's seed."""
         first = super().initial_state(task_seed)
         return _with_support(first, self._support(first_units(task_seed, self._units, self._kept_units)))
 
-    def encode_state(self, state: ModelState) -> bytes:
-        """Return the item factors, the item counts, if any, and the support as uint32, little-endian."""
-        return super().encode_state(state) + support_of(state).astype("<u4").tobytes()
-
-    def decode_state(self, round_number: int, body: bytes) -> TopKState:
-        """Decode the bytes of `encode_state`; `CodecError` unless the length and every value are valid."""
-        view = exact(body, self.state_bytes(1), "a model state")
-        rest, tail = view[: -4 * self.kept], view[-4 * self.kept :]
-        found, support = super().decode_state(round_number, bytes(rest)), np.frombuffer(tail, "<u4").astype(np.int64)
+    def state_from(self, round_number: int, values: dict[str, Any]) -> TopKState:
+        """Return the state; `CodecError` also for a support that is not ascending entry numbers."""
+        support = values.pop("support").astype(np.int64)
         if support[-1] >= self.parameters.entries or not (support[1:] > support[:-1]).all():
             raise CodecError("a model state's support must be ascending entry numbers of the item factors")
-        return _with_support(found, support.astype(np.int32))
+        return _with_support(super().state_from(round_number, values), support.astype(np.int32))
 
     def lay_out(self, state: ModelState, update: Update, rng: np.random.Generator) -> Sending:
         """Return the update's values on the support (0 where it has none) and, if any, touch vector and vote."""
-        p, support = self.parameters, support_of(state)
+        p, support = self.parameters, state_as(state, TopKState).support
         rows, touched = finite_rows(update, p)
         parts = {"update": rows.ravel()[support]}
         if p.divides_by == "touched":
@@ -225,7 +219,7 @@ class SharedTopK(TopKRecipe):
         """
         if spec.sum_index <= self.count_sums:
             return super().absorb(state, spec, total, contributions)
-        p, support = self.parameters, support_of(state)
+        p, support = self.parameters, state_as(state, TopKState).support
         parts = self.change_layout().blocks[0].split(total)
         mean = parts["update"] / divisors(p, state, contributions, parts.get(TOUCHED))[support // p.dim]
         change = np.zeros(p.entries)
@@ -319,13 +313,6 @@ def _with_support(state: FactorState, support: NDArray[np.int32]) -> TopKState:
     if isinstance(state, CountedFactors):
         return CountedTopKState(state.round_number, state.item_factors, state.item_counts, state.clients, support)
     return TopKState(state.round_number, state.item_factors, support)
-
-
-def support_of(state: ModelState) -> NDArray[np.int32]:
-    """Return the support of `state`; `ParameterError` for a state of another recipe."""
-    if not isinstance(state, TopKState):
-        raise ParameterError(f"this state holds no support: it is a {type(state).__name__}")
-    return state.support
 
 
 @lru_cache(maxsize=16)

@@ -196,7 +196,7 @@ def test_mismatched_views_and_settings_are_refused() -> None:
     history, view = History(np.arange(3, dtype=np.int32)), chosen.initial_view(TASK_SEED, 0)
     with pytest.raises(ParameterError, match="without interactions"):
         half.contribute(spec, "c", view, History(np.zeros(0, np.int32)), client_state, rng)
-    with pytest.raises(ParameterError, match="its view"):
+    with pytest.raises(ParameterError, match="FairView is needed"):
         half.contribute(spec, "c", chosen.initial_state(TASK_SEED), history, client_state, rng)
     with pytest.raises(ParameterError, match="values a table"):
         half.contribute(spec, "c", chosen.initial_view(TASK_SEED, 1), history, client_state, rng)

@@ -250,9 +250,9 @@ def test_bodies_that_do_not_fit_are_refused() -> None:
         chosen.decode_view(0, b"\0", 0)
     with pytest.raises(CodecError, match="finite"):
         chosen.decode_state(0, body[:-4] + np.array(np.inf, dtype="<f4").tobytes())
-    with pytest.raises(ParameterError, match="whole model"):
+    with pytest.raises(ParameterError, match="FairState is needed, got FairView"):
         chosen.encode_state(chosen.initial_view(TASK_SEED, 0))
-    with pytest.raises(ParameterError, match="view"):
+    with pytest.raises(ParameterError, match="FairView is needed, got FairState"):
         chosen.encode_view(chosen.initial_state(TASK_SEED), 0)
 
 

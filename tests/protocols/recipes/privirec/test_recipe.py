@@ -253,7 +253,7 @@ def test_states_that_no_task_has_are_refused() -> None:
             chosen.decode_state(2, bad)
     with pytest.raises(CodecError, match="round 1 claims 2"):
         chosen.decode_state(1, body)
-    with pytest.raises(ParameterError, match="no spectrum"):
+    with pytest.raises(ParameterError, match="PriviRecState is needed"):
         chosen.encode_state(FactorState(0, np.zeros((1, 1), dtype=np.float32)))
 
 

@@ -220,7 +220,7 @@ def test_updates_that_cannot_be_are_refused(mode: str) -> None:
 def test_another_recipes_state_is_refused() -> None:
     chosen = make("aggregate")
     state = FactorState(0, np.zeros((ITEMS, DIM), np.float32))
-    with pytest.raises(ParameterError, match="no support"):
+    with pytest.raises(ParameterError, match="TopKState is needed"):
         chosen.lay_out(state, drawn_update(np.random.default_rng(0)), np.random.default_rng(0))
 
 
