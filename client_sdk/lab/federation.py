@@ -369,5 +369,5 @@ class Federation:
             self.given[user] = self.given[user].with_counted("", spec.sum_index)
         self.took_part[user] = True
         tally.losses.append(local.loss)
-        tally.clipped += local.clipped
+        tally.clipped += local.contribution.clipped
         return local

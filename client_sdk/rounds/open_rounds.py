@@ -22,7 +22,7 @@ class _Open(ArraysRound):
     """A round that waits for this client's update, once."""
 
     def __init__(self, asked: ArraysRound) -> None:
-        super().__init__(asked._recipe, asked.number, asked._state)
+        super().__init__(asked._recipe, asked._spec, asked._state)
         self._asked = asked
         self._is_over = False
 

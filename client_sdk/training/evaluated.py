@@ -21,7 +21,7 @@ from client_sdk.store.states import ClientState
 from client_sdk.training.base import ChecksHistory, ClientHalf, LocalResult
 from protocols.crypto.domain import derive_seed
 from protocols.errors import ParameterError
-from protocols.recipes.base import ModelState, RoundSpec
+from protocols.recipes.base import Local, ModelState, RoundSpec
 from protocols.recipes.evaluated import Evaluated, EvaluatedState
 from protocols.recipes.item_counts import item_biases
 from protocols.recipes.rfrec.recipe import RFRec
@@ -74,8 +74,8 @@ class EvaluatedHalf:
             if not len(held):
                 raise ParameterError("a client without held-out rows has nothing to measure")
             measured = self._measure(spec, client_id, model, (kept, held), client_state, rng)
-            blocks = self.recipe.contribution(spec, measured)
-            return LocalResult(blocks, 0, {**theirs, **ours}, nan, len(held))
+            made = self.recipe.contribute(state, spec, Local(measured, client_id))
+            return LocalResult(made, {**theirs, **ours}, nan, len(held))
         rows = history if self.recipe.trains_on_all(spec.sum_index) else kept
         local = self.inner.contribute(inner, client_id, model, rows, theirs, rng)
         if self.recipe.layout(spec.sum_index).sum_class.rule == "trained":

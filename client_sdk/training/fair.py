@@ -20,8 +20,8 @@ from client_sdk.training.adam import Adam, TouchedAdam
 from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig, refuse_settings, training_for
 from client_sdk.training.mf import NegativeSampler, draw_negatives
 from protocols.errors import ParameterError
-from protocols.recipes.base import ModelState, RoundSpec
-from protocols.recipes.fair.recipe import Fair
+from protocols.recipes.base import Local, ModelState, RoundSpec
+from protocols.recipes.fair.recipe import Fair, FairChange
 from protocols.recipes.fair.state import TABLES, FairView, spaces_of
 from protocols.recipes.fair.subspaces import CHUNK, Subspace
 from protocols.recipes.state import state_as
@@ -115,10 +115,9 @@ class FairHalf:
                 f"sum {spec.sum_index} is for devices with {buckets} values a table, not {view.tables.shape[1]}"
             )
         trained = self.train(view, history, client_state, rng)
-        blocks, clipped = self.recipe.contribute(
-            spec, trained.places, trained.changes, trained.dense - view.dense, len(history)
-        )
-        return LocalResult(blocks, clipped, {USER_VECTORS: trained.user}, trained.loss, 2 * len(history))
+        change = FairChange(trained.places, trained.changes, trained.dense - view.dense)
+        made = self.recipe.contribute(view, spec, Local(change, client_id, len(history)))
+        return LocalResult(made, {USER_VECTORS: trained.user}, trained.loss, 2 * len(history))
 
     def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
         """Return user vectors from local training."""

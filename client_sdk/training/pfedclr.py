@@ -25,7 +25,7 @@ from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig, re
 from client_sdk.training.factors import USER_FACTOR, count_items, logit_offsets, user_factor
 from client_sdk.training.mf import NegativeSampler, Samples, check_shapes, draw_negatives, draw_samples
 from protocols.errors import ParameterError
-from protocols.recipes.base import FactorState, ModelState, RoundSpec, Update
+from protocols.recipes.base import FactorState, Local, ModelState, RoundSpec, Update
 from protocols.recipes.item_counts import item_biases
 from protocols.recipes.pfedclr import PFedCLR
 from protocols.recipes.state import state_as
@@ -241,10 +241,9 @@ class PFedCLRHalf:
             return count_items(self.recipe.parameters.items, history, client_state)
         first = self._train_items(state, history, client_state, rng)
         update = Update(first.samples.items, first.rows - first.start)
-        blocks, clipped = self.recipe.contribute(update, len(history), self.entropy)
+        made = self.recipe.contribute(state, spec, Local(update, client_id, len(history), self.entropy))
         return LocalResult(
-            blocks,
-            clipped,
+            made,
             first.client_state,
             first.loss,
             first.samples.rows.size,

@@ -6,8 +6,9 @@ masked sums. The client half of a recipe, its local training, is in `client_sdk.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Final, Protocol, runtime_checkable
 
 import numpy as np
@@ -24,8 +25,10 @@ __all__ = [
     "MOVES_ALIKE",
     "AbsorbsByParts",
     "BaseRecipe",
+    "Contribution",
     "FactorState",
     "ItemParameters",
+    "Local",
     "ModelState",
     "PartOfSum",
     "SingleGroupRecipe",
@@ -78,8 +81,8 @@ class ModelState:
 
     def freeze(self) -> None:
         """Make every array read-only, because states are shared between callers."""
-        for field in fields(self):
-            value = getattr(self, field.name)
+        for each in fields(self):
+            value = getattr(self, each.name)
             if isinstance(value, np.ndarray):
                 value.flags.writeable = False
 
@@ -101,6 +104,47 @@ class Update:
 
     items: NDArray[np.int32]
     values: NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Local:
+    """What a client has for a sum, usually from its training: the input of `Recipe.contribute`.
+
+    update: in the form that the recipe's `contribute` states. client_id: "" where the route does not depend on it.
+    examples: number of the client's interactions or examples; None if it states none. entropy: n -> n secret random
+    bytes for noise, different in every call. rng: for draws that need not be secret.
+    """
+
+    update: Any
+    client_id: str = ""
+    examples: float | None = None
+    entropy: Callable[[int], bytes] = field(default=os.urandom, repr=False)
+    rng: np.random.Generator = field(default_factory=np.random.default_rng, repr=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Contribution:
+    """What a client adds to a sum.
+
+    blocks: float64 vectors within their clips, one for each entry of the route. clipped: how many values were clipped.
+    scaled: factor by which the whole update was scaled to a bound on its norm, 1.0 if it was not. sent: where only a
+    part of the update is sent, that part in the update's shape; empty otherwise.
+    """
+
+    blocks: Sequence[NDArray[np.float64]]
+    clipped: int = 0
+    scaled: float = 1.0
+    sent: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
+
+    @property
+    def vector(self) -> NDArray[np.float64]:
+        """All blocks in one vector."""
+        return self.blocks[0] if len(self.blocks) == 1 else np.concatenate(self.blocks)
+
+    @property
+    def values(self) -> int:
+        """Number of values."""
+        return sum(block.size for block in self.blocks)
 
 
 class RecipeParameters(BaseModel):
@@ -163,6 +207,10 @@ class BaseRecipe:
     def levels_in_use(self, spec: RoundSpec, clients: Sequence[str], min_clients: int) -> tuple[int, ...]:
         """Return no levels."""
         return ()
+
+    def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
+        """Return what the client adds to the sum; see `Recipe`."""
+        raise NotImplementedError
 
     def report(self, state: ModelState) -> dict[str, float]:
         """Return nothing: only clients have data to evaluate the model with."""
@@ -366,6 +414,13 @@ class Recipe(Protocol):
 
     def decode_state(self, round_number: int, body: bytes) -> ModelState:
         """Decode the bytes of `encode_state`; `CodecError` unless the length and every value are valid."""
+
+    def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
+        """Return what a client adds to the sum of `spec`. No argument is changed.
+
+        state: the model before the sum, or the client's view of it. Raises `ParameterError` for an update that is not
+        of this recipe or holds values that are not finite.
+        """
 
     def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> ModelState:
         """Return the state after the round whose opened sum is `total`, float64 (layout.length,).

@@ -34,7 +34,9 @@ from protocols.errors import CodecError, ParameterError
 from protocols.layout import Block, Route, Segment, VectorLayout
 from protocols.messages.evaluation import Evaluation
 from protocols.recipes.base import (
+    Contribution,
     ItemParameters,
+    Local,
     ModelState,
     Recipe,
     RecipeParameters,
@@ -194,15 +196,17 @@ class Evaluated(SingleGroupRecipe):
         """Return the wrapped recipe's route, or that to the block of a measurement."""
         return ((0,),) if self.measures_in(spec.sum_index) else self.inner.route(self.inner_spec(spec), client_id)
 
-    def contribution(self, spec: RoundSpec, measured: NDArray[np.float64]) -> list[NDArray[np.float64]]:
-        """Return the blocks of a contribution to a measurement.
+    def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
+        """Return the contribution to a measurement, or to a sum of the wrapped recipe.
 
-        measured: float64 (values,), each in [0, 1]. Raises `ParameterError` for other values.
+        local: for a measurement its values, float64 (values,), each in [0, 1]; `ParameterError` for others.
         """
-        count = len(self._values(spec.sum_index))
+        if not self.measures_in(spec.sum_index):
+            return self.inner.contribute(state_as(state, EvaluatedState).model, self.inner_spec(spec), local)
+        measured, count = local.update, len(self._values(spec.sum_index))
         if measured.shape != (count,) or not ((measured >= 0) & (measured <= 1)).all():
             raise ParameterError(f"a measurement is {count} values in [0, 1], got {measured}")
-        return [np.concatenate([[1.0], measured])]
+        return Contribution([np.concatenate([[1.0], measured])])
 
     def absorb(
         self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int

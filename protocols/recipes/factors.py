@@ -12,7 +12,15 @@ from pydantic import Field
 from protocols.crypto.public_random import normals
 from protocols.errors import ParameterError
 from protocols.layout import Block, clip_to_bounds
-from protocols.recipes.base import FactorState, ItemParameters, ModelState, RoundSpec, Update, check_follows
+from protocols.recipes.base import (
+    Contribution,
+    FactorState,
+    ItemParameters,
+    ModelState,
+    RoundSpec,
+    Update,
+    check_follows,
+)
 from protocols.recipes.state import state_as
 
 __all__ = [
@@ -63,10 +71,10 @@ def dense_rows(update: Update, items: int, width: int) -> tuple[NDArray[np.float
     return rows, touched
 
 
-def clip_blocks(blocks: tuple[Block, ...], vectors: list[NDArray[np.float64]]) -> tuple[list[NDArray[np.float64]], int]:
-    """Return every vector clipped to its block's bounds, and how many values were clipped in total."""
+def clip_blocks(blocks: tuple[Block, ...], vectors: list[NDArray[np.float64]]) -> Contribution:
+    """Return the contribution of these vectors, each clipped to its block's bounds."""
     pairs = [clip_to_bounds(block, vector) for block, vector in zip(blocks, vectors, strict=True)]
-    return [vector for vector, _ in pairs], sum(clipped for _, clipped in pairs)
+    return Contribution([vector for vector, _ in pairs], sum(clipped for _, clipped in pairs))
 
 
 def advance(state: ModelState, spec: RoundSpec, change: NDArray[np.float64], rate: float = 1.0) -> FactorState:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from protocols.errors import ParameterError
 from protocols.layout import Block, Route, Segment, VectorLayout, whole_route
-from protocols.recipes.base import FactorState, ModelState, RoundSpec, SingleGroupRecipe, Update
+from protocols.recipes.base import Contribution, FactorState, Local, ModelState, RoundSpec, SingleGroupRecipe
 from protocols.recipes.factors import (
     FactorParameters,
     advance,
@@ -118,10 +118,6 @@ class FactorRecipe(FactorModel):
         """Return B, float32 (client's rank, dim), for local training; None if the full matrix is trained."""
         raise NotImplementedError
 
-    def contribute(self, spec: RoundSpec, client_id: str, update: Update) -> tuple[list[NDArray[np.float64]], int]:
-        """Return the contribution's blocks (one float64 vector per route entry) and how many values were clipped."""
-        raise NotImplementedError
-
 
 class RowRecipe(FactorRecipe):
     """A recipe in which every client sends `width` values per item as one block, whose mean an item's row is."""
@@ -137,10 +133,10 @@ class RowRecipe(FactorRecipe):
         """Return one block: update rows (items x width, row-major) and, with normalise "touched", touch counts."""
         return _layout_of_rows(self.parameters, self.width)
 
-    def contribute(self, spec: RoundSpec, client_id: str, update: Update) -> tuple[list[NDArray[np.float64]], int]:
-        """Return the client's rows as a dense matrix, and how many values were clipped."""
+    def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
+        """Return the client's rows (an `Update`) as a dense matrix."""
         (block,) = self.change_layout().blocks
-        rows, touched = dense_rows(update, self.parameters.items, self.width)
+        rows, touched = dense_rows(local.update, self.parameters.items, self.width)
         parts = {"update": rows} | ({TOUCHED: touched} if self.parameters.divides_by == "touched" else {})
         return clip_blocks((block,), [block.join(parts)])
 

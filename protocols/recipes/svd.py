@@ -12,7 +12,7 @@ values that the paper counts.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Self
 
 import numpy as np
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from protocols.errors import ParameterError
-from protocols.recipes.base import ModelState, RoundSpec, Update
+from protocols.recipes.base import Contribution, Local, ModelState, RoundSpec, Update
 from protocols.recipes.entry import RecipeEntry
 from protocols.recipes.normalisation import NormalisedParameters
 from protocols.recipes.rows import RowRecipe
@@ -75,12 +75,13 @@ class SVD(RowRecipe):
         """Return None: the full matrix is trained and compressed afterwards."""
         return None
 
-    def contribute(self, spec: RoundSpec, client_id: str, update: Update) -> tuple[list[NDArray[np.float64]], int]:
-        """Return the best rank-r part of the client's rows, and how many values were clipped."""
+    def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
+        """Return the best rank-r part of the client's rows (an `Update`)."""
+        update = local.update
         if update.values.ndim == 2:  # `dense_rows` raises for other shapes
             compressed = low_rank(update.values, self.parameters.rank).astype(np.float32)
-            update = Update(update.items, compressed)
-        return super().contribute(spec, client_id, update)
+            local = replace(local, update=Update(update.items, compressed))
+        return super().contribute(state, spec, local)
 
     def change(
         self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int

@@ -42,7 +42,7 @@ def test_a_turn_equals_the_sum_of_the_contributions(train: Interactions, clip: f
             rng = np.random.default_rng([1, 2, int(user), 1])
             local = half.contribute(spec, "c", view, train.history(int(user)), client_states[user], rng)
             total += local.blocks[0]
-            clipped += local.clipped
+            clipped += local.contribution.clipped
             client_states[user] = local.client_state
         state = recipe.absorb(state, spec, total, cohort)
     assert list(made.run(1)) == [1]

@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from protocols.layout import VectorLayout, whole_route
-from protocols.recipes.base import Recipe, Update, round_spec
+from protocols.recipes.base import Local, Recipe, Update, round_spec
 from protocols.recipes.colr.colr import shared_projection
 from protocols.recipes.colr.scolr import client_level
 from protocols.recipes.factors import initial_factors
@@ -148,7 +148,8 @@ def _absorbed(name: str, parameters: dict[str, Any]) -> dict[str, Any]:
                 width = made.parameters.dim if projection is None else len(projection)
                 rows = ((np.arange(len(items) * width).reshape(-1, width) + number) / 8 - 0.25).astype(np.float32)
                 update = Update(np.array(items, np.int32), rows)
-                vectors, clipped = made.contribute(spec, client, update)
+                sent = made.contribute(made.initial_state(SEED), spec, Local(update, client))
+                vectors, clipped = sent.blocks, sent.clipped
             total += made.layout(number).scatter(route, vectors)
             members.append(
                 {

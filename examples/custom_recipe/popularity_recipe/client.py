@@ -12,7 +12,7 @@ from client_sdk.history import History
 from client_sdk.store.states import ClientState
 from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig, refuse_settings
 from popularity_recipe.popularity import Popularity, popularity_state
-from protocols.recipes.base import ModelState, RoundSpec
+from protocols.recipes.base import Local, ModelState, RoundSpec
 
 __all__ = ["PopularityHalf", "half"]
 
@@ -37,9 +37,8 @@ class PopularityHalf:
         rng: np.random.Generator,
     ) -> LocalResult:
         """Return 1 for each item of the history, 0 for the others."""
-        own = np.zeros(self.recipe.parameters.items)
-        own[history.items] = 1.0
-        return LocalResult([own], clipped=0, client_state=client_state, loss=nan, samples=len(history))
+        made = self.recipe.contribute(state, spec, Local(history.items, client_id))
+        return LocalResult(made, client_state, nan, len(history))
 
     def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
         """Return nothing: scores need no client state."""

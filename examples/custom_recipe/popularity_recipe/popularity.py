@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from protocols.codec import exact
 from protocols.errors import CodecError, ParameterError
 from protocols.layout import Block, Route, Segment, VectorLayout, whole_route
-from protocols.recipes.base import ItemParameters, ModelState, RoundSpec, SingleGroupRecipe
+from protocols.recipes.base import Contribution, ItemParameters, Local, ModelState, RoundSpec, SingleGroupRecipe
 from protocols.recipes.entry import RecipeEntry
 from protocols.sum_classes import ONCE_ROWS
 
@@ -65,6 +65,12 @@ class Popularity(SingleGroupRecipe):
         if not ((shares >= 0) & (shares <= 1)).all():
             raise CodecError("a model state holds a share outside 0..1")
         return PopularityState(round_number, shares)
+
+    def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
+        """Return 1 for each item of the client, 0 for the others. local: the items, int32 (k,)."""
+        own = np.zeros(self.parameters.items)
+        own[local.update] = 1.0
+        return Contribution([own])
 
     def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> ModelState:
         """Return the shares in the opened sum; `ParameterError` if `state` is of this round or a later one."""

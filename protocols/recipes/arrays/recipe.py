@@ -21,8 +21,16 @@ from protocols.recipes.arrays import state as states
 from protocols.recipes.arrays.optimisers import step
 from protocols.recipes.arrays.parameters import ArraysParameters
 from protocols.recipes.arrays.state import ArraysState
-from protocols.recipes.arrays.update import LEAST_WEIGHT, block_of, touched_name, weight_name
-from protocols.recipes.base import ModelState, PartOfSum, RoundSpec, SingleGroupRecipe, check_follows
+from protocols.recipes.arrays.update import LEAST_WEIGHT, block_of, contribution, touched_name, weight_name
+from protocols.recipes.base import (
+    Contribution,
+    Local,
+    ModelState,
+    PartOfSum,
+    RoundSpec,
+    SingleGroupRecipe,
+    check_follows,
+)
 from protocols.recipes.entry import RecipeEntry
 from protocols.recipes.state import StateField, StateFields, decode, state_as
 from protocols.recipes.weighted import WEIGHTS_WARNING
@@ -72,6 +80,10 @@ class Arrays(SingleGroupRecipe):
     def arrays(self, state: ModelState) -> dict[str, NDArray[np.float32]]:
         """Return read-only views of the arrays of `state`, by name."""
         return states.arrays_of(self.parameters, state)
+
+    def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
+        """Return the contribution of `local.update`, an `Update` of arrays; see `contribution`."""
+        return contribution(self.parameters, local.update, local.examples)
 
     def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> ArraysState:
         """Return the state after one step of the optimiser with the mean update.

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from protocols.errors import ParameterError
 from protocols.layout import Block, Segment
 from protocols.recipes.arrays.parameters import ArraysParameters
+from protocols.recipes.base import Contribution
 
-__all__ = ["LEAST_WEIGHT", "Contribution", "Rows", "Update", "block_of", "contribution", "touched_name", "weight_name"]
+__all__ = ["LEAST_WEIGHT", "Rows", "Update", "block_of", "contribution", "touched_name", "weight_name"]
 
 LEAST_WEIGHT: Final = 1.0
 """A weight is a number of examples."""
@@ -31,18 +32,6 @@ class Rows:
 
 Update = Mapping[str, NDArray[np.floating] | Rows]
 """Name -> change of the array. An array that is summed by rows may be given whole: rows of zeros are not touched."""
-
-
-@dataclass(frozen=True, eq=False)
-class Contribution:
-    """vector: float64, all segments in order. clipped: values that exceeded their clip.
-
-    scaled: factor by which the update was multiplied to keep its L2 clip, 1.0 if it was not.
-    """
-
-    vector: NDArray[np.float64]
-    clipped: int
-    scaled: float
 
 
 def touched_name(name: str) -> str:
@@ -96,7 +85,7 @@ def contribution(p: ArraysParameters, update: Update, weight: float | None = Non
     if share is not None:
         vector *= share  # touched rows become the weight
         parts[weight_name][:] = share
-    return Contribution(vector, clipped, scaled)
+    return Contribution([vector], clipped, scaled)
 
 
 def _share(p: ArraysParameters, weight: float | None) -> float | None:

@@ -31,7 +31,7 @@ from protocols.crypto.domain import derive_seed
 from protocols.crypto.public_random import uniforms
 from protocols.layout import Block, Route, Segment, VectorLayout, whole_route
 from protocols.patterns import levels_in_use, lowered
-from protocols.recipes.base import ModelState, RoundSpec, Update
+from protocols.recipes.base import Contribution, Local, ModelState, RoundSpec
 from protocols.recipes.colr.colr import CoLRParameters, shared_projection
 from protocols.recipes.entry import RecipeEntry
 from protocols.recipes.factors import clip_blocks, dense_rows
@@ -116,10 +116,10 @@ class SCoLR(FactorRecipe):
         p = self.parameters
         return shared_projection(spec.seed, p.rank, p.dim)[: p.edges[len(self.route(spec, client_id))]]
 
-    def contribute(self, spec: RoundSpec, client_id: str, update: Update) -> tuple[list[NDArray[np.float64]], int]:
-        """Return the client's columns of A, level by level, and how many values were clipped."""
-        p, level = self.parameters, len(self.route(spec, client_id))
-        rows, touched = dense_rows(update, p.items, p.edges[level])
+    def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
+        """Return the client's columns of A (rows of an `Update`), level by level."""
+        p, level = self.parameters, len(self.route(spec, local.client_id))
+        rows, touched = dense_rows(local.update, p.items, p.edges[level])
         shared = {_CLIENTS: np.ones(1)} | ({TOUCHED: touched} if p.divides_by == "touched" else {})
         blocks = self.change_layout().blocks[:level]
         columns = [np.ascontiguousarray(rows[:, a:b].T) for a, b in pairwise(p.edges[: level + 1])]

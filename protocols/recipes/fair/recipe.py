@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +37,7 @@ from protocols.crypto.domain import SEED_BYTES, derive_seed
 from protocols.crypto.public_random import normals, uniforms
 from protocols.errors import ParameterError
 from protocols.layout import VectorLayout
-from protocols.recipes.base import BaseRecipe, ItemParameters, ModelState, RoundSpec, check_follows
+from protocols.recipes.base import BaseRecipe, Contribution, ItemParameters, Local, ModelState, RoundSpec, check_follows
 from protocols.recipes.entry import RecipeEntry
 from protocols.recipes.fair.averaging import GroupSum, Mixing, average_table
 from protocols.recipes.fair.state import (
@@ -60,7 +60,7 @@ from protocols.recipes.state import (
 from protocols.recipes.weighted import WeightedParameters, weigh, weighted_block, with_weight
 from protocols.sum_classes import TRAINED
 
-__all__ = ["ENTRY", "Fair", "FairParameters", "dense_length"]
+__all__ = ["ENTRY", "Fair", "FairChange", "FairParameters", "dense_length"]
 
 MOST_HALVINGS: Final = 20
 _GIVEN: Final = "given "
@@ -96,6 +96,18 @@ class FairParameters(ItemParameters, WeightedParameters):
             raise ValueError(f"two tables of {self.items} x {self.dim} values exceed 32 bits: reduce items or dim")
         bucket_counts(self.elements, p)
         return self
+
+
+class FairChange(NamedTuple):
+    """The change of a device's model.
+
+    places: (k,), distinct positions in the group's two tables, concatenated. values: (k,), the changes there. dense:
+    the change of the small layers.
+    """
+
+    places: NDArray[np.integer]
+    values: NDArray[np.float32]
+    dense: NDArray[np.float32]
 
 
 def dense_length(dim: int) -> int:
@@ -145,29 +157,21 @@ class Fair(BaseRecipe):
 
     # --- what a device sends -------------------------------------------------------------------------------------
 
-    def contribute(
-        self,
-        spec: RoundSpec,
-        places: NDArray[np.integer],
-        changes: NDArray[np.float32],
-        dense: NDArray[np.float32],
-        interactions: int,
-    ) -> tuple[list[NDArray[np.float64]], int]:
-        """Return the contribution's one vector, and how many values were clipped.
+    def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
+        """Return the weighted change.
 
-        places: (k,), distinct positions in the group's two tables, concatenated. changes: (k,), the changes there.
-        dense: the change of the small layers. interactions: |D_i|. Raises `ParameterError` for values that are not
-        finite: training diverged.
+        local: a `FairChange` and |D_i|. Raises `ParameterError` for values that are not finite: training diverged.
         """
-        if not (np.isfinite(changes).all() and np.isfinite(dense).all()):
+        change: FairChange = local.update
+        if not (np.isfinite(change.values).all() and np.isfinite(change.dense).all()):
             raise ParameterError("the change of the model holds values that are not finite: training diverged")
         clip = self.parameters.clip
-        clipped = int(np.count_nonzero(np.abs(changes) > clip) + np.count_nonzero(np.abs(dense) > clip))
+        clipped = int(np.count_nonzero(np.abs(change.values) > clip) + np.count_nonzero(np.abs(change.dense) > clip))
         tables = len(TABLES) * self.buckets[self.device_group_of(spec.sum_index)]
         vector = np.zeros(tables + self.dense_values)
-        vector[places] = np.clip(changes, -clip, clip, dtype=np.float64)
-        vector[tables:] = np.clip(dense, -clip, clip)
-        return [weigh(self.parameters, vector, interactions)], clipped
+        vector[change.places] = np.clip(change.values, -clip, clip, dtype=np.float64)
+        vector[tables:] = np.clip(change.dense, -clip, clip)
+        return Contribution([weigh(self.parameters, vector, local.examples)], clipped)
 
     # --- the whole model -----------------------------------------------------------------------------------------
 

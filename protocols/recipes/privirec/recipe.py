@@ -36,12 +36,12 @@ from numpy.typing import NDArray
 
 from protocols.errors import CodecError, ParameterError
 from protocols.layout import Block, Segment, VectorLayout
-from protocols.recipes.base import ModelState, RoundSpec, SingleGroupRecipe, check_follows
+from protocols.recipes.base import Contribution, Local, ModelState, RoundSpec, SingleGroupRecipe, check_follows
 from protocols.recipes.entry import RecipeEntry
 from protocols.recipes.privirec.parameters import GRAM_REVEALS, PriviRecKParameters, PriviRecParameters
 from protocols.recipes.privirec.spectrum import captured, iterate, relative_change, ritz, start_basis
 from protocols.recipes.privirec.state import PriviRecState
-from protocols.recipes.privirec.triangle import triangle_length
+from protocols.recipes.privirec.triangle import triangle_length, triangle_places
 from protocols.recipes.state import SUM_INDEX, StateField, StateFields, as_counts, count_fields, state_as, sum_index_of
 from protocols.sum_classes import REPEATED_ROWS
 
@@ -156,6 +156,37 @@ class PriviRecK(SingleGroupRecipe):
             if not (np.linalg.norm(values["basis"], axis=0) <= _UNIT).all():
                 raise CodecError("a model state's basis has a column with a norm over 1")
         return PriviRecState(round_number, **values)
+
+    def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
+        """Return the client's part of the sum, dense: r_u^T (r_u Q) is nonzero only in the rows of its own items.
+
+        local: its positives, int (k,). Nothing is clipped, unless the server sent a wrong model. Raises
+        `ParameterError` for a client without positives, or if `state` is not the model before this sum.
+        """
+        own, p, positives = state_as(state, PriviRecState), self.parameters, local.update
+        if not positives.size:
+            raise ParameterError("a client without interactions has no row to contribute")
+        if own.sum_index != spec.sum_index - 1:
+            raise ParameterError(
+                f"sum {spec.sum_index} follows the model of sum {spec.sum_index - 1}, not that of {own.sum_index}"
+            )
+        layout = self.layout(spec.sum_index)
+        bound = layout.blocks[0].segments[0].clip
+        vector, kind = np.zeros(layout.length), self.sum_of(spec.sum_index)
+        if kind == "degrees":
+            vector[positives] = 1.0
+            return Contribution([vector])
+        degrees = own.item_degrees[positives]
+        scales = np.power(degrees, -p.degree_exponent, out=np.zeros_like(degrees), where=degrees > 0)
+        row = scales * float(positives.size) ** -p.user_exponent  # of R~ at the positives
+        if kind == "iteration":
+            values = np.outer(row, row @ own.basis[positives].astype(np.float64))
+            vector.reshape(-1, p.columns)[positives] = np.clip(values, -bound, bound)
+        else:
+            places, (first, second) = triangle_places(positives, p.items)
+            values = row[first] * row[second]
+            vector[places] = np.clip(values, -bound, bound)
+        return Contribution([vector], int(np.count_nonzero(np.abs(values) > bound)))
 
     def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> ModelState:
         """Return the state after the sum: with degrees and Q_0, with the next Q, or with the Gram matrix."""

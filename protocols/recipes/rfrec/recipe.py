@@ -20,8 +20,6 @@ bounds the whole model by that clip.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 
@@ -31,10 +29,20 @@ from numpy.typing import NDArray
 from protocols.crypto.domain import SEED_BYTES, derive_seed
 from protocols.crypto.public_random import normals
 from protocols.errors import ParameterError
-from protocols.layout import Block, Segment, VectorLayout, clip_to_bounds
+from protocols.layout import Block, Segment, VectorLayout
 from protocols.privacy.laplace import privatise
-from protocols.recipes.base import MOVES_ALIKE, FactorState, ModelState, RoundSpec, SingleGroupRecipe, check_follows
+from protocols.recipes.base import (
+    MOVES_ALIKE,
+    Contribution,
+    FactorState,
+    Local,
+    ModelState,
+    RoundSpec,
+    SingleGroupRecipe,
+    check_follows,
+)
 from protocols.recipes.entry import RecipeEntry
+from protocols.recipes.factors import clip_blocks
 from protocols.recipes.rfrec.coins import Stretch, stretches
 from protocols.recipes.rfrec.means import means_layout
 from protocols.recipes.rfrec.parameters import RFRecFParameters, RFRecParameters
@@ -114,20 +122,18 @@ class RFRec(SingleGroupRecipe):
         counting = self.parameters.counting
         return Stretch(0, 0, 0) if sum_index <= counting else Stretch(1, 0, sum_index - counting)
 
-    def contribute(
-        self, state: ModelState, own_items: NDArray[np.float32], entropy: Callable[[int], bytes] = os.urandom
-    ) -> tuple[list[NDArray[np.float64]], int]:
-        """Return the contribution's one block, and how many values were clipped.
+    def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
+        """Return V_i - V, with noise in a task with noise.
 
-        own_items: the client's item factors V_i, float32 (items, dim). entropy: n -> n secret random bytes for the
-        noise, different in every call. Raises `ParameterError` for values that are not finite: training diverged.
+        local: the client's item factors V_i, float32 (items, dim). Raises `ParameterError` for values that are not
+        finite: training diverged.
         """
-        difference = np.subtract(own_items, state_as(state, RFRecState).item_factors, dtype=np.float64).ravel()
-        if self.parameters.ldp is not None:
-            noisy, clipped = privatise(difference, self.parameters.ldp, entropy)
-            return [noisy], clipped
-        held, clipped = clip_to_bounds(self.layout(self.main_sum).blocks[0], difference)
-        return [held], clipped
+        known = state_as(state, RFRecState).item_factors
+        difference = np.subtract(local.update, known, dtype=np.float64).ravel()
+        if self.parameters.ldp is None:
+            return clip_blocks(self.layout(self.main_sum).blocks, [difference])
+        noisy, clipped = privatise(difference, self.parameters.ldp, local.entropy)
+        return Contribution([noisy], clipped)
 
     def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> RFRecState:
         """Return the state whose average is V + total / contributions: the mean of the V_i in the sum.

@@ -26,7 +26,7 @@ from pydantic import Field, model_validator
 
 from protocols.errors import CodecError, ParameterError
 from protocols.layout import Block, Route, Segment, VectorLayout, clip_to_bounds, whole_route
-from protocols.recipes.base import FactorState, ModelState, RoundSpec, Update
+from protocols.recipes.base import Contribution, FactorState, Local, ModelState, RoundSpec, Update
 from protocols.recipes.entry import RecipeEntry
 from protocols.recipes.factors import advance, dense_rows
 from protocols.recipes.item_counts import CountedFactors
@@ -40,7 +40,6 @@ __all__ = [
     "ENTRY",
     "CountedTopKState",
     "OwnTopK",
-    "Sending",
     "SharedTopK",
     "TopKParameters",
     "TopKRecipe",
@@ -111,21 +110,8 @@ class CountedTopKState(TopKState, CountedFactors):
 
 
 @dataclass(frozen=True)
-class Sending:
-    """The part of an update that a contribution holds.
-
-    blocks: the contribution's blocks. clipped: how many values were clipped. sent: float32 (k, dim), the part of each
-    row of the update that the contribution holds, 0 elsewhere; error feedback keeps the difference.
-    """
-
-    blocks: list[NDArray[np.float64]]
-    clipped: int
-    sent: NDArray[np.float32]
-
-
-@dataclass(frozen=True)
 class TopKRecipe(FactorRecipe):
-    """Base class of both supports. `lay_out` replaces `contribute`: what is sent depends on the state."""
+    """Base class of both supports. `sent` of a contribution is float32 (k, dim), for the k rows of the update."""
 
     parameters: TopKParameters
     name: str = "topk"
@@ -142,14 +128,6 @@ class TopKRecipe(FactorRecipe):
     def projection(self, spec: RoundSpec, client_id: str) -> NDArray[np.float32] | None:
         """Return None: the full matrix is trained."""
         return None
-
-    def lay_out(self, state: ModelState, update: Update, rng: np.random.Generator) -> Sending:
-        """Return the part of `update` (rows of width dim) that a client with model `state` sends.
-
-        rng: draws the missing entries of an own support. Raises `ParameterError` for an invalid update or values that
-        are not finite.
-        """
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -195,9 +173,9 @@ class SharedTopK(TopKRecipe):
             raise CodecError("a model state's support must be ascending entry numbers of the item factors")
         return _with_support(super().state_from(round_number, values), support.astype(np.int32))
 
-    def lay_out(self, state: ModelState, update: Update, rng: np.random.Generator) -> Sending:
+    def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
         """Return the update's values on the support (0 where it has none) and, if any, touch vector and vote."""
-        p, support = self.parameters, state_as(state, TopKState).support
+        p, support, update = self.parameters, state_as(state, TopKState).support, local.update
         rows, touched = finite_rows(update, p)
         parts = {"update": rows.ravel()[support]}
         if p.divides_by == "touched":
@@ -211,7 +189,7 @@ class SharedTopK(TopKRecipe):
         vector, clipped = clip_to_bounds(block, block.join(parts))
         sent = np.zeros(p.entries, np.float32)
         sent[support] = vector[: self.kept]
-        return Sending([vector], clipped, sent.reshape(p.items, p.dim)[update.items])
+        return Contribution([vector], clipped, sent=sent.reshape(p.items, p.dim)[update.items])
 
     def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> ModelState:
         """Return the state after a sum of counts, or the one whose support entries are moved by `gain` times their mean
@@ -265,9 +243,9 @@ class OwnTopK(TopKRecipe):
             "so the server learns which items each client touched, whatever hides the values.",
         )
 
-    def lay_out(self, state: ModelState, update: Update, rng: np.random.Generator) -> Sending:
+    def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
         """Return the update's K entries of largest size, filled up with random entries of value and count 0."""
-        p, kept = self.parameters, self.kept
+        p, kept, update = self.parameters, self.kept, local.update
         finite_rows(update, p)  # raises for an invalid update
         values = update.values.astype(np.float64).ravel()
         largest = np.flatnonzero(values)
@@ -280,13 +258,15 @@ class OwnTopK(TopKRecipe):
         if largest.size < kept:
             free = np.ones(p.entries, dtype=bool)
             free[places] = False
-            places = np.concatenate([places, rng.choice(np.flatnonzero(free), kept - largest.size, replace=False)])
+            places = np.concatenate(
+                [places, local.rng.choice(np.flatnonzero(free), kept - largest.size, replace=False)]
+            )
         order = np.argsort(places)
         sent = np.zeros(values.size, np.float32)
         sent[largest] = inside
         clipped = int(np.count_nonzero(inside != values[largest]))
         blocks = [places[order].astype(np.float64), pairs[order].ravel()]
-        return Sending(blocks, clipped, sent.reshape(update.values.shape))
+        return Contribution(blocks, clipped, sent=sent.reshape(update.values.shape))
 
     def change(
         self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int

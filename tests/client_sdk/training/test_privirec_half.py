@@ -93,7 +93,12 @@ def test_contributions_to_degrees_and_gram() -> None:
 def test_nothing_is_clipped_drawn_or_kept() -> None:
     chosen = make()
     result = part(chosen, state_of(chosen, np.ones(ITEMS)), 2)
-    assert (result.clipped, result.client_state, result.samples, result.values) == (0, {}, 3, ITEMS * K)
+    assert (result.contribution.clipped, result.client_state, result.samples, result.contribution.values) == (
+        0,
+        {},
+        3,
+        ITEMS * K,
+    )
     assert np.isnan(result.loss)
     assert client_half(chosen).initial_client_state(np.random.default_rng()) == {}
 

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from protocols.errors import CodecError, ParameterError
 from protocols.messages import Evaluation
-from protocols.recipes.base import ModelState
+from protocols.recipes.base import Local, ModelState
 from protocols.recipes.evaluated import MAX_POINTS, Evaluated, EvaluatedState, with_evaluation
 from protocols.recipes.evaluation_curve import BEST_ROUND, MEASURES, Curve, CurvePoint
 from protocols.recipes.registry import recipe
@@ -67,7 +67,7 @@ def test_a_measurement_is_a_sum_of_its_own_and_the_recipe_sees_its_own_sums(name
         assert layout.sum_class == REPEATED_HELD_OUT
         constants = len(made.constants) if number == first else 0
         assert layout.length == 1 + len(made.measures) + constants, "constants of a client are measured once"
-        sent = made.contribution(spec, np.full(layout.length - 1, 0.75))
+        sent = made.contribute(made.initial_state(SEED), spec, Local(np.full(layout.length - 1, 0.75))).blocks
         assert layout.scatter(made.route(spec, "c"), sent).tolist() == [1.0, *[0.75] * (layout.length - 1)]
 
 
@@ -95,7 +95,7 @@ def test_an_abandoned_measurement_is_one_of_no_clients() -> None:
 def test_only_values_between_0_and_1_are_measurements(values: list[float]) -> None:
     made = measured("fedmf")
     with pytest.raises(ParameterError, match=r"2 values in \[0, 1\]"):
-        made.contribution(made.round_spec(SEED, 1), np.array(values))
+        made.contribute(made.initial_state(SEED), made.round_spec(SEED, 1), Local(np.array(values)))
 
 
 @pytest.mark.parametrize("name", sorted(RECIPES))

@@ -29,7 +29,7 @@ from protocols.crypto.certificates import NO_CERTIFICATE, certify
 from protocols.layout import Block, Segment, VectorLayout
 from protocols.messages import BadShares, OrganiserPin, RoundView
 from protocols.messages import Schedule as TaskSchedule
-from protocols.recipes.base import ModelState, RoundSpec
+from protocols.recipes.base import Contribution, ModelState, RoundSpec
 from protocols.recipes.registry import recipe
 from protocols.sum_classes import TRAINED
 from protocols.sums.masked.context import RoundContext, model_digest
@@ -132,7 +132,7 @@ class _Rows:
     def contribute(self, *given: object) -> LocalResult:
         """Return a result without values."""
         del given
-        return LocalResult([], 0, {}, 0.0, 1)
+        return LocalResult(Contribution([]), {}, 0.0, 1)
 
 
 @dataclass
