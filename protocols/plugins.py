@@ -3,8 +3,8 @@
 [project.entry-points."hushrec.recipes"]
 popularity = "my_package.popularity:ENTRY"
 
-The value names an entry: a `RecipeEntry` or a `MechanismEntry`. Ours are declared in the same way. They are also listed
-in the package, so that they are found where HushRec runs from a checkout that was not installed again.
+The value names an entry: a `RecipeEntry` or a `MechanismEntry`. Ours are listed in tables in the package itself, which
+count also where HushRec runs from a checkout that was not installed again.
 """
 
 from __future__ import annotations
@@ -21,11 +21,15 @@ __all__ = ["MECHANISM_GROUP", "RECIPE_GROUP", "load", "places"]
 
 RECIPE_GROUP: Final = "hushrec.recipes"
 MECHANISM_GROUP: Final = "hushrec.mechanisms"
+_OWN: Final = "hushrec"
+"""Name of our own distribution."""
 
 
 @cache
 def _found(group: str) -> tuple[tuple[str, str], ...]:
-    return tuple((point.name, point.value) for point in entry_points(group=group))
+    """Return name and place of the entries of other packages."""
+    points = entry_points(group=group)
+    return tuple((point.name, point.value) for point in points if point.dist is None or point.dist.name != _OWN)
 
 
 def places(group: str, own: Mapping[str, str]) -> dict[str, str]:

@@ -56,7 +56,7 @@ from protocols.errors import CodecError
 from protocols.messages import InvitationRequest, OrganiserPin, Role, Schedule, TaskRequest, TaskView
 from protocols.parameter_text.first_fault import first_fault
 from protocols.parameter_text.named_values import named_values
-from protocols.recipes.arrays.initial import shapes_of
+from protocols.recipes.arrays import shapes_of
 from protocols.recipes.recommended import MESSAGE_BUDGET, STARTED, Variant, parameters_for
 from protocols.recipes.registry import recipe_entry, recipes
 from protocols.sums.masked.parameters import upload_bytes

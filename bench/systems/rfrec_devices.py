@@ -18,7 +18,7 @@ from client_sdk.training.rfrec import LocalModel, Ratings, predicted_ratings
 from protocols.crypto.domain import derive_seed
 from protocols.errors import ParameterError
 from protocols.recipes.base import Local, RoundSpec
-from protocols.recipes.rfrec.recipe import INITIAL_STD, RFRec
+from protocols.recipes.rfrec import INITIAL_STD, RFRec
 
 __all__ = ["Devices"]
 

@@ -24,8 +24,7 @@ from protocols.messages.evaluation import Evaluation
 from protocols.recipes.base import Recipe
 from protocols.recipes.evaluated import Evaluated
 from protocols.recipes.evaluation_curve import MODEL_ROUND
-from protocols.recipes.privirec.recipe import PriviRecK
-from protocols.recipes.privirec.state import PriviRecState
+from protocols.recipes.privirec import PriviRecK, PriviRecState
 from protocols.recipes.recommended import MESSAGE_BUDGET, MOST_COMPONENTS, STARTED, Variant, parameters_for
 from protocols.recipes.registry import recipe as make_recipe
 from protocols.recipes.registry import recipe_entry

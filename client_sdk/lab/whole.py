@@ -18,10 +18,8 @@ from client_sdk.training.adam import Adam
 from client_sdk.training.rfrec import predicted_ratings, scaled_ratings
 from protocols.errors import ParameterError
 from protocols.recipes.base import ModelState, Recipe, RoundSpec
-from protocols.recipes.privirec.recipe import PriviRecK
-from protocols.recipes.privirec.state import PriviRecState
-from protocols.recipes.rfrec.means import item_means, rating_offsets
-from protocols.recipes.rfrec.recipe import RFRec, RFRecMeansState, RFRecState
+from protocols.recipes.privirec import PriviRecK, PriviRecState
+from protocols.recipes.rfrec import RFRec, RFRecMeansState, RFRecState, item_means, rating_offsets
 from protocols.recipes.state import state_as
 from protocols.sums.base import SumPlan
 from protocols.sums.masked.plan import MaskedPlan

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Generator, Iterator
 from client_sdk.errors import RoundLost
 from client_sdk.rounds.events import RoundAbstained, RoundMissed, RoundReport
 from client_sdk.training.arrays import ArraysRound
-from protocols.recipes.arrays.update import Update
+from protocols.recipes.arrays_update import Update
 
 __all__ = ["AsyncOpenRound", "OpenRound", "async_open_rounds", "open_rounds"]
 

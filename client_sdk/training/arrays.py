@@ -14,8 +14,8 @@ from client_sdk.history import History
 from client_sdk.store.states import ClientState
 from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig, refuse_settings
 from protocols.errors import ParameterError
-from protocols.recipes.arrays.recipe import Arrays
-from protocols.recipes.arrays.update import Update
+from protocols.recipes.arrays import Arrays
+from protocols.recipes.arrays_update import Update
 from protocols.recipes.base import Contribution, Local, ModelState, RoundSpec
 
 __all__ = ["ArraysHalf", "ArraysRound", "OwnTrainer", "Trainer", "half"]

@@ -13,7 +13,7 @@ from client_sdk.history import History
 from client_sdk.store.states import ClientState, GivenData
 from protocols.errors import ParameterError
 from protocols.recipes.base import Contribution, ModelState, Recipe, RoundSpec
-from protocols.recipes.item_counts import BiasedParameters
+from protocols.recipes.factors import BiasedParameters
 from protocols.sum_classes import SumClass
 
 __all__ = [

@@ -23,8 +23,8 @@ from protocols.crypto.domain import derive_seed
 from protocols.errors import ParameterError
 from protocols.recipes.base import Local, ModelState, RoundSpec
 from protocols.recipes.evaluated import Evaluated, EvaluatedState
-from protocols.recipes.item_counts import item_biases
-from protocols.recipes.rfrec.recipe import RFRec
+from protocols.recipes.factors import item_biases
+from protocols.recipes.rfrec import RFRec
 from protocols.recipes.state import state_as
 
 __all__ = [

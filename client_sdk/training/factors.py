@@ -22,7 +22,7 @@ from client_sdk.training.mf import (
 )
 from protocols.errors import ParameterError
 from protocols.recipes.base import Contribution, FactorState, Local, ModelState, Recipe, RoundSpec, Update
-from protocols.recipes.item_counts import BiasedParameters, CountedFactors, item_biases
+from protocols.recipes.factors import BiasedParameters, CountedFactors, item_biases
 from protocols.recipes.rows import FactorRecipe
 from protocols.recipes.spectral_start import projected_user, start_of
 from protocols.recipes.state import state_as

@@ -21,10 +21,9 @@ from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig, re
 from client_sdk.training.mf import NegativeSampler, draw_negatives
 from protocols.errors import ParameterError
 from protocols.recipes.base import Local, ModelState, RoundSpec
-from protocols.recipes.fair.recipe import Fair, FairChange
-from protocols.recipes.fair.state import TABLES, FairView, spaces_of
-from protocols.recipes.fair.subspaces import CHUNK, Subspace
+from protocols.recipes.fair import TABLES, Fair, FairChange, FairView, spaces_of
 from protocols.recipes.state import state_as
+from protocols.recipes.subspaces import CHUNK, Subspace
 
 __all__ = [
     "FairConfig",

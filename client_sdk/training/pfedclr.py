@@ -26,7 +26,7 @@ from client_sdk.training.factors import USER_FACTOR, count_items, logit_offsets,
 from client_sdk.training.mf import NegativeSampler, Samples, check_shapes, draw_negatives, draw_samples
 from protocols.errors import ParameterError
 from protocols.recipes.base import FactorState, Local, ModelState, RoundSpec, Update
-from protocols.recipes.item_counts import item_biases
+from protocols.recipes.factors import item_biases
 from protocols.recipes.pfedclr import PFedCLR
 from protocols.recipes.state import state_as
 

@@ -18,9 +18,7 @@ from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig
 from client_sdk.training.graph_filters import FILTERS, Components, Filter, TurboCF, user_row
 from protocols.errors import ParameterError
 from protocols.recipes.base import Local, ModelState, RoundSpec
-from protocols.recipes.privirec.parameters import PriviRecKParameters
-from protocols.recipes.privirec.recipe import PriviRecK
-from protocols.recipes.privirec.state import PriviRecState
+from protocols.recipes.privirec import PriviRecK, PriviRecKParameters, PriviRecState
 from protocols.recipes.state import state_as
 
 if TYPE_CHECKING:

@@ -27,9 +27,8 @@ from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig, re
 from client_sdk.training.factors import USER_FACTOR
 from protocols.errors import ParameterError
 from protocols.recipes.base import Contribution, Local, ModelState, RoundSpec
-from protocols.recipes.rfrec.means import item_means, rating_offsets
-from protocols.recipes.rfrec.parameters import LocalRule, RFRecParameters
-from protocols.recipes.rfrec.recipe import INITIAL_STD, RFRec, RFRecMeansState, RFRecState
+from protocols.recipes.rfrec import INITIAL_STD, RFRec, RFRecMeansState, RFRecState, item_means, rating_offsets
+from protocols.recipes.rfrec_parameters import LocalRule, RFRecParameters
 from protocols.recipes.state import state_as
 
 __all__ = [

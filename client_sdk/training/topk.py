@@ -18,7 +18,7 @@ from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig, re
 from client_sdk.training.factors import USER_FACTOR, FactorHalf, count_items
 from client_sdk.training.mf import MFConfig
 from protocols.recipes.base import Local, ModelState, RoundSpec, Update
-from protocols.recipes.topk.recipe import TopKRecipe
+from protocols.recipes.topk import TopKRecipe
 
 __all__ = ["RESIDUAL_ITEMS", "RESIDUAL_ROWS", "TopKHalf", "add_rows", "without_empty_rows", "half"]
 

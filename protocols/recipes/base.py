@@ -175,6 +175,11 @@ class BaseRecipe:
     state_class: ClassVar[type[ModelState]] = ModelState
 
     @property
+    def predicts_ratings(self) -> bool:
+        """Whether the model predicts ratings; otherwise it ranks items."""
+        return False
+
+    @property
     def by_snapshot(self) -> bool:
         """False: clients replay the aggregates."""
         return False

@@ -34,6 +34,7 @@ from protocols.errors import CodecError, ParameterError
 from protocols.layout import Block, Route, Segment, VectorLayout
 from protocols.messages.evaluation import Evaluation
 from protocols.recipes.base import (
+    BaseRecipe,
     Contribution,
     ItemParameters,
     Local,
@@ -45,7 +46,7 @@ from protocols.recipes.base import (
     check_follows,
 )
 from protocols.recipes.evaluation_curve import MEASURES, POPULARITY, Curve, CurvePoint
-from protocols.recipes.item_counts import BiasedParameters
+from protocols.recipes.factors import BiasedParameters
 from protocols.recipes.state import state_as
 from protocols.sum_classes import REPEATED_HELD_OUT
 
@@ -107,11 +108,14 @@ class Evaluated(SingleGroupRecipe):
         return self.inner.main_sum + 1
 
     @property
+    def predicts_ratings(self) -> bool:
+        """Whether the model predicts ratings; otherwise it ranks items."""
+        return isinstance(self.inner, BaseRecipe) and self.inner.predicts_ratings
+
+    @property
     def measures(self) -> tuple[str, ...]:
         """Names of the values that every measurement sums, in order: a key of `MEASURES`."""
-        from protocols.recipes.rfrec.recipe import RFRec  # recipes load with their tasks, and only some tasks measure
-
-        return MEASURES["ratings" if isinstance(self.inner, RFRec) else "ranking"]
+        return MEASURES["ratings" if self.predicts_ratings else "ranking"]
 
     @property
     def constants(self) -> tuple[str, ...]:

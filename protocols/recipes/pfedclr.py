@@ -35,9 +35,8 @@ from protocols.errors import ParameterError
 from protocols.layout import VectorLayout
 from protocols.privacy.laplace import LaplaceNoise, privatise, refuse_exact_sums
 from protocols.recipes.base import MOVES_ALIKE, Contribution, FactorState, Local, ModelState, RoundSpec
-from protocols.recipes.entry import RecipeEntry
-from protocols.recipes.factors import MAX_DIM, dense_rows
-from protocols.recipes.item_counts import BiasedParameters
+from protocols.recipes.factors import MAX_DIM, BiasedParameters, dense_rows
+from protocols.recipes.registry import RecipeEntry
 from protocols.recipes.rows import FactorModel
 from protocols.recipes.weighted import WeightedParameters, weigh, weighted_block, weighted_mean, with_weight
 from protocols.sum_classes import TRAINED

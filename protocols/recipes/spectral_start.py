@@ -27,12 +27,12 @@ from numpy.typing import NDArray
 from protocols.errors import ParameterError
 from protocols.recipes.base import ModelState, Recipe
 from protocols.recipes.evaluated import Evaluated, EvaluatedState
-from protocols.recipes.item_counts import BiasedParameters, CountedFactors, StartFrom
-from protocols.recipes.privirec.ease import chosen_weight, shares_and_diagonal
-from protocols.recipes.privirec.state import PriviRecState
+from protocols.recipes.factors import BiasedParameters, CountedFactors, StartFrom
+from protocols.recipes.privirec import PriviRecState
 from protocols.recipes.rows import FactorModel
+from protocols.recipes.spectrum import chosen_weight, shares_and_diagonal
 from protocols.recipes.state import state_as
-from protocols.recipes.topk.recipe import TopKRecipe
+from protocols.recipes.topk import TopKRecipe
 
 __all__ = ["Source", "projected_user", "spectral_factors", "start_of", "start_parameters", "start_state"]
 

@@ -13,7 +13,7 @@ from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
 from client_sdk.lab.evaluation.full_ranking import rank_all
 from client_sdk.training.fair import USER_VECTORS, FairConfig
 from protocols.errors import ParameterError
-from protocols.recipes.fair.recipe import FairParameters
+from protocols.recipes.fair import FairParameters
 
 USERS, ITEMS, DIM = 20, 64, 8
 TRAINING = FairConfig(learning_rate=0.02, epochs=2, batch_size=16)

@@ -17,7 +17,7 @@ from client_sdk import AsyncClient, Client, Identity, MemoryStore, Operator, tas
 from client_sdk.torch import arrays_of
 from client_sdk.training.arrays import ArraysRound
 from protocols.messages import Schedule
-from protocols.recipes.arrays.recipe import Arrays
+from protocols.recipes.arrays import Arrays
 from protocols.recipes.registry import recipe
 from tests.support.needs import required
 from tests.support.organiser import TRIAL

@@ -8,10 +8,9 @@ import numpy as np
 
 from protocols.layout import VectorLayout, whole_route
 from protocols.recipes.base import Local, Recipe, Update, round_spec
-from protocols.recipes.colr.colr import shared_projection
-from protocols.recipes.colr.scolr import client_level
+from protocols.recipes.colr import client_level, shared_projection
 from protocols.recipes.factors import initial_factors
-from protocols.recipes.privirec.recipe import PriviRecK
+from protocols.recipes.privirec import PriviRecK
 from protocols.recipes.registry import recipe
 from protocols.recipes.rows import FactorRecipe
 from tests.vectors.common import SEED, error_of

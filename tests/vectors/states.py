@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 from protocols.codec import b64encode
 from protocols.messages.evaluation import Evaluation
-from protocols.recipes.arrays.recipe import Arrays
-from protocols.recipes.arrays.update import Rows, contribution
+from protocols.recipes.arrays import Arrays
+from protocols.recipes.arrays_update import Rows, contribution
 from protocols.recipes.base import Local, ModelState, Recipe, Update
 from protocols.recipes.evaluated import Evaluated, with_evaluation
+from protocols.recipes.fedmf import SVD
 from protocols.recipes.pfedclr import PFedCLR
 from protocols.recipes.registry import recipe
-from protocols.recipes.svd import SVD
-from protocols.recipes.topk.recipe import OwnTopK, SharedTopK
+from protocols.recipes.topk import OwnTopK, SharedTopK
 from tests.vectors.common import SEED, error_of
 
 __all__ = ["Played", "arrays", "case", "evaluation", "pfedclr", "svd", "topk"]

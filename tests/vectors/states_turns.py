@@ -10,14 +10,13 @@ from numpy.typing import NDArray
 from client_sdk.history import History
 from client_sdk.training.privirec import PriviRecHalf, half
 from protocols.recipes.base import Local
-from protocols.recipes.fair.recipe import Fair, FairChange
-from protocols.recipes.fair.state import TABLES, FairState, spaces_of
-from protocols.recipes.fair.subspaces import hash_key
-from protocols.recipes.privirec.recipe import PriviRecK
+from protocols.recipes.fair import TABLES, Fair, FairChange, FairState, spaces_of
+from protocols.recipes.privirec import PriviRecK
 from protocols.recipes.registry import recipe
-from protocols.recipes.rfrec.coins import tosses
-from protocols.recipes.rfrec.recipe import RFRec, RFRecF, RFRecState
+from protocols.recipes.rfrec import RFRec, RFRecF, RFRecState
+from protocols.recipes.rfrec_parameters import tosses
 from protocols.recipes.state import state_as
+from protocols.recipes.subspaces import hash_key
 from tests.vectors.common import SEED, error_of
 from tests.vectors.states import Blocks, Played, case, wrong_lengths
 

@@ -42,8 +42,7 @@ from protocols.errors import ParameterError
 from protocols.layout import Block, Segment, VectorLayout
 from protocols.messages import RoundView, Schedule, TaskRequest, TaskView
 from protocols.messages.stages import MASKED_STATES, RoundState
-from protocols.recipes.privirec.recipe import PriviRecK
-from protocols.recipes.privirec.state import PriviRecState
+from protocols.recipes.privirec import PriviRecK, PriviRecState
 from protocols.recipes.recommended import parameters_for
 from protocols.recipes.registry import recipe as make_recipe
 from protocols.recipes.state import state_as

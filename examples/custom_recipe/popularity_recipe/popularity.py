@@ -12,7 +12,7 @@ from protocols.codec import exact
 from protocols.errors import CodecError, ParameterError
 from protocols.layout import Block, Route, Segment, VectorLayout, whole_route
 from protocols.recipes.base import Contribution, ItemParameters, Local, ModelState, RoundSpec, SingleGroupRecipe
-from protocols.recipes.entry import RecipeEntry
+from protocols.recipes.registry import RecipeEntry
 from protocols.sum_classes import ONCE_ROWS
 
 __all__ = ["ENTRY", "Popularity", "PopularityParameters", "popularity_state"]

@@ -24,7 +24,7 @@ from aggregator_service.tasks.plans import TaskPlan, plan_round, round_spec
 from aggregator_service.tasks.tasks import agreed_digest, create_task, plan_request, task_view
 from protocols.errors import ParameterError
 from protocols.messages import Schedule, TaskRequest, TaskView
-from protocols.recipes.fair.state import FairState
+from protocols.recipes.fair import FairState
 from protocols.recipes.registry import recipe
 from protocols.recipes.state import state_as
 from protocols.sum_classes import REPEATED_ROWS

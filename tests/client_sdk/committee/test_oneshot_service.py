@@ -17,7 +17,7 @@ from protocols.errors import ParameterError
 from protocols.messages import Evaluation, Schedule
 from protocols.recipes.base import FactorState
 from protocols.recipes.evaluated import Evaluated
-from protocols.recipes.privirec.state import PriviRecState
+from protocols.recipes.privirec import PriviRecState
 from protocols.recipes.registry import recipe as make_recipe
 from protocols.recipes.state import state_as
 from tests.support.organiser import TRIAL

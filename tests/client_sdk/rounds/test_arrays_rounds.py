@@ -26,8 +26,7 @@ from client_sdk.rounds.events import ClipWarning, Event, RoundMissed
 from client_sdk.task import Task
 from protocols.errors import ParameterError
 from protocols.messages import Schedule
-from protocols.recipes.arrays.recipe import Arrays
-from protocols.recipes.arrays.state import ArraysState, state_of
+from protocols.recipes.arrays import Arrays, ArraysState, state_of
 from protocols.recipes.registry import recipe
 from protocols.recipes.state import state_as
 from tests.support.organiser import TRIAL

@@ -32,7 +32,7 @@ from client_sdk.training.base import LocalResult
 from client_sdk.training.factors import count_items
 from protocols.messages import Schedule
 from protocols.recipes.base import Contribution
-from protocols.recipes.item_counts import CountedFactors
+from protocols.recipes.factors import CountedFactors
 from protocols.recipes.recommended import parameters_for
 from tests.support.organiser import TRIAL
 from tests.support.server import AggregatorProcess, running_aggregator

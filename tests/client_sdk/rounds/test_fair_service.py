@@ -19,8 +19,7 @@ from client_sdk.training.fair import FairConfig
 from protocols.errors import ParameterError
 from protocols.messages import Schedule, TaskView
 from protocols.recipes.base import Recipe
-from protocols.recipes.fair.recipe import Fair
-from protocols.recipes.fair.state import FairView
+from protocols.recipes.fair import Fair, FairView
 from protocols.recipes.registry import recipe as make_recipe
 from protocols.recipes.state import state_as
 from tests.support.organiser import TRIAL

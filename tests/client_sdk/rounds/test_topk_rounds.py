@@ -18,7 +18,7 @@ from client_sdk.lab.federation import Federation
 from client_sdk.training.topk import RESIDUAL_ROWS
 from protocols.crypto.keyring import Keyring
 from protocols.messages import Schedule
-from protocols.recipes.topk.recipe import TopKState
+from protocols.recipes.topk import TopKState
 from protocols.sums.base import SumPlan
 from protocols.sums.paillier.mechanism import PaillierMechanism
 from tests.support.organiser import TRIAL

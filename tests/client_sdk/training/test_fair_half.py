@@ -17,8 +17,7 @@ from client_sdk.training.adam import Adam, TouchedAdam
 from client_sdk.training.fair import USER_VECTORS, FairConfig, FairHalf, layers_of, pair_gradients, scores
 from client_sdk.training.mf import MFConfig
 from protocols.errors import ParameterError
-from protocols.recipes.fair.recipe import Fair, dense_length
-from protocols.recipes.fair.state import FairView, spaces_of
+from protocols.recipes.fair import Fair, FairView, dense_length, spaces_of
 from protocols.recipes.registry import recipe
 
 TASK_SEED = bytes(range(32))

@@ -18,11 +18,9 @@ from client_sdk.training.base import LocalResult
 from client_sdk.training.graph_filters import FILTERS, Components
 from client_sdk.training.privirec import PriviRecHalf, components_of, matching_filter
 from protocols.errors import ParameterError
-from protocols.recipes.privirec.ease import chosen_weight
-from protocols.recipes.privirec.recipe import PriviRecK
-from protocols.recipes.privirec.state import PriviRecState
-from protocols.recipes.privirec.triangle import triangle_length
+from protocols.recipes.privirec import PriviRecK, PriviRecState
 from protocols.recipes.registry import recipe
+from protocols.recipes.spectrum import chosen_weight, triangle_length
 
 TASK_SEED = bytes(range(32))
 USERS, ITEMS, K = 60, 40, 6

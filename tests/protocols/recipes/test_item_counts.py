@@ -22,7 +22,7 @@ from protocols.combinations import check_combination
 from protocols.errors import CodecError, CombinationError, ParameterError
 from protocols.messages import Evaluation
 from protocols.recipes.evaluated import with_evaluation
-from protocols.recipes.item_counts import CountedFactors, item_biases
+from protocols.recipes.factors import CountedFactors, item_biases
 from protocols.recipes.recommended import RECOMMENDED, components_within, parameters_for
 from protocols.recipes.registry import recipe
 from protocols.sums.registry import mechanism

@@ -14,10 +14,10 @@ from client_sdk.lab.federation import Federation
 from client_sdk.training.mf import draw_samples
 from protocols.errors import ParameterError
 from protocols.recipes.base import FactorState, ModelState, RoundSpec
-from protocols.recipes.colr.colr import CoLR
-from protocols.recipes.item_counts import CountedFactors
-from protocols.recipes.normalisation import expected_touches
+from protocols.recipes.colr import CoLR
+from protocols.recipes.factors import CountedFactors
 from protocols.recipes.registry import recipe
+from protocols.recipes.rows import expected_touches
 
 TOUCHED: dict[str, Any] = {"normalise": "touched", "reveal_touched": True}
 ROWS = ("colr", "fedmf", "scolr", "svd", "topk")

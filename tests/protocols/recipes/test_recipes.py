@@ -13,8 +13,7 @@ from protocols.combinations import check_combination
 from protocols.errors import CodecError, CombinationError, ParameterError
 from protocols.layout import VectorLayout
 from protocols.recipes.base import Contribution, Local, Recipe, RoundSpec, Update
-from protocols.recipes.colr.colr import shared_projection
-from protocols.recipes.colr.scolr import client_level
+from protocols.recipes.colr import client_level, shared_projection
 from protocols.recipes.registry import recipe
 
 TASK_SEED = bytes(range(32))

@@ -16,9 +16,8 @@ from client_sdk.training.factors import USER_FACTOR
 from protocols.errors import ParameterError
 from protocols.messages import Evaluation
 from protocols.recipes.evaluated import with_evaluation
-from protocols.recipes.item_counts import CountedFactors, item_biases
-from protocols.recipes.privirec.ease import chosen_weight
-from protocols.recipes.privirec.state import PriviRecState
+from protocols.recipes.factors import CountedFactors, item_biases
+from protocols.recipes.privirec import PriviRecState
 from protocols.recipes.recommended import STARTED, parameters_for
 from protocols.recipes.registry import recipe
 from protocols.recipes.spectral_start import (
@@ -29,6 +28,7 @@ from protocols.recipes.spectral_start import (
     start_parameters,
     start_state,
 )
+from protocols.recipes.spectrum import chosen_weight
 from protocols.recipes.state import state_as
 
 RECIPES = ["colr", "fedmf", "pfedclr", "scolr"]

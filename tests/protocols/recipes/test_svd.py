@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from protocols.errors import ParameterError
 from protocols.recipes.base import Local, Update
+from protocols.recipes.fedmf import SVD, low_rank
 from protocols.recipes.registry import recipe
-from protocols.recipes.svd import SVD, low_rank
 
 ITEMS, DIM, RANK, TASK_SEED = 30, 8, 3, bytes(32)
 TOUCHED = {"normalise": "touched", "reveal_touched": True}

@@ -10,8 +10,8 @@ from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
 from client_sdk.lab.federation import Federation
 from client_sdk.lab.whole import whole_sum
 from client_sdk.training import client_half
-from protocols.recipes.privirec.recipe import PriviRecK
-from protocols.recipes.rfrec.recipe import RFRecState
+from protocols.recipes.privirec import PriviRecK
+from protocols.recipes.rfrec import RFRecState
 from protocols.recipes.state import state_as
 from protocols.sums.masked.plan import MaskedPlan
 from protocols.sums.masked.run import run_masked_sum

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from protocols.recipes.arrays.state import ArraysState
-from protocols.recipes.arrays.update import contribution
+from protocols.recipes.arrays import ArraysState
+from protocols.recipes.arrays_update import contribution
 from protocols.recipes.state import state_as
 from protocols.sums.plain import PLAIN
 from protocols.sums.run import run_sum

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from protocols.errors import CodecError, ParameterError
 from protocols.recipes.base import Local, ModelState
-from protocols.recipes.fair.recipe import Fair, FairChange, dense_length
-from protocols.recipes.fair.state import FairState, FairView, spaces_of
+from protocols.recipes.fair import Fair, FairChange, FairState, FairView, dense_length, spaces_of
 from protocols.recipes.registry import recipe
 
 TASK_SEED = bytes(range(32))

@@ -15,10 +15,9 @@ from protocols.combinations import check_combination
 from protocols.errors import CodecError, CombinationError, ParameterError
 from protocols.fixed_point import FixedPoint
 from protocols.recipes.base import FactorState
-from protocols.recipes.privirec.recipe import PriviRec, PriviRecK
-from protocols.recipes.privirec.state import PriviRecState
-from protocols.recipes.privirec.triangle import triangle_length, triangle_places
+from protocols.recipes.privirec import PriviRec, PriviRecK, PriviRecState
 from protocols.recipes.registry import recipe
+from protocols.recipes.spectrum import triangle_length, triangle_places
 from protocols.sum_classes import REPEATED_ROWS
 
 TASK_SEED = bytes(range(32))

@@ -11,8 +11,8 @@ from protocols.combinations import check_combination
 from protocols.errors import CodecError, ParameterError
 from protocols.recipes.base import MOVES_ALIKE, Local
 from protocols.recipes.registry import recipe
-from protocols.recipes.rfrec.coins import Stretch
-from protocols.recipes.rfrec.recipe import RFRec, RFRecF, RFRecState
+from protocols.recipes.rfrec import RFRec, RFRecF, RFRecState
+from protocols.recipes.rfrec_parameters import Stretch
 
 SEED = bytes(range(32))
 ITEMS, DIM = 12, 3

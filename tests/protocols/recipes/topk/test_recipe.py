@@ -13,8 +13,16 @@ from protocols.combinations import check_combination
 from protocols.errors import CodecError, CombinationError, ParameterError
 from protocols.recipes.base import Contribution, FactorState, Local, ModelState, Update
 from protocols.recipes.registry import recipe
-from protocols.recipes.topk.recipe import OwnTopK, SharedTopK, TopKRecipe, TopKState
-from protocols.recipes.topk.supports import entries_of_rows, first_units, renewed_units, strongest_first
+from protocols.recipes.topk import (
+    OwnTopK,
+    SharedTopK,
+    TopKRecipe,
+    TopKState,
+    entries_of_rows,
+    first_units,
+    renewed_units,
+    strongest_first,
+)
 
 TASK_SEED = bytes(range(32))
 ITEMS, DIM, CLIENTS = 30, 8, 7

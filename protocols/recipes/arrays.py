@@ -3,40 +3,158 @@
 The sum is that of the clients' changes, as in FedAvg (McMahan et al., AISTATS 2017) and FedOpt (Reddi et al., ICLR
 2021). The mean of an array is over all contributions, or over their weights; that of a row of an array summed by rows
 is over those that touched the row, as FedMF does it.
+
+**Server optimisers**, to which the mean update of a round is given:
+
+| name | step, with the mean update D and step size eta |
+|---|---|
+| mean | x + eta D (FedAvg for eta = 1: McMahan et al., AISTATS 2017) |
+| momentum | m = b1 m + D, x + eta m (FedAvgM: Hsu, Qi and Brown, 2019) |
+| adam | m = b1 m + (1 - b1) D, v = b2 v + (1 - b2) D^2, x + eta m / (sqrt(v) + tau) |
+| yogi | m as adam, v = v - (1 - b2) D^2 sign(v - D^2), x as adam |
+
+Adam and Yogi are those of Reddi et al., "Adaptive Federated Optimization", ICLR 2021, Algorithm 2: without bias
+correction, v begins at tau^2. Only +, -, *, / and square roots of float64 are used, whose results IEEE 754 fixes to the
+last bit, so that members who replay the aggregates all have the same state.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from protocols.errors import CodecError
+from protocols.crypto.public_random import normals
+from protocols.errors import CodecError, ParameterError
 from protocols.layout import VectorLayout
-from protocols.recipes.arrays import state as states
-from protocols.recipes.arrays.optimisers import step
-from protocols.recipes.arrays.parameters import ArraysParameters
-from protocols.recipes.arrays.state import ArraysState
-from protocols.recipes.arrays.update import LEAST_WEIGHT, block_of, contribution, touched_name, weight_name
+from protocols.recipes.arrays_update import (
+    LEAST_WEIGHT,
+    ArraysParameters,
+    block_of,
+    contribution,
+    touched_name,
+    weight_name,
+)
 from protocols.recipes.base import (
     Contribution,
     Local,
     ModelState,
     PartOfSum,
+    Recipe,
     RoundSpec,
     SingleGroupRecipe,
     check_follows,
 )
-from protocols.recipes.entry import RecipeEntry
+from protocols.recipes.registry import RecipeEntry
 from protocols.recipes.state import StateField, StateFields, decode, state_as
 from protocols.recipes.weighted import WEIGHTS_WARNING
 from protocols.sum_classes import TRAINED
 
-__all__ = ["ENTRY", "Arrays", "ArraysParameters"]
+__all__ = [
+    "Piece",
+    "step",
+    "ArraysState",
+    "arrays_of",
+    "initial_state",
+    "state_of",
+    "ENTRY",
+    "Arrays",
+    "ArraysParameters",
+    "initial_parameters",
+    "shapes_of",
+]
+
+
+Piece = NDArray[np.float32]
+
+
+def step(p: ArraysParameters, values: Piece, first: Piece, second: Piece, update: NDArray[np.float64]) -> None:
+    """Change `values`, `first` and `second` in place by one step with the mean `update`; all of one length.
+
+    first, second: (0,) where the optimiser has none. Results are rounded to float32.
+    """
+    if p.optimiser == "mean":
+        values[:] = values + p.server_rate * update
+        return
+    m = p.momentum * first.astype(np.float64)
+    m += update if p.optimiser == "momentum" else (1.0 - p.momentum) * update
+    first[:] = m
+    if p.optimiser == "momentum":
+        values[:] = values + p.server_rate * m
+        return
+    v, square = second.astype(np.float64), update * update
+    if p.optimiser == "adam":
+        v = p.second_momentum * v + (1.0 - p.second_momentum) * square
+    else:
+        v -= (1.0 - p.second_momentum) * square * np.sign(v - square)
+    second[:] = v
+    values[:] = values + p.server_rate * m / (np.sqrt(v) + p.adaptivity)
+
+
+_DRAWN: Final = 1 << 18
+"""Values computed at a time, so that temporary arrays stay small beside a large model."""
+
+
+@dataclass(frozen=True)
+class ArraysState(ModelState):
+    """values: float32 (n,), the arrays in the order of their names, row-major, one behind the other.
+
+    first, second: float32 (n,), the optimiser's mean update and mean squared update; (0,) where it has none.
+    """
+
+    values: NDArray[np.float32]
+    first: NDArray[np.float32]
+    second: NDArray[np.float32]
+
+
+def arrays_of(p: ArraysParameters, state: ModelState) -> dict[str, NDArray[np.float32]]:
+    """Return read-only views of the arrays of `state`, float32, by name."""
+    values = state_as(state, ArraysState).values.view()
+    values.flags.writeable = False
+    return {name: values[place].reshape(p.shapes[name]) for name, place in p.places().items()}
+
+
+def _remembered(p: ArraysParameters) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Return the optimiser's vectors before the first sum: m = 0 and v = tau^2 (Reddi et al., Algorithm 2)."""
+    first = np.zeros(p.values if p.slots > 0 else 0, np.float32)
+    return first, np.full(p.values if p.slots > 1 else 0, p.adaptivity**2, np.float32)
+
+
+def initial_state(p: ArraysParameters, task_seed: bytes) -> ArraysState:
+    """Return the state of round 0 from the task's seed; `ParameterError` for a task whose values were uploaded."""
+    if p.initial is not None:
+        raise ParameterError("the initial values of this task were uploaded: they do not follow from its seed")
+    values = np.zeros(p.values, np.float32)
+    for name, place in p.places().items():
+        std = p.std_of(name)
+        for number, start in enumerate(range(place.start, place.stop, _DRAWN) if std else ()):
+            stop = min(start + _DRAWN, place.stop)
+            values[start:stop] = std * normals(task_seed, f"initial array {name} piece {number}", stop - start)
+    return ArraysState(0, values, *_remembered(p))
+
+
+def state_of(p: ArraysParameters, arrays: Mapping[str, NDArray[np.floating]]) -> ArraysState:
+    """Return the state of round 0 with these initial values.
+
+    Raises `ParameterError`, naming the array, unless they have the names and shapes of the parameters and are finite.
+    """
+    for name in sorted(set(arrays) ^ set(p.shapes)):
+        raise ParameterError(f"array {name!r} is {'missing' if name in p.shapes else 'not an array of this task'}")
+    values = np.empty(p.values, np.float32)
+    for name, place in p.places().items():
+        if arrays[name].shape != p.shapes[name]:
+            raise ParameterError(f"array {name!r} must have shape {p.shapes[name]}, got {arrays[name].shape}")
+        with np.errstate(over="ignore"):  # becomes infinite, which is refused below
+            values[place] = arrays[name].ravel()
+        if not np.isfinite(values[place]).all():
+            raise ParameterError(f"array {name!r} holds values that are not finite in float32")
+    return ArraysState(0, values, *_remembered(p))
+
 
 PIECE: Final = 1 << 16
 """Values whose mean and step are computed at a time, so that temporary arrays stay small beside a large model."""
@@ -57,7 +175,7 @@ class Arrays(SingleGroupRecipe):
 
     def initial_state(self, task_seed: bytes) -> ArraysState:
         """Return the state of round 0; `ParameterError` for a task whose initial values were uploaded."""
-        return states.initial_state(self.parameters, task_seed)
+        return initial_state(self.parameters, task_seed)
 
     def state_fields(self, sum_index: int) -> StateFields:
         """Return the values, and the vectors that the optimiser remembers."""
@@ -79,7 +197,7 @@ class Arrays(SingleGroupRecipe):
 
     def arrays(self, state: ModelState) -> dict[str, NDArray[np.float32]]:
         """Return read-only views of the arrays of `state`, by name."""
-        return states.arrays_of(self.parameters, state)
+        return arrays_of(self.parameters, state)
 
     def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
         """Return the contribution of `local.update`, an `Update` of arrays; see `contribution`."""
@@ -154,3 +272,22 @@ ENTRY: Final = RecipeEntry(
     half="client_sdk.training.arrays:half",
     source="McMahan et al., AISTATS 2017; Reddi et al., ICLR 2021. Guide: [your own model](own-model.md)",
 )
+
+
+def shapes_of(arrays: Mapping[str, NDArray[np.floating]]) -> dict[str, list[int]]:
+    """Return the parameter `shapes` for these arrays."""
+    return {name: list(array.shape) for name, array in arrays.items()}
+
+
+def initial_parameters(
+    recipe: Recipe, parameters: Mapping[str, Any], arrays: Mapping[str, NDArray[np.floating]]
+) -> tuple[dict[str, Any], bytes]:
+    """Return `parameters` with `initial`, and the encoded state of round 0 with the values of `arrays`.
+
+    recipe: made from `parameters`. Raises `ParameterError`, naming the array, for arrays that are not the recipe's, and
+    for another recipe than `arrays`.
+    """
+    if not isinstance(recipe, Arrays):
+        raise ParameterError(f"recipe {recipe.name!r} takes no initial values: only 'arrays' does")
+    body = recipe.encode_state(state_of(recipe.parameters, arrays))
+    return {**parameters, "initial": {"digest": hashlib.sha256(body).hexdigest()}}, body

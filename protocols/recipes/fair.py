@@ -2,7 +2,7 @@
 
 Desai et al., "Heterogeneous Federated Collaborative Filtering Using FAIR: Federated Averaging in Random Subspaces"
 (2023), Algorithm 1, with element-wise hashing as in the released code. A device of capacity p holds 1/2^p of either
-item table, psi = projection(theta) (`protocols.recipes.fair.subspaces`), trains it, and the server takes
+item table, psi = projection(theta) (`protocols.recipes.subspaces`), trains it, and the server takes
 
     theta <- sum_i p_i S_i psi_i',   p_i = |D_i| / sum |D|
 
@@ -14,7 +14,7 @@ same for the whole group,
 
     sum_i p_i S_i psi_i' = sum_c S_c (W_c psi_c + D_c) / W
 
-which `protocols.recipes.fair.averaging` computes: the paper's replacement, from values that one training step bounds.
+which `protocols.recipes.subspaces` computes: the paper's replacement, from values that one training step bounds.
 The small layers are sent whole in every sum. With mixing "add", which is not in the paper, psi_c is omitted and theta
 moves by the mean of the recovered changes, theta <- theta + sum_c S_c D_c / W. In every turn the paper's rule removes
 the share W_c / W of the part of theta that the small devices' space cannot represent, so contributions of full devices
@@ -25,6 +25,7 @@ Differences from the released code: the weight's cap, turns by device group, and
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, NamedTuple, Self
@@ -38,15 +39,7 @@ from protocols.crypto.public_random import normals, uniforms
 from protocols.errors import ParameterError
 from protocols.layout import VectorLayout
 from protocols.recipes.base import BaseRecipe, Contribution, ItemParameters, Local, ModelState, RoundSpec, check_follows
-from protocols.recipes.entry import RecipeEntry
-from protocols.recipes.fair.averaging import GroupSum, Mixing, average_table
-from protocols.recipes.fair.state import (
-    TABLES,
-    FairState,
-    FairView,
-    spaces_of,
-)
-from protocols.recipes.fair.subspaces import bucket_counts, chunks, hash_key, means
+from protocols.recipes.registry import RecipeEntry
 from protocols.recipes.state import (
     SUM_INDEX,
     StateField,
@@ -57,10 +50,75 @@ from protocols.recipes.state import (
     state_as,
     sum_index_of,
 )
+from protocols.recipes.subspaces import (
+    GroupSum,
+    Mixing,
+    Subspace,
+    average_table,
+    bucket_counts,
+    chunks,
+    hash_key,
+    means,
+)
 from protocols.recipes.weighted import WeightedParameters, weigh, weighted_block, with_weight
 from protocols.sum_classes import TRAINED
 
-__all__ = ["ENTRY", "Fair", "FairChange", "FairParameters", "dense_length"]
+__all__ = [
+    "TABLES",
+    "FairState",
+    "FairView",
+    "spaces_of",
+    "ENTRY",
+    "Fair",
+    "FairChange",
+    "FairParameters",
+    "dense_length",
+]
+
+
+TABLES: Final = ("gmf", "mlp")
+"""Names of the item tables; each has its own hash key."""
+
+_SUM_INDEX: Final = struct.Struct("<I")
+
+
+@dataclass(frozen=True, eq=False)
+class FairState(ModelState):
+    """The whole model after `sum_index` sums.
+
+    seed: 32 public bytes, the same for the whole task. tables: float32 (2, n), n = items * dim values per table,
+    row-major. dense: float32, the small layers. given: float32, the sums of the current turn, one per device group so
+    far; tables and layers change when the turn is complete.
+    """
+
+    sum_index: int
+    seed: bytes
+    tables: NDArray[np.float32]
+    dense: NDArray[np.float32]
+    given: tuple[NDArray[np.float32], ...] = ()
+
+    def freeze(self) -> None:
+        """Make every array read-only, including the sums of the turn."""
+        super().freeze()
+        for total in self.given:
+            total.flags.writeable = False
+
+
+@dataclass(frozen=True, eq=False)
+class FairView(ModelState):
+    """A device's part of the model: tables float32 (2, m), m the buckets of its space, m = n for a whole table."""
+
+    sum_index: int
+    seed: bytes
+    tables: NDArray[np.float32]
+    dense: NDArray[np.float32]
+
+
+def spaces_of(seed: bytes, elements: int, buckets: int) -> tuple[Subspace, Subspace]:
+    """Return the spaces with `buckets` buckets of the tables, in the order of `TABLES`."""
+    first, second = (Subspace(elements, buckets, hash_key(seed, table)) for table in TABLES)
+    return first, second
+
 
 MOST_HALVINGS: Final = 20
 _GIVEN: Final = "given "

@@ -4,14 +4,24 @@ Sparsified updates (Aji and Heafield, EMNLP 2017), a baseline of the CoLR paper:
 and 5.2, with K from 1/64 to 16/64 of the N*d entries. The positions of a client's largest entries reveal which items it
 touched, so there are two supports:
 
-    shared   every client sends the entries of ONE support, computed from the sums so far (`supports`). The positions
+    shared   every client sends the entries of ONE support, computed from the sums so far. The positions
              reveal nothing about any client, and the values can be packed, encrypted or masked like a dense vector.
     own      as in the paper: every client sends its own K largest entries and their positions in the clear. The server
              learns where the client's change is largest, and so which items it interacted with.
 
-With shared support an entry of the sum is divided as `normalise` says (`protocols.recipes.normalisation`). With own
+With shared support an entry of the sum is divided as `normalise` says (`protocols.recipes.rows`). With own
 support it is divided by the number of clients that sent the entry, which is summed beside it: a client with fewer than
 K changed entries adds others with count 0.
+
+**The shared support**, the entries that every client sends, is a public function of the sums so far. It must not depend
+on one client's data, so it is computed from sums, in one of two ways:
+
+    aggregate   the entries of the last sum with the largest mean change
+    vote        the items that most clients vote for, with votes summed next to the values
+
+Only half of the next support comes from there. Entries outside the support are not summed, so a support made of the
+strongest entries alone could never grow beyond them. The other half is drawn from all other entries with the round's
+public seed, so that every entry is drawn after 2/share sums on average.
 """
 
 from __future__ import annotations
@@ -24,19 +34,21 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from protocols.crypto.public_random import permutation
 from protocols.errors import CodecError, ParameterError
 from protocols.layout import Block, Route, Segment, VectorLayout, clip_to_bounds, whole_route
 from protocols.recipes.base import Contribution, FactorState, Local, ModelState, RoundSpec, Update
-from protocols.recipes.entry import RecipeEntry
-from protocols.recipes.factors import advance, dense_rows
-from protocols.recipes.item_counts import CountedFactors
-from protocols.recipes.normalisation import TOUCHED, NormalisedParameters, divisors, touch_segments
-from protocols.recipes.rows import FactorRecipe
+from protocols.recipes.factors import CountedFactors, advance, dense_rows
+from protocols.recipes.registry import RecipeEntry
+from protocols.recipes.rows import TOUCHED, FactorRecipe, NormalisedParameters, divisors, touch_segments
 from protocols.recipes.state import StateField, StateFields, state_as
-from protocols.recipes.topk.supports import entries_of_rows, first_units, renewed_units, strongest_first
 from protocols.sum_classes import TRAINED
 
 __all__ = [
+    "entries_of_rows",
+    "first_units",
+    "renewed_units",
+    "strongest_first",
     "ENTRY",
     "CountedTopKState",
     "OwnTopK",
@@ -46,6 +58,35 @@ __all__ = [
     "TopKState",
     "top_k",
 ]
+
+
+def first_units(task_seed: bytes, units: int, kept: int) -> NDArray[np.int64]:
+    """Return the first support, int64 (kept,), ascending: drawn from range(units) with the task's seed."""
+    return np.sort(permutation(task_seed, "first support", units)[:kept])
+
+
+def strongest_first(candidates: NDArray[np.int64], strength: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return the candidates (k,) with positive `strength` (k,), strongest first; ties go to the lower number."""
+    order = np.lexsort((candidates, -strength))
+    return candidates[order[: np.count_nonzero(strength > 0)]]
+
+
+def renewed_units(strongest: NDArray[np.int64], seed: bytes, units: int, kept: int) -> NDArray[np.int64]:
+    """Return the next support, int64 (kept,), ascending, distinct.
+
+    It is the first kept // 2 of `strongest`, filled up with others of range(units) drawn with `seed`, the public seed
+    of the last summed round.
+    """
+    held = strongest[: kept // 2]
+    drawn = permutation(seed, "support", units)
+    free = np.ones(units, dtype=bool)
+    free[held] = False
+    return np.sort(np.concatenate([held, drawn[free[drawn]][: kept - held.size]]))
+
+
+def entries_of_rows(rows: NDArray[np.int64], dim: int) -> NDArray[np.int64]:
+    """Return the row-major numbers of all entries of `rows` (k,) in a matrix with `dim` columns, int64 (k * dim,)."""
+    return np.asarray(rows[:, None] * dim + np.arange(dim)).ravel()
 
 
 class TopKParameters(NormalisedParameters):
