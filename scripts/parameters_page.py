@@ -3,7 +3,7 @@
     python scripts/parameters_page.py            rewrite the page
     python scripts/parameters_page.py --check    change nothing; exit code 1 if the page differs
 
-Rows come from the models (`protocols.parameter_text.parameter_rows`) and the training classes of `client_sdk.training`.
+Rows come from the models (`aggregator_service.tasks.parameter_rows`) and the training classes of `client_sdk.training`.
 Only the introductions of the sections are written here.
 """
 
@@ -21,14 +21,14 @@ from typing import Final, get_type_hints
 
 from generated_page import ROOT, rewrite_or_check
 
+from aggregator_service.tasks.parameter_rows import ParameterRow, parameter_rows
 from client_sdk.training.base import TrainingConfig
 from client_sdk.training.fair import FairConfig
 from client_sdk.training.mf import MFConfig
 from client_sdk.training.pfedclr import PFedCLRConfig
+from protocols.advice import RECOMMENDED
 from protocols.errors import ParameterError
 from protocols.messages import Schedule
-from protocols.parameter_text.parameter_rows import ParameterRow, parameter_rows
-from protocols.recipes.recommended import RECOMMENDED
 from protocols.recipes.registry import OWN as RECIPES
 from protocols.recipes.registry import recipe_entry
 from protocols.sums.registry import OWN as MECHANISMS

@@ -18,14 +18,23 @@ from client_sdk.lab.measures import Advised, Measured, Verdict, measure_of, verd
 from client_sdk.lab.traffic import wire_traffic
 from client_sdk.model.best import top_items
 from client_sdk.training.base import TrainingConfig
-from protocols.advice import Choice, advise, choose, settings_of_ratings
+from protocols.advice import (
+    MESSAGE_BUDGET,
+    MOST_COMPONENTS,
+    STARTED,
+    Choice,
+    Variant,
+    advise,
+    choose,
+    parameters_for,
+    settings_of_ratings,
+)
 from protocols.errors import ParameterError
 from protocols.messages.evaluation import Evaluation
 from protocols.recipes.base import Recipe
 from protocols.recipes.evaluated import Evaluated
 from protocols.recipes.evaluation_curve import MODEL_ROUND
 from protocols.recipes.privirec import PriviRecK, PriviRecState
-from protocols.recipes.recommended import MESSAGE_BUDGET, MOST_COMPONENTS, STARTED, Variant, parameters_for
 from protocols.recipes.registry import recipe as make_recipe
 from protocols.recipes.registry import recipe_entry
 from protocols.recipes.spectral_start import Source

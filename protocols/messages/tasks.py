@@ -12,7 +12,7 @@ from protocols.messages.base import HexDigest, Key32, Message, Name
 from protocols.messages.evaluation import Evaluation
 from protocols.messages.rounds import LONGEST_STAGE
 from protocols.messages.sums import ResolvedTask
-from protocols.parameter_text.first_fault import first_fault
+from protocols.parameter_text import first_fault
 
 __all__ = [
     "MechanismChoice",

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from protocols.capabilities import ALL, Capability
 from protocols.errors import ParameterError
-from protocols.parameter_text.first_fault import first_fault
+from protocols.parameter_text import first_fault
 from protocols.plugins import RECIPE_GROUP, load, places
 from protocols.recipes.base import ItemParameters, Recipe, RecipeParameters
 

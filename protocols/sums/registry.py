@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 from pydantic import BaseModel, ValidationError
 
 from protocols.errors import ParameterError
-from protocols.parameter_text.first_fault import first_fault
+from protocols.parameter_text import first_fault
 from protocols.plugins import MECHANISM_GROUP, load, places
 from protocols.sums.base import Mechanism
 from protocols.sums.entry import MechanismEntry

@@ -38,12 +38,12 @@ from client_sdk.operator import Operator, task_request
 from client_sdk.organiser import TrialOrganiser
 from client_sdk.training.graph_filters import Components
 from client_sdk.training.privirec import matching_filter
+from protocols.advice import parameters_for
 from protocols.errors import ParameterError
 from protocols.layout import Block, Segment, VectorLayout
 from protocols.messages import RoundView, Schedule, TaskRequest, TaskView
 from protocols.messages.stages import MASKED_STATES, RoundState
 from protocols.recipes.privirec import PriviRecK, PriviRecState
-from protocols.recipes.recommended import parameters_for
 from protocols.recipes.registry import recipe as make_recipe
 from protocols.recipes.state import state_as
 from protocols.sum_classes import TRAINED

@@ -32,7 +32,7 @@ from pydantic import ValidationError
 from protocols.crypto.domain import digest
 from protocols.errors import BudgetError, ParameterError
 from protocols.layout import Route, VectorLayout
-from protocols.parameter_text.first_fault import first_fault
+from protocols.parameter_text import first_fault
 from protocols.sums.base import OpenedBy, refuse_public_mode
 from protocols.sums.chosen import refuse_chosen
 from protocols.sums.ckks.parameters import PARAMETER_SETS, CkksParameters, ParameterSet

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from protocols.codec import b64decode, b64encode
 from protocols.errors import CodecError, ParameterError
-from protocols.parameter_text.first_fault import first_fault
+from protocols.parameter_text import first_fault
 from protocols.sums.base import refuse_public_mode
 
 __all__ = ["SECURITY_BITS", "PaillierParameters", "checked_parameters", "name_public_key"]

@@ -30,10 +30,10 @@ from client_sdk.task import Task
 from client_sdk.training import factors
 from client_sdk.training.base import LocalResult
 from client_sdk.training.factors import count_items
+from protocols.advice import parameters_for
 from protocols.messages import Schedule
 from protocols.recipes.base import Contribution
 from protocols.recipes.factors import CountedFactors
-from protocols.recipes.recommended import parameters_for
 from tests.support.organiser import TRIAL
 from tests.support.server import AggregatorProcess, running_aggregator
 from tests.support.single_steps import play_round

@@ -17,13 +17,12 @@ from client_sdk.store.states import GivenData
 from client_sdk.training import client_half
 from client_sdk.training.base import why_abstain
 from client_sdk.training.factors import count_items, logit_offsets
-from protocols.advice import advise, advise_start, choose
+from protocols.advice import RECOMMENDED, advise, advise_start, choose, components_within, parameters_for
 from protocols.combinations import check_combination
 from protocols.errors import CodecError, CombinationError, ParameterError
 from protocols.messages import Evaluation
 from protocols.recipes.evaluated import with_evaluation
 from protocols.recipes.factors import CountedFactors, item_biases
-from protocols.recipes.recommended import RECOMMENDED, components_within, parameters_for
 from protocols.recipes.registry import recipe
 from protocols.sums.registry import mechanism
 

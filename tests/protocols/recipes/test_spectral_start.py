@@ -13,12 +13,12 @@ from client_sdk.lab.evaluation.controls import popularity_control
 from client_sdk.lab.evaluation.leave_one_out import candidates_of, evaluate_scores
 from client_sdk.lab.federation import Federation
 from client_sdk.training.factors import USER_FACTOR
+from protocols.advice import STARTED, parameters_for
 from protocols.errors import ParameterError
 from protocols.messages import Evaluation
 from protocols.recipes.evaluated import with_evaluation
 from protocols.recipes.factors import CountedFactors, item_biases
 from protocols.recipes.privirec import PriviRecState
-from protocols.recipes.recommended import STARTED, parameters_for
 from protocols.recipes.registry import recipe
 from protocols.recipes.spectral_start import (
     Source,

@@ -9,8 +9,8 @@ from client_sdk.history import History
 from client_sdk.lab.data.interactions import Interactions
 from client_sdk.lab.federation import Federation
 from client_sdk.training import client_half
+from protocols.advice import parameters_for
 from protocols.errors import CodecError, ParameterError
-from protocols.recipes.recommended import parameters_for
 from protocols.recipes.registry import recipe
 from protocols.recipes.rfrec import item_means, rating_offsets
 
