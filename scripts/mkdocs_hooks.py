@@ -32,7 +32,6 @@ PAGES: Final = {
     "bench/README.md": "benchmarks.md",
     "examples/README.md": "examples.md",
     "examples/cross_silo/README.md": "example-cross-silo.md",
-    "examples/custom_recipe/README.md": "example-custom-recipe.md",
     "examples/sasrec_torch/README.md": "example-sasrec.md",
     "examples/two_tower_numpy/README.md": "example-two-tower.md",
     "examples/web/README.md": "example-web.md",

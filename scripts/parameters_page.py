@@ -27,6 +27,7 @@ from client_sdk.training.fair import FairConfig
 from client_sdk.training.mf import MFConfig
 from client_sdk.training.pfedclr import PFedCLRConfig
 from protocols.advice import RECOMMENDED
+from protocols.combinations import carriers
 from protocols.errors import ParameterError
 from protocols.messages import Schedule
 from protocols.recipes.registry import OWN as RECIPES
@@ -67,9 +68,22 @@ schedule, or with the same names in the JSON of [`POST /v1/tasks`](http-api.md).
 """
 
 
+_COMBINATIONS: Final = (
+    "Which mechanisms can sum a recipe. Paillier is limited to 200,000 values. `topk` with own support is for `plain` "
+    "and `paillier` alone."
+)
+
+
 def page() -> str:
     """Return the text of docs/parameters.md."""
-    parts = [_INTRODUCTION, "## Schedule", _table(parameter_rows(Schedule)), "## Recipes"]
+    parts = [
+        _INTRODUCTION,
+        "## Schedule",
+        _table(parameter_rows(Schedule)),
+        "## Recipes",
+        _COMBINATIONS,
+        _combinations(),
+    ]
     for name in sorted(RECIPES):
         rows = parameter_rows(recipe_entry(name).parameters, RECOMMENDED.get(name))
         parts += [f"### {name}", f"Source: {_sentence(recipe_entry(name).source)}", _table(rows)]
@@ -86,6 +100,16 @@ def page() -> str:
     for kind, recipes in TRAINING.items():
         parts += [f"### {kind.__name__}", recipes, _table(list(_training_rows(kind)))]
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
+
+
+def _combinations() -> str:
+    """Return the table of which mechanisms carry which recipe."""
+    columns = sorted(MECHANISMS)
+    lines = [["recipe", *columns], ["---"] * (1 + len(columns))]
+    for name in sorted(RECIPES):
+        able = carriers(name)
+        lines.append([f"`{name}`", *("yes" if mechanism in able else "-" for mechanism in columns)])
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
 def _sentence(text: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -33,12 +32,11 @@ from protocols.recipes.registry import recipe
 from protocols.sums import registry
 from protocols.sums.registry import mechanism, mechanism_entry, mechanisms
 from tests.protocols.sums.conformance import MechanismConformance
-from tests.support.plugins import installed_plugin
+from tests.support.plugins import installed_plugin, write_files
 from tests.support.server import AggregatorProcess, running_aggregator
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "add-a-mechanism.md"
-FILE = re.compile(r"^`([\w/]+\.(?:py|toml))`[^`\n]*:\n\n```(?:python|toml)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 USERS, ROUNDS = 3, 2
 SHAPES = {"shapes": {"w": [4, 3], "t": [5, 2]}, "rows": ["t"], "reveal_rows": True, "clip": 0.5}
 
@@ -47,11 +45,8 @@ SHAPES = {"shapes": {"w": [4, 3], "t": [5, 2]}, "rows": ["t"], "reveal_rows": Tr
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The package of the page, and nothing else, on the path of this process."""
     folder = tmp_path_factory.mktemp("plugin")
-    files = dict(FILE.findall(PAGE.read_text(encoding="utf-8")))
-    assert sorted(files) == ["integers_mechanism/__init__.py", "integers_mechanism/integers.py", "pyproject.toml"]
-    for name, text in files.items():
-        (folder / "source" / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / "source" / name).write_text(text, encoding="utf-8")
+    names = write_files(PAGE, folder / "source")
+    assert sorted(names) == ["integers_mechanism/__init__.py", "integers_mechanism/integers.py", "pyproject.toml"]
     with installed_plugin(folder / "source", folder / "site", "integers_mechanism") as site:
         yield site
     registry._loaded.cache_clear()
