@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from aggregator_service.logs import JsonFormatter, TextFormatter, fields
 from aggregator_service.settings import Settings, setting_fault
-from protocols.parameter_text.first_fault import first_fault
+from protocols.parameter_text import first_fault
 from tests.support.api import Api
 from tests.support.inside import aggregator_inside, services
 from tests.support.server import running_aggregator

@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from protocols.layout import TRAINED, Block, Segment, VectorLayout
-from protocols.recipes.topk.supports import first_units, renewed_units, strongest_first
+from protocols.recipes.topk import first_units, renewed_units, strongest_first
 from protocols.sums.plain import PLAIN
 from tests.vectors.common import SEED, error_of
 

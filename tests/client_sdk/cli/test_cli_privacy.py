@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from client_sdk.cli import app
+from client_sdk.cli.privacy import PAPER_CLAIMS
 
 
 def run(*arguments: str) -> tuple[int, str, str]:
@@ -104,3 +105,11 @@ def test_invalid_parameters_are_reported_in_one_sentence(arguments: list[str], w
 
 def test_wrong_usage_exits_with_2() -> None:
     assert run("--rounds", "0")[0] == 2
+
+
+def test_what_the_papers_state() -> None:
+    assert PAPER_CLAIMS["rfrec"].epsilon == pytest.approx(10)
+    assert PAPER_CLAIMS["rfrecf"].epsilon == pytest.approx(6.667, abs=1e-3)
+    assert PAPER_CLAIMS["pfedclr"].epsilon is None
+    assert PAPER_CLAIMS["pfedclr"].scale == 0.5
+    assert all(claim.objections for claim in PAPER_CLAIMS.values())

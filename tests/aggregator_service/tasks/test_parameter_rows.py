@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from protocols.parameter_text.parameter_rows import as_text, parameter_rows
+from aggregator_service.tasks.parameter_rows import as_text, parameter_rows
 
 
 class Inner(BaseModel):

@@ -1,4 +1,4 @@
-"""Validation errors as text."""
+"""Validation errors as text, and `name=value` pairs from a command line."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from protocols.errors import ParameterError
 from protocols.layout import TRAINED, Block, Segment, VectorLayout
+from protocols.parameter_text import named_values
 from protocols.recipes.registry import recipe
 from protocols.sums.ckks.mechanism import CKKS
 
@@ -47,3 +48,17 @@ def test_a_name_that_is_none_is_not_repeated(build: Callable[[Mapping[str, Any]]
 def test_a_misspelt_mechanism_parameter_is_told_the_names_there_are() -> None:
     with pytest.raises(ParameterError, match="sett: unknown name; choose from: set, wire, degree"):
         CKKS.plan({"sett": "compact"}, LAYOUT, 3)
+
+
+def test_values_are_json_where_they_can_be_and_text_otherwise() -> None:
+    typed = ["rank=4", "clip=0.5", "set=compact", "reveal=true", "seed=a=b", "empty="]
+    assert named_values(typed) == {
+        "rank": 4, "clip": 0.5, "set": "compact", "reveal": True, "seed": "a=b", "empty": "",
+    }  # fmt: skip
+    assert named_values([]) == {}
+
+
+@pytest.mark.parametrize("pairs", [["rank"], ["=4"], [""], ["rank=4", "rank=8"]])
+def test_what_is_no_pair_or_said_twice_is_refused(pairs: list[str]) -> None:
+    with pytest.raises(ParameterError):
+        named_values(pairs)
