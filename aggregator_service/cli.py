@@ -30,7 +30,7 @@ class _Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except typer.BadParameter as error:
-            from protocols.parameter_text.first_fault import cause_text
+            from protocols.parameter_text import cause_text
 
             error.message = cause_text(error) or error.message
             raise
@@ -120,7 +120,7 @@ def _correctable(error: Exception) -> str | None:
     from aggregator_service.storage.database_causes import database_cause
     from aggregator_service.storage.store_ids import MovedDatabaseError
     from protocols.errors import HushRecError
-    from protocols.parameter_text.first_fault import first_fault
+    from protocols.parameter_text import first_fault
 
     if isinstance(error, Problem):
         return error.detail

@@ -26,7 +26,7 @@ from protocols.errors import CodecError, ContributionError, ParameterError
 from protocols.messages import ProblemDocument
 from protocols.messages.problem import PROBLEM_TYPES, problem_uri
 from protocols.messages.stages import PARTIAL_UPLOAD
-from protocols.parameter_text.first_fault import fault_text
+from protocols.parameter_text import fault_text
 
 __all__ = ["PROBLEM_MEDIA_TYPE", "Problem", "crashed", "document", "install_problem_handlers", "responses"]
 

@@ -23,7 +23,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from protocols.crypto.http_signature import format_authority
-from protocols.parameter_text.first_fault import first_fault
+from protocols.parameter_text import first_fault
 
 __all__ = ["SPLIT_BYTES", "Settings", "Signatures", "Tuning", "setting_fault"]
 

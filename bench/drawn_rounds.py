@@ -26,7 +26,7 @@ from client_sdk.store.states import ClientState
 from client_sdk.training.base import LocalResult
 from protocols.layout import VectorLayout, whole_route
 from protocols.messages import Schedule
-from protocols.recipes.base import ModelState, RoundSpec
+from protocols.recipes.base import Contribution, ModelState, RoundSpec
 from protocols.sums.base import SumPlan
 from protocols.sums.masked.plan import MaskedPlan
 from protocols.sums.masked.plan import encode as encode_masked
@@ -100,7 +100,7 @@ class DrawnVectorHalf:
         rng: np.random.Generator,
     ) -> LocalResult:
         """The drawn vector; model and history have no effect."""
-        return LocalResult([self.vector()], 0, {}, float("nan"), 0)
+        return LocalResult(Contribution([self.vector()]), {}, float("nan"), 0)
 
     def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
         """No state: nothing is trained."""

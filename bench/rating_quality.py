@@ -29,8 +29,7 @@ from client_sdk.lab.data.published import load_interactions
 from client_sdk.lab.data.splits import split_rows
 from client_sdk.lab.evaluation.controls import RatingErrors, rating_controls, rating_errors
 from client_sdk.lab.federation import Federation
-from protocols.advice import settings_of_ratings
-from protocols.recipes.recommended import parameters_for
+from protocols.advice import parameters_for, settings_of_ratings
 
 __all__ = ["RATING_SETS", "figures_of", "main"]
 

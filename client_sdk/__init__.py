@@ -126,7 +126,7 @@ if TYPE_CHECKING:
     from protocols.messages import TaskRequest as TaskRequest
     from protocols.messages import TaskView as TaskView
     from protocols.messages.rounds import Evaluation as Evaluation
-    from protocols.recipes.arrays.update import Rows as Rows
+    from protocols.recipes.arrays_update import Rows as Rows
     from protocols.recipes.base import ModelState as ModelState
     from protocols.recipes.evaluation_curve import Curve as Curve
 
@@ -266,7 +266,7 @@ _NAMES: Final = {
         "TaskView",
     ),
     "protocols.messages.rounds": ("Evaluation",),
-    "protocols.recipes.arrays.update": ("Rows",),
+    "protocols.recipes.arrays_update": ("Rows",),
     "protocols.recipes.base": ("ModelState",),
     "protocols.recipes.evaluation_curve": ("Curve",),
 }

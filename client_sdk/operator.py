@@ -33,7 +33,7 @@ from protocols.messages import (
     TaskRequest,
     TaskView,
 )
-from protocols.parameter_text.first_fault import first_fault
+from protocols.parameter_text import first_fault
 from protocols.recipes.base import Recipe
 from protocols.recipes.registry import recipe_entry, recipes
 

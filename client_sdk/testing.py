@@ -151,7 +151,7 @@ class RecipeConformance:
             spec, layout = made.round_spec(_SEED, number), made.layout(number)
             route = made.route(spec, "c_0")
             local = self._contribute(made, spec, state, 0)
-            assert local.clipped >= 0 and 0 < local.scaled <= 1
+            assert local.contribution.clipped >= 0 and 0 < local.contribution.scaled <= 1
             if layout.chosen:
                 continue  # the mechanism checks the blocks that a contribution names
             vector = np.concatenate(list(local.blocks))

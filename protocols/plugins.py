@@ -20,11 +20,15 @@ __all__ = ["MECHANISM_GROUP", "RECIPE_GROUP", "load", "places"]
 
 RECIPE_GROUP: Final = "hushrec.recipes"
 MECHANISM_GROUP: Final = "hushrec.mechanisms"
+_OWN: Final = "hushrec"
+"""Name of our own distribution."""
 
 
 @cache
 def _found(group: str) -> tuple[tuple[str, str], ...]:
-    return tuple((point.name, point.value) for point in entry_points(group=group))
+    """Return name and place of the entries of other packages."""
+    points = entry_points(group=group)
+    return tuple((point.name, point.value) for point in points if point.dist is None or point.dist.name != _OWN)
 
 
 def places(group: str, own: Mapping[str, str]) -> dict[str, str]:

@@ -35,7 +35,6 @@ PAGES: Final = {
     "examples/README.md": "examples.md",
     "examples/cross_silo/README.md": "example-cross-silo.md",
     "examples/custom_mechanism/README.md": "example-custom-mechanism.md",
-    "examples/custom_recipe/README.md": "example-custom-recipe.md",
     "examples/sasrec_torch/README.md": "example-sasrec.md",
     "examples/two_tower_numpy/README.md": "example-two-tower.md",
     "examples/web/README.md": "example-web.md",

@@ -1,6 +1,6 @@
 """The page of parameters: those of every recipe, mechanism and schedule, and the training settings.
 
-Rows come from the models (`protocols.parameter_text.parameter_rows`) and the training classes of `client_sdk.training`.
+Rows come from the models (`aggregator_service.tasks.parameter_rows`) and the training classes of `client_sdk.training`.
 Only the introductions of the sections are written here.
 """
 
@@ -14,14 +14,15 @@ from dataclasses import fields
 from itertools import pairwise
 from typing import Final, get_type_hints
 
+from aggregator_service.tasks.parameter_rows import ParameterRow, parameter_rows
 from client_sdk.training.base import TrainingConfig
 from client_sdk.training.fair import FairConfig
 from client_sdk.training.mf import MFConfig
 from client_sdk.training.pfedclr import PFedCLRConfig
+from protocols.advice import RECOMMENDED
+from protocols.combinations import carriers
 from protocols.errors import ParameterError
 from protocols.messages import Schedule
-from protocols.parameter_text.parameter_rows import ParameterRow, parameter_rows
-from protocols.recipes.recommended import RECOMMENDED
 from protocols.recipes.registry import OWN as RECIPES
 from protocols.recipes.registry import recipe_entry
 from protocols.sums.registry import OWN as MECHANISMS
@@ -59,6 +60,12 @@ schedule, or with the same names in the JSON of [`POST /v1/tasks`](http-api.md).
 """
 
 
+_COMBINATIONS: Final = (
+    "Which mechanisms can sum a recipe. Paillier is limited to 200,000 values. `topk` with own support is for `plain` "
+    "and `paillier` alone."
+)
+
+
 def page() -> str:
     """Return the text of the page."""
     parts = [_INTRODUCTION, "## Schedule", _table(parameter_rows(Schedule)), "## Recipes"]
@@ -78,6 +85,16 @@ def page() -> str:
     for kind, recipes in TRAINING.items():
         parts += [f"### {kind.__name__}", recipes, _table(list(_training_rows(kind)))]
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
+
+
+def _combinations() -> str:
+    """Return the table of which mechanisms carry which recipe."""
+    columns = sorted(MECHANISMS)
+    lines = [["recipe", *columns], ["---"] * (1 + len(columns))]
+    for name in sorted(RECIPES):
+        able = carriers(name)
+        lines.append([f"`{name}`", *("yes" if mechanism in able else "-" for mechanism in columns)])
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
 def _sentence(text: str) -> str:

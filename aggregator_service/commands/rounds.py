@@ -14,7 +14,7 @@ from aggregator_service.round_states import diagram
 from aggregator_service.rounds.interventions import abort_round, extend_round
 from aggregator_service.storage.rounds import find_round, received_count, refusals_by_reason
 from protocols.messages import Extension
-from protocols.parameter_text.first_fault import first_fault
+from protocols.parameter_text import first_fault
 
 __all__ = ["rounds", "show_diagram"]
 

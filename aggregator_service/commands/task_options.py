@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from aggregator_service.commands.common import CommandError
+from aggregator_service.tasks.parameter_rows import as_text, parameter_rows
+from protocols.advice import RECOMMENDED
 from protocols.catalogue import Catalogue, check_item
 from protocols.errors import ParameterError
 from protocols.messages import Evaluation, Schedule
-from protocols.parameter_text.first_fault import first_fault
-from protocols.parameter_text.parameter_rows import as_text, parameter_rows
-from protocols.recipes.recommended import RECOMMENDED
+from protocols.parameter_text import first_fault
 from protocols.recipes.registry import recipe_entry
 from protocols.sums.registry import parameters_of
 

@@ -51,13 +51,20 @@ from aggregator_service.tasks.starts import (
     with_values,
 )
 from aggregator_service.tasks.tasks import create_invitation, create_task, list_tasks, plan_request, task_view
-from protocols.advice import QUALITY_BY_COMPONENTS, advise_start, choose, settings_of_ratings
+from protocols.advice import (
+    MESSAGE_BUDGET,
+    QUALITY_BY_COMPONENTS,
+    STARTED,
+    Variant,
+    advise_start,
+    choose,
+    parameters_for,
+    settings_of_ratings,
+)
 from protocols.errors import CodecError
 from protocols.messages import InvitationRequest, OrganiserPin, Role, Schedule, TaskRequest, TaskView
-from protocols.parameter_text.first_fault import first_fault
-from protocols.parameter_text.named_values import named_values
-from protocols.recipes.arrays.initial import shapes_of
-from protocols.recipes.recommended import MESSAGE_BUDGET, STARTED, Variant, parameters_for
+from protocols.parameter_text import first_fault, named_values
+from protocols.recipes.arrays import shapes_of
 from protocols.recipes.registry import recipe_entry, recipes
 from protocols.sums.masked.parameters import upload_bytes
 from protocols.sums.masked.plan import MaskedPlan

@@ -17,15 +17,14 @@ from aggregator_service.routes.common import TaskId
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.schema import TaskRow
 from aggregator_service.tasks.committee import committee_size
+from aggregator_service.tasks.parameter_rows import ParameterRow, parameter_rows
 from aggregator_service.tasks.starts import check_start
 from aggregator_service.tasks.tasks import create_invitation, create_task, plan_request
+from protocols.advice import RECOMMENDED, parameters_for
 from protocols.combinations import check_combination
 from protocols.errors import CodecError, HushRecError, ParameterError
 from protocols.messages import Evaluation, InvitationRequest, OrganiserPin, Schedule, TaskRequest
-from protocols.parameter_text.first_fault import first_fault
-from protocols.parameter_text.named_values import named_values
-from protocols.parameter_text.parameter_rows import ParameterRow, parameter_rows
-from protocols.recipes.recommended import RECOMMENDED, parameters_for
+from protocols.parameter_text import first_fault, named_values
 from protocols.recipes.registry import recipe_entry, recipes
 from protocols.sums.registry import mechanisms, parameters_of
 

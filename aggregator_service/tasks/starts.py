@@ -56,7 +56,7 @@ def with_start(request: TaskRequest, source: StartSource, blobs: BlobStore) -> t
     Raises `ParameterError` if the recipe cannot start from this source, `BlobDamagedError` if the snapshot is damaged.
     """
     # recipes that only this command needs
-    from protocols.recipes.privirec.recipe import PriviRecK
+    from protocols.recipes.privirec import PriviRecK
     from protocols.recipes.spectral_start import Source, start_parameters
 
     body = bytes(blobs.view(source.blob_key, source.digest))
@@ -79,7 +79,7 @@ def with_values(request: TaskRequest, arrays: Mapping[str, NDArray[np.float32]])
 
     Raises `ParameterError` for another recipe than `arrays`, and for arrays that do not fit its parameters.
     """
-    from protocols.recipes.arrays.initial import initial_parameters  # a recipe that only this command needs
+    from protocols.recipes.arrays import initial_parameters  # a recipe that only this command needs
 
     recipe, given = make_recipe(request.recipe.name, request.recipe.parameters), request.recipe.parameters
     parameters, start = initial_parameters(recipe, given, arrays)

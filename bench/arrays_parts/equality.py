@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from bench._report import Figure
 from protocols.layout import VectorLayout
-from protocols.recipes.arrays.recipe import Arrays
-from protocols.recipes.arrays.update import contribution
+from protocols.recipes.arrays import Arrays
+from protocols.recipes.arrays_update import contribution
 from protocols.recipes.registry import recipe
 from protocols.sums.base import Mechanism, SumPlan
 from protocols.sums.masked.plan import make_plan as masked_plan

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_sdk.training.arrays import ArraysRound
-from protocols.recipes.arrays.recipe import Arrays
+from protocols.recipes.arrays import Arrays
 from protocols.recipes.base import ModelState
 
 __all__ = ["MAX_WEIGHT", "DrawnUpdates", "parameters_of", "shapes_of"]

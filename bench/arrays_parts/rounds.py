@@ -27,7 +27,7 @@ from client_sdk.operator import Operator, task_request
 from client_sdk.organiser import TrialOrganiser
 from client_sdk.rounds.join import ClientOptions
 from protocols.messages import Schedule
-from protocols.recipes.arrays.recipe import Arrays
+from protocols.recipes.arrays import Arrays
 from protocols.sums.base import SumPlan
 from protocols.sums.oneshot.plan import OneshotPlan
 

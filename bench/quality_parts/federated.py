@@ -17,9 +17,8 @@ from client_sdk.lab.evaluation.leave_one_out import FullScorer
 from client_sdk.lab.federation import Federation
 from client_sdk.lab.simulate import spectrum_of
 from client_sdk.training.privirec import components_of, matching_filter
-from protocols.advice import advise
-from protocols.recipes.privirec.recipe import PriviRecK
-from protocols.recipes.recommended import parameters_for
+from protocols.advice import advise, parameters_for
+from protocols.recipes.privirec import PriviRecK
 
 __all__ = ["ARMS", "Arm", "train_scorer"]
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from bench.systems.base import Run
 from client_sdk.training.mf import MFConfig
-from protocols.recipes.recommended import parameters_for
+from protocols.advice import parameters_for
 
 __all__ = ["colr_runs"]
 

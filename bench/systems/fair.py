@@ -20,7 +20,7 @@ from client_sdk.lab.data.interactions import Interactions
 from client_sdk.lab.data.published import load_train_test
 from client_sdk.training.fair import FairConfig, FairHalf
 from protocols.crypto.domain import derive_seed
-from protocols.recipes.fair.recipe import Fair, FairParameters
+from protocols.recipes.fair import Fair, FairParameters
 
 __all__ = ["FairRow", "MemoryRow", "fair_flat", "fair_runs", "fair_table"]
 

@@ -16,8 +16,7 @@ from client_sdk.lab.data.interactions import Interactions
 from client_sdk.lab.evaluation.full_ranking import RankingResult, rank_all
 from client_sdk.training.fair import USER_VECTORS, FairConfig, FairHalf, layers_of
 from protocols.crypto.domain import derive_seed
-from protocols.recipes.fair.recipe import Fair, FairParameters
-from protocols.recipes.fair.state import FairView, spaces_of
+from protocols.recipes.fair import Fair, FairParameters, FairView, spaces_of
 from protocols.recipes.weighted import weight_of
 
 __all__ = ["FairFederation", "equal_groups", "rank_model"]

@@ -19,7 +19,7 @@ from client_sdk.lab.data.interactions import Interactions
 from client_sdk.training.adam import Adam, TouchedAdam
 from client_sdk.training.fair import USER_VECTORS, FairConfig, batches, pair_gradients
 from protocols.errors import ParameterError
-from protocols.recipes.fair.recipe import FairParameters
+from protocols.recipes.fair import FairParameters
 
 __all__ = ["FedHMFederation", "factors", "rank_of"]
 

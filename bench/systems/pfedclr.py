@@ -31,7 +31,7 @@ from client_sdk.lab.evaluation import ControlTable, evaluate_full_scores, evalua
 from client_sdk.lab.evaluation.leave_one_out import FullScorer, candidates_of
 from client_sdk.lab.federation import Federation, SimulatedRound
 from client_sdk.training.pfedclr import PFedCLRConfig
-from protocols.recipes.recommended import parameters_for
+from protocols.advice import parameters_for
 
 __all__ = ["PFedCLRRun", "pfedclr_controls", "pfedclr_flat", "pfedclr_runs", "pfedclr_split", "pfedclr_table"]
 

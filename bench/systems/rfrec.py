@@ -32,7 +32,7 @@ from client_sdk.lab.evaluation.controls import rating_errors
 from protocols.errors import ParameterError
 from protocols.privacy.accountant import laplace_cost
 from protocols.recipes.registry import recipe
-from protocols.recipes.rfrec.recipe import RFRec
+from protocols.recipes.rfrec import RFRec
 
 __all__ = ["RFRecRun", "rfrec_flat", "rfrec_runs", "rfrec_table", "rfrecf_runs"]
 

@@ -17,8 +17,8 @@ from client_sdk.training.adam import Adam
 from client_sdk.training.rfrec import LocalModel, Ratings, predicted_ratings
 from protocols.crypto.domain import derive_seed
 from protocols.errors import ParameterError
-from protocols.recipes.base import RoundSpec
-from protocols.recipes.rfrec.recipe import INITIAL_STD, RFRec
+from protocols.recipes.base import Local, RoundSpec
+from protocols.recipes.rfrec import INITIAL_STD, RFRec
 
 __all__ = ["Devices"]
 
@@ -63,9 +63,9 @@ class Devices:
         for number in self.able.tolist():
             model = self._train(number, spec, number in receiving)
             if model is not None and number in sending:
-                blocks, clipped = self.recipe.contribute(self.state, model.items)
-                total += blocks[0]
-                self.clipped += clipped
+                made = self.recipe.contribute(self.state, spec, Local(model.items))
+                total += made.vector
+                self.clipped += made.clipped
         self.state = self.recipe.absorb(self.state, spec, total, present.size)
 
     def _train(self, number: int, spec: RoundSpec, receives: bool) -> LocalModel | None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from bench.systems.base import Run
 from bench.systems.colr import CLIP, DIM, TRAINING
-from protocols.recipes.recommended import parameters_for
+from protocols.advice import parameters_for
 
 __all__ = ["topk_runs"]
 

@@ -20,7 +20,7 @@ from client_sdk.errors import ContractBroken, DigestMismatch, NotFound
 from protocols.crypto.http_signature import parse_digest
 from protocols.errors import CodecError, ParameterError
 from protocols.messages.stages import OCTETS
-from protocols.parameter_text.first_fault import fault_text
+from protocols.parameter_text import fault_text
 
 __all__ = [
     "ApiRequests",

@@ -89,7 +89,7 @@ class _Commands(TyperGroup):
             stderr.print("stopped")
             raise typer.Exit(130) from None
         except typer.BadParameter as error:
-            from protocols.parameter_text.first_fault import cause_text
+            from protocols.parameter_text import cause_text
 
             error.message = cause_text(error) or error.message
             raise

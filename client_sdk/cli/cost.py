@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from client_sdk.cli.common import command_options, console, table
-from protocols.parameter_text.named_values import named_values
+from protocols.parameter_text import named_values
 
 if TYPE_CHECKING:
     from client_sdk.lab.traffic import Link, Traffic

@@ -16,8 +16,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from client_sdk.cli.common import command_options, console, fail, stderr, table
 from client_sdk.cli.data_options import ColumnsText, DataDir, chosen_columns, say
 from client_sdk.cli.evaluate import Splitting, TestFile
-from protocols.parameter_text.named_values import named_values
-from protocols.recipes.recommended import Variant
+from protocols.advice import Variant
+from protocols.parameter_text import named_values
 
 if TYPE_CHECKING:
     from client_sdk.lab.data.splits import Split

@@ -30,7 +30,7 @@ from protocols.layout import Route, VectorLayout, whole_route
 from protocols.messages.rounds import Evaluation
 from protocols.recipes.base import ModelState, Recipe, RoundSpec, main_layout
 from protocols.recipes.evaluated import with_evaluation
-from protocols.recipes.privirec.recipe import PriviRecK
+from protocols.recipes.privirec import PriviRecK
 from protocols.recipes.registry import recipe as make_recipe
 from protocols.recipes.spectral_start import Source, start_parameters, start_state
 from protocols.sums.base import SumPlan, new_keyring, one_message
@@ -371,5 +371,5 @@ class Federation:
             self.given[user] = self.given[user].with_counted("", spec.sum_index)
         self.took_part[user] = True
         tally.losses.append(local.loss)
-        tally.clipped += local.clipped
+        tally.clipped += local.contribution.clipped
         return local

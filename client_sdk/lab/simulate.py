@@ -18,18 +18,27 @@ from client_sdk.lab.measures import Advised, Measured, Verdict, measure_of, verd
 from client_sdk.lab.traffic import wire_traffic
 from client_sdk.model.best import top_items
 from client_sdk.training.base import TrainingConfig
-from protocols.advice import Choice, advise, choose, settings_of_ratings
+from protocols.advice import (
+    MESSAGE_BUDGET,
+    MOST_COMPONENTS,
+    STARTED,
+    Choice,
+    Variant,
+    advise,
+    choose,
+    parameters_for,
+    settings_of_ratings,
+)
 from protocols.errors import ParameterError
 from protocols.messages.rounds import Evaluation
 from protocols.recipes.base import Recipe
 from protocols.recipes.evaluated import Evaluated
 from protocols.recipes.evaluation_curve import MODEL_ROUND
-from protocols.recipes.privirec.recipe import PriviRecK
-from protocols.recipes.privirec.state import privirec_state
-from protocols.recipes.recommended import MESSAGE_BUDGET, MOST_COMPONENTS, STARTED, Variant, parameters_for
+from protocols.recipes.privirec import PriviRecK, PriviRecState
 from protocols.recipes.registry import recipe as make_recipe
 from protocols.recipes.registry import recipe_entry
 from protocols.recipes.spectral_start import Source
+from protocols.recipes.state import state_as
 
 __all__ = [
     "Point",
@@ -361,7 +370,7 @@ def _range_of_ratings(split: Split) -> dict[str, float]:
 def _can_score(federation: Federation) -> bool:
     if not isinstance(federation.recipe, PriviRecK):
         return True
-    return privirec_state(federation.state).sum_index > 1  # the first sum is that of the items' degrees
+    return state_as(federation.state, PriviRecState).sum_index > 1  # the first sum is that of the items' degrees
 
 
 def _user(train: Interactions, name: str) -> int:

@@ -18,10 +18,9 @@ from client_sdk.training.adam import Adam
 from client_sdk.training.rfrec import predicted_ratings, scaled_ratings
 from protocols.errors import ParameterError
 from protocols.recipes.base import ModelState, Recipe, RoundSpec
-from protocols.recipes.privirec.recipe import PriviRecK
-from protocols.recipes.privirec.state import PriviRecState, privirec_state
-from protocols.recipes.rfrec.means import item_means, rating_offsets
-from protocols.recipes.rfrec.recipe import RFRec, RFRecMeansState, rfrec_state
+from protocols.recipes.privirec import PriviRecK, PriviRecState
+from protocols.recipes.rfrec import RFRec, RFRecMeansState, RFRecState, item_means, rating_offsets
+from protocols.recipes.state import state_as
 from protocols.sums.base import SumPlan
 from protocols.sums.masked.plan import MaskedPlan
 
@@ -49,7 +48,7 @@ def whole_sum(
     rows = interaction_rows(train)[cohort].astype(np.float64)
     if recipe.sum_of(spec.sum_index) == "degrees":
         return np.bincount(rows.indices, minlength=rows.shape[1]).astype(np.float64)
-    own = privirec_state(state)
+    own = state_as(state, PriviRecState)
     scaled = _scaled(recipe, own, rows)
     basis = own.basis.astype(np.float64)
     if isinstance(plan, MaskedPlan):
@@ -140,7 +139,7 @@ class WholeRatings:
         for user in np.flatnonzero(train.user_degrees()):
             own = self._rows(int(user))
             self._offsets[own] = self._offsets_of(int(user))[train.items[own]]
-        self._shared = rfrec_state(state).item_factors.copy()
+        self._shared = state_as(state, RFRecState).item_factors.copy()
         self._rated = self._shared[self._places]
         self._adam = Adam([self._shared, self._rated, users], [p.rule.rate] * 3)
         self._raters = np.bincount(self._places, minlength=p.items)
@@ -151,7 +150,7 @@ class WholeRatings:
 
         state: the newest average V, known to all devices.
         """
-        average, bound = rfrec_state(state).item_factors, self.recipe.parameters.bound
+        average, bound = state_as(state, RFRecState).item_factors, self.recipe.parameters.bound
         self._step(average)
         shared, rated = self._shared - average, self._rated - average[self._places]
         others = (self._devices - self._raters)[:, None]
@@ -162,7 +161,7 @@ class WholeRatings:
 
     def scores(self, state: ModelState, users: NDArray[np.intp]) -> NDArray[np.float32]:
         """Return the predicted rating of each item for users with ratings, float32 (users, items)."""
-        logits = self.users[users] @ rfrec_state(state).item_factors.T
+        logits = self.users[users] @ state_as(state, RFRecState).item_factors.T
         logits += np.stack([self._offsets_of(int(user)) for user in users])
         return predicted_ratings(logits, self.recipe.parameters)
 

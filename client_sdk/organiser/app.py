@@ -23,7 +23,7 @@ from protocols.codec import b64encode
 from protocols.crypto.certificates import CertifiedRole, check_scope
 from protocols.errors import ParameterError
 from protocols.messages.members import CertificateRequest, IssuedCertificate, OrganiserView
-from protocols.parameter_text.first_fault import fault_text
+from protocols.parameter_text import fault_text
 
 __all__ = ["Authorise", "NotAuthorised", "create_issuer"]
 

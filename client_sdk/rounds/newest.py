@@ -59,7 +59,7 @@ def evaluation(part: Part) -> Program[Curve]:
 
 def named_arrays(part: Part) -> Program[dict[str, NDArray[np.float32]]]:
     """Return the newest arrays; see `Task.arrays`."""
-    from protocols.recipes.arrays.recipe import Arrays  # which only `arrays` tasks need
+    from protocols.recipes.arrays import Arrays  # which only `arrays` tasks need
 
     recipe = part.member.terms.recipe
     if not isinstance(recipe, Arrays):

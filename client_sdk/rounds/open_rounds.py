@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Generator, Iterator
 from client_sdk.errors import RoundLost
 from client_sdk.rounds.events import RoundAbstained, RoundMissed, RoundReport
 from client_sdk.training.arrays import ArraysRound
-from protocols.recipes.arrays.update import Update
+from protocols.recipes.arrays_update import Update
 
 __all__ = ["AsyncOpenRound", "OpenRound", "async_open_rounds", "open_rounds"]
 
@@ -22,7 +22,7 @@ class _Open(ArraysRound):
     """A round that waits for this client's update, once."""
 
     def __init__(self, asked: ArraysRound) -> None:
-        super().__init__(asked._recipe, asked.number, asked._state)
+        super().__init__(asked._recipe, asked._spec, asked._state)
         self._asked = asked
         self._is_over = False
 

@@ -349,8 +349,10 @@ class OwnRound:
 
     def warn_of_clipping(self, local: LocalResult) -> None:
         """Report that more values were clipped than the policy allows."""
-        if self.progress and self.part.member.policy.too_much_clipped(local.clipped, local.values):
-            self.progress(ClipWarning(self.view.number, local.clipped, local.values))
+        if self.progress and self.part.member.policy.too_much_clipped(
+            local.contribution.clipped, local.contribution.values
+        ):
+            self.progress(ClipWarning(self.view.number, local.contribution.clipped, local.contribution.values))
 
     def settle(self, local: LocalResult) -> Program[None]:
         """Store the client state; see `Part.settle`."""
@@ -363,9 +365,9 @@ class OwnRound:
             client_id=self.part.member.client_id,
             loss=local.loss,
             samples=local.samples,
-            values=local.values,
-            clipped=local.clipped,
-            scaled=local.scaled,
+            values=local.contribution.values,
+            clipped=local.contribution.clipped,
+            scaled=local.contribution.scaled,
             contribution_bytes=contribution_bytes,
             bytes_up=self.traffic.up,
             bytes_down=self.traffic.down,

@@ -15,7 +15,7 @@ from client_sdk.training.base import LocalResult
 from protocols.crypto.aggregate_chain import AGGREGATE_CHAIN
 from protocols.errors import HushRecError
 from protocols.messages import RoundView
-from protocols.recipes.base import RoundSpec
+from protocols.recipes.base import Contribution, RoundSpec
 from protocols.sums.base import WorksAhead, one_message
 from protocols.sums.participation import with_participation
 
@@ -93,7 +93,7 @@ def _train(
             raise Abstained(reason) from error
     blocks = [np.zeros(block.length) for block in layout.contribution_blocks(part.route(spec))]
     kept = part.client_state() or part.half.initial_client_state(part.rng)
-    return LocalResult(blocks, 0, kept, float("nan"), 0), reason
+    return LocalResult(Contribution(blocks), kept, float("nan"), 0), reason
 
 
 def _seal(part: Part, spec: RoundSpec, local: LocalResult, participates: bool) -> bytes:

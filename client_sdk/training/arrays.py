@@ -14,9 +14,9 @@ from client_sdk.history import History
 from client_sdk.store.states import ClientState
 from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig, refuse_settings
 from protocols.errors import ParameterError
-from protocols.recipes.arrays.recipe import Arrays
-from protocols.recipes.arrays.update import Contribution, Update, contribution
-from protocols.recipes.base import ModelState, RoundSpec
+from protocols.recipes.arrays import Arrays
+from protocols.recipes.arrays_update import Update
+from protocols.recipes.base import Contribution, Local, ModelState, RoundSpec
 
 __all__ = ["ArraysHalf", "ArraysRound", "OwnTrainer", "Trainer", "half"]
 
@@ -27,9 +27,9 @@ class ArraysRound:
     number: number of the round.
     """
 
-    def __init__(self, recipe: Arrays, number: int, state: ModelState) -> None:
-        self.number = number
-        self._recipe, self._state = recipe, state
+    def __init__(self, recipe: Arrays, spec: RoundSpec, state: ModelState) -> None:
+        self.number = spec.number
+        self._recipe, self._spec, self._state = recipe, spec, state
         self._made: Contribution | None = None
         self._weight = 1.0
 
@@ -54,7 +54,7 @@ class ArraysRound:
     def _checked(self, update: Update, weight: float | None) -> Contribution:
         if self._made is not None:
             raise RoundLost(f"an update was given for round {self.number} already")
-        return contribution(self._recipe.parameters, update, weight)
+        return self._recipe.contribute(self._state, self._spec, Local(update, examples=weight))
 
     def _give(self, made: Contribution, weight: float | None) -> None:
         self._made, self._weight = made, 1.0 if weight is None else weight
@@ -63,8 +63,7 @@ class ArraysRound:
         """Return the update as the result of a round; `RoundLost` if none was given."""
         if self._made is None:
             raise RoundLost(f"no update was given for round {self.number}")
-        made = self._made
-        return LocalResult([made.vector], made.clipped, client_state, nan, round(self._weight), scaled=made.scaled)
+        return LocalResult(self._made, client_state, nan, round(self._weight))
 
 
 Trainer = Callable[[ArraysRound], None]
@@ -94,16 +93,16 @@ class OwnTrainer(History):
         """Whether the application trains in a loop of its own."""
         return self.trainer is None
 
-    def ask(self, recipe: Arrays, number: int, state: ModelState) -> ArraysRound:
-        """Return the round `number`, which asks the application for an update of the arrays in `state`."""
-        self._asked[:] = [ArraysRound(recipe, number, state)]
+    def ask(self, recipe: Arrays, spec: RoundSpec, state: ModelState) -> ArraysRound:
+        """Return the round of `spec`, which asks the application for an update of the arrays in `state`."""
+        self._asked[:] = [ArraysRound(recipe, spec, state)]
         return self._asked[0]
 
-    def trained(self, recipe: Arrays, number: int, state: ModelState) -> ArraysRound:
+    def trained(self, recipe: Arrays, spec: RoundSpec, state: ModelState) -> ArraysRound:
         """Return the round after the application has had its turn."""
         if self.trainer is None:
-            return self._asked[0] if self._asked else self.ask(recipe, number, state)
-        asked = self.ask(recipe, number, state)
+            return self._asked[0] if self._asked else self.ask(recipe, spec, state)
+        asked = self.ask(recipe, spec, state)
         self.trainer(asked)
         return asked
 
@@ -128,7 +127,7 @@ class ArraysHalf:
     def ask(self, spec: RoundSpec, state: ModelState, history: History) -> ArraysRound | None:
         """Return the round that asks the application for an update, if it trains in a loop of its own."""
         own = self.read(history)
-        return own.ask(self.recipe, spec.number, state) if own.in_loop else None
+        return own.ask(self.recipe, spec, state) if own.in_loop else None
 
     def initial_client_state(self, rng: np.random.Generator) -> ClientState:
         """Return nothing: the client keeps no state."""
@@ -144,7 +143,7 @@ class ArraysHalf:
         rng: np.random.Generator,
     ) -> LocalResult:
         """Return the update that the trainer gives; `RoundLost` if it gives none."""
-        return self.read(history).trained(self.recipe, spec.number, state).result(client_state)
+        return self.read(history).trained(self.recipe, spec, state).result(client_state)
 
     def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
         """Return nothing."""

@@ -13,8 +13,8 @@ from client_sdk.history import History
 from client_sdk.store.states import ClientState, GivenData
 from protocols.errors import ParameterError
 from protocols.layout import SumClass
-from protocols.recipes.base import ModelState, Recipe, RoundSpec
-from protocols.recipes.item_counts import BiasedParameters
+from protocols.recipes.base import Contribution, ModelState, Recipe, RoundSpec
+from protocols.recipes.factors import BiasedParameters
 
 __all__ = [
     "AsksApplication",
@@ -36,25 +36,21 @@ __all__ = [
 class LocalResult:
     """The result of one round on a client.
 
-    blocks: the float64 vectors of the contribution, one for each entry of the route, within their clips. clipped: how
-    many values were clipped. client_state: state to store when the server has accepted the contribution. loss: mean
+    contribution: what is sent. client_state: state to store when the server has accepted the contribution. loss: mean
     training loss, NaN for recipes that do not train. samples: number of training samples. finish: training that can
-    run after the contribution has been sent, or None; it returns the state to store instead of `client_state`. scaled:
-    factor by which the whole update was scaled to a bound on its norm, 1.0 if it was not.
+    run after the contribution has been sent, or None; it returns the state to store instead of `client_state`.
     """
 
-    blocks: Sequence[NDArray[np.float64]]
-    clipped: int
+    contribution: Contribution
     client_state: ClientState
     loss: float
     samples: int
     finish: Callable[[], ClientState] | None = None
-    scaled: float = 1.0
 
     @property
-    def values(self) -> int:
-        """Number of values in the contribution."""
-        return sum(block.size for block in self.blocks)
+    def blocks(self) -> Sequence[NDArray[np.float64]]:
+        """Those of the contribution."""
+        return self.contribution.blocks
 
 
 @dataclass(frozen=True)

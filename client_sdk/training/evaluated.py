@@ -21,10 +21,11 @@ from client_sdk.store.states import ClientState
 from client_sdk.training.base import ChecksHistory, ClientHalf, LocalResult
 from protocols.crypto.domain import derive_seed
 from protocols.errors import ParameterError
-from protocols.recipes.base import ModelState, RoundSpec
-from protocols.recipes.evaluated import Evaluated, evaluated_state
-from protocols.recipes.item_counts import item_biases
-from protocols.recipes.rfrec.recipe import RFRec
+from protocols.recipes.base import Local, ModelState, RoundSpec
+from protocols.recipes.evaluated import Evaluated, EvaluatedState
+from protocols.recipes.factors import item_biases
+from protocols.recipes.rfrec import RFRec
+from protocols.recipes.state import state_as
 
 __all__ = [
     "EvaluatedHalf",
@@ -66,15 +67,15 @@ class EvaluatedHalf:
 
         Raises `ParameterError` for a measurement by a client without held-out rows: it has to abstain (`why_abstain`).
         """
-        model, inner = evaluated_state(state).model, self.recipe.inner_spec(spec)
+        model, inner = state_as(state, EvaluatedState).model, self.recipe.inner_spec(spec)
         held, kept, theirs = self._held_out(history, client_state)
         ours: ClientState = {HELD_OUT: held.items, _TRAINED: client_state[_TRAINED]}
         if self.recipe.measures_in(spec.sum_index):
             if not len(held):
                 raise ParameterError("a client without held-out rows has nothing to measure")
             measured = self._measure(spec, client_id, model, (kept, held), client_state, rng)
-            blocks = self.recipe.contribution(spec, measured)
-            return LocalResult(blocks, 0, {**theirs, **ours}, nan, len(held))
+            made = self.recipe.contribute(state, spec, Local(measured, client_id))
+            return LocalResult(made, {**theirs, **ours}, nan, len(held))
         rows = history if self.recipe.trains_on_all(spec.sum_index) else kept
         local = self.inner.contribute(inner, client_id, model, rows, theirs, rng)
         if self.recipe.layout(spec.sum_index).sum_class.rule == "trained":
@@ -95,12 +96,12 @@ class EvaluatedHalf:
 
     def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
         """Return what the recipe trains on all rows: nothing of it is measured."""
-        theirs = self.inner.prepare(self.recipe.inner_spec(spec), evaluated_state(state).model, history, rng)
+        theirs = self.inner.prepare(self.recipe.inner_spec(spec), state_as(state, EvaluatedState).model, history, rng)
         return {**theirs, HELD_OUT: np.zeros(0, np.int32), _TRAINED: np.ones(1, np.int64)}
 
     def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
         """Return the recipe's scores of all items."""
-        return self.inner.scores(evaluated_state(state).model, _without_ours(client_state), history)
+        return self.inner.scores(state_as(state, EvaluatedState).model, _without_ours(client_state), history)
 
     def check(self, history: History) -> None:
         """Raise the error that the recipe's client side would raise for `history`, if any."""

@@ -21,11 +21,11 @@ from client_sdk.training.mf import (
     train_locally,
 )
 from protocols.errors import ParameterError
-from protocols.recipes.base import ModelState, Recipe, RoundSpec, Update
-from protocols.recipes.factors import factors_of
-from protocols.recipes.item_counts import BiasedParameters, CountedFactors, item_biases
+from protocols.recipes.base import Contribution, FactorState, Local, ModelState, Recipe, RoundSpec, Update
+from protocols.recipes.factors import BiasedParameters, CountedFactors, item_biases
 from protocols.recipes.rows import FactorRecipe
 from protocols.recipes.spectral_start import projected_user, start_of
+from protocols.recipes.state import state_as
 
 __all__ = [
     "FactorHalf",
@@ -85,9 +85,8 @@ class FactorHalf:
         if spec.sum_index <= self.recipe.count_sums:
             return count_items(self.recipe.parameters.items, history, client_state)
         local = self._train(spec, client_id, state, history, client_state, rng)
-        blocks, clipped = self.recipe.contribute(spec, client_id, Update(local.items, local.values))
-        kept = {**client_state, USER_FACTOR: local.user_factor}
-        return LocalResult(blocks, clipped, kept, local.loss, local.samples)
+        made = self.recipe.contribute(state, spec, Local(Update(local.items, local.values), client_id))
+        return LocalResult(made, {**client_state, USER_FACTOR: local.user_factor}, local.loss, local.samples)
 
     def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
         """Return the initial client state with a user factor from local training."""
@@ -98,7 +97,7 @@ class FactorHalf:
     def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
         """Return the logits q_i . p, plus b_i with item biases."""
         own = user_factor(self.recipe.parameters, state, client_state, history)
-        scores = (factors_of(state).item_factors @ own).astype(np.float32)
+        scores = (state_as(state, FactorState).item_factors @ own).astype(np.float32)
         biases = item_biases(state)
         return scores if biases is None else scores + biases
 
@@ -111,7 +110,7 @@ class FactorHalf:
         client_state: ClientState,
         rng: np.random.Generator,
     ) -> LocalUpdate:
-        factors = factors_of(state).item_factors
+        factors = state_as(state, FactorState).item_factors
         own = user_factor(self.recipe.parameters, state, client_state, history)
         projection = self.recipe.projection(spec, client_id)
         offsets = logit_offsets(state, self.training.negatives)
@@ -138,7 +137,7 @@ def count_items(items: int, history: History, client_state: ClientState) -> Loca
         raise ParameterError("a client without interactions has nothing to count")
     own = np.zeros(items)
     own[history.items] = 1.0
-    return LocalResult([own], clipped=0, client_state=client_state, loss=nan, samples=len(history))
+    return LocalResult(Contribution([own]), client_state, nan, len(history))
 
 
 def logit_offsets(state: ModelState, negatives: int) -> NDArray[np.float32] | None:

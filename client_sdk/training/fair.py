@@ -20,10 +20,10 @@ from client_sdk.training.adam import Adam, TouchedAdam
 from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig, refuse_settings, training_for
 from client_sdk.training.mf import NegativeSampler, draw_negatives
 from protocols.errors import ParameterError
-from protocols.recipes.base import ModelState, RoundSpec
-from protocols.recipes.fair.recipe import Fair
-from protocols.recipes.fair.state import TABLES, FairView, fair_view, spaces_of
-from protocols.recipes.fair.subspaces import CHUNK, Subspace
+from protocols.recipes.base import Local, ModelState, RoundSpec
+from protocols.recipes.fair import TABLES, Fair, FairChange, FairView, spaces_of
+from protocols.recipes.state import state_as
+from protocols.recipes.subspaces import CHUNK, Subspace
 
 __all__ = [
     "FairConfig",
@@ -105,7 +105,7 @@ class FairHalf:
         rng: np.random.Generator,
     ) -> LocalResult:
         """Train; contribute the weighted changes of the buckets that were used and of the small layers."""
-        view = fair_view(state)
+        view = state_as(state, FairView)
         if view.sum_index >= spec.sum_index:
             raise ParameterError(f"sum {spec.sum_index} follows an earlier model, not that of sum {view.sum_index}")
         buckets = self.recipe.buckets[self.recipe.device_group_of(spec.sum_index)]
@@ -114,18 +114,17 @@ class FairHalf:
                 f"sum {spec.sum_index} is for devices with {buckets} values a table, not {view.tables.shape[1]}"
             )
         trained = self.train(view, history, client_state, rng)
-        blocks, clipped = self.recipe.contribute(
-            spec, trained.places, trained.changes, trained.dense - view.dense, len(history)
-        )
-        return LocalResult(blocks, clipped, {USER_VECTORS: trained.user}, trained.loss, 2 * len(history))
+        change = FairChange(trained.places, trained.changes, trained.dense - view.dense)
+        made = self.recipe.contribute(view, spec, Local(change, client_id, len(history)))
+        return LocalResult(made, {USER_VECTORS: trained.user}, trained.loss, 2 * len(history))
 
     def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
         """Return user vectors from local training."""
-        return {USER_VECTORS: self.train(fair_view(state), history, self.initial_client_state(rng), rng).user}
+        return {USER_VECTORS: self.train(state_as(state, FairView), history, self.initial_client_state(rng), rng).user}
 
     def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
         """Return s(i) for every item. Rows are recovered in chunks of a few thousand."""
-        view, p = fair_view(state), self.recipe.parameters
+        view, p = state_as(state, FairView), self.recipe.parameters
         spaces = self._subspaces(view)
         found = np.empty(p.items, dtype=np.float32)
         step = max(1, CHUNK // p.dim)

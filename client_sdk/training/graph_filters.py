@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from protocols.errors import ParameterError
-from protocols.recipes.privirec.ease import chosen_weight, shares_and_diagonal
+from protocols.recipes.spectrum import chosen_weight, shares_and_diagonal
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -395,7 +395,7 @@ class BSPM:
 class Ease:
     """S = (X - X G diag(G)^-1) D_i^b with X = R D_i^-b and G = (P + weight I)^-1; for components of any exponents.
 
-    The formulas are in `protocols.recipes.privirec.ease`. Raises `ParameterError` for values out of range.
+    The formulas are in `protocols.recipes.spectrum`. Raises `ParameterError` for values out of range.
     """
 
     weight: float | None = None

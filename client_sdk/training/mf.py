@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from client_sdk.training.base import TrainingConfig, distinct
 from protocols.errors import ParameterError
-from protocols.recipes.normalisation import NEGATIVES
+from protocols.recipes.rows import NEGATIVES
 
 __all__ = [
     "LocalUpdate",

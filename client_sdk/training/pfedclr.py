@@ -25,10 +25,10 @@ from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig, re
 from client_sdk.training.factors import USER_FACTOR, count_items, logit_offsets, user_factor
 from client_sdk.training.mf import NegativeSampler, Samples, check_shapes, draw_negatives, draw_samples
 from protocols.errors import ParameterError
-from protocols.recipes.base import ModelState, RoundSpec, Update
-from protocols.recipes.factors import factors_of
-from protocols.recipes.item_counts import item_biases
+from protocols.recipes.base import FactorState, Local, ModelState, RoundSpec, Update
+from protocols.recipes.factors import item_biases
 from protocols.recipes.pfedclr import PFedCLR
+from protocols.recipes.state import state_as
 
 Array = NDArray[np.floating[Any]]
 
@@ -241,10 +241,9 @@ class PFedCLRHalf:
             return count_items(self.recipe.parameters.items, history, client_state)
         first = self._train_items(state, history, client_state, rng)
         update = Update(first.samples.items, first.rows - first.start)
-        blocks, clipped = self.recipe.contribute(update, len(history), self.entropy)
+        made = self.recipe.contribute(state, spec, Local(update, client_id, len(history), self.entropy))
         return LocalResult(
-            blocks,
-            clipped,
+            made,
             first.client_state,
             first.loss,
             first.samples.rows.size,
@@ -258,7 +257,7 @@ class PFedCLRHalf:
     def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
         """Return the logits p . (q_i + w_i), where w_i is a_i B or a row of W, plus b_i with item biases."""
         user = user_factor(self.recipe.parameters, state, client_state, history)
-        scores = factors_of(state).item_factors @ user
+        scores = state_as(state, FactorState).item_factors @ user
         if BUFFER in client_state:
             scores += client_state[BUFFER] @ user
         if BUFFER_ROWS in client_state:
@@ -276,7 +275,7 @@ class PFedCLRHalf:
         """Run step 1: train Q from the shared model. p is frozen except in variants af and fedmf."""
         p, config = self.recipe.parameters, self.training
         factors, user = (
-            factors_of(state).item_factors,
+            state_as(state, FactorState).item_factors,
             user_factor(self.recipe.parameters, state, client_state, history).copy(),
         )
         check_shapes(factors, user, p.items)

@@ -17,11 +17,9 @@ from client_sdk.store.states import ClientState
 from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig
 from client_sdk.training.graph_filters import FILTERS, Components, Filter, TurboCF, user_row
 from protocols.errors import ParameterError
-from protocols.recipes.base import ModelState, RoundSpec
-from protocols.recipes.privirec.parameters import PriviRecKParameters
-from protocols.recipes.privirec.recipe import PriviRecK
-from protocols.recipes.privirec.state import PriviRecState, privirec_state
-from protocols.recipes.privirec.triangle import triangle_places
+from protocols.recipes.base import Local, ModelState, RoundSpec
+from protocols.recipes.privirec import PriviRecK, PriviRecKParameters, PriviRecState
+from protocols.recipes.state import state_as
 
 if TYPE_CHECKING:
     from client_sdk.training.graph_filters import Matrix
@@ -54,36 +52,8 @@ class PriviRecHalf:
         `rng` is not used, because nothing is drawn. Raises `ParameterError` for a client without
         positives, or if `state` is not the model before this sum.
         """
-        own, positives = privirec_state(state), history.items
-        if not positives.size:
-            raise ParameterError("a client without interactions has no row to contribute")
-        if own.sum_index != spec.sum_index - 1:
-            raise ParameterError(
-                f"sum {spec.sum_index} follows the model of sum {spec.sum_index - 1}, not that of {own.sum_index}"
-            )
-        layout = self.recipe.layout(spec.sum_index)
-        vector, bound = np.zeros(layout.length), layout.blocks[0].segments[0].clip
-        kind = self.recipe.sum_of(spec.sum_index)
-        if kind == "degrees":
-            vector[positives] = 1.0
-            return self._result(vector, 0, positives)
-        row = self._row(own, positives)
-        if kind == "iteration":
-            rows, part = vector.reshape(-1, self.recipe.parameters.columns), own.basis[positives].astype(np.float64)
-            rows[positives], clipped = _within(np.outer(row, row @ part), bound)
-        else:
-            places, (first, second) = triangle_places(positives, self.recipe.parameters.items)
-            vector[places], clipped = _within(row[first] * row[second], bound)
-        return self._result(vector, clipped, positives)
-
-    def _row(self, state: PriviRecState, positives: NDArray[np.int32]) -> NDArray[np.float64]:
-        """Return the row of R~ at the positives, float64 (k,): d_u^-a d_i^-b, and 0 for an item with degree 0."""
-        p, degrees = self.recipe.parameters, state.item_degrees[positives]
-        scales = np.power(degrees, -p.degree_exponent, out=np.zeros_like(degrees), where=degrees > 0)
-        return np.asarray(scales * float(positives.size) ** -p.user_exponent)
-
-    def _result(self, vector: NDArray[np.float64], clipped: int, positives: NDArray[np.int32]) -> LocalResult:
-        return LocalResult([vector], clipped, {}, nan, int(positives.size))
+        made = self.recipe.contribute(state, spec, Local(history.items, client_id))
+        return LocalResult(made, {}, nan, len(history))
 
     def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
         """Return an empty state: the filter needs only the model and the positives."""
@@ -98,14 +68,9 @@ class PriviRecHalf:
         return self.graph_filter.scores(components_of(self.recipe, state), rows)
 
 
-def _within(values: NDArray[np.float64], bound: float) -> tuple[NDArray[np.float64], int]:
-    """Return the values clipped to the bound, and how many were clipped: none, unless the server sent a wrong model."""
-    return np.clip(values, -bound, bound), int(np.count_nonzero(np.abs(values) > bound))
-
-
 def components_of(recipe: PriviRecK, state: ModelState) -> Components:
     """Return the components of a model for the filters. Raises `ParameterError` before the first iteration."""
-    own, p = privirec_state(state), recipe.parameters
+    own, p = state_as(state, PriviRecState), recipe.parameters
     if own.sum_index < 2:
         raise ParameterError(
             "the model has no singular vectors yet, which recommendations need: "

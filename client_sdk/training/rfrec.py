@@ -26,10 +26,10 @@ from client_sdk.training.adam import Adam
 from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig, refuse_settings
 from client_sdk.training.factors import USER_FACTOR
 from protocols.errors import ParameterError
-from protocols.recipes.base import ModelState, RoundSpec
-from protocols.recipes.rfrec.means import item_means, rating_offsets
-from protocols.recipes.rfrec.parameters import LocalRule, RFRecParameters
-from protocols.recipes.rfrec.recipe import INITIAL_STD, RFRec, RFRecMeansState, RFRecState, rfrec_state
+from protocols.recipes.base import Contribution, Local, ModelState, RoundSpec
+from protocols.recipes.rfrec import INITIAL_STD, RFRec, RFRecMeansState, RFRecState, item_means, rating_offsets
+from protocols.recipes.rfrec_parameters import LocalRule, RFRecParameters
+from protocols.recipes.state import state_as
 
 __all__ = [
     "AVERAGE",
@@ -103,7 +103,7 @@ class RFRecHalf:
         `rng` is not used, because nothing is drawn. Raises `ParameterError` also for ratings that are
         missing or outside the task's range.
         """
-        newest = rfrec_state(state)
+        newest = state_as(state, RFRecState)
         ratings, _ = self._ratings(history, newest)
         if newest.sum_index >= spec.sum_index:
             raise ParameterError(f"sum {spec.sum_index} follows an earlier model, not that of sum {newest.sum_index}")
@@ -117,12 +117,12 @@ class RFRecHalf:
         self._train(device, ratings, newest, spec.sum_index - 1)
         device.known = newest.item_factors
         loss = self._train(device, ratings, newest, spec.sum_index)
-        blocks, clipped = self.recipe.contribute(newest, device.model.items, self.entropy)
-        return LocalResult(blocks, clipped, {**client_state, **self._client_state(device)}, loss, len(history))
+        made = self.recipe.contribute(newest, spec, Local(device.model.items, client_id, entropy=self.entropy))
+        return LocalResult(made, {**client_state, **self._client_state(device)}, loss, len(history))
 
     def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
         """Return a user factor after the steps of all sums of the task so far, each with the newest average."""
-        newest = rfrec_state(state)
+        newest = state_as(state, RFRecState)
         initial = self.initial_client_state(rng)
         device = self._device(newest, initial)
         device.sum_index = 0
@@ -131,7 +131,7 @@ class RFRecHalf:
 
     def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
         """Return the predicted rating of each item, from the average and the user factor after all missed steps."""
-        newest = rfrec_state(state)
+        newest = state_as(state, RFRecState)
         device = self._device(newest, client_state)
         products = np.zeros(1, np.float32)
         if isinstance(newest, RFRecMeansState) or device.sum_index < newest.sum_index:
@@ -165,7 +165,7 @@ class RFRecHalf:
         """Return the contribution to a sum of ratings."""
         own = np.zeros((2, self.recipe.parameters.items))
         own[0, ratings.items], own[1, ratings.items] = 1.0, ratings.targets.astype(np.float64) - 0.5
-        return LocalResult([own.ravel()], 0, client_state, float("nan"), ratings.items.size)
+        return LocalResult(Contribution([own.ravel()]), client_state, float("nan"), ratings.items.size)
 
     def _device(self, state: RFRecState, client_state: ClientState) -> _Device:
         """Return a copy of the model in the client state, or the average of `state` for a client that never took

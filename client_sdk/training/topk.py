@@ -17,8 +17,8 @@ from client_sdk.store.states import ClientState
 from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig, refuse_settings, task_training
 from client_sdk.training.factors import USER_FACTOR, FactorHalf, count_items
 from client_sdk.training.mf import MFConfig
-from protocols.recipes.base import ModelState, RoundSpec, Update
-from protocols.recipes.topk.recipe import TopKRecipe
+from protocols.recipes.base import Local, ModelState, RoundSpec, Update
+from protocols.recipes.topk import TopKRecipe
 
 __all__ = ["RESIDUAL_ITEMS", "RESIDUAL_ROWS", "TopKHalf", "add_rows", "without_empty_rows", "half"]
 
@@ -69,10 +69,10 @@ class TopKHalf(FactorHalf):
             return count_items(self.recipe.parameters.items, history, client_state)
         local = self._train(spec, client_id, state, history, client_state, rng)
         change = add_rows(self._residual(client_state), Update(local.items, local.values))
-        sending = self.recipe.lay_out(state, change, rng)
-        residual = without_empty_rows(Update(change.items, change.values - sending.sent))
+        made = self.recipe.contribute(state, spec, Local(change, client_id, rng=rng))
+        residual = without_empty_rows(Update(change.items, change.values - made.sent))
         kept = {**client_state, USER_FACTOR: local.user_factor, **self._state_of(residual)}
-        return LocalResult(sending.blocks, sending.clipped, kept, local.loss, local.samples)
+        return LocalResult(made, kept, local.loss, local.samples)
 
     def _no_residual(self) -> Update:
         return Update(np.zeros(0, np.int32), np.zeros((0, self.recipe.parameters.dim), np.float32))

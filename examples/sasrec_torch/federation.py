@@ -21,7 +21,7 @@ from client_sdk.lab.local_server import DemoServer, run_server
 from client_sdk.organiser import TrialOrganiser
 from examples.sasrec_torch.fedavg import Arrays, Histories, Learner
 from protocols.messages import OrganiserPin
-from protocols.recipes.arrays.recipe import Arrays as ArraysRecipe
+from protocols.recipes.arrays import Arrays as ArraysRecipe
 
 __all__ = ["PARAMETERS", "Progress", "federate", "task_arguments"]
 

@@ -22,7 +22,7 @@ from protocols.crypto.certificates import LONGEST_SCOPE
 from protocols.errors import ParameterError
 from protocols.messages.base import HexDigest, Key32, Message, Name
 from protocols.messages.rounds import LONGEST_STAGE, Evaluation, ResolvedTask
-from protocols.parameter_text.first_fault import first_fault
+from protocols.parameter_text import first_fault
 
 __all__ = [
     "PLANS",

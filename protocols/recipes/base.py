@@ -6,22 +6,29 @@ masked sums. The client half of a recipe, its local training, is in `client_sdk.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
-from typing import Final, Protocol, runtime_checkable
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Final, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from protocols.layout import Route, VectorLayout
+from protocols.crypto.domain import derive_seed
+from protocols.errors import ParameterError
+from protocols.layout import Route, VectorLayout, whole_route
+from protocols.recipes.state import SUM_INDEX, StateFields, decode, encode, fields_bytes, state_as, sum_index_of
 
 __all__ = [
     "MAX_ITEMS",
     "MOVES_ALIKE",
     "AbsorbsByParts",
+    "BaseRecipe",
+    "Contribution",
     "FactorState",
     "ItemParameters",
+    "Local",
     "ModelState",
     "PartOfSum",
     "SingleGroupRecipe",
@@ -29,7 +36,9 @@ __all__ = [
     "RecipeParameters",
     "RoundSpec",
     "Update",
+    "check_follows",
     "main_layout",
+    "round_spec",
 ]
 
 MAX_ITEMS: Final = 5_000_000
@@ -72,8 +81,8 @@ class ModelState:
 
     def freeze(self) -> None:
         """Make every array read-only, because states are shared between callers."""
-        for field in fields(self):
-            value = getattr(self, field.name)
+        for each in fields(self):
+            value = getattr(self, each.name)
             if isinstance(value, np.ndarray):
                 value.flags.writeable = False
 
@@ -97,6 +106,47 @@ class Update:
     values: NDArray[np.float32]
 
 
+@dataclass(frozen=True)
+class Local:
+    """What a client has for a sum, usually from its training: the input of `Recipe.contribute`.
+
+    update: in the form that the recipe's `contribute` states. client_id: "" where the route does not depend on it.
+    examples: number of the client's interactions or examples; None if it states none. entropy: n -> n secret random
+    bytes for noise, different in every call. rng: for draws that need not be secret.
+    """
+
+    update: Any
+    client_id: str = ""
+    examples: float | None = None
+    entropy: Callable[[int], bytes] = field(default=os.urandom, repr=False)
+    rng: np.random.Generator = field(default_factory=np.random.default_rng, repr=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Contribution:
+    """What a client adds to a sum.
+
+    blocks: float64 vectors within their clips, one for each entry of the route. clipped: how many values were clipped.
+    scaled: factor by which the whole update was scaled to a bound on its norm, 1.0 if it was not. sent: where only a
+    part of the update is sent, that part in the update's shape; empty otherwise.
+    """
+
+    blocks: Sequence[NDArray[np.float64]]
+    clipped: int = 0
+    scaled: float = 1.0
+    sent: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
+
+    @property
+    def vector(self) -> NDArray[np.float64]:
+        """All blocks in one vector."""
+        return self.blocks[0] if len(self.blocks) == 1 else np.concatenate(self.blocks)
+
+    @property
+    def values(self) -> int:
+        """Number of values."""
+        return sum(block.size for block in self.blocks)
+
+
 class RecipeParameters(BaseModel):
     """Base of the parameters of every recipe."""
 
@@ -115,10 +165,45 @@ class ItemParameters(RecipeParameters):
     items: int = Field(ge=1, le=MAX_ITEMS, description="Number of items, N: rows of the item factors.")
 
 
-class SingleGroupRecipe:
-    """The device group methods of `Recipe`, for recipes with one group whose clients train on the whole model."""
+class BaseRecipe:
+    """What most recipes have in common: defaults, and an encoding of the state from its fields.
 
-    device_groups: Final = 1
+    A recipe defines `initial_state`, `layout`, `contribute`, `absorb`, and `state_fields` and `state_class`, or the
+    encoding itself.
+    """
+
+    state_class: ClassVar[type[ModelState]] = ModelState
+
+    @property
+    def predicts_ratings(self) -> bool:
+        """Whether the model predicts ratings; otherwise it ranks items."""
+        return False
+
+    @property
+    def by_snapshot(self) -> bool:
+        """False: clients replay the aggregates."""
+        return False
+
+    @property
+    def main_sum(self) -> int:
+        """The index of a sum that stands for the task's sums: the first one."""
+        return 1
+
+    def layout(self, sum_index: int = 1) -> VectorLayout:
+        """Return the layout of the aggregate of sum `sum_index`."""
+        raise NotImplementedError
+
+    def longest_vector(self) -> int:
+        """Return the length of the first sum or of the main sum, whichever is longer: most recipes have no others."""
+        return max(self.layout().length, self.layout(self.main_sum).length)
+
+    def round_spec(self, task_seed: bytes, number: int, sum_index: int | None = None) -> RoundSpec:
+        """Return the round's broadcast; see `round_spec`."""
+        return round_spec(task_seed, number, sum_index)
+
+    def route(self, spec: RoundSpec, client_id: str) -> Route:
+        """Return the route to all blocks of the sum, the same for every client."""
+        return whole_route(self.layout(spec.sum_index))
 
     def most_levels(self, sum_index: int) -> int:
         """Return 0: all clients contribute to the same blocks."""
@@ -128,10 +213,64 @@ class SingleGroupRecipe:
         """Return no levels."""
         return ()
 
-    @property
-    def main_sum(self) -> int:
-        """The index of a sum that stands for the task's sums: the first one."""
-        return 1
+    def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
+        """Return what the client adds to the sum; see `Recipe`."""
+        raise NotImplementedError
+
+    def report(self, state: ModelState) -> dict[str, float]:
+        """Return nothing: only clients have data to evaluate the model with."""
+        return {}
+
+    def is_done(self, state: ModelState) -> bool:
+        """Return False: the schedule alone ends training."""
+        return False
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return no warning: the sums reveal no more than any sum over a cohort."""
+        return ()
+
+    # --- states --------------------------------------------------------------------------------------------------
+
+    def initial_state(self, task_seed: bytes) -> ModelState:
+        """Return the state of round 0, from the task's seed alone."""
+        raise NotImplementedError
+
+    def state_fields(self, sum_index: int) -> StateFields:
+        """Return the fields of a state after `sum_index` sums, in the order of its encoding."""
+        raise NotImplementedError
+
+    def state_bytes(self, sum_index: int) -> int:
+        """Return the length in bytes of an encoded state after `sum_index` sums."""
+        return fields_bytes(self.state_fields(sum_index))
+
+    def longest_state_bytes(self) -> int:
+        """Return `state_bytes(1)`: the states of most recipes have one length."""
+        return self.state_bytes(1)
+
+    def encode_state(self, state: ModelState) -> bytes:
+        """Return the state as exactly `state_bytes(sum_index)` bytes; `ParameterError` for one of another recipe."""
+        own = state_as(state, self.state_class)
+        return encode(self.state_fields(getattr(own, "sum_index", 0)), self.state_values(own))
+
+    def decode_state(self, round_number: int, body: bytes) -> ModelState:
+        """Decode the bytes of `encode_state`; `CodecError` unless the length and every value are valid."""
+        counted = SUM_INDEX in self.state_fields(0)
+        fields = self.state_fields(sum_index_of(body, round_number) if counted else 0)
+        return self.state_from(round_number, decode(fields, body))
+
+    def state_values(self, state: Any) -> dict[str, Any]:
+        """Return the values of `state` by the names of its fields: its attributes."""
+        return dict(vars(state))
+
+    def state_from(self, round_number: int, values: dict[str, Any]) -> ModelState:
+        """Return the state with the decoded `values`; `CodecError` for a value that no state has."""
+        return self.state_class(round_number, **values)
+
+
+class SingleGroupRecipe(BaseRecipe):
+    """The device group methods of `Recipe`, for recipes with one group whose clients train on the whole model."""
+
+    device_groups: Final = 1
 
     def device_group_of(self, sum_index: int) -> int:
         """Return 0, the only group."""
@@ -157,33 +296,34 @@ class SingleGroupRecipe:
         """Decode the bytes of `encode_view`; `CodecError` unless the length and every value are valid."""
         return self.decode_state(round_number, body)
 
-    def initial_state(self, task_seed: bytes) -> ModelState:
-        """Return the state of round 0, from the task's seed alone."""
-        raise NotImplementedError
 
-    def state_bytes(self, sum_index: int) -> int:
-        """Return the length in bytes of an encoded state after `sum_index` sums."""
-        raise NotImplementedError
+def round_spec(task_seed: bytes, number: int, sum_index: int | None = None) -> RoundSpec:
+    """Return the broadcast of round `number`. Its seed is derived from the task's, so that nobody can choose it later.
 
-    def longest_state_bytes(self) -> int:
-        """Return `state_bytes(1)`: the states of most recipes have one length."""
-        return self.state_bytes(1)
+    Raises `ParameterError` unless 1 <= sum_index <= number.
+    """
+    if number < 1 or not (sum_index is None or 1 <= sum_index <= number):
+        raise ParameterError(
+            f"rounds and sums are numbered from 1, and a round's sum index is at most its number: got round {number}, "
+            f"sum {sum_index}"
+        )
+    return RoundSpec(number, derive_seed(task_seed, "round", number), number if sum_index is None else sum_index)
 
-    def layout(self, sum_index: int = 1) -> VectorLayout:
-        """Return the layout of the aggregate of sum `sum_index`."""
-        raise NotImplementedError
 
-    def longest_vector(self) -> int:
-        """Return the length of the first sum or of the main sum, whichever is longer: most recipes have no others."""
-        return max(self.layout().length, self.layout(self.main_sum).length)
+def check_follows(state: ModelState, spec: RoundSpec, *, every_sum: bool = False) -> None:
+    """Raise `ParameterError` unless the round of `spec` comes after that of `state`, and its sum after the state's.
 
-    def encode_state(self, state: ModelState) -> bytes:
-        """Return the state as exactly `state_bytes(sum_index)` bytes."""
-        raise NotImplementedError
-
-    def decode_state(self, round_number: int, body: bytes) -> ModelState:
-        """Decode the bytes of `encode_state`; `CodecError` unless the length and every value are valid."""
-        raise NotImplementedError
+    every_sum: no sum may be missing between them.
+    """
+    last = getattr(state, "sum_index", None)
+    if last is None:
+        if spec.number <= state.round_number:
+            raise ParameterError(f"round {spec.number} is already in a state of round {state.round_number}")
+    elif spec.number <= state.round_number or spec.sum_index <= last or (every_sum and spec.sum_index > last + 1):
+        raise ParameterError(
+            f"sum {spec.sum_index} of round {spec.number} does not follow a state of sum {last}, round "
+            f"{state.round_number}"
+        )
 
 
 def main_layout(recipe: Recipe) -> VectorLayout | None:
@@ -279,6 +419,13 @@ class Recipe(Protocol):
 
     def decode_state(self, round_number: int, body: bytes) -> ModelState:
         """Decode the bytes of `encode_state`; `CodecError` unless the length and every value are valid."""
+
+    def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
+        """Return what a client adds to the sum of `spec`. No argument is changed.
+
+        state: the model before the sum, or the client's view of it. Raises `ParameterError` for an update that is not
+        of this recipe or holds values that are not finite.
+        """
 
     def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> ModelState:
         """Return the state after the round whose opened sum is `total`, float64 (layout.length,).

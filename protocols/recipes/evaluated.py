@@ -34,17 +34,22 @@ from protocols.errors import CodecError, ParameterError
 from protocols.layout import REPEATED_HELD_OUT, Block, Route, Segment, VectorLayout
 from protocols.messages.rounds import Evaluation
 from protocols.recipes.base import (
+    BaseRecipe,
+    Contribution,
     ItemParameters,
+    Local,
     ModelState,
     Recipe,
     RecipeParameters,
     RoundSpec,
     SingleGroupRecipe,
+    check_follows,
 )
 from protocols.recipes.evaluation_curve import MEASURES, POPULARITY, Curve, CurvePoint
-from protocols.recipes.item_counts import BiasedParameters
+from protocols.recipes.factors import BiasedParameters
+from protocols.recipes.state import state_as
 
-__all__ = ["Evaluated", "EvaluatedState", "MAX_POINTS", "evaluated_state", "with_evaluation"]
+__all__ = ["Evaluated", "EvaluatedState", "MAX_POINTS", "with_evaluation"]
 
 MAX_POINTS: Final = 1000
 """Most measurements of a task: their sums are part of every snapshot."""
@@ -71,13 +76,6 @@ class EvaluatedState(ModelState):
     def freeze(self) -> None:
         """Make every array of the model read-only."""
         self.model.freeze()
-
-
-def evaluated_state(state: ModelState) -> EvaluatedState:
-    """Return `state` as the state of an evaluated task; `ParameterError` for a state of another recipe."""
-    if not isinstance(state, EvaluatedState):
-        raise ParameterError(f"this state holds no measurements: it is a {type(state).__name__}")
-    return state
 
 
 @dataclass(frozen=True)
@@ -109,11 +107,14 @@ class Evaluated(SingleGroupRecipe):
         return self.inner.main_sum + 1
 
     @property
+    def predicts_ratings(self) -> bool:
+        """Whether the model predicts ratings; otherwise it ranks items."""
+        return isinstance(self.inner, BaseRecipe) and self.inner.predicts_ratings
+
+    @property
     def measures(self) -> tuple[str, ...]:
         """Names of the values that every measurement sums, in order: a key of `MEASURES`."""
-        from protocols.recipes.rfrec.recipe import RFRec  # recipes load with their tasks, and only some tasks measure
-
-        return MEASURES["ratings" if isinstance(self.inner, RFRec) else "ranking"]
+        return MEASURES["ratings" if self.predicts_ratings else "ranking"]
 
     @property
     def constants(self) -> tuple[str, ...]:
@@ -124,7 +125,7 @@ class Evaluated(SingleGroupRecipe):
 
     def curve(self, state: ModelState) -> Curve:
         """Return the measurements in `state`."""
-        own = evaluated_state(state)
+        own = state_as(state, EvaluatedState)
         return Curve(self.measures, own.points, dict(zip(self.constants, own.popularity, strict=False)))
 
     def measures_in(self, sum_index: int) -> bool:
@@ -198,15 +199,17 @@ class Evaluated(SingleGroupRecipe):
         """Return the wrapped recipe's route, or that to the block of a measurement."""
         return ((0,),) if self.measures_in(spec.sum_index) else self.inner.route(self.inner_spec(spec), client_id)
 
-    def contribution(self, spec: RoundSpec, measured: NDArray[np.float64]) -> list[NDArray[np.float64]]:
-        """Return the blocks of a contribution to a measurement.
+    def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
+        """Return the contribution to a measurement, or to a sum of the wrapped recipe.
 
-        measured: float64 (values,), each in [0, 1]. Raises `ParameterError` for other values.
+        local: for a measurement its values, float64 (values,), each in [0, 1]; `ParameterError` for others.
         """
-        count = len(self._values(spec.sum_index))
+        if not self.measures_in(spec.sum_index):
+            return self.inner.contribute(state_as(state, EvaluatedState).model, self.inner_spec(spec), local)
+        measured, count = local.update, len(self._values(spec.sum_index))
         if measured.shape != (count,) or not ((measured >= 0) & (measured <= 1)).all():
             raise ParameterError(f"a measurement is {count} values in [0, 1], got {measured}")
-        return [np.concatenate([[1.0], measured])]
+        return Contribution([np.concatenate([[1.0], measured])])
 
     def absorb(
         self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int
@@ -215,12 +218,11 @@ class Evaluated(SingleGroupRecipe):
 
         A measurement between the state's and this sum was abandoned; it counts as one of no clients.
         """
-        own = self._filled(evaluated_state(state), spec, self.points_after(spec.sum_index - 1))
+        own = self._filled(state_as(state, EvaluatedState), spec, self.points_after(spec.sum_index - 1))
         if not self.measures_in(spec.sum_index):
             model = self.inner.absorb(own.model, self.inner_spec(spec), total, contributions)
             return EvaluatedState(spec.number, model, own.points, own.popularity)
-        if spec.number <= own.round_number:
-            raise ParameterError(f"round {spec.number} is already in a state of round {own.round_number}")
+        check_follows(own, spec)
         clients, sums = float(total[0]), tuple(map(float, total[1:]))
         point = CurvePoint(own.round_number, spec.number, clients, sums[: len(self.measures)])
         popularity = sums[len(self.measures) :] if self.measures_constants(spec.sum_index) else own.popularity
@@ -231,7 +233,7 @@ class Evaluated(SingleGroupRecipe):
 
         A measurement counts as one of no clients, so that all members' states after a round have one length.
         """
-        own = self._filled(evaluated_state(state), spec, self.points_after(spec.sum_index))
+        own = self._filled(state_as(state, EvaluatedState), spec, self.points_after(spec.sum_index))
         return EvaluatedState(spec.number, self._unchanged(own.model, spec), own.points, own.popularity)
 
     def _filled(self, state: EvaluatedState, spec: RoundSpec, count: int) -> EvaluatedState:
@@ -273,7 +275,7 @@ class Evaluated(SingleGroupRecipe):
 
         The sums are float64; of a measurement: rounds (uint64), clients and sums (float64).
         """
-        own = evaluated_state(state)
+        own = state_as(state, EvaluatedState)
         points = b"".join(
             _POINT_HEAD.pack(point.model_round, point.round, point.clients) + _floats(point.sums)
             for point in own.points
@@ -311,7 +313,7 @@ class Evaluated(SingleGroupRecipe):
 
     def report(self, state: ModelState) -> dict[str, float]:
         """Return the wrapped recipe's figures and, after a sum that measured, those of the measurement."""
-        own = evaluated_state(state)
+        own = state_as(state, EvaluatedState)
         figures = self.inner.report(own.model)
         if own.points and own.points[-1].round == state.round_number:
             figures |= self.curve(state).figures()
@@ -321,7 +323,7 @@ class Evaluated(SingleGroupRecipe):
         """Return whether the wrapped recipe is done, or `stop_after` measurements are clearly below the best one."""
         patience = self.evaluation.stop_after
         stopped = patience is not None and self.curve(state).fallen >= patience
-        return stopped or self.inner.is_done(evaluated_state(state).model)
+        return stopped or self.inner.is_done(state_as(state, EvaluatedState).model)
 
     def warnings(self) -> tuple[str, ...]:
         """Return the wrapped recipe's warnings, and what the measurements tell."""

@@ -1,32 +1,56 @@
-"""Shared by the matrix-factorisation recipes: parameters, initial factors, dense rows and their change."""
+"""Shared by the matrix-factorisation recipes: parameters, initial factors, rows of change, and item biases.
+
+**Item biases** come from summed counts: the first sums of a task count how many clients have each item.
+
+A factor model scores an item by b_i + p . q_i. With `item_bias` "counts" the first `count_sums` sums of a task are
+counts, one 0 or 1 per item and client, under the task's own mechanism, and b follows from their total:
+
+    b_i = ln((c_i + 1) / (mean(c) + 1))
+
+This is the log-odds of a positive against a uniformly drawn negative in a model that knows popularity only, up to the
+number of negatives per positive, which the client subtracts. Round 0 therefore ranks by popularity, and training only
+has to learn what differs from it. A client is in one sum of counts only, and abstains from the others; only plain sums
+may count more than once (`protocols.combinations`).
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Final
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import Final, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from protocols.codec import exact
-from protocols.crypto.domain import derive_seed
 from protocols.crypto.public_random import normals
-from protocols.errors import CodecError, ParameterError
-from protocols.layout import Block, clip_to_bounds
-from protocols.recipes.base import FactorState, ItemParameters, ModelState, RoundSpec, Update
+from protocols.errors import ParameterError
+from protocols.layout import ONCE_ROWS, Block, Segment, VectorLayout, clip_to_bounds
+from protocols.recipes.base import (
+    Contribution,
+    FactorState,
+    ItemParameters,
+    ModelState,
+    RoundSpec,
+    Update,
+    check_follows,
+)
+from protocols.recipes.state import state_as
 
 __all__ = [
     "FactorParameters",
     "advance",
     "clip_blocks",
-    "decode_factors",
     "dense_rows",
-    "encode_factors",
-    "factors_of",
     "initial_factors",
-    "round_spec",
+    "BiasedParameters",
+    "CountedFactors",
+    "ItemBias",
+    "StartFrom",
+    "count_layout",
+    "item_biases",
 ]
+
 
 MAX_DIM: Final = 4096
 _ROWS: Final = 1024
@@ -51,26 +75,6 @@ def initial_factors(task_seed: bytes, items: int, dim: int) -> NDArray[np.float3
     return np.asarray(flat.reshape(items, dim), dtype=np.float32)
 
 
-def round_spec(task_seed: bytes, number: int, sum_index: int | None = None) -> RoundSpec:
-    """Return the broadcast of round `number`. Its seed is derived from the task's, so that nobody can choose it later.
-
-    Raises `ParameterError` unless 1 <= sum_index <= number.
-    """
-    if number < 1 or not (sum_index is None or 1 <= sum_index <= number):
-        raise ParameterError(
-            f"rounds and sums are numbered from 1, and a round's sum index is at most its number: got round {number}, "
-            f"sum {sum_index}"
-        )
-    return RoundSpec(number, derive_seed(task_seed, "round", number), number if sum_index is None else sum_index)
-
-
-def factors_of(state: ModelState) -> FactorState:
-    """Return `state` as a state with item factors; `ParameterError` for a state of another recipe."""
-    if not isinstance(state, FactorState):
-        raise ParameterError(f"this state holds no item factors: it is a {type(state).__name__}")
-    return state
-
-
 def dense_rows(update: Update, items: int, width: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the update's rows scattered to float64 (items, width), and the touch vector, float64 (items,).
 
@@ -88,24 +92,10 @@ def dense_rows(update: Update, items: int, width: int) -> tuple[NDArray[np.float
     return rows, touched
 
 
-def clip_blocks(blocks: tuple[Block, ...], vectors: list[NDArray[np.float64]]) -> tuple[list[NDArray[np.float64]], int]:
-    """Return every vector clipped to its block's bounds, and how many values were clipped in total."""
+def clip_blocks(blocks: tuple[Block, ...], vectors: list[NDArray[np.float64]]) -> Contribution:
+    """Return the contribution of these vectors, each clipped to its block's bounds."""
     pairs = [clip_to_bounds(block, vector) for block, vector in zip(blocks, vectors, strict=True)]
-    return [vector for vector, _ in pairs], sum(clipped for _, clipped in pairs)
-
-
-def encode_factors(state: ModelState) -> bytes:
-    """Return the item factors as little-endian float32, row-major."""
-    return factors_of(state).item_factors.astype("<f4", copy=False).tobytes()
-
-
-def decode_factors(round_number: int, body: bytes, parameters: FactorParameters) -> FactorState:
-    """Decode the bytes of `encode_factors`; `CodecError` for another length or values that are not finite."""
-    view = exact(body, parameters.items * parameters.dim * 4, "a model state")
-    factors = np.frombuffer(view, dtype="<f4").reshape(parameters.items, parameters.dim)
-    if not np.isfinite(factors).all():
-        raise CodecError("a model state holds values that are not finite")
-    return FactorState(round_number, factors.astype(np.float32))
+    return Contribution([vector for vector, _ in pairs], sum(clipped for _, clipped in pairs))
 
 
 def advance(state: ModelState, spec: RoundSpec, change: NDArray[np.float64], rate: float = 1.0) -> FactorState:
@@ -113,11 +103,127 @@ def advance(state: ModelState, spec: RoundSpec, change: NDArray[np.float64], rat
 
     Raises `ParameterError` if `state` is already of this round or a later one.
     """
-    if spec.number <= state.round_number:
-        raise ParameterError(f"round {spec.number} is already in a state of round {state.round_number}")
-    before = factors_of(state).item_factors
+    check_follows(state, spec)
+    own = state_as(state, FactorState)
+    before = own.item_factors
     moved = np.empty(before.shape, np.float32)
     for start in range(0, len(before), _ROWS):  # a few rows at a time: float64 sums of all would be the most memory
         rows = slice(start, start + _ROWS)
         moved[rows] = before[rows] + rate * change[rows]
-    return replace(factors_of(state), round_number=spec.number, item_factors=moved)
+    return replace(own, round_number=spec.number, item_factors=moved)
+
+
+ItemBias = Literal["counts", "none"]
+"""Where b_i comes from: the first sums of the task, or nowhere (b = 0), as in the papers."""
+
+
+class StartFrom(BaseModel):
+    """The state of round 0 of a task that starts from another task's model: `protocols.recipes.spectral_start`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    task: str = Field(min_length=1, max_length=63, description="Id of the `privirec-k` task.")
+    round: int = Field(ge=1, description="Round of its snapshot.")
+    snapshot: str = Field(pattern=r"^[0-9a-f]{64}$", description="sha-256 of that snapshot, hex.")
+    digest: str = Field(pattern=r"^[0-9a-f]{64}$", description="sha-256 of the state of round 0 made from it, hex.")
+    item_exponent: float = Field(
+        ge=0, le=0.5, description="b of the `privirec-k` task, by which devices weight their items: d_i^-2b."
+    )
+
+
+class BiasedParameters(FactorParameters):
+    """Parameters of the recipes that score b_i + p . q_i, and the settings of local training.
+
+    A training setting that is not set is the client's own choice, by default the paper's.
+    """
+
+    item_bias: ItemBias = Field(
+        default="none", description="counts: item biases from summed item counts. none: as in the paper."
+    )
+    count_sums: int = Field(
+        default=1,
+        ge=1,
+        le=1000,
+        description="With item_bias counts: how many of the first sums are item counts; 1 unless sums are plain.",
+    )
+    server_rate: float = Field(
+        default=1.0, gt=0, le=100, description="Factor by which the mean change of the item factors is multiplied."
+    )
+    learning_rate: float | None = Field(default=None, gt=0, le=100, description="Step size of local training.")
+    epochs: int | None = Field(default=None, ge=1, le=1000, description="Passes over a client's samples in a round.")
+    batch_size: int | None = Field(default=None, ge=1, le=1_000_000, description="Samples in one step.")
+    weight_decay: float | None = Field(default=None, ge=0, le=10, description="L2 weight on both factors.")
+    negatives: int | None = Field(default=None, ge=1, le=1000, description="Negatives drawn for each positive.")
+
+    start_from: StartFrom | None = Field(
+        default=None, description="The model that round 0 is made from; unset: from the task's seed."
+    )
+    start_weight: float = Field(
+        default=16.0, gt=0, le=1e6, description="With start_from: factor c of the user factors that devices compute."
+    )
+
+    @model_validator(mode="after")
+    def _start_has_counts(self) -> Self:
+        if self.start_from is not None and self.item_bias != "counts":
+            raise ValueError("start_from needs item_bias 'counts': the counts come from the same task")
+        return self
+
+    def training_settings(self) -> dict[str, float | int]:
+        """Return the training settings that the task sets, by name."""
+        names = ("learning_rate", "epochs", "batch_size", "weight_decay", "negatives")
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
+    @property
+    def start_digest(self) -> str | None:
+        """See `RecipeParameters`."""
+        return None if self.start_from is None else self.start_from.digest
+
+    @property
+    def counting(self) -> int:
+        """Number of first sums that are item counts; 0 without item biases, and with those of another task."""
+        return self.count_sums if self.has_counts and self.start_from is None else 0
+
+    @property
+    def has_counts(self) -> bool:
+        """Whether the model has item biases."""
+        return self.item_bias == "counts"
+
+
+@dataclass(frozen=True)
+class CountedFactors(FactorState):
+    """Item factors and, from the first sums, how many of how many clients have each item.
+
+    item_counts: float64 (items,), whole numbers. clients: number of clients that were counted.
+    """
+
+    item_counts: NDArray[np.float64]
+    clients: int
+
+    @cached_property
+    def biases(self) -> NDArray[np.float32]:
+        """b, float32 (items,), read-only: the logarithms of the counts over their mean, both plus one."""
+        counts = self.item_counts
+        found = np.asarray(np.log((counts + 1.0) / (counts.mean() + 1.0)), dtype=np.float32)
+        found.flags.writeable = False
+        return found
+
+    def counted(self, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> Self:
+        """Return the state after a sum of counts. Counts outside 0..contributions are moved to the nearest bound.
+
+        Raises `ParameterError` if `spec` is of this state's round or an earlier one.
+        """
+        check_follows(self, spec)
+        # a sum of honest clients has no count outside 0..contributions
+        counts = self.item_counts + np.clip(np.rint(total), 0, contributions)
+        return replace(self, round_number=spec.number, item_counts=counts, clients=self.clients + contributions)
+
+
+@lru_cache(maxsize=16)
+def count_layout(items: int) -> VectorLayout:
+    """Return the layout of a sum of counts: one block of `items` counts, each 0 or 1 in a contribution."""
+    return VectorLayout((Block("counts", (Segment("counts", items, 1.0, integral=True),)),), sum_class=ONCE_ROWS)
+
+
+def item_biases(state: ModelState) -> NDArray[np.float32] | None:
+    """Return b, float32 (items,), read-only; None if the model has no item biases."""
+    return state.biases if isinstance(state, CountedFactors) else None

@@ -1,22 +1,36 @@
-"""FedMF: the whole change of the item factors is summed. It is the baseline that CoLR compresses.
+"""FedMF, the whole change of the item factors, and its compression by SVD.
+
+**FedMF**: the whole change of the item factors is summed. It is the baseline that CoLR compresses.
 
 Chai et al., "Secure Federated Matrix Factorization" (2019), with the aggregation of the released CoLR code.
+
+**SVD** compression: a baseline of the CoLR paper. Clients train FedMF's full change and keep its best rank-r part.
+
+Nguyen et al. (WWW 2024), section 3.2: the client sends factors U_u (items x r) and V_u (r x dim) of its change. The
+server adds the products U_u V_u and compresses the sum again for the download, as the released code does. A sum of
+products is not a product of sums, so each client's factors must be multiplied before they are added. This is not
+possible with ciphertexts, and the SVD of an encrypted sum is an open problem (appendix C). The recipe therefore needs
+plain sums.
+
+Here a contribution is the dense product U_u V_u, with all its values on the wire; `factor_values` is the number of
+values that the paper counts.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, model_validator
 
-from protocols.recipes.base import ModelState, RoundSpec
-from protocols.recipes.entry import RecipeEntry
-from protocols.recipes.normalisation import NormalisedParameters
-from protocols.recipes.rows import RowRecipe
+from protocols.errors import ParameterError
+from protocols.recipes.base import Contribution, Local, ModelState, RoundSpec, Update
+from protocols.recipes.registry import RecipeEntry
+from protocols.recipes.rows import NormalisedParameters, RowRecipe
 
-__all__ = ["ENTRY", "FedMF", "FedMFParameters"]
+__all__ = ["ENTRY", "FedMF", "FedMFParameters", "SVD_ENTRY", "SVD", "SVDParameters", "low_rank"]
 
 
 class FedMFParameters(NormalisedParameters):
@@ -52,4 +66,79 @@ ENTRY: Final = RecipeEntry(
     make=FedMF,
     half="client_sdk.training.factors:half",
     source="Chai et al., 2019",
+)
+
+
+class SVDParameters(NormalisedParameters):
+    """The shape of the item factors, and the rank."""
+
+    rank: int = Field(default=4, ge=1, description="Rank r to which each client's change and their mean are reduced.")
+
+    @model_validator(mode="after")
+    def _rank_fits(self) -> Self:
+        if self.rank > self.dim:
+            raise ValueError(f"rank {self.rank} is greater than dim {self.dim}: nothing would be compressed")
+        return self
+
+
+def low_rank(rows: NDArray[np.floating], rank: int) -> NDArray[np.float64]:
+    """Return the matrix of rank <= `rank` nearest to `rows` (k, d), float64 (k, d): its truncated SVD.
+
+    Eckart and Young (1936). It is rows V V^T, with V the `rank` leading eigenvectors of rows^T rows (the right singular
+    vectors). Raises `ParameterError` for values that are not finite.
+    """
+    exact = np.asarray(rows, dtype=np.float64)
+    if not np.isfinite(exact).all():
+        raise ParameterError("an update holds values that are not finite: training diverged")
+    leading = np.linalg.eigh(exact.T @ exact)[1][:, -rank:]
+    return np.asarray(exact @ leading @ leading.T)
+
+
+@dataclass(frozen=True)
+class SVD(RowRecipe):
+    """FedMF with compressed changes: N*d values of rank r per contribution."""
+
+    parameters: SVDParameters
+    name: str = "svd"
+
+    @property
+    def width(self) -> int:
+        """Values per item in a contribution: d, the complete row."""
+        return self.parameters.dim
+
+    @property
+    def factor_values(self) -> int:
+        """r (N + d): number of values of the factors U and V, which the paper's clients send."""
+        p = self.parameters
+        return p.rank * (p.items + p.dim)
+
+    def projection(self, spec: RoundSpec, client_id: str) -> NDArray[np.float32] | None:
+        """Return None: the full matrix is trained and compressed afterwards."""
+        return None
+
+    def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
+        """Return the best rank-r part of the client's rows (an `Update`)."""
+        update = local.update
+        if update.values.ndim == 2:  # `dense_rows` raises for other shapes
+            compressed = low_rank(update.values, self.parameters.rank).astype(np.float32)
+            local = replace(local, update=Update(update.items, compressed))
+        return super().contribute(state, spec, local)
+
+    def change(
+        self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int
+    ) -> NDArray[np.float64]:
+        """Return the best rank-r part of the mean change of every row, float64 (items, dim)."""
+        return low_rank(self.mean_update(state, total, contributions), self.parameters.rank)
+
+
+SVD_ENTRY: Final = RecipeEntry(
+    name="svd",
+    parameters=SVDParameters,
+    make=SVD,
+    half="client_sdk.training.factors:half",
+    needs=frozenset({"clear contributions"}),
+    why_not="each client's factors U and V must be multiplied before they are added, which is not possible with "
+    "encrypted or masked factors, and compressing the sum again would need the SVD of an encrypted matrix, an open "
+    "problem (Nguyen et al., WWW 2024, section 3.2 and appendix C)",
+    source="Nguyen et al., WWW 2024, section 3.2",
 )

@@ -23,8 +23,6 @@ rows themselves, and are refused.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal, Self
 
@@ -36,10 +34,9 @@ from protocols.crypto.public_random import normals
 from protocols.errors import ParameterError
 from protocols.layout import TRAINED, VectorLayout
 from protocols.privacy.laplace import LaplaceNoise, privatise, refuse_exact_sums
-from protocols.recipes.base import MOVES_ALIKE, FactorState, ModelState, RoundSpec, Update
-from protocols.recipes.entry import RecipeEntry
-from protocols.recipes.factors import MAX_DIM, dense_rows
-from protocols.recipes.item_counts import BiasedParameters
+from protocols.recipes.base import MOVES_ALIKE, Contribution, FactorState, Local, ModelState, RoundSpec
+from protocols.recipes.factors import MAX_DIM, BiasedParameters, dense_rows
+from protocols.recipes.registry import RecipeEntry
 from protocols.recipes.rows import FactorModel
 from protocols.recipes.weighted import WeightedParameters, weigh, weighted_block, weighted_mean, with_weight
 
@@ -135,24 +132,21 @@ class PFedCLR(FactorModel):
         bound = p.clip if p.noise is None else p.noise.bound
         return VectorLayout((weighted_block(p, "items", p.items * p.dim, bound),), sum_class=TRAINED)
 
-    def contribute(
-        self, update: Update, interactions: int, entropy: Callable[[int], bytes] = os.urandom
-    ) -> tuple[list[NDArray[np.float64]], int]:
-        """Return the contribution's one block, and how many values were clipped.
+    def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
+        """Return the weighted change, with noise in a task with noise, in which all clients count alike.
 
-        update: rows of Q_u - Q for the items that took part in step 1. interactions: |D_u|. entropy: n -> n secret
-        random bytes for the noise, different in every call; with noise all clients count alike. Raises `ParameterError`
-        for values that are not finite.
+        local: an `Update` with rows of Q_u - Q for the items that took part in step 1, and |D_u|. Raises
+        `ParameterError` for values that are not finite.
         """
         p = self.parameters
-        change = dense_rows(update, p.items, p.dim)[0].ravel()
+        change = dense_rows(local.update, p.items, p.dim)[0].ravel()
         if p.noise is not None:
-            noisy, clipped = privatise(change, p.noise, entropy)
-            return [weigh(p, noisy, interactions)], clipped
+            noisy, clipped = privatise(change, p.noise, local.entropy)
+            return Contribution([weigh(p, noisy, local.examples)], clipped)
         if not np.isfinite(change).all():
             raise ParameterError("the change of the items holds values that are not finite: training diverged")
         clipped = int(np.count_nonzero(np.abs(change) > p.clip))
-        return [weigh(p, np.clip(change, -p.clip, p.clip), interactions)], clipped
+        return Contribution([weigh(p, np.clip(change, -p.clip, p.clip), local.examples)], clipped)
 
     def change(
         self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int

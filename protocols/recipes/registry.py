@@ -1,36 +1,73 @@
-"""Recipes by name: ours, and those of installed packages (`protocols.plugins`)."""
+"""Recipes by name: ours, in the table below, and those of installed packages (`protocols.plugins`).
+
+A recipe is found by its entry, which holds everything that the server and the clients need to find and combine it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
 from pydantic import ValidationError
 
+from protocols.capabilities import ALL, Capability
 from protocols.errors import ParameterError
-from protocols.parameter_text.first_fault import first_fault
+from protocols.parameter_text import first_fault
 from protocols.plugins import RECIPE_GROUP, load, places
-from protocols.recipes.base import Recipe
-from protocols.recipes.entry import RecipeEntry
+from protocols.recipes.base import ItemParameters, Recipe, RecipeParameters
 
-__all__ = ["OWN", "recipe", "recipe_entry", "recipes"]
+__all__ = ["RecipeEntry", "OWN", "recipe", "recipe_entry", "recipes"]
+
+
+@dataclass(frozen=True)
+class RecipeEntry:
+    """One recipe.
+
+    name: the name by which tasks choose it. parameters: the model of its parameters. make: returns the recipe for
+    validated parameters. half: "module:function" of its client half, which only clients import; the function is called
+    with the recipe, the training settings and the name of a graph filter (both None where the user gave none).
+    version: raised when equal parameters mean something else than before; server and clients must agree on it.
+    needs: what a mechanism must be able to do. why_not: why mechanisms that cannot are impossible. source: where the
+    recipe comes from, for the page of parameters. Raises `ParameterError` for an unknown capability.
+    """
+
+    name: str
+    parameters: type[RecipeParameters]
+    make: Callable[[Any], Recipe]
+    half: str
+    version: int = 1
+    needs: frozenset[Capability] = frozenset[Capability]({"dense"})
+    why_not: str = ""
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        unknown = sorted(self.needs - ALL)
+        if unknown:
+            raise ParameterError(f"recipe {self.name!r} needs {unknown[0]!r}: choose from {', '.join(sorted(ALL))}")
+
+    @property
+    def has_items(self) -> bool:
+        """Whether the model is about numbered items, which it scores."""
+        return issubclass(self.parameters, ItemParameters)
+
 
 OWN: Final[dict[str, str]] = {
-    "arrays": "protocols.recipes.arrays.recipe:ENTRY",
-    "colr": "protocols.recipes.colr.colr:ENTRY",
-    "fair": "protocols.recipes.fair.recipe:ENTRY",
+    "arrays": "protocols.recipes.arrays:ENTRY",
+    "colr": "protocols.recipes.colr:ENTRY",
+    "fair": "protocols.recipes.fair:ENTRY",
     "fedmf": "protocols.recipes.fedmf:ENTRY",
     "pfedclr": "protocols.recipes.pfedclr:ENTRY",
-    "privirec": "protocols.recipes.privirec.recipe:PRIVIREC",
-    "privirec-k": "protocols.recipes.privirec.recipe:PRIVIREC_K",
-    "rfrec": "protocols.recipes.rfrec.recipe:RFREC",
-    "rfrecf": "protocols.recipes.rfrec.recipe:RFRECF",
-    "scolr": "protocols.recipes.colr.scolr:ENTRY",
-    "svd": "protocols.recipes.svd:ENTRY",
-    "topk": "protocols.recipes.topk.recipe:ENTRY",
+    "privirec": "protocols.recipes.privirec:PRIVIREC",
+    "privirec-k": "protocols.recipes.privirec:PRIVIREC_K",
+    "rfrec": "protocols.recipes.rfrec:RFREC",
+    "rfrecf": "protocols.recipes.rfrec:RFRECF",
+    "scolr": "protocols.recipes.colr:SCOLR_ENTRY",
+    "svd": "protocols.recipes.fedmf:SVD_ENTRY",
+    "topk": "protocols.recipes.topk:ENTRY",
 }
-"""Our recipes: name -> "module:attribute" of the entry, as pyproject.toml declares them."""
+"""Our recipes: name -> "module:attribute" of the entry."""
 
 
 def recipes() -> dict[str, str]:

@@ -27,11 +27,12 @@ from numpy.typing import NDArray
 from protocols.errors import ParameterError
 from protocols.recipes.base import ModelState, Recipe
 from protocols.recipes.evaluated import Evaluated, EvaluatedState
-from protocols.recipes.item_counts import BiasedParameters, CountedFactors, StartFrom
-from protocols.recipes.privirec.ease import chosen_weight, shares_and_diagonal
-from protocols.recipes.privirec.state import privirec_state
+from protocols.recipes.factors import BiasedParameters, CountedFactors, StartFrom
+from protocols.recipes.privirec import PriviRecState
 from protocols.recipes.rows import FactorModel
-from protocols.recipes.topk.recipe import TopKRecipe
+from protocols.recipes.spectrum import chosen_weight, shares_and_diagonal
+from protocols.recipes.state import state_as
+from protocols.recipes.topk import TopKRecipe
 
 __all__ = ["Source", "projected_user", "spectral_factors", "start_of", "start_parameters", "start_state"]
 
@@ -53,7 +54,7 @@ def spectral_factors(source: Source, dim: int) -> NDArray[np.float32]:
 
     Raises `ParameterError` if it has fewer singular vectors, or no singular values yet.
     """
-    spectrum = privirec_state(source.state)
+    spectrum = state_as(source.state, PriviRecState)
     columns = spectrum.singular_values.size
     if columns < dim:
         raise ParameterError(f"a spectrum of {columns} singular vectors cannot start item factors of length {dim}")
@@ -75,7 +76,7 @@ def start_state(recipe: Recipe, source: Source) -> ModelState:
     """
     if isinstance(recipe, Evaluated):
         return EvaluatedState(0, start_state(recipe.inner, source), ())
-    spectrum, parameters = privirec_state(source.state), recipe.parameters
+    spectrum, parameters = state_as(source.state, PriviRecState), recipe.parameters
     startable = isinstance(recipe, FactorModel) and not isinstance(recipe, TopKRecipe)
     if not (startable and isinstance(parameters, BiasedParameters)):
         raise ParameterError(f"recipe {recipe.name!r} cannot start from a spectrum")

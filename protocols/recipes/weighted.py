@@ -77,15 +77,15 @@ def weighted_block(p: WeightedParameters, name: str, length: int, bound: float) 
     return Block(name, (Segment(UPDATE, length, bound), *weight))
 
 
-def weight_of(p: WeightedParameters, interactions: int) -> float:
+def weight_of(p: WeightedParameters, interactions: float | None) -> float:
     """Return w_u of a client with so many interactions, in (0, 1]; 1 without weights. `ParameterError` below 1."""
-    if interactions < 1:
+    if interactions is None or not interactions >= 1:
         raise ParameterError(f"a client takes part with at least 1 interaction, got {interactions}")
     most = p.max_interactions
     return 1.0 if most is None else min(interactions, most) / most
 
 
-def weigh(p: WeightedParameters, vector: NDArray[np.floating], interactions: int) -> NDArray[np.float64]:
+def weigh(p: WeightedParameters, vector: NDArray[np.floating], interactions: float | None) -> NDArray[np.float64]:
     """Return what a client sends, float64 (n,), or (n + 1,) with weights: weight * vector followed by the weight.
 
     vector: any shape, n values within their bound. interactions: |D_u|. Raises `ParameterError` without interactions.

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from protocols.capabilities import ALL, Capability
 from protocols.errors import ParameterError
-from protocols.parameter_text.first_fault import first_fault
+from protocols.parameter_text import first_fault
 from protocols.plugins import MECHANISM_GROUP, load, places
 from protocols.sums.base import Mechanism
 

@@ -42,7 +42,7 @@ from aggregator_service.storage.database import Database
 from aggregator_service.storage.database_causes import database_cause
 from client_sdk import Client, Identity, MemoryStore, Policy
 from client_sdk.errors import UntrustedServer
-from protocols.parameter_text.first_fault import first_fault
+from protocols.parameter_text import first_fault
 from tests.support.api import Api
 from tests.support.certificates import Authority
 from tests.support.inside import aggregator_inside, services

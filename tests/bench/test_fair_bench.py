@@ -13,7 +13,7 @@ from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
 from client_sdk.lab.evaluation.full_ranking import rank_all
 from client_sdk.training.fair import USER_VECTORS, FairConfig
 from protocols.errors import ParameterError
-from protocols.recipes.fair.recipe import FairParameters
+from protocols.recipes.fair import FairParameters
 
 USERS, ITEMS, DIM = 20, 64, 8
 TRAINING = FairConfig(learning_rate=0.02, epochs=2, batch_size=16)
@@ -42,7 +42,7 @@ def test_a_turn_equals_the_sum_of_the_contributions(train: Interactions, clip: f
             rng = np.random.default_rng([1, 2, int(user), 1])
             local = half.contribute(spec, "c", view, train.history(int(user)), client_states[user], rng)
             total += local.blocks[0]
-            clipped += local.clipped
+            clipped += local.contribution.clipped
             client_states[user] = local.client_state
         state = recipe.absorb(state, spec, total, cohort)
     assert list(made.run(1)) == [1]

@@ -15,7 +15,7 @@ from bench.systems.rfrec_devices import Devices
 from client_sdk.lab.data.interactions import Interactions
 from client_sdk.lab.federation import Federation
 from protocols.recipes.registry import recipe
-from protocols.recipes.rfrec.recipe import RFRec
+from protocols.recipes.rfrec import RFRec
 
 USERS, ITEMS, ROUNDS = 9, 14, 6
 

@@ -17,7 +17,7 @@ from client_sdk import AsyncClient, Client, Identity, MemoryStore, Operator, tas
 from client_sdk.torch import arrays_of
 from client_sdk.training.arrays import ArraysRound
 from protocols.messages import Schedule
-from protocols.recipes.arrays.recipe import Arrays
+from protocols.recipes.arrays import Arrays
 from protocols.recipes.registry import recipe
 from tests.support.needs import required
 from tests.support.organiser import TRIAL
@@ -127,7 +127,7 @@ def test_the_block_of_pytorch() -> None:
     shapes = {name: array.shape for name, array in arrays_of(model).items()}
     made = recipe("arrays", {"shapes": shapes, "max_weight": 10, "reveal_weights": True})
     assert isinstance(made, Arrays)
-    asked = ArraysRound(made, 1, made.initial_state(bytes(32)))
+    asked = ArraysRound(made, made.round_spec(bytes(32), 1), made.initial_state(bytes(32)))
     training = "model(torch.ones(4, 3)).sum().backward(); torch.optim.SGD(model.parameters(), 0.1).step()"
     names = {"model": model, "round": asked, "examples": 4, "torch": torch}
     run_block(BLOCKS["torch"].replace("...  # train", training), names)

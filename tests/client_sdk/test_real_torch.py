@@ -11,8 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 from client_sdk.torch import arrays_of, load_arrays
 from protocols.errors import ParameterError
-from protocols.recipes.arrays.parameters import ArraysParameters
-from protocols.recipes.arrays.update import contribution
+from protocols.recipes.arrays_update import ArraysParameters, contribution
 from tests.support.needs import required
 
 torch: Any = required("torch")

@@ -15,7 +15,7 @@ from client_sdk.training.arrays import ArraysRound
 from client_sdk.training.base import LocalResult
 from client_sdk.training.mf import MFConfig
 from protocols.errors import BudgetError
-from protocols.recipes.base import ModelState, Recipe, RoundSpec
+from protocols.recipes.base import Contribution, ModelState, Recipe, RoundSpec
 from protocols.recipes.fedmf import FedMF
 from protocols.recipes.registry import OWN
 
@@ -196,7 +196,7 @@ class Careless:
 
     def contribute(self, *arguments: Any) -> LocalResult:
         made: LocalResult = self.own.contribute(*arguments)
-        return replace(made, blocks=[1e6 * values for values in made.blocks])
+        return replace(made, contribution=Contribution([1e6 * values for values in made.blocks]))
 
     def scores(self, *arguments: Any) -> NDArray[np.float32]:
         found: NDArray[np.float32] = self.own.scores(*arguments)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,20 +21,23 @@ from protocols.combinations import carriers
 from protocols.errors import ParameterError
 from protocols.messages import Schedule
 from protocols.recipes.registry import OWN, recipe, recipe_entry, recipes
+from protocols.recipes.state import state_as
 from tests.support.organiser import TRIAL
-from tests.support.plugins import installed_plugin
+from tests.support.plugins import installed_plugin, write_files
 from tests.support.server import running_aggregator
 
 ROOT = Path(__file__).parents[2]
-PACKAGE = ROOT / "examples" / "custom_recipe"
+PAGE = ROOT / "docs" / "add-a-recipe.md"
 ITEMS, USERS = 30, 3
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The example, installed into a folder of its own, which is on the path of this process."""
+    """The package of the page, and nothing else, on the path of this process."""
     folder = tmp_path_factory.mktemp("plugin")
-    shutil.copytree(PACKAGE, folder / "source", ignore=shutil.ignore_patterns("__pycache__"))
+    names = write_files(PAGE, folder / "source")
+    package = [f"popularity_recipe/{name}.py" for name in ("__init__", "popularity", "client")]
+    assert names == [*package, "pyproject.toml", "tests/test_popularity.py"]
     with installed_plugin(folder / "source", folder / "site", "popularity_recipe") as site:
         yield site
 
@@ -48,8 +50,10 @@ def test_without_its_package_the_recipe_is_unknown() -> None:
 
 def test_it_passes_the_battery(installed: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(installed), str(ROOT)])}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=PACKAGE, env=environment)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--import-mode=importlib", "tests"]
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, cwd=installed.parent / "source", env=environment
+    )
     assert done.returncode == 0 and "14 passed" in done.stdout, done.stdout + done.stderr
 
 
@@ -59,7 +63,7 @@ def test_a_task_of_it_completes_on_a_real_server(
 ) -> None:
     assert recipes()["popularity"] == "popularity_recipe.popularity:ENTRY"
     assert carriers("popularity") == carriers("fedmf")
-    state_of: Any = import_module("popularity_recipe.popularity").popularity_state
+    kind: Any = import_module("popularity_recipe.popularity").PopularityState
     monkeypatch.setenv("PYTHONPATH", str(installed))
     histories = [np.arange(user, user + 9, dtype=np.int32) for user in range(USERS)]
     with running_aggregator(tmp_path / "data") as server, Operator(server.url, server.operator_token) as operator:
@@ -82,7 +86,7 @@ def test_a_task_of_it_completes_on_a_real_server(
                     [1] * USERS  # one sum is enough
                 )
             expected = np.bincount(np.concatenate(histories), minlength=ITEMS) / USERS
-            np.testing.assert_allclose(state_of(parts[0].model()).shares, expected, atol=1e-6)
+            np.testing.assert_allclose(state_as(parts[0].model(), kind).shares, expected, atol=1e-6)
             assert parts[0].recommend(2).items.tolist() == [9, 10]
         finally:
             for client in clients:

@@ -21,7 +21,7 @@ from protocols.crypto.aggregate_chain import AggregateChain
 from protocols.crypto.envelope import EnvelopeSender, open_envelope, open_snapshot, seal_envelope, seal_snapshot
 from protocols.crypto.keyring import decode_keyring, encode_keyring
 from protocols.layout import Route, whole_route
-from protocols.recipes.registry import recipe
+from protocols.recipes.registry import OWN, recipe
 from protocols.sums.base import Mechanism, SumPlan
 from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.masked import client, wire
@@ -58,6 +58,8 @@ RECIPES: Final[dict[str, dict[str, Any]]] = {
     "privirec-k": {"items": 30, "components": 2},
     "topk": {"items": 30, "dim": 4, "share": 0.2},
 }
+_ALIKE: Final = frozenset({"pfedclr", "privirec", "scolr", "svd"})
+"""Recipes whose states are those of another one."""
 
 
 @dataclass(frozen=True)
@@ -174,8 +176,8 @@ def _sealed() -> Iterator[Decoder]:
 
 
 def _states() -> Iterator[Decoder]:
-    for name, parameters in RECIPES.items():
-        made = recipe(name, parameters)
+    for name in sorted({*RECIPES, *OWN} - _ALIKE):
+        made = recipe(name, RECIPES.get(name, {"items": 30}))
         body = made.encode_state(made.initial_state(TASK))
         yield Decoder(f"{name} state", lambda body, made=made: made.decode_state(0, body), body, 40 * len(body) + SLACK)
         for group in range(made.device_groups) if made.device_groups > 1 else ():

@@ -8,8 +8,8 @@ from protocols.capabilities import ALL
 from protocols.errors import ParameterError
 from protocols.recipes import registry as recipe_registry
 from protocols.recipes.base import ItemParameters
-from protocols.recipes.entry import RecipeEntry
 from protocols.recipes.fedmf import FedMF
+from protocols.recipes.registry import RecipeEntry
 from protocols.sums import registry as mechanism_registry
 from protocols.sums.registry import MechanismEntry
 

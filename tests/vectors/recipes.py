@@ -7,14 +7,13 @@ from typing import Any, Final
 import numpy as np
 
 from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
-from protocols.recipes.base import Recipe, Update
-from protocols.recipes.colr.colr import shared_projection
-from protocols.recipes.colr.scolr import client_level
-from protocols.recipes.factors import initial_factors, round_spec
-from protocols.recipes.privirec.recipe import PriviRecK
-from protocols.recipes.registry import recipe
+from protocols.recipes.base import Local, Recipe, Update, round_spec
+from protocols.recipes.colr import client_level, shared_projection
+from protocols.recipes.factors import initial_factors
+from protocols.recipes.privirec import PriviRecK
+from protocols.recipes.registry import OWN, recipe
 from protocols.recipes.rows import FactorRecipe
-from protocols.recipes.topk.supports import first_units, renewed_units, strongest_first
+from protocols.recipes.topk import first_units, renewed_units, strongest_first
 from protocols.sums.plain import PLAIN
 from tests.vectors.common import SEED, error_of
 
@@ -36,8 +35,8 @@ SMALL: Final[dict[str, dict[str, Any]]] = {
     "svd": {"items": 5, "dim": 4},
     "topk": {"items": 12, "dim": 4},
 }
+"""Parameters of a small task of a recipe; {"items": 5} for the others."""
 _TOUCHED: Final = {"normalise": "touched", "reveal_touched": True}
-"""Parameters of a small task of each recipe."""
 
 _OTHER_SUMS: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
     ("pfedclr", {"items": 5, "dim": 4, "item_bias": "counts"}),
@@ -106,7 +105,7 @@ def layout_rows(layout: VectorLayout) -> list[dict[str, Any]]:
 def layouts() -> dict[str, Any]:
     """The layouts of small tasks of each recipe: of each kind of sum that they have."""
     cases = []
-    for name, parameters in (*SMALL.items(), *_OTHER_SUMS):
+    for name, parameters in (*((name, SMALL.get(name, {"items": 5})) for name in sorted(OWN)), *_OTHER_SUMS):
         made = recipe(name, parameters)
         steps = {2, made.steps} if isinstance(made, PriviRecK) else {made.main_sum, made.device_groups}
         for index in sorted({1} | steps):
@@ -151,7 +150,8 @@ def _absorbed(name: str, parameters: dict[str, Any]) -> dict[str, Any]:
                 width = made.parameters.dim if projection is None else len(projection)
                 rows = ((np.arange(len(items) * width).reshape(-1, width) + number) / 8 - 0.25).astype(np.float32)
                 update = Update(np.array(items, np.int32), rows)
-                vectors, clipped = made.contribute(spec, client, update)
+                sent = made.contribute(made.initial_state(SEED), spec, Local(update, client))
+                vectors, clipped = sent.blocks, sent.clipped
             total += made.layout(number).scatter(route, vectors)
             members.append(
                 {

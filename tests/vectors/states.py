@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 from protocols.codec import b64encode
 from protocols.messages.rounds import Evaluation
-from protocols.recipes.arrays.recipe import Arrays
-from protocols.recipes.arrays.update import Rows, contribution
-from protocols.recipes.base import ModelState, Recipe, Update
+from protocols.recipes.arrays import Arrays
+from protocols.recipes.arrays_update import Rows, contribution
+from protocols.recipes.base import Local, ModelState, Recipe, Update
 from protocols.recipes.evaluated import Evaluated, with_evaluation
+from protocols.recipes.fedmf import SVD
 from protocols.recipes.pfedclr import PFedCLR
 from protocols.recipes.registry import recipe
-from protocols.recipes.svd import SVD
-from protocols.recipes.topk.recipe import OwnTopK, SharedTopK
+from protocols.recipes.topk import OwnTopK, SharedTopK
 from tests.vectors.common import SEED, error_of
 
 __all__ = ["Played", "arrays", "case", "evaluation", "pfedclr", "svd", "topk"]
@@ -173,8 +173,8 @@ def svd() -> dict[str, Any]:
         members = []
         for client, items in enumerate(((0, 1, 3), (1, 2, 3, 4), (0, 2, 4))):
             update = rows_of(client + number, items, 4)
-            blocks, clipped = made.contribute(spec, "c_1", update)
-            members.append((shown(update, clipped=clipped), blocks))
+            sent = made.contribute(played.state, spec, Local(update))
+            members.append((shown(update, clipped=sent.clipped), sent.blocks))
         played.sum(members)
     return {
         "about": "rows: the client's change of its items. The client sends their best approximation of rank r (rows V "
@@ -198,8 +198,9 @@ def pfedclr() -> dict[str, Any]:
             members = []
             for client, (items, interactions) in enumerate(zip(_OWN, (3, 12, 1), strict=True)):
                 update = rows_of(client + number, items, 3)
-                blocks, clipped = made.contribute(update, interactions)
-                members.append((shown(update, interactions=interactions, clipped=clipped), blocks))
+                spec = made.round_spec(SEED, number)
+                sent = made.contribute(played.state, spec, Local(update, examples=interactions))
+                members.append((shown(update, interactions=interactions, clipped=sent.clipped), sent.blocks))
             played.sum(members)
         cases.append(case(played, parameters, wrong_lengths(played)))
     user, basis = made.shared_start()
@@ -248,7 +249,8 @@ def topk() -> dict[str, Any]:
                     continue
                 update = rows_of(client + number, items, 2)
                 update.values[update.values == 0] = 0.0625  # no client lacks entries, which it would draw in secret
-                sending = made.lay_out(played.state, update, np.random.default_rng(0))
+                local = Local(update, rng=np.random.default_rng(0))
+                sending = made.contribute(played.state, made.round_spec(SEED, number), local)
                 members.append((shown(update, clipped=sending.clipped, sent=sending.sent.tolist()), sending.blocks))
             played.sum(members)
         bad = wrong_lengths(played)
@@ -290,7 +292,9 @@ def evaluation() -> dict[str, Any]:
                     members.append(({"measured": None}, blocks))
                 elif client < 2:  # the third holds out no row, and abstains
                     measured = np.arange(made.layout(number).length - 1) / 8 + client / 4
-                    members.append(({"measured": measured.tolist()}, made.contribution(spec, measured)))
+                    members.append(
+                        ({"measured": measured.tolist()}, made.contribute(played.state, spec, Local(measured)).blocks)
+                    )
             played.sum(members, measures=made.measures_in(number))
             names = [[segment.name for segment in one.segments] for one in made.layout(number).blocks]
             layouts.append({"recipe": name, "round": number, "segments": names})

@@ -9,13 +9,14 @@ from numpy.typing import NDArray
 
 from client_sdk.history import History
 from client_sdk.training.privirec import PriviRecHalf, half
-from protocols.recipes.fair.recipe import Fair
-from protocols.recipes.fair.state import TABLES, fair_state, spaces_of
-from protocols.recipes.fair.subspaces import hash_key
-from protocols.recipes.privirec.recipe import PriviRecK
+from protocols.recipes.base import Local
+from protocols.recipes.fair import TABLES, Fair, FairChange, FairState, spaces_of
+from protocols.recipes.privirec import PriviRecK
 from protocols.recipes.registry import recipe
-from protocols.recipes.rfrec.coins import tosses
-from protocols.recipes.rfrec.recipe import RFRec, RFRecF, rfrec_state
+from protocols.recipes.rfrec import RFRec, RFRecF, RFRecState
+from protocols.recipes.rfrec_parameters import tosses
+from protocols.recipes.state import state_as
+from protocols.recipes.subspaces import hash_key
 from tests.vectors.common import SEED, error_of
 from tests.vectors.states import Blocks, Played, case, wrong_lengths
 
@@ -75,13 +76,14 @@ def _fair_client(made: Fair, number: int, client: int) -> tuple[dict[str, Any], 
     changes = (np.round(np.cos(places * (number + client)) * 8) / 10).astype(np.float32)
     dense = (np.round(np.sin(np.arange(made.dense_values) + client * number) * 8) / 12).astype(np.float32)
     interactions = 4 * number + 16 * client
-    blocks, clipped = made.contribute(made.round_spec(SEED, number), places, changes, dense, interactions)
+    local = Local(FairChange(places, changes, dense), examples=interactions)
+    sent = made.contribute(made.initial_view(SEED, 0), made.round_spec(SEED, number), local)
     given = {"places": places.tolist(), "changes": changes.tolist(), "dense": dense.tolist()}
-    return given | {"interactions": interactions, "clipped": clipped}, blocks
+    return given | {"interactions": interactions, "clipped": sent.clipped}, sent.blocks
 
 
 def _fair_hashes(made: Fair) -> list[dict[str, Any]]:
-    seed, n = fair_state(made.initial_state(SEED)).seed, made.parameters.elements
+    seed, n = state_as(made.initial_state(SEED), FairState).seed, made.parameters.elements
     shown = []
     for buckets in made.buckets:
         for table, space in zip(TABLES, spaces_of(seed, n, buckets), strict=True):
@@ -184,9 +186,9 @@ def _rfrec_client(made: RFRec, played: Played, number: int, client: int) -> tupl
         above: NDArray[np.float64] = rated * (client - 1) / 4
         return {"rated": rated.tolist(), "above": above.tolist()}, [np.concatenate([rated, above])]
     moved = (np.round(np.sin(np.arange(p.items * p.dim) * (client + number)) * 8) / 10).astype(np.float32)
-    own = rfrec_state(played.state).item_factors + moved.reshape(p.items, p.dim)
-    blocks, clipped = made.contribute(played.state, own)
-    return {"own": own.tolist(), "clipped": clipped}, blocks
+    own = state_as(played.state, RFRecState).item_factors + moved.reshape(p.items, p.dim)
+    sent = made.contribute(played.state, made.round_spec(SEED, number), Local(own))
+    return {"own": own.tolist(), "clipped": sent.clipped}, sent.blocks
 
 
 def _coins(own: dict[str, Any]) -> dict[str, Any]:

@@ -15,8 +15,8 @@ from aggregator_service.tasks.plans import plan_task, task_terms
 from protocols.codec import b64decode
 from protocols.crypto.domain import digest, domain_tag
 from protocols.messages import Schedule
-from protocols.recipes.privirec.spectrum import start_basis
 from protocols.recipes.registry import recipe
+from protocols.recipes.spectrum import start_basis
 from protocols.sums.ckks.plan import PARAMETER_SETS
 from tests.vectors.ckks_lattice import Ring, expand_seed, noise, ternary
 from tests.vectors.test_wire_pages import PAGES, ROOT, table_under

@@ -19,8 +19,8 @@ from client_sdk.lab.evaluation.leave_one_out import candidates_of
 from client_sdk.lab.local_server import DemoServer, run_server
 from client_sdk.lab.measures import Advised
 from client_sdk.training.mf import MFConfig
+from protocols.advice import parameters_for
 from protocols.errors import ParameterError
-from protocols.recipes.recommended import parameters_for
 
 if TYPE_CHECKING:
     from client_sdk.lab.demo.spectrum import SpectrumDemo

@@ -38,14 +38,14 @@ from client_sdk.operator import Operator, task_request
 from client_sdk.organiser import TrialOrganiser
 from client_sdk.training.graph_filters import Components
 from client_sdk.training.privirec import matching_filter
+from protocols.advice import parameters_for
 from protocols.errors import ParameterError
 from protocols.layout import TRAINED, Block, Segment, VectorLayout
 from protocols.messages import RoundView, Schedule, TaskRequest, TaskView
 from protocols.messages.stages import MASKED_STATES, RoundState
-from protocols.recipes.privirec.recipe import PriviRecK
-from protocols.recipes.privirec.state import privirec_state
-from protocols.recipes.recommended import parameters_for
+from protocols.recipes.privirec import PriviRecK, PriviRecState
 from protocols.recipes.registry import recipe as make_recipe
+from protocols.recipes.state import state_as
 from protocols.sums.masked.masks import SECRET_BYTES, Mask, add_masks
 from protocols.sums.masked.mechanism import MASKED
 from protocols.sums.masked.plan import MaskedPlan
@@ -407,7 +407,7 @@ def _watch_stages(server: DemoServer, task: TaskView, on_view: Callable[[RoundVi
 
 
 def _sum_result(recipe: PriviRecK, fleet: Fleet, report: FleetRound) -> SumResult:
-    state = privirec_state(fleet.model())
+    state = state_as(fleet.model(), PriviRecState)
     complete = report.state == "complete"
     sum_index = state.sum_index if complete else state.sum_index + 1
     result = SumResult(

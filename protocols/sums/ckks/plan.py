@@ -40,7 +40,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from protocols.crypto.domain import digest
 from protocols.errors import BudgetError, ParameterError
 from protocols.layout import CLIP_SLACK, Route, VectorLayout
-from protocols.parameter_text.first_fault import first_fault
+from protocols.parameter_text import first_fault
 from protocols.sums.base import COUNT_BYTES, OpenedBy, SumPlan, refuse_public_mode
 from protocols.sums.chosen import refuse_chosen
 from protocols.sums.ring_security import DEGREES, SECURITY_BITS, require_secure_ring

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
+from protocols import parameter_text
 from protocols.errors import BudgetError, ParameterError
 from protocols.layout import Route, VectorLayout
-from protocols.parameter_text import first_fault as parameter_text
 from protocols.sums.base import COUNT_BYTES
 from protocols.sums.chosen import refuse_chosen
 from protocols.sums.masked.parameters import (

@@ -22,7 +22,7 @@ from protocols.codec import b64decode, b64encode
 from protocols.crypto.domain import digest
 from protocols.errors import BudgetError, CodecError, ParameterError
 from protocols.layout import Block, Route, Segment, VectorLayout
-from protocols.parameter_text.first_fault import first_fault
+from protocols.parameter_text import first_fault
 from protocols.sums.base import COUNT_BYTES, OpenedBy, SumPlan, refuse_public_mode
 from protocols.sums.chosen import head_bytes
 from protocols.sums.paillier.packing import MAX_SUM, BlockPacking, SegmentCode

@@ -10,8 +10,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
+from protocols.advice import RECOMMENDED
 from protocols.combinations import carriers
-from protocols.recipes.recommended import RECOMMENDED
 from protocols.recipes.registry import OWN as RECIPES
 from tests.support.api import Api, signed_enrolment
 from tests.support.dashboard import OURS, enter, new_operator

@@ -26,8 +26,9 @@ from aggregator_service.tasks.tasks import agreed_digest, create_task, plan_requ
 from protocols.errors import ParameterError
 from protocols.layout import REPEATED_ROWS, Block, Segment, VectorLayout
 from protocols.messages import Schedule, TaskRequest, TaskView
-from protocols.recipes.fair.state import fair_state
+from protocols.recipes.fair import FairState
 from protocols.recipes.registry import recipe
+from protocols.recipes.state import state_as
 from protocols.sums.plain import PLAIN
 from protocols.task_binding import broadcast_digest
 from tests.support.api import Api, TestMember, TestTask, signed_enrolment
@@ -198,7 +199,12 @@ def test_each_group_has_a_view_and_the_newest_two_are_kept(world: Groups) -> Non
     for row in rows[-2:]:
         body = bytes(world.blobs.view(str(row.blob_key), row.digest))
         assert body == RECIPE.encode_view(RECIPE.view(state, row.device_group), row.device_group)
-    assert np.abs(fair_state(state).tables - fair_state(RECIPE.initial_state(_seed(world, task))).tables).max() > 0.5
+    assert (
+        np.abs(
+            state_as(state, FairState).tables - state_as(RECIPE.initial_state(_seed(world, task)), FairState).tables
+        ).max()
+        > 0.5
+    )
 
 
 def _seed(world: Groups, task_id: str) -> bytes:

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from client_sdk.cli import app
 from client_sdk.cli.common import command_options
+from client_sdk.cli.privacy import PAPER_CLAIMS
 
 
 def run(*arguments: str) -> tuple[int, str, str]:
@@ -120,6 +121,14 @@ def test_clip_and_scale_default_to_the_papers() -> None:
     calibrated = privacy_document("--recipe", "pfedclr", "--clip", "1")
     assert (calibrated["scale"], calibrated["coordinates"]) == (0.5, 3706 * 16)
     assert calibrated["paper"]["epsilon"] is None
+
+
+def test_what_the_papers_state() -> None:
+    assert PAPER_CLAIMS["rfrec"].epsilon == pytest.approx(10)
+    assert PAPER_CLAIMS["rfrecf"].epsilon == pytest.approx(6.667, abs=1e-3)
+    assert PAPER_CLAIMS["pfedclr"].epsilon is None
+    assert PAPER_CLAIMS["pfedclr"].scale == 0.5
+    assert all(claim.objections for claim in PAPER_CLAIMS.values())
 
 
 def test_json_contains_every_figure() -> None:

@@ -18,8 +18,9 @@ from protocols.errors import ParameterError
 from protocols.messages import Evaluation, Schedule
 from protocols.recipes.base import FactorState
 from protocols.recipes.evaluated import Evaluated
-from protocols.recipes.privirec.state import privirec_state
+from protocols.recipes.privirec import PriviRecState
 from protocols.recipes.registry import recipe as make_recipe
+from protocols.recipes.state import state_as
 from tests.client_sdk.cli.test_cli_server import cells, certified, devices, ended, make_task
 from tests.support.organiser import TRIAL
 from tests.support.server import AggregatorProcess, running_aggregator
@@ -88,7 +89,7 @@ def spectrum(server: AggregatorProcess, operator: Operator, mechanism: str) -> N
         if mechanism == "oneshot":
             fleet.enrol_committee(operator.invite(task.task_id, 5, "committee").invitation, certificates)
         assert {report.state for report in fleet.run()} == {"complete"}
-        return privirec_state(fleet.model()).singular_values
+        return state_as(fleet.model(), PriviRecState).singular_values
 
 
 def test_privirec_over_one_shot_sums_has_the_spectrum_of_plain_ones(

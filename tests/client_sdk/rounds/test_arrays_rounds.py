@@ -26,9 +26,9 @@ from client_sdk.rounds.events import ClipWarning, Event, RoundMissed
 from client_sdk.task import Task
 from protocols.errors import ParameterError
 from protocols.messages import Schedule
-from protocols.recipes.arrays.recipe import Arrays
-from protocols.recipes.arrays.state import arrays_state, state_of
+from protocols.recipes.arrays import Arrays, ArraysState, state_of
 from protocols.recipes.registry import recipe
+from protocols.recipes.state import state_as
 from tests.support.organiser import TRIAL
 from tests.support.server import AggregatorProcess, running_aggregator
 
@@ -269,7 +269,7 @@ def test_a_task_begins_with_uploaded_values(server: AggregatorProcess, operator:
         assert np.abs(parts[0].arrays()["w"] - given["w"]).max() > 0.1
         terms = parts[0].terms.recipe
         assert isinstance(terms, Arrays)
-        body = terms.encode_state(arrays_state(state_of(terms.parameters, given)))
+        body = terms.encode_state(state_as(state_of(terms.parameters, given), ArraysState))
     assert len(body) == 4 * 23
 
 

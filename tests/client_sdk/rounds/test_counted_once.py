@@ -30,9 +30,10 @@ from client_sdk.task import Task
 from client_sdk.training import factors
 from client_sdk.training.base import LocalResult
 from client_sdk.training.factors import count_items
+from protocols.advice import parameters_for
 from protocols.messages import Schedule
-from protocols.recipes.item_counts import CountedFactors
-from protocols.recipes.recommended import parameters_for
+from protocols.recipes.base import Contribution
+from protocols.recipes.factors import CountedFactors
 from tests.support.organiser import TRIAL
 from tests.support.server import AggregatorProcess, running_aggregator
 from tests.support.single_steps import play_round
@@ -257,7 +258,7 @@ def test_zeros_of_counted_members_would_give_the_item_list_of_a_victim(
 
     def zeros(items: int, history: History, client_state: ClientState) -> LocalResult:
         if history.items.tolist() in sent:
-            return LocalResult([np.zeros(items)], 0, client_state, 0.0, len(history))
+            return LocalResult(Contribution([np.zeros(items)]), client_state, 0.0, len(history))
         sent.append(history.items.tolist())
         return count_items(items, history, client_state)
 

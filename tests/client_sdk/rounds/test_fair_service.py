@@ -19,9 +19,9 @@ from client_sdk.training.fair import FairConfig
 from protocols.errors import ParameterError
 from protocols.messages import Schedule, TaskView
 from protocols.recipes.base import Recipe
-from protocols.recipes.fair.recipe import Fair
-from protocols.recipes.fair.state import FairView, fair_view
+from protocols.recipes.fair import Fair, FairView
 from protocols.recipes.registry import recipe as make_recipe
+from protocols.recipes.state import state_as
 from tests.support.organiser import TRIAL
 from tests.support.server import AggregatorProcess, running_aggregator
 
@@ -107,11 +107,15 @@ def test_every_sum_gives_the_same_model(server: AggregatorProcess, operator: Ope
         fleet, rounds = play(server, operator, sums)
         with fleet:
             assert [(played.state, played.survivors) for played in rounds] == [("complete", EACH)] * TURN
-            views[sums] = [fair_view(fleet.model(device_group)) for device_group in range(recipe.device_groups)]
+            views[sums] = [
+                state_as(fleet.model(device_group), FairView) for device_group in range(recipe.device_groups)
+            ]
             errors[sums] = predicted_error(recipe, fleet)
             scores = list(fleet.scores())
             assert [one.shape for one in scores] == [(ITEMS,)] * len(GROUPS)
-    first = [fair_view(recipe.initial_view(bytes(32), device_group)) for device_group in range(recipe.device_groups)]
+    first = [
+        state_as(recipe.initial_view(bytes(32), device_group), FairView) for device_group in range(recipe.device_groups)
+    ]
     for device_group, plain in enumerate(views["plain"]):
         assert plain.tables.shape[1] == (ITEMS * DIM) >> (2 * device_group)
         assert np.abs(plain.tables - first[device_group].tables).max() > 0.01
@@ -228,7 +232,7 @@ def test_the_group_must_exist(server: AggregatorProcess, operator: Operator) -> 
         Fleet(server.url, chosen(2), FleetOptions(device_groups=[0]))
     with Fleet(server.url, chosen(2), FleetOptions(policy=ANY, device_groups=[1, 1])) as fleet:
         fleet.enrol(invitation)
-        assert fair_view(fleet.model()).tables.shape[1] == ITEMS * DIM // 4
+        assert state_as(fleet.model(), FairView).tables.shape[1] == ITEMS * DIM // 4
         with pytest.raises(ParameterError, match="no client of this fleet is in group 0"):
             fleet.model(0)
     waiting = waiting_to_start(operator.task(task.task_id), needs_keyring=False)

@@ -22,11 +22,11 @@ from client_sdk.errors import ModelUnavailable
 from client_sdk.store.client_store import ClientStore
 from client_sdk.store.states import ClientState
 from client_sdk.training.arrays import ArraysRound
+from protocols.advice import parameters_for
 from protocols.errors import ParameterError
 from protocols.messages import Schedule
 from protocols.messages.tasks import Evaluation
 from protocols.recipes.evaluated import with_evaluation
-from protocols.recipes.recommended import parameters_for
 from protocols.recipes.registry import recipe, recipe_entry, recipes
 from tests.support.server import AggregatorProcess, running_aggregator
 from tests.support.single_steps import play_round

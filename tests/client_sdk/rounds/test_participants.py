@@ -20,7 +20,7 @@ from client_sdk.model.follow import ModelFollower
 from client_sdk.rounds.events import RoundAbstained
 from protocols.errors import ParameterError
 from protocols.messages import MechanismChoice, RecipeChoice, Schedule
-from protocols.recipes.arrays.recipe import Arrays
+from protocols.recipes.arrays import Arrays
 from tests.client_sdk.rounds.test_reaction_attacks import Attack, terms_of
 from tests.protocols.sums.paillier.cases import made_up_keyring
 from tests.support.organiser import TRIAL

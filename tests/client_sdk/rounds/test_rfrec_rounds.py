@@ -16,7 +16,7 @@ from client_sdk.lab.fleet_rounds import FleetOptions
 from client_sdk.training.rfrec import SUM_INDEX
 from protocols.errors import ParameterError
 from protocols.messages import Schedule
-from protocols.recipes.rfrec.recipe import RFRecF, RFRecState
+from protocols.recipes.rfrec import RFRecF, RFRecState
 from tests.support.organiser import TRIAL
 from tests.support.server import AggregatorProcess, running_aggregator
 

@@ -16,7 +16,7 @@ from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
 from client_sdk.lab.federation import Federation
 from client_sdk.training.topk import RESIDUAL_ROWS
 from protocols.messages import Schedule
-from protocols.recipes.topk.recipe import TopKState
+from protocols.recipes.topk import TopKState
 from protocols.sums.paillier.mechanism import PaillierMechanism
 from tests.support.organiser import TRIAL
 from tests.support.server import AggregatorProcess, running_aggregator

@@ -17,8 +17,7 @@ from client_sdk.training.adam import Adam, TouchedAdam
 from client_sdk.training.fair import USER_VECTORS, FairConfig, FairHalf, layers_of, pair_gradients, scores
 from client_sdk.training.mf import MFConfig
 from protocols.errors import ParameterError
-from protocols.recipes.fair.recipe import Fair, dense_length
-from protocols.recipes.fair.state import FairView, spaces_of
+from protocols.recipes.fair import Fair, FairView, dense_length, spaces_of
 from protocols.recipes.registry import recipe
 
 TASK_SEED = bytes(range(32))
@@ -196,7 +195,7 @@ def test_mismatched_views_and_settings_are_refused() -> None:
     history, view = History(np.arange(3, dtype=np.int32)), chosen.initial_view(TASK_SEED, 0)
     with pytest.raises(ParameterError, match="without interactions"):
         half.contribute(spec, "c", view, History(np.zeros(0, np.int32)), client_state, rng)
-    with pytest.raises(ParameterError, match="its view"):
+    with pytest.raises(ParameterError, match="FairView is needed"):
         half.contribute(spec, "c", chosen.initial_state(TASK_SEED), history, client_state, rng)
     with pytest.raises(ParameterError, match="values a table"):
         half.contribute(spec, "c", chosen.initial_view(TASK_SEED, 1), history, client_state, rng)

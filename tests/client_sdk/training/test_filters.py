@@ -13,7 +13,7 @@ from scipy.sparse import csr_array
 from client_sdk.training import graph_filters as rows
 from client_sdk.training.graph_filters import BSPM, FILTERS, GFCF, Components, Ease, TurboCF, user_row
 from protocols.errors import ParameterError
-from protocols.recipes.privirec.ease import chosen_weight
+from protocols.recipes.spectrum import chosen_weight
 
 USERS, ITEMS, DIMS = 25, 14, 5
 

@@ -18,11 +18,9 @@ from client_sdk.training.base import LocalResult
 from client_sdk.training.graph_filters import FILTERS, Components
 from client_sdk.training.privirec import PriviRecHalf, components_of, matching_filter
 from protocols.errors import ParameterError
-from protocols.recipes.privirec.ease import chosen_weight
-from protocols.recipes.privirec.recipe import PriviRecK
-from protocols.recipes.privirec.state import PriviRecState
-from protocols.recipes.privirec.triangle import triangle_length
+from protocols.recipes.privirec import PriviRecK, PriviRecState
 from protocols.recipes.registry import recipe
+from protocols.recipes.spectrum import chosen_weight, triangle_length
 
 TASK_SEED = bytes(range(32))
 USERS, ITEMS, K = 60, 40, 6
@@ -93,7 +91,12 @@ def test_contributions_to_degrees_and_gram() -> None:
 def test_nothing_is_clipped_drawn_or_kept() -> None:
     chosen = make()
     result = part(chosen, state_of(chosen, np.ones(ITEMS)), 2)
-    assert (result.clipped, result.client_state, result.samples, result.values) == (0, {}, 3, ITEMS * K)
+    assert (result.contribution.clipped, result.client_state, result.samples, result.contribution.values) == (
+        0,
+        {},
+        3,
+        ITEMS * K,
+    )
     assert np.isnan(result.loss)
     assert client_half(chosen).initial_client_state(np.random.default_rng()) == {}
 

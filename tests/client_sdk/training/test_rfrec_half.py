@@ -23,8 +23,8 @@ from client_sdk.training.rfrec import (
 )
 from protocols.errors import ParameterError
 from protocols.recipes.registry import recipe
-from protocols.recipes.rfrec.parameters import LocalRule, RFRecParameters
-from protocols.recipes.rfrec.recipe import RFRec, RFRecState
+from protocols.recipes.rfrec import RFRec, RFRecState
+from protocols.recipes.rfrec_parameters import LocalRule, RFRecParameters
 
 SEED = bytes(range(32))
 ITEMS, DIM = 9, 3

@@ -74,7 +74,7 @@ def test_with_error_feedback_sent_and_residual_add_up_to_the_change(mode: str, s
             spec, "c_1", state, History(positives), client_state, np.random.default_rng([seed, number])
         )
         delivered += sent(half, state, local.blocks)
-        client_state, clipped = local.client_state, clipped + local.clipped
+        client_state, clipped = local.client_state, clipped + local.contribution.clipped
         np.testing.assert_array_equal(client_state[USER_FACTOR], update.user_factor)
         owed = dense(client_state[RESIDUAL_ITEMS], client_state[RESIDUAL_ROWS])
         np.testing.assert_allclose(delivered + owed, trained, atol=1e-5)

@@ -18,7 +18,6 @@ from protocols.privacy.accountant import (
     renyi_divergence,
     renyi_epsilon,
 )
-from protocols.privacy.claims import PAPER_CLAIMS
 from protocols.privacy.laplace import LaplaceNoise
 
 ML1M = 3706 * 20
@@ -114,11 +113,3 @@ def test_a_mean_of_nobody_is_refused() -> None:
 )
 def test_odds_in_words(epsilon: float, words: str) -> None:
     assert odds(epsilon) == words
-
-
-def test_what_the_papers_state() -> None:
-    assert PAPER_CLAIMS["rfrec"].epsilon == pytest.approx(10)
-    assert PAPER_CLAIMS["rfrecf"].epsilon == pytest.approx(6.667, abs=1e-3)
-    assert PAPER_CLAIMS["pfedclr"].epsilon is None
-    assert PAPER_CLAIMS["pfedclr"].scale == 0.5
-    assert all(claim.objections for claim in PAPER_CLAIMS.values())

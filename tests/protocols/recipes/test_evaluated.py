@@ -11,10 +11,11 @@ from pydantic import ValidationError
 from protocols.errors import CodecError, ParameterError
 from protocols.layout import REPEATED_HELD_OUT
 from protocols.messages import Evaluation
-from protocols.recipes.base import ModelState
-from protocols.recipes.evaluated import MAX_POINTS, Evaluated, EvaluatedState, evaluated_state, with_evaluation
+from protocols.recipes.base import Local, ModelState
+from protocols.recipes.evaluated import MAX_POINTS, Evaluated, EvaluatedState, with_evaluation
 from protocols.recipes.evaluation_curve import BEST_ROUND, MEASURES, Curve, CurvePoint
 from protocols.recipes.registry import recipe
+from protocols.recipes.state import state_as
 
 SEED, ITEMS, ROUNDS = bytes(range(32)), 6, 10
 RECIPES: dict[str, dict[str, Any]] = {
@@ -42,7 +43,7 @@ def after(made: Evaluated, sums: int, values: list[float] | None = None, clients
             if values is not None:
                 total[1:] = clients * values[made.points_after(number) - 1]
         state = made.absorb(state, made.round_spec(SEED, number), total, 4)
-    return evaluated_state(state)
+    return state_as(state, EvaluatedState)
 
 
 @pytest.mark.parametrize("name", sorted(RECIPES))
@@ -66,7 +67,7 @@ def test_a_measurement_is_a_sum_of_its_own_and_the_recipe_sees_its_own_sums(name
         assert layout.sum_class == REPEATED_HELD_OUT
         constants = len(made.constants) if number == first else 0
         assert layout.length == 1 + len(made.measures) + constants, "constants of a client are measured once"
-        sent = made.contribution(spec, np.full(layout.length - 1, 0.75))
+        sent = made.contribute(made.initial_state(SEED), spec, Local(np.full(layout.length - 1, 0.75))).blocks
         assert layout.scatter(made.route(spec, "c"), sent).tolist() == [1.0, *[0.75] * (layout.length - 1)]
 
 
@@ -87,14 +88,14 @@ def test_an_abandoned_measurement_is_one_of_no_clients() -> None:
     trained = made.absorb(state, made.round_spec(SEED, 4, 4), np.zeros(made.layout(4).length), 4)
     assert len(made.encode_state(trained)) == made.state_bytes(4)
     assert made.curve(trained).metrics(trained.points[0]) == {}
-    assert evaluated_state(made.decode_state(4, made.encode_state(trained))).points == trained.points
+    assert state_as(made.decode_state(4, made.encode_state(trained)), EvaluatedState).points == trained.points
 
 
 @pytest.mark.parametrize("values", [[0.5], [1.2, 0.0], [-0.1, 0.0], [float("nan"), 0.0]])
 def test_only_values_between_0_and_1_are_measurements(values: list[float]) -> None:
     made = measured("fedmf")
     with pytest.raises(ParameterError, match=r"2 values in \[0, 1\]"):
-        made.contribution(made.round_spec(SEED, 1), np.array(values))
+        made.contribute(made.initial_state(SEED), made.round_spec(SEED, 1), Local(np.array(values)))
 
 
 @pytest.mark.parametrize("name", sorted(RECIPES))
@@ -117,7 +118,7 @@ def test_states_have_the_length_of_their_sum_and_survive_encoding(name: str) -> 
 def test_malformed_states_are_refused() -> None:
     made = measured("fedmf")
     body = made.encode_state(after(made, 9))
-    assert len(evaluated_state(made.decode_state(9, body)).points) == 3
+    assert len(state_as(made.decode_state(9, body), EvaluatedState).points) == 3
     width = (len(body) - made.inner.state_bytes(1)) // 3
     swapped = body[: -2 * width] + body[-width:] + body[-2 * width : -width]
     own = body[: -3 * width]
@@ -132,8 +133,8 @@ def test_malformed_states_are_refused() -> None:
     ):
         with pytest.raises(CodecError, match=reason):
             made.decode_state(number, wrong)
-    with pytest.raises(ParameterError, match="holds no measurements"):
-        evaluated_state(made.inner.initial_state(SEED))
+    with pytest.raises(ParameterError, match="EvaluatedState is needed"):
+        state_as(made.inner.initial_state(SEED), EvaluatedState)
 
 
 def test_a_member_that_leaves_out_a_sum_has_a_state_of_the_same_length() -> None:

@@ -17,13 +17,12 @@ from client_sdk.store.states import GivenData
 from client_sdk.training import client_half
 from client_sdk.training.base import why_abstain
 from client_sdk.training.factors import count_items, logit_offsets
-from protocols.advice import advise, advise_start, choose
+from protocols.advice import RECOMMENDED, advise, advise_start, choose, components_within, parameters_for
 from protocols.combinations import check_combination
 from protocols.errors import CodecError, CombinationError, ParameterError
 from protocols.messages import Evaluation
 from protocols.recipes.evaluated import with_evaluation
-from protocols.recipes.item_counts import CountedFactors, item_biases
-from protocols.recipes.recommended import RECOMMENDED, components_within, parameters_for
+from protocols.recipes.factors import CountedFactors, item_biases
 from protocols.recipes.registry import recipe
 from protocols.sums.registry import mechanism
 
@@ -70,7 +69,7 @@ def test_counts_outside_the_cohort_are_moved_to_the_bound() -> None:
 def test_a_sum_of_counts_needs_its_state_and_its_turn() -> None:
     chosen, plain = make("fedmf"), recipe("fedmf", {"items": ITEMS, "dim": 4})
     spec = chosen.round_spec(SEED, 1)
-    with pytest.raises(ParameterError, match="no item counts"):
+    with pytest.raises(ParameterError, match="CountedFactors is needed"):
         chosen.absorb(plain.initial_state(SEED), spec, np.zeros(ITEMS), 3)
     done = chosen.absorb(chosen.initial_state(SEED), spec, np.zeros(ITEMS), 3)
     with pytest.raises(ParameterError, match="already"):

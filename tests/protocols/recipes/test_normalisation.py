@@ -14,10 +14,10 @@ from client_sdk.lab.federation import Federation
 from client_sdk.training.mf import draw_samples
 from protocols.errors import ParameterError
 from protocols.recipes.base import FactorState, ModelState, RoundSpec
-from protocols.recipes.colr.colr import CoLR
-from protocols.recipes.item_counts import CountedFactors
-from protocols.recipes.normalisation import expected_touches
+from protocols.recipes.colr import CoLR
+from protocols.recipes.factors import CountedFactors
 from protocols.recipes.registry import recipe
+from protocols.recipes.rows import expected_touches
 
 TOUCHED: dict[str, Any] = {"normalise": "touched", "reveal_touched": True}
 ROWS = ("colr", "fedmf", "scolr", "svd", "topk")
@@ -82,7 +82,7 @@ def test_touch_counts_need_consent(name: str, parameters: dict[str, Any], proble
 
 def test_a_state_without_counts_cannot_be_normalised_by_them() -> None:
     made = recipe("fedmf", {"items": 3, "dim": 2, "item_bias": "counts"})
-    with pytest.raises(ParameterError, match="no item counts"):
+    with pytest.raises(ParameterError, match="CountedFactors is needed"):
         made.absorb(FactorState(1, np.zeros((3, 2), np.float32)), made.round_spec(bytes(32), 2), np.zeros(6), 3)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from protocols.combinations import check_combination
 from protocols.errors import CombinationError, ParameterError
-from protocols.recipes.base import MOVES_ALIKE, FactorState, Update
+from protocols.recipes.base import MOVES_ALIKE, Contribution, FactorState, Local, Update
 from protocols.recipes.pfedclr import PFedCLR
 from protocols.recipes.registry import recipe
 
@@ -34,17 +34,19 @@ def updates(scale: float = 0.3) -> list[Update]:
     return [Update(items, (scale * rng.standard_normal((items.size, DIM))).astype(np.float32)) for items in touched]
 
 
+def sent(made: PFedCLR, update: Update, size: int, seed: int = 0) -> Contribution:
+    local = Local(update, examples=size, entropy=entropy(seed))
+    return made.contribute(made.initial_state(TASK_SEED), made.round_spec(TASK_SEED, 1), local)
+
+
 def absorbed(made: PFedCLR, changes: list[Update]) -> tuple[FactorState, np.ndarray, int]:
     """The state after a round, the sum, and how many values were clipped."""
-    sent = [
-        made.contribute(update, size, entropy(index))
-        for index, (update, size) in enumerate(zip(changes, SIZES, strict=True))
-    ]
-    total = np.sum([blocks[0] for blocks, _ in sent], axis=0)
+    parts = [sent(made, update, size, index) for index, (update, size) in enumerate(zip(changes, SIZES, strict=True))]
+    total = np.sum([part.vector for part in parts], axis=0)
     before = made.initial_state(TASK_SEED)
     after = made.absorb(before, made.round_spec(TASK_SEED, 1), total, len(SIZES))
     assert isinstance(after, FactorState)
-    return after, total, sum(clipped for _, clipped in sent)
+    return after, total, sum(part.clipped for part in parts)
 
 
 @pytest.mark.parametrize(("most", "weights"), [(10_000, SIZES), (1000, (3, 40, 900, 1000)), (None, (1, 1, 1, 1))])
@@ -65,8 +67,9 @@ def test_what_exceeds_the_clip_is_held_and_counted_before_the_weight() -> None:
     made = make(clip=0.2, max_interactions=100, reveal_weights=True)
     values = np.full((1, DIM), 0.1, np.float32)
     values[0, :2] = (0.7, -3.0)
-    (block,), clipped = made.contribute(Update(np.array([4], np.int32), values), 50)
-    assert clipped == 2
+    part = sent(made, Update(np.array([4], np.int32), values), 50)
+    assert part.clipped == 2
+    block = part.vector
     rows = block[:-1].reshape(ITEMS, DIM)
     np.testing.assert_allclose(rows[4], 0.5 * np.array([0.2, -0.2, 0.1, 0.1, 0.1, 0.1]), atol=1e-7)
     assert not rows[np.arange(ITEMS) != 4].any()
@@ -77,16 +80,16 @@ def test_training_that_diverged_is_not_sent() -> None:
     values = np.full((1, DIM), np.nan, np.float32)
     for made in (make(), make(noise_scale=0.5)):
         with pytest.raises(ParameterError, match="diverged"):
-            made.contribute(Update(np.array([4], np.int32), values), 50)
+            sent(made, Update(np.array([4], np.int32), values), 50)
 
 
 def test_noise_is_drawn_for_every_entry_untouched_items_included() -> None:
     made = make(noise_scale=0.5)
-    (block,), _ = made.contribute(Update(np.array([4], np.int32), np.zeros((1, DIM), np.float32)), 50, entropy(1))
+    block = sent(made, Update(np.array([4], np.int32), np.zeros((1, DIM), np.float32)), 50, 1).vector
     assert np.unique(block).size == block.size == ITEMS * DIM
     assert (np.abs(block) <= made.layout().blocks[0].bounds()).all()
     large = make(items=5000, noise_scale=0.5)
-    (noise,), _ = large.contribute(Update(np.zeros(0, np.int32), np.zeros((0, DIM), np.float32)), 1, entropy(2))
+    noise = sent(large, Update(np.zeros(0, np.int32), np.zeros((0, DIM), np.float32)), 1, 2).vector
     assert np.abs(noise).mean() == pytest.approx(0.5, rel=0.03)  # E|Laplace(b)| = b
     assert np.abs(noise.mean()) < 0.03
 

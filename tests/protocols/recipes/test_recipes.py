@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from protocols.combinations import check_combination
 from protocols.errors import CodecError, CombinationError, ParameterError
 from protocols.layout import VectorLayout
-from protocols.recipes.base import Recipe, RoundSpec, Update
-from protocols.recipes.colr.colr import shared_projection
-from protocols.recipes.colr.scolr import client_level
+from protocols.recipes.base import Contribution, Local, Recipe, RoundSpec, Update
+from protocols.recipes.colr import client_level, shared_projection
 from protocols.recipes.registry import recipe
 
 TASK_SEED = bytes(range(32))
@@ -42,13 +41,17 @@ def updates(chosen: Recipe, spec: RoundSpec, seed: int) -> dict[str, Update]:
     return made
 
 
+def contribute(chosen: Recipe, spec: RoundSpec, client: str, update: Update) -> Contribution:
+    return chosen.contribute(chosen.initial_state(TASK_SEED), spec, Local(update, client))
+
+
 def plain_sum(chosen: Recipe, spec: RoundSpec, made: dict[str, Update]) -> np.ndarray:
     layout: VectorLayout = chosen.layout()
     total = np.zeros(layout.length)
     for client, update in made.items():
-        blocks, clipped = chosen.contribute(spec, client, update)
-        assert clipped == 0
-        for targets, block in zip(chosen.route(spec, client), blocks, strict=True):
+        sent = contribute(chosen, spec, client, update)
+        assert sent.clipped == 0
+        for targets, block in zip(chosen.route(spec, client), sent.blocks, strict=True):
             for target in targets:
                 layout.split(total)[target][:] += block
     return total
@@ -88,9 +91,9 @@ def test_clipping_is_counted(name: str) -> None:
     spec = chosen.round_spec(TASK_SEED, 1)
     values = np.full((2, width(chosen, spec, "c_0")), 0.75, dtype=np.float32)
     values[0, 0] = 0.25
-    blocks, clipped = chosen.contribute(spec, "c_0", Update(np.array([3, 1], dtype=np.int32), values))
-    assert clipped == values.size - 1
-    assert max(np.abs(block).max() for block in blocks[:1]) <= 1.0
+    sent = contribute(chosen, spec, "c_0", Update(np.array([3, 1], dtype=np.int32), values))
+    assert sent.clipped == values.size - 1
+    assert max(np.abs(block).max() for block in sent.blocks[:1]) <= 1.0
 
 
 @pytest.mark.parametrize("name", sorted(CHOICES))
@@ -99,7 +102,7 @@ def test_diverged_training_is_refused(name: str) -> None:
     spec = chosen.round_spec(TASK_SEED, 1)
     values = np.full((1, width(chosen, spec, "c_0")), np.nan, dtype=np.float32)
     with pytest.raises(ParameterError, match="diverged"):
-        chosen.contribute(spec, "c_0", Update(np.array([3], dtype=np.int32), values))
+        contribute(chosen, spec, "c_0", Update(np.array([3], dtype=np.int32), values))
 
 
 @pytest.mark.parametrize(
@@ -110,7 +113,7 @@ def test_updates_that_cannot_be_are_refused(items: list[int], problem: str) -> N
     spec = chosen.round_spec(TASK_SEED, 1)
     update = Update(np.array(items, dtype=np.int32), np.zeros((2, RANK), dtype=np.float32))
     with pytest.raises(ParameterError, match=problem):
-        chosen.contribute(spec, "c_0", update)
+        contribute(chosen, spec, "c_0", update)
 
 
 @pytest.mark.parametrize("name", sorted(CHOICES))

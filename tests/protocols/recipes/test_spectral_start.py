@@ -13,13 +13,12 @@ from client_sdk.lab.evaluation.controls import popularity_control
 from client_sdk.lab.evaluation.leave_one_out import candidates_of, evaluate_scores
 from client_sdk.lab.federation import Federation
 from client_sdk.training.factors import USER_FACTOR
+from protocols.advice import STARTED, parameters_for
 from protocols.errors import ParameterError
 from protocols.messages import Evaluation
 from protocols.recipes.evaluated import with_evaluation
-from protocols.recipes.item_counts import CountedFactors, item_biases
-from protocols.recipes.privirec.ease import chosen_weight
-from protocols.recipes.privirec.state import PriviRecState, privirec_state
-from protocols.recipes.recommended import STARTED, parameters_for
+from protocols.recipes.factors import CountedFactors, item_biases
+from protocols.recipes.privirec import PriviRecState
 from protocols.recipes.registry import recipe
 from protocols.recipes.spectral_start import (
     Source,
@@ -29,6 +28,8 @@ from protocols.recipes.spectral_start import (
     start_parameters,
     start_state,
 )
+from protocols.recipes.spectrum import chosen_weight
+from protocols.recipes.state import state_as
 
 RECIPES = ["colr", "fedmf", "pfedclr", "scolr"]
 DIM, SEED, B = 8, bytes(range(32)), 0.25
@@ -65,7 +66,7 @@ def test_round_0_scores_like_the_low_pass_filter_with_popularity_added(train: In
     for user in range(train.n_users):
         rows[user, train.positives(user)] = 1.0
     degrees, size = rows.sum(axis=0), rows.sum(axis=1)
-    state = privirec_state(spectrum.state)
+    state = state_as(spectrum.state, PriviRecState)
     order = np.argsort(-state.singular_values)[:DIM]
     vectors, values = state.basis[:, order].astype(float), state.singular_values.astype(float)
     shares = values[order] ** 2 / (values[order] ** 2 + chosen_weight(values))
@@ -147,7 +148,7 @@ def test_an_evaluated_task_starts_too_and_measures_popularity(train: Interaction
 
 def test_what_cannot_start_is_refused(train: Interactions, spectrum: Source) -> None:
     made = recipe("colr", parameters(train.n_items))
-    with pytest.raises(ParameterError, match="holds no spectrum"):
+    with pytest.raises(ParameterError, match="PriviRecState is needed"):
         start_state(made, Source(made.initial_state(SEED), B))
     with pytest.raises(ParameterError, match="item biases|item_bias"):
         start_parameters_of("colr", {"items": train.n_items, "dim": DIM}, spectrum)
@@ -160,7 +161,7 @@ def test_what_cannot_start_is_refused(train: Interactions, spectrum: Source) -> 
         recipe("topk", parameters(train.n_items) | {"start_from": start})
     with pytest.raises(ParameterError, match="cannot start"):
         start_state(recipe("topk", {"items": train.n_items}), spectrum)
-    state = privirec_state(spectrum.state)
+    state = state_as(spectrum.state, PriviRecState)
     early = PriviRecState(1, 1, state.item_degrees, state.clients, state.basis, np.zeros(20, np.float32))
     with pytest.raises(ParameterError, match="no singular values"):
         spectral_factors(Source(early, B), DIM)

@@ -30,7 +30,7 @@ from protocols.crypto.keys import clamped
 from protocols.layout import TRAINED, Block, Segment, VectorLayout
 from protocols.messages import BadShares, OrganiserPin, RoundView
 from protocols.messages import Schedule as TaskSchedule
-from protocols.recipes.base import ModelState, RoundSpec
+from protocols.recipes.base import Contribution, ModelState, RoundSpec
 from protocols.recipes.registry import recipe
 from protocols.sums.masked.context import RoundContext, model_digest
 from protocols.sums.masked.keys import sign_advertisement
@@ -132,7 +132,7 @@ class _Rows:
     def contribute(self, *given: object) -> LocalResult:
         """Return a result without values."""
         del given
-        return LocalResult([], 0, {}, 0.0, 1)
+        return LocalResult(Contribution([]), {}, 0.0, 1)
 
 
 @dataclass

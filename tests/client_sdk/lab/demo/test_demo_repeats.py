@@ -16,7 +16,8 @@ from client_sdk.lab.demo.run import arms_of, chosen_settings, shared_setup
 from client_sdk.lab.fleet import Fleet
 from client_sdk.lab.local_server import DemoServer, run_server
 from protocols.crypto.domain import repeatable_place
-from protocols.recipes.factors import factors_of
+from protocols.recipes.base import FactorState
+from protocols.recipes.state import state_as
 
 ROUNDS, USERS, ITEMS = 3, 30, 300
 Figures = list[tuple[int, float, float]]
@@ -43,7 +44,7 @@ def figures(server: DemoServer, arm: Arm, shared: SharedSetup) -> tuple[Figures,
     models = []
 
     def inspect(fleet: Fleet) -> None:
-        models.append(factors_of(fleet.model()).item_factors.copy())
+        models.append(state_as(fleet.model(), FactorState).item_factors.copy())
 
     named = replace(arm, name=f"{arm.name} {secrets.token_hex(4)}")  # a server has each name of a task once
     result, _ = run_arm(named, shared, server, None, inspect)

@@ -19,7 +19,8 @@ from client_sdk.training.evaluated import HELD_OUT, EvaluatedHalf
 from client_sdk.training.mf import MFConfig
 from protocols.errors import ParameterError
 from protocols.messages import Evaluation
-from protocols.recipes.evaluated import Evaluated, evaluated_state
+from protocols.recipes.evaluated import Evaluated, EvaluatedState
+from protocols.recipes.state import state_as
 
 USERS, ROUNDS = 24, 9
 MECHANISMS: dict[str, dict[str, Any]] = {
@@ -52,7 +53,7 @@ def last(history: History) -> tuple[History, int]:
 
 def central(made: Federation) -> dict[str, float]:
     """The metrics of the present model over all users, each with the last item of its history held out."""
-    model, half = evaluated_state(made.state).model, made.half
+    model, half = state_as(made.state, EvaluatedState).model, made.half
     assert isinstance(half, EvaluatedHalf)
     counts = np.zeros(made.train.n_items)
     ranks, popular = [], []
@@ -106,7 +107,7 @@ def test_measuring_changes_nothing_that_is_trained_but_the_rows(data: Interactio
     )  # fmt: skip
     plain.state = replace(plain.state, round_number=1)  # the measurement was round 1
     list(plain.run(3))
-    np.testing.assert_array_equal(evaluated_state(made.state).model.item_factors, plain.state.item_factors)
+    np.testing.assert_array_equal(state_as(made.state, EvaluatedState).model.item_factors, plain.state.item_factors)
 
 
 def test_the_last_rounds_train_on_the_held_out_items_if_the_task_says_so(data: Interactions) -> None:
@@ -116,13 +117,17 @@ def test_the_last_rounds_train_on_the_held_out_items_if_the_task_says_so(data: I
     for made in (without, with_them):
         list(made.run(ROUNDS - 3))
     np.testing.assert_array_equal(
-        evaluated_state(without.state).model.item_factors, evaluated_state(with_them.state).model.item_factors
+        state_as(without.state, EvaluatedState).model.item_factors,
+        state_as(with_them.state, EvaluatedState).model.item_factors,
     )
     for made in (without, with_them):
         list(made.run(3))
     assert len(without.recipe.curve(without.state).points) == 3
     assert len(with_them.recipe.curve(with_them.state).points) == 2
-    difference = evaluated_state(without.state).model.item_factors - evaluated_state(with_them.state).model.item_factors
+    difference = (
+        state_as(without.state, EvaluatedState).model.item_factors
+        - state_as(with_them.state, EvaluatedState).model.item_factors
+    )
     assert np.abs(difference).max() > 1e-3
 
 
@@ -177,7 +182,7 @@ def test_rfrec_is_stopped_when_it_overfits_and_its_curve_is_that_of_a_central_ev
         history = made.train.history(user)
         assert history.ratings is not None
         kept = History(history.items[:-1], history.ratings[:-1])
-        scores = made.half.inner.scores(evaluated_state(made.state).model, made.client_states[user], kept)
+        scores = made.half.inner.scores(state_as(made.state, EvaluatedState).model, made.client_states[user], kept)
         squared.append(((np.clip(scores[history.items[-1]], 1, 5) - history.ratings[-1]) / 4) ** 2)
     list(made.run(rounds))
     curve = made.recipe.curve(made.state)

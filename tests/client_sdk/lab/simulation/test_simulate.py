@@ -16,9 +16,9 @@ from client_sdk.lab.evaluation.leave_one_out import hit_ratio, ndcg
 from client_sdk.lab.federation import Federation
 from client_sdk.lab.simulate import SimulationRequest, simulate
 from client_sdk.training.mf import MFConfig
+from protocols.advice import parameters_for
 from protocols.combinations import carriers
 from protocols.errors import ParameterError
-from protocols.recipes.recommended import parameters_for
 from protocols.recipes.registry import OWN as RECIPES
 
 SMALL: dict[str, dict[str, Any]] = {

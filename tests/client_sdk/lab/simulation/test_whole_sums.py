@@ -10,8 +10,9 @@ from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
 from client_sdk.lab.federation import Federation
 from client_sdk.lab.whole import whole_sum
 from client_sdk.training import client_half
-from protocols.recipes.privirec.recipe import PriviRecK
-from protocols.recipes.rfrec.recipe import rfrec_state
+from protocols.recipes.privirec import PriviRecK
+from protocols.recipes.rfrec import RFRecState
+from protocols.recipes.state import state_as
 from protocols.sums.masked.plan import MaskedPlan
 from protocols.sums.masked.run import run_masked_sum
 
@@ -76,5 +77,5 @@ def test_ratings_of_all_devices_are_trained_together_as_on_each() -> None:
     expected = apart.scores(everybody)
     assert np.ptp(expected) > 1
     np.testing.assert_allclose(together.scores(everybody), expected, atol=2e-3)
-    factors = (rfrec_state(made.state).item_factors for made in (together, apart))
+    factors = (state_as(made.state, RFRecState).item_factors for made in (together, apart))
     np.testing.assert_allclose(*factors, atol=2e-3)

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from protocols.recipes.arrays.recipe import Arrays
-from protocols.recipes.arrays.update import Rows, Update
+from protocols.recipes.arrays import Arrays
+from protocols.recipes.arrays_update import Rows, Update
 from protocols.recipes.registry import recipe
 
 SEED = bytes(range(32))

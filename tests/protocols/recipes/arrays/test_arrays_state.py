@@ -9,7 +9,7 @@ import pytest
 
 from protocols.combinations import check_combination
 from protocols.errors import CodecError, CombinationError, ParameterError
-from protocols.recipes.arrays.state import state_of
+from protocols.recipes.arrays import state_of
 from protocols.recipes.registry import recipe
 from tests.protocols.recipes.arrays.cases import BASE, SEED, SHAPES, make
 

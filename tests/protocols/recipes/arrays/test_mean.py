@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from protocols.combinations import check_combination
 from protocols.layout import VectorLayout
-from protocols.recipes.arrays.recipe import Arrays
-from protocols.recipes.arrays.update import contribution
+from protocols.recipes.arrays import Arrays
+from protocols.recipes.arrays_update import contribution
 from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.masked.plan import make_plan as masked_plan
 from protocols.sums.masked.run import run_masked_sum
@@ -98,7 +98,7 @@ def test_a_round_is_the_weighted_mean(mechanism: str, max_weight: float | None) 
 
 def test_a_round_of_long_arrays_is_computed_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     whole, _ = one_round(make(), [contribution(make().parameters, update).vector for update in updates()], "plain")
-    monkeypatch.setattr("protocols.recipes.arrays.recipe.PIECE", 5)
+    monkeypatch.setattr("protocols.recipes.arrays.PIECE", 5)
     pieces, _ = one_round(make(), [contribution(make().parameters, update).vector for update in updates()], "plain")
     for name in SHAPES:
         np.testing.assert_array_equal(whole[name], pieces[name])

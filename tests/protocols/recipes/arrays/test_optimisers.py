@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from protocols.recipes.arrays.state import arrays_state
-from protocols.recipes.arrays.update import contribution
+from protocols.recipes.arrays import ArraysState
+from protocols.recipes.arrays_update import contribution
+from protocols.recipes.state import state_as
 from protocols.sums.plain import PLAIN
 from protocols.sums.run import run_sum
 from tests.protocols.recipes.arrays.cases import SEED, make
@@ -63,5 +64,5 @@ def test_members_who_replay_and_who_load_a_snapshot_have_the_same_state() -> Non
     for number in range(1, 5):
         total = rng.uniform(0, 0.5, recipe.layout().length)
         states = [recipe.absorb(state, recipe.round_spec(SEED, number), total, 3) for state in states]
-        states[1] = arrays_state(recipe.decode_state(number, recipe.encode_state(states[1])))
+        states[1] = state_as(recipe.decode_state(number, recipe.encode_state(states[1])), ArraysState)
     assert recipe.encode_state(states[0]) == recipe.encode_state(states[1])

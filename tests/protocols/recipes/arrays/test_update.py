@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from protocols.errors import ParameterError
-from protocols.recipes.arrays.update import Rows, block_of, contribution, touched_name
+from protocols.recipes.arrays_update import Rows, block_of, contribution, touched_name
 from tests.protocols.recipes.arrays.cases import make, updates
 
 

@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocols.errors import CodecError, ParameterError
-from protocols.recipes.base import ModelState
-from protocols.recipes.fair.recipe import Fair, dense_length
-from protocols.recipes.fair.state import FairState, FairView, spaces_of
+from protocols.recipes.base import Local, ModelState
+from protocols.recipes.fair import Fair, FairChange, FairState, FairView, dense_length, spaces_of
 from protocols.recipes.registry import recipe
 
 TASK_SEED = bytes(range(32))
@@ -47,9 +46,9 @@ def run_turn(chosen: Fair, state: ModelState, seed: int) -> tuple[ModelState, np
             places = rng.permutation(view.tables.size)[: rng.integers(0, view.tables.size + 1)]
             changes = rng.uniform(-0.5, 0.5, places.size).astype(np.float32)
             layers = rng.uniform(-0.5, 0.5, chosen.dense_values).astype(np.float32)
-            blocks, clipped = chosen.contribute(spec, places, changes, layers, size)
-            assert clipped == 0
-            total += blocks[0]
+            made = chosen.contribute(view, spec, Local(FairChange(places, changes, layers), examples=size))
+            assert made.clipped == 0
+            total += made.vector
             trained = view.tables.astype(np.float64).ravel()
             trained[places] += changes
             for number, space in enumerate(spaces_of(view.seed, elements, chosen.buckets[device_group])):
@@ -208,8 +207,10 @@ def test_what_exceeds_the_clip_is_clipped_and_counted() -> None:
     spec = chosen.round_spec(TASK_SEED, 1)
     changes, dense = np.array([0.75, -2.0, 0.25], dtype=np.float32), np.zeros(chosen.dense_values, dtype=np.float32)
     dense[3] = 0.51
-    (vector,), clipped = chosen.contribute(spec, np.array([5, 0, 9]), changes, dense, MOST // 2)
-    assert clipped == 3
+    change = FairChange(np.array([5, 0, 9]), changes, dense)
+    made = chosen.contribute(chosen.initial_view(TASK_SEED, 0), spec, Local(change, examples=MOST // 2))
+    vector = made.vector
+    assert made.clipped == 3
     np.testing.assert_allclose(vector[[5, 0, 9]], [0.25, -0.25, 0.125])
     assert np.count_nonzero(vector) == 5
     assert vector[-1] == 0.5
@@ -220,9 +221,9 @@ def test_diverged_training_is_refused() -> None:
     chosen = make((1,))
     dense = np.zeros(chosen.dense_values, dtype=np.float32)
     with pytest.raises(ParameterError, match="diverged"):
-        chosen.contribute(
-            chosen.round_spec(TASK_SEED, 1), np.array([1]), np.array([np.nan], dtype=np.float32), dense, 3
-        )
+        change = FairChange(np.array([1]), np.array([np.nan], dtype=np.float32), dense)
+        view = chosen.initial_view(TASK_SEED, 0)
+        chosen.contribute(view, chosen.round_spec(TASK_SEED, 1), Local(change, examples=3))
 
 
 @pytest.mark.parametrize(
@@ -250,9 +251,9 @@ def test_bodies_that_do_not_fit_are_refused() -> None:
         chosen.decode_view(0, b"\0", 0)
     with pytest.raises(CodecError, match="finite"):
         chosen.decode_state(0, body[:-4] + np.array(np.inf, dtype="<f4").tobytes())
-    with pytest.raises(ParameterError, match="whole model"):
+    with pytest.raises(ParameterError, match="FairState is needed, got FairView"):
         chosen.encode_state(chosen.initial_view(TASK_SEED, 0))
-    with pytest.raises(ParameterError, match="view"):
+    with pytest.raises(ParameterError, match="FairView is needed, got FairState"):
         chosen.encode_view(chosen.initial_state(TASK_SEED), 0)
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocols.errors import ParameterError
-from protocols.recipes.fair.subspaces import Subspace, bucket_counts, fold, hash_key, splitmix64, unfold
+from protocols.recipes.subspaces import Subspace, bucket_counts, fold, hash_key, splitmix64, unfold
 
 SEED = bytes(range(32))
 KEYS = st.integers(0, 2**64 - 1)

@@ -16,10 +16,9 @@ from protocols.errors import CodecError, CombinationError, ParameterError
 from protocols.fixed_point import FixedPoint
 from protocols.layout import REPEATED_ROWS
 from protocols.recipes.base import FactorState
-from protocols.recipes.privirec.recipe import PriviRec, PriviRecK
-from protocols.recipes.privirec.state import PriviRecState
-from protocols.recipes.privirec.triangle import triangle_length, triangle_places
+from protocols.recipes.privirec import PriviRec, PriviRecK, PriviRecState
 from protocols.recipes.registry import recipe
+from protocols.recipes.spectrum import triangle_length, triangle_places
 
 TASK_SEED = bytes(range(32))
 USERS, ITEMS, K = 40, 12, 5
@@ -253,7 +252,7 @@ def test_states_that_no_task_has_are_refused() -> None:
             chosen.decode_state(2, bad)
     with pytest.raises(CodecError, match="round 1 claims 2"):
         chosen.decode_state(1, body)
-    with pytest.raises(ParameterError, match="no spectrum"):
+    with pytest.raises(ParameterError, match="PriviRecState is needed"):
         chosen.encode_state(FactorState(0, np.zeros((1, 1), dtype=np.float32)))
 
 

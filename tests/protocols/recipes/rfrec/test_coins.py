@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocols.recipes.rfrec.coins import Stretch, stretches, tosses
-from protocols.recipes.rfrec.parameters import Moves
+from protocols.recipes.rfrec_parameters import Moves, Stretch, stretches, tosses
 
 SEED = bytes(range(32))
 MOVE, RATE = 0.3, 0.1

@@ -9,10 +9,10 @@ from client_sdk.history import History
 from client_sdk.lab.data.interactions import Interactions
 from client_sdk.lab.federation import Federation
 from client_sdk.training import client_half
+from protocols.advice import parameters_for
 from protocols.errors import CodecError, ParameterError
-from protocols.recipes.recommended import parameters_for
 from protocols.recipes.registry import recipe
-from protocols.recipes.rfrec.means import item_means, rating_offsets
+from protocols.recipes.rfrec import item_means, rating_offsets
 
 ITEMS, SEED = 6, bytes(range(32))
 CHOSEN = {"items": ITEMS, "dim": 2, "item_bias": "means"}

@@ -9,10 +9,10 @@ import pytest
 
 from protocols.combinations import check_combination
 from protocols.errors import CodecError, ParameterError
-from protocols.recipes.base import MOVES_ALIKE
+from protocols.recipes.base import MOVES_ALIKE, Local
 from protocols.recipes.registry import recipe
-from protocols.recipes.rfrec.coins import Stretch
-from protocols.recipes.rfrec.recipe import RFRec, RFRecF, RFRecState
+from protocols.recipes.rfrec import RFRec, RFRecF, RFRecState
+from protocols.recipes.rfrec_parameters import Stretch
 
 SEED = bytes(range(32))
 ITEMS, DIM = 12, 3
@@ -30,7 +30,7 @@ def own(count: int) -> list[np.ndarray]:
 
 
 def summed(made: RFRec, state: RFRecState, vectors: list[np.ndarray]) -> np.ndarray:
-    return np.sum([made.contribute(state, vector)[0][0] for vector in vectors], axis=0)
+    return np.sum([made.contribute(state, made.round_spec(SEED, 1), Local(own)).vector for own in vectors], axis=0)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -73,19 +73,21 @@ def test_the_average_begins_small_and_from_the_tasks_seed() -> None:
 def test_differences_beyond_the_clip_are_clipped_and_counted() -> None:
     made = make("rfrec", clip=0.5)
     state = made.initial_state(SEED)
-    blocks, clipped = made.contribute(state, state.item_factors + np.float32(0.75))
-    assert clipped == ITEMS * DIM
-    np.testing.assert_array_equal(blocks[0], 0.5)
+    spec = made.round_spec(SEED, 1)
+    sent = made.contribute(state, spec, Local(state.item_factors + np.float32(0.75)))
+    assert sent.clipped == ITEMS * DIM
+    np.testing.assert_array_equal(sent.vector, 0.5)
     with pytest.raises(ParameterError, match="diverged"):
-        made.contribute(state, np.full((ITEMS, DIM), np.nan, np.float32))
+        made.contribute(state, spec, Local(np.full((ITEMS, DIM), np.nan, np.float32)))
 
 
 def test_noise_is_on_the_clipped_difference_and_drawn_for_each_value() -> None:
     made = make("rfrec", items=4000, clip=9.0, ldp={"clip": 0.2, "scale": 0.04})
     state = made.initial_state(SEED)
-    blocks, clipped = made.contribute(state, state.item_factors + np.float32(0.3), np.random.default_rng(1).bytes)
-    noise = blocks[0] - 0.2
-    assert clipped == noise.size
+    own = Local(state.item_factors + np.float32(0.3), entropy=np.random.default_rng(1).bytes)
+    sent = made.contribute(state, made.round_spec(SEED, 1), own)
+    noise = sent.vector - 0.2
+    assert sent.clipped == noise.size
     assert np.unique(noise).size > 0.9 * noise.size
     assert abs(float(noise.std()) / (0.04 * np.sqrt(2)) - 1) < 0.05
     assert made.layout().blocks[0].bounds()[0] == made.parameters.ldp.bound != 9.0

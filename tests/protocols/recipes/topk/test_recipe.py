@@ -11,10 +11,18 @@ from hypothesis import strategies as st
 
 from protocols.combinations import check_combination
 from protocols.errors import CodecError, CombinationError, ParameterError
-from protocols.recipes.base import FactorState, Update
+from protocols.recipes.base import Contribution, FactorState, Local, ModelState, Update
 from protocols.recipes.registry import recipe
-from protocols.recipes.topk.recipe import OwnTopK, SharedTopK, TopKRecipe, TopKState
-from protocols.recipes.topk.supports import entries_of_rows, first_units, renewed_units, strongest_first
+from protocols.recipes.topk import (
+    OwnTopK,
+    SharedTopK,
+    TopKRecipe,
+    TopKState,
+    entries_of_rows,
+    first_units,
+    renewed_units,
+    strongest_first,
+)
 
 TASK_SEED = bytes(range(32))
 ITEMS, DIM, CLIENTS = 30, 8, 7
@@ -51,6 +59,10 @@ def summed(chosen: TopKRecipe, sendings: list[list[np.ndarray]]) -> np.ndarray:
     return total.ravel()
 
 
+def sent_by(chosen: TopKRecipe, state: ModelState, update: Update, rng: np.random.Generator) -> Contribution:
+    return chosen.contribute(state, chosen.round_spec(TASK_SEED, 1), Local(update, rng=rng))
+
+
 @pytest.mark.parametrize("mode", sorted(MODES))
 @given(seed=st.integers(0, 2**32 - 1))
 @settings(max_examples=25, deadline=None)
@@ -60,7 +72,7 @@ def test_absorb_moves_each_entry_by_its_mean_over_those_who_count(mode: str, see
     change, counts, sendings = np.zeros((ITEMS, DIM)), np.zeros((ITEMS, DIM)), []
     for _ in range(CLIENTS):
         update = drawn_update(rng)
-        sending = chosen.lay_out(before, update, rng)
+        sending = sent_by(chosen, before, update, rng)
         change[update.items] += sending.sent
         counts[update.items] += 1.0 if isinstance(chosen, SharedTopK) else sending.sent != 0
         sendings.append(sending.blocks)
@@ -79,7 +91,7 @@ def test_what_is_sent_and_what_is_owed_make_up_the_update(mode: str, seed: int, 
     """Every entry is sent within its clip, or not at all; the contribution holds exactly what `sent` says."""
     chosen, rng = make(mode), np.random.default_rng(seed)
     state, update = chosen.initial_state(TASK_SEED), drawn_update(rng, size=size)
-    sending = chosen.lay_out(state, update, rng)
+    sending = sent_by(chosen, state, update, rng)
     inside = np.clip(update.values, -2.0, 2.0)
     assert ((sending.sent == inside) | (sending.sent == 0)).all()
     assert sending.clipped == np.count_nonzero((sending.sent != update.values) & (sending.sent != 0))
@@ -98,7 +110,7 @@ def test_what_is_sent_and_what_is_owed_make_up_the_update(mode: str, seed: int, 
 def test_own_support_takes_the_largest_entries_and_fills_up_with_others(seed: int) -> None:
     chosen, rng = make("own"), np.random.default_rng(seed)
     update = drawn_update(rng)
-    sending = chosen.lay_out(chosen.initial_state(TASK_SEED), update, rng)
+    sending = sent_by(chosen, chosen.initial_state(TASK_SEED), update, rng)
     places = sending.blocks[0]
     assert places.size == chosen.kept == 40
     assert (np.diff(places) > 0).all()
@@ -110,7 +122,7 @@ def test_own_support_takes_the_largest_entries_and_fills_up_with_others(seed: in
 def test_what_fills_an_own_support_is_drawn_anew_and_counts_for_nothing() -> None:
     chosen = make("own")
     state, update = chosen.initial_state(TASK_SEED), Update(np.array([3], np.int32), np.ones((1, DIM), np.float32))
-    first, second = (chosen.lay_out(state, update, np.random.default_rng(seed)) for seed in (1, 2))
+    first, second = (sent_by(chosen, state, update, np.random.default_rng(seed)) for seed in (1, 2))
     trained = set(range(3 * DIM, 4 * DIM))
     assert set(first.blocks[0].tolist()) & set(second.blocks[0].tolist()) >= trained
     assert set(first.blocks[0].tolist()) != set(second.blocks[0].tolist())
@@ -124,7 +136,7 @@ def test_a_shared_support_says_nothing_about_a_client(mode: str) -> None:
     state = chosen.initial_state(TASK_SEED)
     few = Update(np.array([0], np.int32), rng.uniform(-1, 1, (1, DIM)).astype(np.float32))
     many = Update(np.arange(5, 29, dtype=np.int32), rng.uniform(-1, 1, (24, DIM)).astype(np.float32))
-    one, other = chosen.lay_out(state, few, rng), chosen.lay_out(state, many, rng)
+    one, other = sent_by(chosen, state, few, rng), sent_by(chosen, state, many, rng)
     assert one.blocks[0].shape == other.blocks[0].shape == (chosen.layout().length,)
     assert (
         chosen.route(chosen.round_spec(TASK_SEED, 1), "c_1")
@@ -139,7 +151,7 @@ def test_a_shared_support_says_nothing_about_a_client(mode: str) -> None:
 def test_the_next_support_is_half_the_strongest_and_half_drawn(mode: str) -> None:
     chosen, rng = make(mode), np.random.default_rng(11)
     state = chosen.initial_state(TASK_SEED)
-    sendings = [chosen.lay_out(state, drawn_update(rng, 20), rng) for _ in range(CLIENTS)]
+    sendings = [sent_by(chosen, state, drawn_update(rng, 20), rng) for _ in range(CLIENTS)]
     total = summed(chosen, [sending.blocks for sending in sendings])
     first, again = (chosen.absorb(state, chosen.round_spec(TASK_SEED, 1), total, CLIENTS) for _ in range(2))
     other = chosen.absorb(state, chosen.round_spec(TASK_SEED, 2), total, CLIENTS)
@@ -214,14 +226,14 @@ def test_updates_that_cannot_be_are_refused(mode: str) -> None:
         ([1], row * np.nan, "diverged"),
     ]:
         with pytest.raises(ParameterError, match=problem):
-            chosen.lay_out(state, Update(np.array(items, np.int32), values), rng)
+            sent_by(chosen, state, Update(np.array(items, np.int32), values), rng)
 
 
 def test_another_recipes_state_is_refused() -> None:
     chosen = make("aggregate")
     state = FactorState(0, np.zeros((ITEMS, DIM), np.float32))
-    with pytest.raises(ParameterError, match="no support"):
-        chosen.lay_out(state, drawn_update(np.random.default_rng(0)), np.random.default_rng(0))
+    with pytest.raises(ParameterError, match="TopKState is needed"):
+        sent_by(chosen, state, drawn_update(np.random.default_rng(0)), np.random.default_rng(0))
 
 
 @pytest.mark.parametrize(

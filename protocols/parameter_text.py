@@ -1,15 +1,19 @@
-"""A pydantic validation error as one line of text."""
+"""Parameters as text: `name=value` pairs, and a pydantic validation error as one line."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from re import fullmatch
-from typing import Final
+from typing import Any, Final
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-__all__ = ["cause_text", "fault_text", "first_fault"]
+from protocols.errors import ParameterError
+
+__all__ = ["cause_text", "fault_text", "first_fault", "named_values"]
+
 
 _WHOLE: Final = "must be a whole number"
 _NUMBER: Final = "must be a number"
@@ -81,3 +85,22 @@ def first_fault(error: ValidationError, known: Iterable[str] = ()) -> str:
 def _printable(part: int | str) -> str:
     """Return a part of a location if it is a plain name or number; other text from the request is not repeated."""
     return str(part) if fullmatch(r"[A-Za-z0-9_]{1,40}", str(part)) else "(invalid name)"
+
+
+def named_values(pairs: Iterable[str]) -> dict[str, Any]:
+    """Return the values of `name=value` pairs by name; a value is parsed as JSON if it is valid JSON, else it is text.
+
+    Raises `ParameterError` for a pair without a name or without "=", and for a name given twice.
+    """
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        name, separator, value = pair.partition("=")
+        if not (name and separator):
+            raise ParameterError(f"a parameter must have the form name=value, got {pair!r}")
+        if name in found:
+            raise ParameterError(f"the parameter {name!r} is given twice")
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = value
+    return found

@@ -1,4 +1,10 @@
-"""SCoLR: CoLR for clients with different resources; each client trains and sends only some columns of A.
+"""CoLR and SCoLR: clients train and send a low-rank factor of the change of the item factors.
+
+Nguyen et al., "Towards Efficient Communication and Secure Federated Recommendation System via Low-rank Training"
+(WWW 2024), eq. 5 to 7: Delta Q = A B with B (r x d) shared and frozen, A (N x r) trained from zero and summed.
+B is redrawn each round and broadcast as 32 bytes.
+
+**SCoLR** is CoLR for clients with different resources; each client trains and sends only some columns of A.
 
 Nguyen et al. (WWW 2024), section 4.4: client u trains r_u <= r columns, the first r_u of a shuffled list of the r. Here
 these are columns 0 to r_u - 1 for all clients: rows of B are exchangeable and redrawn every round, so shuffling changes
@@ -28,17 +34,85 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from protocols.crypto.domain import derive_seed
-from protocols.crypto.public_random import uniforms
+from protocols.crypto.public_random import normals, uniforms
 from protocols.layout import TRAINED, Block, Route, Segment, VectorLayout, whole_route
 from protocols.patterns import levels_in_use, lowered
-from protocols.recipes.base import ModelState, RoundSpec, Update
-from protocols.recipes.colr.colr import CoLRParameters, shared_projection
-from protocols.recipes.entry import RecipeEntry
+from protocols.recipes.base import Contribution, Local, ModelState, RoundSpec
 from protocols.recipes.factors import clip_blocks, dense_rows
-from protocols.recipes.normalisation import TOUCHED, divisors, touch_segments
-from protocols.recipes.rows import FactorRecipe
+from protocols.recipes.registry import RecipeEntry
+from protocols.recipes.rows import TOUCHED, FactorRecipe, NormalisedParameters, RowRecipe, divisors, touch_segments
 
-__all__ = ["ENTRY", "SCoLR", "SCoLRParameters", "client_level"]
+__all__ = [
+    "ENTRY",
+    "CoLR",
+    "CoLRParameters",
+    "shared_projection",
+    "SCOLR_ENTRY",
+    "SCoLR",
+    "SCoLRParameters",
+    "client_level",
+]
+
+
+class CoLRParameters(NormalisedParameters):
+    """CoLR's parameters: the shape of the item factors and the rank."""
+
+    rank: int = Field(default=4, ge=1, description="Rank r of the change: clients send N*r values instead of N*d.")
+
+    @model_validator(mode="after")
+    def _rank_fits(self) -> Self:
+        if self.rank > self.dim:
+            raise ValueError(f"rank {self.rank} is greater than dim {self.dim}: nothing would be compressed")
+        return self
+
+
+@lru_cache(maxsize=8)
+def shared_projection(seed: bytes, rank: int, dim: int) -> NDArray[np.float32]:
+    """Return B, float32 (rank, dim), read-only: orthonormal rows times sqrt(dim/rank), from the round's public seed.
+
+    The newest are kept, because all clients of a process need the same one in a round.
+
+    The released code draws N(0,1), takes the SVD and keeps U V^T sqrt(d/r) ("orthnorm"); the paper's theory has
+    i.i.d. N(0, 1/r) entries. Both have E[B^T B] = I.
+    """
+    left, _, right = np.linalg.svd(normals(seed, "projection", rank * dim).reshape(rank, dim), full_matrices=False)
+    projection = np.asarray(left @ right * np.sqrt(dim / rank), dtype=np.float32)
+    projection.flags.writeable = False
+    return projection
+
+
+@dataclass(frozen=True)
+class CoLR(RowRecipe):
+    """Low-rank change: N*r values per contribution."""
+
+    parameters: CoLRParameters
+    name: str = "colr"
+
+    @property
+    def width(self) -> int:
+        """r: a row of A."""
+        return self.parameters.rank
+
+    def projection(self, spec: RoundSpec, client_id: str) -> NDArray[np.float32] | None:
+        """Return B of this round, the same for every client."""
+        return shared_projection(spec.seed, self.parameters.rank, self.parameters.dim)
+
+    def change(
+        self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int
+    ) -> NDArray[np.float64]:
+        """Return A B, float64 (items, dim), with A the mean of the clients' A_u."""
+        projection = shared_projection(spec.seed, self.parameters.rank, self.parameters.dim)
+        return np.asarray(self.mean_update(state, total, contributions) @ projection.astype(np.float64))
+
+
+ENTRY: Final = RecipeEntry(
+    name="colr",
+    parameters=CoLRParameters,
+    make=CoLR,
+    half="client_sdk.training.factors:half",
+    source="Nguyen et al., WWW 2024, eq. 5 to 7",
+)
+
 
 _CLIENTS: Final = "clients"
 """Name of the segment that counts a block's contributions."""
@@ -115,10 +189,10 @@ class SCoLR(FactorRecipe):
         p = self.parameters
         return shared_projection(spec.seed, p.rank, p.dim)[: p.edges[len(self.route(spec, client_id))]]
 
-    def contribute(self, spec: RoundSpec, client_id: str, update: Update) -> tuple[list[NDArray[np.float64]], int]:
-        """Return the client's columns of A, level by level, and how many values were clipped."""
-        p, level = self.parameters, len(self.route(spec, client_id))
-        rows, touched = dense_rows(update, p.items, p.edges[level])
+    def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
+        """Return the client's columns of A (rows of an `Update`), level by level."""
+        p, level = self.parameters, len(self.route(spec, local.client_id))
+        rows, touched = dense_rows(local.update, p.items, p.edges[level])
         shared = {_CLIENTS: np.ones(1)} | ({TOUCHED: touched} if p.divides_by == "touched" else {})
         blocks = self.change_layout().blocks[:level]
         columns = [np.ascontiguousarray(rows[:, a:b].T) for a, b in pairwise(p.edges[: level + 1])]
@@ -157,7 +231,7 @@ def _layout(p: SCoLRParameters) -> VectorLayout:
     )
 
 
-ENTRY: Final = RecipeEntry(
+SCOLR_ENTRY: Final = RecipeEntry(
     name="scolr",
     parameters=SCoLRParameters,
     make=SCoLR,

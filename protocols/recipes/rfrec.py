@@ -8,7 +8,7 @@ item factors V_i, and minimises (eq. 5)
 over its ratings R_i. The server only averages. The model of a user is its own u_i with the average V.
 
 RFRec (Algorithm 1): training steps and sums alternate. RFRecF (Algorithm 2): a coin toss decides whether an iteration
-trains or averages, so that fewer iterations need a sum (`protocols.recipes.rfrec.coins`).
+trains or averages, so that fewer iterations need a sum (`protocols.recipes.rfrec_parameters`).
 
 **What is sent** is V_i - V, with V from the last sum. The mean of the differences plus V is the mean of the V_i,
 whichever clients are missing, and the differences are smaller than the V_i. The contribution is dense: it includes
@@ -16,33 +16,52 @@ items without a rating. All clients have the same weight, and the mean is over t
 
 Noise (eq. 9) is optional: an independent draw for each value of the difference. The paper clips V_i itself, which
 bounds the whole model by that clip.
+
+**Item means.** The first sums of a task give each item's mean rating, from which every model begins.
+
+With `item_bias` "means" a client sends, in one of the first `count_sums` sums, for each item whether it rated it (0 or
+1) and by how much its rating, on the unit scale, exceeds 1/2. With n_j and s_j the totals of item j,
+
+    mu = 1/2 + sum s_j / sum n_j        b_j = (s_j - (mu - 1/2) n_j) / (n_j + 5)
+
+and a device adds its own user's deviation, shrunk in the same way: b_u = sum_j (y_j - mu - b_j) / (|R_u| + 5). The
+prediction is sigmoid(o_j + u . v_j) with o_j = logit(mu + b_j + b_u), so that the factors only learn what the means do
+not say. 5 ratings at the mean are the usual shrinkage of biased matrix factorisation (Koren, 2008, section 2.1).
 """
 
 from __future__ import annotations
 
-import os
-import struct
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from protocols.codec import exact
 from protocols.crypto.domain import SEED_BYTES, derive_seed
 from protocols.crypto.public_random import normals
-from protocols.errors import CodecError, ParameterError
-from protocols.layout import TRAINED, Block, Route, Segment, VectorLayout, clip_to_bounds, whole_route
+from protocols.errors import ParameterError
+from protocols.layout import ONCE_ROWS, TRAINED, Block, Segment, VectorLayout
 from protocols.privacy.laplace import privatise
-from protocols.recipes.base import MOVES_ALIKE, FactorState, ModelState, RoundSpec, SingleGroupRecipe
-from protocols.recipes.entry import RecipeEntry
-from protocols.recipes.factors import decode_factors, encode_factors, round_spec
-from protocols.recipes.rfrec.coins import Stretch, stretches
-from protocols.recipes.rfrec.means import means_layout
-from protocols.recipes.rfrec.parameters import RFRecFParameters, RFRecParameters
+from protocols.recipes.base import (
+    MOVES_ALIKE,
+    Contribution,
+    FactorState,
+    Local,
+    ModelState,
+    RoundSpec,
+    SingleGroupRecipe,
+    check_follows,
+)
+from protocols.recipes.factors import clip_blocks
+from protocols.recipes.registry import RecipeEntry
+from protocols.recipes.rfrec_parameters import RFRecFParameters, RFRecParameters, Stretch, stretches
+from protocols.recipes.state import SUM_INDEX, StateField, StateFields, state_as
 
 __all__ = [
+    "ItemMeans",
+    "item_means",
+    "means_layout",
+    "rating_offsets",
     "INITIAL_STD",
     "RFREC",
     "RFRECF",
@@ -51,12 +70,46 @@ __all__ = [
     "RFRecFState",
     "RFRecMeansState",
     "RFRecState",
-    "rfrec_state",
 ]
+
+
+_SHRINKAGE: Final = 5.0
+_MARGIN: Final = 0.02
+"""Means are kept so far from 0 and 1, where the logit is infinite."""
+
+
+class ItemMeans(NamedTuple):
+    """The overall mean, on the unit scale, and each item's deviation from it, float64 (items,)."""
+
+    overall: float
+    deviations: NDArray[np.float64]
+
+
+def means_layout(items: int) -> VectorLayout:
+    """Return the layout of a sum of ratings: who rated each item, and the ratings minus 1/2."""
+    return VectorLayout(
+        (Block("ratings", (Segment("rated", items, 1.0, integral=True), Segment("above", items, 0.5))),),
+        sum_class=ONCE_ROWS,
+    )
+
+
+def item_means(totals: NDArray[np.floating]) -> ItemMeans:
+    """Return the means from the totals of count and rating minus 1/2, (2, items); 1/2 and zeros without ratings."""
+    rated, above = np.maximum(totals[0], 0.0).astype(np.float64), totals[1].astype(np.float64)
+    centre = float(above.sum() / max(1.0, rated.sum()))
+    return ItemMeans(0.5 + centre, (above - centre * rated) / (rated + _SHRINKAGE))
+
+
+def rating_offsets(means: ItemMeans, items: NDArray[np.int32], targets: NDArray[np.floating]) -> NDArray[np.float32]:
+    """Return o_j of every item for the user who rated `items` (k,) with `targets` (k,) on the unit scale; float32."""
+    base = means.overall + means.deviations
+    own = float((targets - base[items]).sum() / (items.size + _SHRINKAGE))
+    expected = np.clip(base + own, _MARGIN, 1 - _MARGIN)
+    return np.asarray(np.log(expected / (1 - expected)), dtype=np.float32)
+
 
 INITIAL_STD: Final = 0.01
 """Standard deviation of the initial average: N(0, 10^-4), Algorithm 1, line 3."""
-_SUM_INDEX: Final = struct.Struct("<I")
 
 
 @dataclass(frozen=True)
@@ -86,13 +139,6 @@ class RFRecMeansState(RFRecState):
     item_totals: NDArray[np.float32]
 
 
-def rfrec_state(state: ModelState) -> RFRecState:
-    """Return `state` as a state of RFRec or RFRecF; `ParameterError` for a state of another recipe."""
-    if not isinstance(state, RFRecState):
-        raise ParameterError(f"this state holds no average of item factors: it is a {type(state).__name__}")
-    return state
-
-
 @dataclass(frozen=True)
 class RFRec(SingleGroupRecipe):
     """RFRec: one block of N*d values, the same for every sum."""
@@ -100,7 +146,12 @@ class RFRec(SingleGroupRecipe):
     parameters: RFRecParameters
     name: str = "rfrec"
 
-    by_snapshot: Final = False
+    state_class: ClassVar[type[RFRecState]] = RFRecState
+
+    @property
+    def predicts_ratings(self) -> bool:
+        """True."""
+        return True
 
     @property
     def count_sums(self) -> int:
@@ -119,90 +170,61 @@ class RFRec(SingleGroupRecipe):
             return means_layout(p.items)
         return VectorLayout((Block("items", (Segment("difference", p.items * p.dim, p.bound),)),), sum_class=TRAINED)
 
-    def round_spec(self, task_seed: bytes, number: int, sum_index: int | None = None) -> RoundSpec:
-        """Return the round's broadcast; nothing is drawn from its seed."""
-        return round_spec(task_seed, number, sum_index)
-
-    def route(self, spec: RoundSpec, client_id: str) -> Route:
-        """Return the route to the one block, the same for every client."""
-        return whole_route(self.layout(spec.sum_index))
-
     def stretch(self, state: ModelState, sum_index: int) -> Stretch:
         """Return the iterations of sum `sum_index`: one local step before it, or none before a sum of ratings."""
         counting = self.parameters.counting
         return Stretch(0, 0, 0) if sum_index <= counting else Stretch(1, 0, sum_index - counting)
 
-    def contribute(
-        self, state: ModelState, own_items: NDArray[np.float32], entropy: Callable[[int], bytes] = os.urandom
-    ) -> tuple[list[NDArray[np.float64]], int]:
-        """Return the contribution's one block, and how many values were clipped.
+    def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
+        """Return V_i - V, with noise in a task with noise.
 
-        own_items: the client's item factors V_i, float32 (items, dim). entropy: n -> n secret random bytes for the
-        noise, different in every call. Raises `ParameterError` for values that are not finite: training diverged.
+        local: the client's item factors V_i, float32 (items, dim). Raises `ParameterError` for values that are not
+        finite: training diverged.
         """
-        difference = np.subtract(own_items, rfrec_state(state).item_factors, dtype=np.float64).ravel()
-        if self.parameters.ldp is not None:
-            noisy, clipped = privatise(difference, self.parameters.ldp, entropy)
-            return [noisy], clipped
-        held, clipped = clip_to_bounds(self.layout(self.main_sum).blocks[0], difference)
-        return [held], clipped
+        known = state_as(state, RFRecState).item_factors
+        difference = np.subtract(local.update, known, dtype=np.float64).ravel()
+        if self.parameters.ldp is None:
+            return clip_blocks(self.layout(self.main_sum).blocks, [difference])
+        noisy, clipped = privatise(difference, self.parameters.ldp, local.entropy)
+        return Contribution([noisy], clipped)
 
     def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> RFRecState:
         """Return the state whose average is V + total / contributions: the mean of the V_i in the sum.
 
         Sums between the state's and this one were abandoned; they changed nothing.
         """
-        old, p = rfrec_state(state), self.parameters
-        if spec.number <= old.round_number or spec.sum_index <= old.sum_index:
-            raise ParameterError(
-                f"sum {spec.sum_index} of round {spec.number} does not follow a state of sum {old.sum_index}, round "
-                f"{old.round_number}"
-            )
+        old, p = state_as(state, RFRecState), self.parameters
+        check_follows(old, spec)
         if spec.sum_index <= p.counting:
-            before = np.frombuffer(self._extra(old), "<f4")
-            extra = (before + total).astype("<f4").tobytes()
-            return self._state(spec.number, spec.sum_index, old.item_factors, extra)
-        moved = old.item_factors + (total / contributions).reshape(p.items, p.dim)
-        return self._state(spec.number, spec.sum_index, moved.astype(np.float32), self._extra(old))
+            means = state_as(old, RFRecMeansState)
+            totals = (means.item_totals + total.reshape(means.item_totals.shape)).astype(np.float32)
+            return replace(means, round_number=spec.number, sum_index=spec.sum_index, item_totals=totals)
+        moved = (old.item_factors + (total / contributions).reshape(p.items, p.dim)).astype(np.float32)
+        return replace(old, round_number=spec.number, sum_index=spec.sum_index, item_factors=moved)
 
     def initial_state(self, task_seed: bytes) -> RFRecState:
         """Return the state of round 0: an average N(0, 10^-4), from the task's seed."""
         p = self.parameters
         flat = INITIAL_STD * normals(task_seed, "initial item factors", p.items * p.dim)
-        return self._state(0, 0, flat.reshape(p.items, p.dim).astype(np.float32), self._first_extra(task_seed))
+        factors = flat.reshape(p.items, p.dim).astype(np.float32)
+        if p.counting:
+            return RFRecMeansState(0, factors, 0, np.zeros((2, p.items), np.float32))
+        return RFRecState(0, factors, 0)
 
-    def state_bytes(self, sum_index: int) -> int:
-        """Return 4 bytes for the sum index, 4 per factor entry, 32 for RFRecF's seed, 8 per item for means."""
-        return _SUM_INDEX.size + self._extra_bytes + 4 * self.parameters.items * self.parameters.dim
+    def state_fields(self, sum_index: int) -> StateFields:
+        """Return the sum index, the item totals of a task with item means, and the average."""
+        p = self.parameters
+        totals = (StateField("item_totals", "<f4", (2, p.items)),) if p.counting else ()
+        return (SUM_INDEX, *totals, StateField("item_factors", "<f4", (p.items, p.dim)))
 
-    def encode_state(self, state: ModelState) -> bytes:
-        """Return the sum index (uint32), RFRecF's seed or the item totals (float32) if any, and the average (float32).
-
-        All are little-endian.
-        """
-        own = rfrec_state(state)
-        return _SUM_INDEX.pack(own.sum_index) + self._extra(own) + encode_factors(own)
-
-    def decode_state(self, round_number: int, body: bytes) -> RFRecState:
-        """Decode the bytes of `encode_state`; `CodecError` unless the length and every value are valid."""
-        view = exact(body, self.state_bytes(0), "a model state")
-        (sum_index,) = _SUM_INDEX.unpack_from(view)
-        if sum_index > round_number:
-            raise CodecError(f"a model state of round {round_number} claims {sum_index} sums")
-        extra, rest = (
-            view[_SUM_INDEX.size : _SUM_INDEX.size + self._extra_bytes],
-            view[_SUM_INDEX.size + self._extra_bytes :],
-        )
-        factors = decode_factors(round_number, bytes(rest), self.parameters)
-        return self._state(round_number, sum_index, factors.item_factors, bytes(extra))
+    def state_from(self, round_number: int, values: dict[str, Any]) -> RFRecState:
+        """Return the state."""
+        kind = RFRecMeansState if self.parameters.counting else RFRecState
+        return kind(round_number, **values)
 
     def report(self, state: ModelState) -> dict[str, float]:
         """Return the number of iterations that are complete."""
-        return {"iterations": float(max(0, rfrec_state(state).sum_index - self.parameters.counting))}
-
-    def is_done(self, state: ModelState) -> bool:
-        """Return False: the schedule alone ends training."""
-        return False
+        return {"iterations": float(max(0, state_as(state, RFRecState).sum_index - self.parameters.counting))}
 
     def warnings(self) -> tuple[str, ...]:
         """Return that changes are alike from round to round; of a task with noise the privacy cost."""
@@ -215,24 +237,6 @@ class RFRec(SingleGroupRecipe):
             f"{p.ldp.epsilon * values:,.0f} for the {values:,} values of one round, and adds up over rounds",
         )
 
-    @property
-    def _extra_bytes(self) -> int:
-        return 8 * self.parameters.items if self.parameters.counting else 0
-
-    def _first_extra(self, task_seed: bytes) -> bytes:
-        return bytes(self._extra_bytes)
-
-    def _extra(self, state: RFRecState) -> bytes:
-        return state.item_totals.astype("<f4").tobytes() if isinstance(state, RFRecMeansState) else b""
-
-    def _state(self, number: int, sum_index: int, factors: NDArray[np.float32], extra: bytes) -> RFRecState:
-        if not self.parameters.counting:
-            return RFRecState(number, factors, sum_index)
-        totals = np.frombuffer(extra, "<f4").reshape(2, self.parameters.items).astype(np.float32)
-        if not np.isfinite(totals).all():
-            raise CodecError("a model state holds values that are not finite")
-        return RFRecMeansState(number, factors, sum_index, totals)
-
 
 @dataclass(frozen=True)
 class RFRecF(RFRec):
@@ -241,12 +245,12 @@ class RFRecF(RFRec):
     parameters: RFRecFParameters
     name: str = "rfrecf"
 
+    state_class = RFRecFState
+
     def stretches(self, state: ModelState) -> tuple[Stretch, ...]:
         """Return the stretches of the task, one per sum; `ParameterError` for a state of another recipe."""
-        if not isinstance(state, RFRecFState):
-            raise ParameterError(f"this state has no coins: it is a {type(state).__name__}")
         p = self.parameters
-        return stretches(state.coins, p.iterations, p.chance, p.moves_by)
+        return stretches(state_as(state, RFRecFState).coins, p.iterations, p.chance, p.moves_by)
 
     def stretch(self, state: ModelState, sum_index: int) -> Stretch:
         """Return the stretch of sum `sum_index`, which is empty after the last one: that one was abandoned then.
@@ -260,35 +264,30 @@ class RFRecF(RFRec):
 
     def initial_state(self, task_seed: bytes) -> RFRecState:
         """Return the state of round 0; `ParameterError` if no iteration of the task trains."""
-        made = super().initial_state(task_seed)
+        first = super().initial_state(task_seed)
+        made = RFRecFState(0, first.item_factors, 0, derive_seed(task_seed, "rfrecf coins"))
         if not self.stretches(made):
             raise ParameterError("no iteration of this task trains: choose more iterations or another seed")
         return made
 
+    def state_fields(self, sum_index: int) -> StateFields:
+        """Return the sum index, the seed of the coin tosses, and the average."""
+        first, *others = super().state_fields(sum_index)
+        return (first, StateField("coins", "u1", (SEED_BYTES,)), *others)
+
+    def state_from(self, round_number: int, values: dict[str, Any]) -> RFRecState:
+        """Return the state."""
+        return RFRecFState(round_number, **values)
+
     def report(self, state: ModelState) -> dict[str, float]:
         """Return the number of complete iterations, the sums so far, and the sums in total."""
-        own, found = rfrec_state(state), self.stretches(state)
+        own, found = state_as(state, RFRecState), self.stretches(state)
         until = self.stretch(state, own.sum_index).until if own.sum_index else 0
         return {"iterations": float(until), "sums": float(own.sum_index), "sums_in_all": float(len(found))}
 
     def is_done(self, state: ModelState) -> bool:
         """Return whether the last stretch is complete."""
-        return rfrec_state(state).sum_index >= len(self.stretches(state))
-
-    @property
-    def _extra_bytes(self) -> int:
-        return SEED_BYTES
-
-    def _first_extra(self, task_seed: bytes) -> bytes:
-        return derive_seed(task_seed, "rfrecf coins")
-
-    def _extra(self, state: RFRecState) -> bytes:
-        if not isinstance(state, RFRecFState):
-            raise ParameterError(f"this state has no coins: it is a {type(state).__name__}")
-        return state.coins
-
-    def _state(self, number: int, sum_index: int, factors: NDArray[np.float32], extra: bytes) -> RFRecState:
-        return RFRecFState(number, factors, sum_index, extra)
+        return state_as(state, RFRecState).sum_index >= len(self.stretches(state))
 
 
 RFREC: Final = RecipeEntry(

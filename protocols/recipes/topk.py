@@ -4,48 +4,88 @@ Sparsified updates (Aji and Heafield, EMNLP 2017), a baseline of the CoLR paper:
 and 5.2, with K from 1/64 to 16/64 of the N*d entries. The positions of a client's largest entries reveal which items it
 touched, so there are two supports:
 
-    shared   every client sends the entries of ONE support, computed from the sums so far (`supports`). The positions
+    shared   every client sends the entries of ONE support, computed from the sums so far. The positions
              reveal nothing about any client, and the values can be packed, encrypted or masked like a dense vector.
     own      as in the paper: every client sends its own K largest entries and their positions in the clear. The server
              learns where the client's change is largest, and so which items it interacted with.
 
-With shared support an entry of the sum is divided as `normalise` says (`protocols.recipes.normalisation`). With own
+With shared support an entry of the sum is divided as `normalise` says (`protocols.recipes.rows`). With own
 support it is divided by the number of clients that sent the entry, which is summed beside it: a client with fewer than
 K changed entries adds others with count 0.
+
+**The shared support**, the entries that every client sends, is a public function of the sums so far. It must not depend
+on one client's data, so it is computed from sums, in one of two ways:
+
+    aggregate   the entries of the last sum with the largest mean change
+    vote        the items that most clients vote for, with votes summed next to the values
+
+Only half of the next support comes from there. Entries outside the support are not summed, so a support made of the
+strongest entries alone could never grow beyond them. The other half is drawn from all other entries with the round's
+public seed, so that every entry is drawn after 2/share sums on average.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, Literal, Self
+from typing import Any, Final, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from protocols.codec import exact
+from protocols.crypto.public_random import permutation
 from protocols.errors import CodecError, ParameterError
 from protocols.layout import TRAINED, Block, Route, Segment, VectorLayout, clip_to_bounds, whole_route
-from protocols.recipes.base import FactorState, ModelState, RoundSpec, Update
-from protocols.recipes.entry import RecipeEntry
-from protocols.recipes.factors import advance, dense_rows
-from protocols.recipes.item_counts import CountedFactors
-from protocols.recipes.normalisation import TOUCHED, NormalisedParameters, divisors, touch_segments
-from protocols.recipes.rows import FactorRecipe
-from protocols.recipes.topk.supports import entries_of_rows, first_units, renewed_units, strongest_first
+from protocols.recipes.base import Contribution, FactorState, Local, ModelState, RoundSpec, Update
+from protocols.recipes.factors import CountedFactors, advance, dense_rows
+from protocols.recipes.registry import RecipeEntry
+from protocols.recipes.rows import TOUCHED, FactorRecipe, NormalisedParameters, divisors, touch_segments
+from protocols.recipes.state import StateField, StateFields, state_as
 
 __all__ = [
+    "entries_of_rows",
+    "first_units",
+    "renewed_units",
+    "strongest_first",
     "ENTRY",
     "CountedTopKState",
     "OwnTopK",
-    "Sending",
     "SharedTopK",
     "TopKParameters",
     "TopKRecipe",
     "TopKState",
     "top_k",
 ]
+
+
+def first_units(task_seed: bytes, units: int, kept: int) -> NDArray[np.int64]:
+    """Return the first support, int64 (kept,), ascending: drawn from range(units) with the task's seed."""
+    return np.sort(permutation(task_seed, "first support", units)[:kept])
+
+
+def strongest_first(candidates: NDArray[np.int64], strength: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return the candidates (k,) with positive `strength` (k,), strongest first; ties go to the lower number."""
+    order = np.lexsort((candidates, -strength))
+    return candidates[order[: np.count_nonzero(strength > 0)]]
+
+
+def renewed_units(strongest: NDArray[np.int64], seed: bytes, units: int, kept: int) -> NDArray[np.int64]:
+    """Return the next support, int64 (kept,), ascending, distinct.
+
+    It is the first kept // 2 of `strongest`, filled up with others of range(units) drawn with `seed`, the public seed
+    of the last summed round.
+    """
+    held = strongest[: kept // 2]
+    drawn = permutation(seed, "support", units)
+    free = np.ones(units, dtype=bool)
+    free[held] = False
+    return np.sort(np.concatenate([held, drawn[free[drawn]][: kept - held.size]]))
+
+
+def entries_of_rows(rows: NDArray[np.int64], dim: int) -> NDArray[np.int64]:
+    """Return the row-major numbers of all entries of `rows` (k,) in a matrix with `dim` columns, int64 (k * dim,)."""
+    return np.asarray(rows[:, None] * dim + np.arange(dim)).ravel()
 
 
 class TopKParameters(NormalisedParameters):
@@ -110,21 +150,8 @@ class CountedTopKState(TopKState, CountedFactors):
 
 
 @dataclass(frozen=True)
-class Sending:
-    """The part of an update that a contribution holds.
-
-    blocks: the contribution's blocks. clipped: how many values were clipped. sent: float32 (k, dim), the part of each
-    row of the update that the contribution holds, 0 elsewhere; error feedback keeps the difference.
-    """
-
-    blocks: list[NDArray[np.float64]]
-    clipped: int
-    sent: NDArray[np.float32]
-
-
-@dataclass(frozen=True)
 class TopKRecipe(FactorRecipe):
-    """Base class of both supports. `lay_out` replaces `contribute`: what is sent depends on the state."""
+    """Base class of both supports. `sent` of a contribution is float32 (k, dim), for the k rows of the update."""
 
     parameters: TopKParameters
     name: str = "topk"
@@ -141,14 +168,6 @@ class TopKRecipe(FactorRecipe):
     def projection(self, spec: RoundSpec, client_id: str) -> NDArray[np.float32] | None:
         """Return None: the full matrix is trained."""
         return None
-
-    def lay_out(self, state: ModelState, update: Update, rng: np.random.Generator) -> Sending:
-        """Return the part of `update` (rows of width dim) that a client with model `state` sends.
-
-        rng: draws the missing entries of an own support. Raises `ParameterError` for an invalid update or values that
-        are not finite.
-        """
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -178,31 +197,25 @@ class SharedTopK(TopKRecipe):
         """Return what touch counts and votes reveal, if the sums have them."""
         return self.parameters.touch_warnings()
 
-    def state_bytes(self, sum_index: int) -> int:
-        """Return 4 bytes for each factor entry and each entry of the support."""
-        return super().state_bytes(sum_index) + 4 * self.kept
+    def state_fields(self, sum_index: int) -> StateFields:
+        """Return those of the factors and counts, and the support."""
+        return (*super().state_fields(sum_index), StateField("support", "<u4", (self.kept,)))
 
     def initial_state(self, task_seed: bytes) -> TopKState:
         """Return the state of round 0: item factors and the first support, from the task's seed."""
         first = super().initial_state(task_seed)
         return _with_support(first, self._support(first_units(task_seed, self._units, self._kept_units)))
 
-    def encode_state(self, state: ModelState) -> bytes:
-        """Return the item factors, the item counts, if any, and the support as uint32, little-endian."""
-        return super().encode_state(state) + support_of(state).astype("<u4").tobytes()
-
-    def decode_state(self, round_number: int, body: bytes) -> TopKState:
-        """Decode the bytes of `encode_state`; `CodecError` unless the length and every value are valid."""
-        view = exact(body, self.state_bytes(1), "a model state")
-        rest, tail = view[: -4 * self.kept], view[-4 * self.kept :]
-        found, support = super().decode_state(round_number, bytes(rest)), np.frombuffer(tail, "<u4").astype(np.int64)
+    def state_from(self, round_number: int, values: dict[str, Any]) -> TopKState:
+        """Return the state; `CodecError` also for a support that is not ascending entry numbers."""
+        support = values.pop("support").astype(np.int64)
         if support[-1] >= self.parameters.entries or not (support[1:] > support[:-1]).all():
             raise CodecError("a model state's support must be ascending entry numbers of the item factors")
-        return _with_support(found, support.astype(np.int32))
+        return _with_support(super().state_from(round_number, values), support.astype(np.int32))
 
-    def lay_out(self, state: ModelState, update: Update, rng: np.random.Generator) -> Sending:
+    def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
         """Return the update's values on the support (0 where it has none) and, if any, touch vector and vote."""
-        p, support = self.parameters, support_of(state)
+        p, support, update = self.parameters, state_as(state, TopKState).support, local.update
         rows, touched = finite_rows(update, p)
         parts = {"update": rows.ravel()[support]}
         if p.divides_by == "touched":
@@ -216,7 +229,7 @@ class SharedTopK(TopKRecipe):
         vector, clipped = clip_to_bounds(block, block.join(parts))
         sent = np.zeros(p.entries, np.float32)
         sent[support] = vector[: self.kept]
-        return Sending([vector], clipped, sent.reshape(p.items, p.dim)[update.items])
+        return Contribution([vector], clipped, sent=sent.reshape(p.items, p.dim)[update.items])
 
     def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> ModelState:
         """Return the state after a sum of counts, or the one whose support entries are moved by `gain` times their mean
@@ -224,7 +237,7 @@ class SharedTopK(TopKRecipe):
         """
         if spec.sum_index <= self.count_sums:
             return super().absorb(state, spec, total, contributions)
-        p, support = self.parameters, support_of(state)
+        p, support = self.parameters, state_as(state, TopKState).support
         parts = self.change_layout().blocks[0].split(total)
         mean = parts["update"] / divisors(p, state, contributions, parts.get(TOUCHED))[support // p.dim]
         change = np.zeros(p.entries)
@@ -270,9 +283,9 @@ class OwnTopK(TopKRecipe):
             "so the server learns which items each client touched, whatever hides the values.",
         )
 
-    def lay_out(self, state: ModelState, update: Update, rng: np.random.Generator) -> Sending:
+    def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
         """Return the update's K entries of largest size, filled up with random entries of value and count 0."""
-        p, kept = self.parameters, self.kept
+        p, kept, update = self.parameters, self.kept, local.update
         finite_rows(update, p)  # raises for an invalid update
         values = update.values.astype(np.float64).ravel()
         largest = np.flatnonzero(values)
@@ -285,13 +298,15 @@ class OwnTopK(TopKRecipe):
         if largest.size < kept:
             free = np.ones(p.entries, dtype=bool)
             free[places] = False
-            places = np.concatenate([places, rng.choice(np.flatnonzero(free), kept - largest.size, replace=False)])
+            places = np.concatenate(
+                [places, local.rng.choice(np.flatnonzero(free), kept - largest.size, replace=False)]
+            )
         order = np.argsort(places)
         sent = np.zeros(values.size, np.float32)
         sent[largest] = inside
         clipped = int(np.count_nonzero(inside != values[largest]))
         blocks = [places[order].astype(np.float64), pairs[order].ravel()]
-        return Sending(blocks, clipped, sent.reshape(update.values.shape))
+        return Contribution(blocks, clipped, sent=sent.reshape(update.values.shape))
 
     def change(
         self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int
@@ -320,13 +335,6 @@ def _with_support(state: FactorState, support: NDArray[np.int32]) -> TopKState:
     return TopKState(state.round_number, state.item_factors, support)
 
 
-def support_of(state: ModelState) -> NDArray[np.int32]:
-    """Return the support of `state`; `ParameterError` for a state of another recipe."""
-    if not isinstance(state, TopKState):
-        raise ParameterError(f"this state holds no support: it is a {type(state).__name__}")
-    return state.support
-
-
 @lru_cache(maxsize=16)
 def _shared_layout(parameters: TopKParameters, kept: int) -> VectorLayout:
     segments = [Segment("update", kept, parameters.clip), *touch_segments(parameters)]
@@ -350,6 +358,5 @@ ENTRY: Final = RecipeEntry(
     why_not="Top-K adds single entries at positions that the client chooses, but a ciphertext holds thousands of "
     "values that can only be added position by position (Nguyen et al., WWW 2024, appendix C); 'colr' and 'scolr' send "
     "as few values, in one vector",
-    source="Aji and Heafield, EMNLP 2017; Nguyen et al., WWW 2024, section 5.2. "
-    "Guide: [Top-K](recipes.md#top-k-and-svd)",
+    source="Aji and Heafield, EMNLP 2017; Nguyen et al., WWW 2024, section 5.2. Guide: [Top-K](recipes.md#top-k-and-svd)",
 )

@@ -1,17 +1,15 @@
-"""Parameters as text: `name=value` pairs, validation errors, and rows with types, defaults and bounds."""
+"""Validation errors as text, and `name=value` pairs from a command line."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import pytest
-from pydantic import BaseModel, Field
 
 from protocols.errors import ParameterError
 from protocols.layout import TRAINED, Block, Segment, VectorLayout
-from protocols.parameter_text.named_values import named_values
-from protocols.parameter_text.parameter_rows import as_text, parameter_rows
+from protocols.parameter_text import named_values
 from protocols.recipes.registry import recipe
 from protocols.sums.ckks.mechanism import CKKS
 
@@ -64,44 +62,3 @@ def test_values_are_json_where_they_can_be_and_text_otherwise() -> None:
 def test_what_is_no_pair_or_said_twice_is_refused(pairs: list[str]) -> None:
     with pytest.raises(ParameterError):
         named_values(pairs)
-
-
-class Inner(BaseModel):
-    clip: float = 1.0
-
-
-class Base(BaseModel):
-    items: int = Field(ge=1, description="Number of items.")
-    rate: float | None = Field(default=None, gt=0, lt=1, description="Step size.")
-
-
-class Model(Base):
-    mode: Literal["shared", "own"] = "own"
-    groups: tuple[int, ...] = Field(default=(0, 1), min_length=1, description="Groups.")
-    noise: Inner | None = None
-    agree: bool = Field(default=False)
-
-
-def test_a_row_says_type_default_and_bounds() -> None:
-    rows = {row.name: row for row in parameter_rows(Model, {"rate": 0.5})}
-    assert list(rows) == ["items", "rate", "mode", "groups", "noise", "agree"]
-    facts = {name: (row.type, row.default, row.bounds, row.recommended) for name, row in rows.items()}
-    assert facts == {
-        "items": ("whole number", "required", "at least 1", None),
-        "rate": ("number or null", "null", "above 0, below 1", "0.5"),
-        "mode": ("shared, own", "own", "", None),
-        "groups": ("list of whole numbers", "[0, 1]", "at least 1 entries", None),
-        "noise": ("object (clip) or null", "null", "", None),
-        "agree": ("true or false", "false", "", None),
-    }
-    assert rows["items"].meaning == "Number of items."
-
-
-def test_text_for_a_terminal() -> None:
-    text = as_text(parameter_rows(Base, {"rate": 0.5}))
-    assert text.splitlines() == [
-        "  items: whole number; at least 1; required",
-        "      Number of items.",
-        "  rate: number or null; above 0, below 1; default null; new tasks get 0.5",
-        "      Step size.",
-    ]

@@ -2,7 +2,7 @@
 
 Desai et al., "Heterogeneous Federated Collaborative Filtering Using FAIR: Federated Averaging in Random Subspaces"
 (2023), Algorithm 1, with element-wise hashing as in the released code. A device of capacity p holds 1/2^p of either
-item table, psi = projection(theta) (`protocols.recipes.fair.subspaces`), trains it, and the server takes
+item table, psi = projection(theta) (`protocols.recipes.subspaces`), trains it, and the server takes
 
     theta <- sum_i p_i S_i psi_i',   p_i = |D_i| / sum |D|
 
@@ -14,7 +14,7 @@ same for the whole group,
 
     sum_i p_i S_i psi_i' = sum_c S_c (W_c psi_c + D_c) / W
 
-which `protocols.recipes.fair.averaging` computes: the paper's replacement, from values that one training step bounds.
+which `protocols.recipes.subspaces` computes: the paper's replacement, from values that one training step bounds.
 The small layers are sent whole in every sum. With mixing "add", which is not in the paper, psi_c is omitted and theta
 moves by the mean of the recovered changes, theta <- theta + sum_c S_c D_c / W. In every turn the paper's rule removes
 the share W_c / W of the part of theta that the small devices' space cannot represent, so contributions of full devices
@@ -25,41 +25,103 @@ Differences from the released code: the weight's cap, turns by device group, and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import struct
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from protocols.crypto.domain import derive_seed
+from protocols.crypto.domain import SEED_BYTES, derive_seed
 from protocols.crypto.public_random import normals, uniforms
 from protocols.errors import ParameterError
-from protocols.layout import TRAINED, Route, VectorLayout, whole_route
-from protocols.recipes.base import ItemParameters, ModelState, RoundSpec
-from protocols.recipes.entry import RecipeEntry
-from protocols.recipes.factors import round_spec
-from protocols.recipes.fair.averaging import GroupSum, Mixing, average_table
-from protocols.recipes.fair.state import (
-    TABLES,
-    FairState,
-    FairView,
-    encode_model,
-    fair_state,
-    fair_view,
-    model_bytes,
-    read_model,
-    spaces_of,
+from protocols.layout import TRAINED, VectorLayout
+from protocols.recipes.base import BaseRecipe, Contribution, ItemParameters, Local, ModelState, RoundSpec, check_follows
+from protocols.recipes.registry import RecipeEntry
+from protocols.recipes.state import (
+    SUM_INDEX,
+    StateField,
+    StateFields,
+    decode,
+    encode,
+    fields_bytes,
+    state_as,
     sum_index_of,
 )
-from protocols.recipes.fair.subspaces import bucket_counts, chunks, hash_key, means
+from protocols.recipes.subspaces import (
+    GroupSum,
+    Mixing,
+    Subspace,
+    average_table,
+    bucket_counts,
+    chunks,
+    hash_key,
+    means,
+)
 from protocols.recipes.weighted import WeightedParameters, weigh, weighted_block, with_weight
 
-__all__ = ["ENTRY", "Fair", "FairParameters", "dense_length"]
+__all__ = [
+    "TABLES",
+    "FairState",
+    "FairView",
+    "spaces_of",
+    "ENTRY",
+    "Fair",
+    "FairChange",
+    "FairParameters",
+    "dense_length",
+]
+
+
+TABLES: Final = ("gmf", "mlp")
+"""Names of the item tables; each has its own hash key."""
+
+_SUM_INDEX: Final = struct.Struct("<I")
+
+
+@dataclass(frozen=True, eq=False)
+class FairState(ModelState):
+    """The whole model after `sum_index` sums.
+
+    seed: 32 public bytes, the same for the whole task. tables: float32 (2, n), n = items * dim values per table,
+    row-major. dense: float32, the small layers. given: float32, the sums of the current turn, one per device group so
+    far; tables and layers change when the turn is complete.
+    """
+
+    sum_index: int
+    seed: bytes
+    tables: NDArray[np.float32]
+    dense: NDArray[np.float32]
+    given: tuple[NDArray[np.float32], ...] = ()
+
+    def freeze(self) -> None:
+        """Make every array read-only, including the sums of the turn."""
+        super().freeze()
+        for total in self.given:
+            total.flags.writeable = False
+
+
+@dataclass(frozen=True, eq=False)
+class FairView(ModelState):
+    """A device's part of the model: tables float32 (2, m), m the buckets of its space, m = n for a whole table."""
+
+    sum_index: int
+    seed: bytes
+    tables: NDArray[np.float32]
+    dense: NDArray[np.float32]
+
+
+def spaces_of(seed: bytes, elements: int, buckets: int) -> tuple[Subspace, Subspace]:
+    """Return the spaces with `buckets` buckets of the tables, in the order of `TABLES`."""
+    first, second = (Subspace(elements, buckets, hash_key(seed, table)) for table in TABLES)
+    return first, second
+
 
 MOST_HALVINGS: Final = 20
+_GIVEN: Final = "given "
+"""Start of the names of the sums of a turn, one field each."""
 _INITIAL_SCALE: Final = 0.01
 """Standard deviation of the values of a new item table (released code)."""
 
@@ -93,30 +155,41 @@ class FairParameters(ItemParameters, WeightedParameters):
         return self
 
 
+class FairChange(NamedTuple):
+    """The change of a device's model.
+
+    places: (k,), distinct positions in the group's two tables, concatenated. values: (k,), the changes there. dense:
+    the change of the small layers.
+    """
+
+    places: NDArray[np.integer]
+    values: NDArray[np.float32]
+    dense: NDArray[np.float32]
+
+
 def dense_length(dim: int) -> int:
     """Return the number of values of the small layers: MLP 2d -> d with its bias, and 2d prediction weights."""
     return 2 * dim * dim + 3 * dim
 
 
 @dataclass(frozen=True)
-class Fair:
+class Fair(BaseRecipe):
     """FAIR: one turn of sums, one per device group, for each round of the paper; see the module's docstring."""
 
     parameters: FairParameters
     name: str = "fair"
 
-    by_snapshot: Final = True
-    """True: a small device never has theta, so it cannot replay the changes of theta."""
+    state_class = FairState
+
+    @property
+    def by_snapshot(self) -> bool:
+        """True: a small device never has theta, so it cannot replay the changes of theta."""
+        return True
 
     @cached_property
     def buckets(self) -> tuple[int, ...]:
         """m_c: number of values of one table in each device group's space."""
         return bucket_counts(self.parameters.elements, self.parameters.capacities)
-
-    @property
-    def main_sum(self) -> int:
-        """1: the first sum."""
-        return 1
 
     @property
     def device_groups(self) -> int:
@@ -139,47 +212,23 @@ class Fair:
             (weighted_block(self.parameters, "model", length, self.parameters.clip),), sum_class=TRAINED
         )
 
-    def round_spec(self, task_seed: bytes, number: int, sum_index: int | None = None) -> RoundSpec:
-        """Return the round's broadcast, its public seed derived from the task's."""
-        return round_spec(task_seed, number, sum_index)
-
-    def most_levels(self, sum_index: int) -> int:
-        """Return 0: all clients of a group contribute to the same block."""
-        return 0
-
-    def levels_in_use(self, spec: RoundSpec, clients: Sequence[str], min_clients: int) -> tuple[int, ...]:
-        """Return no levels."""
-        return ()
-
-    def route(self, spec: RoundSpec, client_id: str) -> Route:
-        """Return the route to the one block, the same for every client of the group."""
-        return whole_route(self.layout(spec.sum_index))
-
     # --- what a device sends -------------------------------------------------------------------------------------
 
-    def contribute(
-        self,
-        spec: RoundSpec,
-        places: NDArray[np.integer],
-        changes: NDArray[np.float32],
-        dense: NDArray[np.float32],
-        interactions: int,
-    ) -> tuple[list[NDArray[np.float64]], int]:
-        """Return the contribution's one vector, and how many values were clipped.
+    def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
+        """Return the weighted change.
 
-        places: (k,), distinct positions in the group's two tables, concatenated. changes: (k,), the changes there.
-        dense: the change of the small layers. interactions: |D_i|. Raises `ParameterError` for values that are not
-        finite: training diverged.
+        local: a `FairChange` and |D_i|. Raises `ParameterError` for values that are not finite: training diverged.
         """
-        if not (np.isfinite(changes).all() and np.isfinite(dense).all()):
+        change: FairChange = local.update
+        if not (np.isfinite(change.values).all() and np.isfinite(change.dense).all()):
             raise ParameterError("the change of the model holds values that are not finite: training diverged")
         clip = self.parameters.clip
-        clipped = int(np.count_nonzero(np.abs(changes) > clip) + np.count_nonzero(np.abs(dense) > clip))
+        clipped = int(np.count_nonzero(np.abs(change.values) > clip) + np.count_nonzero(np.abs(change.dense) > clip))
         tables = len(TABLES) * self.buckets[self.device_group_of(spec.sum_index)]
         vector = np.zeros(tables + self.dense_values)
-        vector[places] = np.clip(changes, -clip, clip, dtype=np.float64)
-        vector[tables:] = np.clip(dense, -clip, clip)
-        return [weigh(self.parameters, vector, interactions)], clipped
+        vector[change.places] = np.clip(change.values, -clip, clip, dtype=np.float64)
+        vector[tables:] = np.clip(change.dense, -clip, clip)
+        return Contribution([weigh(self.parameters, vector, local.examples)], clipped)
 
     # --- the whole model -----------------------------------------------------------------------------------------
 
@@ -197,12 +246,8 @@ class Fair:
         Sums between the state's and this one were abandoned; they count as sums of zeros. Raises `ParameterError` if
         the sum does not follow `state`, or the weights of a turn are negative, or all zero although none was abandoned.
         """
-        own = fair_state(state)
-        if spec.number <= own.round_number or spec.sum_index <= own.sum_index:
-            raise ParameterError(
-                f"sum {spec.sum_index} of round {spec.number} does not follow a model of sum {own.sum_index}, round "
-                f"{own.round_number}"
-            )
+        own = state_as(state, FairState)
+        check_follows(own, spec)
         for abandoned in range(own.sum_index + 1, spec.sum_index):
             own = self._without_sum(own, spec.number, abandoned)
         given = with_weight(self.parameters, total, contributions).astype(np.float32)
@@ -240,10 +285,6 @@ class Fair:
             average_table(state.tables[place], key, groups, self.parameters.mixing, out=tables[place])
         return FairState(number, sum_index, state.seed, tables, dense.astype(np.float32))
 
-    def state_bytes(self, sum_index: int) -> int:
-        """Return the length in bytes of the tables, the layers, and the sums of the turn so far."""
-        return model_bytes(sum(self._state_lengths(sum_index)))
-
     def longest_state_bytes(self) -> int:
         """Return the length in bytes of a state before the last group's turn. Every view is shorter."""
         return self.state_bytes(self.device_groups - 1)
@@ -256,27 +297,30 @@ class Fair:
         """Return the length of a group's sum in a state: its changes, and its total weight or number of clients."""
         return len(TABLES) * self.buckets[device_group] + self.dense_values + 1
 
-    def _state_lengths(self, sum_index: int) -> list[int]:
-        asked = sum_index % self.device_groups
-        tables = len(TABLES) * self.parameters.elements
-        return [tables, self.dense_values, *map(self._sum_length, range(asked))]
+    def state_fields(self, sum_index: int) -> StateFields:
+        """Return the sum index, the seed, the tables, the layers, and the sums of the turn so far."""
+        lengths = map(self._sum_length, range(sum_index % self.device_groups))
+        given = (StateField(f"{_GIVEN}{group}", "<f4", (length,)) for group, length in enumerate(lengths))
+        return (*self._model_fields(self.parameters.elements), *given)
 
-    def encode_state(self, state: ModelState) -> bytes:
-        """Return the encoded state; see `protocols.recipes.fair.state`."""
-        own = fair_state(state)
-        return encode_model(own, [own.tables, own.dense, *own.given])
+    def _model_fields(self, values: int) -> StateFields:
+        seed, tables = StateField("seed", "u1", (SEED_BYTES,)), StateField("tables", "<f4", (len(TABLES), values))
+        return (SUM_INDEX, seed, tables, StateField("dense", "<f4", (self.dense_values,)))
 
-    def decode_state(self, round_number: int, body: bytes) -> FairState:
-        """Decode the bytes of `encode_state`; `CodecError` unless the length and every value are valid."""
-        sum_index = sum_index_of(body, round_number)
-        seed, (tables, dense, *given) = read_model(body, self._state_lengths(sum_index))
-        return FairState(round_number, sum_index, seed, tables.reshape(len(TABLES), -1), dense, tuple(given))
+    def state_values(self, state: FairState) -> dict[str, Any]:
+        """Return the attributes, and the sums of the turn one by one."""
+        return vars(state) | {f"{_GIVEN}{group}": one for group, one in enumerate(state.given)}
+
+    def state_from(self, round_number: int, values: dict[str, Any]) -> FairState:
+        """Return the state."""
+        given = tuple(values.pop(name) for name in list(values) if name.startswith(_GIVEN))
+        return FairState(round_number, **values, given=given)
 
     # --- the part of the model that a device has -----------------------------------------------------------------
 
     def view(self, state: ModelState, device_group: int) -> FairView:
         """Return the layers, and both tables projected onto the group's space (eq. 4)."""
-        own = fair_state(state)
+        own = state_as(state, FairState)
         spaces = spaces_of(own.seed, self.parameters.elements, self.buckets[device_group])
         tables = np.stack([space.project(table) for space, table in zip(spaces, own.tables, strict=True)])
         return FairView(own.round_number, own.sum_index, own.seed, tables, own.dense)
@@ -298,32 +342,19 @@ class Fair:
         return FairView(0, 0, seed, tables, _initial_dense(task_seed, self.parameters.dim))
 
     def view_bytes(self, sum_index: int, device_group: int) -> int:
-        """Return the length in bytes of the group's buckets of both tables, and of the layers."""
-        return model_bytes(sum(self._view_lengths(device_group)))
-
-    def _view_lengths(self, device_group: int) -> list[int]:
-        return [len(TABLES) * self.buckets[device_group], self.dense_values]
+        """Return the length in bytes of an encoded view: the group's buckets of both tables, and the layers."""
+        return fields_bytes(self._model_fields(self.buckets[device_group]))
 
     def encode_view(self, view: ModelState, device_group: int) -> bytes:
-        """Return the encoded view; see `protocols.recipes.fair.state`."""
-        own = fair_view(view)
-        return encode_model(own, [own.tables, own.dense])
+        """Return the sum index, the seed, the group's buckets of both tables, and the layers."""
+        return encode(self._model_fields(self.buckets[device_group]), vars(state_as(view, FairView)))
 
     def decode_view(self, round_number: int, body: bytes, device_group: int) -> FairView:
         """Decode the bytes of `encode_view`; `CodecError` unless the length and every value are valid."""
-        sum_index = sum_index_of(body, round_number)
-        seed, (tables, dense) = read_model(body, self._view_lengths(device_group))
-        return FairView(round_number, sum_index, seed, tables.reshape(len(TABLES), -1), dense)
+        sum_index_of(body, round_number)
+        return FairView(round_number, **decode(self._model_fields(self.buckets[device_group]), body))
 
     # --- public facts --------------------------------------------------------------------------------------------
-
-    def report(self, state: ModelState) -> dict[str, float]:
-        """Return nothing: only clients have data to evaluate the model with."""
-        return {}
-
-    def is_done(self, state: ModelState) -> bool:
-        """Return False: the schedule alone ends training."""
-        return False
 
     def warnings(self) -> tuple[str, ...]:
         """Return the warning that the device groups are public, if there are several."""

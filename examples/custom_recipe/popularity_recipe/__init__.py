@@ -1,3 +1,0 @@
-"""Recipe `popularity`, an example of a recipe in a package of its own."""
-
-from __future__ import annotations

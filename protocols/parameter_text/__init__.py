@@ -1,1 +1,0 @@
-"""Parameters as text: `name=value` pairs, and the first fault of a rejected set."""

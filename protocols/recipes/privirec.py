@@ -1,0 +1,430 @@
+"""PriviRec: the components of graph filters, computed from sums over clients; nothing is trained.
+
+"Secure Federated Graph-Filtering for Recommender Systems". R is the binary users x items matrix, D_u and D_i hold its
+row and column sums, R~ = D_u^-a R D_i^-b, and P = R~^T R~ (eq. 2 has a = b = 1/2; Turbo-CF has b = 1 - a). The sums of
+a task, by index:
+
+    1               item degrees d_i = sum_u R_ui                             (eq. 6)       m counts
+    2 .. q+1        Y = P Q = sum_u r_u^T (r_u Q), r_u a row of R~; Q <- QR   (theorem 3.2) m x K values
+    q+2 (privirec)  the upper triangle of P = sum_u r_u^T r_u                 (theorem 3.1) m (m+1) / 2 values
+
+privirec-k has no Gram sum: P ~ Q diag(|diag R|) Q^T of the last QR (approximation 3.3, eq. 17). A client scales its own
+row: it knows d_u, and d_i from the first sum.
+
+**The bound on the sums.** Every value of a sum from index 2 on is at most n^(1-2b) c in size, n the number of clients
+and c = m^(1-2a) for a < 1/2, otherwise 1: so 1 for a = b = 1/2. Schur's test with weights d_u^(1-a) and d_i^b:
+sum_i R~_ui d_i^b = d_u^-a d_u = d_u^(1-a), and sum_u R~_ui d_u^(1-a) = d_i^-b sum_(u has i) d_u^(1-2a) <= d_i^(1-b) c
+= d_i^(1-2b) d_i^b c, as 1 <= d_u <= m. So ||P|| = ||R~||^2 <= max d_i^(1-2b) c <= n^(1-2b) c for b <= 1/2. An entry of
+P q is at most ||P|| ||q||, and the columns of Q are unit vectors; an entry of P is at most ||P||. Clients that leave
+after step 1 take rows out of R~, which lowers its norm.
+
+**The bound on a client's part** is 1 for a >= 1/4, otherwise m^(1/2-2a): its row has entries d_u^-a d_i^-b <= d_u^-a
+and the norm d_u^-a (sum d_i^-2b)^(1/2) <= d_u^(1/2-a), as d_i >= 1 and b >= 0. An entry of r_u^T (r_u q) is at most
+the product of both, d_u^(1/2-2a), and an entry of r_u^T r_u is at most d_u^-2a <= 1.
+
+A client's part r_u^T (r_u Q) has non-zero rows for its own items only, so sending it in the clear or in sparse form
+would reveal them. Both mechanisms send it dense, and only `masked` hides its values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from protocols.errors import CodecError, ParameterError
+from protocols.layout import REPEATED_ROWS, Block, Segment, VectorLayout
+from protocols.recipes.base import (
+    Contribution,
+    ItemParameters,
+    Local,
+    ModelState,
+    RoundSpec,
+    SingleGroupRecipe,
+    check_follows,
+)
+from protocols.recipes.registry import RecipeEntry
+from protocols.recipes.spectrum import (
+    captured,
+    iterate,
+    relative_change,
+    ritz,
+    start_basis,
+    triangle_length,
+    triangle_places,
+)
+from protocols.recipes.state import SUM_INDEX, StateField, StateFields, as_counts, count_fields, state_as, sum_index_of
+
+__all__ = [
+    "MAX_GRAM_ITEMS",
+    "PriviRecKParameters",
+    "PriviRecParameters",
+    "PriviRecState",
+    "PRIVIREC",
+    "PRIVIREC_K",
+    "PriviRec",
+    "PriviRecK",
+    "Sum",
+]
+
+
+MAX_GRAM_ITEMS: Final = 10_000
+"""Most items of a task with a Gram sum: 50 million pairs, 200 MB per contribution at 32 bits."""
+
+GRAM_REVEALS: Final = (
+    "the item-item matrix in the clear is not anonymous: on Gowalla 77.9 % of its non-zero pairs (Yelp2018: 68.5 %) "
+    "come from exactly one user, and 99.4 % of the users (99.7 %) own at least one such pair, whose value 1/d_u links "
+    "all pairs of that user"
+)
+
+
+class PriviRecKParameters(ItemParameters):
+    """The number of vectors, the power iteration, and the normalisation of rows."""
+
+    components: int = Field(default=256, ge=1, le=4096, description="Number k of singular vectors for the filters.")
+    iterations: int = Field(default=5, ge=1, le=100, description="Largest number of power iterations, one sum each.")
+    oversampling: int = Field(
+        default=0, ge=0, le=1024, description="Vectors iterated beyond `components`; needs rayleigh_ritz."
+    )
+    rayleigh_ritz: bool = Field(
+        default=False, description="Whether the last iteration ends with a Rayleigh-Ritz step in its subspace."
+    )
+    tolerance: float | None = Field(
+        default=None, gt=0, lt=1, description="End early when the relative change of the singular values is below this."
+    )
+    user_exponent: float = Field(
+        default=0.5, ge=0, le=1, description="a of D_u^-a R D_i^-b: 0.5 for GF-CF and BSPM, tuned for Turbo-CF."
+    )
+    item_exponent: float | None = Field(
+        default=None, ge=0, le=0.5, description="b of D_u^-a R D_i^-b; none: 1 - a, as in the papers, for a >= 0.5."
+    )
+
+    @property
+    def columns(self) -> int:
+        """K: number of columns that are iterated and sent."""
+        return self.components + self.oversampling
+
+    @property
+    def degree_exponent(self) -> float:
+        """b, the exponent of the items' degrees."""
+        return 1.0 - self.user_exponent if self.item_exponent is None else self.item_exponent
+
+    @model_validator(mode="after")
+    def _check_consistency(self) -> Self:
+        if self.columns > self.items:
+            raise ValueError(
+                f"components + oversampling is {self.columns}, but {self.items} items have at most {self.items} vectors"
+            )
+        if self.item_exponent is None and self.user_exponent < 0.5:
+            raise ValueError(f"user_exponent {self.user_exponent:g} is below 0.5, which needs an item_exponent")
+        if self.oversampling and not self.rayleigh_ritz:
+            raise ValueError(
+                "oversampling needs rayleigh_ritz: the first columns of a QR do not depend on later ones, so without "
+                "rayleigh_ritz the extra vectors have no effect"
+            )
+        return self
+
+
+class PriviRecParameters(PriviRecKParameters):
+    """PriviRec with the Gram matrix, which needs explicit consent."""
+
+    reveal_gram: bool = Field(default=False, description="Consent that everyone sees the item-item matrix.")
+
+    @model_validator(mode="after")
+    def _agreed(self) -> Self:
+        if not self.reveal_gram:
+            raise ValueError(f"{GRAM_REVEALS}; consent with reveal_gram=true, or use privirec-k, which never sums it")
+        if self.items > MAX_GRAM_ITEMS:
+            mega = self.items * (self.items + 1) // 2 * 4 / 1e6
+            raise ValueError(
+                f"the Gram matrix of {self.items} items would take {mega:,.0f} MB per contribution: the limit is "
+                f"{MAX_GRAM_ITEMS} items; privirec-k has no such limit"
+            )
+        if self.tolerance is not None:
+            raise ValueError(
+                "tolerance needs privirec-k: privirec has a fixed number of iterations before the Gram sum"
+            )
+        return self
+
+
+def _empty_array(*shape: int) -> Any:
+    return field(default_factory=lambda: np.zeros(shape, dtype=np.float32))
+
+
+@dataclass(frozen=True, eq=False)
+class PriviRecState(ModelState):
+    """The results of `sum_index` sums; arrays are empty before their sum.
+
+    item_degrees: float64 (m,), whole numbers. clients: how many clients they were summed over. basis: Q, float32
+    (m, K), orthonormal columns. singular_values: float32 (K,), of R~, zeros before the first iteration. captured:
+    ||Q_old^T Q_new||_F^2 / K of the last iteration. change: relative change of the singular values in it. gram: float32
+    (m (m+1) / 2,), P's upper triangle.
+    """
+
+    sum_index: int = 0
+    item_degrees: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    clients: int = 0
+    basis: NDArray[np.float32] = _empty_array(0, 0)
+    singular_values: NDArray[np.float32] = _empty_array(0)
+    captured: float = 0.0
+    change: float = 1.0
+    gram: NDArray[np.float32] = _empty_array(0)
+
+    def following(self, spec: RoundSpec, **changes: Any) -> PriviRecState:
+        """Return the state after the sum of `spec`, with these fields changed."""
+        return replace(self, round_number=spec.number, sum_index=spec.sum_index, **changes)
+
+
+Sum = Literal["degrees", "iteration", "gram"]
+
+_MOST_CLIENTS: Final = 1_000_000
+"""Upper limit on the number of clients, n in the bound for b < 1/2."""
+_UNIT: Final = 1.0 + 1e-3
+"""Largest norm of a column of Q, with room for float32 rounding. A longer column would break the bound on the sums."""
+_ROUNDED: Final = 1.0 + 2.0**-20
+"""Factor by which rounding to float32 may lengthen a column of Q."""
+
+
+@dataclass(frozen=True)
+class PriviRecK(SingleGroupRecipe):
+    """PriviRec-k: item degrees and power iterations; m counts in the first sum, then m x K values per sum."""
+
+    parameters: PriviRecKParameters
+    name: str = "privirec-k"
+
+    state_class = PriviRecState
+
+    @property
+    def by_snapshot(self) -> bool:
+        """True: the last bits of a QR differ between machines, so all clients use the server's Q."""
+        return True
+
+    @property
+    def steps(self) -> int:
+        """Largest number of sums of a task."""
+        return 1 + self.parameters.iterations
+
+    def sum_of(self, sum_index: int) -> Sum:
+        """Return what sum `sum_index` is of; `ParameterError` if the task has no such sum."""
+        if not 1 <= sum_index <= self.steps:
+            raise ParameterError(f"a task of this recipe has {self.steps} sums, there is no sum {sum_index}")
+        return "degrees" if sum_index == 1 else "iteration" if sum_index <= 1 + self.parameters.iterations else "gram"
+
+    def layout(self, sum_index: int = 1) -> VectorLayout:
+        """Return one block of one segment, with the bounds proven in the module's docstring."""
+        p = self.parameters
+        kind = self.sum_of(sum_index)
+        if kind == "degrees":
+            segment = Segment(kind, p.items, 1.0, integral=True)
+        else:
+            length = triangle_length(p.items) if kind == "gram" else p.items * p.columns
+            segment = Segment(kind, length, self._part_bound(kind), sum_bound=self._sum_bound)
+        return VectorLayout((Block(kind, (segment,)),), sum_class=REPEATED_ROWS)
+
+    def _part_bound(self, kind: Sum) -> float:
+        p = self.parameters
+        return 1.0 if kind == "gram" else float(p.items ** max(0.0, 0.5 - 2 * p.user_exponent))
+
+    @property
+    def _sum_bound(self) -> float:
+        p = self.parameters
+        of_users = p.items ** max(0.0, 1 - 2 * p.user_exponent)
+        return float(_MOST_CLIENTS ** (1 - 2 * p.degree_exponent) * of_users) * _ROUNDED
+
+    def state_fields(self, sum_index: int) -> StateFields:
+        """Return the sum index, what is known from the first sum on, and after a Gram sum the triangle of P.
+
+        Raises `ParameterError` if the task has no such sum.
+        """
+        p = self.parameters
+        if not 0 <= sum_index <= self.steps:
+            raise ParameterError(f"a task of this recipe has {self.steps} sums, there is no sum {sum_index}")
+        if not sum_index:
+            return (SUM_INDEX,)
+        gram = (StateField("gram", "<f4", (triangle_length(p.items),)),) if sum_index > 1 + p.iterations else ()
+        return (
+            SUM_INDEX,
+            *count_fields(p.items, "item_degrees"),
+            StateField("basis", "<f4", (p.items, p.columns)),
+            StateField("singular_values", "<f4", (p.columns,)),
+            StateField("captured", "<f8"),
+            StateField("change", "<f8"),
+            *gram,
+        )
+
+    def longest_state_bytes(self) -> int:
+        """Return the length in bytes of the state after the last sum."""
+        return self.state_bytes(self.steps)
+
+    def longest_vector(self) -> int:
+        """Return the length of the longest sum: of the degrees, of an iteration or of the Gram matrix."""
+        return max(self.layout(sum_index).length for sum_index in {1, 2, self.steps})
+
+    def initial_state(self, task_seed: bytes) -> PriviRecState:
+        """Return the empty state before the first sum. Q_0 is drawn after that sum and is part of its state."""
+        return PriviRecState(0)
+
+    def decode_state(self, round_number: int, body: bytes) -> ModelState:
+        """Decode the bytes of `encode_state`.
+
+        Raises `CodecError` for a sum index that the task does not have, another length, values that are not finite, a
+        degree above the number of clients, negative singular values, or a column of Q with a norm over 1, which clients
+        would multiply with their rows.
+        """
+        if (claimed := sum_index_of(body, round_number)) > self.steps:
+            raise CodecError(f"a model state of round {round_number} claims {claimed} of {self.steps} sums")
+        return super().decode_state(round_number, body)
+
+    def state_from(self, round_number: int, values: dict[str, Any]) -> PriviRecState:
+        """Return the state; raises as `decode_state` does."""
+        if values["sum_index"]:
+            values["item_degrees"] = as_counts(values["item_degrees"], values["clients"])
+            if values["singular_values"].min() < 0:
+                raise CodecError("a model state holds negative singular values")
+            if not (np.linalg.norm(values["basis"], axis=0) <= _UNIT).all():
+                raise CodecError("a model state's basis has a column with a norm over 1")
+        return PriviRecState(round_number, **values)
+
+    def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
+        """Return the client's part of the sum, dense: r_u^T (r_u Q) is nonzero only in the rows of its own items.
+
+        local: its positives, int (k,). Nothing is clipped, unless the server sent a wrong model. Raises
+        `ParameterError` for a client without positives, or if `state` is not the model before this sum.
+        """
+        own, p, positives = state_as(state, PriviRecState), self.parameters, local.update
+        if not positives.size:
+            raise ParameterError("a client without interactions has no row to contribute")
+        if own.sum_index != spec.sum_index - 1:
+            raise ParameterError(
+                f"sum {spec.sum_index} follows the model of sum {spec.sum_index - 1}, not that of {own.sum_index}"
+            )
+        layout = self.layout(spec.sum_index)
+        bound = layout.blocks[0].segments[0].clip
+        vector, kind = np.zeros(layout.length), self.sum_of(spec.sum_index)
+        if kind == "degrees":
+            vector[positives] = 1.0
+            return Contribution([vector])
+        degrees = own.item_degrees[positives]
+        scales = np.power(degrees, -p.degree_exponent, out=np.zeros_like(degrees), where=degrees > 0)
+        row = scales * float(positives.size) ** -p.user_exponent  # of R~ at the positives
+        if kind == "iteration":
+            values = np.outer(row, row @ own.basis[positives].astype(np.float64))
+            vector.reshape(-1, p.columns)[positives] = np.clip(values, -bound, bound)
+        else:
+            places, (first, second) = triangle_places(positives, p.items)
+            values = row[first] * row[second]
+            vector[places] = np.clip(values, -bound, bound)
+        return Contribution([vector], int(np.count_nonzero(np.abs(values) > bound)))
+
+    def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> ModelState:
+        """Return the state after the sum: with degrees and Q_0, with the next Q, or with the Gram matrix."""
+        own, p = state_as(state, PriviRecState), self.parameters
+        check_follows(own, spec, every_sum=True)
+        total = self.layout(spec.sum_index).split(total)[0]
+        match self.sum_of(spec.sum_index):
+            case "degrees":
+                return self._with_degrees(own, spec, total, contributions)
+            case "iteration":
+                return self._iterated(own, spec, total.reshape(p.items, p.columns))
+            case "gram":
+                return own.following(spec, gram=total.astype(np.float32))
+
+    def _with_degrees(
+        self, state: PriviRecState, spec: RoundSpec, total: NDArray[np.float64], contributions: int
+    ) -> PriviRecState:
+        p = self.parameters
+        # a sum of honest clients has no degree outside 0..contributions
+        degrees = np.clip(np.rint(total), 0, contributions)
+        basis = start_basis(spec.seed, p.items, p.columns).astype(np.float32)
+        return state.following(
+            spec,
+            item_degrees=degrees,
+            clients=contributions,
+            basis=basis,
+            singular_values=np.zeros(p.columns, dtype=np.float32),
+        )
+
+    def _iterated(self, state: PriviRecState, spec: RoundSpec, product: NDArray[np.float64]) -> PriviRecState:
+        p = self.parameters
+        basis = state.basis.astype(np.float64)
+        found = iterate(product)
+        values = np.sqrt(found.eigenvalues)
+        change = relative_change(state.singular_values.astype(np.float64), values)
+        share = captured(basis, found.vectors)
+        if p.rayleigh_ritz and (spec.sum_index == 1 + p.iterations or self._converged(change)):
+            found = ritz(basis, product)
+        return state.following(
+            spec,
+            basis=found.vectors.astype(np.float32),
+            singular_values=np.sqrt(found.eigenvalues).astype(np.float32),
+            captured=share,
+            change=change,
+        )
+
+    def _converged(self, change: float) -> bool:
+        return self.parameters.tolerance is not None and change <= self.parameters.tolerance
+
+    def report(self, state: ModelState) -> dict[str, float]:
+        """Return convergence figures after the first iteration: `captured`, `change`, extreme singular values."""
+        own = state_as(state, PriviRecState)
+        if own.sum_index < 2:
+            return {}
+        return {
+            "captured": own.captured,
+            "change": own.change,
+            "largest_singular_value": float(own.singular_values.max()),
+            "smallest_singular_value": float(own.singular_values.min()),
+        }
+
+    def is_done(self, state: ModelState) -> bool:
+        """Return whether the last sum is absorbed, or the singular values have converged (`tolerance`)."""
+        own = state_as(state, PriviRecState)
+        return own.sum_index >= self.steps or (own.sum_index >= 2 and self._converged(own.change))
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return what the sums reveal with any mechanism."""
+        p = self.parameters
+        sums = f"{p.iterations} x {p.items * p.columns:,}"
+        return (
+            f"The server and all members see the item degrees and {sums} sums of the power iteration: an item that one "
+            "user alone has reveals that this user takes part, and its row of each sum is that user's own.",
+        )
+
+
+@dataclass(frozen=True)
+class PriviRec(PriviRecK):
+    """PriviRec: the Gram matrix is the last sum. Its parameters need `reveal_gram=True`."""
+
+    parameters: PriviRecParameters
+    name: str = "privirec"
+
+    @property
+    def steps(self) -> int:
+        """One sum more than PriviRec-k. The Gram sum is the last, so that only the last snapshot contains it."""
+        return super().steps + 1
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return what the Gram matrix reveals, then what the other sums reveal."""
+        return (f"{GRAM_REVEALS[0].upper()}{GRAM_REVEALS[1:]}.", *super().warnings())
+
+
+_SOURCE: Final = '"Secure Federated Graph-Filtering for Recommender Systems". Guide: [PriviRec](recipes.md#privirec)'
+PRIVIREC: Final = RecipeEntry(
+    name="privirec",
+    parameters=PriviRecParameters,
+    make=PriviRec,
+    half="client_sdk.training.privirec:half",
+    needs=frozenset({"dense", "frozen cohort"}),
+    source=_SOURCE,
+)
+PRIVIREC_K: Final = RecipeEntry(
+    name="privirec-k",
+    parameters=PriviRecKParameters,
+    make=PriviRecK,
+    half="client_sdk.training.privirec:half",
+    needs=frozenset({"dense", "frozen cohort"}),
+    source=_SOURCE,
+)

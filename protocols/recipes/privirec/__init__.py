@@ -1,1 +1,0 @@
-"""PriviRec and PriviRec-k: item degrees, distributed power iteration and the Gram matrix."""

@@ -1,1 +1,0 @@
-"""Top-K: a contribution holds only K entries of the change of the item factors."""
