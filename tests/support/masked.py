@@ -97,18 +97,19 @@ class MaskedClient:
         return self.task.api.http.put(path, content=body, headers=headers)
 
     def context(self, number: int) -> RoundContext:
-        """The round as clients of this task see it, asked once: the model's digest is the clients' own doing."""
-        if number in self.task.contexts:
-            return self.task.contexts[number]
+        """The round as this client sees it: the model's digest is its own doing. The task is asked for once a round."""
+        round_ = self.view(number)
+        kept = self.task.contexts.get(number)
+        if kept is not None and kept[0] == round_["levels"]:
+            return kept[1]
         api, path = self.task.api, self.task.path
         seen = api.http.get(path, headers=self.auth)
         assert seen.status_code == 200, seen.text
         view = TaskView.model_validate(seen.json())
-        round_ = self.view(number)
         latest = api.http.get(f"{path}/snapshots/latest", headers=self.auth)
         assert latest.status_code in (200, 404), latest.text
         digest = bytes.fromhex(latest.json()["digest"]) if latest.status_code == 200 else None
-        self.task.contexts[number] = RoundContext(
+        context = RoundContext(
             task_id=self.task.id,
             round_number=number,
             round_seed=b64decode(round_["seed"], 32),
@@ -116,7 +117,8 @@ class MaskedClient:
             model_digest=broadcast_digest(view, round_["step"], digest, round_["levels"]),
             cohort=round_["cohort"],
         )
-        return self.task.contexts[number]
+        self.task.contexts[number] = round_["levels"], context
+        return context
 
     def make(self, number: int, step: Step, value: float = 1.0) -> bytes:
         """Take a step of the protocol; what it sends."""

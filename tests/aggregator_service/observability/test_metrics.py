@@ -234,7 +234,7 @@ class Scraper:
         )
         assert made.status_code == 201, made.text
         self.headers = {"Authorization": f"Bearer {made.json()['token']}"}
-        self.url = f"{api.http.base_url}/metrics"
+        self.url = f"{scraped_api.http.base_url}/metrics"
 
     def __call__(self) -> httpx.Response:
         return httpx.get(self.url, headers=self.headers, timeout=10)  # as long as Prometheus waits
