@@ -1,24 +1,44 @@
-"""Fault schedules, each from a seed, against the real routes, engine, database and blobs.
+"""Fault schedules, each from a seed, against the real routes, engine, database and blobs; and without a defence.
 
 The invariants are listed in `tests/simulation/invariants.py`; docs/testing.md describes how to replay a seed. CI runs
-thousands of schedules with `python -m tests.simulation`; the tests here run a few.
-"""
+thousands of schedules with `python -m tests.simulation`; the tests here run a few."""
 
 from __future__ import annotations
 
 import hashlib
+import mmap
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count, islice, product
-from typing import Final, get_args
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final, get_args
 
 import pytest
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
 
+from aggregator_service.compute import jobs
+from aggregator_service.compute.jobs import BlobRef
+from aggregator_service.problems import Problem
+from aggregator_service.round_states import RoundEvent
+from aggregator_service.rounds import advance, cohorts, openings, transactions
+from aggregator_service.routes import contributions as routes
+from aggregator_service.storage.database import DATABASE_GONE, Database, discard
+from aggregator_service.storage.directory import DirectoryBlobs
+from aggregator_service.storage.rounds import lock_round_exclusive
+from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundRow, TaskRow
+from aggregator_service.uploads import chunks, contributions, receive
+from aggregator_service.uploads.admission import Admission
+from aggregator_service.uploads.contributions import Stored, UploadOutcome
+from protocols.messages import Schedule, UploadReceipt
+from tests.simulation import process
 from tests.simulation.faults import FAULTS
-from tests.simulation.plan import Job, draw_plan
+from tests.simulation.plan import Job, Plan, draw_plan
 from tests.simulation.storage import Disk
-from tests.simulation.world import World, play
+from tests.simulation.world import ScheduleError, World, play
 
 SCHEDULES: Final = int(os.environ.get("HUSHREC_SCHEDULES", "25"))
 SEED: Final = os.environ.get("HUSHREC_SEED")
@@ -66,3 +86,221 @@ def test_every_fault_happens_and_sums_are_released(disk: Disk) -> None:
         if not missing:
             break
     assert not missing
+
+
+Patch = pytest.MonkeyPatch
+_ENOUGH = 400
+
+
+def fold_without_comparing(patch: Patch) -> None:
+    """The last fold wins: neither the partial sum nor the folded marks are compared."""
+
+    def record_fold(
+        session: Session, round_id: int, batch: Sequence[str], previous: BlobRef | None, folded: BlobRef
+    ) -> None:
+        _, round_ = lock_round_exclusive(session, round_id)
+        if round_.state not in transactions.ACTIVE:
+            raise transactions.LostRaceError
+        mine = ContributionRow.round_id == round_id, ContributionRow.client_id.in_(batch)
+        session.execute(update(ContributionRow).where(*mine).values(folded=True))
+        round_.state = transactions.next_state(round_.state, RoundEvent.BATCH_FOLDED).value
+        discard(session, round_.partial_key)
+        round_.partial_key, round_.partial_digest = folded.key, folded.digest
+        round_.folded += len(batch)
+
+    patch.setattr(advance, "record_fold", record_fold)
+
+
+def no_floor(patch: Patch) -> None:
+    """A round releases a sum over any number of clients."""
+
+    def model_validate(schedule: Any) -> Schedule:
+        return Schedule.model_validate(schedule).model_copy(update={"min_clients": 1})
+
+    for module in (openings, transactions):
+        patch.setattr(module, "Schedule", SimpleNamespace(model_validate=model_validate))
+
+
+def unchecked_blobs(patch: Patch) -> None:
+    """The digest of a blob is not verified."""
+
+    def view(self: DirectoryBlobs, key: str, digest: str) -> memoryview:
+        with Path(self.root / key).open("rb") as file:
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+    patch.setattr(DirectoryBlobs, "view", view)
+    patch.setattr(jobs, "_has_digest", lambda body, digest: True)
+    patch.setattr(jobs, "matches_tag", lambda body, tag: True)
+
+
+def contributions_at_any_time(patch: Patch) -> None:
+    """Whether the round still takes contributions is checked before the body arrives, and not again."""
+    lock = contributions.lock_round_shared
+
+    def lock_round_shared(session: Session, round_id: int, client_id: str) -> Any:
+        row: RoundRow = lock(session, round_id, client_id)
+        return SimpleNamespace(**{**_columns(row), "state": "collecting", "deadline": float("inf")})
+
+    patch.setattr(contributions, "lock_round_shared", lock_round_shared)
+    statement = contributions._insert_where(*contributions._HAS_NOTHING_STORED)
+    patch.setattr(contributions, "_INSERT", statement)
+
+
+def _columns(row: RoundRow) -> dict[str, Any]:
+    return {column.key: getattr(row, column.key) for column in RoundRow.__table__.columns}
+
+
+def receipts_before_rows(patch: Patch) -> None:
+    """The receipt is sent whether or not the database stored the row."""
+    insert = contributions.insert_contribution
+
+    def insert_or_pretend(database: Database, admission: Admission, key: str, digest: str, *rest: Any) -> UploadOutcome:
+        try:
+            return insert(database, admission, key, digest, *rest)
+        except DATABASE_GONE:
+            return Stored(contributions.new_receipt(admission, digest))
+
+    patch.setattr(contributions, "insert_contribution", insert_or_pretend)
+
+
+def blob_gone_with_the_answer(patch: Patch) -> None:
+    """A database error is taken to mean that no row was written."""
+
+    def delete(services: Any, _admission: Admission, key: str) -> None:
+        services.blobs.delete(key)
+
+    patch.setattr(contributions, "_delete_unless_named", delete)
+
+
+def bodies_as_they_come(patch: Patch) -> None:
+    """The digest of the received body is not compared with the announced one."""
+    patch.setattr(receive, "hmac", SimpleNamespace(compare_digest=lambda given, stated: True))
+
+
+def chunks_in_any_order(patch: Patch) -> None:
+    """A chunk is accepted at any offset."""
+    patch.setattr(routes, "_check_offset", lambda request, admission: int(request.headers["upload-offset"]))
+    patch.setattr(chunks, "upload_progress", lambda session, round_id, client_id: (_Any(), 0))
+
+
+class _Any(int):
+    def __ne__(self, other: object) -> bool:
+        return False
+
+
+def never_swept(patch: Patch) -> None:
+    """The orphans of a dead server are not deleted."""
+    patch.setattr(process, "collect_orphans", lambda database, blobs: 0)
+
+
+def revoked_and_still_asked(patch: Patch) -> None:
+    """A cohort is drawn from all members, also revoked ones."""
+    patch.setattr(cohorts, "eligible_clause", lambda task, sum_class, sum_index: ClientRow.retired_in.is_(None))
+
+
+def no_guard(patch: Patch) -> None:
+    """Sums over the same data may differ by any number of clients."""
+    patch.setattr(transactions, "retire_if_too_similar", lambda session, task, round_: None)
+
+
+def any_group(patch: Patch) -> None:
+    """A cohort is drawn from all groups."""
+
+    def draw_cohort(session: Session, task: TaskRow, schedule: Schedule, *_: object) -> list[str]:
+        everyone = list(session.scalars(select(ClientRow.id).where(ClientRow.revoked_at.is_(None))))
+        return cohorts._RANDOM.sample(everyone, min(schedule.cohort_size, len(everyone)))
+
+    patch.setattr(openings, "draw_cohort", draw_cohort)
+
+
+def no_second_receipt(patch: Patch) -> None:
+    """The same bytes again are refused as a conflict."""
+
+    def same_or_conflict(round_: RoundRow, stored: ContributionRow, digest: str) -> UploadReceipt:
+        raise Problem("contribution-conflict", "another contribution of this client is stored and stays")
+
+    patch.setattr(routes, "same_or_conflict", same_or_conflict)
+
+
+def failures_without_a_reason(patch: Patch) -> None:
+    """A failed round has no reason."""
+    fail = transactions.fail_round
+
+    def fail_round(
+        session: Session, task: TaskRow, round_: RoundRow, event: RoundEvent, _: str, now: float, *, counts: bool = True
+    ) -> None:
+        fail(session, task, round_, event, "", now, counts=counts)
+
+    patch.setattr(transactions, "fail_round", fail_round)
+
+
+def unopened_sums_of_anybody(patch: Patch) -> None:
+    """A sum that was not opened is asked of a new cohort."""
+    patch.setattr(openings, "repeat_or_abandon", lambda *_: None)
+
+
+def unopened_sums_count(patch: Patch) -> None:
+    """A round that fails with fixed survivors counts towards the end of the task."""
+    patch.setattr(transactions, "counts_as_failure", lambda *_: True)
+
+
+def _has(plan: Plan, *kinds: str) -> bool:
+    return any(one.kind in kinds for one in plan.faults)
+
+
+_WHERE: Final[Mapping[Callable[[Patch], None], Callable[[Plan], bool]]] = {
+    unchecked_blobs: lambda plan: plan.inline_bytes == 0 and _has(plan, "blob corrupted"),
+    blob_gone_with_the_answer: lambda plan: (
+        plan.inline_bytes == 0 and not plan.masked and _has(plan, "commit unanswered")
+    ),
+    chunks_in_any_order: lambda plan: not plan.masked and bool(plan.chunks) and _has(plan, "duplicate"),
+    revoked_and_still_asked: lambda plan: _has(plan, "revoked"),
+    contributions_at_any_time: lambda plan: plan.job == "plain" and _has(plan, "aborted", "closed"),
+    receipts_before_rows: lambda plan: (
+        plan.inline_bytes == 0 and not plan.masked and _has(plan, "database unavailable")
+    ),
+    no_guard: lambda plan: plan.job == "frozen" and bool(plan.silent),
+    any_group: lambda plan: plan.job == "groups",
+    unopened_sums_of_anybody: lambda plan: plan.masked,
+    unopened_sums_count: lambda plan: plan.masked,
+}
+"""The schedules that can show the lack of a defence, where those are few."""
+
+
+@pytest.mark.parametrize(
+    ("take_out", "invariants"),
+    [
+        (fold_without_comparing, {2, 6, 8}),
+        (no_floor, {3}),
+        (unchecked_blobs, {1}),
+        (contributions_at_any_time, {4, 7}),
+        (receipts_before_rows, {4}),
+        (blob_gone_with_the_answer, {8}),
+        (bodies_as_they_come, {1, 8}),
+        (chunks_in_any_order, {1, 8}),
+        (never_swept, {7}),
+        (revoked_and_still_asked, {10}),
+        (no_guard, {9}),
+        (any_group, {10}),
+        (no_second_receipt, {8}),
+        (failures_without_a_reason, {4}),
+        (unopened_sums_of_anybody, {8}),
+        (unopened_sums_count, {11}),
+    ],
+)
+def test_a_missing_defence_breaks_an_invariant(
+    disk: Disk, monkeypatch: Patch, take_out: Callable[[Patch], None], invariants: set[int]
+) -> None:
+    take_out(monkeypatch)
+    fits = _WHERE.get(take_out, lambda plan: True)
+    plans = islice((plan for plan in map(draw_plan, count()) if fits(plan)), _ENOUGH)
+    found = (broken for plan in plans for broken in _violations(plan, disk))
+    assert any(broken.startswith(f"invariant {number}:") for broken in found for number in invariants)
+
+
+def _violations(plan: Plan, disk: Disk) -> list[str]:
+    try:
+        play(plan, disk)
+    except ScheduleError as error:
+        return str(error).splitlines()
+    return []

@@ -1,12 +1,16 @@
-"""Local training compared with finite differences and with the equations evaluated sample by sample."""
+"""Local training compared with finite differences and equations: gradients, low rank, negatives, distinct values."""
 
 from __future__ import annotations
+
+import tracemalloc
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
+from client_sdk.training.base import distinct
 from client_sdk.training.mf import MFConfig, draw_negatives, train_full, train_locally, train_lowrank
 from protocols.errors import ParameterError
 from protocols.recipes.registry import recipe
@@ -143,3 +147,136 @@ def test_invalid_input_is_refused() -> None:
         train_lowrank(item_factors, user, np.zeros((2, DIM + 1), np.float32), positives, ITEMS, MFConfig(), rng)
     with pytest.raises(ParameterError, match="epochs"):
         MFConfig(epochs=0)
+
+
+LOW_RANK_ITEMS, LOW_RANK_DIM, RANK = 30, 8, 3
+BIG_BATCH = MFConfig(learning_rate=1e-3, epochs=1, weight_decay=0.02, negatives=2, batch_size=10_000)
+
+
+def low_rank_problem(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    item_factors = (0.5 * rng.standard_normal((LOW_RANK_ITEMS, LOW_RANK_DIM))).astype(np.float32)
+    user = (0.5 * rng.standard_normal(LOW_RANK_DIM)).astype(np.float32)
+    projection = (np.linalg.qr(rng.standard_normal((LOW_RANK_DIM, RANK)))[0].T * np.sqrt(LOW_RANK_DIM / RANK)).astype(
+        np.float32
+    )
+    return item_factors, user, projection, rng.permutation(LOW_RANK_ITEMS)[:9].astype(np.int32)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_low_rank_step_equals_the_gradient_of_the_loss(seed: int) -> None:
+    """One batch: A = -lr sqrt(r/d) * (batch * d loss/dA at A = 0, divided by each item's count), and p's own step."""
+    item_factors, user, projection, positives = low_rank_problem(seed)
+    got = train_lowrank(
+        item_factors, user, projection, positives, LOW_RANK_ITEMS, BIG_BATCH, np.random.default_rng(seed)
+    )
+    negatives = draw_negatives(positives, LOW_RANK_ITEMS, 2 * positives.size, np.random.default_rng(seed))
+    samples = np.concatenate([positives, negatives])
+    labels = np.arange(samples.size) < positives.size
+
+    def loss(flat: np.ndarray) -> float:
+        p, low = flat[:LOW_RANK_DIM], flat[LOW_RANK_DIM:].reshape(LOW_RANK_ITEMS, RANK)
+        rows = (item_factors + low @ projection)[samples]
+        logits = rows @ p
+        decay = BIG_BATCH.weight_decay * ((rows**2).sum() + samples.size * (p**2).sum())
+        return float(((np.logaddexp(0, logits) - labels * logits).sum() + decay) / samples.size)
+
+    flat = np.concatenate([user.astype(np.float64), np.zeros(LOW_RANK_ITEMS * RANK)])
+    nudges = 1e-6 * np.eye(flat.size)
+    gradient = np.array([(loss(flat + nudge) - loss(flat - nudge)) / 2e-6 for nudge in nudges])
+    counts = np.bincount(samples, minlength=LOW_RANK_ITEMS)[got.items]
+    mean = gradient[LOW_RANK_DIM:].reshape(LOW_RANK_ITEMS, RANK)[got.items] * samples.size / counts[:, None]
+    step = -BIG_BATCH.learning_rate * np.sqrt(RANK / LOW_RANK_DIM) * mean
+    np.testing.assert_allclose(got.values, step, atol=1e-7)
+    np.testing.assert_allclose(got.user_factor - user, -BIG_BATCH.learning_rate * gradient[:LOW_RANK_DIM], atol=1e-7)
+
+
+def test_client_trains_only_its_own_columns() -> None:
+    """SCoLR: training with B[columns] is low-rank training with that B, of the client's own rank."""
+    item_factors, user, projection, positives = low_rank_problem(5)
+    got = train_lowrank(
+        item_factors, user, projection[[2]], positives, LOW_RANK_ITEMS, MFConfig(), np.random.default_rng(1)
+    )
+    assert got.values.shape == (got.items.size, 1)
+    assert got.values.dtype == got.user_factor.dtype == np.float32
+    assert got.items.dtype == np.int32
+    assert np.all(np.diff(got.items) > 0)
+    assert np.count_nonzero(got.values) == got.items.size
+
+
+def test_only_rows_of_samples_are_read() -> None:
+    """Rows of items that a client neither has nor draws can have any value."""
+    item_factors, user, projection, positives = low_rank_problem(6)
+    few = MFConfig(negatives=1)
+    clean = train_full(item_factors, user, positives, LOW_RANK_ITEMS, few, np.random.default_rng(2))
+    spoiled = item_factors.copy()
+    spoiled[np.setdiff1d(np.arange(LOW_RANK_ITEMS), clean.items)] = np.nan
+    again = train_full(spoiled, user, positives, LOW_RANK_ITEMS, few, np.random.default_rng(2))
+    np.testing.assert_array_equal(again.values, clean.values)
+    low = train_lowrank(spoiled, user, projection, positives, LOW_RANK_ITEMS, few, np.random.default_rng(2))
+    assert np.isfinite(low.values).all()
+
+
+def test_large_logits_do_not_overflow() -> None:
+    item_factors, user, _, positives = low_rank_problem(7)
+    got = train_full(
+        item_factors * 1000, user * 100, positives, LOW_RANK_ITEMS, MFConfig(epochs=1), np.random.default_rng(3)
+    )
+    assert np.isfinite(got.values).all()
+    assert np.isfinite(got.loss)
+
+
+def test_wrong_shapes_are_refused() -> None:
+    item_factors, user, projection, positives = low_rank_problem(8)
+    rng = np.random.default_rng(0)
+    with pytest.raises(ParameterError, match="do not match 31 items"):
+        train_full(item_factors, user, positives, LOW_RANK_ITEMS + 1, MFConfig(), rng)
+    with pytest.raises(ParameterError, match="do not match"):
+        train_lowrank(item_factors, user[:-1], projection, positives, LOW_RANK_ITEMS, MFConfig(), rng)
+    for wrong in (-1, LOW_RANK_ITEMS):
+        with pytest.raises(ParameterError, match="positives must lie in"):
+            train_full(item_factors, user, np.array([0, wrong], np.int32), LOW_RANK_ITEMS, MFConfig(), rng)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(2, 60))
+def test_draws_equal_those_from_the_pool(seed: int, n_items: int) -> None:
+    rng = np.random.default_rng(seed)
+    positives = rng.permutation(n_items)[: rng.integers(0, n_items - 1)].astype(np.int32)
+    pool = np.setdiff1d(np.arange(n_items), positives)
+    drawn = draw_negatives(positives, n_items, 30, np.random.default_rng(seed))
+    np.testing.assert_array_equal(drawn, pool[np.random.default_rng(seed).integers(0, pool.size, 30)])
+    assert drawn.dtype == np.int32
+
+
+def test_drawing_does_not_allocate_a_list_of_all_items() -> None:
+    positives = np.arange(0, 5000, 5, dtype=np.int32)
+    tracemalloc.start()
+    draw_negatives(positives, 4_000_000, 1000, np.random.default_rng(0))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 100_000
+
+
+def test_client_with_all_items_has_no_negatives() -> None:
+    with pytest.raises(ParameterError, match="has all"):
+        draw_negatives(np.arange(5, dtype=np.int32), 5, 1, np.random.default_rng(0))
+
+
+@given(
+    arrays(np.dtype("int32"), st.integers(0, 40), elements=st.integers(0, 50)),
+    st.sampled_from([51, 8 * 40, 10_000]),
+)
+def test_values_places_and_counts_are_those_of_unique(values: np.ndarray, bound: int) -> None:
+    expected = np.unique(values, return_inverse=True, return_counts=True)
+    found = distinct(values, bound)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.dtype == np.intp
+        assert ours.tolist() == theirs.tolist()
+
+
+@pytest.mark.parametrize("bound", [4, 1_000_000])
+def test_both_ways_restore_the_values(bound: int) -> None:
+    values = np.array([3, 1, 3, 0, 1, 3], dtype=np.intp)
+    used, places, counts = distinct(values, bound)
+    assert used[places].tolist() == values.tolist()
+    assert (used.tolist(), counts.tolist()) == ([0, 1, 3], [1, 2, 3])

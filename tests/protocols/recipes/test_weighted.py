@@ -1,15 +1,27 @@
-"""The weighted mean as a sum."""
+"""Weighted means, what summed rows are divided by, and an observer of the sums of many rounds."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from numpy.typing import NDArray
 from pydantic import ValidationError
 
+from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
+from client_sdk.lab.federation import Federation
+from client_sdk.training.mf import draw_samples
 from protocols.errors import ParameterError
+from protocols.recipes.base import FactorState, ModelState, RoundSpec
+from protocols.recipes.colr import CoLR
+from protocols.recipes.factors import CountedFactors
+from protocols.recipes.registry import recipe
+from protocols.recipes.rows import expected_touches
 from protocols.recipes.weighted import WeightedParameters, weigh, weighted_block, weighted_mean, with_weight
 
 VALUES = st.floats(-8, 8, width=32)
@@ -71,3 +83,143 @@ def test_a_client_without_interactions_takes_no_part():
 def test_a_sum_without_weight_has_no_mean(total):
     with pytest.raises(ParameterError, match="positive sum of weights"):
         weighted_mean(total)
+
+
+TOUCHED: dict[str, Any] = {"normalise": "touched", "reveal_touched": True}
+ROWS = ("colr", "fedmf", "scolr", "svd", "topk")
+ITEMS = 120
+
+
+def test_expected_touches_are_the_mean_of_drawn_ones() -> None:
+    rng, items, clients, rounds = np.random.default_rng(0), 400, 240, 20
+    lengths = np.clip(rng.exponential(20.0, clients).round(), 1, items // 2).astype(int)
+    rows = [rng.choice(items, length, replace=False).astype(np.int32) for length in lengths]
+    counts = np.bincount(np.concatenate(rows), minlength=items).astype(np.float64)
+    drawn = np.zeros(items)
+    for _ in range(rounds):
+        for own in rows:
+            drawn[draw_samples(own, items, 4, rng).items] += 1 / rounds
+    expected = expected_touches(counts, clients, 4, clients)
+    assert np.median(np.abs(expected - drawn) / drawn) < 0.05
+    assert abs(expected.mean() / drawn.mean() - 1) < 0.02
+    np.testing.assert_allclose(expected_touches(counts, clients, 4, 7), expected * 7 / clients)
+    assert (expected_touches(counts, 0, 4, 7) == 7).all()  # nobody was counted
+    assert (expected_touches(np.full(items, 9.0), 9, 4, 7) == 7).all()  # everybody has every item
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_rows_are_divided_by_expected_touches_where_the_task_has_counts(name: str) -> None:
+    made = recipe(name, {"items": ITEMS, "dim": 8, "item_bias": "counts", "negatives": 2})
+    assert made.parameters.divides_by == "expected"
+    assert recipe(name, {"items": ITEMS, "dim": 8}).parameters.divides_by == "clients"
+    counts = np.arange(ITEMS) % 21.0
+    state = made.absorb(made.initial_state(bytes(32)), made.round_spec(bytes(32), 1), counts, 20)
+    assert isinstance(state, CountedFactors) and state.clients == 20
+    spec = made.round_spec(bytes(32), 2)
+    layout = made.layout(2)
+    total = np.concatenate(
+        [[1.0] * s.length if s.name == "update" else [60.0] for b in layout.blocks for s in b.segments]
+    )
+    moved = made.absorb(state, spec, total, 60).item_factors - state.item_factors
+    one = recipe(name, {"items": ITEMS, "dim": 8, "item_bias": "counts", "normalise": "clients"})
+    plain = one.absorb(state, spec, total, 60).item_factors - state.item_factors
+    ratio = expected_touches(counts, 20, 2, 60) / 60
+    if name != "svd":  # which cuts the mean to a rank
+        np.testing.assert_allclose(moved * ratio[:, None], plain, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize(
+    ("parameters", "problem"),
+    [
+        ({"normalise": "touched"}, "which items each client has: consent with reveal_touched=true"),
+        ({"reveal_touched": True}, "no sum of this task shows touched items"),
+        ({"normalise": "expected"}, "item counts of item_bias 'counts'"),
+    ],
+)
+def test_touch_counts_need_consent(name: str, parameters: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ParameterError, match=problem):
+        recipe(name, {"items": 9, **parameters})
+    consented = recipe(name, {"items": 9, **TOUCHED})
+    assert any("which items each client has" in text for text in consented.warnings())
+    segments = {segment.name for block in recipe(name, {"items": 9}).layout().blocks for segment in block.segments}
+    assert "touched" not in segments
+
+
+def test_a_state_without_counts_cannot_be_normalised_by_them() -> None:
+    made = recipe("fedmf", {"items": 3, "dim": 2, "item_bias": "counts"})
+    with pytest.raises(ParameterError, match="CountedFactors is needed"):
+        made.absorb(FactorState(1, np.zeros((3, 2), np.float32)), made.round_spec(bytes(32), 2), np.zeros(6), 3)
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What an observer of a task's sums knows, and what it is after.
+
+    who: bool (rounds, users), the cohorts. counts: of touches, (rounds, items). changes: of the factors, as (rounds,
+    items, dim). has: bool (users, items), which items each user has.
+    """
+
+    who: NDArray[np.bool_]
+    counts: NDArray[np.float64]
+    changes: NDArray[np.float64]
+    has: NDArray[np.bool_]
+
+    def share_found(self, seen: NDArray[np.float64]) -> float:
+        """Return the share of all pairs that a linear system over the rounds finds; seen: (rounds, items, values)."""
+        found = np.linalg.lstsq(self.who.astype(float), seen.reshape(len(seen), -1), rcond=None)[0]
+        strength = np.linalg.norm(found.reshape(*self.has.shape, -1), axis=2)
+        guessed = np.zeros_like(self.has)
+        for user, row in enumerate(strength):
+            guessed[user, np.argsort(-row)[: self.has[user].sum()]] = True
+        return float((guessed & self.has).sum() / self.has.sum())
+
+    def candidates(self) -> NDArray[np.bool_]:
+        """Return which items each user may have: those whose row is not zero in any of the user's rounds."""
+        changed = self.changes.any(axis=2)
+        return np.stack([changed[own].all(axis=0) for own in self.who.T])
+
+
+def observe(users: int, items: int, cohort: int, rounds: int) -> Observed:
+    train = synthetic(SyntheticConfig(users=users, items=items, positives=12))
+    made = Federation(
+        train,
+        "colr",
+        {"items": items, "dim": 8, "rank": 1, "item_bias": "counts", **TOUCHED},
+        cohort_size=cohort,
+        sampling="uniform",
+    )
+    seen: list[tuple[NDArray[np.float64], NDArray[np.float64]]] = []
+
+    class Watched(CoLR):
+        def change(self, state: ModelState, spec: RoundSpec, total: Any, contributions: int) -> NDArray[np.float64]:
+            seen.append((total[items:], total[:items, None] * self.projection(spec, "")))
+            return super().change(state, spec, total, contributions)
+
+    assert isinstance(made.recipe, CoLR)
+    made.recipe = Watched(made.recipe.parameters)
+    list(made.run(rounds + 1))
+    who = np.zeros((rounds, users), dtype=bool)
+    for number, row in enumerate(who, start=2):
+        row[made.cohort(made.recipe.round_spec(made.task_seed, number))] = True
+    has = np.zeros((users, items), dtype=bool)
+    for user in range(users):
+        has[user, train.positives(user)] = True
+    counts, changes = (np.array(part) for part in zip(*seen, strict=True))
+    return Observed(who, counts, changes, has)
+
+
+def test_touch_counts_of_many_rounds_are_item_lists_and_changes_alone_are_not() -> None:
+    """Cohorts of 6 of 24, 100 rounds, and an observer that knows them: why the counts need consent."""
+    observed = observe(users=24, items=500, cohort=6, rounds=100)
+    assert observed.share_found(observed.counts) > 0.95
+    assert observed.share_found(observed.changes) < 0.6
+
+
+def test_rows_that_few_clients_touch_show_items_without_any_count() -> None:
+    """The limit that docs/security.md states: a row of zeros says that nobody in the cohort has the item."""
+    few, many = observe(24, items=500, cohort=6, rounds=100), observe(40, items=60, cohort=20, rounds=60)
+    assert few.counts.mean() < 1 and many.counts.mean() > 10
+    for observed, least, most in ((few, 1.0, 1.5), (many, 4.0, 6.0)):
+        assert (observed.candidates() | ~observed.has).all()
+        assert least <= observed.candidates().sum() / observed.has.sum() <= most
