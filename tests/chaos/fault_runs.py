@@ -1,23 +1,80 @@
-"""A fault run: a task whose clients run while a test injects faults, and the checks at its end."""
+"""Fault runs: a task whose clients run while a test injects faults, and a PostgreSQL cluster to crash."""
 
 from __future__ import annotations
 
 import random
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Literal
 
 import httpx
 import psutil
+from sqlalchemy import make_url
 
-from tests.chaos.ledger import Ledger
-from tests.chaos.swarm import MaskedPlayer, PlainPlayer, Player, swarming, until
+from tests.chaos.swarm import Ledger, MaskedPlayer, PlainPlayer, Player, swarming, until
 from tests.support.api import Api, TestTask
 from tests.support.masked import enrol_masked
+from tests.support.needs import POSTGRES_SCRIPT, required
+from tests.support.postgres import TestDatabase
 from tests.support.server import AggregatorProcess
 
-__all__ = ["CLIENTS", "Kind", "FaultRun", "fold_workers", "fault_run"]
+__all__ = ["CLIENTS", "Cluster", "FaultRun", "Kind", "fault_run", "fold_workers", "own_cluster"]
+
+
+class Cluster:
+    """A cluster in `folder`. It restarts on the same port."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.url = self._run("start").strip()
+
+    def schema(self) -> str:
+        """Return the URL of an empty schema for one server."""
+        return TestDatabase(make_url(self.url), "postgres").schema()
+
+    def crash(self) -> None:
+        """Kill all processes at once. The next start recovers what was committed."""
+        self._run("stop")
+
+    def start_again(self) -> None:
+        """Start the cluster after `crash`."""
+        self._run("again")
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Inside the block the cluster accepts connections and answers nothing."""
+        root = psutil.Process(int((self._folder / "data" / "postmaster.pid").read_text().split()[0]))
+        halted = [root, *root.children(recursive=True)]
+        for process in halted:
+            process.suspend()
+        try:
+            yield
+        finally:
+            for process in reversed(halted):
+                process.resume()
+
+    def _run(self, action: str) -> str:
+        done = subprocess.run([POSTGRES_SCRIPT, action, str(self._folder)], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+
+@contextmanager
+def own_cluster() -> Iterator[Cluster]:
+    """Run a cluster and remove it after the block. Its folder belongs to the user that runs it, perhaps another one."""
+    required("postgres programs")
+    with TemporaryDirectory(prefix="hushrec-chaos-", ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o755)
+        cluster = Cluster(Path(folder) / "postgres")
+        try:
+            yield cluster
+        finally:
+            cluster._run("stop")
+
 
 Kind = Literal["plain", "masked"]
 CLIENTS = 5

@@ -97,13 +97,13 @@ def installed(wheel: Path, place: Path, tmp_path: Path, request: pytest.FixtureR
 def test_what_an_extra_brings_works_without_the_others(installed: Run, code: str) -> None:
     done = installed("python", "-W", "error", "-c", code)
     assert done.returncode == 0, done.stderr
-    assert installed("hushrec", "--help").returncode == 0
     assert installed("hushrec", "doctor").returncode == 0
 
 
 @pytest.mark.parametrize("installed", [""], indirect=True)
 def test_a_client_only_installation_names_the_extra_that_is_missing(installed: Run) -> None:
     for command, words in {
+        ("hushrec", "--help"): None,
         ("hushrec-server", "serve"): "hushrec[server]",
         ("hushrec", "demo"): "hushrec[demo]",
         ("hushrec", "evaluate", "--dataset", "synthetic"): None,

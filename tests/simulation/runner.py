@@ -1,4 +1,4 @@
-"""Run schedules on all cores. A seed gives the same schedule in any process."""
+"""Run schedules on all cores, and shrink a failing one. A seed gives the same schedule in any process."""
 
 from __future__ import annotations
 
@@ -8,17 +8,58 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import replace
 from typing import Final
 
-from tests.simulation.plan import draw_plan
-from tests.simulation.shrinking import shrink
-from tests.simulation.storage import new_disk
+from tests.simulation.plan import Plan, draw_plan
+from tests.simulation.storage import Disk, new_disk
 from tests.simulation.world import ScheduleError, play
 
+__all__ = ["main", "shrink"]
+
+
+_MOST_TRIES = 60
+
+
+def shrink(plan: Plan, disk: Disk) -> tuple[Plan, str]:
+    """Return a plan with fewer faults that also breaks an invariant, and its error. `plan` must fail."""
+    shown, tries = _failure(plan, disk), 0
+    smaller = True
+    while smaller and tries < _MOST_TRIES:
+        smaller = False
+        for candidate in _with_less(plan):
+            tries += 1
+            found = _failure(candidate, disk)
+            if found:
+                plan, shown, smaller = candidate, found, True
+                break
+    return plan, shown
+
+
+def _with_less(plan: Plan) -> Iterator[Plan]:
+    if plan.silent:
+        yield replace(plan, silent={})
+    if plan.garbage:
+        yield replace(plan, garbage=frozenset())
+    if plan.chunks:
+        yield replace(plan, chunks={})
+    for fault in plan.faults:
+        yield replace(plan, faults=tuple(one for one in plan.faults if one is not fault))
+    if plan.processes > 1:
+        yield replace(plan, processes=1)
+
+
+def _failure(plan: Plan, disk: Disk) -> str:
+    try:
+        play(plan, disk)
+    except ScheduleError as error:
+        return str(error)
+    return ""
+
+
 _AT_A_TIME: Final = 25
-__all__ = ["main"]
 
 Found = tuple[list[tuple[int, str]], Counter[str]]
 

@@ -126,6 +126,8 @@ class TestTask:
         self.mechanism: Mechanism = mechanism(view["mechanism"]["name"])
         parameters, cohort = view["mechanism"]["parameters"], view["schedule"]["cohort_size"]
         self.plan: SumPlan = plan_of_task(self.mechanism, parameters, self.recipe.layout(), cohort)
+        self.contexts: dict[int, tuple[list[int], Any]] = {}
+        """Levels and context of masked rounds, by number (`tests.support.masked`)."""
 
     @property
     def spec_seed(self) -> bytes:

@@ -81,7 +81,7 @@ class AggregatorProcess:
         self.database_url = str(settings.get("database_url", f"sqlite:///{data_dir / 'hushrec.db'}"))
         self._blobs = str(settings.get("blobs", f"dir:{data_dir / 'blobs'}"))
         self.log_path = data_dir.parent / f"{data_dir.name}.log"
-        given = tuned({"recheck_seconds": 0.2, "log_format": "json", **settings})
+        given = tuned({"recheck_seconds": 0.1, "log_format": "json", **settings})
         self._settings = {f"HUSHREC_{name.upper()}": str(value) for name, value in given.items()}
         self._settings["HUSHREC_TUNING"] = json.dumps(given["tuning"])
         self._fresh = fresh or bool(command)

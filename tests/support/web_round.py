@@ -1,4 +1,4 @@
-"""A one-shot round of 20 Python clients and one JavaScript client, and the exact sum of all their vectors."""
+"""A one-shot round of eight Python clients and one JavaScript client, and the exact sum of all their vectors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from client_sdk.rounds import oneshot as oneshot_rounds
 from examples.web.demo import WebDemo, running_demo
 from protocols.sums.ring import unpack
 
-__all__ = ["RecordedDemo", "recorded_demo"]
+__all__ = ["CLIENTS", "RecordedDemo", "recorded_demo"]
+
+CLIENTS = 8
+"""Python clients of a recorded demo."""
 
 
 @dataclass
@@ -74,7 +77,7 @@ def recorded_demo(
     folder: Path, monkeypatch: pytest.MonkeyPatch, rounds: int = 1, **changes: Any
 ) -> Iterator[RecordedDemo]:
     """Start the demo of `examples/web` on free ports; its fleet plays in a thread, and its vectors are recorded."""
-    with running_demo(folder, rounds=rounds, **changes) as demo:
+    with running_demo(folder, clients=CLIENTS, rounds=rounds, **changes) as demo:
         recorded = RecordedDemo(demo)
         for module in (masked_rounds, oneshot_rounds):
             monkeypatch.setattr(module, "encode", recorded.recording(module.encode))

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from sqlalchemy.orm import Session
 
 from aggregator_service.clock import ManualClock
@@ -24,9 +26,22 @@ from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundR
 from aggregator_service.storage.tags import tag_of
 from aggregator_service.tasks.plans import plan_task, round_spec, row_terms
 from aggregator_service.tasks.tasks import create_task, plan_request
+from protocols.layout import REPEATED_ROWS, VectorLayout
 from protocols.messages import TaskRequest
+from protocols.recipes.rows import FactorModel
 
 __all__ = ["SECONDS", "World"]
+
+
+def sum_again(monkeypatch: pytest.MonkeyPatch, recipe: type[FactorModel]) -> None:
+    """Let every sum of `recipe` that trains count as one over the same rows."""
+    trains = recipe.change_layout
+
+    def change_layout(self: FactorModel) -> VectorLayout:
+        return replace(trains(self), sum_class=REPEATED_ROWS)
+
+    monkeypatch.setattr(recipe, "change_layout", change_layout)
+
 
 SECONDS = 100.0
 """Deadline of a round."""

@@ -10,17 +10,19 @@ from typing import Any
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.crypto.domain import digest
 from protocols.layout import TRAINED, Block, Segment, VectorLayout
-from protocols.sums.oneshot import client, member, server
-from protocols.sums.oneshot.committee import Committee, check_committee_key, make_committee, make_committee_key
+from protocols.sums.oneshot import server
+from protocols.sums.oneshot.committee import Committee, check_committee_key
 from protocols.sums.oneshot.context import OneshotContext, OneshotPolicy
 from protocols.sums.oneshot.mechanism import ONESHOT
 from protocols.sums.oneshot.plan import make_plan
 from protocols.sums.oneshot.polynomials import add_products, canonical, primes_below, public_polynomials
+from protocols.sums.oneshot.run import OneshotRun
 from protocols.sums.oneshot.sampler import gaussian, gaussian_table
 from protocols.sums.oneshot.sealing import open_share
 from protocols.sums.oneshot.wire import CommitteeKey, Statement, Upload, body_digest, survivors_digest
@@ -120,25 +122,15 @@ def one_round(bits: int) -> dict[str, Any]:
     layout = VectorLayout((Block("b", (Segment("v", 7, 1.0),)),), sum_class=TRAINED)
     plan = make_plan({"bits": bits, "committee": 3, "corrupt": 0}, layout, 3)
     context = OneshotContext("t_1", 7, 2, plan, MODEL, 3)
-    made = {name: make_committee_key(identity_of(name), "t_1", 7, name, random=drawn(name)) for name in MEMBERS}
-    committee = make_committee(context, [key for _, key in made.values()], lambda _: True)
     steps = {name: np.arange(7) * (place + 2) * (-1) ** place - 3 for place, name in enumerate(NAMES)}
-    uploads = {
-        name: client.contribute(committee, name, identity_of(name), POLICY, steps[name], drawn(name)) for name in NAMES
-    }
-    statements = [statement_of(committee, name, uploads[name]) for name in NAMES]
-    partial = ONESHOT.fold(plan, None, [(ROUTE, upload.contribution) for upload in uploads.values()])
-    states = {}
-    for place, name in enumerate(MEMBERS):
-        ready = member.join(committee, name, identity_of(name), made[name][0], POLICY)
-        shares = [upload.ticket.sealed[place] for upload in uploads.values()]
-        found = member.inspect(ready, statements, shares, lambda _: True)
-        states[name], _ = member.confirm(ready, found, member.Ledger(), 3, bytes(32))
-    signatures = {name: state.signature for name, state in states.items()}
-    survivors = survivors_digest(statements)
-    summed = {name: member.sum_share(state, signatures) for name, state in states.items()}
-    checked = {n: server.check_summed_share(committee, n, survivors, body) for n, body in summed.items()}
-    done = server.unmask(committee, partial, 3, checked)
+    identities = {name: identity_of(name) for name in (*MEMBERS, *NAMES)}
+    run = OneshotRun(context, MEMBERS, identities, POLICY, steps.__getitem__, random=drawn)
+    run.contribute(*NAMES)
+    committee, uploads, partial = run.committee, run.uploads, run.partial()
+    confirmed = {name: run.confirm(name)[0] for name in MEMBERS}
+    summed = run.sum_shares(confirmed)
+    checked = run.checked(summed)
+    done = run.unmask(checked)
     return {
         "task": "t_1",
         "round": 7,
@@ -155,17 +147,17 @@ def one_round(bits: int) -> dict[str, Any]:
         "per": plan.ring.per,
         "coefficients": plan.coefficients,
         "binding": context.binding.hex(),
-        "members": [{"id": name, "label": name, "key": key.encode().hex()} for name, (_, key) in made.items()],
+        "members": [{"id": name, "label": name, "key": key.encode().hex()} for name, key in run.keys.items()],
         "committee_digest": committee.digest.hex(),
         "clients": [client_of(name, steps[name], uploads[name]) for name in NAMES],
         "partial": partial.hex(),
-        "survivors_digest": survivors.hex(),
-        "confirmations": {name: signature.hex() for name, signature in signatures.items()},
+        "survivors_digest": survivors_digest(run.statements()).hex(),
+        "confirmations": {name: state.signature.hex() for name, state in confirmed.items()},
         "summed_shares_sha256": {name: sha256(body).hexdigest() for name, body in summed.items()},
         "aggregate": done.aggregate.hex(),
         "sums": sum(steps.values()).tolist(),
-        "refused": refused(committee, made["m0"][1], uploads, partial, checked),
-        "not_opened": not_opened(committee, made, uploads["ann"]),
+        "refused": refused(committee, run.keys["m0"], uploads, partial, checked),
+        "not_opened": not_opened(committee, run.secrets, uploads["ann"]),
     }
 
 
@@ -217,13 +209,13 @@ def refused(
     ]
 
 
-def not_opened(committee: Committee, made: dict[str, tuple[Any, CommitteeKey]], ann: Upload) -> list[dict[str, Any]]:
+def not_opened(committee: Committee, secrets: dict[str, X25519PrivateKey], ann: Upload) -> list[dict[str, Any]]:
     """Sealed shares that do not open: another member, another client, a changed bit."""
     first, ephemeral = ann.ticket.sealed[0], ann.ticket.ephemeral_key
     flipped = bytes([first[0] ^ 1]) + first[1:]
     cases = [("m1", "ann", first), ("m0", "bob", first), ("m0", "ann", flipped)]
     for name, owner, sealed in cases:
-        assert open_share(sealed, made[name][0], committee, committee.place(name), owner, ephemeral) is None
+        assert open_share(sealed, secrets[name], committee, committee.place(name), owner, ephemeral) is None
     return [
         {"member": name, "client": owner, "sealed": "ann's for m0" + (", first bit changed" if sealed != first else "")}
         for name, owner, sealed in cases

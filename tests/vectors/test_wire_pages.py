@@ -26,7 +26,7 @@ from protocols.sums.oneshot import wire as oneshot
 from protocols.sums.oneshot.parameters import SIGMA
 from protocols.sums.ring_security import DEGREES, LOG_Q_CAPS
 from protocols.task_binding import bound_terms
-from tests.protocols.test_task_binding import task
+from tests.protocols.messages.test_messages import task
 from tests.vectors import generate
 
 ROOT = Path(__file__).parents[2]

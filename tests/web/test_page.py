@@ -1,4 +1,4 @@
-"""The page of `examples/web` in Chromium, beside 20 Python clients: exact sums, closed and opened again."""
+"""The page of `examples/web` in Chromium, beside eight Python clients: exact sums, closed and opened again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from client_sdk.organiser import TrialOrganiser
 from examples.web.serve import serve_page
 from tests.support.browser import MILLISECONDS, ROOT, SCHEMES, SIZES, chromium
 from tests.support.needs import required
-from tests.support.web_round import RecordedDemo, recorded_demo
+from tests.support.web_round import CLIENTS, RecordedDemo, recorded_demo
 
 LIKED = ("Orbit of Silence", "The Ninth Moon", "Cargo to Vega", "The Harbour File")
 WAIT = 4 * MILLISECONDS
@@ -129,7 +129,7 @@ def test_rounds_with_the_page_are_exact(tmp_path: Path, monkeypatch: pytest.Monk
         number = second["round"]  # 2, or 3 if the first page was still in time for the second round
         complete(recorded, again, number)
         assert recorded.aggregate(number) == recorded.expected(number, second["steps"])
-        assert recorded.task["members"] == 21
+        assert recorded.task["members"] == CLIENTS + 1
         print(first["bytes"], first["times"], second["times"])
         expect(again.get_by_role("status").last).to_contain_text("The task has ended", timeout=WAIT)
         expect(again.locator("#picks li")).to_have_count(8)
@@ -201,7 +201,7 @@ def test_a_page_that_closes_while_it_sends_sends_the_same_bytes(
         again = opened(context, recorded, sent)
         assert report_of(again)["resent"]
         complete(recorded, again, 1)
-        assert recorded.get("/rounds/1").json()["survivors"] == 21
+        assert recorded.get("/rounds/1").json()["survivors"] == CLIENTS + 1
         expect(again.locator("#picks li")).to_have_count(8)
         shot(again, "phone-dark")
     assert len(bodies) >= 3 and bodies[0]

@@ -1,10 +1,11 @@
-"""A complete masked sum with all parties in one function, from the plan to the opened sum, with dropouts."""
+"""A complete masked sum with all parties in one process, from the plan to the opened sum, with dropouts."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -19,11 +20,11 @@ from protocols.sums.masked import client, server
 from protocols.sums.masked.context import DIGEST_BYTES, ClientPolicy, RoundContext
 from protocols.sums.masked.mechanism import MASKED
 from protocols.sums.masked.plan import MaskedPlan, encode
-from protocols.sums.masked.roster import RosterEntry, make_roster
+from protocols.sums.masked.roster import Roster, RosterEntry, make_roster
 from protocols.sums.masked.shamir import Randomness
 from protocols.sums.masked.wire import KEY_BYTES
 
-__all__ = ["MaskedTranscript", "run_masked_sum"]
+__all__ = ["MaskedRun", "MaskedTranscript", "run_masked_sum"]
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,120 @@ class MaskedTranscript:
     total: NDArray[np.float64]
 
 
+@dataclass
+class MaskedRun:
+    """All parties of one round. A method plays a stage without the clients in `without`, and returns the run.
+
+    Stages fill the fields of states and messages in turn, by client id. Between two stages a caller can change both, as
+    attackers do. encoded: a client's ring elements, (layout.length,). entry: the roster entry of a client and its
+    advertisement. random: randomness for a label. contexts: what single clients take the round to be, if not `context`.
+    checks: whether the server checks messages and sets, as an honest one does.
+    """
+
+    context: RoundContext
+    identities: Mapping[str, Ed25519PrivateKey]
+    policy: ClientPolicy
+    encoded: Callable[[str], NDArray[np.unsignedinteger[Any]]]
+    entry: Callable[[str, bytes], RosterEntry]
+    is_member: Callable[[RosterEntry], bool]
+    random: Callable[[str], Randomness] = lambda _: os.urandom
+    contexts: Mapping[str, RoundContext] = field(default_factory=dict)
+    checks: bool = True
+    advertised: dict[str, client.Advertised] = field(default_factory=dict)
+    entries: dict[str, RosterEntry] = field(default_factory=dict)
+    roster: Roster = field(init=False)
+    shared: dict[str, client.Shared] = field(default_factory=dict)
+    shares: dict[str, bytes] = field(default_factory=dict)
+    inboxes: dict[str, bytes] = field(default_factory=dict)
+    contributed: dict[str, client.Contributed] = field(default_factory=dict)
+    contributions: dict[str, bytes] = field(default_factory=dict)
+    confirmed: dict[str, client.Confirmed] = field(default_factory=dict)
+    confirmations: dict[str, bytes] = field(default_factory=dict)
+    replies: dict[str, bytes] = field(default_factory=dict)
+
+    def advertise(self, without: Collection[str] = ()) -> Self:
+        """New signed keys. The server checks them and makes the roster, which determines the neighbour graph."""
+        for name in _present(self.identities, without):
+            own, context = self.identities[name], self.contexts.get(name, self.context)
+            self.advertised[name], body = client.advertise(context, name, own, self.policy, self.random(name))
+            if self.checks:
+                server.check_advertisement(self.context, name, own.public_key().public_bytes_raw(), body)
+            self.entries[name] = self.entry(name, body)
+        self.roster = make_roster(self.context, self.entries.values())
+        return self
+
+    def share(self, without: Collection[str] = ()) -> Self:
+        """Shares of the self-mask seed and the mask key, encrypted for the neighbours. The server delivers them."""
+        for name in _present(self.advertised, without):
+            random = self.random(f"{name} shares")
+            self.shared[name], body = client.share(self.advertised[name], self.roster.body, self.is_member, random)
+            self.shares[name] = body
+            if self.checks:
+                server.check_shares(self.roster, body)
+        if self.checks:
+            server.check_sharers(self.roster, self.shares)
+        self.inboxes = server.inboxes(self.roster, self.shares)
+        return self
+
+    def contribute(self, without: Collection[str] = ()) -> Self:
+        """Ring elements + self mask + masks in common with neighbours. The server folds them."""
+        plan, route = self.context.plan, whole_route(self.context.plan.layout)
+        for name in _present(self.shared, without):
+            inbox, elements = self.inboxes[name], self.encoded(name)
+            self.contributed[name], body = client.contribute(self.shared[name], inbox, elements)
+            self.contributions[name] = body
+            if self.checks:
+                MASKED.check(plan, route, body)
+        if self.checks:
+            server.check_survivors(self.roster, self.shares, self.contributions)
+        return self
+
+    def confirm(self, without: Collection[str] = ()) -> Self:
+        """Survivors sign their set (semi-malicious)."""
+        for name in _present(self.contributed, without):
+            self.confirmed[name], body = client.confirm(self.contributed[name], self.survivors)
+            self.confirmations[name] = body
+            if self.checks:
+                server.check_confirmation(self.roster, self.shares, self.contributions, name, body)
+        if self.checks:
+            server.check_confirmed(self.roster, self.shares, self.contributions, self.confirmations)
+        return self
+
+    def unmask(self, without: Collection[str] = ()) -> Self:
+        """Seed shares of survivors, mask-key shares of dropouts.
+
+        semi-malicious: a client replies only if t neighbours and a quorum signed the set that it signed.
+        """
+        if self.context.plan.mode == "curious":
+            for name in _present(self.contributed, without):
+                _, self.replies[name] = client.unmask_unconfirmed(self.contributed[name], self.survivors)
+            return self
+        signed = server.confirmations(self.roster, self.confirmations)
+        for name in _present(self.confirmed, without):
+            _, self.replies[name] = client.unmask(self.confirmed[name], signed)
+        return self
+
+    @property
+    def survivors(self) -> bytes:
+        """The encoded set of the clients that contributed."""
+        return self.roster.encode_set(self.contributions)
+
+    def unmasking(self, onto: NDArray[np.unsignedinteger[Any]] | None = None) -> server.Unmasking:
+        """Return what removes the masks from the sum of the contributions, added to `onto`.
+
+        Raises what `server.unmask` raises.
+        """
+        return server.unmask(self.roster, self.shares, self.contributions, self.replies, onto=onto)
+
+    def total(self) -> NDArray[np.float64]:
+        """Return the opened sum, float64 (layout.length,)."""
+        plan, route = self.context.plan, whole_route(self.context.plan.layout)
+        partial = MASKED.fold(plan, None, ((route, body) for body in self.contributions.values()))
+        corrected, _ = MASKED.correct(plan, partial, self.unmasking)
+        aggregate = MASKED.release(plan, corrected)
+        return MASKED.open(plan, aggregate, len(self.contributions), None)
+
+
 def run_masked_sum(
     plan: MaskedPlan,
     vectors: Mapping[str, NDArray[np.float64]],
@@ -50,12 +165,10 @@ def run_masked_sum(
     vectors: client id -> float64 (layout.length,). drop: client id -> the first message that it does not send. Raises
     `ThresholdError` if too few clients are left in a stage, and the errors of the parties' functions.
     """
-    order = MASKED_MESSAGES
-    drop = {} if drop is None else drop
-    route = whole_route(plan.layout)
+    order, first_missing, route = MASKED_MESSAGES.index, drop or {}, whole_route(plan.layout)
 
-    def stays(client_id: str, stage: MaskedMessage) -> bool:
-        return client_id not in drop or order.index(drop[client_id]) > order.index(stage)
+    def gone(stage: MaskedMessage) -> set[str]:
+        return {name for name, first in first_missing.items() if order(first) <= order(stage)}
 
     # Everyone knows the round, and each client computes the model's digest itself. An organiser, whom the server
     # does not control, has certified the keys of every member.
@@ -65,68 +178,29 @@ def run_masked_sum(
     organiser = Ed25519PrivateKey.from_private_bytes(random(SEED_BYTES))
     mailbox = X25519PrivateKey.from_private_bytes(random(KEY_BYTES)).public_key().public_bytes_raw()
 
+    def certified(name: str, advertisement: bytes) -> RosterEntry:
+        key, serial = identities[name].public_key().public_bytes_raw(), list(identities).index(name)
+        made = certify(organiser, "run", key, mailbox, role="member", serial=serial, not_after=1)
+        return RosterEntry(name, key, mailbox, made.encode(), advertisement)
+
     def is_member(entry: RosterEntry) -> bool:
         made, key = Certificate.decode(entry.certificate), organiser.public_key().public_bytes_raw()
         check_certificate(key, "run", entry.identity_key, entry.mailbox_key, made, now=0)  # raises for a stranger
         return True
 
-    # advertising: new signed keys. The server checks them and makes the roster, which determines the neighbour graph.
-    advertised: dict[str, client.Advertised] = {}
-    entries: list[RosterEntry] = []
-    for name in vectors:
-        if stays(name, "advertise"):
-            advertised[name], body = client.advertise(context, name, identities[name], policy, random)
-            key = identities[name].public_key().public_bytes_raw()
-            server.check_advertisement(context, name, key, body)
-            made = certify(organiser, "run", key, mailbox, role="member", serial=len(entries), not_after=1)
-            entries.append(RosterEntry(name, key, mailbox, made.encode(), body))
-    roster = make_roster(context, entries)
+    def elements(name: str) -> NDArray[np.unsignedinteger[Any]]:
+        return encode(plan, route, plan.layout.split(vectors[name]))
 
-    # sharing: shares of self-mask seed and mask key, encrypted for the neighbours. The server delivers them.
-    shared, shares = {}, {}
-    for name in advertised:
-        if stays(name, "share"):
-            shared[name], shares[name] = client.share(advertised[name], roster.body, is_member, random)
-            server.check_shares(roster, shares[name])
-    server.check_sharers(roster, shares)
-    inboxes = server.inboxes(roster, shares)
-
-    # collecting: ring elements + self mask + masks in common with neighbours. The server folds them.
-    contributed, contributions = {}, {}
-    for name in shared:
-        if stays(name, "contribute"):
-            elements = encode(plan, route, plan.layout.split(vectors[name]))
-            contributed[name], contributions[name] = client.contribute(shared[name], inboxes[name], elements)
-            MASKED.check(plan, route, contributions[name])
-    server.check_survivors(roster, shares, contributions)
-    survivors = roster.encode_set(contributions)
-    partial = MASKED.fold(plan, None, ((route, body) for body in contributions.values()))
-
-    # confirming (semi-malicious): survivors sign their set, and reply only if t neighbours and a quorum signed
-    # the same set.
-    confirmed, confirmations, signed, replies = {}, {}, b"", {}
+    run = MaskedRun(context, identities, policy, elements, certified, is_member, lambda _: random)
+    run.advertise(gone("advertise")).share(gone("share")).contribute(gone("contribute"))
     if plan.mode == "semi-malicious":
-        for name in contributed:
-            if stays(name, "confirm"):
-                confirmed[name], confirmations[name] = client.confirm(contributed[name], survivors)
-                server.check_confirmation(roster, shares, contributions, name, confirmations[name])
-        server.check_confirmed(roster, shares, contributions, confirmations)
-        signed = server.confirmations(roster, confirmations)
-
-    # unmasking: seed shares of survivors, mask-key shares of dropouts. The server removes the masks.
-    for name in contributed:
-        if stays(name, "unmask"):
-            if plan.mode == "curious":
-                _, replies[name] = client.unmask_unconfirmed(contributed[name], survivors)
-            elif name in confirmed:
-                _, replies[name] = client.unmask(confirmed[name], signed)
-    corrected, _ = MASKED.correct(
-        plan, partial, lambda sums: server.unmask(roster, shares, contributions, replies, onto=sums).bad_shares
-    )
-    aggregate = MASKED.release(plan, corrected)
-
-    # Anyone opens the sum.
-    total = MASKED.open(plan, aggregate, len(contributions), None)
+        run.confirm(gone("confirm"))
+    run.unmask(gone("unmask"))
+    survivors, total = tuple(sorted(run.contributions)), run.total()  # anyone opens the sum
     return MaskedTranscript(
-        roster.body, shares, contributions, confirmations, replies, tuple(sorted(contributions)), total
+        run.roster.body, run.shares, run.contributions, run.confirmations, run.replies, survivors, total
     )
+
+
+def _present(names: Iterable[str], without: Collection[str]) -> list[str]:
+    return [name for name in names if name not in without]

@@ -1,28 +1,28 @@
-"""A complete one-shot sum with all parties in one function, from the plan to the opened sum, with absent parties."""
+"""A complete one-shot sum with all parties in one process, from the plan to the opened sum, with absent parties."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
-from protocols.crypto.certificates import Certificate, CertifiedRole, certify, check_certificate
+from protocols.crypto.certificates import NO_CERTIFICATE, Certificate, CertifiedRole, certify, check_certificate
 from protocols.crypto.domain import SEED_BYTES
 from protocols.layout import whole_route
 from protocols.sums.oneshot import client, member, server
-from protocols.sums.oneshot.committee import make_committee, make_committee_key
+from protocols.sums.oneshot.committee import Committee, make_committee, make_committee_key
 from protocols.sums.oneshot.context import DIGEST_BYTES, OneshotContext, OneshotPolicy
 from protocols.sums.oneshot.mechanism import ONESHOT
 from protocols.sums.oneshot.plan import KEY_BYTES, OneshotPlan, encode
 from protocols.sums.oneshot.sampler import Randomness
 from protocols.sums.oneshot.wire import CommitteeKey, Statement, Upload, body_digest, survivors_digest
 
-__all__ = ["OneshotTranscript", "run_oneshot_sum"]
+__all__ = ["OneshotRun", "OneshotTranscript", "run_oneshot_sum"]
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,114 @@ class OneshotTranscript:
     summed_shares: dict[str, bytes]
     wrong: tuple[str, ...]
     total: NDArray[np.float64]
+
+
+@dataclass
+class OneshotRun:
+    """All parties of one round, which a caller can change between two steps, as attackers do.
+
+    members: ids of the committee. encoded: a client's whole steps, int64 (layout.length,). mailbox, certificate: of
+    every party. is_certified: whether a certificate is of the organiser and of a role. random: randomness for a label.
+    """
+
+    context: OneshotContext
+    members: Sequence[str]
+    identities: Mapping[str, Ed25519PrivateKey]
+    policy: OneshotPolicy
+    encoded: Callable[[str], NDArray[np.int64]]
+    mailbox: bytes = bytes(KEY_BYTES)
+    certificate: Callable[[str, CertifiedRole], bytes] = lambda *_: NO_CERTIFICATE
+    is_certified: Callable[[CommitteeKey | Statement, CertifiedRole], bool] = lambda *_: True
+    random: Callable[[str], Randomness] = lambda _: os.urandom
+    secrets: dict[str, X25519PrivateKey] = field(default_factory=dict)
+    keys: dict[str, CommitteeKey] = field(default_factory=dict)
+    committee: Committee = field(init=False)
+    uploads: dict[str, Upload] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Ahead of the round: each member of the committee makes a key for it and signs it; everyone checks them."""
+        for name in self.members:
+            self.secrets[name], self.keys[name] = make_committee_key(
+                self.identities[name],
+                self.context.task_id,
+                self.context.round_number,
+                name,
+                self.mailbox,
+                self.certificate(name, "committee"),
+                self.random(name),
+            )
+        self.committee = make_committee(
+            self.context, self.keys.values(), lambda key: self.is_certified(key, "committee")
+        )
+
+    def contribute(self, *names: str) -> None:
+        """collecting: each client sends one message."""
+        for name in names:
+            self.uploads[name] = client.contribute(
+                self.committee, name, self.identities[name], self.policy, self.encoded(name), self.random(name)
+            )
+
+    def statement(self, name: str) -> Statement:
+        """Return a client's statement, which the server has checked."""
+        upload, key = self.uploads[name], self.identities[name].public_key().public_bytes_raw()
+        own = (key, self.mailbox, self.certificate(name, "member"))
+        ticket, digest = upload.ticket.encode(), body_digest(upload.contribution)
+        return server.check_upload(self.committee, name, *own, ticket, digest)
+
+    def statements(self, names: Iterable[str] | None = None) -> list[Statement]:
+        """Return the statements of `names`, or of all that contributed."""
+        return [self.statement(name) for name in names or self.uploads]
+
+    def partial(self, names: Iterable[str] | None = None) -> bytes:
+        """Return the server's fold of the contributions of `names`, or of all."""
+        route, plan = whole_route(self.context.plan.layout), self.context.plan
+        return ONESHOT.fold(plan, None, ((route, self.uploads[name].contribution) for name in names or self.uploads))
+
+    def ready(self, name: str, policy: OneshotPolicy | None = None) -> member.Ready:
+        """Return a member's state when the round begins. policy: instead of everyone's."""
+        return member.join(self.committee, name, self.identities[name], self.secrets[name], policy or self.policy)
+
+    def inspect(self, name: str, names: Iterable[str] | None = None) -> member.Inspection:
+        """Return what a member finds in the statements and its shares of the proposed set `names`, or of all."""
+        chosen, place = list(names or self.uploads), self.committee.place(name)
+        shares = [self.uploads[other].ticket.sealed[place] for other in chosen]
+        statements = self.statements(chosen)
+        return member.inspect(self.ready(name), statements, shares, lambda one: self.is_certified(one, "member"))
+
+    def confirm(
+        self,
+        name: str,
+        names: Iterable[str] | None = None,
+        ledger: member.Ledger | None = None,
+        minimum: int = 3,
+        policy: OneshotPolicy | None = None,
+    ) -> tuple[member.Confirmed, member.Ledger]:
+        """confirming: a member signs the proposed set. ledger: what it signed before; None: nothing."""
+        found, seed = self.inspect(name, names), self.random(f"{name} confirms")(SEED_BYTES)
+        return member.confirm(self.ready(name, policy), found, ledger or member.Ledger(), minimum, seed)
+
+    def sum_shares(
+        self, confirmed: Mapping[str, member.Confirmed], names: Iterable[str] | None = None
+    ) -> dict[str, bytes]:
+        """unmasking: with t signatures on one set, each member sends one summed share. The server checks both."""
+        digest, shares = survivors_digest(self.statements(names)), {}
+        signatures = {name: state.signature for name, state in confirmed.items()}
+        for name, signature in signatures.items():
+            server.check_confirmation(self.committee, name, digest, signature)
+        server.check_confirmed(self.committee, confirmed)
+        for name, state in confirmed.items():
+            shares[name] = member.sum_share(state, signatures)
+        return shares
+
+    def checked(self, shares: Mapping[str, bytes], names: Iterable[str] | None = None) -> dict[str, NDArray[np.uint32]]:
+        """Return summed shares for the set `names`, or of all, which the server has checked."""
+        digest = survivors_digest(self.statements(names))
+        return {name: server.check_summed_share(self.committee, name, digest, body) for name, body in shares.items()}
+
+    def unmask(self, shares: Mapping[str, NDArray[np.uint32]], names: Iterable[str] | None = None) -> server.Unmasking:
+        """Return the sum of `names`, or of all, without masks. Raises what `server.unmask` raises."""
+        count = len(list(names or self.uploads))
+        return server.unmask(self.committee, self.partial(names), count, shares)
 
 
 def run_oneshot_sum(
@@ -65,51 +173,24 @@ def run_oneshot_sum(
         check_certificate(trusted, "run", keys.identity_key, keys.mailbox_key, made, now=0)  # raises for a stranger
         return made.role == role
 
-    # Ahead of the round: each member of the committee makes a key for it and signs it.
-    secrets, keys = {}, {}
-    for name in names:
-        secrets[name], keys[name] = make_committee_key(
-            identities[name], "t_1", 1, name, mailbox, certificate(name, "committee"), random
-        )
+    def encoded(name: str) -> NDArray[np.int64]:
+        return encode(plan, whole_route(plan.layout), plan.layout.split(vectors[name]))
 
-    # Everyone knows the round, computes the model's digest itself, and checks the committee itself.
-    policy = OneshotPolicy(min_corrupt=0)
+    # Everyone knows the round, and computes the model's digest itself.
     context = OneshotContext("t_1", 1, 0, plan, random(DIGEST_BYTES), max(3, len(vectors)))
-    committee = make_committee(context, keys.values(), lambda key: is_certified(key, "committee"))
+    policy = OneshotPolicy(min_corrupt=0)
+    run = OneshotRun(context, names, identities, policy, encoded, mailbox, certificate, is_certified, lambda _: random)
 
-    # collecting: each client sends one message. The server checks it, and folds the contribution.
-    route, partial = whole_route(plan.layout), ONESHOT.fold(plan, None, [])
-    uploads, statements, sealed = {}, [], []
-    for name, vector in vectors.items():
-        if name in absent:
-            continue
-        steps = encode(plan, route, plan.layout.split(vector))
-        uploads[name] = client.contribute(committee, name, identities[name], policy, steps, random).encode()
-        ticket, contribution = Upload.split(plan, uploads[name])
-        own = (identities[name].public_key().public_bytes_raw(), mailbox, certificate(name, "member"))
-        statements.append(server.check_upload(committee, name, *own, ticket, body_digest(contribution)))
-        sealed.append(server.sealed_shares(plan, ticket))
-        ONESHOT.check(plan, route, contribution)
-        partial = ONESHOT.fold(plan, partial, [(route, contribution)])
-
-    # confirming: each member checks the proposed set of survivors and its shares, and signs the set.
-    survivors, confirmed = survivors_digest(statements), {}
-    for place, name in enumerate(names):
-        if name not in absent:
-            ready = member.join(committee, name, identities[name], secrets[name], policy)
-            shares = [own[place] for own in sealed]
-            found = member.inspect(ready, statements, shares, lambda statement: is_certified(statement, "member"))
-            confirmed[name], _ = member.confirm(ready, found, member.Ledger(), 3, random(SEED_BYTES))
-            server.check_confirmation(committee, name, survivors, confirmed[name].signature)
-    server.check_confirmed(committee, confirmed)
-    confirmations = {name: state.signature for name, state in confirmed.items()}
-
-    # unmasking: with t signatures on one set, each member sends one summed share. The server takes the masks off.
-    summed = {name: member.sum_share(state, confirmations) for name, state in confirmed.items()}
-    checked = {name: server.check_summed_share(committee, name, survivors, body) for name, body in summed.items()}
-    done = server.unmask(committee, partial, len(statements), checked)
+    run.contribute(*(name for name in vectors if name not in absent))
+    for upload in run.uploads.values():
+        ONESHOT.check(plan, whole_route(plan.layout), upload.contribution)
+    confirmed = {name: run.confirm(name)[0] for name in names if name not in absent}
+    summed = run.sum_shares(confirmed)
+    done = run.unmask(run.checked(summed))
 
     # Anyone opens the sum.
-    total = ONESHOT.open(plan, done.aggregate, len(statements), None)
-    sent = {name: key.encode() for name, key in keys.items()}
-    return OneshotTranscript(sent, uploads, confirmations, summed, done.wrong, total)
+    total = ONESHOT.open(plan, done.aggregate, len(run.uploads), None)
+    keys = {name: key.encode() for name, key in run.keys.items()}
+    uploads = {name: upload.encode() for name, upload in run.uploads.items()}
+    confirmations = {name: state.signature for name, state in confirmed.items()}
+    return OneshotTranscript(keys, uploads, confirmations, summed, done.wrong, total)

@@ -22,7 +22,7 @@ from aggregator_service.storage.schema import Base
 from protocols.codec import b64encode
 from protocols.crypto.certificates import certify
 from protocols.messages import OrganiserPin
-from tests.aggregator_service.access.test_roles import promised
+from tests.aggregator_service.access.test_tokens import promised
 from tests.protocols.sums.paillier.cases import made_up_keyring
 from tests.support.api import Api, TestMember, digest_field, signed_enrolment
 from tests.support.inside import aggregator_inside

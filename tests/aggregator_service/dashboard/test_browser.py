@@ -1,15 +1,16 @@
-"""The dashboard in a real Chromium: actions by mouse and by keyboard, updates without a reload."""
+"""The dashboard in a real Chromium: actions, updates without a reload, screenshots, contrast, screen readers."""
 
 from __future__ import annotations
 
 import re
 
+import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from aggregator_service.rounds.interventions import ABORTED
 from tests.support.api import Api, TestTask
-from tests.support.browser import MILLISECONDS, artifacts, visiting
-from tests.support.dashboard import page_of
+from tests.support.browser import MILLISECONDS, SCHEMES, SIZES, artifacts, visiting
+from tests.support.dashboard import Furnished, page_of, places
 from tests.support.server import AggregatorProcess
 
 
@@ -169,3 +170,202 @@ def test_a_wrong_token_shows_an_error_at_the_field(browser: Browser, server: Agg
     assert described is not None
     expect(page.locator(f"#{described}")).to_contain_text("Invalid token")
     context.close()
+
+
+# --- layout and colours -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("scheme", "size"), list(zip(SCHEMES, SIZES, strict=True)))  # colours move nothing
+def test_every_page_fits_its_window(
+    browser: Browser, server: AggregatorProcess, house: Furnished, scheme: str, size: str
+) -> None:
+    folder = artifacts()
+    with visiting(browser, server, scheme=scheme, size=size) as page:
+        for name, place in places(house).items():
+            page.goto(place)
+            if page.locator("body[data-live]").count():
+                expect(page.locator("#live-state")).to_have_text("Live")
+            page.screenshot(path=folder / f"{name}-{scheme}-{size}.png", full_page=True)
+            sideways = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+            assert sideways <= 0, f"{name} is wider than its window"
+        page.get_by_role("button", name="Sign out").click()
+        page.screenshot(path=folder / f"sign-in-{scheme}-{size}.png", full_page=True)
+    assert len(list(folder.glob(f"*-{scheme}-{size}.png"))) >= 12
+
+
+def test_times_can_be_shown_as_dates_without_a_pointer(
+    browser: Browser, server: AggregatorProcess, house: Furnished
+) -> None:
+    with visiting(browser, server, size="phone") as page:
+        page.goto(places(house)["round-failed"])
+        opened = page.locator(".figures time").first
+        expect(opened).to_have_text(re.compile("ago$"))
+        page.get_by_role("button", name="Show dates").click()
+        expect(opened).to_have_text(re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC$"))
+        page.get_by_role("button", name="Show ages").click()
+        expect(opened).to_have_text(re.compile("ago$"))
+        page.goto(places(house)["refusal"])
+        assert page.locator("#show-dates").count() == 0  # a page without times
+
+
+_GAPS = """() => {
+  const box = (cell) => {
+    const range = document.createRange();
+    range.selectNodeContents(cell);
+    return range.getBoundingClientRect();
+  };
+  const cells = [...document.querySelectorAll("table .n + :not(.n)")];
+  return cells.map((one) => box(one).left - box(one.previousElementSibling).right);
+}"""
+
+
+def test_a_column_stands_apart_from_right_aligned_figures(
+    browser: Browser, server: AggregatorProcess, house: Furnished
+) -> None:
+    with visiting(browser, server) as page:
+        page.set_viewport_size({"width": 1280, "height": 900})
+        page.goto(places(house)["tasks"])
+        assert min(page.evaluate(_GAPS)) >= 30
+
+
+_PALETTE = """() => {
+  const style = getComputedStyle(document.documentElement);
+  const value = (name) => {
+    const probe = document.createElement("i");
+    document.body.append(probe);
+    probe.style.setProperty("color", style.getPropertyValue(name));
+    const colour = getComputedStyle(probe).color;
+    probe.remove();
+    return colour;
+  };
+  const names = ["paper", "sheet", "ink", "muted", "accent", "on-accent", "good", "warn", "bad", "bad-sheet",
+                 "warn-sheet", "rail", "focus"];
+  return Object.fromEntries(names.map((name) => [name, value(`--${name}`)]));
+}"""
+
+TEXT = [
+    *((ink, paper) for ink in ("ink", "muted", "accent", "good", "warn", "bad") for paper in ("paper", "sheet")),
+    ("on-accent", "accent"),
+    ("paper", "bad"),
+    ("ink", "bad-sheet"),
+    ("ink", "warn-sheet"),
+    ("ink", "rail"),
+]
+SHAPES = [("accent", "rail"), ("focus", "paper"), ("warn", "rail"), ("muted", "sheet"), ("bad", "paper")]
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance, WCAG 2."""
+    channels = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_contrast_is_aa_in_both_schemes(browser: Browser, server: AggregatorProcess, scheme: str) -> None:
+    with visiting(browser, server, scheme=scheme) as page:
+        palette: dict[str, str] = page.evaluate(_PALETTE)
+    for least, pairs in ((4.5, TEXT), (3.0, SHAPES)):
+        for one, other in pairs:
+            found = contrast(palette[one], palette[other])
+            assert found >= least, f"{one} on {other}: {found:.2f}"
+    assert (luminance(palette["paper"]) < 0.2) == (scheme == "dark")
+
+
+def test_states_differ_by_shape_and_word(browser: Browser, server: AggregatorProcess, house: Furnished) -> None:
+    with visiting(browser, server) as page:
+        page.goto(places(house)["task"])
+        shapes = {
+            badge.inner_text().split()[0]: badge.locator("svg").inner_html()
+            for badge in page.locator("tbody .state").all()
+        }
+    assert {"collecting", "complete", "failed"} <= set(shapes)
+    assert len({shapes["collecting"], shapes["complete"], shapes["failed"]}) == 3
+
+
+def test_no_animation_with_reduced_motion(browser: Browser, server: AggregatorProcess) -> None:
+    with visiting(browser, server) as page:
+        names = page.evaluate(
+            "[...document.querySelectorAll('.halo')].map((one) => getComputedStyle(one).animationName)"
+        )
+    assert set(names) <= {"none"}
+
+
+# --- accessibility tree -----------------------------------------------------------------------------------------------
+
+_AUDIT = """() => {
+  const all = (query) => [...document.querySelectorAll(query)];
+  const named = (one) => one.getAttribute("aria-label") || one.getAttribute("aria-labelledby") || one.labels?.length
+    || one.innerText?.trim() || one.querySelector("img[alt]:not([alt=''])");
+  const levels = all("h1, h2, h3, h4").map((one) => Number(one.tagName[1]));
+  const ids = all("[id]").map((one) => one.id);
+  return {
+    headings: all("h1").length,
+    skipped: levels.filter((level, index) => index && level > levels[index - 1] + 1).length,
+    unnamed: all("a, button, input:not([type=hidden]), progress, nav, select, textarea, [role=region]")
+      .filter((one) => !named(one)).map((one) => one.outerHTML),
+    loose: all("th:not([scope])").length,
+    captionless: all("table").filter((one) => !one.caption).length,
+    pictures: all("svg:not([aria-hidden=true])").filter((one) => one.getAttribute("role") !== "img"
+      || !one.getAttribute("aria-label")).length + all("img:not([alt])").length,
+    twice: ids.filter((id, index) => ids.indexOf(id) !== index),
+    broken: all("[aria-labelledby], [aria-describedby]").filter((one) => !document.getElementById(
+      one.getAttribute("aria-labelledby") || one.getAttribute("aria-describedby"))).length,
+    landmarks: ["header", "main", "footer"].filter((name) => all(name).length !== 1),
+    small: all("button, a.button, input:not([type=hidden])").filter((one) => one.getBoundingClientRect().height < 24)
+      .map((one) => one.outerHTML),
+    language: document.documentElement.lang,
+    title: document.title,
+  };
+}"""
+
+
+def test_every_page_has_names_and_roles(browser: Browser, server: AggregatorProcess, house: Furnished) -> None:
+    titles = set()
+    with visiting(browser, server, size="phone") as page:
+        for name, place in {**places(house), "sign-in": "/dashboard/sign-in"}.items():
+            page.goto(place)
+            found = page.evaluate(_AUDIT)
+            titles.add(found.pop("title"))
+            assert found == {
+                "headings": 1,
+                "skipped": 0,
+                "unnamed": [],
+                "loose": 0,
+                "captionless": 0,
+                "pictures": 0,
+                "twice": [],
+                "broken": 0,
+                "landmarks": [],
+                "small": [],
+                "language": "en",
+            }, name
+    assert len(titles) >= 11
+    assert all(title.endswith("· HushRec") for title in titles)
+
+
+def test_names_and_roles_of_the_round_page(browser: Browser, server: AggregatorProcess, house: Furnished) -> None:
+    with visiting(browser, server) as page:
+        page.goto(places(house)["round-masked"])
+        expect(page.get_by_role("heading", level=1)).to_have_text(re.compile(r"Round 2\s+of songs"))
+        trail = page.get_by_role("navigation", name="You are here")
+        expect(trail.get_by_role("link")).to_have_text(["Tasks", "songs"])
+        expect(page.get_by_role("navigation", name="Dashboard").get_by_role("link")).to_have_text(["Tasks", "Server"])
+        for heading in ("States", "Clients", "Time by state", "Clients and bytes by state"):
+            expect(page.get_by_role("region", name=heading, exact=True)).to_be_visible()
+        steps = page.get_by_role("region", name="States", exact=True).get_by_role("listitem")
+        expect(steps).to_have_count(6)
+        expect(page.locator("[aria-current=step]")).to_contain_text("confirming")
+        table = page.get_by_role("table", name="Clients and bytes by state")
+        expect(table.get_by_role("row")).to_have_count(5)
+        expect(table.get_by_role("rowheader", name="sharing")).to_be_visible()
+        expect(page.get_by_role("progressbar", name="Delivered in this state")).to_be_visible()
+        page.goto(places(house)["task-quality"])
+        expect(page.get_by_role("img", name=re.compile("^captured over rounds 2 to"))).to_be_visible()
+        page.get_by_text("Values as a table").click()
+        expect(page.get_by_role("table", name=re.compile("by round$"))).to_be_visible()

@@ -1,4 +1,4 @@
-"""Facts of the pages: funnels, states, bytes and counts, and the number of queries."""
+"""Facts of the pages: funnels, states, bytes, counts, model metrics, formats, and the number of queries."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ import threading
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine, event, insert
 
 from aggregator_service.clock import ManualClock
+from aggregator_service.dashboard import words
 from aggregator_service.dashboard.facts import overview, task_facts
 from aggregator_service.dashboard.screens import round_screen, task_screen, tasks_screen
 from aggregator_service.dashboard.tallies import Tally, tallies
-from aggregator_service.dashboard.words import security_level, security_terms
+from aggregator_service.dashboard.words import Series, figures, quality, security_level, security_terms
 from aggregator_service.migrations.migrate import migrate
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.rounds import find_round
@@ -324,3 +326,53 @@ def test_the_committee_of_a_one_shot_task(api: Api) -> None:
     sealed = clients[0].committee(1).context.plan.sealed_bytes
     statements = len(members[0].fetch(1, "statements"))
     assert states["confirming"].handed_out == 5 * (statements + 3 * sealed)
+
+
+def test_reported_metrics_become_plots_and_tables(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path / 'test.db'}", connections=2)
+    migrate(database)
+    with database.write() as session:
+        session.add(task_row())
+        session.flush()
+        for number, value in enumerate((0.25, 0.5, float("inf"), 1.0), 1):
+            session.add(round_row(number=number, state="complete", report={"recall": value, "loss": 1 - value}))
+        session.add(round_row(number=5, state="failed", report={}))
+    with database.read() as session:
+        loss, recall = quality(session, "t_1")
+    assert recall.points == [(1, 0.25), (2, 0.5), (4, 1.0)]
+    assert (loss.low, loss.high, loss.last) == (0.0, 0.75, 0.0)
+    xs, ys = zip(*recall.places(), strict=True)
+    assert xs == (8.0, 216.0, 632.0)
+    assert ys == pytest.approx((152.0, 104.0, 8.0))
+    assert figures([loss, recall])[0] == (4, {"loss": 0.0, "recall": 1.0})
+    assert Series("flat", [(3, 1.0)]).places() == [(8.0, 80.0)]
+    database.close()
+
+
+def test_a_metric_is_drawn_beside_the_same_metric_of_popularity(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path / 'test.db'}", connections=2)
+    migrate(database)
+    with database.write() as session:
+        session.add(task_row())
+        session.flush()
+        for number, value in ((1, 0.25), (3, 0.75)):
+            report = {"hr@10": value, "popularity hr@10": 0.5 - value / 2}
+            session.add(round_row(number=number, state="complete", report=report))
+    with database.read() as session:
+        (ratio,) = quality(session, "t_1")
+    assert ratio.popularity == [(1, 0.375), (3, 0.125)]
+    assert (ratio.low, ratio.high, ratio.last) == (0.125, 0.75, 0.75)
+    assert ratio.path(ratio.popularity) == "M8.0 94.4 L632.0 152.0"
+    assert figures([ratio])[0] == (3, {"hr@10": 0.75, "popularity hr@10": 0.125})
+    database.close()
+
+
+def test_durations_bytes_and_volatile_text() -> None:
+    spans = {0: "0 s", 0.25: "250 ms", 59.9: "59 s", 60: "1 min", 61: "1 min 1 s", 3600: "1 h", 90_061: "1 d 1 h"}
+    assert {seconds: words.span(seconds) for seconds in spans} == spans
+    sizes = {0: "0 B", 999: "999 B", 1000: "1.00 kB", 12_345: "12.3 kB", 123_456_789: "123 MB", 5e15: "5000 TB"}
+    assert {size: words.byte_count(size) for size in sizes} == sizes
+    early, late = words.when(1000.0, 990.0), words.when(1000.0, 995.0)
+    assert early != late
+    assert words.steady(early) == words.steady(late)
+    assert words.shown(early).endswith('title="1970-01-01 00:16:40 UTC" data-time="relative">in 10 s</time>')

@@ -1,4 +1,4 @@
-"""Conventions of HTTP that client libraries rely on."""
+"""What HTTP libraries, browsers and proxies rely on, and rules for every route."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ import json
 import re
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import httpx
 import pytest
+from pydantic import ValidationError
 
+from aggregator_service.settings import Settings
 from protocols.messages import base, stages
-from tests.support.api import Api, TestTask, digest_field
+from tests.support.api import Api, TestMember, TestTask, digest_field
 from tests.support.inside import aggregator_inside
 from tests.support.masked import enrol_masked, masked_task
+from tests.support.server import AggregatorProcess, running_aggregator
 
 ROOT = Path(__file__).parents[3]
 DOCUMENT = json.loads((ROOT / "openapi" / "openapi.json").read_text(encoding="utf-8"))
@@ -202,3 +206,240 @@ def test_unknown_query_parameters_are_refused(api: Api, task: TestTask) -> None:
         assert answer.json()["errors"][0]["field"].startswith("query")
     assert api.http.get(f"{task.path}/rounds?limit=1&after=0", headers=member.auth).status_code == 200
     assert api.http.get("/healthz?x=1").status_code == 422
+
+
+ORIGIN = "https://app.example.org"
+PREFLIGHT = {
+    "Origin": ORIGIN,
+    "Access-Control-Request-Method": "PUT",
+    "Access-Control-Request-Headers": "authorization, content-digest, signature, signature-input",
+}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
+    with running_aggregator(tmp_path_factory.mktemp("browsers") / "data") as server:
+        yield server
+
+
+@pytest.fixture
+def browsed_api(server: AggregatorProcess) -> Iterator[Api]:
+    with closing(Api(server.url, server.operator_token)) as made:
+        yield made
+
+
+def test_head_is_get_without_the_body(browsed_api: Api) -> None:
+    task = browsed_api.create_task("heads")
+    for path in ("/", "/healthz", "/openapi.json", f"/v1/tasks/{task.id}", "/v1/tasks/t_none", "/dashboard/sign-in"):
+        head, got = (
+            browsed_api.http.head(path, headers=browsed_api.operator),
+            browsed_api.http.get(path, headers=browsed_api.operator),
+        )
+        assert (head.status_code, head.content) == (got.status_code, b""), path
+        assert head.headers.get("content-type") == got.headers.get("content-type")
+        if "text/html" not in got.headers["content-type"]:  # pages hold the time
+            assert head.headers["content-length"] == got.headers["content-length"]
+
+
+def test_a_signed_head_request_is_verified_as_head(browsed_api: Api) -> None:
+    task = browsed_api.create_task("signed-heads")
+    [member] = task.enrol(1)
+    answer = browsed_api.http.head(task.path, headers=member.auth)
+    assert (answer.status_code, answer.content) == (200, b"")
+
+
+def test_the_front_page_is_html_for_browsers_and_json_for_programs(browsed_api: Api) -> None:
+    shown = browsed_api.http.get("/", headers={"Accept": "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8"})
+    assert shown.status_code == 200
+    assert shown.headers["content-type"].startswith("text/html")
+    assert "HushRec aggregator" in shown.text
+    assert "style-src 'self'" in shown.headers["content-security-policy"]
+    told = browsed_api.http.get("/", headers={"Accept": "application/json"})
+    assert told.json() == {
+        "service": "hushrec aggregator",
+        "openapi": "/openapi.json",
+        "dashboard": "/dashboard",
+        "health": "/healthz",
+    }
+    for path in list(told.json().values())[1:]:
+        assert browsed_api.http.get(path).status_code in (200, 303)
+
+
+@pytest.mark.parametrize("media_type", ["text/plain", "application/x-www-form-urlencoded", "", "application/cbor"])
+def test_a_body_that_is_not_json_gets_415(browsed_api: Api, media_type: str) -> None:
+    headers = {**browsed_api.operator, "Content-Type": media_type}
+    answer = browsed_api.http.post("/v1/tasks", content=b'{"name": "x"}', headers=headers)
+    assert answer.status_code == 415
+    assert "application/json" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("media_type", ["application/json", "Application/JSON; charset=utf-8", "application/ld+json"])
+def test_json_media_types_are_read(browsed_api: Api, media_type: str) -> None:
+    headers = {**browsed_api.operator, "Content-Type": media_type}
+    assert browsed_api.http.post("/v1/tasks", content=b'{"name": "x"}', headers=headers).status_code == 422
+
+
+@pytest.fixture(scope="module")
+def open_to_pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
+    folder = tmp_path_factory.mktemp("cors")
+    with running_aggregator(folder / "data", cors_origins=f"{ORIGIN}, http://localhost:5173") as server:
+        yield server
+
+
+def test_listed_origins_may_call_the_api(open_to_pages: AggregatorProcess) -> None:
+    with httpx.Client(base_url=open_to_pages.url) as http:
+        asked = http.options("/v1/tasks/t_none/rounds/1/aggregate", headers=PREFLIGHT)
+        assert asked.status_code == 200
+        assert asked.headers["access-control-allow-origin"] == ORIGIN
+        answer = http.get("/v1/tasks", headers={"Origin": ORIGIN})
+        assert answer.status_code == 401
+        assert answer.headers["access-control-allow-origin"] == ORIGIN
+        assert "Retry-After" in answer.headers["access-control-expose-headers"]
+        assert "access-control-allow-credentials" not in answer.headers
+
+
+def test_other_origins_and_the_dashboard_get_no_permission(open_to_pages: AggregatorProcess, browsed_api: Api) -> None:
+    with httpx.Client(base_url=open_to_pages.url) as http:
+        for origin in ("https://evil.example.org", "http://app.example.org", "null"):
+            refused = http.options("/v1/tasks", headers={**PREFLIGHT, "Origin": origin})
+            assert refused.status_code == 400
+            assert "access-control-allow-origin" not in refused.headers
+            assert "access-control-allow-origin" not in http.get("/v1/tasks", headers={"Origin": origin}).headers
+        page = http.get("/dashboard/sign-in", headers={"Origin": ORIGIN})
+        assert "access-control-allow-origin" not in page.headers
+    assert "access-control-allow-origin" not in browsed_api.http.get("/v1/tasks", headers={"Origin": ORIGIN}).headers
+    assert "access-control-allow-origin" not in browsed_api.http.options("/v1/tasks", headers=PREFLIGHT).headers
+
+
+@pytest.mark.parametrize("origin", ["*", "app.example.org", "https://app.example.org/path", "null"])
+def test_an_origin_that_is_none_is_refused_at_start(origin: str) -> None:
+    with pytest.raises(ValidationError, match="an origin has the form"):
+        Settings(cors_origins=origin)
+
+
+STRICT_DOCUMENT = json.loads((Path(__file__).parents[3] / "openapi" / "openapi.json").read_text(encoding="utf-8"))
+ROUTES = sorted((method.upper(), path) for path, methods in STRICT_DOCUMENT["paths"].items() for method in methods)
+RAW = [(method, path) for method, path in ROUTES if method in ("PUT", "PATCH")]
+JSON_LIMIT = 2048
+OTHERS = [("GET", "/nowhere"), ("BREW", "/v1/tasks"), ("GET", "/openapi.json")]
+
+
+@pytest.fixture(scope="module")
+def strict_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    folder = tmp_path_factory.mktemp("edges")
+    with aggregator_inside(folder / "data", json_body_limit=JSON_LIMIT, envelope_limit=4096, hsts_seconds=60) as inside:
+        yield inside
+
+
+@pytest.fixture(scope="module")
+def members(strict_api: Api) -> dict[str, TestMember]:
+    """A member in an open round, and a holder of the same keyed task."""
+    plain = strict_api.create_task("plain", cohort=2)
+    member, _ = plain.enrol(2)
+    plain.wait_round(1, "collecting")
+    keyed = strict_api.create_task("keyed", cohort=2, recipe_name="colr", mechanism_name="ckks", dim=8, clip=1.0)
+    (holder,) = keyed.enrol(1, role="holder")
+    return {"member": member, "holder": holder}
+
+
+def filled(path: str, who: TestMember) -> str:
+    known = {"task": who.task.id, "client": who.client_id, "number": "1", "stage": "advertise", "name": "nobody"}
+    known["invitation"] = "i_" + "0" * 20
+    return re.sub(r"\{(\w+)\}", lambda found: known[found.group(1)], path)
+
+
+@pytest.mark.parametrize(("method", "path"), [route for route in ROUTES if route not in RAW])
+@pytest.mark.parametrize("chunked", [False, True])
+def test_every_route_limits_json_bodies(
+    strict_api: Api, members: dict[str, TestMember], method: str, path: str, chunked: bool
+) -> None:
+    body = b'{"name": "' + b"x" * JSON_LIMIT + b'"}'
+    sent = (body[start : start + 100] for start in range(0, len(body), 100)) if chunked else body
+    headers = {**strict_api.operator, "Content-Type": "application/json"}
+    answer = strict_api.http.request(method, filled(path, members["member"]), content=sent, headers=headers)
+    assert answer.status_code == (400 if chunked else 413), answer.text
+    if method != "HEAD":
+        assert answer.json()["type"] == f"urn:hushrec:problem:{'bad-request' if chunked else 'body-too-long'}"
+
+
+@pytest.mark.parametrize(("method", "path"), RAW)
+@pytest.mark.parametrize("who", ["member", "holder"])
+def test_every_route_limits_raw_bodies(
+    strict_api: Api, members: dict[str, TestMember], method: str, path: str, who: str
+) -> None:
+    body, bearer = bytes(1_000_000), members[who]
+    headers = {
+        **bearer.auth,
+        "Content-Digest": digest_field(body),
+        "Repr-Digest": digest_field(body),
+        "Upload-Offset": "0",
+        "Upload-Complete": "?1",
+        "Content-Type": "application/partial-upload" if method == "PATCH" else "application/octet-stream",
+    }
+    answer = strict_api.http.request(method, filled(path, bearer), content=body, headers=headers)
+    slug = answer.json()["type"].rpartition(":")[2]
+    # refused before the body is read, or because of its length
+    assert slug in ("body-too-long", "forbidden", "not-found", "conflict"), answer.text
+    uploads = list((Path(strict_api.http.app.state.services.settings.data_dir) / "uploads").glob("*"))  # type: ignore[attr-defined]
+    assert not uploads
+    unannounced = (bytes(1000) for _ in range(1000))
+    chunked = strict_api.http.request(method, filled(path, bearer), content=unannounced, headers=headers)
+    assert chunked.json()["type"].rpartition(":")[2] == "bad-request"
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [*ROUTES, ("GET", "/nowhere"), ("BREW", "/v1/tasks"), ("GET", "/openapi.json")]
+)
+@pytest.mark.parametrize("known", [False, True])
+def test_every_response_has_the_security_headers(
+    strict_api: Api, members: dict[str, TestMember], method: str, path: str, known: bool
+) -> None:
+    headers = strict_api.operator if known else {}
+    answer = strict_api.http.request(method, filled(path, members["member"]), headers=headers)
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["referrer-policy"] == "no-referrer"
+    assert answer.headers["strict-transport-security"] == "max-age=60"
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert "script-src" not in policy
+    kept = path in ("/v1/tasks/{task}", "/v1/tasks/{task}/members/me/ledger") and answer.status_code == 200
+    # what is kept, the client alone keeps, and it asks each time whether it has changed
+    assert answer.headers["cache-control"] == ("private, no-cache" if kept else "no-store")
+    assert not kept or "etag" in answer.headers
+    assert "server" not in answer.headers
+
+
+@pytest.mark.parametrize("path", ["/docs", "/docs/oauth2-redirect", "/redoc"])
+def test_no_page_loads_a_viewer_from_another_host(strict_api: Api, path: str) -> None:
+    answer = strict_api.http.get(path, headers=strict_api.operator)
+    assert (answer.status_code, answer.headers["content-type"]) == (404, "application/problem+json")
+    assert "http" not in answer.headers["content-security-policy"]
+    assert strict_api.http.get("/openapi.json").json()["paths"]  # any viewer can show it
+
+
+@pytest.mark.parametrize("path", ["/v1/tasks/", "/healthz/", "/v1/operators/"])
+def test_no_response_redirects_to_the_host_of_the_request(strict_api: Api, path: str) -> None:
+    answer = strict_api.http.get(
+        path, headers={**strict_api.operator, "Host": "elsewhere.example"}, follow_redirects=False
+    )
+    assert answer.status_code == 404
+    assert "elsewhere" not in str(answer.headers) + answer.text
+
+
+def test_immutable_responses_may_be_cached(strict_api: Api) -> None:
+    task = strict_api.create_task("kept", cohort=2)
+    for member in task.enrol(2):
+        task.wait_round(1, "collecting")
+        assert member.put(1, member.contribution(1, 1.0)).status_code == 201
+    task.wait_round(1, "complete")
+    first = strict_api.http.get(f"{task.path}/rounds/1/aggregate", headers=strict_api.operator)
+    again = {**strict_api.operator, "If-None-Match": first.headers["etag"]}
+    second = strict_api.http.get(f"{task.path}/rounds/1/aggregate", headers=again)
+    assert (first.status_code, second.status_code) == (200, 304)
+    assert first.headers["cache-control"] == second.headers["cache-control"] == "private, immutable"
+
+
+def test_without_the_setting_there_is_no_strict_transport_security(tmp_path: Path) -> None:
+    with aggregator_inside(tmp_path / "data") as strict_api:
+        assert "strict-transport-security" not in strict_api.http.get("/healthz").headers

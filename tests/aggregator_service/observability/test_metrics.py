@@ -1,19 +1,32 @@
-"""`/metrics`: values after whole rounds, access, and labels without ids."""
+"""`/metrics`: values after whole rounds, access, labels without ids, stores that do not answer, clocks that differ."""
 
 from __future__ import annotations
 
+import logging
 import re
+import threading
+import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
+import httpx
 import pytest
+from cryptography import x509
 from prometheus_client.parser import text_string_to_metric_families
+from sqlalchemy import make_url
 from sqlalchemy.exc import OperationalError
 
+from aggregator_service.clock import SystemClock
+from aggregator_service.dashboard.facts import health_facts
 from protocols.messages.stages import RoundState
 from tests.support.api import Api, digest_field
-from tests.support.inside import aggregator_inside
-from tests.support.server import running_aggregator
+from tests.support.certificates import Authority
+from tests.support.inside import aggregator_inside, services
+from tests.support.postgres import TestDatabase, connect
+from tests.support.replicas import wait_until
+from tests.support.server import AggregatorProcess, running_aggregator
+from tests.support.signing import Signatures
 
 
 @pytest.fixture
@@ -183,3 +196,192 @@ def test_every_metric_is_on_the_monitoring_page(api: Api) -> None:
     for name in {first or second for first, second in names if not (first or second).endswith("_created")}:
         assert f"`{name}" in page, name
     assert all(f"`{state}`" in page for state in RoundState)
+
+
+def scraped_figures(text: str) -> dict[str, float]:
+    """Return the samples that have no labels, by name."""
+    return {
+        sample.name: sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if not sample.labels
+    }
+
+
+@pytest.fixture
+def url(postgres: TestDatabase) -> str:
+    return postgres.schema()
+
+
+@pytest.fixture
+def server(tmp_path: Path, url: str) -> Iterator[AggregatorProcess]:
+    with running_aggregator(tmp_path / "data", database_url=url) as running:
+        yield running
+
+
+@pytest.fixture
+def scraped_api(server: AggregatorProcess) -> Iterator[Api]:
+    with closing(Api(server.url, server.operator_token)) as made:
+        yield made
+
+
+class Scraper:
+    """Prometheus with a token of its own, as the tutorial creates one."""
+
+    def __init__(self, scraped_api: Api, name: str) -> None:
+        made = scraped_api.http.post(
+            "/v1/operators", json={"name": name, "role": "read-only"}, headers=scraped_api.operator
+        )
+        assert made.status_code == 201, made.text
+        self.headers = {"Authorization": f"Bearer {made.json()['token']}"}
+        self.url = f"{scraped_api.http.base_url}/metrics"
+
+    def __call__(self) -> httpx.Response:
+        return httpx.get(self.url, headers=self.headers, timeout=10)  # as long as Prometheus waits
+
+
+def test_the_token_of_a_scraper_reads_that_the_database_is_down(scraped_api: Api, postgres: TestDatabase) -> None:
+    known, new = Scraper(scraped_api, "prometheus"), Scraper(scraped_api, "another")
+    assert scraped_figures(known().text)["hushrec_database_up"] == 1
+    with postgres.unavailable():
+        answer = known()
+        assert (answer.status_code, scraped_figures(answer.text)["hushrec_database_up"]) == (200, 0)
+        assert "hushrec_rounds{" not in answer.text
+        assert "hushrec_requests_total{" in answer.text
+        assert new().status_code == 503  # whose it is cannot be asked
+    wait_until(lambda: new().status_code == 200, "the database answers again")
+    assert scraped_figures(known().text)["hushrec_database_up"] == 1
+
+
+def test_a_revoked_token_reads_no_metrics_also_when_the_database_is_down(
+    scraped_api: Api, postgres: TestDatabase
+) -> None:
+    scraper = Scraper(scraped_api, "prometheus")
+    assert scraper().status_code == 200
+    assert scraped_api.http.delete("/v1/operators/prometheus", headers=scraped_api.operator).status_code == 200
+    assert scraper().status_code == 401
+    with postgres.unavailable():
+        assert scraper().status_code == 503
+
+
+def test_a_database_that_hangs_is_reported_within_the_time_of_a_scrape(scraped_api: Api, url: str) -> None:
+    scraper = Scraper(scraped_api, "prometheus")
+    assert scraper().status_code == 200
+    with connect(make_url(url)) as connection:
+        with connection.transaction():
+            connection.execute("LOCK TABLE operators, rounds")  # queries wait for up to 15 seconds
+            answers = [scraper(), httpx.get(scraper.url, headers=scraped_api.operator, timeout=10)]
+        assert [(one.status_code, scraped_figures(one.text)["hushrec_database_up"]) for one in answers] == [
+            (200, 0)
+        ] * 2
+    assert scraped_figures(scraper().text)["hushrec_database_up"] == 1
+
+
+def test_the_blob_directory_is_measured(tmp_path: Path) -> None:
+    with aggregator_inside(tmp_path / "data") as scraped_api:
+        seen = scraped_figures(scraped_api.http.get("/metrics", headers=scraped_api.operator).text)
+        assert seen["hushrec_blobs_up"] == 1
+        assert 0 < seen["hushrec_blobs_free_bytes"] < seen["hushrec_blobs_size_bytes"]
+        (tmp_path / "data" / "blobs").rename(tmp_path / "elsewhere")
+        seen = scraped_figures(scraped_api.http.get("/metrics", headers=scraped_api.operator).text)
+        assert seen["hushrec_blobs_up"] == 0
+        assert "hushrec_blobs_free_bytes" not in seen
+
+
+def test_the_end_of_the_certificate_is_a_metric(tmp_path: Path) -> None:
+    pair = Authority(tmp_path).sign("server", server=True)
+    end = x509.load_pem_x509_certificate(pair.certificate.read_bytes()).not_valid_after_utc.timestamp()
+    with aggregator_inside(tmp_path / "tls", tls_cert=pair.certificate, tls_key=pair.key) as scraped_api:
+        seen = scraped_figures(scraped_api.http.get("/metrics", headers=scraped_api.operator).text)
+        assert seen["hushrec_tls_certificate_expiry_timestamp_seconds"] == end
+    with aggregator_inside(tmp_path / "plain") as scraped_api:
+        assert "hushrec_tls" not in scraped_api.http.get("/metrics", headers=scraped_api.operator).text
+
+
+def test_concurrent_scrapes_are_all_answered(tmp_path: Path) -> None:
+    with (
+        running_aggregator(tmp_path / "data") as server,
+        closing(Api(server.url, server.operator_token)) as scraped_api,
+    ):
+        scraper, answers = Scraper(scraped_api, "prometheus"), []
+        threads = [threading.Thread(target=lambda: answers.append(scraper().status_code)) for _ in range(12)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert answers == [200] * 12
+
+
+class WrongClock:
+    """A machine's clock that is `ahead` seconds ahead."""
+
+    def __init__(self, ahead: float) -> None:
+        self.ahead = ahead
+
+    def now(self) -> float:
+        return time.time() + self.ahead
+
+
+def samples(api: Api) -> dict[tuple[str, ...], float]:
+    text = api.http.get("/metrics", headers=api.operator).text
+    return {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+@pytest.mark.parametrize("ahead", [10.0, -10.0])
+def test_a_clock_that_differs_from_the_databases_is_reported(
+    tmp_path: Path, postgres: TestDatabase, caplog: pytest.LogCaptureFixture, ahead: float
+) -> None:
+    caplog.set_level(logging.INFO, "aggregator_service")
+    clock = WrongClock(ahead)
+    with aggregator_inside(tmp_path / "data", clock=clock, database_url=postgres.schema()) as api:
+        wait_until(lambda: services(api).clocks.offset != 0.0, "the first measurement")
+        assert samples(api)["hushrec_clock_offset_seconds",] == pytest.approx(ahead, abs=1.0)
+        answer = api.http.get("/readyz")
+        assert answer.status_code == 200
+        words = answer.json()["clock"]
+        assert ("ahead of the database's" if ahead > 0 else "behind the database's") in words
+        assert {check.name: check.level for check in health_facts(services(api)).checks}["Clock"] == "attention"
+        warnings = [record for record in caplog.records if "the clock of this machine" in record.getMessage()]
+        assert [(one.levelno, words in one.getMessage()) for one in warnings] == [(logging.WARNING, True)]
+        clock.ahead = 0.0
+        services(api).clocks.measure()
+        assert any("agrees with the database's again" in record.getMessage() for record in caplog.records)
+        time.sleep(1.1)  # a result is kept for a second
+        assert api.http.get("/readyz").json() == {"status": "ready"}
+
+
+def test_a_clock_beyond_half_of_the_window_makes_a_replica_unready(tmp_path: Path, postgres: TestDatabase) -> None:
+    """Of two replicas at 120 s before and behind the time, each refuses signatures with the other's time for ever."""
+    url = postgres.schema()
+    with aggregator_inside(tmp_path / "data", clock=WrongClock(31.0), database_url=url, signature_window=60) as api:
+        wait_until(lambda: services(api).clocks.offset != 0.0, "the first measurement")
+        answer = api.http.get("/readyz")
+        assert (answer.status_code, answer.json()["type"]) == (503, "urn:hushrec:problem:unavailable")
+        assert "ahead of the database's: set it" in answer.json()["detail"]
+
+
+def test_sqlite_has_no_clock_of_its_own(tmp_path: Path) -> None:
+    with aggregator_inside(tmp_path / "data", clock=WrongClock(300.0)) as api:
+        services(api).clocks.measure()
+        assert samples(api)["hushrec_clock_offset_seconds",] == 0.0
+        assert api.http.get("/readyz").json() == {"status": "ready"}
+
+
+def test_clients_clocks_are_counted_and_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "aggregator_service")
+    with aggregator_inside(tmp_path / "data", clock=SystemClock()) as api:
+        task = api.create_task(cohort=2)
+        member = task.enrol(1)[0]
+        before = samples(api)
+        api.http.auth = Signatures(WrongClock(-20.0).now)
+        for _ in range(3):
+            assert api.http.get(task.path, headers=member.auth).status_code == 200
+        seen = samples(api)
+        within, counted = ("hushrec_client_clock_seconds_bucket", "10.0"), ("hushrec_client_clock_seconds_count",)
+        assert (seen[within], seen[counted]) == (before[within], before[counted] + 3)
+        (line,) = [record for record in caplog.records if "clock of a client" in record.getMessage()]
+        assert member.client_id in str(vars(line))

@@ -1,24 +1,34 @@
-"""One process leads at a time. Another one takes over however the leader ends, and sums stay exact."""
+"""One process leads at a time: another takes over however the leader ends, hangs or commits late."""
 
 from __future__ import annotations
 
 import os
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
+import httpx
 import numpy as np
 import psutil
 import pytest
+from psycopg.sql import SQL, Identifier
 from sqlalchemy import make_url
 
+from aggregator_service.compute.jobs import fold_batch, release_sum
+from aggregator_service.compute.workers import FoldPool
+from aggregator_service.rounds.engine import RoundEngine
+from aggregator_service.storage.blobs import BlobStore
 from aggregator_service.storage.dialects import dialect_of
 from tests.support.api import Api, TestMember, TestTask
-from tests.support.postgres import TestDatabase, connect
+from tests.support.dashboard import sign_in
+from tests.support.postgres import TestDatabase, connect, waits_for_lock
 from tests.support.replicas import Replicas, running_replicas, wait_until
 from tests.support.server import AggregatorProcess
+from tests.support.world import World
 
 COHORT = 7
 
@@ -217,3 +227,131 @@ def test_a_candidate_that_resigns_while_it_waits(kind: str, tmp_path: Path, post
     assert not first.leads()
     first.resign()
     second.resign()
+
+
+HANGING_COHORT = 3
+
+
+@pytest.fixture
+def two(postgres: TestDatabase, tmp_path: Path) -> Iterator[Replicas]:
+    settings = {"database_url": postgres.schema(), "blobs": f"dir:{tmp_path / 'blobs'}"}
+    with running_replicas(tmp_path, 2, **settings) as running:
+        yield running
+
+
+@contextmanager
+def locked(url: str, table: str) -> Iterator[None]:
+    """Lock the rows of a table, as a transaction that stands still does."""
+    with connect(make_url(url)) as connection, connection.transaction():
+        connection.execute(SQL("SELECT id FROM {} FOR UPDATE").format(Identifier(table)))
+        yield
+
+
+def contribute(members: list[TestMember], number: int) -> None:
+    for index, member in enumerate(members):
+        end = time.monotonic() + 120
+        body = member.contribution(number, 2.0**index)
+        while (answer := member.put(number, body)).status_code == 503:
+            assert time.monotonic() < end, answer.text
+        assert answer.status_code in (200, 201), answer.text
+
+
+def readiness(server: AggregatorProcess) -> dict[str, str]:
+    return dict(httpx.get(f"{server.url}/readyz", timeout=60).json())
+
+
+def extend(url: str, operator: dict[str, str]) -> None:
+    with suppress(httpx.HTTPError):
+        httpx.post(url, json={"seconds": 60}, headers=operator, timeout=300)
+
+
+def test_a_leader_that_hangs_in_a_transaction_is_replaced(two: Replicas) -> None:
+    leader = two.leader()
+    (other,) = (server for server in two.servers if server is not leader)
+    with two.api(other) as api:
+        task: TestTask = api.create_task("hangs", cohort=HANGING_COHORT, rounds=2)
+        members = task.enrol(HANGING_COHORT)
+        task.wait_round(1, "collecting")
+        contribute(members[:-1], 1)
+        with locked(two.database_url, "rounds"):
+            extension = threading.Thread(target=extend, args=(f"{leader.url}{task.path}/rounds/1/extend", api.operator))
+            extension.start()  # the leader's transaction locks the task, and waits for the round
+            wait_until(lambda: waits_for_lock(make_url(two.database_url)), "the leader asks for no lock")
+            os.kill(leader.pid, signal.SIGSTOP)
+        # the leader has both locks now, and does not go on
+        try:
+            seconds = wait_until(lambda: two.leading(other), "nobody took over", 60)
+            print(f"another one leads after {seconds:.2f} s")
+            contribute(members, 1)
+            seconds = wait_until(lambda: task.round(1)["state"] == "complete", "the round stands still", 60)
+            print(f"its round is complete after {seconds:.2f} s more")
+        finally:
+            os.kill(leader.pid, signal.SIGCONT)
+            extension.join()
+        assert len(two.leaders()) == 1
+        task.wait_round(2, "collecting")
+        contribute(members, 2)
+        assert task.wait_round(2, "complete", seconds=60)["survivors"] == HANGING_COHORT
+
+
+def test_readiness_and_dashboard_say_that_rounds_wait_for_a_lock(two: Replicas) -> None:
+    leader = two.leader()
+    with two.api(leader) as api:
+        task = api.create_task("locked", cohort=HANGING_COHORT)
+        members = task.enrol(HANGING_COHORT)
+        task.wait_round(1, "collecting")
+        contribute(members[:-1], 1)
+        with locked(two.database_url, "tasks"):
+            contribute(members[-1:], 1)  # now the leader wants to fold
+            wait_until(lambda: "rounds" in readiness(leader), "/readyz says nothing")
+            assert readiness(leader)["rounds"].startswith(
+                "1 task cannot go on: another session of the database keeps a lock"
+            )
+            with httpx.Client(base_url=leader.url) as visitor:
+                assert sign_in(visitor, leader.url, leader.operator_token).status_code == 303
+                assert "another session of the database keeps a lock" in visitor.get("/dashboard/health").text
+        task.wait_round(1, "complete", seconds=60)
+        wait_until(lambda: readiness(leader) == {"status": "ready"}, "/readyz still says that rounds wait")
+
+
+class _LatePool(FoldPool):
+    """After a job and before its commit, another engine executes all actions that are due."""
+
+    def __init__(self, world: World, at: Callable[[Any], Any]) -> None:
+        super().__init__(1, world.executor)
+        self._other, self._at = world.engine, at
+        self.task_id, self.has_run = "", False
+
+    async def run(self, work: Callable[[Any], Any], job: Any) -> Any:
+        """See `FoldPool.run`."""
+        outcome = await super().run(work, job)
+        if work is self._at and not self.has_run:
+            self.has_run = True
+            while await self._other.advance(self.task_id) == 0.0:
+                pass
+        return outcome
+
+
+@pytest.fixture
+def world(parts: tuple[str, BlobStore], tmp_path: Path) -> Iterator[World]:
+    url, blobs = parts
+    made = World(tmp_path, batch=3, database_url=url, blobs=blobs)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("at", [fold_batch, release_sum])
+def test_a_late_commit_changes_nothing(world: World, at: Callable[[Any], Any]) -> None:
+    pool = _LatePool(world, at)
+    pool.task_id = task = world.task(members=4, rounds=1)
+    world.run(task)
+    clients = world.cohort(task)
+    world.contribute(task, *clients)
+    world.engine = RoundEngine(world.database, world.blobs, world.clock, pool, batch=3, recheck=1.0)
+    world.run(task)
+    assert pool.has_run
+    assert world.round(task).state == "complete"
+    assert world.round(task).survivors == len(clients)
+    assert world.total(task, 1) == sum(2.0 ** int(client[2:]) for client in clients)
+    kinds = sorted(key.partition("/")[0] for key in world.blobs.keys())  # noqa: SIM118 - a store, not a dict
+    assert kinds == ["aggregates", "snapshots"]

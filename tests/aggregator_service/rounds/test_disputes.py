@@ -1,20 +1,29 @@
-"""Sealed shares that do not open: neighbours report them before they contribute, and nobody ends the task with them."""
+"""Shares that do not open and clients that refuse or make rounds fail: who is named, and that no task ends for it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from sqlalchemy import select
 
-from aggregator_service.rounds import masked_stages
+from aggregator_service.rounds import advance, masked_stages, transactions
+from aggregator_service.rounds.masked_stages import fail_stage
 from aggregator_service.storage.schema import ClientRow
+from protocols.messages import TaskView
 from protocols.sums.masked import client
-from tests.support.api import Api, TestTask
+from protocols.sums.masked.shamir import SHARE_BYTES
+from protocols.task_binding import ROUND_BINDING, broadcast_digest, state_binding
+from tests.aggregator_service.rounds.test_keyed_task import slug
+from tests.support.api import Api, TestMember, TestTask, digest_field
 from tests.support.inside import aggregator_inside, services
 from tests.support.masked import MaskedClient, enrol_masked, masked_task, play
+from tests.support.server import AggregatorProcess, running_aggregator
 
 DEFENDED = pytest.mark.parametrize("defended", [True, False], ids=["defended", "defence taken out"])
 NO_PROCESS = cast("Any", None)
@@ -191,3 +200,186 @@ def test_only_shares_of_neighbours_are_reported_and_only_while_collecting(tmp_pa
             one.take(1, "contribute")
         task.wait_round(1, "confirming")
         assert answer(clients[1], clients[2].client_id) == (409, "round-closed")
+
+
+COHORT = 9
+
+
+class Dealer(MaskedClient):
+    """Commits to one seed and shares another."""
+
+    def make(self, number: int, step: Any, value: float = 1.0) -> bytes:
+        body = super().make(number, step, value)
+        if step == "advertise":
+            assert isinstance(self.state, client.Advertised)
+            object.__setattr__(self.state, "seed", bytes(32))
+        return body
+
+
+class Holder(MaskedClient):
+    """Sends wrong shares of everybody's secrets."""
+
+    def make(self, number: int, step: Any, value: float = 1.0) -> bytes:
+        body = super().make(number, step, value)
+        return (
+            b"".join(bytes([n % 7 + 1] * 32 + [0]) for n in range(len(body) // SHARE_BYTES))
+            if step == "unmask"
+            else body
+        )
+
+
+def faulty(clients: dict[int, MaskedClient], kind: type[MaskedClient], *places: int) -> dict[int, MaskedClient]:
+    return {index: kind(**vars(one)) if index in places else one for index, one in clients.items()}
+
+
+def failing_retired(api: Api, task: TestTask) -> set[str]:
+    with services(api).database.read() as session:
+        query = select(ClientRow.id).where(ClientRow.task_id == task.id, ClientRow.retired_in.is_not(None))
+        return set(session.scalars(query))
+
+
+@DEFENDED
+@pytest.mark.parametrize(("kind", "places"), [(Dealer, (2,)), (Holder, (1, 4, 5, 7))])
+def test_attack_failing_every_round(
+    defended: bool,
+    kind: type[MaskedClient],
+    places: tuple[int, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Without the defence the members at fault stay and no sum is opened; with it, the others complete the next one."""
+    if not defended:
+        monkeypatch.setattr(
+            advance,
+            "fail_at_fault",
+            lambda session, task, round_, error, now: fail_stage(session, task, round_, "", now),
+        )
+    with caplog.at_level(logging.WARNING), aggregator_inside(tmp_path / "data") as api:
+        task = masked_task(api, "faulty", COHORT, min_clients=4, max_failed_rounds=1, rounds=2)
+        clients = faulty(enrol_masked(task, COHORT), kind, *places)
+        play(NO_PROCESS, task, clients)
+        failed = task.wait_round(1, "failed")
+        at_fault = {clients[place].client_id for place in places}
+        state = api.http.get(task.path, headers=api.operator).json()["state"]
+        if not defended:
+            assert failing_retired(api, task) == set()
+            play(NO_PROCESS, task, clients, 2)
+            task.wait_round(2, "failed")
+            return
+        assert state == "open"
+        assert failing_retired(api, task) == at_fault
+        assert all(one in failed["failure"] for one in at_fault)
+        assert caplog.text.count("client at fault, retired") == len(places)
+        honest = {index: one for index, one in clients.items() if index not in places}
+        play(NO_PROCESS, task, honest, 2)
+        assert task.wait_round(2, "complete", "failed")["survivors"] == len(honest)
+
+
+REFUSING_DEFENDED = pytest.mark.parametrize("waits", [False, True], ids=["gone at once", "waited for"])
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    with aggregator_inside(tmp_path_factory.mktemp("refusals") / "data") as found:
+        yield found
+
+
+def refuse(client: TestMember | MaskedClient, reason: str) -> None:
+    path = f"{client.task.path}/rounds/1/refusals"
+    answer = client.task.api.http.post(path, json={"reason": reason}, headers=client.auth)
+    assert answer.status_code == 200, answer.text
+
+
+@REFUSING_DEFENDED
+def test_a_masked_stage_does_not_wait_for_a_client_that_refused(
+    api: Api, monkeypatch: pytest.MonkeyPatch, waits: bool
+) -> None:
+    """Its deadline is an hour away."""
+    if waits:
+        monkeypatch.setattr(transactions, "refused_now", lambda *_: 0)
+    task = masked_task(api, f"refusals-{int(waits)}", cohort=5, mode="curious")
+    clients = enrol_masked(task, 5)
+    task.wait_round(1, "advertising")
+    for one in clients.values():
+        assert one.take(1, "advertise").status_code == 201
+    task.wait_round(1, "sharing")
+    refuse(clients[0], "roster")
+    stayed = [clients[index] for index in range(1, 5)]
+    for one in stayed:
+        assert one.take(1, "share").status_code == 201
+    if waits:
+        with pytest.raises(AssertionError, match="did not become"):
+            task.wait_round(1, "collecting", seconds=1.0)
+        return
+    task.wait_round(1, "collecting")
+    assert task.round(1)["refusals"] == {"roster": 1}
+    refuse(clients[1], "sharers")
+    for one in stayed[1:]:
+        assert one.take(1, "contribute").status_code == 201
+    assert task.wait_round(1, "failed")["failure"] is not None  # 3 of 4: too few for `min_clients`, at once
+
+
+def test_a_round_does_not_wait_for_a_client_that_refused(api: Api, tmp_path: Path) -> None:
+    task = api.create_task("plain-refusals", cohort=3, collect_seconds=600)
+    members = task.enrol(3)
+    task.wait_round(1, "collecting")
+    refuse(members[0], "policy")
+    refuse(members[0], "policy")
+    for member in members[1:]:
+        assert member.put(1, member.contribution(1, 2.0)).status_code == 201
+    view = task.wait_round(1, "complete")
+    assert (view["survivors"], view["refusals"]) == (2, {"policy": 1})
+    late = members[0].put(1, members[0].contribution(1, 2.0))
+    assert slug(late) == "round-closed"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
+    data_dir: Path = tmp_path_factory.mktemp("aggregator") / "data"
+    with running_aggregator(data_dir) as running:
+        yield running
+
+
+@pytest.fixture
+def bound_api(server: AggregatorProcess) -> Iterator[Api]:
+    with closing(Api(server.url, server.operator_token)) as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ("terms", "the task's terms differ"),
+        ("broadcast", "the model differs, the index of the sum"),
+        ("round", "the round's facts differ"),
+        ("signature", "not signed by this client for this round and model"),
+        ("malformed", "not signed by this client for this round and model"),
+    ],
+)
+def test_the_refusal_names_what_differs(bound_api: Api, changed: str, named: str) -> None:
+    task = masked_task(bound_api, f"binding-{changed}", 5)
+    member = enrol_masked(task, 5)[0]
+    task.wait_round(1, "advertising")
+    view = TaskView.model_validate(bound_api.http.get(task.path, headers=member.auth).json())
+    context, snapshot = member.context(1), None
+    if changed == "terms":
+        view = view.model_copy(update={"seed": "A" * 43})
+    elif changed == "broadcast":
+        snapshot = bytes(32)
+    elif changed == "round":
+        context = replace(context, cohort=4)
+    elif changed != "signature":
+        context = replace(context, round_number=2)
+    stated = state_binding(view, snapshot, 1, context) if changed != "malformed" else "terms=?, round"
+    bound: Any = replace(context, model_digest=broadcast_digest(view, 1, snapshot))
+    member.context = lambda number: bound  # type: ignore[method-assign]
+    body = member.make(1, "advertise")
+    if changed == "signature":
+        body = body[:-1] + bytes([body[-1] ^ 1])
+    headers = {**member.auth, "Content-Digest": digest_field(body), ROUND_BINDING: stated}
+    path = f"{task.path}/rounds/1/stages/advertise/{member.client_id}"
+    answer = bound_api.http.put(path, content=body, headers=headers)
+    assert answer.status_code == 400 and answer.json()["type"].endswith("bad-contribution")
+    assert named in answer.json()["detail"]
+    assert ("differ" in answer.json()["detail"]) == (changed not in ("signature", "malformed"))

@@ -1,11 +1,13 @@
-"""The round engine with a manual clock: deadlines, the floor of clients, sampling, failures."""
+"""The round engine: deadlines, the floor of clients, sampling, failures, when it reads a task, and its end."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import select
@@ -13,7 +15,10 @@ from sqlalchemy import select
 from aggregator_service.compute.jobs import BlobRef, Released, ReleaseJob
 from aggregator_service.compute.split_jobs import SplitJobs
 from aggregator_service.compute.workers import FoldPool
+from aggregator_service.rounds import engine
 from aggregator_service.rounds.batches import Batches
+from aggregator_service.rounds.engine import Debounce, RoundEngine
+from aggregator_service.rounds.leadership import Leadership
 from aggregator_service.rounds.transactions import LostRaceError, close_task, record_fold
 from aggregator_service.storage.blobs import BlobStore, BlobsUnavailableError, new_key
 from aggregator_service.storage.cleanup import body_path, collect_bodies, collect_orphans
@@ -312,3 +317,110 @@ def test_unfinished_bodies_are_deleted(world: World) -> None:
     body_path(world.uploads, "contribution").write_bytes(b"half a body")
     assert collect_bodies(world.uploads) == 1
     assert not list(world.uploads.iterdir())
+
+
+def calls(pauses: list[float], monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How often a debounce has called after each of these pauses in seconds; before each, 100 messages are sent."""
+    monkeypatch.setattr(engine, "_MIN_PAUSE", 0.1)
+    called, counts = list[int](), list[int]()
+
+    async def inside() -> None:
+        def call() -> None:
+            called.append(1)
+            made.worked(0.0)
+
+        made = Debounce(call)
+        for pause in pauses:
+            for _ in range(100):
+                made.soon()
+            await asyncio.sleep(pause)
+            counts.append(len(called))
+
+    asyncio.run(inside())
+    return counts
+
+
+def test_messages_that_arrive_together_cause_one_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert calls([0.05], monkeypatch) == [1]
+
+
+def test_a_message_soon_after_a_read_is_read_after_the_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert calls([0.01, 2.0], monkeypatch)[-1] == 2
+    assert calls([0.01, 0.0], monkeypatch) == [1, 1]
+
+
+def test_a_debounce_that_was_stopped_calls_nobody() -> None:
+    called = list[int]()
+
+    async def inside() -> None:
+        made = Debounce(lambda: called.append(1))
+        made.soon()
+        made.stop()
+        await asyncio.sleep(0.1)
+
+    asyncio.run(inside())
+    assert called == []
+
+
+STEPS = range(6)
+"""Turns of the event loop between what is waited for and the cancellation; one of them is the moment."""
+
+
+async def cancelled(task: asyncio.Task[Any], turns: int) -> bool:
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait({task}, timeout=0.5)
+    return task.done()
+
+
+@pytest.mark.parametrize("turns", STEPS)
+def test_a_driver_that_is_woken_and_cancelled_ends(turns: int) -> None:
+    async def play() -> bool:
+        engine = RoundEngine.__new__(RoundEngine)
+        engine._wake, engine._recheck = {"t": asyncio.Event()}, 60.0
+
+        async def advance(_task: str) -> float:
+            return 60.0
+
+        engine.advance = advance  # type: ignore[assignment]
+        driver = asyncio.create_task(engine._drive_rounds("t"))
+        await asyncio.sleep(0.01)
+        engine.wake("t")
+        return await cancelled(driver, turns)
+
+    assert asyncio.run(play())
+
+
+class Pending(ThreadPoolExecutor):
+    """Gives the answers of the leader lock when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.asked: list[Future[Any]] = []
+
+    def submit(self, *_: Any, **__: Any) -> Future[Any]:
+        self.asked.append(Future())
+        return self.asked[-1]
+
+
+class Follower:
+    """A candidate that never leads."""
+
+    def leads(self, wait: float = 0.0) -> bool:
+        raise AssertionError(f"asked in a thread, {wait}")
+
+    def resign(self) -> None:
+        return
+
+
+@pytest.mark.parametrize("turns", STEPS)
+def test_a_follower_that_is_answered_and_cancelled_ends(turns: int) -> None:
+    async def play() -> bool:
+        thread, leadership = Pending(), Leadership(Follower(), lambda _leads: None)
+        following = asyncio.create_task(leadership._run(thread, ()))
+        await asyncio.sleep(0.01)
+        thread.asked[-1].set_result(False)
+        return await cancelled(following, turns)
+
+    assert asyncio.run(play())

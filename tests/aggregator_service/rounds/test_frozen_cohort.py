@@ -17,8 +17,7 @@ from aggregator_service.storage.schema import ClientRow, RoundRow, TaskRow
 from aggregator_service.storage.stages import clients_with
 from aggregator_service.tasks.tasks import task_view
 from protocols.recipes.fedmf import FedMF
-from tests.support.repeated import sum_again
-from tests.support.world import SECONDS, World
+from tests.support.world import SECONDS, World, sum_again
 
 FLOOR = 4
 SUM = {"cohort_size": 10, "start_clients": 10, "min_clients": FLOOR, "rounds": 50}

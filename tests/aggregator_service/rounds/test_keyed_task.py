@@ -1,4 +1,4 @@
-"""An encrypted task: enrolment, the keyring mailbox, residues out of range, snapshots, and what the server stores."""
+"""Encrypted tasks: keys, the keyring mailbox, residues out of range, attestations, and what the server stores."""
 
 from __future__ import annotations
 
@@ -14,10 +14,15 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from protocols.crypto.aggregate_chain import AggregateChain
+from protocols.codec import b64decode
+from protocols.crypto.aggregate_chain import AggregateChain, StatedChain, stated_chain
 from protocols.crypto.envelope import seal_snapshot
 from protocols.crypto.keyring import Keyring
+from protocols.messages import Attestation
+from protocols.sums.paillier.plan import PaillierPlan
+from tests.protocols.sums.paillier.cases import made_up_keyring
 from tests.support.api import Api, TestMember, TestTask, digest_field, signed_enrolment
+from tests.support.inside import aggregator_inside
 from tests.support.server import AggregatorProcess, running_aggregator
 from tests.support.signing import SIGNED
 
@@ -257,3 +262,157 @@ def test_the_server_keeps_no_token_and_no_key(api: Api, server: AggregatorProces
     for path, content in stored.items():
         for secret in raw:
             assert secret not in content, f"a secret lies in {path.name}"
+
+
+@pytest.fixture(scope="module")
+def paillier_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    with running_aggregator(tmp_path_factory.mktemp("paillier") / "data", fold_batch=2) as running:
+        client = Api(running.url, running.operator_token)
+        yield client
+        client.close()
+
+
+def paillier_task(paillier_api: Api, name: str, **schedule: int) -> tuple[TestTask, TestMember, Keyring]:
+    """A small FedMF task with Paillier sums, its enrolled holder, and the holder's keys, not yet published."""
+    parameters = {"key_bits": 2048}
+    task = paillier_api.create_task(
+        name, items=20, dim=4, clip=0.5, mechanism_name="paillier", mechanism_parameters=parameters, **schedule
+    )
+    (holder,) = task.enrol(1, role="holder")
+    assert isinstance(task.plan, PaillierPlan)
+    return task, holder, made_up_keyring(task.plan)
+
+
+def publish(member: TestMember, public_key: bytes) -> httpx.Response:
+    headers = {**member.auth, "Content-Digest": digest_field(public_key)}
+    return member.task.api.http.put(f"{member.task.path}/public-key", content=public_key, headers=headers)
+
+
+def paillier_leave_envelope(holder: TestMember, client_id: str) -> httpx.Response:
+    body = b"an envelope that nobody opens here"
+    headers = {**holder.auth, "Content-Digest": digest_field(body)}
+    return holder.task.api.http.put(f"{holder.task.path}/keyring/{client_id}", content=body, headers=headers)
+
+
+def named(paillier_api: Api, task: TestTask) -> bool:
+    view = paillier_api.http.get(task.path, headers=paillier_api.operator).json()
+    assert view["mechanism"] == task.view["mechanism"]  # the terms that clients agreed to do not change
+    return bool(view["plan"]["names_public_key"])
+
+
+def test_the_first_key_stays(paillier_api: Api) -> None:
+    task, holder, keyring = paillier_task(paillier_api, "one-key")
+    (member,) = task.enrol(1)
+    assert not named(paillier_api, task)
+    assert slug(publish(member, keyring.public_key)) == "forbidden"
+    assert slug(publish(holder, keyring.public_key[:-1])) == "invalid-parameters"
+    assert slug(publish(holder, bytes(5000))) == "body-too-long"
+    assert not named(paillier_api, task)
+    assert publish(holder, keyring.public_key).status_code == 201
+    assert publish(holder, keyring.public_key).status_code == 200
+    assert named(paillier_api, task)
+    assert isinstance(task.plan, PaillierPlan)
+    other = made_up_keyring(task.plan, "another key")
+    assert slug(publish(holder, other.public_key)) == "conflict"
+
+
+def test_no_envelope_is_accepted_before_the_key(paillier_api: Api) -> None:
+    task, holder, keyring = paillier_task(paillier_api, "key-first")
+    (member,) = task.enrol(1)
+    refused = paillier_leave_envelope(holder, member.client_id)
+    assert (refused.status_code, slug(refused)) == (409, "conflict")
+    publish(holder, keyring.public_key)
+    assert paillier_leave_envelope(holder, member.client_id).status_code == 201
+
+
+def test_a_contribution_under_another_key_is_refused_on_arrival(paillier_api: Api) -> None:
+    """It does not enter the sum and does not block the contributions of others."""
+    task, holder, keyring = paillier_task(paillier_api, "poison", cohort=3)
+    publish(holder, keyring.public_key)
+    members = task.enrol(3)
+    for member in members:
+        assert paillier_leave_envelope(holder, member.client_id).status_code == 201
+    task.wait_round(1, "collecting")
+    assert isinstance(task.plan, PaillierPlan)
+    rogue = made_up_keyring(task.plan, "another key")
+    answer = members[0].put(1, members[0].contribution(1, 0.25, rogue))
+    assert (answer.status_code, slug(answer)) == (400, "bad-contribution")
+    for member in members:
+        assert member.put(1, member.contribution(1, 0.25, keyring)).status_code == 201
+    task.wait_round(1, "complete")
+    total = task.opened(1, keyring)
+    counts = np.concatenate([block.integral_mask() for block in task.plan.layout.blocks])
+    assert total[counts].tolist() == [3.0] * int(counts.sum())
+    assert total[~counts].tolist() == [0.75] * int((~counts).sum())
+
+
+def test_other_mechanisms_have_no_public_key(paillier_api: Api) -> None:
+    task = paillier_api.create_task("ckks-has-none", mechanism_name="ckks", clip=0.5)
+    (holder,) = task.enrol(1, role="holder")
+    assert slug(publish(holder, bytes(256))) == "conflict"
+
+
+@pytest.fixture(scope="module")
+def inside_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    with aggregator_inside(tmp_path_factory.mktemp("attestations") / "data") as found:
+        yield found
+
+
+def with_keys(holder: TestMember, members: list[TestMember]) -> list[TestMember]:
+    for member in members:
+        assert leave_envelope(holder, member.client_id, os.urandom(64)).status_code == 201
+    return members
+
+
+def page(inside_api: Api, task: TestTask, number: int, query: str = "", auth: dict[str, str] | None = None) -> Any:
+    return inside_api.http.get(f"{task.path}/rounds/{number}/attestations{query}", headers=auth or inside_api.operator)
+
+
+def test_contributions_state_the_aggregates_that_the_server_released(
+    inside_api: Api, caplog: pytest.LogCaptureFixture
+) -> None:
+    task, holder, keyring = make_task(inside_api, "stated", rounds=2)
+    members = with_keys(holder, task.enrol(3))
+    task.wait_round(1, "collecting")
+    body = members[0].contribution(1, 0.25, keyring)
+    other = members[0].put(1, body, {"Aggregate-Chain": os.urandom(32).hex()})
+    assert (other.status_code, slug(other)) == (409, "aggregate-mismatch")
+    assert any("absorbed other aggregates" in record.getMessage() for record in caplog.records)
+    escaped = inside_api.http.put(
+        members[0].path(1).replace("c_", "c%5F"),
+        content=body,
+        headers={**members[0].auth, "Content-Digest": digest_field(body), **task.chain(1)},
+    )
+    assert slug(escaped) == "bad-contribution"
+    assert members[0].put(1, body).status_code == 201
+    assert members[0].put(1, body).status_code == 200
+    plain = inside_api.create_task("stated-plain", cohort=2)
+    (member, _) = plain.enrol(2)
+    plain.wait_round(1, "collecting")
+    assert slug(member.put(1, member.contribution(1, 1.0), {"Aggregate-Chain": "0" * 64})) == "bad-contribution"
+    unstated = {**members[1].auth, "Content-Digest": digest_field(body)}
+    assert slug(inside_api.http.put(members[1].path(1), content=body, headers=unstated)) == "bad-contribution"
+
+
+def test_attestations_of_a_completed_round(inside_api: Api) -> None:
+    """Each verifies under its client's key, for this round alone; those of the newest two completed rounds are kept."""
+    task, holder, keyring = make_task(inside_api, "attested", rounds=4)
+    members = [holder, *with_keys(holder, task.enrol(3))]
+    for number in (1, 2, 3):
+        task.wait_round(number, "collecting")
+        assert slug(page(inside_api, task, number)) == "not-found"
+        contribute(members, number, keyring)
+        task.wait_round(number, "complete")
+        found = page(inside_api, task, number, auth=members[1].auth).json()
+        assert found["more"] is False
+        attestations = [Attestation.model_validate(one) for one in found["attestations"]]
+        assert [one.client_id for one in attestations] == sorted(member.client_id for member in members)
+        for one in attestations:
+            parts = {name: getattr(one, name) for name in ("client_id", "method", "authority", "fields")}
+            stated = StatedChain(**parts, signature_input=one.signature_input, signature=one.signature)
+            chain, _ = stated_chain(stated, b64decode(one.identity_key, 32), task.id, number)
+            assert chain.hex() == task.chain(number)["Aggregate-Chain"]
+    first = page(inside_api, task, 3, "?limit=1").json()
+    rest = page(inside_api, task, 3, f"?after={first['attestations'][0]['client_id']}").json()
+    assert (first["more"], len(first["attestations"]), len(rest["attestations"])) == (True, 1, 3)
+    assert [len(page(inside_api, task, number).json()["attestations"]) for number in (1, 2, 3)] == [0, 4, 4]

@@ -1,18 +1,25 @@
-"""A plain round end to end, against a real server process."""
+"""Plain rounds end to end, and contributions that are added while the round collects."""
 
 from __future__ import annotations
 
 import hashlib
+import os
+import signal
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from protocols.recipes.base import RoundSpec
 from tests.support.api import Api, digest_field
+from tests.support.persistence import Persistent
 from tests.support.server import AggregatorProcess, running_aggregator
+from tests.support.sums import COHORT, KeyedRound
 
 PRIMES = (2.0, 3.0, 5.0, 7.0, 11.0, 13.0, 17.0, 19.0)
 
@@ -91,3 +98,106 @@ def test_an_unfinished_upload_is_deleted_with_its_round(api: Api, server: Aggreg
     assert not list((server.data_dir / "uploads").iterdir())
     late = {**headers, "Upload-Offset": "40"}
     assert api.http.patch(member.path(1), content=chunk, headers=late).status_code == 409
+
+
+EARLY = 4
+"""An eighth of the default batch of 32: so many slow contributions a worker are folded as soon as they are there."""
+
+
+@pytest.fixture
+def early_server(tmp_path: Path) -> Iterator[AggregatorProcess]:
+    process = AggregatorProcess(tmp_path / "data", split_bytes=1, test_spawns_workers=1)
+    yield process
+    process.stop()
+
+
+@pytest.fixture
+def early_api(early_server: AggregatorProcess) -> Iterator[Api]:
+    with closing(Api(early_server.url, early_server.operator_token)) as made:
+        yield made
+
+
+def wait_folded(round_: KeyedRound, least: int) -> None:
+    end = time.monotonic() + 180
+    while round_.task.round(1)["folded"] < least:
+        assert time.monotonic() < end, f"{least} contributions are not folded while the round collects"
+        time.sleep(0.02)
+    assert round_.task.round(1)["state"] == "collecting"
+
+
+def leftovers(early_server: AggregatorProcess) -> set[str]:
+    return {key.partition("/")[0] for key in early_server.blobs.keys()} & {"contributions", "partials"}  # noqa: SIM118
+
+
+def worker_of(early_server: AggregatorProcess) -> psutil.Process:
+    (worker,) = [
+        child for child in psutil.Process(early_server.pid).children() if "spawn_main" in " ".join(child.cmdline())
+    ]
+    return worker
+
+
+@pytest.mark.parametrize("mechanism_name", ["ckks", "paillier"])
+def test_a_few_slow_contributions_are_folded_while_collecting(
+    early_server: AggregatorProcess, early_api: Api, mechanism_name: str
+) -> None:
+    early_server.start()
+    round_ = KeyedRound(early_api, mechanism_name)
+    round_.contribute(0, EARLY)
+    wait_folded(round_, EARLY)
+    round_.contribute(EARLY, COHORT - 1)
+    wait_folded(round_, COHORT - EARLY)
+    round_.contribute(COHORT - 1)
+    round_.assert_exact()
+    assert leftovers(early_server) == set()
+
+
+@pytest.mark.parametrize(("mechanism_name", "split_bytes"), [("plain", 1), ("ckks", 2**22)], ids=["fast", "short"])
+def test_fast_or_short_contributions_wait_for_a_whole_batch(
+    tmp_path: Path, mechanism_name: str, split_bytes: int
+) -> None:
+    """A fold of a few of them would cost more than it adds."""
+    with (
+        running_aggregator(tmp_path / "data", split_bytes=split_bytes, fold_batch=32) as early_server,
+        closing(Api(early_server.url, early_server.operator_token)) as early_api,
+    ):
+        round_ = KeyedRound(early_api, mechanism_name)
+        round_.contribute(0, 31)
+        time.sleep(1.0)
+        assert round_.task.round(1)["folded"] == 0
+        round_.contribute(31, 32)
+        wait_folded(round_, 32)
+
+
+def test_the_server_dies_while_it_folds_early(early_server: AggregatorProcess, early_api: Api) -> None:
+    """Killed before the commit of a fold, and after that of another: each contribution is in the sum exactly once."""
+    early_server.start(crash_at="fold.blob-written-before-commit")
+    round_ = KeyedRound(early_api, "ckks")
+    attempt = Persistent(early_server, ["fold.committed"])
+    for member, body in zip(round_.members, round_.bodies, strict=True):
+        answer = attempt(lambda member=member, body=body: member.put(1, body))
+        assert answer.status_code in (200, 201), answer.text
+    attempt(round_.assert_exact)
+    assert attempt.deaths == 2
+    assert leftovers(early_server) == set()
+
+
+@pytest.mark.parametrize("victim", ["server", "worker"])
+def test_death_in_the_middle_of_an_early_fold(early_server: AggregatorProcess, early_api: Api, victim: str) -> None:
+    early_server.start()
+    round_ = KeyedRound(early_api, "ckks")
+    round_.contribute(0, EARLY)
+    wait_folded(round_, EARLY)
+    worker = worker_of(early_server)
+    worker.suspend()
+    round_.contribute(EARLY, 3 * EARLY)  # the engine has handed out a batch of these, or is about to
+    time.sleep(0.5)
+    if victim == "server":
+        early_server.kill()
+        worker.resume()  # without its server it exits; what it wrote before does not count
+        early_server.start()
+    else:
+        os.kill(worker.pid, signal.SIGKILL)
+    wait_folded(round_, 2 * EARLY + 1)  # a first batch of five to seven leaves too few for another one
+    round_.contribute(3 * EARLY)
+    round_.assert_exact()
+    assert leftovers(early_server) == set()

@@ -21,8 +21,7 @@ from aggregator_service.tasks.plans import plan_task, round_spec, row_terms
 from protocols.messages import TaskRequest
 from protocols.privacy import combinations as released_combinations
 from protocols.recipes.fedmf import FedMF
-from tests.support.repeated import sum_again
-from tests.support.world import SECONDS, World
+from tests.support.world import SECONDS, World, sum_again
 
 FLOOR = 4
 
@@ -198,7 +197,7 @@ def test_a_task_without_a_sum_draws_another_cohort_and_ends(world: World) -> Non
     assert all(a == b or len(a ^ b) >= FLOOR for a, b in combinations(sets, 2))
 
 
-@settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
         st.tuples(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.aggregator_service.rounds.test_clients_at_fault import Dealer, faulty
+from tests.aggregator_service.rounds.test_disputes import Dealer, faulty
 from tests.support.api import Api, TestTask
 from tests.support.masked import MaskedClient, Step, enrol_masked, expire, masked_task, play
 from tests.support.server import AggregatorProcess, running_aggregator

@@ -1,16 +1,25 @@
-"""A start deletes what the server left in its data directory, and nothing else; directories of others are refused."""
+"""The data directory: who can read it, what a start deletes from it, and what root's commands leave there."""
 
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
+from aggregator_service import cli
+from aggregator_service.cli import main
+from aggregator_service.commands import serve
 from aggregator_service.settings import Settings
 from aggregator_service.storage.blobs import new_key
 from aggregator_service.storage.cleanup import body_path, make_private, own_data_directory
 from aggregator_service.storage.directory import DirectoryBlobs
+from tests.support.forked import ForkedProcess
+from tests.support.needs import required
 from tests.support.server import running_aggregator
 
 OTHER_USER = 12_345
@@ -100,3 +109,117 @@ def test_only_unfinished_blobs_are_cleaned_up(tmp_path: Path) -> None:
     (tmp_path / "blobs" / "link").symlink_to(elsewhere, target_is_directory=True)
     blobs.clean()
     assert (own.exists(), other.exists(), linked.exists()) == (False, True, True)
+
+
+@pytest.fixture(autouse=True)
+def open_umask() -> Iterator[None]:
+    """The usual umask of a login shell, which lets everybody read."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+def open_to_others(root: Path) -> list[Path]:
+    return [path for path in (root, *root.rglob("*")) if path.stat().st_mode & 0o077]
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["hushrec-server", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return int(ended.value.code or 0)
+
+
+@pytest.mark.parametrize("defended", [True, False], ids=["defended", "defence taken out"])
+def test_commands_create_private_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, defended: bool) -> None:
+    if not defended:
+        monkeypatch.setattr(cli, "_UMASK", 0o022)
+        monkeypatch.setattr(serve, "make_private", lambda *_: None)
+    data = tmp_path / "data"
+    data.mkdir(mode=0o755)
+    assert run(monkeypatch, "init", "--data-dir", str(data)) == 0
+    assert data.joinpath("hushrec.db").exists()
+    assert (open_to_others(data) == []) is defended
+
+
+def test_a_server_creates_private_files_in_an_open_directory(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir(mode=0o755)
+    with running_aggregator(data, fresh=True):  # as the command is started elsewhere
+        assert data.joinpath("hushrec.db-wal").exists()
+        assert open_to_others(data) == []
+
+
+def test_existing_files_are_closed_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = tmp_path / "data"
+    assert run(monkeypatch, "init", "--data-dir", str(data)) == 0
+    (data / "blobs").mkdir()
+    (data / "hushrec.db-wal").touch()
+    for path in (data, *data.rglob("*")):
+        path.chmod(0o755)
+    make_private(Settings(data_dir=data))
+    assert not {data, data / "blobs", data / "hushrec.db", data / "hushrec.db-wal"} & set(open_to_others(data))
+
+
+def test_what_cannot_be_closed_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "hushrec.db").touch()
+    tmp_path.joinpath("hushrec.db").chmod(0o644)
+
+    def refuse(_path: Path, _mode: int) -> None:
+        raise PermissionError
+
+    tmp_path.chmod(0o700)
+    monkeypatch.setattr(Path, "chmod", refuse)
+    assert run(monkeypatch, "task", "list", "--data-dir", str(tmp_path)) == 1
+    text = capsys.readouterr().err
+    assert "hushrec.db is open to other users (mode 644)" in text
+    assert "chmod it to 600" in text
+
+
+SERVICE_USER = 12_345
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """The empty data directory of the service user."""
+    required("root")
+    made = tmp_path / "data"
+    made.mkdir(mode=0o700)
+    os.chown(made, SERVICE_USER, SERVICE_USER)
+    return made
+
+
+def root_run(data: Path, *arguments: str, status: int = 0) -> str:
+    """Run a command as root; return what it printed."""
+    printed = data.parent / "printed"
+    with printed.open("wb") as output:
+        command = [*arguments, "--data-dir", str(data)]
+        process = ForkedProcess("server", "aggregator_service.cli", command, os.environ, output)
+        assert process.wait(120) == status, printed.read_text()
+    return printed.read_text()
+
+
+def of_root(data: Path) -> list[str]:
+    return [str(path.relative_to(data)) for path in data.rglob("*") if path.lstat().st_uid != SERVICE_USER]
+
+
+def create(data: Path, values: Path, status: int = 0) -> str:
+    task = ("task", "create", "start", "--recipe", "arrays", "--mechanism", "plain", "-r", "reveal_weights=true")
+    return root_run(data, *task, "-r", "max_weight=10", "--initial", str(values), status=status)
+
+
+def test_everything_belongs_to_the_service_user(data: Path, tmp_path: Path) -> None:
+    save_file({"w": np.zeros((4, 2), np.float32)}, tmp_path / "values.safetensors")
+    root_run(data, "init")
+    assert (data / "admin.token").exists()
+    create(data, tmp_path / "values.safetensors")
+    (snapshot,) = (data / "blobs" / "snapshots").iterdir()
+    assert "already" in create(data, tmp_path / "values.safetensors", status=1)
+    assert list((data / "blobs" / "snapshots").iterdir()) == [snapshot]  # a task that was not created has no blob
+    root_run(data, "migrate-storage", "--to-blobs", f"dir:{data / 'moved'}")
+    root_run(data, "token", "create", "ann", "--token-file", str(tmp_path / "ann.token"))
+    assert {"hushrec.db", "hushrec.db-leader", "blobs", "moved"} <= {path.name for path in data.iterdir()}
+    assert of_root(data) == []
+    assert (tmp_path / "ann.token").stat().st_uid == 0  # a file that root names is root's

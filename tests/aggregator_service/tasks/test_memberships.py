@@ -1,8 +1,11 @@
-"""Memberships: invitations expire and have a limited number of uses; operators revoke members."""
+"""Memberships: invitations expire and have a limited number of uses, also at once; operators revoke members."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,8 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from aggregator_service.clock import ManualClock
 from tests.support.api import Api, TestMember, digest_field, signed_enrolment
 from tests.support.inside import aggregator_inside
+from tests.support.postgres import TestDatabase
+from tests.support.server import running_aggregator
 
 
 @pytest.fixture
@@ -207,3 +212,46 @@ def test_a_revoked_invitation_enrols_nobody(api: Api) -> None:
     assert again.status_code == 200
     auth = {"Authorization": f"Bearer {again.json()['token']}"}
     assert api.http.get(task.path, headers=auth).status_code == 200
+
+
+CROWD, PLACES = 24, 7
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def storage(request: pytest.FixtureRequest) -> dict[str, str]:
+    if request.param == "sqlite":
+        return {}
+    postgres: TestDatabase = request.getfixturevalue("postgres")
+    return {"database_url": postgres.schema()}
+
+
+def test_simultaneous_enrolments_do_not_exceed_the_uses(tmp_path: Path, storage: dict[str, str]) -> None:
+    with (
+        running_aggregator(tmp_path / "data", **storage) as server,
+        closing(Api(server.url, server.operator_token)) as api,
+    ):
+        task = api.create_task()
+        counted, revoked = api.invite(task.id, uses=PLACES), api.invite(task.id, uses=CROWD)
+        _, entry = api.http.get(f"{task.path}/invitations", headers=api.operator).json()["invitations"]
+
+        def enrol(index: int) -> tuple[str, int]:
+            invitation = counted if index % 2 else revoked
+            body = signed_enrolment(invitation, Ed25519PrivateKey.generate(), X25519PrivateKey.generate())
+            answer = httpx.post(f"{server.url}/v1/enrolments", json=body, timeout=60)
+            if index == CROWD:
+                path = f"{task.path}/invitations/{entry['invitation_id']}"
+                assert api.http.delete(path, headers=api.operator).status_code == 200
+            return invitation, answer.status_code
+
+        with ThreadPoolExecutor(8) as pool:
+            answers = Counter(pool.map(enrol, range(2 * CROWD)))
+        assert answers[counted, 201] == PLACES
+        assert answers[counted, 410] == CROWD - PLACES
+        assert answers[revoked, 201] + answers[revoked, 410] == CROWD
+        assert answers[revoked, 201] < CROWD
+        views = api.http.get(f"{task.path}/invitations", headers=api.operator).json()["invitations"]
+        assert [(view["state"], view["used"]) for view in views] == [
+            ("used up", PLACES),
+            ("revoked", answers[revoked, 201]),
+        ]
+        assert api.http.get(task.path, headers=api.operator).json()["members"] == PLACES + answers[revoked, 201]

@@ -1,20 +1,31 @@
-"""Received bodies: written completely and in order; no file is left of a wrong body."""
+"""Received bodies are written completely and in order; short ones that arrive together are inserted together."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
+from sqlalchemy import select
 from starlette.requests import Request
 
+from aggregator_service.access.principals import Enrolled
 from aggregator_service.problems import Problem
 from aggregator_service.settings import Settings
+from aggregator_service.storage.bodies import new_small_key
+from aggregator_service.storage.database import Effects
+from aggregator_service.storage.group_commit import GroupCommit
+from aggregator_service.storage.schema import ContributionRow, SmallBodyRow, TaskRow
 from aggregator_service.storage.tags import matches_tag
+from aggregator_service.tasks.plans import plan_task, round_spec, row_terms
+from aggregator_service.uploads.admission import Admission
+from aggregator_service.uploads.contributions import AlreadyStored, SmallContribution, Stored, UploadOutcome
 from aggregator_service.uploads.receive import stream_body
+from tests.support.world import SECONDS, World
 
 BODY = os.urandom(3 * 2**20 + 17)
 SETTINGS = Settings()
@@ -108,3 +119,103 @@ def test_a_body_is_completed_where_the_system_writes_only_a_part(
     monkeypatch.setattr(os, "writev", some)
     receive_into(tmp_path / "body", request_of(cut(BODY, 2**18)), BODY)
     assert (tmp_path / "body").read_bytes() == BODY
+
+
+CLIENTS = tuple(f"c_{index:02}" for index in range(4))
+
+
+@pytest.fixture
+def world(tmp_path: Path, database_url: str) -> Iterator[World]:
+    made = World(tmp_path, database_url=database_url)
+    yield made
+    made.close()
+
+
+def begun(world: World) -> str:
+    """A task whose first round is collecting, of all clients."""
+    task_id = world.task(4, min_clients=3)
+    world.run(task_id)
+    assert world.cohort(task_id) == list(CLIENTS)
+    return task_id
+
+
+def contribution(world: World, task_id: str, client: str, value: float) -> SmallContribution:
+    with world.database.read() as session:
+        plan = plan_task(row_terms(session.get_one(TaskRow, task_id)))
+    round_ = world.round(task_id)
+    route = plan.route(round_spec(round_), client)
+    (block,) = plan.sum_plan.layout.contribution_blocks(route)
+    values = np.where(block.integral_mask(), 1.0, value)
+    body = plan.mechanism.seal(plan.sum_plan, route, [values], None)
+    who = Enrolled(client, task_id, "member", 0, bytes(32))
+    admission = Admission(round_, who, plan, route, len(body), stored=None)
+    return SmallContribution(admission, new_small_key(task_id), body, hashlib.sha256(body).hexdigest(), world.clock)
+
+
+def at_once(world: World, *writes: SmallContribution) -> list[UploadOutcome | BaseException]:
+    """The outcomes of writes that are in one group."""
+    group = GroupCommit(world.database)
+
+    async def all_of_them() -> list[UploadOutcome | BaseException]:
+        return await asyncio.gather(*(group.run(write) for write in writes), return_exceptions=True)
+
+    try:
+        return asyncio.run(all_of_them())
+    finally:
+        group.close()
+
+
+def stored(world: World) -> dict[str, bytes]:
+    """The stored bodies by client. Each body is named by one row."""
+    with world.database.read() as session:
+        rows = session.execute(select(ContributionRow.client_id, ContributionRow.blob_key)).all()
+        bodies = {key: bytes(body) for key, body in session.execute(select(SmallBodyRow.key, SmallBodyRow.body))}
+    assert {key for _, key in rows} == bodies.keys()
+    return {client: bodies[str(key)] for client, key in rows}
+
+
+def test_contributions_of_a_group_are_in_one_transaction_and_in_the_sum(world: World) -> None:
+    task_id = begun(world)
+    writes = [contribution(world, task_id, client, 2.0**index) for index, client in enumerate(CLIENTS)]
+    seen = list[Effects]()
+    world.database.listeners.append(seen.append)
+    outcomes = at_once(world, *writes)
+    assert len(seen) == 1
+    assert [one.client_id for one in seen[0].deliveries] == list(CLIENTS)
+    for outcome, write, client in zip(outcomes, writes, CLIENTS, strict=True):
+        assert isinstance(outcome, Stored)
+        assert (outcome.receipt.client_id, outcome.receipt.digest) == (client, write.digest)
+    assert stored(world) == {client: write.body for client, write in zip(CLIENTS, writes, strict=True)}
+    world.run(task_id)
+    assert world.total(task_id, 1) == 15.0
+
+
+def test_a_repeated_contribution_and_a_conflict_in_a_group_change_nothing_for_the_others(world: World) -> None:
+    task_id = begun(world)
+    first, second, third, fourth = (contribution(world, task_id, client, 1.0) for client in CLIENTS)
+    assert isinstance(at_once(world, second)[0], Stored)
+    again, other = contribution(world, task_id, CLIENTS[1], 1.0), contribution(world, task_id, CLIENTS[1], 3.0)
+    outcomes = at_once(world, first, again, third, other, fourth)
+    assert [type(outcome) for outcome in outcomes] == [Stored, AlreadyStored, Stored, Problem, Stored]
+    refusal = outcomes[3]
+    assert isinstance(refusal, Problem)
+    assert refusal.slug == "contribution-conflict"
+    assert stored(world) == {
+        client: write.body for client, write in zip(CLIENTS, (first, second, third, fourth), strict=True)
+    }
+
+
+def test_one_client_that_sends_twice_at_once_is_counted_once(world: World) -> None:
+    task_id = begun(world)
+    outcomes = at_once(world, *(contribution(world, task_id, CLIENTS[0], 1.0) for _ in range(3)))
+    assert sorted(type(outcome).__name__ for outcome in outcomes) == ["AlreadyStored", "AlreadyStored", "Stored"]
+    assert list(stored(world)) == [CLIENTS[0]]
+
+
+def test_a_group_after_the_deadline_is_refused(world: World) -> None:
+    task_id = begun(world)
+    writes = [contribution(world, task_id, client, 1.0) for client in CLIENTS]
+    world.clock.advance(SECONDS)
+    outcomes = at_once(world, *writes)
+    assert [outcome.slug for outcome in outcomes if isinstance(outcome, Problem)] == ["round-closed"] * 4
+    assert stored(world) == {}

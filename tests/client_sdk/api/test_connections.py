@@ -1,17 +1,33 @@
-"""The drivers' connections: the environment's proxy is used, and nothing that a server sets is sent back."""
+"""The drivers' connections: proxies of the environment, no plain HTTP to other machines, limits on answers."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import gzip
+import sys
+import tracemalloc
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from threading import Thread
 
+import httpx
 import pytest
+from typer.testing import CliRunner
 
-from client_sdk.api.http import AsyncDriver, SyncDriver
-from client_sdk.api.wire import Program, Request, Response
+from client_sdk import AsyncClient, Client, ClientOptions, Identity, Issuer, MemoryStore, Operator
+from client_sdk.api import http as drivers
+from client_sdk.api.calls import ApiCalls
+from client_sdk.api.http import AsyncDriver, SyncDriver, download
+from client_sdk.api.retry import RetryPolicy
+from client_sdk.api.wire import LONGEST_JSON, Program, Request, Response, Traffic
+from client_sdk.cli.app import app
+from client_sdk.errors import ConnectionFailed, ContractBroken, NotFound, ServerFault
+from client_sdk.rounds.certificates import obtain_certificate
+from protocols.errors import ParameterError
+from protocols.messages import SnapshotView
 
 
 @contextmanager
@@ -90,3 +106,308 @@ def test_addresses_that_the_environment_excepts_are_reached_directly(
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
         assert ask(f"{url}/here", asynchronous)[0].body == b"ok"
         assert [target for target, _ in seen] == ["/here"]
+
+
+ONCE = RetryPolicy(attempts=1)
+MESSAGE = r"is not encrypted.*--allow-http or ClientOptions\(allow_http=True\)"
+
+
+class Recorder(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self._answer()
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("content-length", 0)))
+        self._answer()
+
+    def _answer(self) -> None:
+        SEEN.append(f"{self.command} {self.path}")
+        self.send_response(404)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+SEEN: list[str] = []
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    SEEN.clear()
+    http = ThreadingHTTPServer(("127.0.0.1", 0), Recorder)
+    thread = Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield f"http://0.0.0.0:{http.server_port}"
+    http.shutdown()
+    thread.join()
+    http.server_close()
+
+
+def join(url: str, options: ClientOptions) -> None:
+    with Client(url, Identity.generate(), MemoryStore(), options=options) as client:
+        client.join(invitation="hri_x")
+
+
+def join_async(url: str, options: ClientOptions) -> None:
+    async def run() -> None:
+        async with AsyncClient(url, Identity.generate(), MemoryStore(), options=options) as client:
+            await client.join(invitation="hri_x")
+
+    asyncio.run(run())
+
+
+def operate(url: str, options: ClientOptions) -> None:
+    with Operator(url, "hro_token", options) as operator:
+        operator.task("t_1")
+
+
+def ask_organiser(url: str, options: ClientOptions) -> None:
+    with Client("http://127.0.0.1:9", Identity.generate(), MemoryStore(), options=options) as client:
+        client.join(invitation="hri_x", certificate=Issuer(url, "movies", "code"))
+
+
+SENDERS = pytest.mark.parametrize(
+    "send", [join, join_async, operate, ask_organiser], ids=lambda function: function.__name__
+)
+
+
+@SENDERS
+def test_nothing_is_sent_over_http_to_another_machine(url: str, send: Callable[[str, ClientOptions], None]) -> None:
+    with pytest.raises(ParameterError, match=MESSAGE):
+        send(url, ClientOptions(ONCE))
+    assert SEEN == []
+
+
+@SENDERS
+def test_an_option_allows_it(url: str, send: Callable[[str, ClientOptions], None]) -> None:
+    with pytest.raises(NotFound):
+        send(url, ClientOptions(ONCE, allow_http=True))
+    assert SEEN
+
+
+@pytest.mark.parametrize(
+    ("command", "sent"),
+    [
+        (["join", "--interactions", "items.txt", "--invitation", "hri_x"], ["GET /v1/enrolments/task"]),
+        (["keyring", "create", "--invitation", "hri_x"], ["POST /v1/enrolments"]),
+    ],
+    ids=["join", "keyring create"],
+)
+def test_the_commands_have_the_option(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str], sent: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    Path("items.txt").write_text("1\n2\n")
+    refused = CliRunner().invoke(app, [*command, url])
+    assert (refused.exit_code, SEEN) == (1, [])
+    assert "--allow-http" in refused.stderr
+    CliRunner().invoke(app, [*command, url, "--allow-http"])
+    assert sent == SEEN
+    SEEN.clear()
+    CliRunner().invoke(app, [*command, url], env={"HUSHREC_ALLOW_HTTP": "1"})
+    assert sent == SEEN
+
+
+@pytest.mark.parametrize("host", ["localhost:8000", "127.0.0.1", "127.8.9.1:80", "[::1]:8000", "LOCALHOST"])
+def test_http_is_allowed_on_this_machine(host: str) -> None:
+    assert ApiCalls(f"http://{host}").url == f"http://{host}"
+
+
+@pytest.mark.parametrize(
+    "host", ["example.org", "10.0.0.1", "localhost.example.org", "127.0.0.1.example.org", "[fe80::1]"]
+)
+def test_http_is_refused_elsewhere(host: str) -> None:
+    assert ApiCalls(f"https://{host}").url == f"https://{host}"
+    for scheme in ("http", "HTTP"):
+        with pytest.raises(ParameterError, match=MESSAGE):
+            ApiCalls(f"{scheme}://{host}", "token")
+
+
+MIB = 1 << 20
+SLACK = 1 << 18  # bytes that may be in the driver's buffers when it stops reading
+
+
+@dataclass
+class LyingServer:
+    """Answers every request with `pieces`, chunked, and counts the bytes that the client took."""
+
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+    pieces: list[bytes] = field(default_factory=list)
+    asked_encodings: list[str | None] = field(default_factory=list)
+    url: str = ""
+
+
+@contextmanager
+def serving(server: LyingServer) -> Iterator[LyingServer]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            self._answer()
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers.get("content-length", 0)))
+            self._answer()
+
+        def _answer(self) -> None:
+            server.asked_encodings.append(self.headers.get("accept-encoding"))
+            self.send_response(server.status)
+            for name, value in server.headers.items():
+                self.send_header(name, value)
+            self.send_header("transfer-encoding", "chunked")
+            self.end_headers()
+            try:
+                for piece in server.pieces:
+                    self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+                self.wfile.write(b"0\r\n\r\n")
+            except OSError:  # the client has closed the connection
+                self.close_connection = True
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    server.url = f"http://127.0.0.1:{http.server_port}"
+    try:
+        yield server
+    finally:
+        http.shutdown()
+        thread.join()
+        http.server_close()
+
+
+def run(program: Program[object], driver: str) -> tuple[BaseException, Traffic]:
+    """Run `program`, which must fail, with one of the drivers, and return its error and the traffic."""
+
+    async def on_loop() -> tuple[BaseException, Traffic]:
+        async with AsyncDriver() as client:
+            with pytest.raises(ServerFault) as caught:
+                await client.run(program)
+            return caught.value, client.traffic
+
+    if driver == "async":
+        return asyncio.run(on_loop())
+    with SyncDriver() as client:
+        with pytest.raises(ServerFault) as caught:
+            client.run(program)
+        return caught.value, client.traffic
+
+
+def calls(server: LyingServer) -> ApiCalls:
+    return ApiCalls(server.url, "token", RetryPolicy(attempts=1))
+
+
+@pytest.mark.parametrize("driver", ["sync", "async"])
+@pytest.mark.parametrize("status", [200, 404])
+def test_a_json_answer_is_read_up_to_one_mebibyte(driver: str, status: int) -> None:
+    pieces = [b" " * 65_536] * 128
+    with serving(LyingServer(status, {"content-type": "application/json"}, pieces)) as server:
+        error, traffic = run(calls(server).task("t_1"), driver)
+    assert isinstance(error, ContractBroken)
+    assert "longer than 1,048,576 bytes" in str(error)
+    assert error.problem.fault == "server"
+    assert traffic.down <= LONGEST_JSON + SLACK
+    assert server.asked_encodings == ["identity"]
+
+
+@pytest.mark.parametrize("driver", ["sync", "async"])
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "identity, gzip"])
+def test_a_compressed_answer_is_refused_and_not_expanded(driver: str, encoding: str) -> None:
+    bomb = gzip.compress(bytes(64 * MIB))
+    with serving(LyingServer(200, {"content-encoding": encoding}, [bomb])) as server:
+        error, traffic = run(calls(server).task("t_1"), driver)
+    assert isinstance(error, ContractBroken)
+    assert f"the answer has the Content-Encoding '{encoding}'" in str(error)
+    assert traffic.down == 0
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "zstd"])
+def test_attack_a_data_set_is_compressed_a_thousandfold(encoding: str) -> None:
+    """The data set's length is checked only after a piece is expanded: a compressed body is not expanded at all."""
+    bomb = gzip.compress(bytes(64 * MIB))
+    with serving(LyingServer(200, {"content-encoding": encoding}, [bomb])) as server:
+        tracemalloc.start()
+        with pytest.raises(ConnectionFailed, match="compressed"):
+            next(iter(download(server.url)))
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert server.asked_encodings == ["identity"]
+        assert peak < 4 * MIB
+
+
+def test_attack_on_data_sets_succeeds_where_bodies_are_expanded() -> None:
+    bomb = gzip.compress(bytes(64 * MIB))
+    with serving(LyingServer(200, {"content-encoding": "gzip"}, [bomb])) as server:
+        tracemalloc.start()
+        with httpx.stream("GET", server.url) as answer:
+            next(answer.iter_bytes(1 << 16))
+            peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert peak > 8 * MIB
+
+
+@pytest.mark.parametrize("driver", ["sync", "async"])
+def test_without_these_checks_a_compressed_answer_is_expanded(driver: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Unbounded(drivers._Body):
+        def __init__(self, request: Request, answer: httpx.Response) -> None:
+            self._request, self._status, self._headers = request, answer.status_code, {}
+            self._limit, self._body = sys.maxsize, bytearray()
+            self._length, self._sink = 0, None
+
+    monkeypatch.setattr(drivers, "_Body", Unbounded)
+    bomb = gzip.compress(bytes(8 * MIB))
+    assert len(bomb) < 10_000
+    with serving(LyingServer(200, {"content-encoding": "gzip"}, [bomb])) as server:
+        _, traffic = run(calls(server).task("t_1"), driver)
+    assert traffic.down == 8 * MIB
+
+
+@pytest.mark.parametrize("driver", ["sync", "async"])
+@pytest.mark.parametrize("what", ["roster", "aggregate", "snapshot", "envelope", "revocations", "rounds"])
+def test_downloads_end_at_the_length_that_the_task_implies(driver: str, what: str) -> None:
+    announced = SnapshotView(round=1, bytes=1 << 40, digest="00" * 32, author="server")  # the server's own claim
+    with serving(LyingServer(pieces=[bytes(65_536)] * 256)) as server:
+        own = calls(server)
+        programs: dict[str, tuple[Program[object], int]] = {
+            "roster": (own.stage_body("t_1", 1, "roster", 100_000), 100_000),
+            "aggregate": (own.aggregate("t_1", 1, 100_000, None), 100_000),
+            "snapshot": (own.snapshot("t_1", announced, 100_000), 100_000),
+            "envelope": (own.envelope("t_1"), MIB),
+            "revocations": (own.revocations("t_1"), 8 * MIB),
+            "rounds": (own.rounds("t_1", limit=1000), 1000 * 4096),
+        }
+        for name, (program, _) in programs.items():
+            if name != what:
+                program.close()
+        program, most = programs[what]
+        error, traffic = run(program, driver)
+    assert isinstance(error, ContractBroken)
+    assert "bytes, the most that it may have" in str(error)
+    assert traffic.down <= most + SLACK
+
+
+@pytest.mark.parametrize("driver", ["sync", "async"])
+def test_an_organisers_answer_has_the_same_limit(driver: str) -> None:
+    with serving(LyingServer(pieces=[b" " * 65_536] * 128)) as server:
+        issuer = Issuer(server.url, "movies", "code")
+        error, traffic = run(obtain_certificate(issuer, Identity.generate(), RetryPolicy(attempts=1)), driver)
+    assert isinstance(error, ContractBroken)
+    assert traffic.down <= LONGEST_JSON + SLACK
+
+
+def test_an_answer_of_exactly_the_limit_is_accepted() -> None:
+    def two() -> Program[Response]:
+        request = calls(server)._request("GET", "/x", max_bytes=100)
+        return (yield request)
+
+    with serving(LyingServer(pieces=[bytes(60), bytes(40)])) as server, SyncDriver() as client:
+        assert client.run(two()).body == bytes(100)
+        server.pieces.append(b"x")
+        with pytest.raises(ContractBroken):
+            client.run(two())

@@ -1,15 +1,36 @@
+"""Messages and task bindings, and the table of masked stages."""
+
 from __future__ import annotations
 
-from typing import Any
+import json
+from typing import Any, get_args
 
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from protocols.codec import b64encode
 from protocols.errors import ParameterError
-from protocols.messages import MechanismChoice, ProblemDocument, RecipeChoice, Schedule, TaskRequest
+from protocols.layout import TRAINED, Block, Segment, VectorLayout
+from protocols.messages import MechanismChoice, ProblemDocument, RecipeChoice, Schedule, TaskRequest, TaskView
 from protocols.messages.base import Key32, Signature64
 from protocols.messages.problem import PROBLEM_TYPES, problem_uri
+from protocols.messages.stages import (
+    MASKED_MESSAGES,
+    MASKED_STAGES,
+    MASKED_STATES,
+    MESSAGE_IN,
+    STATE_FOR,
+    MaskedMessage,
+    RoundState,
+    StageMessage,
+    opening_state,
+    prerequisite_of,
+)
+from protocols.recipes.fedmf import FedMFParameters
+from protocols.sums.masked.context import RoundContext
+from protocols.sums.masked.mechanism import MASKED
+from protocols.sums.masked.parameters import MaskedParameters
+from protocols.task_binding import bound_terms, broadcast_digest, differing_part, state_binding
 
 REQUEST: dict[str, Any] = {"name": "movies", "recipe": {"name": "fedmf"}, "mechanism": {"name": "plain"}}
 
@@ -62,3 +83,156 @@ def test_a_problem_document_knows_its_slug() -> None:
 def test_problem_types_are_errors_with_titles_of_their_own() -> None:
     assert all(400 <= status <= 599 for status, _ in PROBLEM_TYPES.values())
     assert len({title for _, title in PROBLEM_TYPES.values()}) == len(PROBLEM_TYPES)
+
+
+STATES: TypeAdapter[RoundState] = TypeAdapter(RoundState)
+ENDED = {RoundState.COMPLETE, RoundState.FAILED}
+
+
+def test_the_stages_are_in_the_order_of_their_states_and_messages() -> None:
+    assert tuple(stage.state for stage in MASKED_STAGES) == MASKED_STATES
+    assert tuple(stage.message for stage in MASKED_STAGES) == MASKED_MESSAGES == get_args(MaskedMessage)
+    assert len(set(MASKED_STATES)) == len(set(MASKED_MESSAGES)) == len(MASKED_STAGES)
+
+
+def test_clients_send_a_message_in_every_state_but_folding_and_the_last() -> None:
+    assert set(MASKED_STATES) == set(RoundState) - ENDED - {RoundState.FOLDING}
+    assert set(MESSAGE_IN) == set(MASKED_STATES)
+
+
+def test_the_two_mappings_are_each_others_inverse() -> None:
+    assert {state: message for message, state in STATE_FOR.items()} == dict(MESSAGE_IN)
+
+
+def test_every_message_but_the_contribution_has_a_resource_of_its_own() -> None:
+    assert set(get_args(StageMessage)) == set(MASKED_MESSAGES) - {"contribute"}
+
+
+def test_each_stage_asks_those_who_sent_the_message_of_the_stage_before() -> None:
+    assert [stage.after for stage in MASKED_STAGES] == [None, *MASKED_MESSAGES[:-1]]
+
+
+@pytest.mark.parametrize(
+    ("confirms", "expected"),
+    [
+        (True, [None, "advertise", "share", "contribute", "confirm"]),
+        (False, [None, "advertise", "share", "contribute", "contribute"]),
+    ],
+    ids=["semi-malicious", "curious"],
+)
+def test_the_prerequisite_of_a_message(confirms: bool, expected: list[str | None]) -> None:
+    assert [prerequisite_of(message, confirms=confirms) for message in MASKED_MESSAGES] == expected
+
+
+def test_the_opening_state() -> None:
+    assert opening_state("masked") is RoundState.ADVERTISING is MASKED_STATES[0]
+    assert opening_state("oneshot") is opening_state("ckks") is RoundState.COLLECTING
+
+
+@pytest.mark.parametrize("state", RoundState)
+def test_every_state_is_read_from_json(state: RoundState) -> None:
+    assert STATES.validate_json(f'"{state}"') is state
+
+
+def test_the_json_schema_lists_every_state_once() -> None:
+    listed = STATES.json_schema()["enum"]
+    assert sorted(listed) == sorted(state.value for state in RoundState)
+
+
+def test_another_state_is_refused() -> None:
+    with pytest.raises(ValidationError):
+        STATES.validate_json('"resting"')
+
+
+SNAPSHOT = bytes(range(32))
+
+
+def task(**changes: Any) -> TaskView:
+    fields: dict[str, Any] = {
+        "task_id": "t_1",
+        "name": "movies",
+        "state": "open",
+        "recipe": {"name": "fedmf", "parameters": {"items": 30, "dim": 4}},
+        "mechanism": {"name": "masked", "parameters": {"bits": 32}},
+        "schedule": {"cohort_size": 5, "rounds": 10},
+        "seed": b64encode(bytes(32)),
+        "plan": {},
+        "opened_by": "anyone",
+        "members": 0,
+        "keyed_members": 0,
+        "completed_rounds": 0,
+        "failed_rounds": 0,
+    }
+    return TaskView.model_validate(fields | changes)
+
+
+def test_the_digest_is_the_same_for_everyone_with_the_same_terms_and_model() -> None:
+    counters = {"members": 7, "keyed_members": 5, "completed_rounds": 3, "state": "closed", "plan": {"bits": 32}}
+    assert broadcast_digest(task(), 2, SNAPSHOT) == broadcast_digest(task(**counters), 2, SNAPSHOT)
+
+
+def test_the_order_of_parameters_does_not_matter() -> None:
+    turned = {"name": "fedmf", "parameters": {"dim": 4, "items": 30}}
+    assert broadcast_digest(task(recipe=turned), 1, None) == broadcast_digest(task(), 1, None)
+
+
+def test_parameters_that_a_task_leaves_out_are_bound_with_their_defaults() -> None:
+    """Parties with other defaults, such as another release, have masks that do not cancel."""
+    for of, stated in (("recipe", {"items": 30, "dim": 4, "clip": 4}), ("mechanism", {"bits": 32, "sigma": 64})):
+        same = task(**{of: {"name": getattr(task(), of).name, "parameters": stated}})
+        assert bound_terms(same) == bound_terms(task())
+    terms = json.loads(bound_terms(task()))
+    assert terms["recipe"]["parameters"].keys() == FedMFParameters.model_fields.keys()
+    assert terms["mechanism"]["parameters"].keys() == MaskedParameters.model_fields.keys()
+    with pytest.raises(ParameterError, match="mechanism 'masked': bits"):
+        bound_terms(task(mechanism={"name": "masked", "parameters": {"bits": 8}}))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"task_id": "t_2"},
+        {"recipe": {"name": "fedmf", "parameters": {"items": 30, "dim": 5}}},
+        {"mechanism": {"name": "masked", "parameters": {"bits": 33}}},
+        {"schedule": {"cohort_size": 6, "rounds": 10}},
+        {"seed": b64encode(bytes([1]) + bytes(31))},
+        {"organiser": {"key": b64encode(bytes(32)), "scope": "movies"}},
+        {"evaluation": {"every": 5}},
+        {"catalogue_digest": "0" * 64},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_other_terms_give_another_digest(changes: dict[str, Any]) -> None:
+    assert broadcast_digest(task(**changes), 1, None) != broadcast_digest(task(), 1, None)
+
+
+def test_another_model_or_another_sum_gives_another_digest() -> None:
+    digests = {broadcast_digest(task(), sum_index, model) for sum_index in (1, 2) for model in (None, SNAPSHOT)}
+    assert len(digests) == 4
+
+
+def context(number: int) -> RoundContext:
+    layout = VectorLayout((Block("values", (Segment("values", 6, 1.0),)),), sum_class=TRAINED)
+    return RoundContext("t_1", number, bytes(32), MASKED.plan({"dropout": 0.0}, layout, 5), bytes(32), 5)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "words"),
+    [
+        ((task(), SNAPSHOT, 2, context(1)), ""),
+        ((task(seed=b64encode(bytes([1]) + bytes(31))), SNAPSHOT, 2, context(1)), "the task's terms differ"),
+        ((task(), None, 2, context(1)), "the model differs"),
+        ((task(), SNAPSHOT, 1, context(1)), "the model differs"),
+        ((task(), SNAPSHOT, 2, context(2)), "the round's facts differ"),
+    ],
+    ids=["the same", "terms", "model", "sum", "round"],
+)
+def test_the_part_that_differs_is_named(theirs: tuple[TaskView, bytes | None, int, RoundContext], words: str) -> None:
+    told = differing_part(state_binding(*theirs), task(), SNAPSHOT, 2, context(1))
+    assert told.startswith(words)
+    assert bool(told) is bool(words)
+
+
+def test_a_malformed_or_missing_binding_names_nothing() -> None:
+    for stated in ("", "terms", "terms=:AAAA:"):
+        assert differing_part(stated, task(), SNAPSHOT, 2, context(1)) == ""

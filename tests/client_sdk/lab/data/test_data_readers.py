@@ -1,17 +1,21 @@
-"""Every file format, plain and gzip; errors name the malformed line."""
+"""Every file format, also with odd dates, headings and matrices; errors name the line or the missing data set."""
 
 from __future__ import annotations
 
 import gzip
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import numpy as np
+import polars
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from client_sdk.lab.data.columns import Columns
+from client_sdk.lab.data.columns import Columns, parse_columns
 from client_sdk.lab.data.files import read_data_file, read_lightgcn
 from client_sdk.lab.data.interactions import DataError, Interactions
-from client_sdk.lab.data.published import read_ncf
+from client_sdk.lab.data.published import DATASETS, load_dataset, load_interactions, load_train_test, read_ncf
 
 
 def read(path: Path, columns: Columns | None = None) -> Interactions:
@@ -154,3 +158,201 @@ def test_error_names_the_malformed_lightgcn_line(tmp_path, text, line, what) -> 
     with pytest.raises(DataError, match=what) as caught:
         read_lightgcn(put(tmp_path / "train.txt", text))
     assert caught.value.line == line
+
+
+@pytest.mark.parametrize("unit", ["ms", "us", "ns"])
+def test_times_of_parquet_may_be_timestamps(tmp_path, unit) -> None:
+    path = tmp_path / "x.parquet"
+    when = polars.Series([datetime(2020, 1, 2), datetime(2020, 1, 1)], dtype=polars.Datetime(unit))
+    polars.DataFrame({"user": ["a", "a"], "item": [1, 2], "timestamp": when}).write_parquet(path)
+    assert read_data_file(path).interactions.timestamps.tolist() == [1577923200000000, 1577836800000000]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30)), min_size=1, max_size=9),
+    st.sampled_from([None, UTC, timezone(timedelta(hours=5, minutes=-30)), timezone(-timedelta(hours=11))]),
+    st.sampled_from("T "),
+    st.sampled_from(["seconds", "milliseconds", "microseconds", "minutes"]),
+)
+def test_iso_times_are_microseconds(tmp_path_factory, times, zone, between, precision) -> None:
+    path = tmp_path_factory.getbasetemp() / "dated.csv"
+    texts = [time.replace(tzinfo=zone).isoformat(between, precision) for time in times]
+    texts = [text.replace("+00:00", "Z") for text in texts]
+    path.write_text("user,item,time\n" + "".join(f"a,{item},{text}\n" for item, text in enumerate(texts)))
+    exact = [datetime.fromisoformat(text).replace(tzinfo=None if zone is None else zone) for text in texts]
+    epoch = datetime(1970, 1, 1, tzinfo=UTC)
+    expected = [((time if zone else time.replace(tzinfo=UTC)) - epoch) // timedelta(microseconds=1) for time in exact]
+    assert read_data_file(path).interactions.timestamps.tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("user,item,time\na,1,2026-01-01\nb,2,17\n", "line 3, column 'time' (time): the time is not a date and time"),
+        ("user,item,time\na,1,17\nb,2,2026-01-01\n", "the time is not a number: '2026-01-01'"),
+        ("user,item,time\na,1,2026-02-30\n", "line 2, column 'time' (time): the time is not a date and time"),
+    ],
+)
+def test_dates_that_are_none_or_stand_among_numbers_are_refused(tmp_path, text, what) -> None:
+    (tmp_path / "x.csv").write_text(text)
+    with pytest.raises(DataError) as caught:
+        read_data_file(tmp_path / "x.csv")
+    assert what in str(caught.value)
+
+
+def test_dates_are_recognised_without_a_header(tmp_path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("a,x,2026-01-01\na,y,2026-01-02\n")
+    found = read_data_file(path)
+    assert (found.format, str(found.columns)) == ("separated by commas, no header", "user=0,item=1,time=2")
+    assert found.interactions.timestamps.tolist() == [1767225600000000, 1767312000000000]
+
+
+def kunden(first: str, more: str = "") -> str:
+    return first + "".join(f"k{number % 5},a{number % 7}\n" for number in range(35)) + more
+
+
+def test_a_header_of_unusual_headings_above_text_is_refused(tmp_path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text(kunden("Kunde,Artikel\n"))
+    with pytest.raises(DataError, match="line 1: 'Kunde' and 'Artikel' occur nowhere else") as caught:
+        read_data_file(path)
+    assert "--columns user=Kunde,item=Artikel" in str(caught.value)
+    found = read_data_file(path, parse_columns("user=Kunde,item=Artikel"))
+    assert (found.rows, found.interactions.n_users) == (35, 5)
+    assert read_data_file(path, parse_columns("user=0,item=1")).rows == 36
+
+
+@pytest.mark.parametrize(
+    ("text", "doubt"),
+    [
+        (kunden(""), "the first line, 'k0' and 'a0', was read as data"),
+        (kunden("Kunde,Artikel\n", "k9,a9\n"), "--columns user=Kunde,item=Artikel"),
+        ("Kunde,Artikel\nk,a\n", "--columns user=Kunde,item=Artikel"),
+        ("k,a,3\n", ""),
+    ],
+)
+def test_a_first_line_of_text_that_is_read_as_data_is_mentioned(tmp_path, text, doubt) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text(text)
+    found = read_data_file(path)
+    assert (found.rows, bool(found.doubt)) == (text.count("\n"), bool(doubt))
+    assert doubt in str(found)
+
+
+JESTER = "".join(
+    ",".join([str(100 - some), *["99"] * some, *["-7.82"] * (100 - some)]) + "\n" for some in (30, 64, 0, 99)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        (JESTER, "101 columns; as in Jester, the first column counts the user's ratings, and 99 means not rated"),
+        (JESTER.replace(",", "\t"), "as in Jester"),
+        (JESTER.replace("-7.82", "1"), "as in Jester"),
+        (JESTER.replace("-7.82", "1").replace(",", " "), "as in Jester"),
+        ("user,11,12,13\nann,4,,3\nbob,,2,\n", "4 columns"),
+        ("Kunde,11,12,13\n1,4,5,3\n2,4,2,1\n", "4 columns"),
+        (",Heat,Up,Jaws\n0,4,,3\n1,nan,2,5\n", "4 columns"),
+        ("1 0 0 1 0 1\n2 0 1 1 0 0\n", "6 columns"),
+    ],
+)
+def test_a_rating_matrix_is_refused_and_explained(tmp_path, text, what) -> None:
+    path = tmp_path / "x"
+    path.write_text(text)
+    with pytest.raises(DataError, match="this looks like a rating matrix") as caught:
+        read_data_file(path)
+    assert what in str(caught.value)
+    assert "`user,item,rating`" in str(caught.value)
+
+
+def test_a_wide_file_without_user_and_item_is_told_of_long_form(tmp_path) -> None:
+    path = tmp_path / "x.parquet"
+    polars.DataFrame({f"i{place}": [place] for place in range(1000)}).write_parquet(path)
+    with pytest.raises(DataError, match="'i9' and 990 more.*brought into long form first"):
+        read_data_file(path)
+
+
+def test_a_wide_table_is_read_where_its_columns_are_named(tmp_path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text(JESTER)
+    assert read_data_file(path, Columns(0, 1, 2)).rows == 4
+    path.write_text("user,item," + ",".join(f"f{place}" for place in range(12)) + "\n1,2" + ",0" * 12 + "\n")
+    assert str(read_data_file(path).columns) == "user=user,item=item"
+
+
+def test_repeated_items_of_id_lists_are_merged_and_counted(tmp_path) -> None:
+    path = tmp_path / "lists.txt"
+    path.write_text("0 3 1 3 3\n1 2\n2\n")
+    found = read_data_file(path)
+    assert (found.rows, found.interactions.merged) == (5, 2)
+    assert found.interactions.positives(0).tolist() == [1, 3]
+    assert "2 repeated pairs of user and item: the last of each is used" in str(found)
+    with pytest.raises(DataError, match="more than once"):
+        read_data_file(path, duplicates="error")
+
+
+U_DATA = "1\t10\t3\t50\n1\t20\t3\t60\n2\t20\t1\t40\n2\t10\t1\t41\n"
+
+
+@pytest.mark.parametrize("place", ["ml-100k/u.data", "u.data", "ml-100k/u.data.gz"])
+def test_file_is_found_in_the_data_sets_folder_or_in_data_dir(tmp_path, place) -> None:
+    path = tmp_path / place
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(gzip.compress(U_DATA.encode()) if place.endswith("gz") else U_DATA.encode())
+    assert load_dataset("ml-100k", tmp_path).test_items.tolist() == [1, 0]
+
+
+def test_ml_1m_prefers_the_published_split(tmp_path) -> None:
+    (tmp_path / "ratings.dat").write_text("1::10::3\n1::20::3\n")
+    assert load_dataset("ml-1m", tmp_path).test_negatives is None
+    (tmp_path / "ml-1m.train.rating").write_text("0\t0\t5\n")
+    (tmp_path / "ml-1m.test.rating").write_text("0\t1\t5\n")
+    assert load_dataset("ml-1m", tmp_path).test_negatives is None
+    (tmp_path / "ml-1m.test.negative").write_text("(0,1)\t2\t3\n")
+    assert load_dataset("ml-1m", tmp_path).test_negatives.tolist() == [[2, 3]]
+
+
+def test_filmtrust_merges_its_repeated_pairs(tmp_path) -> None:
+    (tmp_path / "ratings.txt").write_bytes(b"1 7 2\r\n1 8 3.5\r\n1 7 4\r\n")
+    assert load_interactions("filmtrust", tmp_path).merged == 1
+
+
+def test_gowalla_as_published_and_as_leave_one_out(tmp_path) -> None:
+    folder = tmp_path / "gowalla"
+    folder.mkdir()
+    (folder / "train.txt").write_text("0 1 2\n1 0\n")
+    (folder / "test.txt").write_text("0 3\n")
+    train, test = load_train_test("gowalla", tmp_path)
+    assert (train.size, test.size) == (3, 1)
+    data = load_dataset("gowalla", tmp_path, seed=3)
+    assert data.train.size == 3
+    assert data.test_items[0] in (1, 2, 3)
+    assert data.test_items[1] == -1
+    (folder / "test.txt").write_text("0 3 2\n")
+    with pytest.raises(DataError, match="user 0, item 2"):
+        load_train_test("gowalla", tmp_path)
+
+
+def test_path_of_a_csv_file(tmp_path) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text("user,item,timestamp\na,x,1\na,y,2\nb,x,1\n")
+    assert load_dataset(str(path)).test_items.tolist() == [1, -1]
+
+
+@pytest.mark.parametrize("name", [name for name in DATASETS if name != "synthetic"])
+def test_error_for_a_missing_data_set_names_the_folders(tmp_path, name) -> None:
+    with pytest.raises(DataError) as caught:
+        load_dataset(name, tmp_path)
+    text = str(caught.value)
+    assert f"in {tmp_path / name} and {tmp_path};" in text
+    assert (f"hushrec data fetch {name}" in text) == name.startswith("ml-")
+
+
+def test_error_for_an_unknown_name_lists_the_known_names() -> None:
+    with pytest.raises(DataError, match="filmtrust.*ml-100k"):
+        load_dataset("netflix")
+    with pytest.raises(DataError, match="gowalla"):
+        load_train_test("ml-1m")

@@ -1,4 +1,4 @@
-"""`hushrec demo`: errors before anything starts, signals that stop the server too, and the report."""
+"""`hushrec demo`: errors before anything starts, signals that stop the server too, settings, the user's own file."""
 
 from __future__ import annotations
 
@@ -13,17 +13,27 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from client_sdk.api.wire import Pause, Program
 from client_sdk.cli import app
 from client_sdk.cli.demo import _delete_older_runs
+from client_sdk.lab.data.columns import Columns
+from client_sdk.lab.demo import results as settings
+from client_sdk.lab.demo.arms import leave_one_out
 from client_sdk.lab.demo.plots import quality_plot
 from client_sdk.lab.demo.report import render_report, result_table
+from client_sdk.lab.demo.results import DemoRequest
+from client_sdk.lab.demo.run import arms_of, chosen_settings, shared_setup
+from client_sdk.lab.demo.spectrum import prepare
+from client_sdk.lab.evaluation.controls import popularity_control
+from client_sdk.lab.federation import Federation
 from client_sdk.lab.fleet import Fleet
 from client_sdk.lab.fleet_rounds import FleetOptions
 from client_sdk.lab.local_server import is_in_use, run_server
+from protocols.errors import ParameterError
 from tests.client_sdk.lab.demo.made import control, made_result, trained
 
 
@@ -161,3 +171,58 @@ def test_data_of_a_running_demo_is_not_deleted(tmp_path: Path) -> None:
     assert not is_in_use(tmp_path / "server-running")
     _delete_older_runs(tmp_path, mine)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["server-mine"]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    users, items = np.nonzero(np.random.default_rng(0).random((40, 300)) < 0.3)
+    rows = [f"{item};member {user};1" for user, item in zip(users, items, strict=True)]
+    (tmp_path / "mine.txt").write_text("\n".join(rows) + "\n")
+    return tmp_path / "mine.txt"
+
+
+def test_cohort_is_at_most_all_users(path: Path) -> None:
+    said: list[str] = []
+    request = DemoRequest(str(path), columns=Columns(1, 0))
+    shared, replaced = shared_setup(request, chosen_settings(request), said.append)
+    assert (shared.cohort, len(shared.identities), replaced) == (40, 40, 0)
+    assert shared.data.train.user_ids[2] == "member 10"
+    assert said[0].endswith("separated by semicolons, no header; columns user=1,item=0")
+    large = DemoRequest(str(path), columns=Columns(1, 0), cohort=60)
+    with pytest.raises(ParameterError, match="cohort of 60 is greater than the 40 users"):
+        shared_setup(large, chosen_settings(large))
+
+
+def test_some_of_many_users_are_clients(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "MOST_USERS", 20)
+    said: list[str] = []
+    request = DemoRequest(str(path), columns=Columns(1, 0))
+    shared, _ = shared_setup(request, chosen_settings(request), said.append)
+    assert len(shared.identities) == 20
+    assert said[1] == "20 of 40 users, drawn with seed 0, are clients of the demo"
+    made = prepare(DemoRequest(str(path), recipe="privirec-k", columns=Columns(1, 0)), said.append)
+    assert made.users.size == 20
+    assert made.recipe.parameters.components <= made.train.n_items
+
+
+@pytest.mark.parametrize("place", [0, 2], ids=["colr", "fedmf"])
+def test_the_default_rounds_end_above_popularity_on_a_flat_curve(place: int) -> None:
+    """The sums are added in this process without encryption, which changes them by less than a millionth."""
+    request = DemoRequest()
+    settings = chosen_settings(request)
+    shared, _ = shared_setup(request, settings)
+    arm = arms_of(request, settings)[place]
+    parameters = {"items": shared.data.train.n_items, **arm.recipe_parameters}
+    federation = Federation(
+        shared.data.train, arm.recipe, parameters, "plain", {}, settings.training, shared.cohort, request.seed
+    )
+    hr: dict[int, float] = {}
+    for done in federation.run(settings.rounds):
+        if done.number in (settings.rounds // 2, settings.rounds * 4 // 5, settings.rounds):
+            scores = federation.scores(shared.trainable)
+            hr[done.number] = leave_one_out(shared, shared.trainable, scores).hr
+    half, late, last = hr.values()
+    popularity = popularity_control(shared.data, shared.candidates).hr
+    assert half > popularity
+    assert last > popularity + 0.25
+    assert abs(last - late) < 0.05

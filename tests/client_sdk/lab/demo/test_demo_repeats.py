@@ -19,7 +19,7 @@ from protocols.crypto.domain import repeatable_place
 from protocols.recipes.base import FactorState
 from protocols.recipes.state import state_as
 
-ROUNDS, USERS, ITEMS = 6, 30, 300
+ROUNDS, USERS, ITEMS = 3, 30, 300
 Figures = list[tuple[int, float, float]]
 
 
@@ -37,7 +37,7 @@ def prepared(data: Path, seed: int, dropout: float = 0.0) -> tuple[list[Arm], Sh
     request = DemoRequest(str(data), columns=Columns(0, 1), rounds=ROUNDS, cohort=10, seed=seed, dropout=dropout)
     settings = chosen_settings(request)
     shared, _ = shared_setup(request, settings)
-    return arms_of(request, settings), replace(shared, collect_seconds=2.0) if dropout else shared
+    return arms_of(request, settings), replace(shared, collect_seconds=1.0) if dropout else shared
 
 
 def figures(server: DemoServer, arm: Arm, shared: SharedSetup) -> tuple[Figures, np.ndarray]:
@@ -75,7 +75,7 @@ def test_the_same_seed_lets_the_same_clients_drop_out(data: Path, tmp_path: Path
         models = []
         for _ in range(2):
             arms, shared = prepared(data, 0, dropout=0.3)
-            models.append(figures(server, arms[1], replace(shared, rounds=3))[1])
+            models.append(figures(server, arms[1], replace(shared, rounds=2))[1])
     np.testing.assert_array_equal(*models)
 
 

@@ -19,7 +19,7 @@ from client_sdk.lab.local_server import run_server
 from client_sdk.rounds.part import Part
 from tests.client_sdk.lab.demo.made import control, made_result
 
-ROUNDS, COHORT = 5, 12
+ROUNDS, COHORT = 2, 8
 
 
 def stored(data_dir: Path) -> Iterator[tuple[str, bytes]]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from protocols.crypto.certificates import Certificate, certify, check_certificate
 from protocols.errors import CertificateError
 from protocols.layout import TRAINED, Block, Segment, VectorLayout
-from protocols.sums.masked import client, server
 from protocols.sums.masked.context import ClientPolicy, RoundContext, model_digest
 from protocols.sums.masked.parameters import MaskedParameters, Mode, Neighbourhood
 from protocols.sums.masked.plan import MaskedPlan
-from protocols.sums.masked.roster import Roster, RosterEntry, make_roster
+from protocols.sums.masked.roster import RosterEntry
+from protocols.sums.masked.run import MaskedRun
 from protocols.sums.ring import ring_dtype, unpack
 
 LAYOUT = VectorLayout(
@@ -28,6 +28,7 @@ LAYOUT = VectorLayout(
 ORGANISER = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 MAILBOX = X25519PrivateKey.from_private_bytes(bytes(range(32))).public_key().public_bytes_raw()
 ANY_MODE: frozenset[Mode] = frozenset({"curious", "semi-malicious"})
+ANY_POLICY = ClientPolicy(modes=ANY_MODE)
 
 
 @dataclass(frozen=True)
@@ -70,83 +71,26 @@ def entry_of(identity: Ed25519PrivateKey, name: str, advertisement: bytes) -> Ro
     return RosterEntry(name, key, MAILBOX, made.encode(), advertisement)
 
 
-@dataclass
-class Round:
-    """Stages fill the fields in turn. `contexts` overrides what single clients believe the round to be."""
+class Round(MaskedRun):
+    """A round of clients with random elements, whose server checks nothing: what it checks is tested by itself."""
 
-    context: RoundContext
-    members: list[str]
-    policy: ClientPolicy = field(default_factory=lambda: ClientPolicy(modes=ANY_MODE))
-    contexts: dict[str, RoundContext] = field(default_factory=dict)
-    is_member: Callable[[RosterEntry], bool] = is_member
-    identities: dict[str, Ed25519PrivateKey] = field(init=False)
-    elements: dict[str, NDArray[np.unsignedinteger[Any]]] = field(init=False)
-    advertised: dict[str, client.Advertised] = field(default_factory=dict)
-    entries: dict[str, RosterEntry] = field(default_factory=dict)
-    roster: Roster = field(init=False)
-    shared: dict[str, client.Shared] = field(default_factory=dict)
-    shares: dict[str, bytes] = field(default_factory=dict)
-    inboxes: dict[str, bytes] = field(default_factory=dict)
-    contributed: dict[str, client.Contributed] = field(default_factory=dict)
-    contributions: dict[str, bytes] = field(default_factory=dict)
-    confirmed: dict[str, client.Confirmed] = field(default_factory=dict)
-    confirmations: dict[str, bytes] = field(default_factory=dict)
-    replies: dict[str, bytes] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        bits, rng = self.context.plan.bits, np.random.default_rng(7)
-        self.identities = {name: Ed25519PrivateKey.generate() for name in self.members}
+    def __init__(
+        self,
+        context: RoundContext,
+        members: list[str],
+        policy: ClientPolicy = ANY_POLICY,
+        is_member: Callable[[RosterEntry], bool] = is_member,
+    ) -> None:
+        bits, rng = context.plan.bits, np.random.default_rng(7)
+        self.members = members
         self.elements = {
-            name: rng.integers(0, 1 << bits, LAYOUT.length, np.uint64).astype(ring_dtype(bits)) for name in self.members
+            name: rng.integers(0, 1 << bits, LAYOUT.length, np.uint64).astype(ring_dtype(bits)) for name in members
         }
+        identities = {name: Ed25519PrivateKey.generate() for name in members}
+        super().__init__(context, identities, policy, self.elements.__getitem__, self._entry, is_member, checks=False)
 
-    def advertise(self, without: Iterable[str] = ()) -> Round:
-        for name in self._but(self.members, without):
-            context = self.contexts.get(name, self.context)
-            self.advertised[name], body = client.advertise(context, name, self.identities[name], self.policy)
-            self.entries[name] = entry_of(self.identities[name], name, body)
-        self.roster = make_roster(self.context, self.entries.values())
-        return self
-
-    def share(self, without: Iterable[str] = ()) -> Round:
-        for name in self._but(self.advertised, without):
-            self.shared[name], self.shares[name] = client.share(self.advertised[name], self.roster.body, self.is_member)
-        self.inboxes = server.inboxes(self.roster, self.shares)
-        return self
-
-    def contribute(self, without: Iterable[str] = ()) -> Round:
-        for name in self._but(self.shared, without):
-            self.contributed[name], self.contributions[name] = client.contribute(
-                self.shared[name], self.inboxes[name], self.elements[name]
-            )
-        return self
-
-    def confirm(self, without: Iterable[str] = ()) -> Round:
-        for name in self._but(self.contributed, without):
-            self.confirmed[name], self.confirmations[name] = client.confirm(self.contributed[name], self.survivors)
-        return self
-
-    def unmask(self, without: Iterable[str] = ()) -> Round:
-        if self.context.plan.mode == "curious":
-            for name in self._but(self.contributed, without):
-                _, self.replies[name] = client.unmask_unconfirmed(self.contributed[name], self.survivors)
-            return self
-        signed = server.confirmations(self.roster, self.confirmations)
-        for name in self._but(self.confirmed, without):
-            _, self.replies[name] = client.unmask(self.confirmed[name], signed)
-        return self
-
-    @staticmethod
-    def _but(everyone: Iterable[str], without: Iterable[str]) -> list[str]:
-        excluded = set(without)
-        return [name for name in everyone if name not in excluded]
-
-    @property
-    def survivors(self) -> bytes:
-        return self.roster.encode_set(self.contributions)
-
-    def unmasking(self) -> server.Unmasking:
-        return server.unmask(self.roster, self.shares, self.contributions, self.replies)
+    def _entry(self, name: str, advertisement: bytes) -> RosterEntry:
+        return entry_of(self.identities[name], name, advertisement)
 
     def opened(self) -> NDArray[np.unsignedinteger[Any]]:
         """Return the sum of the contributions without masks, ring elements."""
@@ -169,7 +113,7 @@ def sum_of(played: Round, contributions: dict[str, bytes]) -> NDArray[np.unsigne
 
 
 def new_round(count: int = 9, mode: Mode = "semi-malicious", **changes: Any) -> Round:
-    """Return a round of `count` clients before its first stage; `changes` are fields of `Round`."""
+    """Return a round of `count` clients before its first stage; `changes` are arguments of `Round`."""
     return Round(round_context(complete_plan(mode), count), names(count), **changes)
 
 

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from fractions import Fraction
+from itertools import combinations
 from math import comb, inf, log2
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from protocols.crypto.public_random import permutation
 from protocols.errors import ParameterError
 from protocols.sums.masked.parameters import (
     MaskedParameters,
     Mode,
     Neighbourhood,
     choose_neighbourhood,
+    corrupt_clients,
+    quorum,
     upload_bytes,
 )
+from protocols.sums.masked.roster import neighbours
 
 COHORTS = (20, 50, 100, 200, 500, 1000, 10**4, 10**6)
 TABLE = """
@@ -233,3 +240,56 @@ def test_what_a_client_sends() -> None:
     assert sent == {"advertise": 160, "share": 114 * 62, "contribute": 10**6, "confirm": 64, "unmask": 33 * 62}
     assert sum(sent.values()) - 10**6 < (2 * 62 + 5 * 62 - 4) * 32
     assert upload_bytes(choose_neighbourhood(1000, 0.05, 0.05, "curious"), 3, 17)["confirm"] == 0
+
+
+def opens_a_part(near: Neighbourhood, seed: bytes, bad: list[int]) -> bool:
+    """Whether a server that sees the graph finds dropouts with which all honest survivors answer, but in two parts.
+
+    It declares the honest clients of two windows of k/2 places dropped out; the `bad` clients sign whatever it likes.
+    """
+    n, half, places = near.clients, near.degree // 2, np.arange(near.degree // 2)
+    circle, graph = permutation(seed, "masked sum graph", n), neighbours(n, near.degree, seed)
+    corrupt = np.isin(np.arange(n), bad)
+    around = corrupt[circle]
+    held = np.convolve(np.append(around, around[: half - 1]), np.ones(half, int), "valid")
+    starts = np.flatnonzero((held >= near.threshold - half) & ~np.roll(around, 1))
+    for one, other in combinations(starts.tolist(), 2):
+        if half < other - one < n - half:
+            windows = np.isin(np.arange(n), circle[np.concatenate([one + places, other + places]) % n])
+            signed, honest = ~windows | corrupt, ~windows & ~corrupt
+            answering = signed.sum() >= quorum(near.corrupt, n) and (signed[graph].sum(axis=1) >= near.threshold)
+            part = honest & np.isin(np.arange(n), circle[one + half : other])
+            if np.all(answering | ~honest) and part.any() and (honest & ~part).any():
+                assert not (honest & ~part)[graph[part]].any()  # no mask between the parts
+                return True
+    return False
+
+
+def test_attack_with_dropouts_that_are_chosen_after_the_graph() -> None:
+    """It succeeds less often than the bound on a weak threshold says, never at the promised share of colluders."""
+    promised, rng, rounds = choose_neighbourhood(200, 0.3, 0.05, sigma=40), np.random.default_rng(2), 100
+    colluding = corrupt_clients(promised.corrupt, promised.clients)
+    pairs = promised.clients * (promised.clients - promised.degree - 1) // 2
+    found = dict.fromkeys((promised.threshold, 52, 48, 46, 45), 0)
+    for _ in range(rounds):
+        seed, bad = rng.bytes(32), rng.choice(promised.clients, colluding, replace=False).tolist()
+        for threshold in found:
+            found[threshold] += opens_a_part(replace(promised, threshold=threshold), seed, bad)
+    assert found.pop(promised.threshold) == 0
+    for threshold, opened in found.items():
+        bound = pairs * cut(promised.clients, colluding, promised.degree // 2, threshold - promised.degree // 2)
+        assert opened / rounds <= bound
+    assert max(found.values()) > rounds // 2
+
+
+def test_colluders_that_choose_their_places_in_the_graph_need_as_many_as_the_bound_counts() -> None:
+    """t - k/2 in each of two windows cut the circle; with one fewer in a window, the client before it does not answer.
+
+    The bound is for colluders whose places are drawn: the graph follows from the keys of the round.
+    """
+    near, seed = choose_neighbourhood(200, 0.3, 0.05, sigma=40), bytes(32)
+    circle, needed = permutation(seed, "masked sum graph", near.clients).tolist(), near.threshold - near.degree // 2
+    first, second = circle[1 : 1 + needed], circle[101 : 101 + needed]
+    assert len(first + second) <= corrupt_clients(near.corrupt, near.clients)
+    assert opens_a_part(near, seed, first + second)
+    assert not opens_a_part(near, seed, first + second[:-1])

@@ -1,0 +1,270 @@
+"""Operators' tokens: names, hashes, expiry, rotation and revocation, also at once; what each role may call."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import pytest
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from aggregator_service.access.principals import (
+    create_admin,
+    create_operator,
+    hash_token,
+    list_operators,
+    revoke_operator,
+    rotate_operator,
+)
+from aggregator_service.clock import ManualClock
+from aggregator_service.migrations.migrate import migrate
+from aggregator_service.problems import Problem
+from aggregator_service.storage.database import Database
+from aggregator_service.storage.schema import OperatorRow
+from protocols.messages import OperatorRequest, OperatorToken
+from tests.support.api import Api, TestMember, digest_field
+from tests.support.inside import aggregator_inside
+from tests.support.oneshot import oneshot_task
+from tests.support.promises import CALLERS, promised
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def api(tmp_path: Path, clock: ManualClock) -> Iterator[Api]:
+    with aggregator_inside(tmp_path / "data", clock=clock) as inside:
+        yield inside
+
+
+def make(api: Api, name: str, **fields: Any) -> str:
+    answer = api.http.post("/v1/operators", json={"name": name, **fields}, headers=api.operator)
+    assert answer.status_code == 201, answer.text
+    return str(answer.json()["token"])
+
+
+def works(api: Api, token: str) -> bool:
+    answer = api.http.get("/v1/tasks", headers={"Authorization": f"Bearer {token}"})
+    assert answer.status_code in (200, 401), answer.text
+    return answer.status_code == 200
+
+
+def test_a_token_is_shown_once_and_stored_as_a_hash(api: Api, tmp_path: Path) -> None:
+    token = make(api, "grafana", role="read-only")
+    assert token.startswith("hro_")
+    assert works(api, token)
+    listed = api.http.get("/v1/operators", headers=api.operator)
+    assert [(one["name"], one["role"], one["expires_seconds"]) for one in listed.json()["operators"]] == [
+        ("grafana", "read-only", None)
+    ]
+    assert token not in listed.text
+    assert hash_token(token) not in listed.text
+    stored = b"".join(path.read_bytes() for path in (tmp_path / "data").glob("hushrec.db*"))
+    assert token.encode() not in stored
+    assert hash_token(token).encode() in stored
+
+
+def test_names_of_tokens_are_unique(api: Api) -> None:
+    make(api, "anna")
+    again = api.http.post("/v1/operators", json={"name": "anna"}, headers=api.operator)
+    assert again.status_code == 409
+    assert api.http.post("/v1/operators", json={"name": "No Name"}, headers=api.operator).status_code == 422
+    assert api.http.post("/v1/operators", json={"name": "b", "role": "root"}, headers=api.operator).status_code == 422
+
+
+def test_a_token_expires(api: Api, clock: ManualClock) -> None:
+    token = make(api, "guest", expires_seconds=60)
+    clock.advance(59.0)
+    assert works(api, token)
+    clock.advance(1.0)
+    assert not works(api, token)
+    (view,) = api.http.get("/v1/operators", headers=api.operator).json()["operators"]
+    assert (view["age_seconds"], view["expires_seconds"]) == (60.0, 0.0)
+
+
+def test_rotation_voids_the_old_token_and_restarts_the_lifetime(api: Api, clock: ManualClock) -> None:
+    old = make(api, "guest", role="operator", expires_seconds=60)
+    clock.advance(50.0)
+    answer = api.http.post("/v1/operators/guest/rotation", headers=api.operator)
+    assert (answer.status_code, answer.json()["role"], answer.json()["expires_seconds"]) == (200, "operator", 60.0)
+    new = answer.json()["token"]
+    assert (works(api, old), works(api, new)) == (False, True)
+    clock.advance(59.0)
+    assert works(api, new)
+    clock.advance(1.0)
+    assert not works(api, new)
+    assert api.http.post("/v1/operators/nobody/rotation", headers=api.operator).status_code == 404
+
+
+def test_revocation_takes_effect_at_once_and_frees_the_name(api: Api) -> None:
+    token = make(api, "anna")
+    assert api.http.delete("/v1/operators/anna", headers=api.operator).status_code == 200
+    assert not works(api, token)
+    assert api.http.delete("/v1/operators/anna", headers=api.operator).status_code == 404
+    assert works(api, make(api, "anna"))
+
+
+def test_only_admins_create_tokens(api: Api) -> None:
+    token = make(api, "anna", role="operator")
+    headers = {"Authorization": f"Bearer {token}"}
+    answer = api.http.post("/v1/operators", json={"name": "me", "role": "admin"}, headers=headers)
+    assert answer.status_code == 403
+    assert "admin" in answer.json()["detail"]
+
+
+ROOT = Path(__file__).parents[3]
+DOCUMENT = json.loads((ROOT / "openapi" / "openapi.json").read_text(encoding="utf-8"))
+ROUTES = sorted((method.upper(), path) for path, methods in DOCUMENT["paths"].items() for method in methods)
+
+
+@pytest.fixture(scope="module")
+def roles_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    with aggregator_inside(tmp_path_factory.mktemp("roles") / "data") as inside:
+        yield inside
+
+
+@pytest.fixture(scope="module")
+def callers(roles_api: Api) -> dict[str, dict[str, str]]:
+    """Request headers by caller; member and holder belong to one keyed task, the committee to one of its own."""
+    task = roles_api.create_task("mine", cohort=2, recipe_name="colr", mechanism_name="ckks", dim=8, clip=1.0)
+    (holder,), (member,) = task.enrol(1, role="holder"), task.enrol(1)
+    envelope = {**holder.auth, "Content-Digest": digest_field(b"sealed")}
+    assert (
+        roles_api.http.put(f"{task.path}/keyring/{member.client_id}", content=b"sealed", headers=envelope).status_code
+        == 201
+    )
+    (committee,) = oneshot_task(roles_api, "summed-once", 5).enrol(1, role="committee")
+    fields = {"nobody": {}, "member": member.auth, "holder": holder.auth, "committee": committee.auth}
+    for role in ("read-only", "operator", "admin"):
+        made = roles_api.http.post("/v1/operators", json={"name": role, "role": role}, headers=roles_api.operator)
+        assert made.status_code == 201, made.text
+        fields[role] = {"Authorization": f"Bearer {made.json()['token']}"}
+    roles_api.clients = {"member": member, "holder": holder, "committee": committee}  # type: ignore[attr-defined]
+    return fields
+
+
+def call(roles_api: Api, method: str, path: str, headers: dict[str, str], own: str) -> httpx.Response:
+    """Make a call that changes nothing: its body is invalid, or what it names does not exist."""
+    clients: dict[str, TestMember] = roles_api.clients  # type: ignore[attr-defined]
+    member = clients.get(own, clients["member"])
+    known = {"task": member.task.id, "client": member.client_id, "number": "1", "stage": "advertise", "name": "nobody"}
+    known["invitation"] = "i_" + "0" * 20
+    if method == "DELETE" or path.endswith("/close"):
+        known |= {"client": "c_" + "0" * 20, "task": "t_" + "0" * 20}
+    filled = re.sub(r"\{(\w+)\}", lambda found: known[found.group(1)], path)
+    if method in ("PUT", "PATCH"):
+        body = {"Content-Digest": digest_field(b"x"), "Upload-Offset": "0", "Upload-Complete": "?0"}
+        body |= {"Content-Type": "application/partial-upload"} if method == "PATCH" else {}
+        return roles_api.http.request(method, filled, content=b"x", headers={**headers, **body})
+    return roles_api.http.request(method, filled, json=[] if method == "POST" else None, headers=headers)
+
+
+def test_the_documentation_lists_exactly_the_routes() -> None:
+    assert {route for route in promised() if route[1] != "/openapi.json"} == set(ROUTES)
+
+
+@pytest.mark.parametrize("caller", CALLERS)
+@pytest.mark.parametrize(("method", "path"), ROUTES, ids=[f"{method} {path}" for method, path in ROUTES])
+def test_every_role_at_every_route(
+    roles_api: Api, callers: dict[str, dict[str, str]], method: str, path: str, caller: str
+) -> None:
+    answer = call(roles_api, method, path, callers[caller], caller)
+    if caller in promised()[method, path]:
+        assert answer.status_code not in (401, 403) or slug(answer) == "not-in-cohort", answer.text
+    else:
+        assert answer.status_code == (401 if caller == "nobody" else 403), answer.text
+
+
+def slug(answer: httpx.Response) -> Any:
+    return answer.json()["type"].rpartition(":")[2] if answer.content else None
+
+
+def test_a_member_of_another_task_has_no_access(roles_api: Api, callers: dict[str, dict[str, str]]) -> None:
+    (stranger,) = roles_api.create_task("other", cohort=2).enrol(1)
+    for method, path in ROUTES:
+        if "{task}" in path and "member" in promised()[method, path]:
+            answer = call(roles_api, method, path, stranger.auth, "member")
+            assert answer.status_code in (403, 404), (method, path, answer.text)
+            assert slug(answer) in ("forbidden", "not-found", None)
+
+
+AT_ONCE = 8
+Made = TypeVar("Made")
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    made = Database(database_url, connections=AT_ONCE)
+    migrate(made)
+    yield made
+    made.close()
+
+
+def at_once(database: Database, work: Callable[[Session], Made]) -> list[Made | Exception]:
+    """Call `work` in transactions that begin together; return what each returned or raised."""
+    barrier, found = threading.Barrier(AT_ONCE, timeout=30), list[Made | Exception]()
+
+    def run() -> None:
+        barrier.wait()
+        try:
+            found.append(database.transact(work))
+        except Exception as error:
+            found.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(AT_ONCE)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def tokens(database: Database) -> dict[str, str]:
+    with database.read() as session:
+        return {row.name: row.token_hash for row in session.scalars(select(OperatorRow))}
+
+
+def test_servers_that_start_together_create_one_first_token(database: Database) -> None:
+    made = at_once(database, lambda session: create_admin(session, 0.0, only_first=True))
+    (first,) = [one for one in made if isinstance(one, OperatorToken)]
+    assert tokens(database) == {"admin": hash_token(first.token)}
+
+
+def test_admins_created_together_have_different_names(database: Database) -> None:
+    made = at_once(database, lambda session: create_admin(session, 0.0))
+    assert {hash_token(one.token) for one in made if isinstance(one, OperatorToken)} == set(tokens(database).values())
+    assert set(tokens(database)) == {"admin", *(f"admin-{number}" for number in range(2, AT_ONCE + 1))}
+
+
+def test_one_name_is_taken_once(database: Database) -> None:
+    request = OperatorRequest(name="anna", role="operator")
+    made = at_once(database, lambda session: create_operator(session, request, 0.0))
+    problems = [one for one in made if isinstance(one, Problem)]
+    assert [one.slug for one in problems] == ["conflict"] * (AT_ONCE - 1)
+    (shown,) = [one for one in made if not isinstance(one, Exception)]
+    assert tokens(database) == {"anna": hash_token(shown.token)}
+
+
+def test_the_last_rotation_counts(database: Database) -> None:
+    with database.write() as session:
+        create_operator(session, OperatorRequest(name="anna", role="operator"), 0.0)
+    made = at_once(database, lambda session: rotate_operator(session, "anna", 1.0).token)
+    assert len({hash_token(str(one)) for one in made}) == AT_ONCE
+    assert tokens(database)["anna"] in {hash_token(str(one)) for one in made}
+
+
+def test_a_token_is_revoked_once(database: Database) -> None:
+    with database.write() as session:
+        create_operator(session, OperatorRequest(name="anna", role="operator"), 0.0)
+    made = at_once(database, lambda session: revoke_operator(session, "anna", 1.0))
+    assert sorted(type(one).__name__ for one in made) == ["OperatorView", *["Problem"] * (AT_ONCE - 1)]
+    with database.read() as session:
+        assert not list_operators(session, 2.0).operators

@@ -1,0 +1,352 @@
+"""TLS over real connections, and the service behind a real Caddy and a real nginx as docs/deploy configures them."""
+
+from __future__ import annotations
+
+import re
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import psutil
+import pytest
+from pydantic import ValidationError
+
+from aggregator_service.routes.common import LONGEST_WAIT
+from aggregator_service.settings import Settings
+from client_sdk import Operator
+from tests.support.api import Api
+from tests.support.certificates import Authority, Pair
+from tests.support.cluster import wait_until
+from tests.support.proxies import CADDYFILE, NGINX_CONF, running_caddy, running_nginx
+from tests.support.raw_http import Door, converse
+from tests.support.server import AggregatorProcess, free_port, running_aggregator
+from tests.support.signing import raw_head
+
+MIB: Final = 1 << 20
+IDLE_SECONDS: Final = 75
+"""After these the service closes an idle connection."""
+HOST: Final = b"Host: localhost\r\n"
+LAST: Final = b"GET /healthz HTTP/1.1\r\n" + HOST + b"X-Request-Id: last\r\nConnection: close\r\n\r\n"
+NO_UPGRADE: Final = ("header_up -Upgrade", "header_up -Connection", "header_up -HTTP2-Settings")
+PROXIES: Final = {"caddy": running_caddy, "nginx": running_nginx}
+
+
+@pytest.fixture(scope="module", params=PROXIES)
+def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    folder, port = tmp_path_factory.mktemp(request.param), free_port()
+    origins = f"http://127.0.0.1:{port},https://127.0.0.1:{port}"
+    with (
+        running_aggregator(folder / "data", public_origins=origins, threads=4) as server,
+        PROXIES[request.param](folder, server.port, port) as door,
+    ):
+        yield Place(folder, server, door)
+
+
+class Place:
+    """A server and the proxy in front of it."""
+
+    def __init__(self, folder: Path, server: AggregatorProcess, door: Door) -> None:
+        self.folder, self.server, self.door = folder, server, door
+
+    @contextmanager
+    def api(self) -> Iterator[Api]:
+        """An operator who connects to the proxy."""
+        api = Api(self.door.url, self.server.operator_token)
+        if self.door.context is not None:
+            api.http = type(api.http)(base_url=self.door.url, timeout=60, auth=api.http.auth, verify=self.door.context)
+        with closing(api):
+            yield api
+
+
+@contextmanager
+def recording() -> Iterator[tuple[int, list[bytearray]]]:
+    """Listen in the service's place; yield the port and the requests, which grow while they arrive.
+
+    A request is answered when it is complete.
+    """
+    requests = list[bytearray]()
+
+    def read(connection: socket.socket) -> None:
+        received = bytearray()
+        requests.append(received)
+        while not _complete(received):
+            piece = connection.recv(65536)
+            if not piece:
+                return
+            received += piece
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+
+    def serve() -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = listening.accept()
+                with connection:
+                    read(connection)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield listening.getsockname()[1], requests
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+def _complete(request: bytearray) -> bool:
+    head, end, body = request.partition(b"\r\n\r\n")
+    length = re.search(rb"(?i)\r\ncontent-length: (\d+)", head)
+    return bool(end) and len(body) >= (0 if length is None else int(length[1]))
+
+
+@pytest.mark.parametrize("kind", PROXIES)
+def test_the_proxy_passes_on_no_upgrade_and_no_address_of_the_client(kind: str, tmp_path: Path) -> None:
+    """Also when the field Connection asks it to drop its own."""
+    hostile = (
+        b"Connection: Upgrade, X-Forwarded-For, X-Forwarded-Proto, close\r\nUpgrade: x\r\n"
+        b"X-Forwarded-For: 198.51.100.1\r\n"
+        b"X-Forwarded-Proto: gopher\r\nForwarded: for=198.51.100.1\r\nHTTP2-Settings: AAEAAEAA\r\n"
+        b"X_Forwarded_For: 198.51.100.1\r\n"
+    )
+    with recording() as (port, requests), PROXIES[kind](tmp_path, port) as door:
+        body = b"GET /smuggled HTTP/1.1\r\n\r\n"
+        length = b"Content-Length: %d\r\n" % len(body)
+        said = converse(door, b"POST /healthz HTTP/1.1\r\n" + HOST + hostile + length + b"\r\n" + body)
+        assert [response.status for response in said.responses] == [200]
+        connect = b"CONNECT /smuggled HTTP/1.1\r\n" + HOST + b"Connection: close\r\nContent-Length: 1\r\n\r\na"
+        assert [response.status for response in converse(door, connect).responses] == [405]
+    (received,) = [found for found in requests if found]  # a connection without a request: whether the place listens
+    fields = [line.lower() for line in bytes(received).partition(b"\r\n\r\n")[0].split(b"\r\n")]
+    assert [field for field in fields if field.startswith(b"x-forwarded-for:")] == [b"x-forwarded-for: 127.0.0.1"]
+    scheme = b"http" if kind == "caddy" else b"https"
+    assert [field for field in fields if field.startswith(b"x-forwarded-proto:")] == [b"x-forwarded-proto: " + scheme]
+    assert not [field for field in fields if field.startswith((b"upgrade", b"forwarded", b"http2", b"connection: up"))]
+    assert not [field for field in fields if b"198.51.100.1" in field and not field.startswith(b"x_")]
+
+
+@pytest.mark.parametrize("without", [(), NO_UPGRADE], ids=["shipped", "passes Upgrade on"])
+def test_attack_a_body_that_the_next_request_completes(tmp_path: Path, without: tuple[str, ...]) -> None:
+    """An attacker's body begins a request; an operator's next one would complete it, with the operator's token.
+
+    The service holds this off by itself, too, behind a proxy that passes Upgrade on.
+    """
+    with (
+        running_aggregator(tmp_path / "data", failure_rate=0) as server,
+        running_caddy(tmp_path, server.port, without=without) as door,
+        closing(Api(door.url, server.operator_token)) as api,
+    ):
+        task = api.create_task(cohort=2)
+        start = f"POST {task.path}/close HTTP/1.1\r\nHost: localhost\r\nX-Ignored: ".encode()
+        head = b"POST /healthz HTTP/1.1\r\n" + HOST + b"Connection: Upgrade\r\nUpgrade: x\r\nContent-Length: %d\r\n\r\n"
+        for chunks in ((head % len(start) + start,), (head % len(start), start)):
+            with door.connection() as connection:
+                for chunk in chunks:
+                    connection.sendall(chunk)
+                assert connection.recv(65536).startswith(b"HTTP/1.1 4")
+            for _ in range(3):
+                answer = api.http.get("/v1/tasks", headers=api.operator)
+                assert [found["state"] for found in answer.json()["tasks"]] == ["open"]
+
+
+@pytest.mark.parametrize("without", [(), NO_UPGRADE], ids=["shipped", "passes Upgrade on"])
+def test_attack_a_body_that_shifts_the_responses_of_others(tmp_path: Path, without: tuple[str, ...]) -> None:
+    """The body is a member's own signed request: everybody would get the response to the request before."""
+    port = free_port()
+    with (
+        running_aggregator(tmp_path / "data", public_origins=f"http://127.0.0.1:{port}") as server,
+        running_caddy(tmp_path, server.port, port, without=without) as door,
+        closing(Api(door.url, server.operator_token)) as api,
+    ):
+        (member, _) = api.create_task(cohort=2).enrol(2)
+        for _ in range(3):
+            own = raw_head(door.url, "GET", f"{member.task.path}?wait=1", member.token)
+            head = b"POST /healthz HTTP/1.1\r\n" + HOST + b"Connection: Upgrade\r\nUpgrade: x\r\n"
+            with door.connection() as connection:
+                connection.sendall(head + b"Content-Length: %d\r\n\r\n" % len(own) + own)
+                assert connection.recv(65536).startswith(b"HTTP/1.1 4")
+            for number in range(5):
+                name = f"operator-{number}"
+                made = api.http.get("/v1/operators", headers={**api.operator, "X-Request-Id": name})
+                assert (made.headers["x-request-id"], "operators" in made.json()) == (name, True)
+                seen = api.http.get(member.task.path, headers=member.auth)
+                assert seen.json()["task_id"] == member.task.id
+
+
+@pytest.mark.parametrize("kind", PROXIES)
+def test_failed_attempts_count_against_the_address_of_the_peer(kind: str, tmp_path: Path) -> None:
+    """An address that the client names itself does not count: the rate allows one attempt."""
+    statuses = list[int]()
+    with (
+        running_aggregator(tmp_path / "data", threads=4, failure_rate=0.05) as server,
+        PROXIES[kind](tmp_path, server.port) as door,
+    ):
+        for number in range(4):
+            fields = b"Authorization: Bearer wrong\r\nX-Forwarded-For: 198.51.100.%d\r\n" % number
+            said = converse(door, b"GET /v1/tasks HTTP/1.1\r\n" + HOST + fields + b"Connection: close\r\n\r\n")
+            statuses += [response.status for response in said.responses]
+    assert statuses == [401, 429, 429, 429]
+
+
+def test_slow_heads_end_at_the_proxy(place: Place) -> None:
+    """The service never sees them."""
+    before = len(connections_of(place.server))
+    with ExitStack() as stack:
+        slow = [stack.enter_context(place.door.connection()) for _ in range(4)]
+        for connection, sent in zip(slow, (b"", b"G", b"GET /healthz HTTP/1.1\r\n", LAST[:-2]), strict=True):
+            with suppress(ConnectionError):
+                connection.sendall(sent)
+        assert len(connections_of(place.server)) <= before
+        for connection in slow:
+            received = b""
+            with suppress(ConnectionError):
+                while piece := connection.recv(4096):  # until the proxy ends it
+                    received += piece
+            assert b" 200 " not in received
+
+
+def connections_of(server: AggregatorProcess) -> list[Any]:
+    """Return the open connections of the server to its clients."""
+    here = psutil.Process(server.pid).net_connections("tcp")
+    return [found for found in here if found.raddr and found.laddr.port == server.port]
+
+
+@pytest.mark.parametrize("kind", PROXIES)
+def test_long_heads_end_at_the_proxy(kind: str, tmp_path: Path) -> None:
+    head = b"GET /healthz HTTP/1.1\r\n" + HOST + b"Connection: close\r\n" + b"a: b\r\n" * 6_000 + b"\r\n"
+    with recording() as (port, requests), PROXIES[kind](tmp_path, port) as door:
+        assert all(response.status in (400, 431) for response in converse(door, head).responses)
+    assert not [found for found in requests if found]
+
+
+def test_a_long_poll_waits_in_the_service(place: Place) -> None:
+    with place.api() as api:
+        member, _ = api.create_task("polled", cohort=2).enrol(2)
+        member.task.wait_round(1, "collecting")
+        path = f"{member.task.path}/rounds/current"
+        first = api.http.get(path, headers=member.auth)
+        fields = {**member.auth, "If-None-Match": first.headers["etag"]}
+        assert api.http.get(f"{path}?wait=2", headers=fields).status_code == 304
+
+
+def test_the_limits_of_the_proxies_fit_those_of_the_service() -> None:
+    """They wait longer than any long poll, and use no connection that the service is about to close."""
+    caddy, nginx = (path.read_text(encoding="utf-8") for path in (CADDYFILE, NGINX_CONF))
+
+    def number(text: str, name: str) -> int:
+        (found,) = re.findall(rf"^\s*{name} (\d+)s?;?(?: #.*)?$", text, re.MULTILINE)
+        return int(found)
+
+    assert min(number(caddy, "response_header_timeout"), number(nginx, "proxy_read_timeout")) >= LONGEST_WAIT + 10
+    upstream, _, _ = nginx.partition("server {")
+    assert max(number(caddy, "keepalive"), number(upstream, "keepalive_timeout")) < IDLE_SECONDS
+    assert number(caddy, "max_conns_per_host") < Settings().max_connections
+
+
+@pytest.mark.parametrize("kind", PROXIES)
+def test_a_body_reaches_the_service_while_it_arrives(kind: str, tmp_path: Path) -> None:
+    """And the proxy keeps none of it in a file."""
+    with recording() as (port, requests), PROXIES[kind](tmp_path, port) as door, door.connection() as connection:
+        head = b"PUT /v1/anything HTTP/1.1\r\n" + HOST + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % (8 * MIB)
+        connection.sendall(head + bytes(MIB))
+        wait_until("the service has the first part", lambda: any(len(found) > MIB for found in requests))
+        assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.stat().st_size > MIB // 2]
+        connection.sendall(bytes(7 * MIB))
+        assert connection.recv(4096).startswith(b"HTTP/1.1 200")
+
+
+def test_a_contribution_of_more_than_4_mib_passes(place: Place) -> None:
+    with place.api() as api:
+        task = api.create_task("large", items=40_000, dim=32, cohort=2, clip=10.0)
+        member, _ = task.enrol(2)
+        task.wait_round(1, "collecting")
+        body = member.contribution(1, 0.5)
+        assert len(body) > 4 * MIB
+        assert member.put(1, body).status_code == 201
+
+
+def test_nginx_limits_the_requests_of_one_address(tmp_path: Path) -> None:
+    limit = int(re.findall(r"limit_conn hushrec (\d+);", NGINX_CONF.read_text(encoding="utf-8"))[0])
+    unfinished = (
+        b"POST /v1/enrolments HTTP/1.1\r\n" + HOST + b"Content-Type: application/json\r\nContent-Length: 9\r\n\r\n{"
+    )
+    with running_aggregator(tmp_path / "data", threads=4) as server, running_nginx(tmp_path, server.port) as door:
+        with ExitStack() as stack:
+            for _ in range(limit):
+                stack.enter_context(door.connection()).sendall(unfinished)
+            wait_until("the service has them all", lambda: len(connections_of(server)) >= limit)
+            assert [response.status for response in converse(door, LAST).responses] == [503]
+        wait_until("the places are free again", lambda: converse(door, LAST).ids == ["last"])
+
+
+def context(authority: Authority, pair: Pair | None = None) -> ssl.SSLContext:
+    made = ssl.create_default_context(cafile=str(authority.certificate))
+    if pair is not None:
+        made.load_cert_chain(pair.certificate, pair.key)
+    return made
+
+
+def test_a_server_with_a_certificate_accepts_tls_only(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.sign("server", server=True)
+    with running_aggregator(
+        tmp_path / "data", context=context(authority), tls_cert=pair.certificate, tls_key=pair.key, hsts_seconds=600
+    ) as server:
+        assert server.url.startswith("https://")
+        answer = httpx.get(f"{server.url}/healthz", verify=context(authority))
+        assert answer.headers["strict-transport-security"] == "max-age=600"
+        with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
+            httpx.get(f"{server.url}/healthz", verify=context(Authority(tmp_path, "stranger")))
+        with pytest.raises(httpx.TransportError):
+            httpx.get(f"http://127.0.0.1:{server.port}/healthz")
+        old = context(authority)
+        with pytest.warns(DeprecationWarning):
+            old.maximum_version = ssl.TLSVersion.TLSv1_1
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"{server.url}/healthz", verify=old)
+
+
+def test_clients_must_present_a_certificate_of_the_configured_authority(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority, stranger = Authority(tmp_path), Authority(tmp_path, "stranger")
+    pair, client = authority.sign("server", server=True), authority.sign("client", server=False)
+    with running_aggregator(
+        tmp_path / "data",
+        context=context(authority, client),
+        tls_cert=pair.certificate,
+        tls_key=pair.key,
+        client_ca=authority.certificate,
+    ) as server:
+        headers = {"Authorization": f"Bearer {server.operator_token}"}
+        known = httpx.get(f"{server.url}/v1/tasks", headers=headers, verify=context(authority, client))
+        assert known.json() == {"tasks": []}
+        # a certificate does not replace a token
+        assert httpx.get(f"{server.url}/v1/tasks", verify=context(authority, client)).status_code == 401
+        # the SDK presents the certificate that its environment variables name
+        monkeypatch.setenv("SSL_CERT_FILE", str(authority.certificate))
+        monkeypatch.setenv("HUSHREC_CLIENT_CERT", str(client.certificate))
+        monkeypatch.setenv("HUSHREC_CLIENT_KEY", str(client.key))
+        with Operator(server.url, server.operator_token) as operator:
+            assert operator.tasks() == []
+        for shown in (None, stranger.sign("client-of-another", server=False)):
+            with pytest.raises(httpx.TransportError):
+                httpx.get(f"{server.url}/v1/tasks", headers=headers, verify=context(authority, shown))
+
+
+def test_a_missing_key_file_is_named_in_one_line(tmp_path: Path) -> None:
+    pair = Authority(tmp_path).sign("server", server=True)
+    pair.key.unlink()
+    server = AggregatorProcess(tmp_path / "data", tls_cert=pair.certificate, tls_key=pair.key)
+    with pytest.raises(RuntimeError, match="did not start"):
+        server.start()
+    assert str(pair.key) in server.log()
+    assert "Traceback" not in server.log()
+
+
+@pytest.mark.parametrize("given", [{"tls_cert": "a.pem"}, {"tls_key": "a.key"}, {"client_ca": "ca.pem"}])
+def test_an_incomplete_tls_configuration_is_refused(given: dict[str, str]) -> None:
+    with pytest.raises(ValidationError, match="HUSHREC_TLS_CERT and HUSHREC_TLS_KEY"):
+        Settings(**given)

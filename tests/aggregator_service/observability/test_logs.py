@@ -1,0 +1,428 @@
+"""What the server logs: lines as text and as JSON, requests and their ids, the start, and no secrets."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import logging
+import re
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+import h11
+import httpx
+import pytest
+from alembic import command
+from sqlalchemy import make_url
+
+from aggregator_service.access.principals import hash_token
+from aggregator_service.logs import REQUEST_ID, JsonFormatter, TextFormatter, configure_logging, fields
+from aggregator_service.migrations.migrate import alembic_config
+from aggregator_service.storage.database import Database
+from client_sdk import Client, Identity, MemoryStore, Operator, Policy
+from client_sdk.api.http import SyncDriver
+from tests.support.api import Api, digest_field
+from tests.support.inside import aggregator_inside
+from tests.support.postgres import TestDatabase
+from tests.support.server import AggregatorProcess, running_aggregator
+from tests.support.signing import SIGNED
+from tests.support.tasks import SmallTask, interactions, small_task
+
+SERVICE = logging.getLogger("aggregator_service")
+LOGGER = logging.getLogger("aggregator_service.tests_of_lines")
+
+
+@pytest.fixture
+def lines(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[[], list[str]]]:
+    """Returns the lines on standard error; the configuration of the service's logs is restored afterwards."""
+    loggers = SERVICE, logging.getLogger("uvicorn")
+    before = [(one.handlers[:], one.level, one.propagate) for one in loggers]
+
+    def written() -> list[str]:
+        return capsys.readouterr().err.splitlines()
+
+    yield written
+    for one, (handlers, level, propagate) in zip(loggers, before, strict=True):
+        one.handlers[:], one.propagate = handlers, propagate
+        one.setLevel(level)
+
+
+def without_time(found: list[str]) -> list[str]:
+    return [re.sub(r'^\S+ \S+,\d{3} |"time": "[^"]+"', "", line) for line in found]
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+@pytest.mark.parametrize("level", [logging.INFO, logging.ERROR])
+def test_a_line_has_the_fields_of_its_record_and_the_id_of_the_request(
+    lines: Callable[[], list[str]], form: Literal["text", "json"], level: int
+) -> None:
+    configure_logging(form)
+    token = REQUEST_ID.set("r-1")
+    LOGGER.log(level, "uploaded", extra=fields(task="t_1", round=3, digest=None, client="é"))
+    REQUEST_ID.reset(token)
+    (line,) = lines()
+    name = logging.getLevelName(level)
+    if form == "json":
+        found = json.loads(line)
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", found.pop("time"))
+        common = {"level": name.lower(), "logger": LOGGER.name, "message": "uploaded"}
+        assert found == {**common, "request": "r-1", "task": "t_1", "round": 3, "client": "é"}
+    else:
+        assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ", line)
+        assert without_time([line]) == [f"{name} uploaded request=r-1 task=t_1 round=3 client=é"]
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_traceback_follows_the_line(lines: Callable[[], list[str]], form: Literal["text", "json"]) -> None:
+    configure_logging(form)
+    try:
+        raise ValueError("a defect")
+    except ValueError:
+        LOGGER.exception("failed", extra=fields(task="t_1"))
+    found = lines()
+    if form == "json":
+        assert json.loads(found[0])["exception"].endswith("ValueError: a defect")
+    else:
+        assert without_time(found)[0] == "ERROR failed task=t_1"
+        assert found[-1] == "ValueError: a defect"
+
+
+def test_a_record_below_the_level_makes_no_line(lines: Callable[[], list[str]]) -> None:
+    configure_logging("text", "warning")
+    LOGGER.info("unheard")
+    LOGGER.warning("heard")
+    assert without_time(lines()) == ["WARNING heard"]
+
+
+def test_warnings_of_uvicorn_are_logged_once_a_second_and_errors_always(lines: Callable[[], list[str]]) -> None:
+    configure_logging("text")
+    uvicorn = logging.getLogger("uvicorn.error")
+    for _ in range(3):
+        uvicorn.warning("Invalid HTTP request received.")
+        uvicorn.warning("No supported WebSocket library detected. Please use pip")
+        uvicorn.error("a fault of ours")
+    for error in (h11.LocalProtocolError("too late"), ValueError("ours")):
+        try:
+            raise error
+        except Exception:
+            uvicorn.exception("Exception in ASGI application")
+    found = [line.split(" ", 2)[2] for line in lines() if re.match(r"\d{4}-\d\d-\d\d ", line)]
+    assert found == [
+        "WARNING Invalid HTTP request received.",
+        *["ERROR a fault of ours"] * 3,
+        "WARNING Response not sent: malformed bytes followed its request.",
+        "ERROR Exception in ASGI application",
+    ]
+
+
+def test_the_first_line_names_version_database_and_store(postgres: TestDatabase, tmp_path: Path) -> None:
+    url = make_url(postgres.schema()).set(password="geheim")
+    text = url.render_as_string(hide_password=False)
+    with running_aggregator(tmp_path / "data", database_url=text, blobs=f"dir:{tmp_path / 'blobs'}") as server:
+        messages = [json.loads(line)["message"] for line in server.log().splitlines()]
+    assert messages[0].startswith(
+        f"hushrec-server {version('hushrec')}, database: PostgreSQL {postgres.name} on {url.host}"
+    )
+    assert messages[0].endswith(f"blobs: dir:{tmp_path / 'blobs'}")
+    assert messages[1].startswith("created the tables of the database, revision ")
+    assert "geheim" not in server.log()
+
+
+def test_a_migration_is_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    with closing(Database(f"sqlite:///{tmp_path / 'data' / 'hushrec.db'}", 1)) as database:
+        database.migrating(lambda connection: command.upgrade(alembic_config(connection), "0001"))
+    with running_aggregator(tmp_path / "data") as server:
+        lines = [json.loads(line) for line in server.log().splitlines()]
+    assert lines[0]["message"].endswith(
+        f"database: SQLite {tmp_path}/data/hushrec.db, blobs: dir:{tmp_path}/data/blobs"
+    )
+    migrated = next(line for line in lines if "migrated the tables of the database from 0001 to" in line["message"])
+    assert migrated["level"] == "warning"
+
+
+MADE = re.compile(r"^[0-9a-f]{16}$")
+
+
+@pytest.fixture
+def api(tmp_path: Path) -> Iterator[Api]:
+    with aggregator_inside(tmp_path / "data") as running:
+        yield running
+
+
+class Lines(logging.Handler):
+    """Formats records as the server does, when they are logged."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.setFormatter(JsonFormatter())
+        self.lines: list[dict[str, Any]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(json.loads(self.format(record)))
+
+    def requests(self) -> list[dict[str, Any]]:
+        return [line for line in self.lines if line["message"] == "request"]
+
+
+@pytest.fixture
+def request_lines() -> Iterator[Lines]:
+    handler, logger = Lines(), logging.getLogger("aggregator_service")
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    yield handler
+    logger.removeHandler(handler)
+    logger.setLevel(level)
+
+
+@pytest.mark.parametrize("offered", ["a", "0af7651916cd43dd8448eb211c80319c", "Trace_1.2-3", "x" * 64])
+def test_a_valid_request_id_is_kept(api: Api, offered: str) -> None:
+    assert api.http.get("/healthz", headers={"X-Request-Id": offered}).headers["x-request-id"] == offered
+
+
+@pytest.mark.parametrize("offered", ["", "x" * 65, "two words", 'a"b', "<b>", "-x", "hrc_token", "hri_secret", "é"])
+def test_an_invalid_request_id_is_replaced(api: Api, offered: str) -> None:
+    given = api.http.get("/healthz", headers={"X-Request-Id": offered.encode("latin-1")}).headers["x-request-id"]
+    assert MADE.match(given)
+
+
+def test_every_request_gets_its_own_id_also_when_refused(api: Api) -> None:
+    answers = [api.http.get("/healthz"), api.http.get("/nowhere"), api.http.post("/v1/tasks", content=b"x" * 100_000)]
+    assert [answer.status_code for answer in answers] == [200, 404, 413]
+    ids = {answer.headers["x-request-id"] for answer in answers}
+    assert len(ids) == 3
+    assert all(MADE.match(one) for one in ids)
+
+
+def test_each_request_is_one_line_with_ids_sizes_and_times(api: Api, request_lines: Lines) -> None:
+    task = api.create_task(cohort=2)
+    (member, _) = task.enrol(2)
+    task.wait_round(1, "collecting")
+    request_lines.lines.clear()
+    body = member.contribution(1, 5.0)
+    assert member.put(1, body, {"X-Request-Id": "upload-1"}).status_code == 201
+    (line,) = request_lines.requests()
+    assert line.pop("milliseconds") > 0
+    for name in ("time", "level", "logger"):
+        line.pop(name)
+    assert line == {
+        "message": "request",
+        "request": "upload-1",
+        "method": "PUT",
+        "route": "/v1/tasks/{task}/rounds/{number}/contributions/{client}",
+        "status": 201,
+        "received": len(body),
+        "sent": line["sent"],
+        "task": task.id,
+        "round": 1,
+        "client": member.client_id,
+        "digest": hashlib.sha256(body).hexdigest(),
+    }
+
+
+def test_the_line_of_an_enrolment_names_the_client(api: Api, request_lines: Lines) -> None:
+    task = api.create_task(cohort=2)
+    request_lines.lines.clear()
+    (member,) = task.enrol(1)
+    line = next(line for line in request_lines.requests() if line["route"] == "/v1/enrolments")
+    assert (line["status"], line["task"], line["client"], line["role"]) == (201, task.id, member.client_id, "member")
+    assert member.token not in json.dumps(line)
+
+
+def test_lines_written_in_other_threads_have_the_id_of_the_request(api: Api, request_lines: Lines) -> None:
+    api.http.headers["X-Request-Id"] = "create-1"
+    request_lines.lines.clear()
+    api.create_task(name="threads")
+    del api.http.headers["X-Request-Id"]
+    (line,) = [line for line in request_lines.lines if line["message"] == "task created"]
+    assert line["request"] == "create-1"
+
+
+def test_a_line_names_the_problem_and_holds_no_text_from_the_request(api: Api, request_lines: Lines) -> None:
+    api.http.get("/v1/tasks/t_INJECTED%0a%22x/rounds/99999999999999?wait=1&secret=hri_abc", headers=api.operator)
+    (line,) = request_lines.requests()
+    assert (line["status"], line["problem"]) == (422, "invalid-parameters")
+    assert not re.search("INJECTED|secret|hri_|9999", json.dumps(line))
+
+
+def test_an_unexpected_exception_is_a_problem_with_an_id_and_a_logged_traceback(
+    api: Api, request_lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    services = api.http.app.state.services  # type: ignore[attr-defined]
+    monkeypatch.setattr(services.database, "read", lambda: 1 / 0)
+    answer = api.http.get("/v1/tasks", headers={"Authorization": "Bearer nobody", "X-Request-Id": "boom"})
+    assert answer.status_code == 500
+    assert answer.json()["type"] == "urn:hushrec:problem:internal-error"
+    assert answer.headers["x-request-id"] == "boom"
+    failure = next(line for line in request_lines.lines if line["message"].startswith("unhandled"))
+    assert failure["request"] == "boom"
+    assert "ZeroDivisionError" in failure["exception"]
+    assert request_lines.requests()[0]["problem"] == "internal-error"
+
+
+def test_text_lines_hold_the_same_fields(request_lines: Lines) -> None:
+    record = logging.LogRecord("x", logging.INFO, "", 0, "round opened", (), None)
+    record.hushrec_fields = {"task": "t_1", "round": 3}
+    assert TextFormatter().format(record).endswith(" INFO round opened task=t_1 round=3")
+
+
+def test_what_only_reads_and_succeeds_is_logged_at_debug_level(api: Api, request_lines: Lines) -> None:
+    """Most requests are polls: at info level a log holds changes and errors."""
+    api.http.get("/v1/tasks", headers=api.operator)
+    api.http.get("/v1/tasks/none-of-this-name", headers=api.operator)
+    api.create_task("levels-of-lines")
+    levels = [(line["method"], line["status"], line["level"]) for line in request_lines.requests()]
+    assert ("GET", 200, "debug") in levels and ("GET", 404, "info") in levels and ("POST", 201, "info") in levels
+
+
+USERS = 3
+WINDOW = 12
+SIGNATURE_LENGTH = 88
+SENTINEL = "Sentinel7Value"
+"""Stands for a secret that a caller puts in the wrong place."""
+
+
+class Record(httpx.HTTPTransport):
+    """Records sent bodies, received tokens, and problems."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bodies: list[bytes] = []
+        self.texts: set[str] = set()
+        self.signed = 0
+        self.problems: list[str] = []
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        answer = super().handle_request(request)
+        answer.read()
+        if "signature" in request.headers:
+            self.signed += 1
+            self.texts.add(request.headers["signature"].split(":")[1])
+        if request.method == "PUT":
+            self.bodies.append(request.content)
+        elif request.content and request.url.path == "/v1/enrolments":
+            sent, got = json.loads(request.content), answer.json()
+            kept = (sent["invitation"], sent["signature"], got.get("token"))
+            self.texts |= {text for text in kept if text}
+        if "problem" in answer.headers.get("content-type", ""):
+            self.problems.append(answer.text)
+        return answer
+
+
+def forms(secret: bytes) -> Iterator[str]:
+    """Yield the forms bytes may take in a line: hex, base64 in both alphabets and all alignments, Python's repr."""
+    for start in {0, len(secret) // 2, max(0, len(secret) - WINDOW)}:
+        window = secret[start : start + WINDOW]
+        yield window.hex()
+        yield repr(window)[2:-1]
+        for encode in (base64.b64encode, base64.urlsafe_b64encode):
+            for shift in range(3):  # the middle of an encoding does not depend on the bytes around it
+                yield encode(bytes(shift) + window).decode()[4:-4]
+
+
+def play(server: AggregatorProcess, task: SmallTask, record: Record) -> tuple[list[Identity], list[MemoryStore]]:
+    """Play a whole task with the SDK, over drivers that record."""
+    identities, stores = [Identity.generate() for _ in range(USERS)], [MemoryStore() for _ in range(USERS)]
+    policy = Policy(mechanisms=frozenset({"plain", "ckks"}), snapshot_every=1)
+    clients = [
+        Client(server.url, identity, store, policy, driver=SyncDriver(transport=record))
+        for identity, store in zip(identities, stores, strict=True)
+    ]
+    first = clients[0].join(
+        task.name,
+        invitation=task.holder_invitation or task.invitation,
+        certificate=task.holder_certificate if task.holder_invitation else task.certificate,
+    )
+    keys = first if task.holder_invitation else None
+    if keys is not None:
+        keys.create_keyring()
+    parts = [
+        first,
+        *(one.join(task.name, invitation=task.invitation, certificate=task.certificate) for one in clients[1:]),
+    ]
+    with ThreadPoolExecutor(USERS + 1) as pool:
+        serving = pool.submit(keys.serve, None, None, 1.0) if keys else None
+        list(pool.map(lambda part, items: part.take_part(items), parts, interactions(USERS)))
+        if serving:
+            serving.result(timeout=30)
+    return identities, stores
+
+
+def send_bad_requests(server: AggregatorProcess, record: Record) -> None:
+    """Get refused in every way, with the sentinel in each place that a caller can fill."""
+    api = Api(server.url, server.operator_token)
+    api.http = httpx.Client(base_url=server.url, transport=record, timeout=30, auth=SIGNED)
+    task = api.create_task("provoked", cohort=2)
+    member, other = task.enrol(2)
+    task.wait_round(1, "collecting")
+    good = member.contribution(1, 5.0)
+    assert member.put(1, good).status_code == 201
+    wrong = SENTINEL.encode() * 50
+    refusals: list[Callable[[], httpx.Response]] = [
+        lambda: member.put(1, member.contribution(1, 6.0)),
+        lambda: other.put(1, wrong),
+        lambda: other.put(1, wrong.ljust(len(good), b"\xff")[: len(good)]),
+        lambda: other.put(1, good, {"Content-Digest": digest_field(wrong)}),
+        lambda: other.put(1, good, {"Content-Digest": SENTINEL}),
+        lambda: api.http.patch(
+            other.path(1), content=b"x", headers={**other.auth, "Upload-Offset": SENTINEL, "Upload-Complete": SENTINEL}
+        ),
+        lambda: api.http.get(f"/v1/tasks/{SENTINEL}", headers=api.operator),
+        lambda: api.http.get(f"/{SENTINEL}?token={SENTINEL}", headers={"X-Request-Id": "hrc_" + SENTINEL}),
+        lambda: api.http.get(f"{task.path}/rounds/{SENTINEL}?wait={SENTINEL}", headers=api.operator),
+        lambda: api.http.get("/v1/tasks", headers={"Authorization": f"Bearer hro_{SENTINEL}"}),
+        lambda: api.http.get("/v1/tasks", headers={"Authorization": f"Basic {SENTINEL}"}),
+        lambda: api.http.post("/v1/tasks", content=f'{{"name": "{SENTINEL}', headers=api.operator),
+        lambda: api.http.post("/v1/tasks", json={"name": SENTINEL, SENTINEL: SENTINEL}, headers=api.operator),
+        lambda: api.http.post("/v1/tasks", content=wrong * 1000, headers=api.operator),
+        lambda: api.http.post("/v1/enrolments", json=enrolment(f"hri_{SENTINEL}")),
+        lambda: api.http.post(f"{task.path}/invitations", json={"role": SENTINEL}, headers=api.operator),
+        lambda: api.http.get(f"{task.path}/rounds/current", headers=other.auth | {"If-None-Match": SENTINEL}),
+    ]
+    for refusal in refusals:
+        assert refusal().status_code >= 400 or refusal is refusals[-1]
+    api.http.post(f"{task.path}/close", headers=api.operator)
+    api.http.close()
+
+
+def enrolment(invitation: str) -> dict[str, str]:
+    return Identity.generate().enrolment(invitation, None).model_dump(mode="json")
+
+
+@pytest.mark.parametrize("mechanism", ["plain", "ckks"])
+def test_logs_and_problems_contain_no_secret(tmp_path: Path, caplog: pytest.LogCaptureFixture, mechanism: str) -> None:
+    caplog.set_level(logging.DEBUG)  # includes the log lines of the client's libraries
+    record = Record()
+    with running_aggregator(tmp_path / "data", log_level="debug", fold_batch=2, test_spawns_workers=1) as server:
+        with Operator(server.url, server.operator_token, driver=SyncDriver(transport=record)) as operator:
+            task = small_task(operator, "secrets", users=USERS, recipe="colr", mechanism=mechanism)
+            identities, stores = play(server, task, record)
+            assert operator.task("secrets").state == "complete"
+            send_bad_requests(server, record)
+        written = server.log()
+    everything = "\n".join([written, *record.problems, caplog.text])
+    assert written.count('"message": "request"') > 40
+    assert len(record.problems) >= 15
+
+    assert SENTINEL not in "\n".join([written, *record.problems])  # the caller's own log may contain its own input
+    texts = {server.operator_token, task.invitation, *(text for text in record.texts if SENTINEL not in text)}
+    texts |= {task.holder_invitation} if task.holder_invitation else set()
+    texts |= {hash_token(text) for text in texts}
+    secrets = [body for body in record.bodies if len(body) >= WINDOW and SENTINEL.encode() not in body]
+    for identity, store in zip(identities, stores, strict=True):
+        secrets += [identity.signing_key.private_bytes_raw(), identity.mailbox.private_bytes_raw()]
+        secrets += [body for (_, _, name), body in store._bodies.items() if name in ("keyring.bin", "memory.npz")]
+    assert len(secrets) > 3 * USERS
+    # a request that is repeated within a second has the same signature
+    assert record.signed > 40
+    assert sum(len(text) == SIGNATURE_LENGTH for text in texts) > 20
+    for text in texts:
+        assert text not in everything
+    leaked = [form for secret in secrets for form in forms(secret) if form in everything]
+    assert not leaked

@@ -1,0 +1,269 @@
+"""Tasks: starts from another task, what the API states of sums and parameters, terms of an earlier version."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+from jsonschema import Draft202012Validator
+from pydantic import BaseModel, Field
+from typer.testing import CliRunner
+
+from aggregator_service.commands.tasks import tasks
+from aggregator_service.storage.schema import TaskRow
+from aggregator_service.tasks.parameter_rows import as_text, parameter_rows
+from aggregator_service.tasks.plans import plan_task, task_terms
+from aggregator_service.tasks.tasks import list_tasks, resolved_task, sum_view, task_view
+from client_sdk import Operator, task_request
+from client_sdk.errors import DigestMismatch
+from client_sdk.lab.fleet import Fleet
+from client_sdk.lab.fleet_rounds import FleetOptions
+from protocols.combinations import carriers
+from protocols.messages import Schedule
+from protocols.messages.tasks import PLANS
+from protocols.recipes.base import FactorState
+from protocols.recipes.registry import OWN as RECIPES
+from protocols.recipes.spectral_start import Source, start_of, start_state
+from tests.support.organiser import TRIAL
+from tests.support.server import AggregatorProcess, running_aggregator
+from tests.support.tasks import ITEMS, interactions
+from tests.support.world import World
+from tests.vectors.recipes import SMALL
+
+USERS = 5
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
+    with running_aggregator(tmp_path_factory.mktemp("starts") / "data") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def operator(server: AggregatorProcess) -> Iterator[Operator]:
+    with Operator(server.url, server.operator_token) as found:
+        yield found
+
+
+def run_fleet(server: AggregatorProcess, operator: Operator, task_id: str, mechanism: str) -> Any:
+    """Run all rounds; return the terms and the model."""
+    holder = operator.invite(task_id, role="holder").invitation if mechanism == "ckks" else None
+    code = None if mechanism == "plain" else TRIAL.source
+    with Fleet(server.url, interactions(USERS), FleetOptions(seed=3)) as fleet:
+        fleet.enrol(operator.invite(task_id, uses=USERS).invitation, holder, code)
+        if mechanism == "ckks":
+            fleet.give_keys()
+        played = list(fleet.run())
+        assert played and all(each.state == "complete" for each in played)
+        return fleet.clients[0].member.terms, fleet.model()
+
+
+@pytest.fixture(scope="module")
+def source(server: AggregatorProcess, operator: Operator) -> Any:
+    """A complete masked privirec-k task: its id and its last state."""
+    schedule = Schedule(rounds=4, cohort_size=USERS, start_clients=USERS)
+    parameters = {"items": ITEMS, "components": 5, "iterations": 3}
+    request = task_request("spectrum", "privirec-k", "masked", schedule, parameters, organiser=TRIAL.pin)
+    task_id = operator.create_task(request).task_id
+    _, state = run_fleet(server, operator, task_id, "masked")
+    return task_id, state
+
+
+def create(server: AggregatorProcess, name: str, mechanism: str, source: str, dim: int = 4, status: int = 0) -> Any:
+    arguments = [
+        "create", name, "--recipe", "fedmf", "--mechanism", mechanism, "-r", f"items={ITEMS}", "-r", f"dim={dim}",
+        "-s", f"cohort_size={USERS}", "-s", "rounds=2", "--start-from", source, "--data-dir", str(server.data_dir),
+        *(["--organiser", TRIAL.pin.key, "--scope", TRIAL.pin.scope] if mechanism != "plain" else []),
+    ]  # fmt: skip
+    done = CliRunner().invoke(tasks, arguments)
+    if status:
+        assert done.exit_code, done.output
+        return str(done.exception)
+    assert done.exit_code == 0, (done.output, done.exception)
+    return json.loads(done.output)
+
+
+@pytest.mark.parametrize("mechanism", ["plain", "masked", "ckks"])
+def test_every_mechanism_trains_on_from_the_announced_factors(
+    server: AggregatorProcess, operator: Operator, source: Any, mechanism: str
+) -> None:
+    source_id, spectrum = source
+    made = create(server, f"started-{mechanism}", mechanism, "spectrum")
+    assert made["recipe"]["parameters"]["start_from"]["task"] == source_id
+    terms, model = run_fleet(server, operator, made["task_id"], mechanism)
+    first = start_state(terms.recipe, Source(spectrum, 0.5))
+    assert isinstance(first, FactorState)
+    start = start_of(terms.recipe.parameters)
+    assert start is not None
+    assert start.digest == hashlib.sha256(terms.recipe.encode_state(first)).hexdigest()
+    moved = np.abs(model.item_factors - first.item_factors)
+    assert 0 < moved.max() < 1
+    assert model.round_number == 2
+    assert np.array_equal(model.item_counts, spectrum.item_degrees)
+
+
+def test_attack_another_initial_model_is_not_used(
+    server: AggregatorProcess, operator: Operator, source: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that stores another state of round 0 than the one in the terms, with the digest that it really has."""
+    made = create(server, "crafted", "plain", "spectrum")
+    with Fleet(server.url, interactions(USERS), FleetOptions(seed=3)) as fleet:
+        fleet.enrol(operator.invite(made["task_id"], uses=USERS).invitation, None, None)
+        replace_snapshot(server.data_dir, made["task_id"])
+        with pytest.raises(DigestMismatch):
+            fleet.run()
+
+
+def replace_snapshot(data_dir: Path, task_id: str) -> None:
+    with closing(sqlite3.connect(data_dir / "hushrec.db")) as rows:
+        (key,) = rows.execute("SELECT blob_key FROM snapshots WHERE task_id = ?", (task_id,)).fetchone()
+        (path,) = (path for path in data_dir.rglob("*") if path.is_file() and str(path).endswith(key))
+        body = bytearray(path.read_bytes())
+        body[0] ^= 1
+        path.chmod(0o600)
+        path.write_bytes(body)
+        digest = hashlib.sha256(body).hexdigest()
+        rows.execute("UPDATE snapshots SET digest = ? WHERE task_id = ?", (digest, task_id))
+        rows.commit()
+
+
+def test_what_cannot_be_started_from_is_refused(server: AggregatorProcess, operator: Operator, source: Any) -> None:
+    schedule = Schedule(rounds=2, cohort_size=USERS)
+    open_task = task_request("still-open", "privirec-k", "plain", schedule, {"items": ITEMS, "components": 5})
+    operator.create_task(open_task)
+    assert "only a complete task" in create(server, "early", "plain", "still-open", status=1)
+    sealed = task_request("sealed", "fedmf", "ckks", schedule, {"items": ITEMS}, organiser=TRIAL.pin)
+    operator.create_task(sealed)
+    assert "cannot open the sums" in create(server, "from-sealed", "plain", "sealed", status=1)
+    assert "singular vectors" in create(server, "too-long", "plain", "spectrum", dim=6, status=1)
+    start = {"task": "t_1", "round": 1, "snapshot": "0" * 64, "digest": "0" * 64}
+    crafted = task_request(
+        "by-hand", "fedmf", "plain", schedule, {"items": ITEMS, "item_bias": "counts", "start_from": start}
+    )
+    with pytest.raises(Exception, match="--start-from"):
+        operator.create_task(crafted)
+
+
+DOCUMENT = json.loads((Path(__file__).parents[3] / "openapi" / "openapi.json").read_text(encoding="utf-8"))
+PAIRS = [(recipe, mechanism) for recipe in RECIPES for mechanism in sorted(carriers(recipe))]
+
+
+def check(value: Any, schema: str) -> None:
+    target = {"$ref": f"#/components/schemas/{schema}", "components": DOCUMENT["components"]}
+    Draft202012Validator(target).validate(value)
+
+
+def test_every_recipe_and_mechanism_has_a_schema() -> None:
+    schemas = DOCUMENT["components"]["schemas"]
+    assert set(schemas["ResolvedRecipe"]["discriminator"]["mapping"]) == set(RECIPES)
+    assert set(schemas["SumPlan"]["discriminator"]["mapping"]) == set(PLANS)
+    assert set(schemas["ResolvedMechanism"]["discriminator"]["mapping"]) == set(PLANS)
+
+
+@pytest.mark.parametrize(("recipe", "mechanism"), PAIRS)
+def test_a_small_task_of_each_pair(recipe: str, mechanism: str) -> None:
+    terms = task_terms(recipe, SMALL.get(recipe, {"items": 5}), mechanism, {}, Schedule(cohort_size=20))
+    resolved = resolved_task(terms).model_dump(mode="json")
+    check(resolved, "ResolvedTask")
+    plan = plan_task(terms)
+    layout, values = resolved["main_sum"]["layout"], []
+    scales = plan.sum_plan.segment_scales
+    for block in layout["blocks"]:
+        own = [[segment["clip"]] * segment["length"] for segment in block["segments"]]
+        values += block["count"] * sum(own, [])
+        for segment in block["segments"]:
+            assert segment["scale"] == scales.get(f"{block['name']}/{segment['name']}")
+    if not layout["chosen"]:
+        bounds = np.concatenate([block.bounds() for block in plan.sum_plan.layout.blocks])
+        assert values == bounds.tolist()
+    assert len(values) == layout["length"] == plan.sum_plan.layout.length
+    first = sum_view(terms, 1).model_dump(mode="json")
+    check(first, "SumView")
+    own_layout = plan.recipe.layout(1)
+    participants = len(own_layout.blocks) if mechanism in ("ckks", "paillier") else 0
+    assert first["layout"]["length"] == own_layout.length + participants
+    assert resolved["recipe"]["parameters"] == plan.recipe.parameters.model_dump(mode="json")
+
+
+def test_a_wrong_plan_does_not_fit() -> None:
+    terms = task_terms("colr", SMALL["colr"], "masked", {}, Schedule(cohort_size=20))
+    plan = resolved_task(terms).main_sum.plan
+    check(plan, "SumPlan")
+    for wrong in (plan | {"mechanism": "ckks"}, plan | {"other": 1}, {k: v for k, v in plan.items() if k != "bits"}):
+        with pytest.raises(Exception, match="is not valid under any of the given schemas"):
+            check(wrong, "SumPlan")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "changes", "reason"),
+    [
+        ("fedmf", {"item_bias": "counts", "count_sums": 5}, "set count_sums to 1"),
+    ],
+)
+def test_a_task_of_an_earlier_version_opens_no_further_round(
+    tmp_path: Path, recipe: str, changes: dict[str, Any], reason: str
+) -> None:
+    world = World(tmp_path)
+    try:
+        task_id = world.task(members=4)
+        with world.database.write() as session:
+            task = session.get_one(TaskRow, task_id)
+            task.recipe_name, task.mechanism_name = recipe, "masked"
+            task.recipe_parameters = {**task.recipe_parameters, **changes}
+        with world.database.read() as session:
+            (view,) = (task_view(session, task) for task in list_tasks(session))
+        assert len(view.warnings) == 1 and reason in view.warnings[0]
+        world.run(task_id)
+        with world.database.read() as session:
+            task = session.get_one(TaskRow, task_id)
+            assert (task.state, task_view(session, task).completed_rounds) == ("failed", 0)
+    finally:
+        world.close()
+
+
+class Inner(BaseModel):
+    clip: float = 1.0
+
+
+class Base(BaseModel):
+    items: int = Field(ge=1, description="Number of items.")
+    rate: float | None = Field(default=None, gt=0, lt=1, description="Step size.")
+
+
+class Model(Base):
+    mode: Literal["shared", "own"] = "own"
+    groups: tuple[int, ...] = Field(default=(0, 1), min_length=1, description="Groups.")
+    noise: Inner | None = None
+    agree: bool = Field(default=False)
+
+
+def test_a_row_says_type_default_and_bounds() -> None:
+    rows = {row.name: row for row in parameter_rows(Model, {"rate": 0.5})}
+    assert list(rows) == ["items", "rate", "mode", "groups", "noise", "agree"]
+    facts = {name: (row.type, row.default, row.bounds, row.recommended) for name, row in rows.items()}
+    assert facts == {
+        "items": ("whole number", "required", "at least 1", None),
+        "rate": ("number or null", "null", "above 0, below 1", "0.5"),
+        "mode": ("shared, own", "own", "", None),
+        "groups": ("list of whole numbers", "[0, 1]", "at least 1 entries", None),
+        "noise": ("object (clip) or null", "null", "", None),
+        "agree": ("true or false", "false", "", None),
+    }
+    assert rows["items"].meaning == "Number of items."
+
+
+def test_text_for_a_terminal() -> None:
+    text = as_text(parameter_rows(Base, {"rate": 0.5}))
+    assert text.splitlines() == [
+        "  items: whole number; at least 1; required",
+        "      Number of items.",
+        "  rate: number or null; above 0, below 1; default null; new tasks get 0.5",
+        "      Step size.",
+    ]

@@ -1,0 +1,179 @@
+"""What a client remembers: the sets that it signed, the data that it gave, and the committees that it saw."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+from client_sdk import MemoryStore
+from client_sdk.errors import LocalFileError
+from client_sdk.store.client_store import ClientStore
+from client_sdk.store.committees import SeenCommittees, load_seen
+from client_sdk.store.signed_sets import SignedSets, member_tag, member_tags
+from client_sdk.store.states import GivenData
+from client_sdk.store.stores import DirectoryStore
+from protocols.errors import RefusalError
+from protocols.sums.oneshot.parameters import OneshotParameters
+
+
+def tags(*numbers: int) -> frozenset[bytes]:
+    return frozenset(member_tag(bytes([number]) * 32) for number in numbers)
+
+
+@pytest.mark.parametrize("members", [range(9), range(7), range(5), range(11), range(1, 11), range(20, 30)])
+def test_one_set_for_one_sum(members: range) -> None:
+    """Not a smaller or larger one, and not one that is far away: three of these can isolate one member."""
+    record = SignedSets().with_set(4, tags(*range(10)), 3)
+    assert record.with_set(4, tags(*range(10)), 3) == record
+    with pytest.raises(RefusalError, match="requires the same survivors:"):
+        record.with_set(4, tags(*members), 3)
+    assert record.with_set(5, tags(*members), 3).members == tags(*members)
+
+
+@pytest.mark.parametrize(
+    ("members", "accepted"),
+    [
+        (range(10), True),
+        (range(9), False),
+        (range(8), False),
+        (range(7), True),
+        (range(13), False),
+        (range(6), True),
+        (range(5), True),
+        (range(1, 8), True),
+        (range(3, 11), False),
+    ],
+)
+@pytest.mark.parametrize("sum_index", [4, 5])
+def test_a_frozen_cohort_only_shrinks(members: range, accepted: bool, sum_index: int) -> None:
+    """With a smallest difference of 3, in the same sum and in the next one."""
+    record = SignedSets().with_set(4, tags(*range(10)), 3, same_data=True)
+    if accepted:
+        assert record.with_set(sum_index, tags(*members), 3, True) == SignedSets(sum_index, tags(*members))
+    else:
+        with pytest.raises(RefusalError, match="requires the same survivors, or at least 3 fewer of them:"):
+            record.with_set(sum_index, tags(*members), 3, same_data=True)
+
+
+def test_the_first_roster_is_kept() -> None:
+    """Later rosters have no other members, and a signed set does not change it."""
+    record = SignedSets().with_roster(tags(*range(10)))
+    assert record.with_roster(tags(*range(7))) == record
+    assert record.with_set(1, tags(*range(9)), 3, same_data=True).universe == tags(*range(10))
+    with pytest.raises(RefusalError, match="with 2 members that were not in the first roster"):
+        record.with_roster(tags(*range(2, 12)))
+
+
+@pytest.mark.parametrize("same_data", [False, True])
+def test_an_earlier_sum_is_refused(same_data: bool) -> None:
+    record = SignedSets().with_set(3, tags(1, 2, 3), 3, same_data)
+    with pytest.raises(RefusalError, match="repeats sum 2 after"):
+        record.with_set(2, tags(1, 2, 3), 3, same_data)
+
+
+def test_the_record_is_stored_and_a_damaged_one_is_reported(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path)
+    client_store = ClientStore(store, "me")
+    assert client_store.signed_sets("t_1") == SignedSets()
+    record = SignedSets().with_set(7, member_tags((bytes(32), bytes([1]) * 32), frozenset({1})), 3)
+    record = record.with_roster(tags(1, 2))
+    client_store.keep_signed_sets("t_1", record)
+    assert ClientStore(DirectoryStore(tmp_path), "me").signed_sets("t_1") == record
+    for body in (
+        b"{",
+        b"[]",
+        b'{"sum_index": 1}',
+        b'{"sum_index": 1, "members": "AAAA"}',
+        b'{"sum_index": 1, "members": 3}',
+        b'{"sum_index": 1, "members": ""}',
+    ):
+        store.write("me", "t_1", "signed_sets.json", body)
+        with pytest.raises(LocalFileError, match="survivor sets of task t_1"):
+            client_store.signed_sets("t_1")
+
+
+def people(*numbers: int) -> frozenset[bytes]:
+    return frozenset(member_tag(bytes([number] * 32)) for number in numbers)
+
+
+def test_tasks_with_one_label_have_one_record_and_other_tasks_their_own(tmp_path: Path) -> None:
+    store = ClientStore(DirectoryStore(tmp_path), "me", "https://server.example")
+    counted = GivenData().with_counted("t_1", 1).with_confirmed("t_1 once", people(1, 2, 3))
+    store.keep_given("t_1", "ratings", "rows", counted)
+    restarted = ClientStore(DirectoryStore(tmp_path), "me", "https://server.example")
+    assert restarted.given("t_2", "ratings", "rows") == counted
+    assert restarted.given("t_1", "ratings", "held-out") == restarted.given("t_1", None, "rows") == GivenData()
+    elsewhere = ClientStore(DirectoryStore(tmp_path), "me", "https://other.example")
+    assert elsewhere.given("t_1", "ratings", "rows") == GivenData()
+    assert restarted.memberships() == []
+
+
+def test_data_are_counted_in_one_sum() -> None:
+    given = GivenData().with_counted("t_1", 1)
+    assert given.with_counted("t_1", 1) == given, "the sum failed and is repeated"
+    for task, index in (("t_1", 2), ("t_2", 1)):
+        with pytest.raises(RefusalError, match="counted once"):
+            given.with_counted(task, index)
+
+
+def test_data_enter_sums_of_two_tasks_only_over_the_same_clients() -> None:
+    """Also where the sets differ by many: other sums, which this client is not in, could make up the difference."""
+    five = GivenData().with_confirmed("t_1 once", people(*range(5)))
+    both = five.with_confirmed("t_2 repeated", people(*range(5)))
+    assert both.with_confirmed("t_1 once", people(*range(5))) == both
+    for others in (people(*range(6)), people(*range(20))):
+        for series in ("t_2 repeated", "t_1 repeated"):
+            with pytest.raises(RefusalError, match="over other clients"):
+                five.with_confirmed(series, others)
+    assert five.with_confirmed("t_1 once", people(*range(4))) != five, "sets of one series are those of SignedSets"
+
+
+FIRST = frozenset("abcde")
+
+
+def test_one_new_member_of_five_is_accepted_for_the_same_data_and_two_are_not() -> None:
+    seen = SeenCommittees().with_committee(1, FIRST, 1, same_data=False)
+    seen = seen.with_committee(1, FIRST, 1, same_data=False)
+    assert seen.committees == (FIRST,)
+    seen = seen.with_committee(1, frozenset("abcdf"), 1, same_data=False)
+    with pytest.raises(RefusalError, match="2 members of the committee were not in it"):
+        seen.with_committee(1, frozenset("abcfg"), 1, same_data=False)
+
+
+def test_new_data_may_go_to_any_committee_unless_all_sums_are_over_the_same_data() -> None:
+    seen = SeenCommittees().with_committee(1, FIRST, 1, same_data=False)
+    assert seen.with_committee(2, frozenset("vwxyz"), 1, same_data=False).committees == (frozenset("vwxyz"),)
+    with pytest.raises(RefusalError, match="5 members"):
+        seen.with_committee(2, frozenset("vwxyz"), 1, same_data=True)
+    with pytest.raises(RefusalError, match="repeats sum 1"):
+        SeenCommittees(2, (FIRST,)).with_committee(1, FIRST, 1, same_data=False)
+
+
+@pytest.mark.parametrize(("committee", "corrupt"), [(3, 1), (5, 1), (5, 2), (7, 1), (6, 2), (8, 3)])
+def test_two_groups_that_open_sums_have_an_honest_member_in_common(committee: int, corrupt: int) -> None:
+    """Exhaustively, for the number of new members that clients accept; with one more there are groups without."""
+    parameters = OneshotParameters(committee=committee, corrupt=corrupt)
+    threshold = parameters.threshold
+    most_new = 2 * threshold - committee - corrupt - 1
+    old = set(range(committee))
+
+    def fewest_in_common(new: int) -> int:
+        other = set(range(new, committee + new))
+        return min(
+            len(set(one) & set(two)) for one in combinations(old, threshold) for two in combinations(other, threshold)
+        )
+
+    assert fewest_in_common(most_new) > corrupt
+    assert fewest_in_common(most_new + 1) <= corrupt
+
+
+def test_a_record_survives_its_encoding_and_damage_is_noticed() -> None:
+    seen = SeenCommittees(3, (FIRST, frozenset("vwxyz")))
+    assert SeenCommittees.decode(seen.encode()) == seen
+    store = ClientStore(MemoryStore(), "me")
+    assert load_seen(store, "t_1") == SeenCommittees()
+    store.write("t_1", "committees.json", b"{}")
+    with pytest.raises(LocalFileError, match="damaged"):
+        load_seen(store, "t_1")

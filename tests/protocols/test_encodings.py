@@ -1,0 +1,236 @@
+"""Encodings: base64, canonical JSON, and fixed point."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import string
+import struct
+from contextlib import suppress
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocols.canonical_json import canonical_json
+from protocols.codec import Reader, b64decode, b64encode, exact, pack
+from protocols.errors import BudgetError, CodecError, ParameterError
+from protocols.fixed_point import FixedPoint
+
+
+@given(st.lists(st.binary(max_size=40), max_size=6))
+def test_reader_undoes_pack(chunks: list[bytes]) -> None:
+    reader = Reader(pack(*chunks))
+    assert [reader.chunk(40) for _ in chunks] == chunks
+    reader.finish()
+
+
+@given(st.lists(st.binary(max_size=8), max_size=4), st.lists(st.binary(max_size=8), max_size=4))
+def test_pack_is_injective(left: list[bytes], right: list[bytes]) -> None:
+    assert (pack(*left) == pack(*right)) == (left == right)
+
+
+@given(st.binary(max_size=60))
+def test_base64_round_trip(body: bytes) -> None:
+    text = b64encode(body)
+    assert b64decode(text) == body
+    assert b64decode(text, len(body)) == body
+    assert not set(text) & set("+/=")
+
+
+@given(st.text(max_size=12))
+def test_base64_has_one_form_only(text: str) -> None:
+    try:
+        body = b64decode(text)
+    except CodecError:
+        return
+    assert b64encode(body) == text
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_base64_of_a_few_bytes_has_one_last_character_each(count: int) -> None:
+    alphabet = string.ascii_letters + string.digits + "-_"
+    written = {b64encode(bytes(count - 1) + bytes([last])) for last in range(256)}
+    accepted = set()
+    for end in itertools.product(alphabet, repeat=2):
+        text = "A" * (count - 1) + "".join(end)
+        with suppress(CodecError):
+            if b64decode(text).startswith(bytes(count - 1)):
+                accepted.add(text)
+    assert accepted == written
+
+
+@pytest.mark.parametrize("text", ["QQ==", "QR", "Q", "+/8", "Q Q", "QQ\n", "é"])
+def test_base64_refuses_other_forms(text: str) -> None:
+    with pytest.raises(CodecError):
+        b64decode(text)
+
+
+def test_base64_refuses_another_length() -> None:
+    with pytest.raises(CodecError, match="expected 2 bytes, got 1"):
+        b64decode("QQ", 2)
+
+
+def test_exact_length() -> None:
+    assert bytes(exact(memoryview(b"abcd").cast("H"), 4, "it")) == b"abcd"
+    with pytest.raises(CodecError, match="a key must be exactly 3 bytes, got 4"):
+        exact(b"abcd", 3, "a key")
+
+
+def test_reader_refuses_what_does_not_fit() -> None:
+    with pytest.raises(CodecError, match="expected 3 more bytes, 2 are left"):
+        Reader(b"ab").fixed(3)
+    with pytest.raises(CodecError, match="over the limit of 4"):
+        Reader(pack(b"abcde")).chunk(4)
+    with pytest.raises(CodecError):
+        Reader(b"\xff" * 8).chunk(1 << 62)
+    with pytest.raises(CodecError, match="1 trailing bytes"):
+        Reader(b"a").finish()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [  # RFC 8785, appendix B
+        ("0000000000000000", "0"),
+        ("8000000000000000", "0"),
+        ("0000000000000001", "5e-324"),
+        ("8000000000000001", "-5e-324"),
+        ("7fefffffffffffff", "1.7976931348623157e+308"),
+        ("4340000000000000", "9007199254740992"),
+        ("c340000000000000", "-9007199254740992"),
+        ("4430000000000000", "295147905179352830000"),
+        ("44b52d02c7e14af5", "9.999999999999997e+22"),
+        ("44b52d02c7e14af6", "1e+23"),
+        ("444b1ae4d6e2ef4e", "999999999999999700000"),
+        ("444b1ae4d6e2ef50", "1e+21"),
+        ("3eb0c6f7a0b5ed8c", "9.999999999999997e-7"),
+        ("3eb0c6f7a0b5ed8d", "0.000001"),
+        ("41b3de4355555553", "333333333.3333332"),
+        ("becbf647612f3696", "-0.0000033333333333333333"),
+        ("43143ff3c1cb0959", "1424953923781206.2"),
+    ],
+)
+def test_numbers_of_the_rfc(pattern: str, text: str) -> None:
+    (number,) = struct.unpack(">d", bytes.fromhex(pattern))
+    assert canonical_json(number).decode() == text
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_numbers_read_back_exactly(number: float) -> None:
+    assert float(canonical_json(number)) == number
+
+
+def test_names_are_ordered_by_code_units_of_utf_16() -> None:
+    names = ["\u20ac", "\r", "\ufb33", "1", "\U0001f600", "\x80", "\u00f6"]  # RFC 8785, section 3.2.3
+    ordered = json.loads(canonical_json(dict.fromkeys(names)))
+    assert list(ordered) == ["\r", "1", "\x80", "\u00f6", "\u20ac", "\U0001f600", "\ufb33"]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 2**53, -(2**53), b"bytes", {1: 2}, "\udc00", {"a": {1, 2}}])
+def test_what_has_no_canonical_form_is_refused(value: object) -> None:
+    with pytest.raises(ParameterError):
+        canonical_json([value])
+
+
+BITS = st.integers(16, 64)
+
+
+@given(BITS, st.floats(1e-3, 1e3), st.integers(1, 40), st.integers(0, 2**32 - 1), st.booleans())
+def test_sums_within_the_bound_survive_any_wrap_around(
+    bits: int, bound: float, clients: int, seed: int, stochastic: bool
+) -> None:
+    """Every contribution may be as large as the bound, so partial sums wrap; the true sum stays within it."""
+    rng = np.random.default_rng(seed)
+    ring = FixedPoint.widest(bits, bound, 2 * clients)
+    half = rng.uniform(-bound, bound, (clients, 7))
+    vectors = np.concatenate([half, np.vstack([-half[1:], np.zeros((1, 7))])])  # sums to half[0]
+    total = np.zeros(7, ring.dtype)
+    for vector in vectors:
+        element, clipped = ring.encode(vector, bound, rng if stochastic else None)
+        assert clipped == 0
+        total = ring.reduce(total + element)
+    step = 1.0 / ring.scale
+    tolerance = 2 * clients * step * (1.0 if stochastic else 0.5) + 1e-9 * bound
+    assert np.abs(ring.decode(total) - half[0]).max() <= tolerance
+
+
+@given(BITS, st.floats(-1, 1))
+def test_one_value_rounds_to_nearest(bits: int, value: float) -> None:
+    ring = FixedPoint.widest(bits, 1.0)
+    element, _ = ring.encode(np.array([value]), 1.0)
+    assert element.dtype == ring.dtype
+    assert abs(ring.decode(element)[0] - value) <= 0.5 / ring.scale
+
+
+@pytest.mark.parametrize(("bits", "dtype"), [(16, "u2"), (17, "u4"), (32, "u4"), (33, "u8"), (64, "u8")])
+def test_the_narrowest_integers_are_used(bits: int, dtype: str) -> None:
+    assert FixedPoint(bits, 1.0, 16.0).dtype == np.dtype(dtype)
+
+
+def test_stochastic_rounding_is_unbiased_and_nearest_is_not() -> None:
+    ring, values = FixedPoint(16, 1.0, 4.0), np.full(40_000, 0.3)
+    drawn, _ = ring.encode(values, 1.0, np.random.default_rng(1))
+    assert abs(ring.decode(drawn).mean() - 0.3) < 0.005
+    assert set(drawn.tolist()) == {1, 2}
+    nearest, _ = ring.encode(values, 1.0)
+    assert ring.decode(nearest).mean() == 0.25
+
+
+def test_clipping_is_counted() -> None:
+    ring = FixedPoint(32, 10.0, 1024.0)
+    element, clipped = ring.encode(np.array([0.5, 2.0, -3.0, 1.0]), 1.0)
+    assert clipped == 2
+    assert ring.decode(element).tolist() == [0.5, 1.0, -1.0, 1.0]
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_is_refused(bad: float) -> None:
+    with pytest.raises(ParameterError, match="not finite"):
+        FixedPoint(32, 1.0, 8.0).encode(np.array([0.0, bad]), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("bits", "bound", "scale"), [(15, 1, 1), (65, 1, 1), (32, 0, 1), (32, -1, 1), (32, np.inf, 1), (32, 1, 0)]
+)
+def test_parameters_that_make_no_ring(bits: int, bound: float, scale: float) -> None:
+    with pytest.raises(ParameterError):
+        FixedPoint(bits, bound, scale)
+
+
+def test_a_budget_that_does_not_fit_says_what_would() -> None:
+    with pytest.raises(BudgetError, match=r"it would fit with 17 bits, or a scale of 2\^12") as refusal:
+        FixedPoint(16, 3.0, 2.0**14)
+    assert "16 bits" in str(refusal.value)
+    FixedPoint(17, 3.0, 2.0**14)
+    FixedPoint(16, 3.0, 2.0**12)
+    with pytest.raises(BudgetError, match="a scale of"):
+        FixedPoint(64, 3.0, 2.0**64)
+
+
+@given(BITS, st.floats(1e-3, 1e3), st.integers(0, 10_000))
+def test_widest_leaves_room_for_rounding(bits: int, bound: float, contributions: int) -> None:
+    ring = FixedPoint.widest(bits, bound, contributions)
+    ring.require(contributions)
+    with pytest.raises(BudgetError, match="no room"):
+        ring.require(ring.headroom + 1)
+
+
+def test_widest_refuses_what_cannot_fit() -> None:
+    with pytest.raises(BudgetError, match="rounding errors of .* alone"):
+        FixedPoint.widest(16, 1.0, 2**15)
+    with pytest.raises(ParameterError):
+        FixedPoint.widest(16, 0.0)
+    with pytest.raises(BudgetError, match="2\\^53"):
+        FixedPoint(64, 1.0, 2.0**60).encode(np.zeros(1), 1.0)
+
+
+def test_decoding_refuses_elements_of_another_ring() -> None:
+    ring = FixedPoint(20, 1.0, 8.0)
+    with pytest.raises(ParameterError, match="uint32"):
+        ring.decode(np.zeros(1, np.uint64))
+    with pytest.raises(BudgetError, match="reduce it first"):
+        ring.decode(np.array([1 << 20], np.uint32))
+    with pytest.raises(ParameterError, match="clip"):
+        ring.encode(np.zeros(1), np.nan)

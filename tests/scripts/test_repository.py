@@ -1,0 +1,233 @@
+"""What the repository keeps: no built or private files, no private names of others, one version, gaps that CI sees."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from datetime import date
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "check_files.py"
+
+
+def run(*arguments: str, folder: Path) -> tuple[int, str]:
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), *arguments], check=False, cwd=folder, capture_output=True, text=True
+    )
+    return done.returncode, done.stdout
+
+
+def test_small_source_files_pass(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("x = 1\n")
+    assert run("a.py", folder=tmp_path) == (0, "")
+
+
+def test_a_built_file_and_a_large_file_are_named(tmp_path: Path) -> None:
+    (tmp_path / "tool.whl").write_bytes(b"PK")
+    (tmp_path / "large.txt").write_bytes(b"x" * 500_001)
+    status, said = run("tool.whl", "large.txt", folder=tmp_path)
+    assert status == 1
+    assert "tool.whl: a built, downloaded or private file (.whl)" in said
+    assert "large.txt: 500,001 bytes, the limit is 500,000" in said
+
+
+def test_without_arguments_the_tracked_files_are_checked(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    (tmp_path / "kept.whl").write_bytes(b"PK")
+    (tmp_path / "ignored.whl").write_bytes(b"PK")
+    subprocess.run(["git", "add", "kept.whl"], cwd=tmp_path, check=True)
+    status, said = run(folder=tmp_path)
+    assert status == 1
+    assert "kept.whl" in said
+    assert "ignored.whl" not in said
+
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("aggregator_service", "client_sdk", "protocols")
+DOCUMENTED = {"_asdict", "_exit", "_fields", "_replace"}
+"""Names that the reference of Python describes: of named tuples, and `os._exit`."""
+TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for one in PACKAGES for path in (ROOT / one).rglob("*.py")}
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def own_names() -> set[str]:
+    """All private names that our code defines: functions, classes, variables, attributes, parameters."""
+    found: set[str] = set()
+    for tree in TREES.values():
+        for node in ast.walk(tree):
+            match node:
+                case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                    found.add(name)
+                case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()) | ast.arg(arg=name):
+                    found.add(name)
+                case ast.Constant(value=str() as name) if name.isidentifier():  # in __slots__
+                    found.add(name)
+    return {name for name in found if is_private(name)}
+
+
+def foreign(tree: ast.AST, own: set[str]) -> Iterator[str]:
+    """Private names of other libraries that a module imports, or reads from an imported module or any object."""
+    imported = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.ImportFrom(module=str() as module, level=0) if module.partition(".")[0] not in PACKAGES:
+                imported |= {alias.asname or alias.name for alias in node.names}
+                if any(is_private(part) for part in (*module.split("."), *(alias.name for alias in node.names))):
+                    yield ast.unparse(node)
+            case ast.Import(names=names):
+                others = [alias for alias in names if alias.name.partition(".")[0] not in PACKAGES]
+                imported |= {(alias.asname or alias.name).partition(".")[0] for alias in others}
+                if any(is_private(part) for alias in others for part in alias.name.split(".")):
+                    yield ast.unparse(node)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and is_private(node.attr) and node.attr not in DOCUMENTED:
+            base: ast.AST = node.value
+            while isinstance(base, ast.Attribute):
+                base = base.value
+            of_a_library = isinstance(base, ast.Name) and base.id in imported
+            if node.attr not in own or of_a_library:
+                yield ast.unparse(node)
+
+
+def test_no_private_name_of_another_library_is_used() -> None:
+    own = own_names()
+    found = {str(path.relative_to(ROOT)): names for path, tree in TREES.items() if (names := [*foreign(tree, own)])}
+    assert found == {}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from uvicorn.protocols.http.h11_impl import _get_status_line",
+        "import multiprocessing._winapi",
+        "import logging\nlogging._srcfile = None",
+        "from distributed import comm\ncomm.registry._backends",
+        "engine.pool._inc_overflow()",
+    ],
+)
+def test_a_private_name_is_found(line: str) -> None:
+    assert [*foreign(ast.parse(line), own_names())]
+
+
+@pytest.mark.parametrize("line", ["self._lock.acquire()", "import os\nos._exit(1)", "from protocols.sums import _x"])
+def test_our_own_and_documented_names_are_not(line: str) -> None:
+    assert not [*foreign(ast.parse(line), own_names())]
+
+
+@pytest.fixture(scope="module")
+def release() -> ModuleType:
+    """The script as a module."""
+    sys.path.insert(0, str(ROOT / "scripts"))
+    try:
+        import release as found
+    finally:
+        sys.path.pop(0)
+    return found
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """A copy of the files that name the version."""
+    for name in ("CHANGELOG.md", "pyproject.toml", "openapi/openapi.json", "docs/deploy.md"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    shutil.copytree(ROOT / "docs" / "deploy", tmp_path / "docs" / "deploy")
+    return tmp_path
+
+
+def test_every_file_names_the_version_of_pyproject(release: ModuleType) -> None:
+    version = release.current()
+    assert metadata.version("hushrec") == version
+    assert f'"version": "{version}"' in (ROOT / "openapi" / "openapi.json").read_text(encoding="utf-8")[:200_000]
+    named = [path.read_text(encoding="utf-8") for path in release.images()]
+    assert len(named) >= 5
+    assert {tag for text in named for tag in re.findall(r"\bhushrec:([0-9][\w.]*)", text)} == {version}
+    for package in ("aggregator_service", "client_sdk", "protocols"):
+        for path in (ROOT / package).rglob("*.py"):
+            assert f'"{version}"' not in path.read_text(encoding="utf-8"), path
+
+
+def test_preparing_a_release_changes_every_place(release: ModuleType, copy: Path) -> None:
+    old = release.current()
+    assert len(release.prepare("9.8.7", date(2030, 2, 1), copy)) >= 8
+    assert release.current(copy) == "9.8.7"
+    changelog = (copy / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert "## [Unreleased]\n\n## [9.8.7] - 2030-02-01\n" in changelog
+    assert release.notes(changelog, "9.8.7") == release.notes((ROOT / "CHANGELOG.md").read_text(), "Unreleased")
+    assert [path for path in release.images(copy) if f"hushrec:{old}" in path.read_text(encoding="utf-8")] == []
+    with pytest.raises(SystemExit, match="no entries for Unreleased"):
+        release.prepare("9.8.8", date(2030, 2, 2), copy)
+    with pytest.raises(SystemExit, match="not a version"):
+        release.prepare("v1", date(2030, 2, 2), copy)
+
+
+def test_release_notes_are_printed(release: ModuleType) -> None:
+    script = [sys.executable, str(ROOT / "scripts" / "release.py"), "notes"]
+    done = subprocess.run(script, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == release.notes((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), "Unreleased")
+    missing = subprocess.run([*script, "0.0.1"], capture_output=True, text=True, check=False)
+    assert (missing.returncode, missing.stderr.startswith("CHANGELOG.md has no entries for 0.0.1")) == (1, True)
+
+
+def test_the_page_of_the_package_index_has_whole_links_to_existing_files() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    page = project["readme"]["text"]
+    base = f"{project['urls']['Repository']}/blob/main/"
+    links = re.findall(r"\]\(([^)]+)\)", page)
+    assert len(links) >= 5
+    for link in links:
+        assert link.startswith(base), f"{link} does not work on the package index"
+        assert (ROOT / link.removeprefix(base)).is_file(), link
+    assert all(url.startswith(project["urls"]["Repository"]) for url in project["urls"].values())
+
+
+PROGRAM = "tests/aggregator_service/test_deploy.py::test_systemd_accepts_the_unit"
+SERVICE = "tests/aggregator_service/storage/test_postgres.py"
+ONE_OF_SERVICE = "test_a_deadlock_is_tried_again"
+NEVER_IN_CI = "tests/client_sdk/lab/data/test_data_sources.py::test_ratings_are_read_with_their_values"
+
+
+def run_tests(folder: Path, *arguments: str, **variables: str) -> tuple[int, str]:
+    """Run tests without programs, services and data sets; return the exit code and what was printed."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("HUSHREC_", "PYTEST_"))}
+    bare = {"PATH": str(folder), "HUSHREC_TEST_POSTGRES": "postgresql://postgres@127.0.0.1:1/none"}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
+    done = subprocess.run(
+        command, cwd=ROOT, env={**kept, **bare, **variables}, capture_output=True, text=True, check=False
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_a_run_passes_and_ends_with_what_was_not_run(tmp_path: Path) -> None:
+    """Also where two processes report to a third."""
+    code, output = run_tests(tmp_path, PROGRAM, SERVICE, NEVER_IN_CI, "-n", "2")
+    assert code == 0, output
+    _, _, end = output.partition(" not run on this machine ")
+    listed = dict(reversed(line.split("  needs ", 1)) for line in end.splitlines() if "  needs " in line)
+    assert [need.split(":")[0] for need in listed] == [
+        "PostgreSQL at port 5432 or HUSHREC_TEST_POSTGRES",
+        "published data sets",
+        "systemd-analyze",
+    ]
+    assert listed["systemd-analyze: apt-get install systemd"].split() == ["tests", "1"]
+
+
+def test_a_gap_is_a_failure_in_ci_unless_ci_cannot_have_it(tmp_path: Path) -> None:
+    code, output = run_tests(tmp_path, PROGRAM, f"{SERVICE}::{ONE_OF_SERVICE}", NEVER_IN_CI, HUSHREC_TEST_ALL="1")
+    assert code == 1
+    assert "needs systemd-analyze" in output and "needs PostgreSQL" in output
+    assert "3  needs published data sets: HUSHREC_TEST_DATA=" in output
+    assert re.search(r"\b[12] (failed|error).* 3 skipped", output), output

@@ -1,0 +1,188 @@
+"""The JavaScript client in Node, and in Chromium where browsers differ: vectors, refusals, training, whole rounds."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from client_sdk.training.mf import MFConfig, train_full, train_lowrank
+from tests.support.browser import chromium
+from tests.support.needs import required
+from tests.support.web_round import CLIENTS, RecordedDemo, recorded_demo
+from tests.vectors import generate
+
+ROOT = Path(__file__).parents[2]
+_TRAIN = """
+    import { biases, train } from "./examples/web/hushrec/training.js";
+    const given = JSON.parse(process.argv[1]);
+    console.log(JSON.stringify({ ...train({ ...given, uniform: Math.random }), biases: biases(given.state.counts) }));
+"""
+
+
+def node(*arguments: str) -> str:
+    """Run Node in the repository and return what it printed."""
+    command = [required("node"), *arguments]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert ran.returncode == 0, ran.stdout[-4000:] + ran.stderr[-2000:]
+    return ran.stdout
+
+
+@pytest.mark.parametrize("name", ["client", "masked"])
+def test_what_the_client_refuses_and_repeats(name: str) -> None:
+    assert "# fail 0" in node("--test", "--test-reporter=tap", f"tests/web/{name}.test.mjs")
+
+
+@pytest.mark.parametrize("recipe", ["colr", "fedmf"])
+@pytest.mark.parametrize("counted", [False, True])
+def test_training_is_that_of_the_sdk(recipe: str, counted: bool) -> None:
+    """With one item that is not liked, every draw of negatives is the same, so both programs have one result."""
+    rng, items, dim = np.random.default_rng(5), 4, 6
+    factors, user = rng.normal(0, 0.4, (items, dim)).astype(np.float32), rng.normal(0, 0.4, dim).astype(np.float32)
+    projection = rng.normal(0, 0.6, (2, dim)).astype(np.float32)
+    config = MFConfig(learning_rate=0.7, epochs=7, batch_size=64, weight_decay=0.01, negatives=3)
+    liked, counts = [0, 1, 3], rng.integers(0, 9, items)
+    bias = np.log((counts + 1) / (counts.mean() + 1))
+    offsets = (bias - np.log(3)).astype(np.float32) if counted else None
+    positives = np.array(liked, np.int32)
+    if recipe == "colr":
+        ours = train_lowrank(factors, user, projection, positives, items, config, rng, offsets)
+    else:
+        ours = train_full(factors, user, positives, items, config, rng, offsets)
+    given: dict[str, Any] = {
+        "state": {"factors": factors.tolist(), "counts": counts.tolist() if counted else None},
+        "projection": projection.tolist() if recipe == "colr" else None,
+        "user": user.tolist(),
+        "liked": liked,
+        "settings": vars(config),
+    }
+    theirs = json.loads(node("--input-type=module", "--eval", _TRAIN, json.dumps(given)))
+    assert theirs["items"] == ours.items.tolist()
+    np.testing.assert_allclose(theirs["rows"], ours.values, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(theirs["user"], ours.user_factor, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(theirs["loss"], ours.loss, rtol=1e-5)
+    assert theirs["samples"] == ours.samples
+    assert (theirs["biases"] is not None) == counted
+    if counted:
+        np.testing.assert_allclose(theirs["biases"], bias, rtol=1e-6)
+
+
+LIKED = [0, 6, 12, 18]
+
+
+def take_part(node: str, recorded: RecordedDemo, folder: Path, *more: str) -> list[Any]:
+    """Run `take-part.mjs` and return its events; the last one is the line of recommendations."""
+    settings = recorded.demo.settings
+    options = {
+        "folder": folder, "server": settings["server"], "invitation": settings["invitation"],
+        "organiser": settings["organiser"]["key"], "scope": settings["organiser"]["scope"],
+        "issuer": recorded.demo.page.origin, "items": ",".join(map(str, LIKED)),
+    }  # fmt: skip
+    given = [f"--{name}={value}" for name, value in options.items()]  # a key may begin with a dash
+    command = [node, "examples/web/take-part.mjs", "--events", *given, *more]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert ran.returncode == 0, ran.stdout[-3000:] + ran.stderr[-3000:]
+    lines = ran.stdout.splitlines()
+    return [*map(json.loads, lines[:-1]), lines[-1]]
+
+
+@pytest.mark.parametrize("mechanism", ["oneshot", "masked"])
+def test_rounds_with_node_are_exact(mechanism: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sum of item counts, then two of changes; the program ends after two rounds and goes on when it is run again."""
+    node = required("node")
+    changes = {"parameters": {"item_bias": "counts", "count_sums": 1}, "mechanism": mechanism}
+    with recorded_demo(tmp_path / "server", monkeypatch, rounds=3, **changes) as recorded:
+        *first, _ = take_part(node, recorded, tmp_path / "client", "--rounds", "2")
+        *second, recommended = take_part(node, recorded, tmp_path / "client")
+        sent = [event for event in first + second if event["kind"] == "contributed"]
+        assert [event["round"] for event in sent] == [1, 2, 3]
+        for event in sent:
+            number = event["round"]
+            assert recorded.aggregate(number) == recorded.expected(number, event["steps"])
+            assert recorded.aggregate(number) != recorded.expected(number, event["steps"][::-1])
+        assert recorded.task["members"] == CLIENTS + 1
+    assert [item for item, count in enumerate(sent[0]["steps"]) if count] == LIKED
+    assert (tmp_path / "client" / "client.json").stat().st_mode & 0o777 == 0o600
+    items = [int(item) for item in recommended.removeprefix("recommended: ").split(", ")]
+    assert len(items) == 5 and not set(items) & set(LIKED)
+
+
+FILES = sorted(generate.FILES)
+
+
+def test_every_vector_in_node() -> None:
+    command = [required("node"), "--test", "--test-reporter=tap", "tests/web/vectors.test.mjs"]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert ran.returncode == 0, ran.stdout[-4000:] + ran.stderr[-2000:]
+    assert f"# pass {len(FILES) + 1}" in ran.stdout
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    extensions_map = {**SimpleHTTPRequestHandler.extensions_map, ".mjs": "text/javascript"}
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Write nothing."""
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """Serve a folder on localhost, which browsers trust with WebCrypto as they do https."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Quiet, directory=str(folder))) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+_RUN = """async (names) => {
+    const { run } = await import("/tests/web/vectors.mjs");
+    const read = async (name) => (await fetch(`/tests/vectors/${name}`)).json();
+    const results = {};
+    for (const name of names) {
+        try { results[name] = await run(name, read); } catch (error) { results[name] = String(error.stack); }
+    }
+    return results;
+}"""
+
+
+def test_every_vector_in_chromium() -> None:
+    with served(ROOT) as url, chromium() as browser:
+        page = browser.new_page()
+        page.goto(f"{url}/examples/web/README.md")
+        results = page.evaluate(_RUN, FILES)
+    assert set(results) == set(FILES)
+    assert all(isinstance(count, int) and count > 0 for count in results.values()), results
+
+
+@pytest.mark.parametrize("name", ["masks.json", "model_digest.json", "certificates.json"])
+def test_a_wrong_vector_fails(name: str) -> None:
+    """The runner compares: one changed digit is found."""
+    script = f"""
+        import {{ readFileSync }} from "node:fs";
+        import {{ run }} from "{ROOT.as_posix()}/tests/web/vectors.mjs";
+        const read = async (file) => {{
+            const text = readFileSync("{ROOT.as_posix()}/tests/vectors/" + file, "utf8");
+            if (file !== "{name}") return JSON.parse(text);
+            const at = text.search(/[0-9a-f]{{40}}|"elements": \\[\\s*"[0-9]/) + 30;
+            const digit = text.slice(at).search(/[0-9]/) + at;
+            return JSON.parse(text.slice(0, digit) + ((Number(text[digit]) + 1) % 10) + text.slice(digit + 1));
+        }};
+        await run("{name}", read);
+    """
+    command = [required("node"), "--input-type=module", "--eval", script]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert ran.returncode != 0, "the altered vector was accepted"
+    assert re.search(r"is not|CertificateError", ran.stderr), ran.stderr[-1000:]
