@@ -358,5 +358,6 @@ ENTRY: Final = RecipeEntry(
     why_not="Top-K adds single entries at positions that the client chooses, but a ciphertext holds thousands of "
     "values that can only be added position by position (Nguyen et al., WWW 2024, appendix C); 'colr' and 'scolr' send "
     "as few values, in one vector",
-    source="Aji and Heafield, EMNLP 2017; Nguyen et al., WWW 2024, section 5.2. Guide: [Top-K](recipes.md#top-k-and-svd)",
+    source="Aji and Heafield, EMNLP 2017; Nguyen et al., WWW 2024, section 5.2. "
+    "Guide: [Top-K](recipes.md#top-k-and-svd)",
 )

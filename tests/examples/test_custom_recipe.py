@@ -1,4 +1,4 @@
-"""The recipe of examples/custom_recipe: installed from a package of its own, and played over a real server."""
+"""The recipe of docs/add-a-recipe.md: written from the page, installed as a package, and played over a real server."""
 
 from __future__ import annotations
 
