@@ -56,17 +56,17 @@ from protocols.recipes.weighted import WEIGHTS_WARNING
 from protocols.sum_classes import TRAINED
 
 __all__ = [
-    "Piece",
-    "step",
-    "ArraysState",
-    "arrays_of",
-    "initial_state",
-    "state_of",
     "ENTRY",
     "Arrays",
     "ArraysParameters",
+    "ArraysState",
+    "Piece",
+    "arrays_of",
     "initial_parameters",
+    "initial_state",
     "shapes_of",
+    "state_of",
+    "step",
 ]
 
 

@@ -45,13 +45,13 @@ from protocols.sum_classes import TRAINED
 
 __all__ = [
     "ENTRY",
+    "SCOLR_ENTRY",
     "CoLR",
     "CoLRParameters",
-    "shared_projection",
-    "SCOLR_ENTRY",
     "SCoLR",
     "SCoLRParameters",
     "client_level",
+    "shared_projection",
 ]
 
 

@@ -50,7 +50,7 @@ from protocols.recipes.factors import BiasedParameters
 from protocols.recipes.state import state_as
 from protocols.sum_classes import REPEATED_HELD_OUT
 
-__all__ = ["Evaluated", "EvaluatedState", "MAX_POINTS", "with_evaluation"]
+__all__ = ["MAX_POINTS", "Evaluated", "EvaluatedState", "with_evaluation"]
 
 MAX_POINTS: Final = 1000
 """Most measurements of a task: their sums are part of every snapshot."""

@@ -64,15 +64,15 @@ from protocols.recipes.weighted import WeightedParameters, weigh, weighted_block
 from protocols.sum_classes import TRAINED
 
 __all__ = [
-    "TABLES",
-    "FairState",
-    "FairView",
-    "spaces_of",
     "ENTRY",
+    "TABLES",
     "Fair",
     "FairChange",
     "FairParameters",
+    "FairState",
+    "FairView",
     "dense_length",
+    "spaces_of",
 ]
 
 

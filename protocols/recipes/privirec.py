@@ -61,13 +61,13 @@ from protocols.sum_classes import REPEATED_ROWS
 
 __all__ = [
     "MAX_GRAM_ITEMS",
-    "PriviRecKParameters",
-    "PriviRecParameters",
-    "PriviRecState",
     "PRIVIREC",
     "PRIVIREC_K",
     "PriviRec",
     "PriviRecK",
+    "PriviRecKParameters",
+    "PriviRecParameters",
+    "PriviRecState",
     "Sum",
 ]
 

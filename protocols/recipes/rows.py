@@ -47,14 +47,14 @@ from protocols.sum_classes import TRAINED
 __all__ = [
     "NEGATIVES",
     "TOUCHED",
+    "FactorModel",
+    "FactorRecipe",
     "Normalise",
     "NormalisedParameters",
+    "RowRecipe",
     "divisors",
     "expected_touches",
     "touch_segments",
-    "FactorModel",
-    "FactorRecipe",
-    "RowRecipe",
 ]
 
 

@@ -45,10 +45,6 @@ from protocols.recipes.state import StateField, StateFields, state_as
 from protocols.sum_classes import TRAINED
 
 __all__ = [
-    "entries_of_rows",
-    "first_units",
-    "renewed_units",
-    "strongest_first",
     "ENTRY",
     "CountedTopKState",
     "OwnTopK",
@@ -56,6 +52,10 @@ __all__ = [
     "TopKParameters",
     "TopKRecipe",
     "TopKState",
+    "entries_of_rows",
+    "first_units",
+    "renewed_units",
+    "strongest_first",
     "top_k",
 ]
 
