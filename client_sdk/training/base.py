@@ -137,7 +137,7 @@ class ReadsInteractions(Protocol):
 
 @runtime_checkable
 class MayAbstain(Protocol):
-    """A client side that has nothing to add to some sums; `training.item_counts.why_abstain` covers sums that count."""
+    """A client side that has nothing to add to some sums; `why_abstain` below covers sums that count."""
 
     def why_abstain(self, spec: RoundSpec, history: History, client_state: ClientState | None) -> str | None:
         """Return why this client must not contribute to a sum; None if it may."""

@@ -28,8 +28,8 @@ from protocols.recipes.rfrec import RFRec
 from protocols.recipes.state import state_as
 
 __all__ = [
-    "EvaluatedHalf",
     "HELD_OUT",
+    "EvaluatedHalf",
     "gains",
     "rank_measures",
     "rating_measures",

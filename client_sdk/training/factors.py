@@ -28,8 +28,8 @@ from protocols.recipes.spectral_start import projected_user, start_of
 from protocols.recipes.state import state_as
 
 __all__ = [
-    "FactorHalf",
     "USER_FACTOR",
+    "FactorHalf",
     "count_items",
     "half",
     "logit_offsets",

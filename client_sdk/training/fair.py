@@ -26,12 +26,12 @@ from protocols.recipes.state import state_as
 from protocols.recipes.subspaces import CHUNK, Subspace
 
 __all__ = [
+    "USER_VECTORS",
     "FairConfig",
     "FairHalf",
     "FairUpdate",
     "Layers",
     "PairGradients",
-    "USER_VECTORS",
     "batches",
     "half",
     "layers_of",

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BSPM",
+    "FILTERS",
+    "GFCF",
     "Components",
     "Ease",
-    "FILTERS",
     "Filter",
-    "GFCF",
     "TurboCF",
     "by_chunk",
     "check_exponent",

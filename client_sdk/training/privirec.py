@@ -24,7 +24,7 @@ from protocols.recipes.state import state_as
 if TYPE_CHECKING:
     from client_sdk.training.graph_filters import Matrix
 
-__all__ = ["PriviRecHalf", "components_of", "matching_filter", "half"]
+__all__ = ["PriviRecHalf", "components_of", "half", "matching_filter"]
 
 
 @dataclass(frozen=True)

@@ -33,11 +33,11 @@ from protocols.recipes.state import state_as
 
 __all__ = [
     "AVERAGE",
-    "LocalModel",
     "OWN_ITEMS",
+    "SUM_INDEX",
+    "LocalModel",
     "RFRecHalf",
     "Ratings",
-    "SUM_INDEX",
     "half",
     "predicted_ratings",
     "scaled_ratings",

@@ -20,7 +20,7 @@ from client_sdk.training.mf import MFConfig
 from protocols.recipes.base import Local, ModelState, RoundSpec, Update
 from protocols.recipes.topk import TopKRecipe
 
-__all__ = ["RESIDUAL_ITEMS", "RESIDUAL_ROWS", "TopKHalf", "add_rows", "without_empty_rows", "half"]
+__all__ = ["RESIDUAL_ITEMS", "RESIDUAL_ROWS", "TopKHalf", "add_rows", "half", "without_empty_rows"]
 
 RESIDUAL_ITEMS = "residual_items"
 """Key in the client state: int32 (k,), ascending, the items with a residual."""

@@ -55,17 +55,17 @@ from protocols.recipes.state import StateField, StateFields, decode, state_as
 from protocols.recipes.weighted import WEIGHTS_WARNING
 
 __all__ = [
-    "Piece",
-    "step",
-    "ArraysState",
-    "arrays_of",
-    "initial_state",
-    "state_of",
     "ENTRY",
     "Arrays",
     "ArraysParameters",
+    "ArraysState",
+    "Piece",
+    "arrays_of",
     "initial_parameters",
+    "initial_state",
     "shapes_of",
+    "state_of",
+    "step",
 ]
 
 

@@ -17,12 +17,12 @@ from protocols.layout import Block, Segment
 from protocols.recipes.base import Contribution, RecipeParameters
 
 __all__ = [
+    "LEAST_WEIGHT",
     "MOST_ARRAYS",
     "MOST_VALUES",
     "ArraysParameters",
     "InitialValues",
     "Optimiser",
-    "LEAST_WEIGHT",
     "Rows",
     "Update",
     "block_of",

@@ -44,13 +44,13 @@ from protocols.recipes.rows import TOUCHED, FactorRecipe, NormalisedParameters, 
 
 __all__ = [
     "ENTRY",
+    "SCOLR_ENTRY",
     "CoLR",
     "CoLRParameters",
-    "shared_projection",
-    "SCOLR_ENTRY",
     "SCoLR",
     "SCoLRParameters",
     "client_level",
+    "shared_projection",
 ]
 
 

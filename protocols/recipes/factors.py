@@ -26,6 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from protocols.crypto.public_random import normals
 from protocols.errors import ParameterError
 from protocols.layout import ONCE_ROWS, Block, Segment, VectorLayout, clip_to_bounds
+from protocols.privacy.laplace import LaplaceNoise
 from protocols.recipes.base import (
     Contribution,
     FactorState,
@@ -38,17 +39,18 @@ from protocols.recipes.base import (
 from protocols.recipes.state import state_as
 
 __all__ = [
-    "FactorParameters",
-    "advance",
-    "clip_blocks",
-    "dense_rows",
-    "initial_factors",
     "BiasedParameters",
     "CountedFactors",
+    "FactorParameters",
     "ItemBias",
     "StartFrom",
+    "advance",
+    "clip_blocks",
     "count_layout",
+    "dense_rows",
+    "initial_factors",
     "item_biases",
+    "noise_warning",
 ]
 
 
@@ -96,6 +98,14 @@ def clip_blocks(blocks: tuple[Block, ...], vectors: list[NDArray[np.float64]]) -
     """Return the contribution of these vectors, each clipped to its block's bounds."""
     pairs = [clip_to_bounds(block, vector) for block, vector in zip(blocks, vectors, strict=True)]
     return Contribution([vector for vector, _ in pairs], sum(clipped for _, clipped in pairs))
+
+
+def noise_warning(noise: LaplaceNoise, values: int) -> str:
+    """Return the warning of a recipe whose clients add `noise` to each of so many values."""
+    return (
+        f"local differential privacy of this task costs epsilon {noise.epsilon:g} for each uploaded value and "
+        f"{noise.epsilon * values:,.0f} for the {values:,} values of one round, and adds up over rounds"
+    )
 
 
 def advance(state: ModelState, spec: RoundSpec, change: NDArray[np.float64], rate: float = 1.0) -> FactorState:

@@ -63,15 +63,15 @@ from protocols.recipes.subspaces import (
 from protocols.recipes.weighted import WeightedParameters, weigh, weighted_block, with_weight
 
 __all__ = [
-    "TABLES",
-    "FairState",
-    "FairView",
-    "spaces_of",
     "ENTRY",
+    "TABLES",
     "Fair",
     "FairChange",
     "FairParameters",
+    "FairState",
+    "FairView",
     "dense_length",
+    "spaces_of",
 ]
 
 

@@ -30,7 +30,7 @@ from protocols.recipes.base import Contribution, Local, ModelState, RoundSpec, U
 from protocols.recipes.registry import RecipeEntry
 from protocols.recipes.rows import NormalisedParameters, RowRecipe
 
-__all__ = ["ENTRY", "FedMF", "FedMFParameters", "SVD_ENTRY", "SVD", "SVDParameters", "low_rank"]
+__all__ = ["ENTRY", "SVD", "SVD_ENTRY", "FedMF", "FedMFParameters", "SVDParameters", "low_rank"]
 
 
 class FedMFParameters(NormalisedParameters):

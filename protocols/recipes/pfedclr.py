@@ -35,7 +35,7 @@ from protocols.errors import ParameterError
 from protocols.layout import TRAINED, VectorLayout
 from protocols.privacy.laplace import LaplaceNoise, privatise, refuse_exact_sums
 from protocols.recipes.base import MOVES_ALIKE, Contribution, FactorState, Local, ModelState, RoundSpec
-from protocols.recipes.factors import MAX_DIM, BiasedParameters, dense_rows
+from protocols.recipes.factors import MAX_DIM, BiasedParameters, dense_rows, noise_warning
 from protocols.recipes.registry import RecipeEntry
 from protocols.recipes.rows import FactorModel
 from protocols.recipes.weighted import WeightedParameters, weigh, weighted_block, weighted_mean, with_weight
@@ -160,11 +160,7 @@ class PFedCLR(FactorModel):
         noise = self.parameters.noise
         if noise is None:
             return (MOVES_ALIKE, *self.parameters.weight_warnings())
-        values = self.parameters.items * self.parameters.dim
-        return (
-            f"local differential privacy of this task costs epsilon {noise.epsilon:g} for each uploaded value and "
-            f"{noise.epsilon * values:,.0f} for the {values:,} values of one round, and adds up over rounds",
-        )
+        return (noise_warning(noise, self.parameters.items * self.parameters.dim),)
 
 
 ENTRY: Final = RecipeEntry(

@@ -60,13 +60,13 @@ from protocols.recipes.state import SUM_INDEX, StateField, StateFields, as_count
 
 __all__ = [
     "MAX_GRAM_ITEMS",
-    "PriviRecKParameters",
-    "PriviRecParameters",
-    "PriviRecState",
     "PRIVIREC",
     "PRIVIREC_K",
     "PriviRec",
     "PriviRecK",
+    "PriviRecKParameters",
+    "PriviRecParameters",
+    "PriviRecState",
     "Sum",
 ]
 

@@ -18,7 +18,7 @@ from protocols.parameter_text import first_fault
 from protocols.plugins import RECIPE_GROUP, load, places
 from protocols.recipes.base import ItemParameters, Recipe, RecipeParameters
 
-__all__ = ["RecipeEntry", "OWN", "recipe", "recipe_entry", "recipes"]
+__all__ = ["OWN", "RecipeEntry", "recipe", "recipe_entry", "recipes"]
 
 
 @dataclass(frozen=True)

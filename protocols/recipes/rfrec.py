@@ -52,24 +52,24 @@ from protocols.recipes.base import (
     SingleGroupRecipe,
     check_follows,
 )
-from protocols.recipes.factors import clip_blocks
+from protocols.recipes.factors import clip_blocks, noise_warning
 from protocols.recipes.registry import RecipeEntry
 from protocols.recipes.rfrec_parameters import RFRecFParameters, RFRecParameters, Stretch, stretches
 from protocols.recipes.state import SUM_INDEX, StateField, StateFields, state_as
 
 __all__ = [
-    "ItemMeans",
-    "item_means",
-    "means_layout",
-    "rating_offsets",
     "INITIAL_STD",
     "RFREC",
     "RFRECF",
+    "ItemMeans",
     "RFRec",
     "RFRecF",
     "RFRecFState",
     "RFRecMeansState",
     "RFRecState",
+    "item_means",
+    "means_layout",
+    "rating_offsets",
 ]
 
 
@@ -231,11 +231,7 @@ class RFRec(SingleGroupRecipe):
         p = self.parameters
         if p.ldp is None:
             return (MOVES_ALIKE,)
-        values = p.items * p.dim
-        return (
-            f"local differential privacy of this task costs epsilon {p.ldp.epsilon:g} for each uploaded value and "
-            f"{p.ldp.epsilon * values:,.0f} for the {values:,} values of one round, and adds up over rounds",
-        )
+        return (noise_warning(p.ldp, p.items * p.dim),)
 
 
 @dataclass(frozen=True)

@@ -46,14 +46,14 @@ from protocols.recipes.state import StateField, StateFields, as_counts, count_fi
 __all__ = [
     "NEGATIVES",
     "TOUCHED",
+    "FactorModel",
+    "FactorRecipe",
     "Normalise",
     "NormalisedParameters",
+    "RowRecipe",
     "divisors",
     "expected_touches",
     "touch_segments",
-    "FactorModel",
-    "FactorRecipe",
-    "RowRecipe",
 ]
 
 

@@ -34,13 +34,13 @@ from protocols.crypto.public_random import normals
 __all__ = [
     "Spectrum",
     "captured",
+    "chosen_weight",
     "iterate",
     "relative_change",
     "ritz",
-    "start_basis",
-    "chosen_weight",
-    "shares_and_diagonal",
     "row_starts",
+    "shares_and_diagonal",
+    "start_basis",
     "triangle_length",
     "triangle_places",
 ]

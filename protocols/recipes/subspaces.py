@@ -40,7 +40,10 @@ from protocols.errors import ParameterError
 
 __all__ = [
     "CHUNK",
+    "GroupSum",
+    "Mixing",
     "Subspace",
+    "average_table",
     "bucket_counts",
     "chunks",
     "fold",
@@ -48,9 +51,6 @@ __all__ = [
     "means",
     "splitmix64",
     "unfold",
-    "GroupSum",
-    "Mixing",
-    "average_table",
 ]
 
 

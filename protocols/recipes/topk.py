@@ -44,10 +44,6 @@ from protocols.recipes.rows import TOUCHED, FactorRecipe, NormalisedParameters, 
 from protocols.recipes.state import StateField, StateFields, state_as
 
 __all__ = [
-    "entries_of_rows",
-    "first_units",
-    "renewed_units",
-    "strongest_first",
     "ENTRY",
     "CountedTopKState",
     "OwnTopK",
@@ -55,6 +51,10 @@ __all__ = [
     "TopKParameters",
     "TopKRecipe",
     "TopKState",
+    "entries_of_rows",
+    "first_units",
+    "renewed_units",
+    "strongest_first",
     "top_k",
 ]
 

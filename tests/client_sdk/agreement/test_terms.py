@@ -121,6 +121,11 @@ HUGE: dict[str, dict[str, Any]] = {
 }
 
 
+def fields_of(name: str) -> list[str]:
+    """The names of a recipe's parameters."""
+    return list(recipe_entry(name).parameters.model_fields)
+
+
 def view_of(name: str, parameters: dict[str, Any], evaluation: Evaluation | None = None) -> TaskView:
     return TaskView(
         task_id="t_1",
@@ -155,10 +160,10 @@ def peak_of(view: TaskView, limit: int | None) -> int:
 
 
 @pytest.mark.parametrize("evaluation", [None, Evaluation(every=2)], ids=["", "measured"])
-@pytest.mark.parametrize("name", sorted(RECIPES))
+@pytest.mark.parametrize("name", sorted(name for name in RECIPES if set(fields_of(name)) != {"items"}))
 def test_attack_a_task_claims_a_huge_model(name: str, evaluation: Evaluation | None) -> None:
     """The largest parameters that a recipe allows cost the client almost nothing, measured or not."""
-    view = view_of(name, {**ITEMS.get(name, {}), **HUGE[name]}, evaluation)
+    view = view_of(name, {**ITEMS.get(name, {}), **HUGE.get(name, {"dim": 4096})}, evaluation)
     assert model_bytes(recipe(view.recipe.name, view.recipe.parameters)) > LIMIT
     assert peak_of(view, LIMIT) < 1 << 20
     with pytest.raises(PolicyRefused):
