@@ -1,4 +1,4 @@
-"""Which recipe and sizes suit data of a size: chosen on validation rows (bench/quality.py, docs/evaluation.md)."""
+"""Which recipe and sizes suit data of a size, chosen on validation rows (bench/experiments/quality.py)."""
 
 from __future__ import annotations
 
@@ -85,8 +85,10 @@ QUALITY_BY_COMPONENTS: Final[Mapping[int, tuple[float, float]]] = {
     64: (0.87, 1.02),
     128: (0.95, 1.04),
 }
-"""Vectors of `privirec-k` -> lowest and highest NDCG@20 over all items on the data sets of bench/quality.py, divided by
-that with 256 vectors (bench/results/quality.json, test rows, three seeds)."""
+"""Vectors of `privirec-k` -> lowest and highest NDCG@20 over all items, divided by that with 256 vectors.
+
+On the data sets of bench/experiments/quality.py (bench/results/quality.json, test rows, three seeds).
+"""
 _FEWEST_COMPONENTS: Final = 16
 """With fewer vectors a task is not advised: see `QUALITY_BY_COMPONENTS`."""
 _SUMS_OF_RATINGS: Final = 100

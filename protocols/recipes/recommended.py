@@ -1,4 +1,4 @@
-"""Recommended parameters of new tasks, chosen on validation rows (bench/quality.py), and those of the papers.
+"""Recommended parameters of new tasks, chosen by bench/experiments/quality.py, and those of the papers.
 
 A stored task means what its parameters say, and a parameter that it leaves out keeps the paper's value. Recommended
 values are therefore written into a task's parameters when the task is made, where clients read and check them.

@@ -6,9 +6,16 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from bench.systems.bspm_pass import BspmPass
-from bench.systems.central import Central
-from bench.systems.ring_sums import RingSums, blocks, normalised, power_iteration, rayleigh_ritz, start_vectors
+from bench.experiments.filters import BspmPass
+from bench.experiments.ring_sums import (
+    Central,
+    RingSums,
+    blocks,
+    normalised,
+    power_iteration,
+    rayleigh_ritz,
+    start_vectors,
+)
 from client_sdk.lab.data.interactions import Interactions
 from client_sdk.training.graph_filters import BSPM, Components, linear
 from protocols.fixed_point import FixedPoint

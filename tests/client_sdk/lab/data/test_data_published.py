@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bench.published_splits import hold_out_introduced_last, users_with_at_least
+from bench.experiments.leaks import hold_out_introduced_last, users_with_at_least
 from client_sdk.lab.data.published import load_interactions, load_train_test
 
 

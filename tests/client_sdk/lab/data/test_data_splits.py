@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.published_splits import hold_out_introduced_last, users_with_at_least
+from bench.experiments.leaks import hold_out_introduced_last, users_with_at_least
 from client_sdk.lab.data.interactions import DataError, Interactions, leave_one_out
 from client_sdk.lab.data.splits import split_rows
 

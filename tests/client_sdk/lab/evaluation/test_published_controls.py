@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bench.published_splits import hold_out_introduced_last, users_with_at_least
-from bench.systems.leaks import NegativeDraws, drawn_as_negative_control, paper_protocol
+from bench.experiments.leaks import hold_out_introduced_last, users_with_at_least
+from bench.experiments.leaks import NegativeDraws, drawn_as_negative_control, paper_protocol
 from client_sdk.lab.data import LeaveOneOut, load_dataset, load_interactions
 from client_sdk.lab.evaluation import sample_candidates
 
