@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from bench._report import Figure, arguments, bars, show, write_figures
 from bench.arrays_round import OwnModelRound, parameters_of, play
+from bench.flower_whole import play_whole
 from bench.masked import Peer
 from bench.protocol_round import Shape, play_round
 from bench.registry import verdicts
@@ -155,6 +156,7 @@ def flower_figures(python: Path, sizes: tuple[int, int], values: int, how: dict[
 class Sizes:
     """Sizes of a run. large: values of the large model, for `large_clients` clients. flower: two lengths.
 
+    whole: clients and values of the round beside Flower as it is deployed.
     wait: seconds for which a round waits for clients that drop out.
     """
 
@@ -164,11 +166,12 @@ class Sizes:
     large: int = 100_000_000
     large_clients: int = 3
     flower: tuple[int, int] = (100_000, 1_500_000)
+    whole: tuple[int, int] = (10, 1_000_000)
     wait: float = 30.0
 
 
 FULL: Final = Sizes()
-QUICK: Final = Sizes(10_000, 10, 20, 100_000, 3, (5_000, 10_000), wait=4.0)
+QUICK: Final = Sizes(10_000, 10, 20, 100_000, 3, (5_000, 10_000), (3, 10_000), wait=4.0)
 
 
 def rounds_of(sizes: Sizes) -> dict[str, OwnModelRound]:
@@ -210,6 +213,25 @@ def flower(sizes: Sizes, python: Path) -> dict[str, Figure]:
     return figures
 
 
+def whole(sizes: Sizes, python: Path) -> dict[str, Figure]:
+    """A masked round of Flower as it is deployed, and one of our server and clients, both over loopback.
+
+    As many clients, values and neighbours, the same threshold, nobody drops out. Our clients are in one process.
+    """
+    clients, values = sizes.whole
+    near = make_plan({}, recipe("arrays", parameters_of(values)).layout(), clients).neighbourhood(clients)
+    how = {"clients": clients, "values": values, "neighbours": near.degree, "threshold": near.threshold}
+    theirs, ours = play_whole(python, how), play(OwnModelRound("masked", values, clients))
+    figures: dict[str, Figure] = {f"whole.flower.{key}": value for key, value in theirs.items()}
+    figures |= {
+        "whole.hushrec.wall_s": ours.wall_seconds,
+        "whole.hushrec.server_cpu_s": ours.watch.cpu_seconds,
+        "whole.hushrec.client_cpu_s": ours.client_cpu_seconds,
+        "whole.server_speedup_vs_flower": float(theirs["server_cpu_s"] or 0) / ours.watch.cpu_seconds,
+    }
+    return figures | {f"whole.{key}": value for key, value in how.items()}
+
+
 def server_seconds(clients: int, values: int, dropouts: int) -> float:
     """Processor seconds of our server's part of a masked round in one process, without HTTP and disk, as Flower's."""
     vector = np.random.default_rng(20240513).uniform(-CLIP, CLIP, values)
@@ -239,7 +261,7 @@ def compared(figures: Mapping[str, Figure], sizes: Sizes) -> dict[str, Figure]:
     return {**found, "largest_error_of_bound": max(errors)} if errors else found
 
 
-PARTS: Final = ("equality", *rounds_of(FULL), "flower")
+PARTS: Final = ("equality", *rounds_of(FULL), "flower", "whole")
 
 
 def main() -> None:
@@ -262,6 +284,7 @@ def main() -> None:
     parts |= {name: partial(measured, name, asked) for name, asked in rounds_of(sizes).items()}
     if options.peer_python is not None:
         parts["flower"] = partial(flower, sizes, options.peer_python)
+        parts["whole"] = partial(whole, sizes, options.peer_python)
     with bars() as progress:
         for name in progress.track([name for name in PARTS if name in options.only and name in parts]):
             figures |= parts[name]()

@@ -164,6 +164,7 @@ class Played:
     idle: int
     error: float
     bound: float
+    wall_seconds: float
     client_cpu_seconds: float
 
     def figures(self, name: str, values: int) -> dict[str, Figure]:
@@ -177,6 +178,7 @@ class Played:
             f"{name}.client_upload_s": median(report.upload_seconds for report in reports),
             f"{name}.bytes_up_per_client": self.round.bytes_up / len(reports),
             f"{name}.contribution_bytes": reports[0].contribution_bytes,
+            f"{name}.wall_s": self.wall_seconds,
             f"{name}.server_cpu_s": self.watch.cpu_seconds,
             f"{name}.peak_rss_mib": self.watch.total / _MIB,
             f"{name}.idle_rss_mib": self.idle / _MIB,
@@ -194,13 +196,14 @@ def play(asked: OwnModelRound) -> Played:
             time.sleep(0.5)
         updates = DrawnUpdates(asked.values)
         with _started(server, asked, updates) as (fleet, operator), Watch(server.pid) as watch:
-            committee, spent = _CommitteeTime(fleet), time.process_time()
+            committee, spent, started = _CommitteeTime(fleet), time.process_time(), time.monotonic()
             with _deadline_kept(operator, fleet, asked):
                 played = _complete(fleet)
+            wall = time.monotonic() - started
             spent = time.process_time() - spent - committee.seconds - updates.cpu_seconds
             error, bound = _error_and_bound(fleet, updates)
         plan = fleet.clients[0].member.terms.sum_plan
-        return Played(played, plan, watch, idle.total, error, bound, spent / asked.clients)
+        return Played(played, plan, watch, idle.total, error, bound, wall, spent / asked.clients)
 
 
 def _complete(fleet: Fleet) -> FleetRound:
