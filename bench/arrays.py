@@ -47,7 +47,7 @@ from protocols.sums.run import run_sum
 __all__ = ["errors_of_bound", "flower_figures", "line_through"]
 
 
-# --- One round of `arrays` over every mechanism, all parties in this process: its error beside what the plan predic
+# --- One round of `arrays` over every mechanism, all parties in this process: its error beside the predicted one
 
 CLIENTS, CLIP, MAX_WEIGHT = 5, 0.1, 50.0
 SHAPES = {"items.weight": [40, 8], "head.weight": [8, 8], "head.bias": [8]}

@@ -134,12 +134,12 @@ This page is written by `python -m bench.cost_table` from [the results](../bench
   signatures and the database are not included; [Scaling](scaling.md) has them.
 - One-shot sums need a committee besides. One member works {member} ms for one client and downloads {member_bytes}
   bytes for it, whatever the length of the vector.
-- Times are medians of processor time on one core, so that other processes change them little.
+- Times are medians of processor time on one core: time in which other programs run does not count, but they share the
+  processor's caches.
 
-{tables}
-## Measure it yourself
+{tables}## Measure it yourself
 
-From a checkout, after `make setup`. The whole table takes {seconds} on an idle machine:
+From a checkout, after `make setup`. The whole table took {seconds} on that machine:
 
 ```sh
 python -m bench.overhead --quick      # some rows, once: does it run?
@@ -191,7 +191,8 @@ def _made(figures: Mapping[str, Figure]) -> str:
     facts = machine(figures)
     return (
         f"Measured by `python -m bench.overhead` on a virtual machine with {facts['machine.cores']} cores "
-        f"({facts['machine.processor']}, Python {facts['version.python']})."
+        f"({facts['machine.processor']}, Python {facts['version.python']}), on which other programs ran too (load "
+        f"{_value(figures, 'machine.load_1m'):.0f})."
     )
 
 

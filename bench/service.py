@@ -54,7 +54,7 @@ __all__ = [
 ]
 
 
-# --- Measure uploads until they are durable: bodies of 4 MiB in MB/s beside a bare server's, and small ones per sec
+# --- Uploads until they are durable: bodies of 4 MiB beside a bare server's, and small ones per second
 
 LARGE = {"items": 12_900, "dim": 64}
 """A seeded FedMF contribution of this size in CKKS `standard` has 4 MiB."""

@@ -30,6 +30,7 @@ PAGES: Final = {
     "SECURITY.md": "security-policy.md",
     "CHANGELOG.md": "changelog.md",
     "bench/README.md": "benchmarks.md",
+    "bench/experiments/README.md": "experiments.md",
     "examples/README.md": "examples.md",
     "examples/cross_silo/README.md": "example-cross-silo.md",
     "examples/custom_recipe/README.md": "example-custom-recipe.md",

@@ -14,14 +14,15 @@ import numpy as np
 from rich.table import Table
 from scipy.sparse import csr_array
 
-from bench.experiments.filters import BspmPass, preset
 from bench.experiments.ring_sums import (
+    BspmPass,
     Central,
     RingSums,
     Subspace,
     exact_vectors,
     normalised,
     power_iteration,
+    preset,
     rayleigh_ritz,
 )
 from bench.experiments.runs import JobResult, Ticks, keep, path_of

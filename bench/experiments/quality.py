@@ -41,7 +41,7 @@ from protocols.errors import HushRecError
 __all__ = ["Found", "Measure", "Values", "figures_of", "main", "means", "measure_rows"]
 
 
-# --- Rows `<set>.<name>` that are measured with several seeds: command line, finished measurements, means and sprea
+# --- Rows `<set>.<name>` that are measured with several seeds: command line, finished measurements, means, spread
 
 Values = dict[str, float]
 """The figures of a row and a seed, by metric."""

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from bench.experiments.filters import BspmPass
 from bench.experiments.ring_sums import (
+    BspmPass,
     Central,
     RingSums,
     blocks,
