@@ -5,8 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bench.experiments.leaks import hold_out_introduced_last, users_with_at_least
-from bench.experiments.leaks import NegativeDraws, drawn_as_negative_control, paper_protocol
+from bench.experiments.leaks import (
+    NegativeDraws,
+    drawn_as_negative_control,
+    hold_out_introduced_last,
+    paper_protocol,
+    users_with_at_least,
+)
 from client_sdk.lab.data import LeaveOneOut, load_dataset, load_interactions
 from client_sdk.lab.evaluation import sample_candidates
 
