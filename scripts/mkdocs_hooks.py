@@ -31,6 +31,7 @@ PAGES: Final = {
     "CHANGELOG.md": "changelog.md",
     "bench/README.md": "benchmarks.md",
     "bench/experiments/README.md": "experiments.md",
+    "bench/results/results.md": "benchmark-results.md",
     "examples/README.md": "examples.md",
     "examples/cross_silo/README.md": "example-cross-silo.md",
     "examples/custom_recipe/README.md": "example-custom-recipe.md",
