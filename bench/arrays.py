@@ -20,25 +20,143 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bench._report import Figure, arguments, bars, show, write_figures
-from bench.arrays_parts.equality import errors_of_bound
-from bench.arrays_parts.flower import flower_figures
-from bench.arrays_parts.models import parameters_of
-from bench.arrays_parts.rounds import OwnModelRound, play
-from bench.protocol_round import CLIP, Shape, play_round
-from bench.targets import verdicts
+from bench.arrays_round import OwnModelRound, parameters_of, play
+from bench.flower_whole import play_whole
+from bench.masked import Peer
+from bench.protocol_round import Shape, play_round
+from bench.registry import verdicts
+from protocols.layout import VectorLayout
+from protocols.recipes.arrays import Arrays
+from protocols.recipes.arrays_update import contribution
 from protocols.recipes.registry import recipe
+from protocols.sums.base import Mechanism, SumPlan
 from protocols.sums.masked.plan import make_plan
+from protocols.sums.masked.plan import make_plan as masked_plan
+from protocols.sums.masked.run import run_masked_sum
+from protocols.sums.oneshot.plan import make_plan as oneshot_plan
+from protocols.sums.oneshot.run import run_oneshot_sum
+from protocols.sums.registry import mechanism
+from protocols.sums.run import run_sum
+
+__all__ = ["errors_of_bound", "flower_figures", "line_through"]
+
+
+# --- One round of `arrays` over every mechanism, all parties in this process: its error beside the predicted one
+
+CLIENTS, CLIP, MAX_WEIGHT = 5, 0.1, 50.0
+SHAPES = {"items.weight": [40, 8], "head.weight": [8, 8], "head.bias": [8]}
+SEED = bytes(range(32))
+_Vectors = list[NDArray[np.float64]]
+_Summed = tuple[NDArray[np.float64], SumPlan]
+
+
+def _by_run_sum(name: str, parameters: dict[str, Any]) -> Callable[[VectorLayout, _Vectors], _Summed]:
+    def play(layout: VectorLayout, vectors: _Vectors) -> _Summed:
+        how: Mechanism = mechanism(name)
+        plan = how.plan(parameters, layout, len(vectors))
+        return run_sum(how, plan, vectors).total, plan
+
+    return play
+
+
+def _masked(layout: VectorLayout, vectors: _Vectors) -> _Summed:
+    plan = masked_plan({"dropout": 0.0}, layout, len(vectors))
+    return run_masked_sum(plan, _named(vectors)).total, plan
+
+
+def _oneshot(layout: VectorLayout, vectors: _Vectors) -> _Summed:
+    plan = oneshot_plan({}, layout, len(vectors))
+    return run_oneshot_sum(plan, _named(vectors)).total, plan
+
+
+def _named(vectors: _Vectors) -> dict[str, NDArray[np.float64]]:
+    return {f"c{number}": vector for number, vector in enumerate(vectors)}
+
+
+_PLAYED: dict[str, Callable[[VectorLayout, _Vectors], _Summed]] = {
+    "ckks": _by_run_sum("ckks", {}),
+    "masked": _masked,
+    "oneshot": _oneshot,
+    "paillier": _by_run_sum("paillier", {"key_bits": 2048}),
+    "plain": _by_run_sum("plain", {}),
+}
+
+
+def errors_of_bound() -> dict[str, Figure]:
+    """Return `equality.<mechanism>.error_of_bound`: largest error of a value of the mean / its bound."""
+    made = recipe(
+        "arrays", {"shapes": SHAPES, "clip": CLIP, "max_weight": MAX_WEIGHT, "reveal_weights": True, "std": 0.0}
+    )
+    assert isinstance(made, Arrays)
+    rng = np.random.default_rng(3)
+    updates = [{name: rng.uniform(-CLIP, CLIP, shape) for name, shape in SHAPES.items()} for _ in range(CLIENTS)]
+    weights = rng.integers(1, 51, CLIENTS).astype(np.float64)
+    vectors = [
+        contribution(made.parameters, each, weight).vector for each, weight in zip(updates, weights, strict=True)
+    ]
+    figures: dict[str, Figure] = {}
+    for name, played in _PLAYED.items():
+        total, plan = played(made.layout(), vectors)
+        after = made.arrays(made.absorb(made.initial_state(SEED), made.round_spec(SEED, 1), total, CLIENTS))
+        expected = {key: np.average([each[key] for each in updates], axis=0, weights=weights) for key in SHAPES}
+        error = max(float(np.abs(after[key] - expected[key]).max()) for key in SHAPES)
+        share = weights.sum() / MAX_WEIGHT
+        bound = (1.0 + CLIP) * plan.predicted_error / (share - plan.predicted_error) + CLIP * 2.0**-24
+        figures[f"equality.{name}.error_of_bound"] = error / bound
+    return figures
+
+
+# --- Flower's SecAgg+ with the same number of clients: measured at two lengths, and scaled to the model's
+
+
+def line_through(first: tuple[float, float], second: tuple[float, float], at: float) -> float:
+    """Return the value at `at` of the line through two points."""
+    (x, y), (x2, y2) = first, second
+    return y + (y2 - y) * (at - x) / (x2 - x)
+
+
+def flower_figures(python: Path, sizes: tuple[int, int], values: int, how: dict[str, int]) -> dict[str, Figure]:
+    """Return Flower's figures of a round, with keys `flower.*`. how: clients, neighbours, threshold, dropouts.
+
+    Server time and bytes grow with the number of values: those of a model of `values` values are on the line through
+    the two measured sizes. A process of its own for each size, whose memory ends with it.
+    """
+    answers: list[dict[str, Any]] = []
+    for size in sizes:
+        peer = Peer(python)
+        try:
+            answers.append(peer.ask("round", values=size, **how))
+        finally:
+            peer.close()
+    figures: dict[str, Figure] = {"version.flwr": answers[0]["version"], "flower.clients": how["clients"]}
+    for size, name, answer in zip(sizes, ("small", "large"), answers, strict=True):
+        figures[f"flower.{name}.values"] = size
+        figures[f"flower.{name}.server_s"] = answer["server_seconds"]
+        figures[f"flower.{name}.client_s"] = sum(answer["client_seconds"].values())
+        figures[f"flower.{name}.contribution_bytes"] = answer["contribution_bytes"]
+    for key in ("server_s", "client_s", "contribution_bytes"):
+        points = [
+            (size, float(figures[f"flower.{name}.{key}"] or 0))
+            for size, name in zip(sizes, ("small", "large"), strict=True)
+        ]
+        figures[f"flower.{key}"] = line_through(points[0], points[1], values)
+    return figures
+
+
+# ---
 
 
 @dataclass(frozen=True)
 class Sizes:
     """Sizes of a run. large: values of the large model, for `large_clients` clients. flower: two lengths.
 
+    whole: clients and values of the round beside Flower as it is deployed.
     wait: seconds for which a round waits for clients that drop out.
     """
 
@@ -48,11 +166,12 @@ class Sizes:
     large: int = 100_000_000
     large_clients: int = 3
     flower: tuple[int, int] = (100_000, 1_500_000)
+    whole: tuple[int, int] = (10, 1_000_000)
     wait: float = 30.0
 
 
 FULL: Final = Sizes()
-QUICK: Final = Sizes(10_000, 10, 20, 100_000, 3, (5_000, 10_000), wait=4.0)
+QUICK: Final = Sizes(10_000, 10, 20, 100_000, 3, (5_000, 10_000), (3, 10_000), wait=4.0)
 
 
 def rounds_of(sizes: Sizes) -> dict[str, OwnModelRound]:
@@ -63,8 +182,8 @@ def rounds_of(sizes: Sizes) -> dict[str, OwnModelRound]:
             "masked", sizes.values, clients, dropouts=clients // 10, wait=sizes.wait
         )
         found[f"oneshot.{name}"] = OwnModelRound("oneshot", sizes.values, clients)
-    for mechanism in ("plain", "oneshot"):
-        found[f"large.{mechanism}"] = OwnModelRound(mechanism, sizes.large, sizes.large_clients, workers=1, std=0.0)
+    for kind in ("plain", "oneshot"):
+        found[f"large.{kind}"] = OwnModelRound(kind, sizes.large, sizes.large_clients, workers=1, std=0.0)
     return found
 
 
@@ -94,6 +213,25 @@ def flower(sizes: Sizes, python: Path) -> dict[str, Figure]:
     return figures
 
 
+def whole(sizes: Sizes, python: Path) -> dict[str, Figure]:
+    """A masked round of Flower as it is deployed, and one of our server and clients, both over loopback.
+
+    As many clients, values and neighbours, the same threshold, nobody drops out. Our clients are in one process.
+    """
+    clients, values = sizes.whole
+    near = make_plan({}, recipe("arrays", parameters_of(values)).layout(), clients).neighbourhood(clients)
+    how = {"clients": clients, "values": values, "neighbours": near.degree, "threshold": near.threshold}
+    theirs, ours = play_whole(python, how), play(OwnModelRound("masked", values, clients))
+    figures: dict[str, Figure] = {f"whole.flower.{key}": value for key, value in theirs.items()}
+    figures |= {
+        "whole.hushrec.wall_s": ours.wall_seconds,
+        "whole.hushrec.server_cpu_s": ours.watch.cpu_seconds,
+        "whole.hushrec.client_cpu_s": ours.client_cpu_seconds,
+        "whole.server_speedup_vs_flower": float(theirs["server_cpu_s"] or 0) / ours.watch.cpu_seconds,
+    }
+    return figures | {f"whole.{key}": value for key, value in how.items()}
+
+
 def server_seconds(clients: int, values: int, dropouts: int) -> float:
     """Processor seconds of our server's part of a masked round in one process, without HTTP and disk, as Flower's."""
     vector = np.random.default_rng(20240513).uniform(-CLIP, CLIP, values)
@@ -109,9 +247,7 @@ def compared(figures: Mapping[str, Figure], sizes: Sizes) -> dict[str, Figure]:
         return float(value) if isinstance(value, int | float) else None
 
     ratios = {
-        "own_model_server_speedup_vs_flower": ("flower.server_s", "masked.many.server_cpu_s"),
         "own_model_bytes_ratio_vs_flower": ("masked.many.bytes_up_per_client", "flower.contribution_bytes"),
-        "oneshot_server_speedup_vs_flower": ("flower.server_s", "oneshot.many.server_cpu_s"),
         "oneshot_bytes_ratio_vs_flower": ("oneshot.many.bytes_up_per_client", "flower.contribution_bytes"),
         "masked.peak_rss_ratio": ("masked.many.peak_rss_mib", "masked.few.peak_rss_mib"),
         "oneshot.peak_rss_ratio": ("oneshot.many.peak_rss_mib", "oneshot.few.peak_rss_mib"),
@@ -119,16 +255,13 @@ def compared(figures: Mapping[str, Figure], sizes: Sizes) -> dict[str, Figure]:
     found: dict[str, Figure] = {"values": sizes.values, "large_values": sizes.large}
     for key, (above, below) in ratios.items():
         one, other = number(above), number(below)
-        clients = number("flower.clients"), number(f"{below.partition('.')[0]}.many.clients")
-        if key.endswith("server_speedup_vs_flower") and clients[0] != clients[1]:
-            continue  # a server's time depends on the number of clients
         if one is not None and other:
             found[key] = one / other
     errors = [value for key in figures if key.endswith(".error_of_bound") and (value := number(key)) is not None]
     return {**found, "largest_error_of_bound": max(errors)} if errors else found
 
 
-PARTS: Final = ("equality", *rounds_of(FULL), "flower")
+PARTS: Final = ("equality", *rounds_of(FULL), "flower", "whole")
 
 
 def main() -> None:
@@ -151,6 +284,7 @@ def main() -> None:
     parts |= {name: partial(measured, name, asked) for name, asked in rounds_of(sizes).items()}
     if options.peer_python is not None:
         parts["flower"] = partial(flower, sizes, options.peer_python)
+        parts["whole"] = partial(whole, sizes, options.peer_python)
     with bars() as progress:
         for name in progress.track([name for name in PARTS if name in options.only and name in parts]):
             figures |= parts[name]()

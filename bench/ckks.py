@@ -20,7 +20,7 @@ import tenseal as ts
 from numpy.typing import NDArray
 
 from bench._report import Figure, Timing, arguments, bars, show, time_in_turn, write_figures
-from bench.targets import verdicts
+from bench.registry import verdicts
 from protocols.crypto.keyring import Keyring
 from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
 from protocols.sums.ckks.mechanism import CKKS

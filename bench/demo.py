@@ -21,7 +21,7 @@ from time import perf_counter
 from typing import Any, Final
 
 from bench._report import Figure, arguments, bars, show, write_figures
-from bench.targets import verdicts
+from bench.registry import verdicts
 
 ROOT: Final = Path(__file__).parent.parent
 ARMS: Final = ("encrypted", "plain", "fedmf", "popularity")

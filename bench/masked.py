@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from bench._report import Figure, Timing, arguments, bars, show, time_in_turn, write_figures
 from bench.protocol_round import CLIP, Shape, play_round
-from bench.targets import verdicts
+from bench.registry import verdicts
 from protocols.sums.masked.masks import Mask, add_masks
 from protocols.sums.masked.plan import encode
 

@@ -5,20 +5,25 @@
 A real `hushrec-server` receives the item matrix of ML-1M (FedMF, 3706 x 64, CKKS `standard`, seeded: 1.24 MB per
 contribution; `--quick`: d=16) from 8 clients at a time and folds in a worker process. The figure is the peak resident
 memory of both processes together, sampled every 20 ms; shared pages count in each, so it is an upper bound. A worker's
-memory in a round of 20 MB bodies is measured for itself (`bench.fold_memory`).
+memory in a round of 20 MB bodies is measured for itself (`bench.memory`).
 bench/README.md lists the keys.
 """
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import tempfile
 import time
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import numpy as np
@@ -26,20 +31,130 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from aggregator_service.compute.jobs import (
+    BlobRef,
+    FoldJob,
+    MergeJob,
+    ReleaseJob,
+    StoredBody,
+    fold_batch,
+    merge_partials,
+    release_sum,
+)
+from aggregator_service.storage.directory import DirectoryBlobs
+from aggregator_service.storage.tags import tag_of
+from aggregator_service.tasks.plans import TaskTerms, plan_task
 from bench._report import Figure, arguments, bars, show, write_figures
 from bench._server import OPERATOR_TOKEN, Server, Watch
-from bench._signing import signature_of
-from bench.fold_memory import ITEMS as ITEMS_OF_LONG_BODIES
-from bench.fold_memory import measure_fold_memory
 from protocols.codec import b64encode
 from protocols.crypto.aggregate_chain import first_chain
 from protocols.crypto.envelope import enrolment_message
-from protocols.crypto.http_signature import format_digest
+from protocols.crypto.http_signature import SIGNED_FIELDS, SignedRequest, format_authority, format_digest, sign_request
 from protocols.crypto.keyring import Keyring
 from protocols.layout import whole_route
+from protocols.recipes.base import RoundSpec
 from protocols.recipes.registry import recipe
 from protocols.sums.base import SumPlan
 from protocols.sums.ckks.mechanism import CKKS
+
+__all__ = ["measure_fold_memory", "signature_of"]
+
+
+# --- Signatures of requests by an enrolled client, for benchmarks that call the server without the SDK
+
+
+def signature_of(
+    key: Ed25519PrivateKey, client_id: str, method: str, url: str, headers: Mapping[str, str]
+) -> dict[str, str]:
+    """The two signature headers of a request, created now.
+
+    headers: the request's other headers, in any case.
+    """
+    parts = urlsplit(url)
+    authority = format_authority(parts.scheme, str(parts.hostname), parts.port)
+    given = {name.lower(): value for name, value in headers.items()}
+    fields = {name: given[name] for name in SIGNED_FIELDS if name in given}
+    return sign_request(
+        key, client_id, SignedRequest(method, authority, parts.path, parts.query, fields), round(time.time())
+    )
+
+
+# --- The peak memory of a fold worker, in bodies, for a round of long ones: CoLR, 1,000,000 items, rank 4, dim 32
+
+FOLDED_ITEMS, BATCH, CLIENTS = 1_000_000, 3, 100
+SPEC = RoundSpec(1, bytes(32), 1)
+PARAMETERS = {"plain": "{}", "masked": '{"corrupt":0.1,"dropout":0.1,"mode":"curious"}', "ckks": "{}", "oneshot": "{}"}
+
+
+def measure_fold_memory(items: int, tick: Callable[[], object]) -> dict[str, Figure]:
+    """The figures `fold_worker.*`. tick: called after each mechanism."""
+    figures: dict[str, Figure] = {"fold_worker.items": items}
+    context = get_context("spawn")
+    for mechanism in PARAMETERS:
+        receiving, sending = context.Pipe(duplex=False)
+        worker = context.Process(target=_measure_one, args=(mechanism, items, sending))
+        worker.start()
+        figures |= {f"fold_worker.{mechanism}.{key}": value for key, value in receiving.recv().items()}
+        worker.join()
+        tick()
+    bodies = [value for key, value in figures.items() if key.endswith(("fold_bodies", "merge_bodies"))]
+    figures["fold_worker.peak_bodies"] = max(float(value or 0) for value in bodies)
+    return figures
+
+
+def _measure_one(mechanism: str, items: int, answer: Connection) -> None:
+    """In a process of its own: send the figures of one mechanism."""
+    with tempfile.TemporaryDirectory() as folder:
+        blobs = DirectoryBlobs(Path(folder))
+        blobs.prepare()
+        _fold(blobs, _terms(mechanism, 100), _stored(blobs, _terms(mechanism, 100)), None)
+        terms = _terms(mechanism, items)
+        stored, length = _stored(blobs, terms), plan_task(terms, SPEC.sum_index).contribution_bytes(SPEC, "c_0")
+        gc.collect()
+        idle = _peak_of(lambda: None)[0]
+        peak, first = _peak_of(lambda: _fold(blobs, terms, stored, None))
+        next_peak, second = _peak_of(lambda: _fold(blobs, terms, stored, first))
+        merge_peak, merged = _peak_of(lambda: merge_partials(MergeJob(blobs, "t", terms, SPEC, (first, second))))
+        figures = {
+            "body_bytes": length,
+            "idle_mib": idle / 2**20,
+            "fold_bodies": (max(peak, next_peak) - idle) / length,
+            "merge_bodies": (merge_peak - idle) / length,
+        }
+        if mechanism == "plain":  # the server opens the sum and computes the model
+            job = ReleaseJob(blobs, "t", terms, bytes(32), SPEC, merged, 3 * BATCH, None, True, None)
+            figures["release_bodies"] = (_peak_of(lambda: release_sum(job))[0] - idle) / length
+    answer.send(figures)
+
+
+def _terms(mechanism: str, items: int) -> TaskTerms:
+    recipe = f'{{"items":{items},"dim":32,"rank":4,"clip":0.1}}'
+    return TaskTerms("colr", recipe, mechanism, PARAMETERS[mechanism], CLIENTS)
+
+
+def _stored(blobs: DirectoryBlobs, terms: TaskTerms) -> StoredBody:
+    """A stored contribution of zeros, which every mechanism can fold."""
+    body, key = bytes(plan_task(terms, SPEC.sum_index).contribution_bytes(SPEC, "c_0")), "contributions/t-1-c_0"
+    blobs.put(key, body)
+    return StoredBody(key, hashlib.sha256(body).hexdigest(), tag_of(body))
+
+
+def _fold(blobs: DirectoryBlobs, terms: TaskTerms, stored: StoredBody, partial: BlobRef | None) -> BlobRef:
+    batch = tuple((f"c_{number}", stored) for number in range(BATCH))
+    return fold_batch(FoldJob(blobs, "t", terms, SPEC, partial, batch))
+
+
+def _peak_of(step: Callable[[], Any]) -> tuple[int, Any]:
+    """The peak resident memory of this process during a step, in bytes, and what the step returns."""
+    Path("/proc/self/clear_refs").write_text("5")  # sets the peak to the present size
+    result = step()
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return 1024 * int(line.split()[1]), result
+    raise RuntimeError("the system does not tell the peak memory of a process")
+
+
+# ---
 
 ITEMS, CLIP = 3706, 0.1
 SIZES = (50, 500)
@@ -183,7 +298,7 @@ def main() -> None:
     figures: dict[str, Figure] = {}
     with bars() as progress:
         bar = progress.add_task("fold worker", total=4)
-        items = 100_000 if options.quick else ITEMS_OF_LONG_BODIES
+        items = 100_000 if options.quick else FOLDED_ITEMS
         figures |= measure_fold_memory(items, partial(progress.advance, bar))
         bar = progress.add_task("rounds", total=len(SIZES))
         for cohort in SIZES:

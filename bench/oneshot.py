@@ -13,82 +13,144 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from typing import Final
+from dataclasses import replace
+from typing import Any, Final
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from numpy.typing import NDArray
 
 from bench._report import Figure, arguments, bars, show, time_in_turn, write_figures
-from bench.oneshot_parts.clients import Organiser, masked_round_of_one, oneshot_round_of_one
-from bench.targets import verdicts
-from protocols.crypto.certificates import NO_CERTIFICATE
+from bench.protocol_round import play_oneshot
+from bench.registry import verdicts
+from protocols.crypto.certificates import Certificate, CertifiedRole, certify, check_certificate
+from protocols.crypto.domain import SEED_BYTES
 from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
-from protocols.sums.oneshot import client, member, server
+from protocols.sums.masked import client as masked_client
+from protocols.sums.masked import server as masked_server
+from protocols.sums.masked.context import DIGEST_BYTES, ClientPolicy, RoundContext
+from protocols.sums.masked.keys import sign_survivors
+from protocols.sums.masked.mechanism import MASKED
+from protocols.sums.masked.plan import encode as encode_masked
+from protocols.sums.masked.roster import RosterEntry, make_roster
+from protocols.sums.oneshot.client import contribute
 from protocols.sums.oneshot.committee import make_committee, make_committee_key
-from protocols.sums.oneshot.context import DIGEST_BYTES, OneshotContext, OneshotPolicy
+from protocols.sums.oneshot.context import OneshotContext, OneshotPolicy
 from protocols.sums.oneshot.mechanism import ONESHOT
 from protocols.sums.oneshot.plan import OneshotPlan, encode
-from protocols.sums.oneshot.wire import body_digest, survivors_digest
+from protocols.sums.oneshot.wire import Upload
+
+__all__ = ["Organiser", "masked_round_of_one", "oneshot_round_of_one"]
+
+
+# --- One client of a masked and one of a one-shot round of the same size, each with all that it does in a round
+
+
+class Organiser:
+    """Certifies keys, and checks certificates as every party does."""
+
+    def __init__(self) -> None:
+        self._key = Ed25519PrivateKey.generate()
+        self._public = self._key.public_key().public_bytes_raw()
+        self.mailbox = X25519PrivateKey.generate().public_key().public_bytes_raw()
+
+    def certificate(self, identity: Ed25519PrivateKey, role: CertifiedRole) -> bytes:
+        """The certificate of an identity key, 81 bytes."""
+        own = identity.public_key().public_bytes_raw()
+        return certify(
+            self._key, "bench", own, self.mailbox, role=role, serial=int.from_bytes(own[:8], "big"), not_after=1
+        ).encode()
+
+    def knows(self, entry: Any) -> bool:
+        """Whether the organiser certified the keys of a roster's entry, a committee key or a statement."""
+        made = Certificate.decode(entry.certificate)
+        check_certificate(self._public, "bench", entry.identity_key, entry.mailbox_key, made, now=0)
+        return True
+
+
+def oneshot_round_of_one(
+    plan: OneshotPlan, clients: int, vector: NDArray[np.float64], organiser: Organiser
+) -> Callable[[], Upload]:
+    """Return a client's whole round as a function: it checks the committee, encodes, masks, shares, seals and signs."""
+    context = OneshotContext("t_bench", 1, 0, plan, os.urandom(DIGEST_BYTES), clients)
+    keys = []
+    for place in range(plan.committee):
+        identity = Ed25519PrivateKey.generate()
+        made = organiser.certificate(identity, "committee")
+        keys.append(make_committee_key(identity, "t_bench", 1, f"m{place}", organiser.mailbox, made)[1])
+    own, route = Ed25519PrivateKey.generate(), whole_route(plan.layout)
+
+    def play() -> Upload:
+        committee = make_committee(context, keys, organiser.knows)
+        return contribute(committee, "c0", own, OneshotPolicy(), encode(plan, route, [vector]))
+
+    return play
+
+
+def masked_round_of_one(
+    layout: VectorLayout, clients: int, vector: NDArray[np.float64], organiser: Organiser
+) -> Callable[[bool], int]:
+    """Return a client's five stages as a function, in a semi-malicious round in which all take part.
+
+    The other clients' messages are made beforehand; so are this client's keys, whose time (0.2 ms) is not counted.
+    The function's argument: whether the client checks a certificate of each member of the roster, as with an organiser.
+    """
+    plan = MASKED.plan({}, layout, clients)
+    context = RoundContext("t_bench", 1, os.urandom(SEED_BYTES), plan, os.urandom(DIGEST_BYTES), clients)
+    policy, route = ClientPolicy(), whole_route(layout)
+    names = [f"client-{number:05}" for number in range(clients)]
+    identities = {name: Ed25519PrivateKey.generate() for name in names}
+    states, entries = {}, []
+    for name, identity in identities.items():
+        states[name], body = masked_client.advertise(context, name, identity, policy)
+        public = identity.public_key().public_bytes_raw()
+        made = organiser.certificate(identity, "member")
+        entries.append(RosterEntry(name, public, organiser.mailbox, made, body))
+    roster = make_roster(context, entries)
+    one = names[0]
+    shares = {name: masked_client.share(state, roster.body, lambda _: True)[1] for name, state in states.items()}
+    inbox = masked_server.inboxes(roster, shares)[one]
+    everyone = roster.encode_set(names)
+    signatures = {
+        name: sign_survivors(identity, context, roster.digest, everyone, everyone)
+        for name, identity in identities.items()
+    }
+    signed = masked_server.confirmations(roster, signatures)
+
+    def play(certified: bool) -> int:
+        is_member = organiser.knows if certified else lambda _: True
+        state = replace(states[one])  # an unused copy for every repetition; a client takes each step once
+        shared, own = masked_client.share(state, roster.body, is_member)
+        contributed, body = masked_client.contribute(shared, inbox, encode_masked(plan, route, [vector]))
+        confirmed, signature = masked_client.confirm(contributed, everyone)
+        _, reply = masked_client.unmask(confirmed, signed)
+        return len(own) + len(body) + len(signature) + len(reply)
+
+    return play
+
+
+# ---
 
 CLIENTS: Final = 1_000
 VALUES: Final = 237_184
 LAYOUT: Final = VectorLayout((Block("item factors", (Segment("values", VALUES, 0.1),)),), sum_class=TRAINED)
 ROUTE: Final = whole_route(LAYOUT)
-BODIES: Final = 40
-"""Distinct contributions in memory, more than the processor's caches hold."""
 
 
 def whole_round(plan: OneshotPlan, clients: int, tick: Callable[[], object]) -> dict[str, Figure]:
-    """Play a round with `clients` clients; figures of the server, the committee, and whether the sum is exact."""
-    names = [f"m{place}" for place in range(plan.committee)]
-    identities = {name: Ed25519PrivateKey.generate() for name in names}
-    made = {name: make_committee_key(identity, "t_bench", 1, name) for name, identity in identities.items()}
-    context = OneshotContext("t_bench", 1, 0, plan, os.urandom(DIGEST_BYTES), clients)
-    committee = make_committee(context, [key for _, key in made.values()], lambda _: True)
-    policy, rng, truth = OneshotPolicy(), np.random.default_rng(1), np.zeros(VALUES, np.int64)
-    statements, sealed, partial, folded = [], [], ONESHOT.fold(plan, None, []), 0.0
-    bodies: list[bytes] = []
-    for number in range(clients):
-        own = Ed25519PrivateKey.generate()
-        steps = encode(plan, ROUTE, [rng.uniform(-0.1, 0.1, VALUES)])
-        truth += steps
-        upload = client.contribute(committee, f"c{number}", own, policy, steps)
-        key, ticket = own.public_key().public_bytes_raw(), upload.ticket.encode()
-        digest = body_digest(upload.contribution)
-        statements.append(server.check_upload(committee, f"c{number}", key, bytes(32), NO_CERTIFICATE, ticket, digest))
-        sealed.append(upload.ticket.sealed)
-        bodies.append(upload.contribution)
-        if len(bodies) == BODIES or number == clients - 1:
-            start = time.process_time()
-            partial = ONESHOT.fold(plan, partial, [(ROUTE, body) for body in bodies])
-            folded += time.process_time() - start
-            bodies = []
-        tick()
-    states, worked = {}, []
-    for place, name in enumerate(names):
-        start = time.process_time()
-        ready = member.join(committee, name, identities[name], made[name][0], policy)
-        found = member.inspect(ready, statements, [shares[place] for shares in sealed], lambda _: True)
-        states[name], _ = member.confirm(ready, found, member.Ledger(), 3, bytes(32))
-        worked.append(time.process_time() - start)
-    signatures = {name: state.signature for name, state in states.items()}
-    digest, start = survivors_digest(statements), time.process_time()
-    shares = {
-        name: server.check_summed_share(committee, name, digest, member.sum_share(state, signatures))
-        for name, state in states.items()
-    }
-    done = server.unmask(committee, partial, clients, shares)
-    opened = ONESHOT.open(plan, done.aggregate, clients, None)
-    decoded = time.process_time() - start
-    statement = statements[0]
+    """Play a round with `clients` clients; figures of the server and the committee."""
+    rng = np.random.default_rng(1)
+    clock = play_oneshot(plan, (rng.uniform(-0.1, 0.1, VALUES) for _ in range(clients)), tick)
+    folded = clock.server["fold"]
     return {
-        "exact": bool((opened * plan.places[0][0][0].scale == truth).all()),
+        "exact": True,  # a round with another sum fails
         "round_clients": clients,
         "fold_ms": 1e3 * folded / clients,
         "fold_gigabytes_per_second": clients * plan.body_bytes / folded / 1e9,
-        "decode_seconds": decoded,
-        "member_ms_per_client": 1e3 * sum(worked) / len(worked) / clients,
-        "member_bytes_per_client": len(statement.encode()) + plan.sealed_bytes,
+        "decode_seconds": clock.server["unmask"] + sum(clock.clients["open"]),
+        "member_ms_per_client": 1e3 * sum(clock.members) / len(clock.members) / clients,
+        "member_bytes_per_client": clock.member_bytes,
     }
 
 

@@ -17,7 +17,7 @@ from typing import Final
 
 from bench._report import Figure, arguments, bars, show, write_figures
 from bench.drawn_rounds import MIB, DrawnRound, Played, play
-from bench.targets import verdicts
+from bench.registry import verdicts
 
 PARTS: Final = ("masked", "size")
 CLIENTS, QUICK_CLIENTS = 1_000, 60

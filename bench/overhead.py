@@ -1,93 +1,302 @@
-"""The cost of encryption: the HE table of the CoLR paper for ML-1M, with published figures, the usual way and ours.
+"""What encryption costs: the HE table of the CoLR paper for ML-1M, in five mechanisms, TenSEAL and phe beside them.
 
-    .venv/bin/python -m bench.overhead [--quick | --full] [--json bench/results/overhead.json]
+    .venv/bin/python -m bench.overhead [--quick | --full] [--json FILE]
 
-Rows: FedMF, Top-K at 1/64 to 16/64, CoLR at ranks 1 to 32. The usual way is TenSEAL's usual CKKS set, and for
-Top-K phe with one value per ciphertext, which is measured on a sample and multiplied unless `--full` is given. With
-`--json`, a Markdown table and the plots are written beside the JSON. bench/README.md lists the keys.
+Rows: FedMF, Top-K at 1/64 to 16/64, CoLR at ranks 1 to 32 (`bench.cost_table`, which writes the Markdown). phe has one
+value per ciphertext and is measured on a sample and multiplied, unless `--full` is given. The cost of our mechanisms
+depends on the number of values only: rows with as many values share a measurement.
+
+Keys: `<row>.<way>.*` with `bytes` (all messages of a client), `seal_ms`, `open_ms` and their sum `client_ms`,
+`server_ms` for one client, `ratio` of the bytes to the plaintext, and `scaled`. Times are processor time of one core.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from pathlib import Path
-from time import perf_counter
+import contextlib
+import io
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import median
+from time import perf_counter, process_time
+from typing import Any, Final
 
-from rich.progress import Progress, TaskID
+import numpy as np
+import tenseal as ts
+from numpy.typing import NDArray
+from phe import EncryptedNumber, PaillierPublicKey, generate_paillier_keypair
 
-from bench._report import Figure, arguments, bars, machine_facts, write_figures
-from bench.overhead_parts.console import shown
-from bench.overhead_parts.plots import write_plots
-from bench.overhead_parts.rows import ROWS, Row
-from bench.overhead_parts.steps import Way, figures_of, published_figures
-from bench.overhead_parts.table import markdown
-from bench.overhead_parts.ways import KEY_BITS, ways
+from bench._report import Figure, arguments, bars, show, write_figures
+from bench.cost_table import MECHANISMS, ROWS, Row
+from bench.protocol_round import CLIP, Clock, Shape, play_oneshot, play_round
+from protocols.crypto.keyring import Keyring
+from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
+from protocols.sums.base import Mechanism
+from protocols.sums.ckks.mechanism import CKKS
+from protocols.sums.oneshot.mechanism import ONESHOT
+from protocols.sums.paillier.mechanism import PAILLIER
+from protocols.sums.plain import PLAIN
 
-REPETITIONS, QUICK_REPETITIONS = 15, 1
-SAMPLE, QUICK_SAMPLE = 32, 2
-CLIENTS, QUICK_CLIENTS = 60, 20
-QUICK_ROWS = tuple(row for row in ROWS if row.share == 1 or row.family == "fedmf")
+__all__ = ["Costs", "Sizes", "measure", "measure_mechanism", "medians"]
+
+KEY_BITS: Final = 3072
+"""The paper does not state the key size; its 837 bytes per value fit this key (768 bytes) plus serialisation."""
+_EXPONENT: Final = struct.Struct("<i")
+_CIPHERTEXT_BYTES: Final = 2 * KEY_BITS // 8
+_MOST_ROUNDS: Final = 3
+"""A round is already a mean over its clients, so few repetitions suffice."""
+_MOST_PAILLIER: Final = 4
+"""Limit of repetitions times sixty-fourths: a long vector takes seconds, and its time hardly varies."""
 
 
-def measure(
-    chosen: Sequence[tuple[Row, Way]], clients: int, repetitions: int, tick: Callable[[int, str], object]
-) -> dict[str, Figure]:
-    """Figures of the chosen rows and ways.
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of a run. sample: values that phe is measured on, None for all. paillier: most values over Paillier."""
 
-    tick: called before each measurement with the number done so far and a description of the next.
+    clients: int = 60
+    repetitions: int = 15
+    sample: int | None = 32
+    rows: tuple[Row, ...] = ROWS
+    paillier: int = 10**9
+
+
+QUICK: Final = Sizes(20, 1, 2, tuple(row for row in ROWS if row.key in ("topk1", "colr1", "fedmf")), 5_000)
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Seconds of a client's steps in a round and of the server's for one client; bytes that a client sends.
+
+    seal: from the float64 vector to the bytes of all its messages. open: from the bytes of the sum to its values.
+    server: from the bytes of a contribution until it is added, checks included. member: one member of a committee,
+    for one client, in seconds and bytes. scaled: measured on a sample of the values and multiplied.
     """
-    figures: dict[str, Figure] = dict(published_figures(ROWS))
-    for done, (row, way) in enumerate(chosen):
-        tick(done, f"{row.label}, {way.key}")
-        figures |= figures_of(row, way.key, way.measure(row, clients, repetitions))
-    return figures
+
+    seal: float
+    open: float
+    server: float
+    sent: int
+    scaled: bool = False
+    member: tuple[float, int] | None = None
+
+    def times(self, factor: float) -> Costs:
+        """The costs of `factor` as many values, where they grow with the number of values."""
+        many = (factor * self.seal, factor * self.open, factor * self.server)
+        return Costs(*many, sent=round(factor * self.sent), scaled=True)
+
+    def figures(self, row: Row, way: str) -> dict[str, Figure]:
+        """Flat figures `<row>.<way>.*`."""
+        found: dict[str, Figure] = {
+            "bytes": self.sent,
+            "ratio": self.sent / row.plaintext_bytes,
+            "seal_ms": 1e3 * self.seal,
+            "open_ms": 1e3 * self.open,
+            "client_ms": 1e3 * (self.seal + self.open),
+            "server_ms": 1e3 * self.server,
+            "scaled": self.scaled,
+        }
+        if self.member is not None:
+            found |= {"member_ms": 1e3 * self.member[0], "member_bytes": self.member[1]}
+        return {f"{row.key}.{way}.{key}": value for key, value in found.items()}
 
 
-def pairs(chosen: Sequence[Way], rows: Sequence[Row]) -> list[tuple[Row, Way]]:
-    """Every row in every way that can carry it, row by row."""
-    return [(row, way) for row in rows for way in chosen if row.family in way.families]
+def layout_of(values: int) -> VectorLayout:
+    """A layout of one block of `values` values: the paper's vector, without touch counts."""
+    return VectorLayout((Block("update", (Segment("values", values, CLIP),)),), sum_class=TRAINED)
 
 
-def write_all(path: Path, figures: dict[str, Figure]) -> list[Path]:
-    """Write the JSON, and the plots and the Markdown page beside it; return the paths."""
-    write_figures(path, figures)
-    plots = write_plots(figures, path.with_suffix(""))
-    page = path.with_suffix(".md")
-    page.write_text(markdown(figures | machine_facts(), [plot.name for plot in plots]), encoding="utf-8")
-    return [path, page, *plots]
+def vector_of(values: int) -> NDArray[np.float64]:
+    """float64 (values,), distributed like an update: normal, clipped to CLIP."""
+    return np.clip(np.random.default_rng(20240513).normal(0.0, CLIP / 2, values), -CLIP, CLIP)
 
 
-def _advance(progress: Progress, bar: TaskID, done: int, what: str) -> None:
-    progress.update(bar, completed=done, description=what)
+def medians(
+    steps: Mapping[str, Callable[[], object]], repetitions: int, calls: int = 1, warm: bool = True
+) -> dict[str, float]:
+    """Median processor seconds of one call of every step.
+
+    All steps take turns in every repetition, each called `calls` times. warm: run one repetition first that does not
+    count.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    for repetition in range(repetitions + warm):
+        for name, step in steps.items():
+            start = process_time()
+            for _ in range(calls):
+                step()
+            elapsed = process_time() - start
+            if repetition >= warm:
+                seconds[name].append(elapsed / calls)
+    return {name: median(values) for name, values in seconds.items()}
+
+
+def measure_mechanism(name: str, values: int, clients: int, repetitions: int) -> Costs:
+    """The costs of one of MECHANISMS for a vector of `values` values and a sum over `clients` contributions."""
+    vector, rounds = vector_of(values), max(1, min(repetitions // 3, _MOST_ROUNDS))
+    if name == "masked":
+        shape, vectors = Shape(clients, values, parameters="{}"), np.broadcast_to(vector, (clients, values))
+        return _of_rounds([play_round(shape, vectors) for _ in range(rounds)], clients)
+    if name == "oneshot":
+        plan = ONESHOT.plan({}, layout_of(values), clients)
+        return _of_rounds([play_oneshot(plan, [vector] * clients) for _ in range(rounds)], clients)
+    if name == "paillier":
+        fewer = max(1, min(repetitions // 3, _MOST_PAILLIER * 3706 // values))
+        return _of_steps(PAILLIER, {"key_bits": KEY_BITS}, vector, clients, fewer, warm=False, alike=True)
+    mechanisms: dict[str, Mechanism] = {"plain": PLAIN, "ckks": CKKS}
+    return _of_steps(mechanisms[name], {}, vector, clients, repetitions)
+
+
+def _of_rounds(clocks: list[Clock], clients: int) -> Costs:
+    """Costs of a mechanism with several messages: a client's part of all stages, the server's whole round."""
+    opening = median(median(clock.clients["open"]) for clock in clocks)
+    whole = median(sum(sum(times) for stage, times in clock.clients.items() if stage != "open") for clock in clocks)
+    members = [seconds / clients for clock in clocks for seconds in clock.members]
+    return Costs(
+        whole / clients,
+        opening,
+        median(clock.server_seconds for clock in clocks) / clients,
+        clocks[0].sent,
+        member=(median(members), clocks[0].member_bytes) if members else None,
+    )
+
+
+_keyrings: Final[dict[str, Keyring | None]] = {}
+"""Paillier's keys take a second to make, and serve every row."""
+
+
+def _of_steps(
+    how: Mechanism,
+    parameters: dict[str, Any],
+    vector: NDArray[np.float64],
+    clients: int,
+    repetitions: int,
+    warm: bool = True,
+    alike: bool = False,
+) -> Costs:
+    """Costs of a mechanism with one message. alike: all clients send the same bytes, which take long to make."""
+    plan = how.plan(parameters, layout_of(len(vector)), clients)
+    route = whole_route(plan.layout)
+    if how is PAILLIER:
+        keys = _keyrings.setdefault("paillier", None) or PAILLIER.generate_keyring(plan)  # type: ignore[arg-type]
+        _keyrings["paillier"] = keys
+    else:
+        keys = None if how is PLAIN else CKKS.generate_keyring(plan)  # type: ignore[arg-type]
+    first = how.seal(plan, route, [vector], keys)
+    bodies = [(route, first if alike else how.seal(plan, route, [vector], keys)) for _ in range(clients)]
+    aggregate = how.release(plan, how.fold(plan, None, bodies))
+    times = medians(
+        {
+            "seal": lambda: how.seal(plan, route, [vector], keys),
+            "open": lambda: how.open(plan, aggregate, clients, keys),
+            "check": lambda: how.check(plan, route, first),
+            "fold": lambda: how.fold(plan, None, bodies),
+        },
+        repetitions,
+        1 if alike else _calls(len(vector)),
+        warm,
+    )
+    return Costs(times["seal"], times["open"], times["check"] + times["fold"] / clients, len(first))
+
+
+def _calls(values: int) -> int:
+    """Calls per repetition: more for short vectors, so that a step lasts about as long as for long ones."""
+    return max(1, 2**16 // values)
+
+
+def measure_tenseal(values: int, repetitions: int) -> Costs:
+    """`ts.ckks_vector` with N=8192, moduli of 60-40-40-60 bits, scale 2^40; its warnings are suppressed."""
+    context = ts.context(ts.SCHEME_TYPE.CKKS, 8192, coeff_mod_bit_sizes=[60, 40, 40, 60])
+    context.global_scale = 2**40
+    vector = vector_of(values)
+    with contextlib.redirect_stdout(io.StringIO()):
+        body = bytes(ts.ckks_vector(context, vector).serialize())
+        total = ts.ckks_vector_from(context, body)
+        times = medians(
+            {
+                "seal": lambda: ts.ckks_vector(context, vector).serialize(),
+                "open": lambda: ts.ckks_vector_from(context, body).decrypt(),
+                "server": lambda: total.add_(ts.ckks_vector_from(context, body)),
+            },
+            repetitions,
+            _calls(values),
+        )
+    return Costs(times["seal"], times["open"], times["server"], len(body))
+
+
+def measure_phe(count: int, repetitions: int) -> Costs:
+    """phe with one floating-point value per ciphertext, as in the paper: the costs of `count` values.
+
+    The encoding is the shortest that leaves phe unchanged: each ciphertext at the width of the modulus and its exponent
+    in 4 bytes. (phe's documentation sends decimal digits in JSON, 2.4 times as long.) With one repetition, there is no
+    warm-up.
+    """
+    public, private = generate_paillier_keypair(n_length=KEY_BITS)
+    plain = [float(value) for value in vector_of(count)]
+    bodies = [_to_bytes(public.encrypt(value)) for value in plain]
+    sums = [_from_bytes(public, body) for body in bodies]
+    functions: dict[str, Callable[[], object]] = {
+        "seal": lambda: [_to_bytes(public.encrypt(value)) for value in plain],
+        "open": lambda: [private.decrypt(_from_bytes(public, body)) for body in bodies],
+        "server": lambda: [total + _from_bytes(public, body) for total, body in zip(sums, bodies, strict=True)],
+    }
+    times = medians(functions, repetitions, warm=repetitions > 1)
+    return Costs(times["seal"], times["open"], times["server"], sum(map(len, bodies)))
+
+
+def _to_bytes(number: EncryptedNumber) -> bytes:
+    return int(number.ciphertext()).to_bytes(_CIPHERTEXT_BYTES, "big") + _EXPONENT.pack(number.exponent)
+
+
+def _from_bytes(public: PaillierPublicKey, body: bytes) -> EncryptedNumber:
+    (exponent,) = _EXPONENT.unpack_from(body, _CIPHERTEXT_BYTES)
+    return EncryptedNumber(public, int.from_bytes(body[:_CIPHERTEXT_BYTES], "big"), exponent)
+
+
+def measure(sizes: Sizes, tick: Callable[[str], object] = lambda _: None) -> dict[str, Figure]:
+    """Figures of all rows and ways. tick: called with a description before each measurement."""
+    started, figures = perf_counter(), dict[str, Figure]()
+    for values in sorted({row.values for row in sizes.rows}):
+        rows = [row for row in sizes.rows if row.values == values]
+        for name in MECHANISMS:
+            if name == "paillier" and values > sizes.paillier:
+                continue
+            tick(f"{name}, {values:,} values")
+            costs = measure_mechanism(name, values, sizes.clients, sizes.repetitions)
+            for row in rows:
+                figures |= costs.figures(row, name)
+    sampled = None if sizes.sample is None else measure_phe(sizes.sample, sizes.repetitions)
+    for row in sizes.rows:
+        peer = "phe" if row.family == "topk" else "tenseal"
+        tick(f"{peer}, {row.label}")
+        if peer == "tenseal":
+            costs = measure_tenseal(row.values, sizes.repetitions)
+        else:
+            costs = measure_phe(row.values, 1) if sampled is None else sampled.times(row.values / (sizes.sample or 1))
+        figures |= costs.figures(row, peer)
+    return figures | {
+        "clients": sizes.clients,
+        "repetitions": sizes.repetitions,
+        "key_bits": KEY_BITS,
+        "phe_sample": sizes.sample,
+        "seconds": perf_counter() - started,
+    }
 
 
 def main() -> None:
-    """Measure, print the tables, and write the files."""
+    """Measure, print and write the figures."""
     parser = arguments((__doc__ or "").partition("\n")[0])
-    parser.add_argument(
-        "--full", action="store_true", help="measure phe on every value instead of a sample; takes hours"
-    )
+    parser.add_argument("--full", action="store_true", help="measure phe on every value; takes hours")
     options = parser.parse_args()
-    sample = None if options.full else QUICK_SAMPLE if options.quick else SAMPLE
-    repetitions = QUICK_REPETITIONS if options.quick else REPETITIONS
-    clients = QUICK_CLIENTS if options.quick else CLIENTS
-    chosen = pairs(ways(sample), QUICK_ROWS if options.quick else ROWS)
-    started = perf_counter()
+    sizes = QUICK if options.quick else Sizes(sample=None) if options.full else Sizes()
     with bars() as progress:
-        bar = progress.add_task("", total=len(chosen))
-        figures = measure(chosen, clients, repetitions, partial(_advance, progress, bar))
-    figures |= {
-        "clients": clients,
-        "repetitions": repetitions,
-        "phe_key_bits": KEY_BITS,
-        "phe_sample": sample,
-        "seconds": perf_counter() - started,
-    }
-    shown(figures)
-    if options.json is not None:
-        for path in write_all(options.json, figures):
-            print(path)
+        bar = progress.add_task("", total=len({row.values for row in sizes.rows}) * len(MECHANISMS) + len(sizes.rows))
+
+        def tick(what: str) -> None:
+            progress.update(bar, advance=1, description=what)
+
+        figures = measure(sizes, tick)
+    show("What encryption costs", {key: value for key, value in figures.items() if key.endswith(("bytes", "_ms"))})
+    write_figures(options.json, figures)
 
 
 if __name__ == "__main__":

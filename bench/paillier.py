@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from phe import EncryptedNumber, PaillierPrivateKey, PaillierPublicKey
 
 from bench._report import Figure, Timing, arguments, bars, show, time_in_turn, write_figures
-from bench.targets import verdicts
+from bench.registry import verdicts
 from protocols.crypto.keyring import Keyring
 from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
 from protocols.sums.paillier.keys import load_secret_key

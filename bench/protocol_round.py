@@ -1,11 +1,11 @@
-"""One round of masked sums with all parties in this process: the processor time of the server and of each client."""
+"""One round of masked or one-shot sums, all parties in this process: processor time of the server and each client."""
 
 from __future__ import annotations
 
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -23,11 +23,22 @@ from protocols.sums.masked.context import DIGEST_BYTES, ClientPolicy, RoundConte
 from protocols.sums.masked.mechanism import MASKED
 from protocols.sums.masked.plan import MaskedPlan, encode
 from protocols.sums.masked.roster import RosterEntry, make_roster
+from protocols.sums.oneshot import client as oneshot_client
+from protocols.sums.oneshot import member
+from protocols.sums.oneshot import server as oneshot_server
+from protocols.sums.oneshot.committee import make_committee, make_committee_key
+from protocols.sums.oneshot.context import OneshotContext, OneshotPolicy
+from protocols.sums.oneshot.mechanism import ONESHOT
+from protocols.sums.oneshot.plan import OneshotPlan
+from protocols.sums.oneshot.plan import encode as encode_oneshot
+from protocols.sums.oneshot.wire import body_digest, survivors_digest
 
-__all__ = ["CLIP", "Clock", "Shape", "play_round"]
+__all__ = ["CLIP", "Clock", "Shape", "play_oneshot", "play_round"]
 
 CLIP: Final = 0.1
 T = TypeVar("T")
+_BATCH: Final = 40
+"""Contributions of a one-shot round that are in memory at the same time; more than the processor's caches hold."""
 
 
 @dataclass(frozen=True)
@@ -68,11 +79,16 @@ class Shape:
 
 @dataclass
 class Clock:
-    """Processor seconds by stage: of the server in total, and of every client. sent: bytes of a client, all stages."""
+    """Processor seconds by stage: of the server in total, of every client, and of every member of a committee.
+
+    sent: bytes of a client, all stages. member_bytes: what a member of the committee downloads for one client.
+    """
 
     server: dict[str, float] = field(default_factory=dict)
     clients: dict[str, list[float]] = field(default_factory=dict)
+    members: list[float] = field(default_factory=list)
     sent: int = 0
+    member_bytes: int = 0
 
     @contextmanager
     def serving(self, stage: str) -> Iterator[None]:
@@ -170,4 +186,70 @@ def play_round(shape: Shape, vectors: Sequence[NDArray[np.float64]] | NDArray[np
         len(bodies[names[-1]]) for bodies in (advertisements, shares, contributions, confirmations, replies)
     )
     assert aggregate == truth.tobytes(), "the sum is wrong"
+    return clock
+
+
+def play_oneshot(
+    plan: OneshotPlan, vectors: Iterable[NDArray[np.float64]], tick: Callable[[], object] = lambda: None
+) -> Clock:
+    """Play one round of one-shot sums with the clients, the server and the committee, nobody certified.
+
+    Fails unless the sum equals that of the clients' fixed-point values exactly. tick: called after each client.
+    """
+    clock, route, policy = Clock(), whole_route(plan.layout), OneshotPolicy()
+    names = [f"m{place}" for place in range(plan.committee)]
+    identities = {name: Ed25519PrivateKey.generate() for name in names}
+    made = {name: make_committee_key(identity, "t_bench", 1, name) for name, identity in identities.items()}
+    keys = [key for _, key in made.values()]
+    context = OneshotContext("t_bench", 1, 0, plan, os.urandom(DIGEST_BYTES), plan.max_contributions)
+    with clock.serving("committee"):
+        committee = make_committee(context, keys, lambda _: True)
+    truth = np.zeros(plan.layout.length, np.int64)
+    statements, sealed, bodies = [], [], []
+    partial_sum = ONESHOT.fold(plan, None, [])
+    for number, vector in enumerate(vectors):
+        identity, name = Ed25519PrivateKey.generate(), f"c{number}"
+        seen = clock.step("committee", make_committee, context, keys, lambda _: True)
+        steps = clock.step("encode", encode_oneshot, plan, route, [vector])
+        truth += steps
+        upload = clock.step("contribute", oneshot_client.contribute, seen, name, identity, policy, steps)
+        key, ticket = identity.public_key().public_bytes_raw(), upload.ticket.encode()
+        with clock.serving("check"):
+            ONESHOT.check(plan, route, upload.contribution)
+            digest = body_digest(upload.contribution)
+            statements.append(
+                oneshot_server.check_upload(committee, name, key, bytes(32), NO_CERTIFICATE, ticket, digest)
+            )
+        sealed.append(upload.ticket.sealed)
+        bodies.append(upload.contribution)
+        clock.sent = len(ticket) + len(upload.contribution)
+        if len(bodies) == _BATCH:
+            with clock.serving("fold"):
+                partial_sum = ONESHOT.fold(plan, partial_sum, [(route, body) for body in bodies])
+            bodies = []
+        tick()
+    with clock.serving("fold"):
+        partial_sum = ONESHOT.fold(plan, partial_sum, [(route, body) for body in bodies])
+    states = {}
+    for place, name in enumerate(names):
+        start = time.process_time()
+        ready = member.join(committee, name, identities[name], made[name][0], policy)
+        found = member.inspect(ready, statements, [shares[place] for shares in sealed], lambda _: True)
+        states[name], _ = member.confirm(ready, found, member.Ledger(), 3, bytes(32))
+        clock.members.append(time.process_time() - start)
+    signatures = {name: state.signature for name, state in states.items()}
+    summed = {}
+    for place, (name, state) in enumerate(states.items()):
+        start = time.process_time()
+        summed[name] = member.sum_share(state, signatures)
+        clock.members[place] += time.process_time() - start
+    with clock.serving("unmask"):
+        digest = survivors_digest(statements)
+        shares_of = {
+            name: oneshot_server.check_summed_share(committee, name, digest, share) for name, share in summed.items()
+        }
+        aggregate = oneshot_server.unmask(committee, partial_sum, len(statements), shares_of).aggregate
+    opened = clock.step("open", ONESHOT.open, plan, aggregate, len(statements), None)
+    clock.member_bytes = len(statements[0].encode()) + plan.sealed_bytes
+    assert bool((opened * plan.places[0][0][0].scale == truth).all()), "the sum is wrong"
     return clock

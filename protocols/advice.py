@@ -1,4 +1,4 @@
-"""Which recipe, sizes and parameters suit data of a size: chosen on validation rows (bench/quality.py).
+"""Which recipe, sizes and parameters suit data of a size: chosen on validation rows (bench/experiments/quality.py).
 
 What was measured is in docs/results.md. A stored task means what its parameters say, and a parameter that it leaves
 out keeps the paper's value. Recommended values are therefore written into a task's parameters when the task is made,
@@ -185,8 +185,10 @@ QUALITY_BY_COMPONENTS: Final[Mapping[int, tuple[float, float]]] = {
     64: (0.87, 1.02),
     128: (0.95, 1.04),
 }
-"""Vectors of `privirec-k` -> lowest and highest NDCG@20 over all items on the data sets of bench/quality.py, divided by
-that with 256 vectors (bench/results/quality.json, test rows, three seeds)."""
+"""Vectors of `privirec-k` -> lowest and highest NDCG@20 over all items, divided by that with 256 vectors.
+
+On the data sets of bench/experiments/quality.py (bench/results/quality.json, test rows, three seeds).
+"""
 _FEWEST_COMPONENTS: Final = 16
 """With fewer vectors a task is not advised: see `QUALITY_BY_COMPONENTS`."""
 _SUMS_OF_RATINGS: Final = 100

@@ -32,6 +32,8 @@ PAGES: Final = {
     "SECURITY.md": "security-policy.md",
     "CHANGELOG.md": "changelog.md",
     "bench/README.md": "benchmarks.md",
+    "bench/experiments/README.md": "experiments.md",
+    "bench/results/results.md": "benchmark-results.md",
     "examples/README.md": "examples.md",
     "examples/cross_silo/README.md": "example-cross-silo.md",
     "examples/custom_mechanism/README.md": "example-custom-mechanism.md",

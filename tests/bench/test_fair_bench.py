@@ -5,9 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bench.systems.fair import TABLE_2, fair_runs
-from bench.systems.fair_federation import FairFederation, equal_groups, rank_model, whole_tables
-from bench.systems.fedhm import FedHMFederation, factors, rank_of
+from bench.experiments.fair import TABLE_2, fair_runs
+from bench.experiments.fair_federation import (
+    FairFederation,
+    FedHMFederation,
+    equal_groups,
+    factors,
+    rank_model,
+    rank_of,
+    whole_tables,
+)
 from client_sdk.lab.data.interactions import Interactions
 from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
 from client_sdk.lab.evaluation.full_ranking import rank_all

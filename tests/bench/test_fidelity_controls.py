@@ -7,11 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.sections import fidelity_rows
-from bench.systems import SYSTEMS
-from bench.systems.base import exclusions
-from bench.systems.controls import (
+from bench.experiments.fidelity import SYSTEMS
+from bench.experiments.runs import (
     controls_table,
+    exclusions,
     flat_controls,
     full_ranking_controls,
     leave_one_out_controls,
@@ -34,7 +33,6 @@ def test_a_data_set_is_measured_once(tmp_path: Path) -> None:
     assert asked == ["a", "b"]
     assert flat_controls(found) == {f"controls.{name}.popularity.full_ranking.hr10": 0.25 for name in "ab"}
     assert controls_table(found).row_count == 2
-    assert [row.metric_words for row in fidelity_rows(flat_controls(found))] == ["HR@10", "HR@10"]
 
 
 def test_the_metrics_of_every_measure(tmp_path: Path) -> None:

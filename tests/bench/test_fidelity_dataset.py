@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.fidelity import fingerprint, main, on_dataset
-from bench.systems import SYSTEMS
-from bench.systems.base import path_of
+from bench.experiments.fidelity import SYSTEMS, fingerprint, main, on_dataset
+from bench.experiments.runs import path_of
 from client_sdk.lab.data.columns import Columns
 
 

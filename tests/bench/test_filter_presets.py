@@ -6,7 +6,7 @@ from math import factorial
 
 import pytest
 
-from bench.systems.filter_presets import PRESETS, preset
+from bench.experiments.ring_sums import PRESETS, preset
 from client_sdk.training.graph_filters import BSPM, FILTERS, TurboCF
 from protocols.errors import ParameterError
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.systems.leaks import (
+from bench.experiments.leaks import (
     LEAK_WARNING,
     DrawnScores,
     NegativeDraws,

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.systems.base import JobResult, path_of
-from bench.systems.leaks import LEAK_WARNING
-from bench.systems.pfedclr import pfedclr_controls, pfedclr_flat, pfedclr_runs, pfedclr_split, pfedclr_table
+from bench.experiments.leaks import LEAK_WARNING
+from bench.experiments.pfedclr import pfedclr_controls, pfedclr_flat, pfedclr_runs, pfedclr_split, pfedclr_table
+from bench.experiments.runs import JobResult, path_of
 
 USERS, ITEMS, EACH = 30, 160, 14
 

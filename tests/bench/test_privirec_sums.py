@@ -6,9 +6,16 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from bench.systems.bspm_pass import BspmPass
-from bench.systems.central import Central
-from bench.systems.ring_sums import RingSums, blocks, normalised, power_iteration, rayleigh_ritz, start_vectors
+from bench.experiments.ring_sums import (
+    BspmPass,
+    Central,
+    RingSums,
+    blocks,
+    normalised,
+    power_iteration,
+    rayleigh_ritz,
+    start_vectors,
+)
 from client_sdk.lab.data.interactions import Interactions
 from client_sdk.training.graph_filters import BSPM, Components, linear
 from protocols.fixed_point import FixedPoint
@@ -55,7 +62,7 @@ def test_products_equal_the_sum_of_contributions(bits) -> None:
 @pytest.mark.parametrize(("bits", "a"), [(16, 0.5), (24, 0.5), (32, 0.6)])
 def test_the_gram_matrix_equals_the_sum_of_the_clients_pairs(bits, a, monkeypatch) -> None:
     data, sums = interactions(), RingSums(interactions(), bits, a)
-    monkeypatch.setattr("bench.systems.ring_sums.CHUNK_VALUES", 50)
+    monkeypatch.setattr("bench.experiments.ring_sums.CHUNK_VALUES", 50)
     bound = sums.gram_bound()
     assert bound == pytest.approx(max(1.0, data.item_degrees().max() ** (2 * a - 1)))
     ring = FixedPoint.widest(bits, bound)
@@ -110,7 +117,7 @@ def test_filters_that_share_products_score_as_they_do_alone(dtype) -> None:
 
 
 def test_blocks_cover_every_index_once(monkeypatch) -> None:
-    monkeypatch.setattr("bench.systems.ring_sums.CHUNK_VALUES", 10)
+    monkeypatch.setattr("bench.experiments.ring_sums.CHUNK_VALUES", 10)
     for sizes in ([3, 3, 3, 3], [25, 1, 0, 0, 30], [0], []):
         found = [index for part in blocks(np.array(sizes, dtype=np.int64)) for index in range(len(sizes))[part]]
         assert found == list(range(len(sizes)))

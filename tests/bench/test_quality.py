@@ -1,4 +1,4 @@
-"""What the advice says about vectors is what bench/quality.py measured."""
+"""What the advice says about vectors is what bench/experiments/quality.py measured."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from bench.quality_parts.sets import RANKING_SETS
-from bench.which_recipe import RESULTS
+from bench.experiments.quality_models import RANKING_SETS
+from bench.experiments.which_recipe import RESULTS
 from protocols.advice import QUALITY_BY_COMPONENTS
 
 

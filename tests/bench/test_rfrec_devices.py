@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.systems.base import path_of
-from bench.systems.rfrec import RFRecRun, rfrec_runs, rfrecf_runs
-from bench.systems.rfrec_devices import Devices
+from bench.experiments.rfrec import Devices, RFRecRun, rfrec_runs, rfrecf_runs
+from bench.experiments.runs import path_of
 from client_sdk.lab.data.interactions import Interactions
 from client_sdk.lab.federation import Federation
 from protocols.recipes.registry import recipe

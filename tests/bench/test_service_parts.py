@@ -12,9 +12,9 @@ from typing import ClassVar
 
 import pytest
 
-from bench.service_parts.bare import Bare
-from bench.service_parts.round10k import one_round
-from bench.service_parts.wire import Answer, Run, closed_loop, request_bytes
+from bench.bare_application import Bare
+from bench.service import one_round
+from bench.service_load import Answer, Run, closed_loop, request_bytes
 
 
 class _Echo(asyncio.Protocol):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bench import which_recipe
-from bench.which_recipe import main, section, with_section
+from bench.experiments import which_recipe
+from bench.experiments.which_recipe import main, section, with_section
 
 
 def test_the_page_is_up_to_date() -> None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bench.published_splits import hold_out_introduced_last, users_with_at_least
+from bench.experiments.leaks import hold_out_introduced_last, users_with_at_least
 from client_sdk.lab.data import fetch as module
 from client_sdk.lab.data.fetch import DOWNLOADS, DownloadableSet, describe, fetch, fetch_set
 from client_sdk.lab.data.interactions import DataError

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.published_splits import hold_out_introduced_last, users_with_at_least
+from bench.experiments.leaks import hold_out_introduced_last, users_with_at_least
 from client_sdk.lab.data.interactions import DataError, Interactions, LeaveOneOut, leave_one_out
 from client_sdk.lab.data.published import load_dataset, load_interactions, read_train_test
 from client_sdk.lab.data.splits import load_split, sample_users, split_rows

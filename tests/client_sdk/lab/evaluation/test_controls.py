@@ -9,8 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.published_splits import hold_out_introduced_last, users_with_at_least
-from bench.systems.leaks import NegativeDraws, drawn_as_negative_control, paper_protocol
+from bench.experiments.leaks import (
+    NegativeDraws,
+    drawn_as_negative_control,
+    hold_out_introduced_last,
+    paper_protocol,
+    users_with_at_least,
+)
 from client_sdk.lab.data import load_dataset, load_interactions
 from client_sdk.lab.data.interactions import Interactions, LeaveOneOut, leave_one_out
 from client_sdk.lab.data.splits import hold_out_share

@@ -1,0 +1,216 @@
+"""Are predicted ratings worth having? RFRec's recommended settings against means, and against a central model.
+
+    python -m bench.experiments.rating_quality --data-dir DATA                 all sets and seeds; can be resumed
+    python -m bench.experiments.rating_quality --quick --data-dir DATA         one seed
+    python -m bench.experiments.rating_quality --validation --data-dir DATA    on validation rows, to choose settings
+
+A fifth of the rating rows is predicted (`split_rows`, drawn with the seed); a validation split holds out an eighth of
+the training rows. Each device predicts the ratings of its own user with the newest average. Sums are plain: masks and
+encryption change them by less than 1e-6. One measurement is kept in the work folder and not repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
+
+from bench._report import Figure
+from bench.experiments.quality import Found, Values, means, measure_rows
+from client_sdk.lab.data.interactions import Interactions
+from client_sdk.lab.data.published import load_interactions
+from client_sdk.lab.data.splits import split_rows
+from client_sdk.lab.evaluation.controls import RatingErrors, rating_controls, rating_errors
+from client_sdk.lab.federation import Federation
+from protocols.advice import parameters_for, settings_of_ratings
+from protocols.errors import ParameterError
+
+__all__ = ["CHOICES", "RATING_SETS", "BiasedMF", "MFSettings", "figures_of", "made_jokes", "main"]
+
+
+# --- Generated ratings in the shape of Jester: 20,000 users, 100 items, most of them rated, from -10 to 10
+
+_USERS: Final = 20_000
+_ITEMS: Final = 100
+_SCALES: Final = np.array([3.0, 2.0, 1.5, 1.0, 1.0, 0.7, 0.7, 0.5])
+"""Spread of the eight factors."""
+
+
+def made_jokes(users: int = _USERS) -> Interactions:
+    """Return a user's and an item's deviation, the product of eight factors and noise, clipped to the scale."""
+    rng = np.random.default_rng(0)
+    own, items = rng.standard_normal((users, 8)) * _SCALES, rng.standard_normal((8, _ITEMS))
+    means = 0.8 + 2.2 * rng.standard_normal((users, 1)) + 1.6 * rng.standard_normal((1, _ITEMS))
+    ratings = means + 0.6 * own @ items + 4.0 * rng.standard_normal((users, _ITEMS))
+    rated = rng.random((users, _ITEMS)) < rng.uniform(0.3, 1.0, (users, 1))
+    owners, places = np.nonzero(rated)
+    found = np.clip(np.round(ratings, 2), -10, 10)[rated].astype(np.float32)
+    return Interactions.from_pairs(owners, places, n_users=users, n_items=_ITEMS, ratings=found)
+
+
+# --- A central biased matrix factorisation of ratings: what a model with all rows in one place reaches
+
+_INITIAL_STD: Final = 0.1
+
+
+@dataclass(frozen=True)
+class MFSettings:
+    """dim: length of p and q. penalty: weight of the squares, for each rating. sweeps: solutions of either side."""
+
+    dim: int
+    penalty: float
+    sweeps: int = 12
+
+
+CHOICES: Final = tuple(MFSettings(20, penalty) for penalty in (0.05, 0.1, 0.15, 0.25, 0.4))
+"""Settings to choose from, on validation rows."""
+
+
+class BiasedMF:
+    """A model trained on all rows. Raises `ParameterError` without ratings."""
+
+    def __init__(self, train: Interactions, settings: MFSettings, seed: int) -> None:
+        if train.ratings is None:
+            raise ParameterError("a model of ratings needs ratings")
+        self.mean = float(train.ratings.mean(dtype=np.float64))
+        values = train.ratings.astype(np.float64) - self.mean
+        by_user = csr_matrix((values, train.items, train.indptr), shape=(train.n_users, train.n_items))
+        by_item = by_user.T.tocsr()
+        draws = np.random.default_rng(seed)
+        # the last column is the bias
+        self.users = np.zeros((train.n_users, settings.dim + 1))
+        self.items = _INITIAL_STD * draws.standard_normal((train.n_items, settings.dim + 1))
+        self.items[:, -1] = 0.0
+        for _ in range(settings.sweeps):
+            _solve(by_user, self.users, self.items, settings.penalty)
+            _solve(by_item, self.items, self.users, settings.penalty)
+
+    def predictions(self, users: NDArray[np.integer], items: NDArray[np.integer]) -> NDArray[np.float64]:
+        """Return the predicted ratings of k pairs, float64 (k,), not clipped."""
+        own, others = self.users[users], self.items[items]
+        products = np.einsum("kd,kd->k", own[:, :-1], others[:, :-1])
+        return np.asarray(self.mean + own[:, -1] + others[:, -1] + products)
+
+
+def _solve(rows: csr_matrix, own: NDArray[np.float64], others: NDArray[np.float64], penalty: float) -> None:
+    """Set each row of `own` to its solution, with `others` fixed. An owner without ratings keeps zeros."""
+    identity = np.eye(own.shape[1])
+    own[:] = 0.0
+    for owner in np.flatnonzero(np.diff(rows.indptr)):
+        place = slice(rows.indptr[owner], rows.indptr[owner + 1])
+        features = others[rows.indices[place]]
+        targets = rows.data[place] - features[:, -1]
+        features[:, -1] = 1.0
+        gram = features.T @ features + penalty * targets.size * identity
+        own[owner] = np.linalg.solve(gram, features.T @ targets)
+
+
+# ---
+
+RATING_SETS: Final = ("filmtrust", "made-jokes", "ml-100k", "ml-1m")
+NAMES: Final = ("means", "biased-mf", "rfrec")
+_QUICK_USERS: Final = 500
+_CHUNK_VALUES: Final = 16_000_000
+ROUNDS: Final = 100
+"""Sums after that of the ratings, as in `hushrec simulate`."""
+
+
+class Rated(NamedTuple):
+    """Training ratings and the ratings to predict. lowest, highest: the range of the whole set."""
+
+    train: Interactions
+    test: Interactions
+    lowest: float
+    highest: float
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure what is asked and print the figures; see `measure_rows`."""
+    rows = [f"{dataset}.{name}" for dataset in RATING_SETS for name in NAMES]
+    return measure_rows(arguments, __doc__ or "", rows, _measured, figures_of)
+
+
+def _measured(options: argparse.Namespace, row: str, seed: int, tick: Callable[[int], object]) -> Values:
+    """Return MAE and RMSE."""
+    dataset, _, name = row.partition(".")
+    users = _QUICK_USERS if options.quick else None
+    asked = _rated(dataset, options.data_dir, seed, options.validation, users)
+    if name == "means":
+        table = {control.name: control.values for control in rating_controls(asked.train, asked.test).rows}
+        mae, rmse = table["user and item mean"]
+        return {"mae": mae, "rmse": rmse}
+    if name == "rfrec":
+        return _values(_federated(asked, seed, tick))
+    chosen = _rated(dataset, options.data_dir, seed, True, users)
+    best = min(CHOICES, key=lambda settings: _central(chosen, settings, seed).rmse)
+    return _values(_central(asked, best, seed))
+
+
+def _rated(dataset: str, data_dir: Path, seed: int, validation: bool, users: int | None) -> Rated:
+    """Return training and test ratings. users: of the generated set; None for all."""
+    made = () if users is None else (users,)
+    whole = made_jokes(*made) if dataset == "made-jokes" else load_interactions(dataset, data_dir)
+    train, test = split_rows(whole, rng=seed)
+    if validation:
+        train, test = split_rows(train, 1 / 8, rng=seed + 100)
+    assert whole.ratings is not None
+    return Rated(train, test, float(whole.ratings.min()), float(whole.ratings.max()))
+
+
+def _values(found: RatingErrors) -> Values:
+    return {"mae": found.mae, "rmse": found.rmse}
+
+
+def _central(rated: Rated, settings: MFSettings, seed: int) -> RatingErrors:
+    model, test = BiasedMF(rated.train, settings, seed), rated.test
+    assert test.ratings is not None
+    return rating_errors(np.clip(model.predictions(test.users, test.items), rated.lowest, rated.highest), test.ratings)
+
+
+def _federated(rated: Rated, seed: int, tick: Callable[[int], object]) -> RatingErrors:
+    """Train a task with recommended parameters, all devices in every sum; each predicts its user's test ratings."""
+    train, test = rated.train, rated.test
+    given = {"items": train.n_items, "rating_min": rated.lowest, "rating_max": rated.highest, "count_sums": 1}
+    parameters = parameters_for("rfrec", given) | settings_of_ratings(train.n_items, train.size)
+    devices = Federation(train, "rfrec", parameters, cohort_size=int(np.count_nonzero(train.user_degrees())), seed=seed)
+    for number, _ in enumerate(devices.run(1 + ROUNDS)):
+        tick(number)
+    assert test.ratings is not None
+    return rating_errors(_predicted(devices, train, test), test.ratings)
+
+
+def _predicted(devices: Federation, train: Interactions, test: Interactions) -> NDArray[np.float64]:
+    """Return the predicted ratings of the test rows; the mean of all training ratings for users without any."""
+    assert train.ratings is not None
+    found = np.full(test.size, train.ratings.mean(dtype=np.float64))
+    able = np.flatnonzero((test.user_degrees() > 0) & (train.user_degrees() > 0))
+    step = max(1, _CHUNK_VALUES // train.n_items)
+    for start in range(0, able.size, step):
+        users = able[start : start + step]
+        rows = np.flatnonzero(np.isin(test.users, users))
+        found[rows] = devices.scores(users)[np.searchsorted(users, test.users[rows]), test.items[rows]]
+    return found
+
+
+def figures_of(found: Found) -> dict[str, Figure]:
+    """Return means over the seeds, spreads, and RFRec's errors divided by the others'."""
+    figures = means(found)
+    for dataset in {row.partition(".")[0] for row in found}:
+        for metric in ("mae", "rmse"):
+            ours = figures.get(f"{dataset}.rfrec.{metric}")
+            for name, word in (("means", "means"), ("biased-mf", "central")):
+                theirs = figures.get(f"{dataset}.{name}.{metric}")
+                if isinstance(ours, float) and isinstance(theirs, float):
+                    figures[f"{dataset}.rfrec.{metric}_over_{word}"] = ours / theirs
+    return figures
+
+
+if __name__ == "__main__":
+    sys.exit(main())

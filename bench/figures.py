@@ -1,0 +1,117 @@
+"""The registered figures of all benchmarks and experiments: unit, target, meaning.
+
+A figure without an entry is in the JSON all the same. Names: `<script>.<key>`; `*` matches any text.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bench.registry import figure
+
+_BITS: Final = (2048, 3072)
+_ROUTES: Final = ("", "forwarded.")
+_ERRORS: Final = ("mae", "rmse")
+_RATED: Final = ("filmtrust", "made-jokes", "ml-100k", "ml-1m")
+_SETS: Final = ("filmtrust", "gowalla", "gowalla-wide", "made", "ml-100k", "ml-1m")
+_RECOMMENDED: Final = ("colr-started", "fedmf-started", "pfedclr-started", "privirec-k")
+
+# --- sums, beside TenSEAL, phe and Flower
+figure("ckks.upload_ratio_{form}", "", "<= 1.1", "contribution / float32 plaintext, set `{form}`", form=("compact",))
+figure("ckks.upload_ratio_standard", "", "<= 1.4", "contribution / float32 plaintext, set `standard`, seeded")
+figure("ckks.encrypt_speedup_seeded", "", ">= 8", "TenSEAL's encrypt and serialise / ours, seeded")
+figure("ckks.fold_speedup_expanded", "", ">= 30", "TenSEAL's deserialise and add / our fold, expanded")
+figure("ckks.fold_speedup_seeded", "", ">= 3", "TenSEAL's deserialise and add / our fold, seeded")
+figure("ckks.check_and_fold_speedup_expanded", "", "", "TenSEAL's fold / our check and fold; TenSEAL checks nothing")
+for _set, _bound in (("standard", "<= 1e-6"), ("compact", "<= 1e-4")):
+    figure(f"ckks.max_error_{_set}", "", _bound, "largest error of the opened sum")
+    figure(f"ckks.predicted_error_{_set}", "", _bound, "bound of that error, computed by the planner")
+figure("ckks.encrypt_*_ms_median", "ms", "", "a client seals one contribution")
+figure("ckks.check_*_ms_median", "ms", "", "the server checks one contribution on arrival")
+figure("ckks.fold_*_ms_median", "ms", "", "the server folds one contribution")
+figure("paillier.bits{b}.encrypt_speedup_pool", "", ">= 4000", "phe's encryption / ours, filled pool, {b}-bit", b=_BITS)
+figure("paillier.bits{b}.bytes_ratio", "", ">= 40", "phe's ciphertexts / our contribution, bytes, {b}-bit", b=_BITS)
+figure("paillier.bits{b}.fold_speedup", "", ">= 50", "phe's fold of a contribution / ours, {b}-bit", b=_BITS)
+figure("paillier.bits{b}.decrypt_speedup", "", ">= 40", "phe's decryption of the sum / ours, {b}-bit", b=_BITS)
+figure("paillier.bits{b}.exact", "", ">= 1", "the opened sum equals that of the fixed-point values", b=_BITS)
+figure("paillier.bits*_ms_median", "ms", "", "our time; `fold`: for one contribution")
+figure("masked.server_speedup_vs_flower", "", ">= 30", "Flower's server time for a round / ours", always=False)
+figure("masked.share_speedup_vs_flower", "", ">= 10", "Flower's share stage of a client / ours", always=False)
+figure("masked.quantise_speedup_vs_flower", "", ">= 5", "Flower's `quantize` / ours with checks", always=False)
+figure("masked.bytes_per_value", "bytes", "<= 4.1", "masked vector / number of values, 32-bit ring")
+figure("masked.mask_fraction_of_aes", "", ">= 0.6", "AES-128-CTR alone / deriving and adding the same masks")
+figure("masked.server*_ms", "ms", "", "the server's time for a round, and for its stages")
+figure("masked.client_*_ms", "ms", "", "a client's median time for one stage")
+figure("oneshot.bytes_per_value", "bytes", "<= 4.2", "contribution / number of values, sums of 28 bits")
+figure("oneshot.share_bytes", "bytes", "<= 100000", "rest of an upload: shares for a committee of 5, key, signature")
+figure("oneshot.client_messages", "", "<= 1", "messages of a client in a round")
+figure("oneshot.client_ratio_masked", "", "<= 1", "a client's time for its round / a masked client's")
+figure("oneshot.fold_gigabytes_per_second", "GB/s", ">= 1.5", "contribution bytes folded on one core")
+figure("oneshot.exact", "", ">= 1", "the opened sum equals that of the fixed-point values")
+figure("oneshot.member_ms_per_client", "ms", "", "one member of the committee, for one client")
+figure("oneshot.member_bytes_per_client", "bytes", "", "what a member downloads for one client")
+figure("overhead.fedmf.ckks.ratio", "", "<= 1.4", "CKKS contribution / float32 plaintext, the full matrix")
+figure("overhead.seconds", "s", "<= 600", "time to measure the whole table")
+figure("overhead.*.oneshot.member_ms", "ms", "", "one member of the committee, for one client")
+figure("signatures.*_us", "µs", "", "sign or verify a request: Ed25519 alone, our profile, the whole RFC 9421")
+
+# --- rounds over HTTP, memory, load
+figure("masked_round.round1000.exact", "", ">= 1", "1,000 clients: the released sum is exact", always=False)
+figure("masked_round.round1000.peak_rss_ratio", "", "<= 1.2", "server's peak, 1,000 / 200 clients", always=False)
+figure("masked_round.*.wall_s", "s", "", "wall time of the round")
+figure("masked_round.*.server_cpu_s", "s", "", "processor time of the server")
+figure("oneshot_round.server_ratio_masked", "", "<= 0.3", "server's time, 10 % of the clients gone / a masked round")
+figure("oneshot_round.round1000.wall_ratio_masked", "", "<= 0.4", "wall time / a masked round, none gone", always=False)
+figure("oneshot_round.round10k.exact", "", ">= 1", "10,000 clients: the released sum is exact", always=False)
+figure("oneshot_round.round10k.peak_rss_ratio", "", "<= 1.2", "server's peak, 10,000 / 1,000 clients", always=False)
+figure("oneshot_round.*.server_cpu_s", "s", "", "processor time of the server")
+figure("arrays.own_model_protocol_speedup_vs_flower", "", ">= 30", "Flower's server / ours, in memory", always=False)
+figure("arrays.whole.server_speedup_vs_flower", "", "", "Flower's SuperLink / our server, whole rounds", always=False)
+figure("arrays.whole.*_s", "s", "", "the same rounds: wall time, processor time of server and client", always=False)
+figure("arrays.own_model_bytes_ratio_vs_flower", "", "<= 0.55", "bytes that a client sends / Flower's", always=False)
+for _kind in ("masked", "oneshot"):
+    figure(f"arrays.{_kind}.many.vectors", "", "<= 4", "server's peak memory over idle / size of the model")
+    figure(f"arrays.{_kind}.peak_rss_ratio", "", "<= 1.2", "server's peak memory, many clients / few")
+for _kind in ("plain", "oneshot"):
+    figure(f"arrays.large.{_kind}.peak_rss_gb", "GB", "<= 2.5", "server's peak memory, 100 million values")
+figure("arrays.largest_error_of_bound", "", "<= 1", "largest error of a value of a mean / its bound, of all rounds")
+figure("arrays.*.client_cpu_s", "s", "", "processor time of one client without training")
+figure("arrays.*.server_cpu_s", "s", "", "processor time of the server")
+figure("memory.peak_rss_ratio", "", "<= 1.2", "server's peak memory, 500 clients / 50 clients")
+figure("memory.fold_worker.peak_bodies", "", "<= 8", "peak of a fold or merge above an idle worker / a body")
+figure("memory.peak_rss_*mib_*", "MiB", "", "peak memory of API process and worker, by clients")
+figure("scaling.fold.n300.m1000000.gb_per_s", "GB/s", ">= 1.5", "300 contributions of 4 MB folded", always=False)
+figure("scaling.fold.n1000.m100000.gb_per_s", "GB/s", ">= 1", "1,000 contributions of 400 kB folded", always=False)
+figure("scaling.workers.*.speedup_path", "", "", "time of one worker / time of this many, along the critical path")
+for _route in _ROUTES:
+    _behind = ", behind a proxy" if _route else ""
+    figure(f"service.{_route}round10k.server_cpu_ms_per_client", "ms", "<= 6", f"a client's whole visit{_behind}")
+    figure(f"service.{_route}round10k.whole_s", "s", "<= 90", f"10,000 clients, from enrolment to release{_behind}")
+    figure(f"service.{_route}round10k.wall_s", "s", "<= 30", f"10,000 clients, from open to release{_behind}")
+    figure(f"service.{_route}round10k.exact", "", ">= 1", f"10,000 clients: the sum is right{_behind}")
+    figure(f"service.{_route}round10k.peak_rss_ratio", "", "<= 1.2", f"peak memory, 10,000 / 1,000 clients{_behind}")
+    figure(f"service.{_route}uploads_per_second", "1/s", ">= 700", f"contributions of 10 KB, durable{_behind}")
+    figure(f"service.{_route}large.ours_mb_s", "MB/s", ">= 400", f"contributions of 4 MiB, durable{_behind}")
+figure("service.certificates.*_ms*", "ms", "", "server's or organiser's time for a certificate")
+figure("demo.demo.seconds", "s", "<= 90", "`make demo` after set-up, to its end")
+figure("demo.demo.contribution_ms", "ms", "<= 6", "rounds of the plain run / contributions, without measuring")
+figure("demo.demo.enrol_ms_per_client", "ms", "<= 20", "until the clients have certificate, membership and keys")
+figure("demo.setup.seconds", "s", "<= 30", "`make setup` in a fresh clone", always=False)
+figure("demo.cli.help_ms", "ms", "<= 350", "`hushrec --help` as a process")
+
+# --- experiments
+figure("training.client_round_ms", "ms", "<= 5", "processor time of a client's round, FedMF")
+figure("training.client_round_ms_colr4", "ms", "<= 5", "processor time of a client's round, CoLR at rank 4")
+figure("training.colr1000.seconds", "s", "<= 600", "60 clients x 1,000 rounds of CoLR in one process")
+for _data in _SETS:
+    figure(f"quality.{_data}.{{r}}.ndcg20_over_popularity", "", ">= 1.05", "{r} / popularity, NDCG@20", r=_RECOMMENDED)
+    figure(f"quality.{_data}.best_over_central_full", "", ">= 0.97", "best federated / central, NDCG@20 over all items")
+    figure(f"quality.{_data}.auto_over_best_full", "", ">= 0.95", "recipe of `auto` / the best, NDCG@20 over all items")
+    figure(f"quality.{_data}.best_over_central", "", ">= 0.97", "best federated HR@10 / best central one")
+for _data in _RATED:
+    figure(
+        f"rating_quality.{_data}.rfrec.{{m}}_over_means", "", "<= 1", "rfrec / user and item means", m=("mae", "rmse")
+    )
+    figure(f"rating_quality.{_data}.rfrec.{{m}}_over_central", "", "<= 1.03", "rfrec / central", m=_ERRORS)
+figure("privirec_service.ml100k.difference", "", "", "Recall@20, service - central; at most 0.002 in size")
+figure("federated_evaluation.*.measuring_ms", "ms", "", "what a measurement adds to a client's contribution")

@@ -1,1 +1,0 @@
-"""The tables of `bench.key_tables`, by subject."""

@@ -1,1 +1,0 @@
-"""Parts of bench/quality.py: the data, the federated recipes and the central baselines."""

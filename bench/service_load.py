@@ -1,0 +1,454 @@
+"""One real server with one encrypted task and its enrolled members, as input of the load generator.
+
+Members share this process and one keyring. Each has its own identity, mailbox key, membership proof and token.
+Everything that the server checks is real: signatures, invitations, and envelopes sealed for the member.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self, cast
+from urllib.parse import urlsplit
+
+import httpx
+import psutil
+import uvloop
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from bench._server import OPERATOR_TOKEN, Server
+from protocols.codec import b64encode
+from protocols.crypto.aggregate_chain import first_chain
+from protocols.crypto.certificates import NO_CERTIFICATE, CertifiedRole, certify
+from protocols.crypto.envelope import EnvelopeSender, enrolment_message, seal_envelope
+from protocols.crypto.http_signature import SignedRequest, format_digest, sign_request
+from protocols.crypto.keyring import encode_keyring
+from protocols.recipes.registry import recipe
+from protocols.sums.ckks.mechanism import CKKS
+from protocols.sums.ckks.plan import CkksPlan
+from protocols.sums.participation import plan_of_task
+
+__all__ = [
+    "AUTHORITY",
+    "CONNECTIONS",
+    "Answer",
+    "Call",
+    "Federation",
+    "Member",
+    "Run",
+    "closed_loop",
+    "cpu_seconds",
+    "digest_of",
+    "request_bytes",
+]
+
+
+# --- A cheap load generator: requests that were made beforehand, over a fixed number of persistent connections
+
+AUTHORITY: Final = "127.0.0.1"
+"""Host of every request, whatever the port; the server is told that it is its address."""
+_END: Final = b"\r\n\r\n"
+_NO_BODY: Final = (204, 304)
+_TIMEOUT_SECONDS: Final = 900.0
+
+
+@dataclass(frozen=True)
+class Call:
+    """The bytes of a request. `body` is separate, so that several requests can share it."""
+
+    head: bytes
+    body: bytes = b""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer to request `index`. seconds: time since the request was due."""
+
+    index: int
+    status: int
+    headers: bytes
+    body: bytes
+    seconds: float
+
+
+@dataclass
+class Run:
+    """The result of a load.
+
+    seconds: wall time from the first request to the last answer. latencies: seconds of every answer. statuses: number
+    of answers by status code.
+    """
+
+    seconds: float = 0.0
+    latencies: list[float] = field(default_factory=list)
+    statuses: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def rate(self) -> float:
+        """Answers per second."""
+        return len(self.latencies) / self.seconds
+
+    def percentile(self, share: float) -> float:
+        """The latency in seconds that a share of `share` of the answers does not exceed."""
+        ordered = sorted(self.latencies)
+        return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+    def expect(self, *statuses: int) -> Self:
+        """Return self; raise `SystemExit` if an answer had a status not in `statuses`."""
+        if set(self.statuses) - set(statuses):
+            raise SystemExit(f"the server answered {dict(self.statuses)}, expected {statuses}")
+        return self
+
+
+def request_bytes(method: str, target: str, headers: dict[str, str], body: bytes = b"") -> Call:
+    """The bytes of a request to a server on the loopback address."""
+    lines = [
+        f"{method} {target} HTTP/1.1",
+        f"host: {AUTHORITY}",
+        *(f"{name}: {text}" for name, text in headers.items()),
+    ]
+    if body or method in ("POST", "PUT"):
+        lines.append(f"content-length: {len(body)}")
+    return Call("\r\n".join(lines).encode() + _END, body)
+
+
+def _forward(call: Call) -> Call:
+    """The same request as a proxy passes it on."""
+    return Call(call.head.removesuffix(b"\r\n") + b"x-forwarded-for: 192.0.2.1" + _END, call.body)
+
+
+class _Connection(asyncio.Protocol):
+    """One connection with at most one open request. answered: called with every answer. broken: called on a failure."""
+
+    def __init__(self, answered: Callable[[_Connection, Answer], None], broken: Callable[[str], None]) -> None:
+        self._answered, self._broken = answered, broken
+        self._taken = bytearray()
+        self._index, self._due = -1, 0.0
+        self.closing = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(
+            asyncio.Transport, transport
+        )  # uvloop's transport does not inherit from asyncio.Transport
+
+    def send(self, index: int, call: Call, due: float) -> None:
+        """Send request `index`; its latency counts from `due`."""
+        self._index, self._due = index, due
+        self._transport.write(call.head)
+        if call.body:
+            self._transport.write(call.body)
+
+    def data_received(self, data: bytes) -> None:
+        self._taken += data
+        end = self._taken.find(_END)
+        if end < 0:
+            return
+        status = int(self._taken[9:12])
+        head = bytes(self._taken[:end]).lower()
+        start = head.find(b"\r\ncontent-length:")
+        length = 0
+        if start >= 0 and status not in _NO_BODY:
+            length = int(head[start + 17 :].split(b"\r\n", 1)[0])
+        whole = end + len(_END) + length
+        if len(self._taken) < whole:
+            return
+        body = bytes(self._taken[end + len(_END) : whole])
+        self._taken.clear()
+        self._answered(self, Answer(self._index, status, head, body, time.perf_counter() - self._due))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.closing:
+            self._broken(f"the server closed a connection ({exc})")
+
+    def close(self) -> None:
+        """Close the connection without reporting a failure."""
+        self.closing = True
+        self._transport.close()
+
+
+class _Load:
+    """A closed loop: every connection sends its next request when it has an answer."""
+
+    def __init__(self, calls: Iterable[Call], keep: Callable[[Answer], object] | None) -> None:
+        self.run = Run()
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._numbered, self._keep = enumerate(calls), keep
+        self._sent = self._back = 0
+        self._all_sent = False
+
+    def start(self, connections: Sequence[_Connection]) -> None:
+        """Send the first request of every connection."""
+        for connection in connections:
+            self._next(connection)
+
+    def answered(self, connection: _Connection, answer: Answer) -> None:
+        """Record an answer and send the next request of its connection."""
+        self._back += 1
+        self.run.latencies.append(answer.seconds)
+        self.run.statuses[answer.status] += 1
+        if self._keep is not None:
+            self._keep(answer)
+        self._next(connection)
+
+    def _next(self, connection: _Connection) -> None:
+        if (found := next(self._numbered, None)) is not None:
+            self._sent += 1
+            connection.send(*found, time.perf_counter())
+        elif self._back == self._sent and not self.done.done():
+            self.done.set_result(None)
+
+    def broken(self, why: str) -> None:
+        """Fail the run with `ConnectionError`."""
+        if not self.done.done():
+            self.done.set_exception(ConnectionError(why))
+
+
+async def _run(port: int, count: int, load: _Load) -> Run:
+    loop = asyncio.get_running_loop()
+    opened = [
+        await loop.create_connection(lambda: _Connection(load.answered, load.broken), "127.0.0.1", port)
+        for _ in range(count)
+    ]
+    connections = [protocol for _, protocol in opened]
+    try:
+        started = time.perf_counter()
+        load.start(connections)
+        async with asyncio.timeout(_TIMEOUT_SECONDS):
+            await load.done
+        load.run.seconds = time.perf_counter() - started
+    finally:
+        for connection in connections:
+            connection.close()
+    return load.run
+
+
+def closed_loop(
+    port: int,
+    calls: Iterable[Call],
+    connections: int,
+    keep: Callable[[Answer], object] | None = None,
+    forwarded: bool = False,
+) -> Run:
+    """Send `calls` over `connections` connections; each sends its next request as soon as it has an answer.
+
+    keep: called with each answer. forwarded: add X-Forwarded-For to each request, as a proxy does. Raises
+    `ConnectionError` if the server closes a connection, and `TimeoutError` after 900 s.
+    """
+
+    async def run() -> Run:
+        return await _run(port, connections, _Load(map(_forward, calls) if forwarded else calls, keep))
+
+    return uvloop.run(run())
+
+
+# ---
+
+CONNECTIONS = 4
+_SCOPE = "bench"
+_OPERATOR = {"Authorization": f"Bearer {OPERATOR_TOKEN}"}
+_JSON = {"content-type": "application/json"}
+
+
+def digest_of(body: bytes) -> str:
+    """The value of the field Content-Digest (RFC 9530) for `body`, with SHA-256."""
+    return format_digest(hashlib.sha256(body).digest())
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process so far in seconds, without its children."""
+    times = psutil.Process(pid).cpu_times()
+    return times.user + times.system
+
+
+class _NewClient:
+    """The keys and the membership certificate of a client that is not enrolled yet."""
+
+    def __init__(self, organiser: Ed25519PrivateKey | None, role: CertifiedRole, serial: int) -> None:
+        self.identity, mailbox = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
+        self.identity_key, self.mailbox_key = (
+            key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw) for key in (self.identity, mailbox)
+        )
+        keys = self.identity_key, self.mailbox_key
+        made = organiser and certify(organiser, _SCOPE, *keys, role=role, serial=serial, not_after=2**40)
+        self.certificate = made and made.encode()
+
+    def request(self, invitation: str) -> Call:
+        """The request that enrols the client with `invitation`."""
+        message = enrolment_message(invitation, self.identity_key, self.mailbox_key, None, self.certificate)
+        body = {
+            "invitation": invitation,
+            "identity_key": b64encode(self.identity_key),
+            "mailbox_key": b64encode(self.mailbox_key),
+            "signature": b64encode(self.identity.sign(message)),
+            **({} if self.certificate is None else {"certificate": b64encode(self.certificate)}),
+        }
+        return request_bytes("POST", "/v1/enrolments", _JSON, json.dumps(body).encode())
+
+
+@dataclass(frozen=True)
+class Member:
+    """An enrolled client: its id, token, identity key and mailbox key."""
+
+    client_id: str
+    token: str
+    identity: Ed25519PrivateKey
+    mailbox_key: bytes
+    certificate: bytes | None
+
+    def call(self, method: str, target: str, headers: dict[str, str] | None = None, body: bytes = b"") -> Call:
+        """A request of this client, signed now; the server accepts it for a minute."""
+        path, _, query = target.partition("?")
+        own = {"authorization": f"Bearer {self.token}", **(headers or {})}
+        signature = sign_request(
+            self.identity,
+            self.client_id,
+            SignedRequest(method, AUTHORITY, path, query, own),
+            created=round(time.time()),
+        )
+        return request_bytes(method, target, own | signature, body)
+
+    def put(self, target: str, body: bytes, digest: str = "", stated: dict[str, str] | None = None) -> Call:
+        """An upload of `body` to `target`.
+
+        digest: the body's Content-Digest, if it is known already. stated: further header fields that are signed.
+        """
+        return self.call("PUT", target, {"content-digest": digest or digest_of(body), **(stated or {})}, body)
+
+
+class Federation:
+    """A server without rate limits, and one CKKS task (FedMF, shared secret) of one round over `cohort` members.
+
+    organised: whether the task has an organiser, which certifies the members. forwarded: whether members' requests have
+    X-Forwarded-For, as behind a proxy. settings: further environment variables
+    of the server.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        items: int,
+        dim: int,
+        cohort: int,
+        organised: bool = True,
+        forwarded: bool = False,
+        **settings: str,
+    ) -> None:
+        fixed = {f"HUSHREC_{who}_RATE": "0" for who in ("CLIENT", "OPERATOR", "FAILURE")}
+        fixed["HUSHREC_PUBLIC_ORIGINS"] = f"http://{AUTHORITY}"
+        self.cohort, self._forwarded = cohort, forwarded
+        self.server = Server(root, **fixed, **settings)
+        self.port = int(urlsplit(self.server.url).port or 0)
+        self._http = httpx.Client(base_url=self.server.url, timeout=120, headers=_OPERATOR)
+        parameters = {"items": items, "dim": dim, "clip": 0.1}
+        plan = plan_of_task(CKKS, {"set": "standard"}, recipe("fedmf", parameters).layout(), cohort)
+        assert isinstance(plan, CkksPlan)
+        self.plan, self.keyring = plan, CKKS.generate_keyring(plan)
+        self._organiser = Ed25519PrivateKey.generate() if organised else None
+        request = {
+            "name": "service",
+            "recipe": {"name": "fedmf", "parameters": parameters},
+            "mechanism": {"name": "ckks", "parameters": {"set": "standard"}},
+            "schedule": {"rounds": 1, "cohort_size": cohort, "min_clients": 2, "collect_seconds": 3600},
+        }
+        if self._organiser is not None:
+            key = b64encode(self._organiser.public_key().public_bytes_raw())
+            request["organiser"] = {"key": key, "scope": _SCOPE}
+        self.task = self.operator("POST", "/v1/tasks", request)["task_id"]
+        self.members: list[Member] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._http.close()
+        self.server.close()
+
+    @property
+    def path(self) -> str:
+        """The path of the task's resource."""
+        return f"/v1/tasks/{self.task}"
+
+    def operator(self, method: str, path: str, body: Any = None) -> Any:
+        """The JSON answer to an operator's request; `httpx.HTTPStatusError` for an error status."""
+        answer = self._http.request(method, path, json=body)
+        answer.raise_for_status()
+        return answer.json()
+
+    def cpu(self) -> float:
+        """User and system time of the API process so far, in seconds."""
+        return cpu_seconds(self.server.pid)
+
+    def load(
+        self, calls: Sequence[Call] | Iterator[Call], *statuses: int, connections: int = CONNECTIONS, **how: Any
+    ) -> Run:
+        """Send `calls` in a closed loop over `connections` connections; `SystemExit` for a status not in `statuses`."""
+        return closed_loop(self.port, calls, connections, forwarded=self._forwarded, **how).expect(*statuses)
+
+    def enrol(self, wanted: int) -> Run:
+        """Enrol the holder, who takes part, and `wanted` - 1 members; the load of the members.
+
+        Keys and signatures are made before the measurement.
+        """
+        self._enrol("holder", 1)
+        return self.enrol_members(wanted - 1)
+
+    def enrol_members(self, count: int) -> Run:
+        """Enrol `count` more members; the load of the members."""
+        return self._enrol("member", count)
+
+    def _enrol(self, role: CertifiedRole, count: int) -> Run:
+        wanted = {"role": role, "uses": count}
+        invitation = self.operator("POST", f"{self.path}/invitations", wanted)["invitation"]
+        first = len(self.members)
+        clients = [_NewClient(self._organiser, role, first + index) for index in range(count)]
+        answers: list[Answer] = []
+        run = self.load([client.request(invitation) for client in clients], 201, keep=answers.append)
+        for answer in sorted(answers, key=lambda answer: answer.index):
+            body, client = json.loads(answer.body), clients[answer.index]
+            self.members.append(
+                Member(body["client_id"], body["token"], client.identity, client.mailbox_key, client.certificate)
+            )
+        return run
+
+    def upload_envelopes(self) -> Run:
+        """Upload one envelope with the keyring per member, the holder included."""
+        keyring, holder = encode_keyring(self.keyring), self.members[0]
+        sender = EnvelopeSender(holder.identity, holder.mailbox_key, holder.certificate or NO_CERTIFICATE)
+        sealed = [seal_envelope(keyring, member.mailbox_key, self.task, sender) for member in self.members]
+        calls = (
+            holder.put(f"{self.path}/keyring/{member.client_id}", envelope)
+            for member, envelope in zip(self.members, sealed, strict=True)
+        )
+        return self.load(calls, 201)
+
+    def wait_round(self, *states: str) -> dict[str, Any]:
+        """The JSON view of round 1 as soon as it is in one of `states`."""
+        while True:
+            answer = self._http.get(f"{self.path}/rounds/1")
+            if answer.status_code == 200 and answer.json()["state"] in states:
+                return dict(answer.json())
+            time.sleep(0.05)
+
+    def uploads(self, members: Sequence[Member], bodies: Sequence[bytes]) -> Iterator[Call]:
+        """One contribution per member; `bodies` are used in turn, which the server does not detect."""
+        digests = [digest_of(body) for body in bodies]
+        stated = {"aggregate-chain": first_chain(self.task).hex()}
+        for index, member in enumerate(members):
+            target, turn = f"{self.path}/rounds/1/contributions/{member.client_id}", index % len(bodies)
+            yield member.put(target, bodies[turn], digests[turn], stated)
+
+    def aggregate(self) -> bytes:
+        """The released aggregate of round 1."""
+        answer = self._http.get(f"{self.path}/rounds/1/aggregate")
+        answer.raise_for_status()
+        return answer.content

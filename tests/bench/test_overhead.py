@@ -1,0 +1,56 @@
+"""The table of what encryption costs: its rows, its measurement in five mechanisms, and the committed pages."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.cost_table import KB, MECHANISMS, ROWS, Row, main
+from bench.overhead import Costs, measure_mechanism, measure_tenseal, medians
+
+BY_KEY = {row.key: row for row in ROWS}
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.key)
+def test_the_published_ratio_is_ciphertext_size_by_plaintext_size(row: Row) -> None:
+    published = row.published
+    plaintext = row.plaintext_bytes / KB
+    assert published.plaintext_kb == pytest.approx(plaintext, abs=1.0)
+    # the paper's own plaintext files are up to 450 bytes longer than their values
+    assert published.ciphertext_kb / published.ratio == pytest.approx(plaintext, abs=0.7)
+
+
+def test_the_rows_are_the_papers() -> None:
+    assert [row.label for row in ROWS[:2]] == ["FedMF", "Top-K@1/64"]
+    assert [row.share for row in ROWS if row.family == "topk"] == [1, 2, 4, 8, 16]
+    assert [row.share for row in ROWS if row.family == "colr"] == [1, 2, 4, 8, 16, 32]
+    assert BY_KEY["fedmf"].values == BY_KEY["colr32"].values * 2 == 237_184
+
+
+@pytest.mark.parametrize("mechanism", [name for name in MECHANISMS if name != "paillier"])
+def test_every_mechanism_is_measured(mechanism: str) -> None:
+    costs = measure_mechanism(mechanism, 100, 10, 1)
+    assert min(costs.seal, costs.open, costs.server) > 0
+    assert costs.sent >= 400, "four bytes for each value"
+    assert (costs.member is not None) == (mechanism == "oneshot")
+
+
+def test_figures_of_a_row() -> None:
+    figures = Costs(0.04, 0.02, 0.006, 1_186_000, member=(0.001, 200)).figures(BY_KEY["fedmf"], "oneshot")
+    assert figures["fedmf.oneshot.client_ms"] == pytest.approx(60)
+    assert figures["fedmf.oneshot.ratio"] == pytest.approx(1.25, abs=0.01)
+    assert figures["fedmf.oneshot.member_bytes"] == 200
+    assert measure_tenseal(100, 1).sent > 100_000
+
+
+@pytest.mark.parametrize(("warm", "expected"), [(True, 12), (False, 9)])
+def test_steps_take_turns_and_the_warm_up_does_not_count(warm: bool, expected: int) -> None:
+    called: list[str] = []
+    steps = {name: lambda name=name: called.append(name) for name in ("seal", "open")}
+    found = medians(steps, 3, calls=3, warm=warm)
+    assert called == (["seal"] * 3 + ["open"] * 3) * (expected // 3)
+    assert set(found) == {"seal", "open"}
+    assert all(0 <= seconds < 10 for seconds in found.values())
+
+
+def test_the_committed_pages_are_those_of_the_committed_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--check"]) == 0, capsys.readouterr().out
