@@ -82,5 +82,5 @@ def test_the_page_of_the_package_index_has_whole_links_to_existing_files() -> No
         assert link.startswith(base), f"{link} does not work on the package index"
         assert (ROOT / link.removeprefix(base)).is_file(), link
     for extra in project["optional-dependencies"]:
-        assert f"`{extra}`" in page or extra in ("bench", "dev", "peers"), extra
+        assert f"`{extra}`" in page or extra in ("bench", "dev", "mutants", "peers"), extra
     assert all(url.startswith(project["urls"]["Repository"]) for url in project["urls"].values())
