@@ -30,9 +30,9 @@ def test_every_test_that_the_page_names_exists() -> None:
 def test_every_attack_is_on_the_page() -> None:
     folder = ROOT / "tests" / "protocols" / "sums" / "masked"
     attacks = "\n".join(path.read_text(encoding="utf-8") for path in folder.glob("test_masked_attacks*.py"))
-    defended = set(re.findall(r"^@DEFENDED\n(?:@.*\n)*def (test_\w+)\(", attacks, re.M))
-    assert len(defended) > 12
-    assert defended <= set(re.findall(r"`(test_\w+)`", PAGE))
+    tried = set(re.findall(r"^def (test_\w+)\(", attacks, re.M)) - {"test_states_say_nothing"}
+    assert len(tried) > 12
+    assert tried <= set(re.findall(r"`(test_\w+)`", PAGE))
 
 
 def test_the_lengths_on_the_page() -> None:
