@@ -17,11 +17,13 @@ from protocols.crypto.certificates import (
     CERTIFICATE_BYTES,
     Certificate,
     RevocationList,
+    certificate_request,
     certify,
     check_certificate,
     check_revocations,
     revoke,
 )
+from protocols.crypto.domain import domain_tag
 from protocols.errors import CertificateError, CodecError, ParameterError
 
 ORGANISER, STRANGER = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
@@ -36,6 +38,15 @@ VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "certificates.json
 def certificate(**changes: object) -> Certificate:
     given: dict[str, object] = {"role": "member", "serial": 7, "not_after": LATER, **changes}
     return certify(ORGANISER, "movies", IDENTITY, MAILBOX, **given)  # type: ignore[arg-type]
+
+
+def test_a_request_is_for_one_scope_role_and_pair_of_keys() -> None:
+    """A client signs it: the signature must serve for no other certificate, and as no other kind of message."""
+    asked = certificate_request("movies", "member", IDENTITY, MAILBOX)
+    assert asked == domain_tag("certificate request", "movies", "member", IDENTITY, MAILBOX)
+    others = [("songs", "member", IDENTITY, MAILBOX), ("movies", "holder", IDENTITY, MAILBOX)]
+    others += [("movies", "member", MAILBOX, MAILBOX), ("movies", "member", IDENTITY, IDENTITY)]
+    assert len({asked, *(certificate_request(*other) for other in others)}) == 5  # type: ignore[arg-type]
 
 
 def test_a_certificate_holds_until_its_last_second() -> None:
