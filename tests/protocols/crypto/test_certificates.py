@@ -22,6 +22,7 @@ from protocols.crypto.certificates import (
     check_certificate,
     check_revocations,
     revoke,
+    subject_of,
 )
 from protocols.crypto.domain import domain_tag
 from protocols.errors import CertificateError, CodecError, ParameterError
@@ -227,3 +228,10 @@ def test_revocation_vectors(case: dict[str, str]) -> None:
         listed = check()
         assert [str(serial) for serial in sorted(listed.serials)] == case["serials"]
         assert listed.issued_at == case["issued_at"]
+
+
+def test_the_subject_of_a_certificate_is_its_serial() -> None:
+    """A person who renews a certificate, or gets new keys for it, is the same; another serial is another person."""
+    made = {serial: subject_of(certificate(serial=serial).encode()) for serial in (0, 7, 2**56, 2**63 + 7)}
+    assert len({*made.values()}) == 4 and {len(one or b"") for one in made.values()} == {8}
+    assert subject_of(certificate(serial=7, role="holder", not_after=1).encode()) == made[7]
