@@ -2,7 +2,7 @@
 # requirements are unchanged. Set variables on the command line: make demo DATASET=ml-100k DATA_DIR=path/to/it
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo web-demo test lint format types imports check coverage bench lock openapi docs clean distclean
+.PHONY: help setup demo web-demo test lint format types imports check coverage mutants bench lock openapi docs clean distclean
 
 BIN := .venv/bin
 BENCH_OUT := bench/results/local
@@ -23,6 +23,8 @@ PYTEST_ARGS ?=
 PROCESSES := $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); n=$$(( 2 * cores )); \
 	echo $$(( n < 8 ? n : 8 )))
 PYTEST_JOBS ?= -n $(PROCESSES) --dist loadfile
+# --- make mutants -----------------------------------------------------------------------------------------------------
+MUTANTS_ARGS ?=
 # --- make bench ------------------------------------------------------------------------------------------------------
 BENCH_ARGS ?=
 # --- make lock -------------------------------------------------------------------------------------------------------
@@ -50,6 +52,8 @@ help:
 	@echo '  make imports    check the import rules between and inside the packages'
 	@echo '  make check      run lint, types, imports and test in this order'
 	@echo '  make coverage   measure the line coverage of protocols/; sums, privacy and crypto must have 100 %'
+	@echo '  make mutants    mutation testing of sums, privacy, crypto and rounds; takes hours, for a nightly run'
+	@echo '                    MUTANTS_ARGS="masked -- protocols.sums.masked.shamir*"   a group, or one module in minutes'
 	@echo '  make openapi    write openapi/openapi.json from the service'
 	@echo '  make docs       build the documentation site, site/index.html; fails on a broken link'
 	@echo '  make bench      run every benchmark in its smallest size; results in $(BENCH_OUT)/index.html'
@@ -94,6 +98,11 @@ coverage: setup
 	@$(BIN)/coverage report --include='protocols/sums/*,protocols/privacy/*,protocols/crypto/*' --fail-under=100 --skip-covered
 	@$(BIN)/coverage report --skip-covered --show-missing
 
+# set -f: mutmut expands the patterns, not the shell.
+mutants: setup
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python -r pyproject.toml --extra mutants
+	@set -f; $(BIN)/python scripts/mutants.py $(MUTANTS_ARGS)
+
 bench: setup
 	@$(BIN)/python -m bench.run_all --output $(BENCH_OUT) $(if $(DATA_DIR),--data-dir '$(DATA_DIR)') $(BENCH_ARGS)
 
@@ -112,7 +121,7 @@ docs: setup
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .hypothesis .schemathesis .mypy_cache .ruff_cache .import_linter_cache
 	rm -rf hushrec-demo site $(BENCH_OUT) bench/results/index.html
-	rm -rf .coverage htmlcov
+	rm -rf .coverage htmlcov .mutants
 	find . -path ./.venv -prune -o -path ./.git -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
 distclean: clean

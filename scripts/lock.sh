@@ -1,5 +1,5 @@
 #!/bin/sh
-# Regenerates requirements.lock: every extra but `peers`, all supported Pythons and platforms, hashes, no index address.
+# Regenerates requirements.lock: every extra but `mutants` and `peers`, all supported Pythons and platforms, hashes, no index address.
 # uv lives in an environment of its own, so that the resolver never becomes a dependency of the project.
 #
 #   scripts/lock.sh              keep the locked versions that still fit

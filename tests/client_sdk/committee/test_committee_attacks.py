@@ -1,4 +1,4 @@
-"""A lying server against the members of a committee: each attack with the defence, and with the defence out."""
+"""A lying server against the members of a committee: each attack must fail."""
 
 from __future__ import annotations
 
@@ -8,17 +8,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from client_sdk.committee import round as member_round
-from client_sdk.committee import round as proposal
-from client_sdk.committee.record import CommitteeRecord, store_record
-from client_sdk.rounds.events import ClientsNamed, CommitteeRefused, Event, ShareSent, SurvivorsConfirmed
-from client_sdk.store.client_store import ClientStore
-from protocols.crypto.domain import SEED_BYTES
-from protocols.sums.oneshot import member
-from protocols.sums.oneshot.member import Confirmed, Inspection, Ledger, Ready
-from protocols.sums.oneshot.sealing import signed_survivors
+from client_sdk.rounds.events import ClientsNamed, CommitteeRefused, Event, ShareSent
 from tests.client_sdk.committee import lying_server
-from tests.client_sdk.committee.lying_server import URL, LyingServer, Person, oneshot_terms
+from tests.client_sdk.committee.lying_server import LyingServer, Person, oneshot_terms
 
 CLIENTS = [Person.certified(f"c_{place}", "member") for place in range(6)]
 NAMES = [person.name for person in CLIENTS]
@@ -54,15 +46,6 @@ def reasons(events: list[Event]) -> set[str]:
     return {event.reason for event in events if isinstance(event, CommitteeRefused)}
 
 
-def confirm_anything(
-    state: Ready, inspection: Inspection, ledger: Ledger, minimum: int, seed: bytes, difference: int | None = None
-) -> tuple[Confirmed, Ledger]:
-    """`member.confirm` without its checks."""
-    assert minimum and len(seed) == SEED_BYTES and difference
-    signature = state.identity.sign(signed_survivors(state.committee, inspection.digest))
-    return Confirmed(state, inspection, signature), Ledger((*ledger.released, inspection.clients), inspection.digest)
-
-
 def recovered(first: NDArray[np.float64], second: NDArray[np.float64]) -> bool:
     return bool(np.allclose(first - second, vector_of(0), atol=1e-3))
 
@@ -78,7 +61,7 @@ def test_an_honest_round_gives_the_exact_sum_of_the_survivors() -> None:
 # --- two survivor sets in one round ------------------------------------------------------------------------------
 
 
-def ask_for_two_sets(server: LyingServer, forget: bool) -> tuple[list[Event], bool]:
+def ask_for_two_sets(server: LyingServer) -> tuple[list[Event], bool]:
     """Ask for the sum of all, then for the sum without the victim; whether the victim's vector was found."""
     server.attend()
     unmask(server)
@@ -86,25 +69,14 @@ def ask_for_two_sets(server: LyingServer, forget: bool) -> tuple[list[Event], bo
     server.confirmations, server.shares = {}, {}
     server.proposals = {person.name: OTHERS for person in server.members}
     server.view = server.view.model_copy(update={"state": "confirming"})
-    if forget:
-        for person in server.members:
-            store_record(ClientStore(server.stores[person.name], person.name, URL), "t_1", CommitteeRecord())
     events = server.attend() + unmask(server)
     return events, len(server.shares) > 3 and recovered(everybody, server.opened(OTHERS))
 
 
 def test_the_server_gets_no_second_set_in_a_round() -> None:
-    events, found = ask_for_two_sets(server_in_round(), forget=False)
+    events, found = ask_for_two_sets(server_in_round())
     assert not found
     assert len(reasons(events)) == 1 and "was deleted" in reasons(events).pop()
-
-
-def test_attack_a_second_set_in_a_round_reveals_a_client_without_record_and_deletion(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(member_round, "close_keys", lambda *_: None)
-    events, found = ask_for_two_sets(server_in_round(), forget=True)
-    assert reasons(events) == set() and found
 
 
 def test_a_member_that_has_signed_one_set_signs_no_other() -> None:
@@ -116,17 +88,13 @@ def test_a_member_that_has_signed_one_set_signs_no_other() -> None:
     assert server.confirmations == {}
 
 
-def test_two_sets_for_two_halves_of_the_committee_open_neither(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_sets_for_two_halves_of_the_committee_open_neither() -> None:
     server = server_in_round()
     server.proposals = {person.name: OTHERS for person in server.members[:2]}
     server.attend()
     assert len(server.confirmations) == 5
     events = unmask(server)
     assert server.shares == {} and len(reasons(events)) == 2
-    # without the count of agreeing signatures both groups send what they hold, and a corrupt member adds the rest
-    monkeypatch.setattr(member, "verifies", lambda *_: True)
-    server.attend()
-    assert len(server.shares) == 5
 
 
 # --- too few clients ---------------------------------------------------------------------------------------------
@@ -137,15 +105,6 @@ def test_no_member_signs_a_set_of_one() -> None:
     server.proposals = {person.name: [VICTIM] for person in server.members}
     assert "requires at least 3" in reasons(server.attend()).pop()
     assert server.confirmations == {}
-
-
-def test_attack_a_set_of_one_reveals_the_client_to_members_that_check_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(member_round.stages, "confirm", confirm_anything)
-    server = server_in_round()
-    server.proposals = {person.name: [VICTIM] for person in server.members}
-    server.attend()
-    unmask(server)
-    assert np.allclose(server.opened([VICTIM]), vector_of(0), atol=1e-3)
 
 
 # --- the same step again -----------------------------------------------------------------------------------------
@@ -167,20 +126,6 @@ def sum_again_without_victim(server: LyingServer) -> tuple[list[Event], bool]:
 def test_a_step_is_not_summed_again_with_one_client_fewer() -> None:
     events, found = sum_again_without_victim(server_in_round())
     assert not found and "too few clients" in " ".join(reasons(events))
-
-
-def test_attack_a_step_summed_again_reveals_a_client_to_members_without_a_ledger(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def forgetful(record: CommitteeRecord, *_: object) -> Ledger:
-        return Ledger((), record.signed if record.signed and not record.summed else None)
-
-    monkeypatch.setattr(CommitteeRecord, "ledger_of", forgetful)
-    assert sum_again_without_victim(server_in_round()) == ([*_done(2)], True)
-
-
-def _done(number: int) -> list[Event]:
-    return [*[SurvivorsConfirmed(number, 5)] * 5, *[ShareSent(number)] * 5]
 
 
 def test_renamed_clients_count_as_the_same() -> None:
@@ -209,7 +154,7 @@ def test_no_member_goes_back_to_an_earlier_round_or_sum() -> None:
 
 @pytest.mark.parametrize("attack", ["replayed", "for another member"])
 def test_a_share_that_the_client_did_not_seal_for_this_member_now_is_not_summed(
-    attack: str, monkeypatch: pytest.MonkeyPatch
+    attack: str,
 ) -> None:
     server = server_in_round(1)
     earlier = {name: sent.sealed for name, sent in server.uploads.items()}
@@ -225,12 +170,6 @@ def test_a_share_that_the_client_did_not_seal_for_this_member_now_is_not_summed(
     server.share_of = wrong
     events = server.attend(server.members[0])
     assert events == [ClientsNamed(2, (VICTIM,))] and server.confirmations == {}
-    # without the checks the member signs a set whose shares it cannot add up
-    server.named = []
-    monkeypatch.setattr(member_round.stages, "confirm", confirm_anything)
-    monkeypatch.setattr(Inspection, "bad", property(lambda _: (), lambda *_: None), raising=False)
-    server.attend(server.members[0])
-    assert len(server.confirmations) == 1
 
 
 # --- what the server adds ----------------------------------------------------------------------------------------
@@ -250,17 +189,6 @@ def test_clients_that_the_server_made_up_are_named_and_nothing_is_signed() -> No
     assert server.attend(server.members[0]) == [ClientsNamed(1, ("c_8", "c_9"))]
     assert "requires at least 3" in reasons(server.attend()).pop()
     assert server.confirmations == {}
-
-
-def test_attack_made_up_clients_reveal_the_victim_to_members_that_check_no_certificates(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(proposal, "is_certified", lambda *_: True)
-    server = server_in_round()
-    with_own_clients(server)
-    server.attend()
-    unmask(server)
-    assert np.allclose(server.opened([VICTIM, "c_8", "c_9"]), vector_of(0), atol=1e-3)
 
 
 def test_a_contribution_is_not_added_twice(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,19 +20,12 @@ from numpy.typing import NDArray
 from client_sdk import Client, Identity, MemoryStore, Operator, Policy, task_request
 from client_sdk.api.http import SyncDriver
 from client_sdk.errors import InvalidParameters, TaskFailed
-from client_sdk.history import History
 from client_sdk.lab.fleet import Fleet
 from client_sdk.lab.fleet_rounds import FleetOptions
-from client_sdk.rounds import part as local_work
 from client_sdk.rounds.events import Event, RoundAbstained, TaskEnded
-from client_sdk.store.states import ClientState, GivenData
 from client_sdk.task import Task
-from client_sdk.training import factors
-from client_sdk.training.base import LocalResult
-from client_sdk.training.factors import count_items
 from protocols.advice import parameters_for
 from protocols.messages import Schedule
-from protocols.recipes.base import Contribution
 from protocols.recipes.factors import CountedFactors
 from tests.support.organiser import TRIAL
 from tests.support.server import AggregatorProcess, running_aggregator
@@ -247,30 +240,6 @@ def test_counted_members_are_no_crowd_for_a_victim(tmp_path: Path) -> None:
     with five_counted_members(tmp_path, "plain", 1, FORGETS_WHO_WAS_COUNTED, count_sums=2) as played:
         server, members, _ = played
         assert_members_abstain(server, members, 2, "are in sum 1")
-
-
-def test_zeros_of_counted_members_would_give_the_item_list_of_a_victim(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The same as above, with clients that send zeros instead of abstaining."""
-
-    sent: list[list[int]] = []
-
-    def zeros(items: int, history: History, client_state: ClientState) -> LocalResult:
-        if history.items.tolist() in sent:
-            return LocalResult(Contribution([np.zeros(items)]), client_state, 0.0, len(history))
-        sent.append(history.items.tolist())
-        return count_items(items, history, client_state)
-
-    monkeypatch.setattr(local_work, "why_abstain", lambda *_: None)
-    monkeypatch.setattr(GivenData, "with_counted", lambda given, *_: given)
-    monkeypatch.setattr(factors, "count_items", zeros)
-    with five_counted_members(tmp_path, "plain", 1, FORGETS_WHO_WAS_COUNTED, count_sums=2) as played:
-        _, members, first = played
-        members.play(2, range(MEMBERS + 1))
-        members.await_complete(2)
-        stolen = counts_of(members.parts[0].model()) - first
-    assert np.flatnonzero(stolen).tolist() == item_list(members.chosen[VICTIM])
 
 
 def test_a_client_is_recorded_as_counted_before_it_sends(server: AggregatorProcess, operator: Operator) -> None:

@@ -145,10 +145,3 @@ def test_other_reasons_to_miss_a_round_are_not_told(
     member = new_member(keys)
     monkeypatch.setattr(loop, "run_round", raising(error))
     assert notices(member) == []
-
-
-def test_a_refusal_that_is_not_told_without_the_notice(keys: Keyring, monkeypatch: pytest.MonkeyPatch) -> None:
-    member = new_member(keys)
-    member.part.member = replace(member.part.member, policy=Policy(min_cohort=11))
-    monkeypatch.setattr(loop, "tell_refusals", lambda _member, _number, program: program)
-    assert notices(member) == []

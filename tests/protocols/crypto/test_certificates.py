@@ -17,11 +17,14 @@ from protocols.crypto.certificates import (
     CERTIFICATE_BYTES,
     Certificate,
     RevocationList,
+    certificate_request,
     certify,
     check_certificate,
     check_revocations,
     revoke,
+    subject_of,
 )
+from protocols.crypto.domain import domain_tag
 from protocols.errors import CertificateError, CodecError, ParameterError
 
 ORGANISER, STRANGER = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
@@ -36,6 +39,15 @@ VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "certificates.json
 def certificate(**changes: object) -> Certificate:
     given: dict[str, object] = {"role": "member", "serial": 7, "not_after": LATER, **changes}
     return certify(ORGANISER, "movies", IDENTITY, MAILBOX, **given)  # type: ignore[arg-type]
+
+
+def test_a_request_is_for_one_scope_role_and_pair_of_keys() -> None:
+    """A client signs it: the signature must serve for no other certificate, and as no other kind of message."""
+    asked = certificate_request("movies", "member", IDENTITY, MAILBOX)
+    assert asked == domain_tag("certificate request", "movies", "member", IDENTITY, MAILBOX)
+    others = [("songs", "member", IDENTITY, MAILBOX), ("movies", "holder", IDENTITY, MAILBOX)]
+    others += [("movies", "member", MAILBOX, MAILBOX), ("movies", "member", IDENTITY, IDENTITY)]
+    assert len({asked, *(certificate_request(*other) for other in others)}) == 5  # type: ignore[arg-type]
 
 
 def test_a_certificate_holds_until_its_last_second() -> None:
@@ -216,3 +228,10 @@ def test_revocation_vectors(case: dict[str, str]) -> None:
         listed = check()
         assert [str(serial) for serial in sorted(listed.serials)] == case["serials"]
         assert listed.issued_at == case["issued_at"]
+
+
+def test_the_subject_of_a_certificate_is_its_serial() -> None:
+    """A person who renews a certificate, or gets new keys for it, is the same; another serial is another person."""
+    made = {serial: subject_of(certificate(serial=serial).encode()) for serial in (0, 7, 2**56, 2**63 + 7)}
+    assert len({*made.values()}) == 4 and {len(one or b"") for one in made.values()} == {8}
+    assert subject_of(certificate(serial=7, role="holder", not_after=1).encode()) == made[7]

@@ -33,11 +33,13 @@ ANY_POLICY = ClientPolicy(modes=ANY_MODE)
 
 @dataclass(frozen=True)
 class CompletePlan(MaskedPlan):
-    """A plan with the complete graph and a threshold of just over half the cohort: 2t > k, in both modes."""
+    """A plan with the complete graph and a threshold of just over half the cohort, 2t > k in both modes, or another."""
+
+    threshold: int | None = None
 
     def neighbourhood(self, clients: int) -> Neighbourhood:
         own = self.parameters
-        threshold = clients // 2 + 1
+        threshold = self.threshold or clients // 2 + 1
         facts = (own.corrupt, own.dropout, own.mode, own.sigma, own.eta, -inf, -inf, -inf)
         return Neighbourhood(clients, clients - 1, threshold, *facts)
 
@@ -115,6 +117,12 @@ def sum_of(played: Round, contributions: dict[str, bytes]) -> NDArray[np.unsigne
 def new_round(count: int = 9, mode: Mode = "semi-malicious", **changes: Any) -> Round:
     """Return a round of `count` clients before its first stage; `changes` are arguments of `Round`."""
     return Round(round_context(complete_plan(mode), count), names(count), **changes)
+
+
+def with_threshold(count: int, threshold: int) -> Round:
+    """Return a round in mode `curious`, on the complete graph, with this threshold instead of a safe one."""
+    plan = CompletePlan(MaskedParameters(mode="curious", bits=32), LAYOUT, 64, threshold=threshold)
+    return Round(round_context(plan, count), names(count))
 
 
 def with_model(context: RoundContext, model: bytes) -> RoundContext:

@@ -112,7 +112,7 @@ def test_too_few_survivors(mode: str) -> None:
 def test_too_few_confirmations() -> None:
     played = new_round(9).advertise().share().contribute().confirm(without=names(9)[5:])
     signed = server.confirmations(played.roster, played.confirmations)
-    with pytest.raises(ThresholdError, match="confirming: 5 clients are needed .* 4 are present"):
+    with pytest.raises(ThresholdError, match="confirming: 5 clients are needed .* neighbours of c_000, 4 are present"):
         client.unmask(played.confirmed[VICTIM], signed)
 
 

@@ -1,0 +1,113 @@
+"""Mutation testing: change the code in small ways, run the tests that call it, and list the changes that none notices.
+
+    python scripts/mutants.py                        every group
+    python scripts/mutants.py masked crypto          some groups
+    python scripts/mutants.py masked -- 'protocols.sums.masked.shamir*'      mutants of one module, as mutmut names them
+
+Needs mutmut (the extra `mutants`) and fork. Each group has a working copy in .mutants/, where mutmut keeps its results:
+a second run tests only the mutants of functions that changed. Delete the copy after a change of the tests alone.
+For each mutant mutmut runs those tests of the group that call the function, in as many processes as there are cores.
+Exit status 1 if the tests fail without a mutant; survivors are no failure.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+GROUPS: Final[dict[str, tuple[list[str], list[str]]]] = {  # name: (modules to mutate, tests to run)
+    "masked": (["protocols/sums/masked/*"], ["tests/protocols/sums/masked", "tests/vectors/test_masked_vectors.py"]),
+    "oneshot": (
+        ["protocols/sums/oneshot/*"],
+        ["tests/protocols/sums/oneshot", "tests/vectors/test_oneshot_vectors.py"],
+    ),
+    "ckks": (["protocols/sums/ckks/*"], ["tests/protocols/sums/ckks", "tests/vectors/test_ckks_vectors.py"]),
+    "paillier": (["protocols/sums/paillier/*"], ["tests/protocols/sums/paillier", "tests/vectors"]),
+    "sums": (["protocols/sums/[!/]*.py"], ["tests/protocols/sums", "tests/vectors"]),
+    "privacy": (["protocols/privacy/*"], ["tests/protocols/privacy", "tests/vectors"]),
+    "crypto": (["protocols/crypto/*"], ["tests/protocols/crypto", "tests/vectors"]),
+    "rounds": (["client_sdk/rounds/*"], ["tests/client_sdk/rounds"]),
+    "committee": (["client_sdk/committee/*"], ["tests/client_sdk/committee"]),
+}
+SOURCES: Final = ["client_sdk", "protocols"]
+SUBPACKAGES_OF_SUMS: Final = [f"protocols/sums/{name}/*" for name in ("masked", "oneshot", "ckks", "paillier")]
+READ_THE_SOURCE: Final = ["--ignore=tests/vectors/test_wire_pages.py"]
+"""Tests that read the text of the modules, which is not theirs in a working copy."""
+KILLED: Final = frozenset({"killed", "timeout", "segfault"})
+ROOT: Final = Path(__file__).resolve().parent.parent
+
+
+def working_copy(group: str) -> Path:
+    """Copy the tracked files, as they stand in the working tree, to .mutants/GROUP, with mutmut's settings."""
+    modules, tests = GROUPS[group]
+    copy = ROOT / ".mutants" / group
+    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    names = [name for name in tracked.split("\0") if name and (ROOT / name).is_file()]
+    for name in names:
+        target = copy / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if not target.exists() or target.read_bytes() != (ROOT / name).read_bytes():
+            shutil.copy2(ROOT / name, target)
+    settings = {
+        "source_paths": SOURCES,
+        "only_mutate": modules,
+        "do_not_mutate": SUBPACKAGES_OF_SUMS if group == "sums" else [],
+        "also_copy": sorted({name.partition("/")[0] for name in names} - {*SOURCES}),
+        "pytest_add_cli_args_test_selection": tests,
+        "pytest_add_cli_args": ["-p", "no:cacheprovider", "--hypothesis-seed=0", *READ_THE_SOURCE],
+    }
+    lines = [f"{key} = {json.dumps(value)}" for key, value in settings.items()]  # a list of texts is the same in TOML
+    project = (ROOT / "pyproject.toml").read_text()
+    (copy / "pyproject.toml").write_text("\n".join([project, "[tool.mutmut]", *lines, ""]))
+    return copy
+
+
+def results(copy: Path) -> dict[str, str]:
+    """The state of every mutant that was tested: name -> killed, survived, no tests, timeout ..."""
+    command = [sys.executable, "-m", "mutmut", "results", "--all", "true"]
+    shown = subprocess.run(command, cwd=copy, check=True, capture_output=True, text=True).stdout
+    pairs = (line.strip().rpartition(": ") for line in shown.splitlines() if ": " in line)
+    return {name: state for name, _, state in pairs if state != "not checked"}
+
+
+def main(arguments: list[str]) -> int:
+    """Run the groups, print a score a module and the survivors; see the module's docstring."""
+    groups, mutants = arguments, []
+    if "--" in arguments:
+        at = arguments.index("--")
+        groups, mutants = arguments[:at], arguments[at + 1 :]
+    if unknown := set(groups) - GROUPS.keys():
+        print(f"mutants: no group {', '.join(sorted(unknown))}; there are {', '.join(GROUPS)}", file=sys.stderr)
+        return 2
+    for group in groups or GROUPS:
+        copy = working_copy(group)
+        status = subprocess.run([sys.executable, "-m", "mutmut", "run", *mutants], cwd=copy, check=False).returncode
+        if status:
+            print(f"mutants: mutmut failed in {copy} (exit status {status})", file=sys.stderr)
+            return 1
+        report(results(copy))
+        print(f"mutants: what a survivor changes: cd {copy.relative_to(ROOT)} && mutmut show NAME")
+    return 0
+
+
+def report(states: dict[str, str]) -> None:
+    """Print the killed and the tested mutants of each module, then the names of the others."""
+    modules: dict[str, collections.Counter[bool]] = collections.defaultdict(collections.Counter)
+    for name, state in states.items():
+        modules[name.rpartition(".")[0]][state in KILLED] += 1
+    for module, counts in sorted(modules.items()):
+        print(f"mutants: {module}: {counts[True]} of {counts.total()} killed")
+    killed = sum(state in KILLED for state in states.values())
+    print(f"mutants: all: {killed} of {len(states)} killed ({killed / max(len(states), 1):.1%})")
+    for name, state in sorted(states.items()):
+        if state not in KILLED:
+            print(f"  {state}: {name}")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
