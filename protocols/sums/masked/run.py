@@ -149,7 +149,7 @@ class MaskedRun:
         """Return the opened sum, float64 (layout.length,)."""
         plan, route = self.context.plan, whole_route(self.context.plan.layout)
         partial = MASKED.fold(plan, None, ((route, body) for body in self.contributions.values()))
-        corrected, _ = MASKED.correct(plan, partial, self.unmasking)
+        corrected, _ = MASKED.correct(plan, partial, lambda sums: self.unmasking(onto=sums).bad_shares)
         aggregate = MASKED.release(plan, corrected)
         return MASKED.open(plan, aggregate, len(self.contributions), None)
 
