@@ -15,12 +15,14 @@ from hypothesis import strategies as st
 from protocols.crypto import certificates
 from protocols.crypto.certificates import (
     CERTIFICATE_BYTES,
+    LONGEST_SCOPE,
     Certificate,
     RevocationList,
     certificate_request,
     certify,
     check_certificate,
     check_revocations,
+    check_scope,
     revoke,
     subject_of,
 )
@@ -186,6 +188,25 @@ def test_too_many_serials_and_serials_out_of_range_are_refused(monkeypatch: pyte
     monkeypatch.setattr(certificates, "MOST_REVOKED", 2)
     with pytest.raises(ParameterError, match="at most 2"):
         revoke(ORGANISER, "movies", [1, 2, 3], NOW)
+
+
+def test_limits_are_inclusive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The longest scope, the most serials and the largest numbers are accepted, and one more is not."""
+    longest = "s" * LONGEST_SCOPE
+    check_scope(longest), check_scope("s")
+    for wrong in (longest + "s", "é" * (LONGEST_SCOPE // 2 + 1), ""):
+        with pytest.raises(ParameterError, match="1 to"):
+            check_scope(wrong)
+    largest = certify(ORGANISER, "s", IDENTITY, MAILBOX, role="member", serial=2**64 - 1, not_after=2**64 - 1)
+    check_certificate(PUBLIC, "s", IDENTITY, MAILBOX, largest, now=2**64 - 1)
+    monkeypatch.setattr(certificates, "MOST_REVOKED", 2)
+    full = revoke(ORGANISER, "s", [0, 2**64 - 1], NOW)
+    assert RevocationList.decode(full.encode()) == full
+    for wrong in ([0, 1, 2], [-1], [2**64]):
+        with pytest.raises(ParameterError, match="at most 2 serials"):
+            revoke(ORGANISER, "s", wrong, NOW)
+    with pytest.raises(CodecError, match="at most 2 serials"):
+        RevocationList.decode(RevocationList(NOW, frozenset({0, 1, 2}), bytes(64)).encode())
 
 
 def test_no_signature_serves_for_the_other_kind_of_statement() -> None:

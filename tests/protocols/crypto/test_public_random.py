@@ -40,3 +40,14 @@ def test_uniforms_and_normals_look_the_part() -> None:
     assert abs(z.mean()) < 0.02
     assert abs(z.std() - 1.0) < 0.02
     assert abs((z**4).mean() - 3.0) < 0.15
+
+
+def test_long_arrays_hold_what_one_piece_after_the_other_would() -> None:
+    """Arrays of more than one piece, and of an odd length, against the definition on the words themselves."""
+    count = 2 * 65_536 * 2 + 65_537
+    half = (count + 1) // 2
+    u = ((words(SEED, "n", 2 * half) >> np.uint64(11)).astype(np.float64) + 1.0) * 2.0**-53
+    np.testing.assert_array_equal(uniforms(SEED, "n", 2 * half), u)
+    radius, angle = np.sqrt(-2.0 * np.log(u[:half])), 2.0 * np.pi * u[half:]
+    expected = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count]
+    np.testing.assert_allclose(normals(SEED, "n", count), expected, rtol=1e-12, atol=1e-12)
