@@ -28,7 +28,6 @@ from aggregator_service.http.middleware import BodyGuard, Responses
 from aggregator_service.logs import fields
 from aggregator_service.migrations.migrate import migrate
 from aggregator_service.observability.clocks import ClockWatch
-from aggregator_service.observability.gauges import certificate_expiry
 from aggregator_service.observability.metrics import Metrics
 from aggregator_service.observability.requests import RequestRecorder
 from aggregator_service.observability.tracing import Instruments, tracer_of, tracing
@@ -189,7 +188,7 @@ def build_services(
     leadership = Leadership(database.candidacy(), metrics.leads, recheck)
     loop = asyncio.get_running_loop()
     listeners = CommitListeners(loop, task_cache, notifier, engine, leadership, database, blobs)
-    metrics.watch(database, blobs, certificate_expiry(settings.tls_cert))
+    metrics.watch(database, blobs, settings.tls_cert)
     database.listeners.append(listeners.committed_here)
     resources.callback(database.listen(listeners.committed_elsewhere))
     return Server(services, leadership)

@@ -19,10 +19,12 @@ from typing import Annotated, Final, NoReturn
 import typer
 import uvicorn
 from fastapi import FastAPI
+from fastapi.concurrency import run_in_threadpool
 
 from aggregator_service.access.principals import create_admin, list_operators
 from aggregator_service.app import create_app
 from aggregator_service.clock import SystemClock
+from aggregator_service.commands.certificate_files import CertificateFiles
 from aggregator_service.commands.common import CommandError, DatabaseUrl, DataDir, TokenFile, blob_store, hand_over
 from aggregator_service.commands.startup_checks import (
     check_packages,
@@ -47,6 +49,8 @@ _OTHER_FILES: Final = 512
 """Open files besides connections: database, blobs, uploads, workers."""
 _NO_APP: Final = "none"
 _LOOK_SECONDS: Final = 0.1
+_LOOKS_A_CERTIFICATE: Final = 10
+"""The files of the certificate are looked at once a second."""
 """Time between two looks at whether the server has started, or stops."""
 _HEAD_BYTES: Final = 16 * 1024
 """Longest request line and headers that arrive in pieces; a request of ours has about 1 KiB."""
@@ -251,20 +255,31 @@ def _run(settings: Settings, app: FastAPI, listening: socket.socket) -> None:
     """Serve on a bound socket until SIGINT or SIGTERM; the process then ends with status 0."""
     for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises them again after its shutdown: exit with status 0
         signal.signal(number, _exit)
+    files = None if settings.tls_cert is None else CertificateFiles(settings)
     server = uvicorn.Server(_config(settings, app))
-    app.state.beside_server = partial(_accompany, server, listening.getsockname())
+    app.state.beside_server = partial(_accompany, server, files, listening.getsockname())
     server.run(sockets=[listening])
 
 
-async def _accompany(server: uvicorn.Server, address: tuple[str, int], services: Services) -> None:
-    """Log the address once requests are answered. When the server stops, answer all long polls: it waits for them."""
+async def _accompany(
+    server: uvicorn.Server, files: CertificateFiles | None, address: tuple[str, int], services: Services
+) -> None:
+    """Log the address once requests are answered, and read a renewed certificate while they are.
+
+    When the server stops, answer all long polls: it waits for them.
+    """
     while not server.started:
         await asyncio.sleep(_LOOK_SECONDS)
     host, port = address[:2]
     name = f"[{host}]" if ":" in host else host
-    _LOG.info("running on %s://%s:%d", "https" if server.config.is_ssl else "http", name, port)
+    context = server.config.ssl
+    _LOG.info("running on %s://%s:%d", "http" if context is None else "https", name, port)
+    looks = 0
     while not server.should_exit:
         await asyncio.sleep(_LOOK_SECONDS)
+        looks += 1
+        if files is not None and context is not None and looks % _LOOKS_A_CERTIFICATE == 0:
+            await run_in_threadpool(files.look, context)
     services.notifier.close()
 
 

@@ -94,7 +94,7 @@ def doubtful_settings(settings: Settings, variables: Iterable[str]) -> Iterator[
             yield f"unknown setting {name} is ignored{f'; did you mean {near[0]}?' if near else ''}"
     expiry = certificate_expiry(settings.tls_cert)
     if expiry is not None and expiry < time.time():
-        yield f"the certificate {settings.tls_cert} has expired: clients refuse it. Renew it and restart the server"
+        yield f"the certificate {settings.tls_cert} has expired: clients refuse it. Renew it in its file"
     if is_loopback(settings.host) or settings.behind_proxy:
         return
     if settings.tls_cert is None:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from time import perf_counter
 from typing import Final, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.registry import Collector
 
-from aggregator_service.observability.gauges import BlobGauges, DatabaseGauges, NoDatabase
+from aggregator_service.observability.gauges import BlobGauges, DatabaseGauges, NoDatabase, certificate_expiry
 from aggregator_service.observability.requests import RequestRecord
 from aggregator_service.round_states import TABLE, TERMINAL
 from aggregator_service.storage.blobs import BlobStore
@@ -119,18 +120,18 @@ class Metrics:
         """Count a client's notice that it leaves a round."""
         self._refusals.labels(reason).inc()
 
-    def watch(self, database: Database, blobs: BlobStore, certificate_expiry: float | None = None) -> None:
+    def watch(self, database: Database, blobs: BlobStore, tls_cert: Path | None = None) -> None:
         """Report the state of both stores, and count outcomes and dropouts of the database's transactions.
 
-        certificate_expiry: end of the validity of the TLS certificate in use, seconds since the epoch.
+        tls_cert: file of the certificate, which the server reads again when it changes.
         """
         self._stored = DatabaseGauges(database)
         self._registry.register(BlobGauges(blobs))
         database.listeners.append(self._count_effects)
-        if certificate_expiry is not None:
+        if tls_cert is not None:
             name = "hushrec_tls_certificate_expiry_timestamp_seconds"
-            expiry = Gauge(name, "End of the validity of the TLS certificate in use.", registry=self._registry)
-            expiry.set(certificate_expiry)
+            expiry = Gauge(name, "End of the validity of the TLS certificate.", registry=self._registry)
+            expiry.set_function(lambda: certificate_expiry(tls_cert) or 0.0)
 
     def text(self) -> bytes:
         """Return the metrics of this process and the blob store in Prometheus' text format (`MEDIA_TYPE`)."""

@@ -14,6 +14,7 @@ from typing import Any, Final
 import httpx
 import psutil
 import pytest
+from cryptography.x509 import load_pem_x509_certificate
 from pydantic import ValidationError
 
 from aggregator_service.routes.common import LONGEST_WAIT
@@ -334,6 +335,32 @@ def test_clients_must_present_a_certificate_of_the_configured_authority(
         for shown in (None, stranger.sign("client-of-another", server=False)):
             with pytest.raises(httpx.TransportError):
                 httpx.get(f"{server.url}/v1/tasks", headers=headers, verify=context(authority, shown))
+
+
+def shown_by(server: AggregatorProcess, trusted: ssl.SSLContext) -> str:
+    """The serial number of the certificate that a new connection gets."""
+    raw = socket.create_connection(("127.0.0.1", server.port), 10)
+    with trusted.wrap_socket(raw, server_hostname="127.0.0.1") as secured:
+        return str((secured.getpeercert() or {})["serialNumber"])
+
+
+def test_a_renewed_certificate_is_used_without_a_restart(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    trusted = context(authority)
+    pair, renewed = authority.sign("server", server=True), authority.sign("renewed", server=True)
+    with running_aggregator(tmp_path / "data", context=trusted, tls_cert=pair.certificate, tls_key=pair.key) as server:
+        first = shown_by(server, trusted)
+        with httpx.Client(verify=trusted) as kept:
+            assert kept.get(f"{server.url}/healthz").status_code == 200
+            pair.certificate.write_text("no certificate")
+            wait_until("the fault is logged", lambda: "the changed TLS certificate is not used" in server.log())
+            assert shown_by(server, trusted) == first
+            pair.key.write_bytes(renewed.key.read_bytes())
+            pair.certificate.write_bytes(renewed.certificate.read_bytes())
+            wait_until("the new certificate is shown", lambda: shown_by(server, trusted) != first)
+            assert kept.get(f"{server.url}/healthz").status_code == 200  # over the connection of before
+        serial = load_pem_x509_certificate(renewed.certificate.read_bytes()).serial_number
+        assert int(shown_by(server, trusted), 16) == serial
 
 
 def test_a_missing_key_file_is_named_in_one_line(tmp_path: Path) -> None:
