@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import stat
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,9 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from fastapi import FastAPI, Request
+from numpy.typing import NDArray
 
 from client_sdk import Identity
 from client_sdk.errors import LocalFileError
@@ -23,15 +25,36 @@ from examples.web.serve import serve_page
 from protocols.codec import b64decode, b64encode
 from protocols.crypto.certificates import Certificate, CertifiedRole, check_certificate, check_revocations
 from protocols.errors import CertificateError, ParameterError
+from protocols.layout import whole_route
 from protocols.messages import OrganiserPin
 from protocols.messages.members import CertificateRequest
-from protocols.sums.oneshot.committee import make_committee_key
-from tests.client_sdk.committee.lying_server import LyingServer, oneshot_terms
+from protocols.sums.oneshot import client, server
+from protocols.sums.oneshot.committee import Committee, make_committee_key
+from protocols.sums.oneshot.context import OneshotPolicy
+from protocols.sums.oneshot.mechanism import ONESHOT
+from protocols.sums.oneshot.plan import encode
+from protocols.sums.oneshot.sealing import open_share
+from tests.client_sdk.committee.lying_server import LyingServer, Person, oneshot_terms
 from tests.client_sdk.committee.test_committee_attacks import vector_of
 from tests.client_sdk.organiser.test_issuer import bearer, send, wanted
-from tests.client_sdk.rounds.test_oneshot_clients import body_of, fetched, read_by
+from tests.client_sdk.rounds.test_oneshot_clients import body_of, fetched
 
 HOUR = 3600
+
+
+def read_by(committee: Committee, secrets: Mapping[str, X25519PrivateKey]) -> NDArray[np.float64]:
+    """The vector of a victim that contributes to `committee`, read from the shares of members that all collude."""
+    plan, victim = committee.context.plan, Person.certified("c_0", "member")
+    steps = encode(plan, whole_route(plan.layout), plan.layout.split(vector_of(0)))
+    upload = client.contribute(committee, "c_0", victim.identity.signing_key, OneshotPolicy(), steps)
+    shares = {}
+    for place, member in enumerate(committee.members):
+        secret, sealed = secrets[member.member_id], upload.ticket.sealed[place]
+        share = open_share(sealed, secret, committee, place, "c_0", upload.ticket.ephemeral_key)
+        assert share is not None
+        shares[member.member_id] = share
+    partial = ONESHOT.fold(plan, None, [(whole_route(plan.layout), upload.contribution)])
+    return ONESHOT.open(plan, server.unmask(committee, partial, 1, shares).aggregate, 1, None)
 
 
 class Clock:
