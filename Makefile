@@ -22,7 +22,7 @@ PYTEST_ARGS ?=
 # Every process imports every test file: pytest keeps what it made of them, even where Python is told to keep nothing.
 PROCESSES := $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); n=$$(( 2 * cores )); \
 	echo $$(( n < 8 ? n : 8 )))
-PYTEST_JOBS ?= -n $(PROCESSES) --dist loadfile
+PYTEST_JOBS ?= -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
 # --- make mutants -----------------------------------------------------------------------------------------------------
 MUTANTS_ARGS ?=
 # --- make bench ------------------------------------------------------------------------------------------------------
