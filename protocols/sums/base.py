@@ -18,6 +18,7 @@ the same, bit for bit, whatever the order, the batches and the number of workers
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final, Literal, Protocol, Self, runtime_checkable
 
@@ -57,7 +58,7 @@ COUNT_BYTES: Final = 8
 """Every partial sum starts with the number of its contributions, a little-endian uint64."""
 
 
-class SumPlan:
+class SumPlan(ABC):
     """How vectors of one layout are summed over at most `max_contributions` contributions: all lengths and the error.
 
     Plans are subclasses, frozen and hashable. Each party computes them from the task's parameters, never takes them
@@ -83,27 +84,27 @@ class SumPlan:
         return plan
 
     @property
+    @abstractmethod
     def predicted_error(self) -> float:
         """Bound on |opened sum - true sum|, in the unit of the widest segment, for a full cohort."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def partial_bytes(self) -> int:
         """Length of a partial sum in bytes."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def aggregate_bytes(self) -> int:
         """Length of a released aggregate in bytes."""
-        raise NotImplementedError
 
+    @abstractmethod
     def contribution_bytes(self, route: Route) -> int:
         """Return the exact length in bytes of a contribution along `route`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def describe(self) -> dict[str, Any]:
         """Return facts for people, JSON-ready: named set, security bits, bytes per value, predicted error."""
-        raise NotImplementedError
 
     @property
     def segment_scales(self) -> Mapping[str, float]:
@@ -145,6 +146,8 @@ class SumPlan:
 
     def check_cohort(self, clients: int) -> None:
         """Raise `ParameterError` if a round of so many clients cannot work."""
+        if clients < 1:
+            raise ParameterError("a round has at least 1 client")
 
     def trust(self, cohort: int) -> list[str]:
         """Return, for a task's members, who can open a contribution or a sum. cohort: clients in a round.

@@ -18,6 +18,7 @@ no error. The rounding of float64 itself is included in the error bounds.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -267,9 +268,9 @@ class RingPlan(SumPlan):
     """
 
     @property
+    @abstractmethod
     def bits(self) -> int:
         """Bits of the sum of one value."""
-        raise NotImplementedError
 
     @cached_property
     def places(self) -> Places:

@@ -10,15 +10,10 @@ import threading
 import time
 from itertools import count
 
-import numpy as np
 import pytest
 
 from client_sdk.rounds.ahead import WorkAhead
-from protocols.sums.base import WorksAhead
-from protocols.sums.paillier.encryption import decrypt
-from protocols.sums.paillier.keys import load_secret_key
-from protocols.sums.paillier.mechanism import PAILLIER
-from tests.protocols.sums.paillier.cases import made_up_keyring, small_plan, some_vector
+from tests.protocols.sums.paillier.cases import made_up_keyring, small_plan
 
 PLAN = small_plan()
 KEYRING = made_up_keyring(PLAN)
@@ -51,25 +46,6 @@ def test_no_more_than_a_contribution_needs_is_made() -> None:
         time.sleep(0.05)
         assert len(ahead) == 3
     assert next(numbers) == 3
-
-
-def test_a_contribution_made_ahead_sums_like_any_other() -> None:
-    assert isinstance(PAILLIER, WorksAhead)
-    assert PAILLIER.pieces(PLAN) == PLAN.ciphertexts
-    ready = [PAILLIER.make_piece(PLAN, KEYRING) for _ in range(PLAN.ciphertexts - 1)]
-    assert all(decrypt(load_secret_key(PLAN, KEYRING), piece) == 0 for piece in ready)
-
-    def take(wanted: int) -> list[object]:
-        taken, ready[:] = ready[:wanted], ready[wanted:]
-        return taken
-
-    bodies = [PAILLIER.seal_ahead(PLAN, ROUTE, [some_vector(seed)], KEYRING, take) for seed in range(2)]
-    assert not ready  # one is missing, and made
-    for body in bodies:
-        PAILLIER.check(PLAN, ROUTE, body)
-    partial = PAILLIER.fold(PLAN, None, [(ROUTE, body) for body in bodies])
-    opened = PAILLIER.open(PLAN, PAILLIER.release(PLAN, partial), 2, KEYRING)
-    assert np.abs(opened - some_vector(0) - some_vector(1)).max() <= PLAN.predicted_error
 
 
 def test_pieces_are_never_written_down() -> None:
