@@ -255,7 +255,7 @@ def metric_names(tmp_path: Path) -> set[str]:
     database, metrics = Database(f"sqlite:///{tmp_path / 'hushrec.db'}", connections=1), Metrics()
     with closing(database):
         migrate(database)
-        metrics.watch(database, DirectoryBlobs(tmp_path), certificate_expiry=0.0)
+        metrics.watch(database, DirectoryBlobs(tmp_path), tmp_path / "server.pem")
         text = (metrics.text() + metrics.database_text()).decode()
     return set(re.findall(r"^# TYPE (?!\S+_created)(\S+)", text, flags=re.MULTILINE))
 
