@@ -1,4 +1,4 @@
-"""The peer of bench/service.py: a bare FastAPI application on uvicorn that reads the same bodies.
+"""The peer that bench/service.py starts, no benchmark of its own: FastAPI alone on uvicorn, reading the same bodies.
 
     python -m bench.bare_application PORT FOLDER
 
@@ -99,5 +99,7 @@ class Bare:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        raise SystemExit(__doc__)
     app.state.folder = sys.argv[2]
     uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[1]), http="h11", log_level="warning", access_log=False)

@@ -30,7 +30,6 @@ from protocols.sums.registry import mechanism
 __all__ = [
     "able_members",
     "awaited_uncounted",
-    "awaits_key",
     "check_recipient",
     "eligible_clause",
     "invitation_page",
@@ -251,11 +250,6 @@ def publish_key(session: Session, task_id: str, public_key: bytes) -> bool:
     if is_new:
         _LOG.info("public key published", extra=fields(task=task_id, digest=hashlib.sha256(public_key).hexdigest()))
     return is_new
-
-
-def awaits_key(task: TaskRow) -> bool:
-    """Whether the holder must publish its public key before members get keys, and rounds can open."""
-    return _lacks_key(task.public_key, task.mechanism_name)
 
 
 def _lacks_key(public_key: bytes | None, mechanism_name: str) -> bool:

@@ -17,7 +17,7 @@ from protocols.errors import CodecError
 from protocols.sums.oneshot.parameters import SIGMA
 from protocols.sums.oneshot.polynomials import Ring, bound_of_sum, canonical, reduced
 
-__all__ = ["UnpackedSum", "check_noise", "packed_residues", "unpacked_sum"]
+__all__ = ["UnpackedSum", "check_noise", "packed_residues"]
 
 _HALF: Final = 65536.0
 _WORD: Final = np.uint64(32)
@@ -62,18 +62,6 @@ def _centred(number: int, prime: int) -> float:
     return float(rest - prime if rest > prime // 2 else rest)
 
 
-def unpacked_sum(ring: Ring, residues: NDArray[np.uint32], values: int, contributions: int) -> NDArray[np.int64]:
-    """Return the sums of the steps, int64 (values,), of size up to 2^(bits - 1).
-
-    residues: uint32 (primes, m), the unmasked sum of `contributions` contributions. Raises `CodecError` unless the
-    errors are those of so many contributions and the zeros behind the values are zeros: then the sum of the secrets or
-    a contribution is wrong, and nothing may be released.
-    """
-    sums = UnpackedSum(ring, values, np.int64)
-    sums.add(residues)
-    return sums.finish(contributions)
-
-
 class UnpackedSum:
     """The sums of the steps, unpacked from consecutive blocks of coefficients: memory is that of `values` numbers.
 
@@ -98,7 +86,11 @@ class UnpackedSum:
         self._done += residues.shape[1]
 
     def finish(self, contributions: int) -> NDArray[Any]:
-        """Return the sums (values,). Raises `CodecError` as `unpacked_sum` does."""
+        """Return the sums of the steps (values,), of size up to 2^(bits - 1) if signed.
+
+        Raises `CodecError` unless the errors are those of so many contributions and the zeros behind the values are
+        zeros: otherwise the sum of the secrets or a contribution is wrong, and nothing may be released.
+        """
         _check_noise(self._largest, self._squares, self._done, contributions, "error")
         sums = self._sums.reshape(-1)
         if sums[self._values :].any() or not self._zeros:

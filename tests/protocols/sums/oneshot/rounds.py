@@ -15,7 +15,9 @@ from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
 from protocols.sums.oneshot import server
 from protocols.sums.oneshot.context import OneshotContext, OneshotPolicy
 from protocols.sums.oneshot.mechanism import ONESHOT
+from protocols.sums.oneshot.packing import UnpackedSum
 from protocols.sums.oneshot.plan import OneshotPlan, encode, make_plan
+from protocols.sums.oneshot.polynomials import Ring
 from protocols.sums.oneshot.run import OneshotRun
 from protocols.sums.oneshot.sealing import signed_statement
 from protocols.sums.oneshot.wire import Statement, Ticket, Upload, body_digest
@@ -119,3 +121,10 @@ class Round(OneshotRun):
         signature = self.identities[name].sign(signed_statement(self.committee, statement))
         ticket = replace(upload.ticket, signature=signature, sealed=tuple(shares))
         self.uploads[name] = Upload(Ticket.decode(self.plan, ticket.encode()), body)
+
+
+def unpacked_sum(ring: Ring, residues: NDArray[np.uint32], values: int, contributions: int) -> NDArray[np.int64]:
+    """The sums of the steps, int64 (values,), of an unmasked sum that is unpacked at once."""
+    sums = UnpackedSum(ring, values, np.int64)
+    sums.add(residues)
+    return sums.finish(contributions)

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocols.errors import CodecError
-from protocols.sums.oneshot.packing import check_noise, packed_residues, unpacked_sum
+from protocols.sums.oneshot.packing import check_noise, packed_residues
 from protocols.sums.oneshot.polynomials import Ring, bound_of_sum, choose_ring, primes_below
 from protocols.sums.oneshot.sampler import gaussian
-from tests.protocols.sums.oneshot.rounds import counting_random
+from tests.protocols.sums.oneshot.rounds import counting_random, unpacked_sum
 
 
 def packed(ring: Ring, steps: np.ndarray, errors: np.ndarray) -> np.ndarray:
