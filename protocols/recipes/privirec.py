@@ -267,7 +267,14 @@ class PriviRecK(SingleGroupRecipe):
                 f"a privacy block needs rows of length 1 at most: choose user_exponent >= 0.5, not "
                 f"{self.parameters.user_exponent:g}"
             )
-        return Sensitivity(counts=True) if self.sum_of(sum_index) == "degrees" else Sensitivity(l2=1.0)
+        kind = self.sum_of(sum_index)
+        if kind == "degrees":
+            return Sensitivity(counts=True)
+        return Sensitivity(l2=1.0, per_item=self.parameters.columns if kind == "iteration" else 0)
+
+    def sum_kinds(self) -> tuple[int, ...]:
+        """Return the sum of the degrees, the first iteration, and the last sum."""
+        return tuple(sorted({1, 2, self.steps}))
 
     def longest_state_bytes(self) -> int:
         """Return the length in bytes of the state after the last sum."""
@@ -275,7 +282,7 @@ class PriviRecK(SingleGroupRecipe):
 
     def longest_vector(self) -> int:
         """Return the length of the longest sum: of the degrees, of an iteration or of the Gram matrix."""
-        return max(self.layout(sum_index).length for sum_index in {1, 2, self.steps})
+        return max(self.layout(sum_index).length for sum_index in self.sum_kinds())
 
     def initial_state(self, task_seed: bytes) -> PriviRecState:
         """Return the empty state before the first sum. Q_0 is drawn after that sum and is part of its state."""

@@ -269,7 +269,9 @@ class RowRecipe(FactorRecipe):
 
     def sensitivity(self, sum_index: int) -> Sensitivity:
         """Return counts for the sums of item counts, and the task's clip for the sums of changes."""
-        return Sensitivity(counts=sum_index <= self.count_sums)
+        if sum_index <= self.count_sums:
+            return Sensitivity(counts=True)
+        return Sensitivity(per_item=self.width * (1 + (self.parameters.negatives or NEGATIVES)))
 
     def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
         """Return the client's rows (an `Update`) as a dense matrix."""
