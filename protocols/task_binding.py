@@ -26,7 +26,7 @@ ROUND_BINDING: Final = "round-binding"
 
 _PARTS: Final[dict[str, str]] = {
     "terms": "the task's terms differ: recipe or mechanism, or the defaults of their parameters, schedule, seed, "
-    "organiser, evaluation or item catalogue, or their canonical JSON form",
+    "organiser, evaluation, item catalogue or privacy block, or their canonical JSON form",
     "broadcast": "the model differs, the index of the sum, or the levels in use: the snapshot of the newest complete "
     "round, or the word initial before the first one",
     "round": "the round's facts differ: task id, round number, round seed, cohort, bits or length of the sum",
@@ -40,11 +40,11 @@ def bound_terms(task: TaskView) -> bytes:
     They have every parameter of recipe and mechanism, with this party's own defaults where the task states none: masks
     of a party with other defaults do not cancel. Raises `ParameterError` for parameters that are invalid here.
     """
-    own_recipe = recipe(task.recipe.name, task.recipe.parameters).parameters.model_dump(mode="json")
+    own_recipe = recipe(task.recipe.name, task.recipe.parameters, noisy=task.privacy is not None).parameters
     own_mechanism = resolved_parameters(task.mechanism.name, task.mechanism.parameters)
     terms: dict[str, Any] = {
         "task": task.task_id,
-        "recipe": {**task.recipe.model_dump(mode="json"), "parameters": own_recipe},
+        "recipe": {**task.recipe.model_dump(mode="json"), "parameters": own_recipe.model_dump(mode="json")},
         "mechanism": {**task.mechanism.model_dump(mode="json"), "parameters": own_mechanism},
         "schedule": task.schedule.model_dump(mode="json"),
         "seed": task.seed,
@@ -55,6 +55,8 @@ def bound_terms(task: TaskView) -> bytes:
         terms["evaluation"] = task.evaluation.model_dump(mode="json")
     if task.catalogue_digest is not None:
         terms["catalogue_digest"] = task.catalogue_digest
+    if task.privacy is not None:
+        terms["privacy"] = task.privacy.model_dump(mode="json")
     return canonical_json(terms)
 
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo
 
 from protocols.crypto.domain import derive_seed
 from protocols.errors import ParameterError
@@ -170,6 +170,11 @@ class RecipeParameters(BaseModel):
     """Base of the parameters of every recipe."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @staticmethod
+    def is_noisy(info: ValidationInfo) -> bool:
+        """Return whether a privacy block covers what the sums reveal, so that validators ask for no consent to it."""
+        return bool((info.context or {}).get("noisy"))
 
     @property
     def start_digest(self) -> str | None:

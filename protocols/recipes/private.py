@@ -125,6 +125,11 @@ class Private(SingleGroupRecipe):
         said = within_steps(bound)
         return l1 + said, sqrt(bound**2 + said**2)
 
+    def l2_bound(self, sum_index: int) -> int:
+        """Return the L2 bound in steps of an update, or of what else is not counts; without the value by which it
+        adapts."""
+        return self._bound(self.inner.sensitivity(sum_index), self.inner.layout(sum_index).length)
+
     def _unit(self, sum_index: int, state: ModelState) -> float:
         """Return how much of the recipe's own unit a step is."""
         own = self.inner.sensitivity(sum_index)

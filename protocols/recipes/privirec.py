@@ -37,7 +37,7 @@ from typing import Any, Final, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, model_validator
 
 from protocols.errors import CodecError, ParameterError
 from protocols.layout import REPEATED_ROWS, Block, Segment, VectorLayout
@@ -139,8 +139,8 @@ class PriviRecParameters(PriviRecKParameters):
     reveal_gram: bool = Field(default=False, description="Consent that everyone sees the item-item matrix.")
 
     @model_validator(mode="after")
-    def _agreed(self) -> Self:
-        if not self.reveal_gram:
+    def _agreed(self, info: ValidationInfo) -> Self:
+        if not (self.reveal_gram or self.is_noisy(info)):
             raise ValueError(f"{GRAM_REVEALS}; consent with reveal_gram=true, or use privirec-k, which never sums it")
         if self.items > MAX_GRAM_ITEMS:
             mega = self.items * (self.items + 1) // 2 * 4 / 1e6
