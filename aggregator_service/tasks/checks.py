@@ -9,8 +9,11 @@ from aggregator_service.tasks.plans import TaskPlan
 from protocols.combinations import check_combination
 from protocols.errors import CombinationError, ParameterError
 from protocols.messages import Evaluation, Schedule
+from protocols.privacy.guarantee import holds_against
+from protocols.recipes.private import Private, noise_outlook
+from protocols.sums.oneshot.plan import OneshotPlan
 
-__all__ = ["check_evaluation", "check_sums", "task_warnings"]
+__all__ = ["check_evaluation", "check_sums", "held_against", "task_warnings"]
 
 
 def check_sums(plans: Sequence[TaskPlan], schedule: Schedule) -> None:
@@ -80,8 +83,26 @@ def task_warnings(
             "All sums are over one cohort that only shrinks: a client that drops out leaves the task for good, and a "
             "sum that differs from an earlier one by too few clients is repeated over fewer clients."
         )
+    noise = _noise_warnings(plan, plan.recipe, schedule) if isinstance(plan.recipe, Private) else []
     unsigned = [_UNSIGNED] if signatures == "off" else []
-    return [*warnings, *plan.recipe.warnings(), *unsigned]
+    return [*warnings, *plan.recipe.warnings(), *noise, *unsigned]
+
+
+def held_against(plan: TaskPlan, schedule: Schedule, corrupt: float) -> str:
+    """Return, for the members of a task with a privacy block, whom its guarantee holds against.
+
+    corrupt: share of a cohort whose noise is not counted on.
+    """
+    summed = plan.sum_plan
+    committee = None
+    if isinstance(summed, OneshotPlan):
+        committee = summed.committee, summed.parameters.collusion_bound
+    return holds_against(summed.opened_by, schedule.cohort_size, corrupt, committee)
+
+
+def _noise_warnings(plan: TaskPlan, recipe: Private, schedule: Schedule) -> list[str]:
+    outlook = noise_outlook(recipe, schedule.cohort_size)
+    return [held_against(plan, schedule, recipe.privacy.corrupt), *([] if outlook is None else [outlook])]
 
 
 _UNSIGNED = "Requests need no signature: anyone who has a client's token can act as that client."

@@ -196,7 +196,10 @@ def task_view(session: Session, task: TaskRow, signatures: Signatures = "require
             "waiting_for": awaited_catalogue(task)
             or awaited_committee(session, task, now)
             or awaited_uncounted(session, task, plan.recipe),
-            "warnings": task_warnings(plan, schedule, task.repeatable, signatures),
+            "warnings": [
+                *([] if task.ended is None else [f"The task ended early: {task.ended}."]),
+                *task_warnings(plan, schedule, task.repeatable, signatures),
+            ],
         }
     )
 

@@ -33,7 +33,7 @@ from protocols.errors import CodecError, ParameterError
 from protocols.layout import Block, Route, Segment, VectorLayout, whole_route
 from protocols.messages.privacy import Privacy
 from protocols.privacy.noise import NoiseTerms, SumNoise, bound_in_steps, within_steps
-from protocols.privacy.renyi import Sensitive
+from protocols.privacy.renyi import Curve, Sensitive
 from protocols.privacy.rounding import norm_of, round_within
 from protocols.privacy.skellam import skellam
 from protocols.recipes.base import (
@@ -47,7 +47,7 @@ from protocols.recipes.base import (
     SingleGroupRecipe,
 )
 
-__all__ = ["Private", "noise_terms", "unwrapped", "with_privacy"]
+__all__ = ["Private", "most_sums", "noise_outlook", "noise_terms", "unwrapped", "with_privacy"]
 
 _RATE: Final = 0.2
 """How fast the bound adapts: the value of Andrew et al., section 3."""
@@ -101,6 +101,11 @@ class Private(SingleGroupRecipe):
     def noise(self, sum_index: int) -> SumNoise:
         """Return the noise in sum `sum_index`."""
         return self.terms.noise(self._sensitive(sum_index), self.multiplier)
+
+    def cost(self, contributions: int) -> Curve:
+        """Return what so many contributions of a client cost at most, whichever sums they are in."""
+        kinds = [self.noise(sum_index).curve(self.terms.honest) for sum_index in self.inner.sum_kinds()]
+        return np.asarray(contributions * np.max(kinds, axis=0))
 
     def _adapts(self, own: Sensitivity) -> bool:
         return own.l2 is None and not own.counts and self.privacy.quantile is not None
@@ -302,12 +307,17 @@ def _limited(counts: NDArray[np.float64], most: int, random: Randomness) -> tupl
     return steps, ones.size - most
 
 
+def most_sums(privacy: Privacy, rounds: int) -> int:
+    """Return to how many sums a client contributes at most; rounds: of the schedule."""
+    return min(rounds, privacy.rounds or rounds)
+
+
 def noise_terms(privacy: Privacy, rounds: int, cohort_size: int, min_clients: int) -> NoiseTerms:
     """Return what the noise of a task follows from; `ParameterError` if no honest client is left in the smallest round.
 
     rounds, cohort_size, min_clients: of the schedule.
     """
-    sums = min(rounds, privacy.rounds or rounds)
+    sums = most_sums(privacy, rounds)
     return NoiseTerms.of(privacy.epsilon, privacy.delta, sums, privacy.corrupt, cohort_size, min_clients)
 
 
@@ -324,3 +334,29 @@ def with_privacy(recipe: Recipe, privacy: Privacy | None, rounds: int, cohort_si
 def unwrapped(recipe: Recipe) -> Recipe:
     """Return the recipe without its privacy block, whose states have the same classes."""
     return recipe.inner if isinstance(recipe, Private) else recipe
+
+
+def noise_outlook(recipe: Private, contributions: int) -> str | None:
+    """Return a sentence where the noise of a sum of so many contributions drowns its signal; None where it does not.
+
+    In sums that train the noise in the mean, as a vector, is compared with the bound on an update; in counts the noise
+    is compared with the mean count if every client had `most_items` items; elsewhere with the bound on a contribution.
+    """
+    worst, where = 1.0, ""
+    for sum_index in recipe.sum_kinds():
+        own, values = recipe.sensitivity(sum_index), recipe.inner.layout(sum_index).length
+        noise = recipe.noise(sum_index).deviation(contributions)
+        if own.counts:
+            ratio = noise * values / (contributions * min(recipe.privacy.most_items, values))
+            text = f"the noise in a count is {ratio:,.1f} times the mean count, at most"
+        else:
+            ratio = noise * sqrt(values) / (contributions * recipe.l2_bound(sum_index))
+            text = f"the noise in the mean is {ratio:,.1f} times as long as the longest contribution"
+        if ratio > worst:
+            worst, where = ratio, f"sum {sum_index}: {text}"
+    if not where:
+        return None
+    return (
+        f"With {contributions} clients in a sum the noise may drown what they have in common: in {where}. A larger "
+        "epsilon, more clients in a sum, fewer sums or a smaller model help."
+    )
