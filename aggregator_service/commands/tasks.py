@@ -74,7 +74,7 @@ from protocols.errors import CodecError
 from protocols.messages import InvitationRequest, OrganiserPin, Role, Schedule, TaskRequest, TaskView
 from protocols.parameter_text import first_fault, named_values
 from protocols.recipes.arrays import shapes_of
-from protocols.recipes.private import Private, noise_outlook
+from protocols.recipes.private import Private, noise_warning
 from protocols.recipes.registry import recipe_entry, recipes
 from protocols.sums.masked.parameters import upload_bytes
 from protocols.sums.masked.plan import MaskedPlan
@@ -242,7 +242,7 @@ def task_create(
     elif recipe == "pfedclr" and variant == "recommended":
         typer.echo("without --start-from, pfedclr ranked below popularity on every measured data set", err=True)
     plan = plan_request(request)
-    if isinstance(plan.recipe, Private) and (outlook := noise_outlook(plan.recipe, request.schedule.cohort_size)):
+    if isinstance(plan.recipe, Private) and (outlook := noise_warning(plan.recipe, request.schedule.cohort_size)):
         typer.echo(outlook, err=True)
     task_id = new_id("t")
     snapshot = None if start is None or blobs is None else stored_start(blobs, task_id, start)

@@ -10,7 +10,7 @@ from protocols.combinations import check_combination
 from protocols.errors import CombinationError, ParameterError
 from protocols.messages import Evaluation, Schedule
 from protocols.privacy.guarantee import holds_against
-from protocols.recipes.private import Private, noise_outlook
+from protocols.recipes.private import Private, noise_warning
 from protocols.sums.oneshot.plan import OneshotPlan
 
 __all__ = ["check_evaluation", "check_sums", "held_against", "task_warnings"]
@@ -101,7 +101,7 @@ def held_against(plan: TaskPlan, schedule: Schedule, corrupt: float) -> str:
 
 
 def _noise_warnings(plan: TaskPlan, recipe: Private, schedule: Schedule) -> list[str]:
-    outlook = noise_outlook(recipe, schedule.cohort_size)
+    outlook = noise_warning(recipe, schedule.cohort_size)
     return [held_against(plan, schedule, recipe.privacy.corrupt), *([] if outlook is None else [outlook])]
 
 

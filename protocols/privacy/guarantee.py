@@ -32,15 +32,14 @@ def holds_against(
             "colludes with the server: every member has the key that opens a single contribution, which carries one "
             "client's share of the noise only."
         )
-    clients = floor(corrupt * cohort_size)
-    others = f"{clients} of the {cohort_size} clients of a cohort"
+    together = f"the server together with up to {floor(corrupt * cohort_size)} of the {cohort_size} clients of a cohort"
     if committee is None:
         hidden = "masks hide each contribution, under the conditions that the task's other warnings state"
-        return f"It holds against the server together with up to {others}: {hidden}."
+        return f"It holds against {together}: {hidden}."
     members, colluding = committee
     return (
-        f"It holds against the server together with up to {others} and {colluding} of the {members} members of the "
-        "committee: more of them can open a single contribution, which carries one client's share of the noise only."
+        f"It holds against {together} and {colluding} of the {members} members of the committee: more of them can open "
+        "a single contribution, which carries one client's share of the noise only."
     )
 
 

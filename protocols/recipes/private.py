@@ -47,7 +47,7 @@ from protocols.recipes.base import (
     SingleGroupRecipe,
 )
 
-__all__ = ["Private", "most_sums", "noise_outlook", "noise_terms", "unwrapped", "with_privacy"]
+__all__ = ["Private", "most_sums", "noise_warning", "noise_terms", "unwrapped", "with_privacy"]
 
 _RATE: Final = 0.2
 """How fast the bound adapts: the value of Andrew et al., section 3."""
@@ -336,7 +336,7 @@ def unwrapped(recipe: Recipe) -> Recipe:
     return recipe.inner if isinstance(recipe, Private) else recipe
 
 
-def noise_outlook(recipe: Private, contributions: int) -> str | None:
+def noise_warning(recipe: Private, contributions: int) -> str | None:
     """Return a sentence where the noise of a sum of so many contributions drowns its signal; None where it does not.
 
     In sums that train the noise in the mean, as a vector, is compared with the bound on an update; in counts the noise
@@ -356,7 +356,13 @@ def noise_outlook(recipe: Private, contributions: int) -> str | None:
             worst, where = ratio, f"sum {sum_index}: {text}"
     if not where:
         return None
+    honest = recipe.terms.honest
+    counted_on = (
+        f" The noise of {honest} of them alone must reach the target: a larger min_clients means less noise."
+        if 2 * honest < contributions
+        else ""
+    )
     return (
         f"With {contributions} clients in a sum the noise may drown what they have in common: in {where}. A larger "
-        "epsilon, more clients in a sum, fewer sums or a smaller model help."
+        f"epsilon, more clients in a sum, fewer sums or a smaller model help.{counted_on}"
     )

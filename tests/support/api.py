@@ -86,6 +86,7 @@ class Api:
         organiser: OrganiserPin | None = None,
         evaluation: dict[str, Any] | None = None,
         catalogue_digest: str | None = None,
+        privacy: dict[str, Any] | None = None,
         **schedule: Any,
     ) -> TestTask:
         """A task, by default a small plain FedMF one."""
@@ -101,6 +102,7 @@ class Api:
             "organiser": None if organiser is None else organiser.model_dump(),
             "evaluation": evaluation,
             "catalogue_digest": catalogue_digest,
+            "privacy": privacy,
         }
         answer = self.http.post("/v1/tasks", json=request, headers=self.operator)
         assert answer.status_code == 201, answer.text
