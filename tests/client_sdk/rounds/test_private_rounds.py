@@ -93,10 +93,13 @@ def test_a_client_joins_no_task_that_its_budget_does_not_allow(server: Aggregato
         client.preview(second)
 
 
-def test_a_client_abstains_once_the_sums_that_the_task_pays_for_have_its_data(
-    server: AggregatorProcess, operator: Operator
+@pytest.mark.parametrize(("recipe", "mechanism"), [("colr", "masked"), ("privirec-k", "masked"), ("colr", "oneshot")])
+def test_a_task_ends_once_the_sums_that_it_pays_for_have_the_data_of_its_members(
+    server: AggregatorProcess, operator: Operator, recipe: str, mechanism: str
 ) -> None:
-    wanted = request("two-sums", "colr", "masked", PRIVACY.model_copy(update={"rounds": 2}))
+    """The cohort of privirec-k is frozen. A committee keeps publishing keys for one-shot rounds until the end."""
+    two = PRIVACY.model_copy(update={"rounds": 2})
+    wanted = request(f"two-sums-{recipe}-{mechanism}", recipe, mechanism, two)
     with enrolled(server, operator, wanted) as fleet:
         assert [done.state for done in fleet.run()] == ["complete", "complete"]
         member = fleet.clients[0].member
