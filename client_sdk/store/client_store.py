@@ -256,6 +256,12 @@ class ClientStore:
         """Store the survivor set that this client signed last in one task; data: as for `signed_sets`."""
         self.write(task_id, _signed_sets(data), signed.encode())
 
+    def close_signed_sets(self, task_id: str) -> None:
+        """Store that this client signs no set for the sums of one task again for which it signed one."""
+        signed = self.signed_sets(task_id)
+        if signed.closed() != signed:
+            self.keep_signed_sets(task_id, signed.closed())
+
     def given(self, task_id: str, label: str | None, data: Data) -> GivenData:
         """Return what this client gave of its `data` to sums of class `once` and `repeated` of one data set.
 
