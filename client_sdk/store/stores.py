@@ -15,6 +15,7 @@ from typing import Final, Protocol
 import platformdirs
 
 from client_sdk.errors import LocalFileError
+from client_sdk.store.locks import try_lock
 from protocols.errors import ParameterError
 
 __all__ = [
@@ -118,30 +119,24 @@ class DirectoryStore:
 
     @contextmanager
     def locked(self, owner: str, task_id: str) -> Iterator[None]:
-        """Hold the lock of a task's records: `flock` on the file `lock` beside them, released when the process ends.
+        """Hold the lock of a task's records, the file `lock` beside them; it is released when the process ends.
 
         Two that took part with the same records would each sign and store what the other does not know of. Raises
-        `LocalFileError` when another process, or another participant of this one, holds it. Windows has no lock.
+        `LocalFileError` when another process, or another participant of this one, holds it.
         """
-        if sys.platform == "win32":
-            yield
-            return
-        import fcntl
-
         path = self._folder(owner, task_id) / "lock"
         with _local_errors("lock", path):
             ensure_private_directory(path.parent)
-            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+            handle = os.open(path, os.O_RDWR | os.O_CREAT, FILE_MODE)  # child processes do not inherit it
         try:
             with _local_errors("lock", path):
-                try:
-                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    raise LocalFileError(
-                        f"another process takes part in this task with the records in {path.parent}",
-                        remedy="Stop the other one: one identity takes part in a task once. A second participant "
-                        "needs an identity and an invitation of its own.",
-                    ) from None
+                is_locked = try_lock(handle)
+            if not is_locked:
+                raise LocalFileError(
+                    f"another process takes part in this task with the records in {path.parent}",
+                    remedy="Stop the other one: one identity takes part in a task once. A second participant "
+                    "needs an identity and an invitation of its own.",
+                )
             yield
         finally:
             os.close(handle)
@@ -197,12 +192,12 @@ def write_private(path: Path, body: bytes) -> None:
 def read_private(path: Path, what: str) -> bytes:
     """Return the content of `path`; `LocalFileError` when it is missing or accessible to group or others.
 
-    what: what the file is called in errors.
+    what: what the file is called in errors. On Windows files have no such mode: the folder's access list protects them.
     """
     try:
         with path.open("rb") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            if mode & 0o077:
+            if mode & 0o077 and sys.platform != "win32":
                 raise LocalFileError(
                     f"{what} {path} is accessible to other users (mode {mode:04o}); run: chmod 600 {path}"
                 )
