@@ -52,7 +52,9 @@ class _BaseClient:
         return Part.of(member, training, seed, graph_filter)
 
     def _opened(self, task: str | None, graph_filter: str | None) -> Part:
-        return Part.of(open_stored(self._account, task), graph_filter=graph_filter)
+        part = Part.of(open_stored(self._account, task), graph_filter=graph_filter)
+        part.is_joined = False
+        return part
 
 
 class Client(_BaseClient):

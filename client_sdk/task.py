@@ -65,6 +65,7 @@ class _BaseTask:
     def _role(self, progress: Progress | None) -> Role:
         """Return the role that this client serves in; `ParameterError` for one that contributes instead."""
         member = self.part.member
+        self.part.require_joined()
         match member.membership.role:
             case "holder":
                 from client_sdk.rounds.key_holder import KeyHolder

@@ -171,6 +171,7 @@ def take_part(
     `follow_task` for the arguments. Returns the reports of the rounds; `TaskFailed` if the task failed.
     """
     member = part.member
+    part.require_joined()
     if member.membership.role == "committee":
         raise ParameterError(
             f"this client is in the committee of task {member.terms.name!r} and contributes nothing: call serve(), or "

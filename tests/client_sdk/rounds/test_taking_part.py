@@ -204,6 +204,9 @@ def test_a_client_rejoins_without_an_invitation_and_recommends_offline(
         assert stored.terms.sum_plan == again.terms.sum_plan
         with pytest.raises(NotEnrolled, match="other"):
             client.open("other")
+        for act in (lambda: stored.take_part(chosen[0]), stored.serve):
+            with pytest.raises(ParameterError, match=r"opened as it is stored: join\(\) it to take part"):
+                act()
         assert client.join().membership.client_id == part.membership.client_id
         with pytest.raises(NotEnrolled, match="again"):
             client.join("other")
