@@ -9,13 +9,13 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from importlib import import_module
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import platformdirs
 
 from client_sdk.errors import LocalFileError
-from client_sdk.store.locks import try_lock
 from protocols.errors import ParameterError
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "default_store",
     "ensure_private_directory",
     "read_private",
+    "try_lock",
     "write_private",
 ]
 
@@ -161,6 +162,34 @@ def _local_errors(action: str, path: Path) -> Iterator[None]:
             case _:
                 remedy = ""
         raise LocalFileError(f"cannot {action} {path}: {error.strerror or error}", remedy=remedy) from error
+
+
+# --- a lock on an open file, which is free again when its process ends, however it ends ------------------------------
+
+_HELD: Final = frozenset({errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES, errno.EDEADLK})
+"""What the systems say when another handle holds the lock: `flock` the first two, `LockFile` of Windows the others."""
+
+
+def try_lock(handle: int, platform: str = sys.platform) -> bool:
+    """Lock the file that is open as `handle` until it is closed; return False if another handle has locked it.
+
+    handle: a file descriptor, open for writing. platform: as `sys.platform`. Unix: `flock` on the file. Windows:
+    `LockFile` on its first byte, which need not exist. Raises `OSError` for other failures.
+    """
+    try:
+        if platform == "win32":
+            msvcrt: Any = import_module("msvcrt")  # Any: its type stub is empty on other systems
+            os.lseek(handle, 0, os.SEEK_SET)
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in _HELD:
+            return False
+        raise
+    return True
 
 
 # --- files that only their owner may read: written atomically, refused when others can access them -------------------

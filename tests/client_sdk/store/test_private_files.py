@@ -20,9 +20,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from client_sdk.errors import LocalFileError
 from client_sdk.store.client_store import ClientStore, Membership
 from client_sdk.store.identity import Identity
-from client_sdk.store.locks import try_lock
 from client_sdk.store.states import FollowedState
-from client_sdk.store.stores import DirectoryStore, MemoryStore, Store, write_private
+from client_sdk.store.stores import DirectoryStore, MemoryStore, Store, try_lock, write_private
 from protocols.codec import b64decode, b64encode
 from protocols.crypto.aggregate_chain import AggregateChain
 from protocols.crypto.envelope import enrolment_message
@@ -290,10 +289,10 @@ def locking(handle, mode, count):
         raise PermissionError(errno.EACCES, "Permission denied") from None
 
 sys.modules["msvcrt"] = types.SimpleNamespace(locking=locking, LK_NBLCK=2)
-import client_sdk.store.locks as locks
 import client_sdk.store.stores as stores
 
-stores.try_lock = lambda handle: locks.try_lock(handle, "win32")
+as_windows = stores.try_lock
+stores.try_lock = lambda handle: as_windows(handle, "win32")
 """
 
 
