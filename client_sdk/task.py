@@ -149,7 +149,7 @@ class Task(_BaseTask):
     def privacy(self) -> PrivacyView:
         """Return what the task's privacy block promises, and what is spent of it, as the server counts it.
 
-        `hushrec ledger` shows what this client itself has recorded. Raises `NotFound` for a task without a block.
+        Whether this client takes part is decided by its own record. Raises `NotFound` for a task without a block.
         """
         return self._driver.run(self.part.member.calls.privacy(self.terms.task_id))
 
