@@ -83,7 +83,7 @@ class SimulateOptions:
         int | None,
         typer.Option(min=1, help="Stop after so many measurements without improvement.", show_default="never"),
     ] = None
-    seed: Annotated[int, typer.Option(help="Seed of the split, the cohorts and the training.")] = 0
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the split, the cohorts and the training.")] = 0
     plot: Annotated[Path | None, typer.Option(help="Write the curve to this file, whose name ends in .svg.")] = None
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False
 
