@@ -138,8 +138,9 @@ def _correctable(error: Exception) -> str | None:
         MovedDatabaseError,
         NewerDatabaseError,
         WorkersUnavailableError,
-        OSError,
     )
+    if isinstance(error, OSError):
+        return f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
     return str(error) if isinstance(error, known) else None
 
 
