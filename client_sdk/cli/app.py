@@ -101,7 +101,9 @@ class _Commands(TyperGroup):
             if ctx.params.get("debug"):
                 raise
             if not isinstance(error, ModuleNotFoundError):
-                fail(str(error), getattr(error, "remedy", None))
+                named = isinstance(error, OSError) and error.filename and error.strerror
+                text = f"{error.filename}: {error.strerror}" if named else str(error)  # type: ignore[union-attr]
+                fail(text, getattr(error, "remedy", None))
             extra = _EXTRA_OF.get((error.name or "").partition(".")[0])
             if extra is None:
                 raise

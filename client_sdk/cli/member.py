@@ -134,6 +134,7 @@ def join(options: JoinOptions) -> None:
     """
     read_history(options.interactions, any_id=True)  # read before anything is sent, so that an error costs nothing
     policy = options.policy()
+    certificate = certificate_choice(options.certificate, options.issuer, options.scope, options.code)
     who = open_identity(options.identity)
     with Client(options.url, who, policy=policy, options=ClientOptions(allow_http=options.allow_http)) as client:
         if options.invitation is not None and not client.memberships():
@@ -144,7 +145,7 @@ def join(options: JoinOptions) -> None:
         part = client.join(
             options.task,
             invitation=options.invitation,
-            certificate=certificate_choice(options.certificate, options.issuer, options.scope, options.code),
+            certificate=certificate,
             device_group=options.device_group,
         )
         history = read_history(options.interactions, part.terms.n_items, part.catalogue())
