@@ -104,6 +104,9 @@ def check_budget(store: ClientStore, policy: Policy, terms: TaskTerms) -> Spendi
     if own is None:
         curves = [recipe.noise(sum_index).curve(recipe.terms.honest) for sum_index in recipe.sum_kinds()]
         own = Spending(terms.name, recipe.terms.sums, recipe.terms.sums * np.max(curves, axis=0))
+    if terms.view.state != "open":
+        return replace(own, over=True)
+    own = replace(own, over=False)  # a task that failed may go on
     others = store.other_spending(terms.task_id)
     before, after = (total_epsilon(records, policy.budget_delta) for records in (others, [*others, own]))
     if after > policy.max_epsilon:
@@ -141,6 +144,8 @@ def with_noise(
         return contribution
     own = store.spending(terms.task_id)
     why = "this task has no record of a privacy budget" if own is None else own.why_not()
+    if own is not None and own.over:
+        why = "the budget that was left of this task is free for others since it ended: join it again"
     if own is None or why is not None:
         raise PolicyRefused(f"round {spec.number}: {why}")
     store.keep_spending(terms.task_id, own.with_sum(recipe.noise(spec.sum_index).curve(recipe.terms.honest)))
