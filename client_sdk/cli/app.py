@@ -26,7 +26,7 @@ _COMMANDS: Final = {
     "recommend": ("member:recommend", "Recommend items with the newest model."),
     "evaluate": ("evaluate:evaluate", "Rank your held-out items, or evaluate controls."),
     "simulate": ("simulate:simulate", "Train any recipe on any data set in one process."),
-    "ledger": ("member:ledger", "List the released sums that contain your data."),
+    "ledger": ("member:ledger", "List the released sums that contain your data, and their costs."),
     "cost": ("cost:cost", "Estimate the network traffic of one client."),
     "privacy": ("privacy:privacy", "Plan the noise of a task, and compute privacy costs (epsilon)."),
     "doctor": ("doctor:doctor", "Check this installation, and say what is missing."),
