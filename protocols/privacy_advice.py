@@ -4,12 +4,14 @@ A plan is computed from the very `Private` recipe that a task would have, so cli
 What is left of the signal is a rule of thumb:
 
 - **Counts** (item popularity): how many items have a count above twice the deviation of the noise.
-- **PriviRec's iterations**: a component is visible if its eigenvalue is above the spectral norm of the noise, for an
-  items x k matrix of independent values about sd (sqrt(items) + sqrt(k)) (Vershynin, "High-Dimensional Probability",
-  theorem 4.4.5). The eigenvalues of X^T X, X with one row of length 1 for each of n users, add up to n. They are
-  modelled as n / (j^s H), j = 1, 2, ..., H the sum of j^-s over all items; s = 1 where a user has 1 % of the items or
-  more, 0.6 at 0.1 % or less, and linear in the logarithm between. The counts of items are modelled likewise, with the
-  mean items of a user in place of 1. Of ML-1M and Gowalla each of the first 64 eigenvalues is within a factor of 2.5.
+- **PriviRec**: a component is visible if its eigenvalue is above the noise. For an iteration that is the spectral norm
+  of items x k independent values, about sd (sqrt(items) + sqrt(k)) (Vershynin, "High-Dimensional Probability", theorem
+  4.4.5); for the Gram matrix 1.3 sd sqrt(items), somewhat above the level from which an eigenvector can be told from
+  noise (Benaych-Georges and Nadakuditi, Advances in Mathematics 2011). The eigenvalues of X^T X, X with one row of
+  length 1 for each of n users, add up to n. They are modelled as n / (j^s H), j = 1, 2, ..., H the sum of j^-s over all
+  items; s = 1 where a user has 1 % of the items or more, 0.6 at 0.1 % or less, and linear in the logarithm between. Of
+  ML-1M and Gowalla each of the first 64 is within a factor of 2.5. The counts of items are modelled likewise, with the
+  mean items of a user in place of 1.
 - **Updates** (`colr`, `fedmf`, `arrays`): the L2 norm of the noise in the mean update against the bound on an update,
   over all rounds: updates add up, noise by its root.
 """
@@ -30,6 +32,7 @@ from protocols.parameter_text import first_fault
 from protocols.privacy.noise import NoiseTerms
 from protocols.privacy.renyi import epsilon_of, sampled_curve
 from protocols.recipes.private import Private
+from protocols.recipes.privirec import PriviRecK
 from protocols.recipes.registry import recipe as make_recipe
 
 __all__ = [
@@ -44,27 +47,24 @@ __all__ = [
     "outlook",
     "sizes_for",
     "usual_delta",
-    "visible_components",
 ]
 
-NOISY_RECIPES: Final = ("privirec-k", "colr", "fedmf", "arrays")
-"""Recipes that can be planned; `privirec` sums a Gram matrix besides, which costs more and ranks no better."""
+NOISY_RECIPES: Final = ("privirec-k", "privirec", "colr", "fedmf", "arrays")
+"""Recipes that can be trained with a privacy block."""
 INTERACTIONS: Final = 50
 """Items of a user, where nothing better is known."""
 
 _WIDTH: Final = 32
 """Values of an item in the planned tasks of `fedmf` and `arrays`."""
+_SPECTRUM: Final[Mapping[str, Any]] = {"components": 64, "user_exponent": 0.5, "item_exponent": 0.0}
 _PARAMETERS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "privirec-k": {
-        "components": 64,
-        "iterations": 3,
-        "user_exponent": 0.5,
-        "item_exponent": 0.0,
-        "rayleigh_ritz": True,
-    },
+    "privirec-k": {**_SPECTRUM, "iterations": 3},
+    "privirec": {**_SPECTRUM, "iterations": 1},
     "colr": {"rank": 4, "item_bias": "counts"},
     "fedmf": {"dim": _WIDTH, "item_bias": "counts"},
 }
+_SUMS_OF_SPECTRUM: Final = {"privirec-k": 4, "privirec": 3}
+"""Of the degrees, of the planned iterations and, in `privirec`, of the Gram matrix."""
 _ROUNDS: Final = 100
 """Rounds of a task that trains."""
 _COHORT, _SHARE = 1000, 0.01
@@ -78,6 +78,9 @@ _FEW, _MANY = 12, 25
 """Visible components below which popularity is all that is left, and from which most of the rest is."""
 _LOUD, _QUIET = 0.2, 0.02
 """Noise of the mean update, in units of the bound, above which it drowns updates, and up to which it hardly matters."""
+
+_CLEARLY: Final = 1.3
+"""Share by which an eigenvalue of a Gram matrix is clearly above the level of the noise."""
 
 Left = Literal["nothing", "popularity", "part", "most"]
 """What noise leaves: not even popularity; popularity alone; a part of what is personal; most of it."""
@@ -114,9 +117,9 @@ def sizes_for(
     """
     if users < 2:
         raise ParameterError(f"a plan needs at least 2 users, got {users}")
-    spectrum = recipe == "privirec-k"
+    spectrum = recipe in _SUMS_OF_SPECTRUM
     cohort = cohort or (users if spectrum else min(users, max(_COHORT, floor(_SHARE * users))))
-    rounds = rounds or (1 + int(_PARAMETERS[recipe]["iterations"]) if spectrum else 1 + _ROUNDS)
+    rounds = rounds or _SUMS_OF_SPECTRUM.get(recipe, 1 + _ROUNDS)
     if cohort > users:
         raise ParameterError(f"a cohort of {cohort:,} clients is larger than the {users:,} users")
     floor_ = min_clients or max(2, floor(_FLOOR * cohort))
@@ -142,18 +145,21 @@ def _most_asked(rounds: int, share: float) -> int:
 class SumOutlook:
     """One kind of sum under noise.
 
-    what: "counts", "iteration" or "update". values: of the sum. bound: L2 bound on a contribution. deviation: of the
-    noise in a value of the sum of a whole cohort, in the unit of the bound. signal: of counts, the items
-    whose count is above twice the noise; of an iteration, the components above the noise; of updates, the noise in the
-    mean update as a share of the bound, over all rounds. in_words: the same for people.
+    what: is summed. values: of the sum. bound: L2 bound on a contribution. deviation: of the noise in a value of the
+    sum of a whole cohort, in the unit of the bound. signal: of counts, the items whose count is above twice the noise;
+    of an iteration or a Gram matrix, the components above the noise; of updates, the noise in the mean update as a
+    share of the bound, over all rounds. most: the largest signal that counts and components can have. level: the
+    smallest eigenvalue above the noise, 0.0 where there is none. in_words: the signal for people.
     """
 
-    what: Literal["counts", "iteration", "update"]
+    what: Literal["counts", "iteration", "gram", "update"]
     values: int
     bound: float
     deviation: float
     signal: float
     in_words: str
+    most: int = 0
+    level: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -195,11 +201,11 @@ def noise_outlook(
     """Return in one sentence what the noise of a privacy block leaves.
 
     users: in the population. sums: that one client contributes to. honest: clients whose noise is counted on. cohort:
-    clients in a sum; None: all users for `privirec-k`, otherwise `honest`. interactions: mean items of a user.
+    clients in a sum; None: all users for PriviRec, otherwise `honest`. interactions: mean items of a user.
     parameters: of the recipe, where they are not the planned ones. Raises `ParameterError` for a recipe that is not in
     `NOISY_RECIPES`, values out of range, and noise that cannot be drawn.
     """
-    size = cohort or (users if recipe == "privirec-k" else min(users, honest))
+    size = cohort or (users if recipe in _SUMS_OF_SPECTRUM else min(users, honest))
     sizes = Sizes(sums, size, min(size, honest), sums, size == users)
     try:
         privacy = Privacy(epsilon=epsilon, delta=delta)
@@ -231,7 +237,8 @@ def outlook(
     else:
         terms = NoiseTerms(privacy.epsilon, privacy.delta, sizes.sums, honest)
     made = Private(make_recipe(recipe, _parameters(recipe, items, parameters), noisy=True), privacy, terms)
-    kinds = tuple(_sum_outlook(made, index, sizes, items, interactions) for index in made.inner.sum_kinds()[:2])
+    indices = made.inner.sum_kinds()
+    kinds = tuple(_sum_outlook(made, index, sizes, items, interactions) for index in sorted({indices[0], indices[-1]}))
     main = kinds[-1]
     left = _left(main, kinds[0])
     curve = made.noise(made.main_sum).curve(terms.honest)
@@ -286,26 +293,20 @@ def _sum_outlook(made: Private, index: int, sizes: Sizes, items: int, interactio
         counted = sizes.cohort * min(interactions, made.privacy.most_items, items)
         above = _above(2 * deviation, counted, items, items, interactions)
         words = f"the counts of about {_rounded(above):,} of {items:,} items are above the noise"
-        return SumOutlook("counts", values, noise.bound, deviation, above, words)
+        return SumOutlook("counts", values, noise.bound, deviation, above, words, items)
     bound = made.privacy.clip if own.l2 is None else own.l2
     deviation = noise.deviation(sizes.cohort) * bound / made.l2_bound(index)
-    if made.name == "privirec-k":
-        columns = values // items
-        above = visible_components(sizes.cohort, items, columns, deviation, interactions)
+    if isinstance(made.inner, PriviRecK):
+        kind: Literal["iteration", "gram"] = "gram" if made.inner.sum_of(index) == "gram" else "iteration"
+        columns = made.inner.parameters.columns
+        level = deviation * (_CLEARLY * sqrt(items) if kind == "gram" else sqrt(items) + sqrt(columns))
+        above = _above(level, sizes.cohort, items, columns, interactions)
         words = f"{above} of {columns} components are above the noise"
-        return SumOutlook("iteration", values, bound, deviation, above, words)
+        return SumOutlook(kind, values, bound, deviation, above, words, columns, level)
     trained = max(1, sizes.rounds - (made.main_sum - 1))
     noisy = deviation * sqrt(values / trained) / sizes.cohort
     words = f"over all rounds the noise in the mean update is {_figure(noisy / bound)} of its bound"
     return SumOutlook("update", values, bound, deviation, noisy / bound, words)
-
-
-def visible_components(clients: int, items: int, columns: int, deviation: float, interactions: int) -> int:
-    """Return how many of `columns` components of so many clients' rows of length 1 are above noise of this deviation.
-
-    See the module's docstring for the model.
-    """
-    return _above(deviation * (sqrt(items) + sqrt(columns)), clients, items, columns, interactions)
 
 
 def modelled_eigenvalue(j: int, clients: int, items: int, interactions: int) -> float:
@@ -332,13 +333,13 @@ def _weights(items: int, slope: float) -> float:
 
 def _left(main: SumOutlook, first: SumOutlook) -> Left:
     some, most = (
-        (main.signal >= _FEW, main.signal >= _MANY)
-        if main.what == "iteration"
+        (main.signal >= min(_FEW, main.most), main.signal >= min(_MANY, main.most))
+        if main.level
         else (main.signal <= _LOUD, main.signal <= _QUIET)
     )
     if some:
         return "most" if most else "part"
-    return "popularity" if first.what == "counts" and first.signal >= min(_FEW, first.values) else "nothing"
+    return "popularity" if first.what == "counts" and first.signal >= min(_FEW, first.most) else "nothing"
 
 
 def _enough(main: SumOutlook, users: int, items: int, interactions: int, sizes: Sizes) -> int:
@@ -346,9 +347,8 @@ def _enough(main: SumOutlook, users: int, items: int, interactions: int, sizes: 
 
     The noise in a sum stays as it is then, and what it is compared with grows with the number of users.
     """
-    if main.what == "iteration":
-        level = main.deviation * (sqrt(items) + sqrt(main.values // items))
-        found = users * level / modelled_eigenvalue(_MANY, sizes.cohort, items, interactions)
+    if main.level:
+        found = users * main.level / modelled_eigenvalue(min(_MANY, main.most), sizes.cohort, items, interactions)
     else:
         found = users * main.signal / _QUIET
     return _rounded(found)

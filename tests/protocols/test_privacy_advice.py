@@ -13,11 +13,11 @@ from protocols.privacy.renyi import epsilon_of, sampled_curve
 from protocols.privacy_advice import (
     NOISY_RECIPES,
     Left,
+    modelled_eigenvalue,
     noise_outlook,
     outlook,
     sizes_for,
     usual_delta,
-    visible_components,
 )
 from protocols.recipes.private import with_privacy
 from protocols.recipes.registry import recipe
@@ -74,7 +74,7 @@ def test_the_noise_is_that_of_the_task() -> None:
 
 def test_sampling_amplifies_nothing_where_all_users_are_in_every_sum() -> None:
     block = Privacy(epsilon=4.0, delta=1e-6)
-    for name, cohort in (("privirec-k", None), ("colr", 2000)):
+    for name, cohort in (("privirec-k", None), ("privirec", None), ("colr", 2000)):
         sizes = sizes_for(name, 2000, cohort=cohort)
         assert sizes.all_users
         assert sizes.sums == sizes.rounds
@@ -135,20 +135,24 @@ def test_one_sentence_for_a_task_form() -> None:
 
 
 def test_components_that_are_visible() -> None:
-    """The tenth eigenvalue of 10,000 users is 10,000 / (10 H), H = 7.4855 the sum of 1/j over 1,000 items."""
-    tenth = 10_000 / (10 * 7.4855)
-    norm = math.sqrt(1000) + math.sqrt(64)
-    assert visible_components(10_000, 1000, 64, 0.999 * tenth / norm, 50) == 10
-    assert visible_components(10_000, 1000, 64, 1.001 * tenth / norm, 50) == 9
-    assert visible_components(10_000, 1000, 64, 1e-9, 50) == 64
-    sparse = [visible_components(10_000, 100_000, 64, 0.05, interactions) for interactions in (10, 100, 300, 1000)]
-    assert sparse == sorted(sparse), "with few items a user, spectra are flat"
+    """Eigenvalue j of 10,000 users is 10,000 / (j H), H = 7.4855 the sum of 1/j over 1,000 items."""
+    assert modelled_eigenvalue(10, 10_000, 1000, 50) == pytest.approx(10_000 / (10 * 7.48547), rel=1e-6)
+    for name, noise_of_one in (("privirec-k", math.sqrt(1000) + math.sqrt(64)), ("privirec", 1.3 * math.sqrt(1000))):
+        main = outlook(name, 10_000, 1000, Privacy(epsilon=4, delta=1e-6), sizes_for(name, 10_000)).sums[-1]
+        assert main.level == pytest.approx(main.deviation * noise_of_one)
+        last, next_ = (modelled_eigenvalue(int(main.signal) + more, 10_000, 1000, 50) for more in (0, 1))
+        assert last > main.level >= next_
+    tenth = [modelled_eigenvalue(10, 10_000, 100_000, interactions) for interactions in (10, 100, 300, 1000, 5000)]
+    assert tenth[0] == tenth[1] < tenth[2] < tenth[3] == tenth[4], "with few items a user, spectra are flat"
+    few = {"items": 1000, "components": 4, "iterations": 3, "item_exponent": 0.0}
+    text = noise_outlook("privirec-k", 100_000, 1000, 4.0, 1e-6, 4, 80_000, parameters=few)
+    assert "most of what it learns without noise is left (4 of 4 components" in text
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("rfrec", 1000, 100, 4.0, 1e-4, 4, 800), "choose one of privirec-k, colr"),
+        (("rfrec", 1000, 100, 4.0, 1e-4, 4, 800), "choose one of privirec-k, privirec, colr"),
         (("colr", 40, 2_000_000, 0.1, 1e-4, 100, 20), "raise epsilon or min_clients"),
         (("colr", 1000, 100, 4.0, 0.5, 4, 800), "delta"),
     ],
