@@ -242,9 +242,10 @@ def outlook(
     main = kinds[-1]
     left = _left(main, kinds[0])
     curve = made.noise(made.main_sum).curve(terms.honest)
-    sampled = None
+    known, sampled = epsilon_of(sizes.sums * curve, privacy.delta), None
     if not sizes.all_users:
-        sampled = epsilon_of(sizes.rounds * sampled_curve(curve, sizes.cohort / users), privacy.delta)
+        unknown = epsilon_of(sizes.rounds * sampled_curve(curve, sizes.cohort / users), privacy.delta)
+        sampled = min(known, unknown)  # the limit on the sums of a client holds against everybody
     enough = None if left == "most" else _enough(main, users, items, interactions, sizes)
     text = f"{recipe} with {users:,} users at epsilon {privacy.epsilon:g}: {_WORDS[left]} ({main.in_words})"
     if left in ("nothing", "popularity") and kinds[0].what == "counts":
@@ -255,7 +256,7 @@ def outlook(
         recipe,
         sizes,
         terms.honest,
-        epsilon_of(sizes.sums * curve, privacy.delta),
+        known,
         sampled,
         privacy.delta,
         made.multiplier,

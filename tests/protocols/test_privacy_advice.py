@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -79,6 +80,14 @@ def test_sampling_amplifies_nothing_where_all_users_are_in_every_sum() -> None:
         assert sizes.all_users
         assert sizes.sums == sizes.rounds
         assert outlook(name, 2000, 500, block, sizes).sampled_epsilon is None
+
+
+def test_sampling_of_nearly_all_is_worth_nothing() -> None:
+    """Each client is in 30 of 100 sums at most, whoever looks."""
+    sizes = replace(sizes_for("colr", 1000, rounds=100, cohort=950), sums=30)
+    found = outlook("colr", 1000, 500, Privacy(epsilon=4.0, delta=1e-6), sizes)
+    assert found.sampled_epsilon == found.epsilon
+    assert sizes_for("colr", 1000, rounds=3, cohort=999).sums == 3
 
 
 @pytest.mark.parametrize(("users", "rounds", "cohort"), [(100_000, 101, 1000), (5000, 101, 1000), (300, 1000, 60)])
