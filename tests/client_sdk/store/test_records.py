@@ -108,7 +108,7 @@ def test_the_record_is_stored_and_a_damaged_one_is_reported(tmp_path: Path) -> N
         b'{"sum_index": 1, "members": "AAAA"}',
         b'{"sum_index": 1, "members": 3}',
         b'{"sum_index": 1, "members": ""}',
-        b'{"sum_index": 1, "members": "", "universe": ""}',
+        b'{"sum_index": 1, "members": "", "universe": "", "earlier": 3}',
     ):
         store.write("me", "t_1", "signed_sets.json", body)
         with pytest.raises(LocalFileError, match="survivor sets of task t_1"):
