@@ -34,6 +34,7 @@ __all__ = [
     "Recipe",
     "RecipeParameters",
     "RoundSpec",
+    "Sensitivity",
     "SingleGroupRecipe",
     "Update",
     "check_follows",
@@ -56,13 +57,27 @@ class RoundSpec:
     number: number of the round, from 1. seed: 32 public random bytes. sum_index: index of the sum among the task's
     sums, from 1; a round that fails is followed by one with the same index, or, if its sum is abandoned, the next.
     levels: the levels in use, which the server computes for the cohort (`Recipe.levels_in_use`); empty for sums in
-    which all clients have one route, and where clients keep the levels that they draw.
+    which all clients have one route, and where clients keep the levels that they draw. noise: standard deviation of the
+    noise in every value of the sum that `absorb` is given; 0.0 for a task without a privacy block.
     """
 
     number: int
     seed: bytes
     sum_index: int
     levels: tuple[int, ...] = ()
+    noise: float = 0.0
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """What bounds the change of a sum when one client's contribution is replaced by zeros.
+
+    l2: bound on the L2 norm of a contribution that follows from what it is; None: the task's clip, which adapts.
+    counts: all values are 0 or 1, so that a contribution is limited to the task's `most_items` ones.
+    """
+
+    l2: float | None = None
+    counts: bool = False
 
 
 @dataclass(frozen=True)
@@ -175,6 +190,11 @@ class BaseRecipe:
     state_class: ClassVar[type[ModelState]] = ModelState
 
     @property
+    def name(self) -> str:
+        """The name by which tasks choose the recipe."""
+        raise NotImplementedError
+
+    @property
     def predicts_ratings(self) -> bool:
         """Whether the model predicts ratings; otherwise it ranks items."""
         return False
@@ -212,6 +232,13 @@ class BaseRecipe:
     def levels_in_use(self, spec: RoundSpec, clients: Sequence[str], min_clients: int) -> tuple[int, ...]:
         """Return no levels."""
         return ()
+
+    def sensitivity(self, sum_index: int) -> Sensitivity:
+        """Raise `ParameterError`: most recipes cannot be trained with noise in their sums."""
+        raise ParameterError(
+            f"recipe {self.name!r} cannot be trained with a privacy block; choose one of arrays, colr, fedmf, "
+            "privirec, privirec-k"
+        )
 
     def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
         """Return what the client adds to the sum; see `Recipe`."""
@@ -410,6 +437,12 @@ class Recipe(Protocol):
 
     def route(self, spec: RoundSpec, client_id: str) -> Route:
         """Return the blocks that this client contributes to in this round: public, computed by server and client."""
+
+    def sensitivity(self, sum_index: int) -> Sensitivity:
+        """Return what bounds a contribution to sum `sum_index`, by which a privacy block sizes the noise.
+
+        Raises `ParameterError` for a recipe, or parameters of it, that cannot be trained with a privacy block.
+        """
 
     def initial_state(self, task_seed: bytes) -> ModelState:
         """Return the state of round 0, from the task's seed alone."""

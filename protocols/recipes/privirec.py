@@ -22,6 +22,10 @@ after step 1 take rows out of R~, which lowers its norm.
 and the norm d_u^-a (sum d_i^-2b)^(1/2) <= d_u^(1/2-a), as d_i >= 1 and b >= 0. An entry of r_u^T (r_u q) is at most
 the product of both, d_u^(1/2-2a), and an entry of r_u^T r_u is at most d_u^-2a <= 1.
 
+**The sensitivity.** The L2 norm of a client's part is at most 1 for a >= 1/2. ||r_u|| <= d_u^(1/2-a) <= 1, as above. An
+iteration adds the outer product of r_u and r_u Q, of norm ||r_u|| ||r_u Q|| <= ||r_u||^2 ||Q|| <= 1, as Q has
+orthonormal columns. The Gram sum adds the upper triangle of r_u^T r_u, whose norm is at most ||r_u||^2 <= 1.
+
 A client's part r_u^T (r_u Q) has non-zero rows for its own items only, so sending it in the clear or in sparse form
 would reveal them. Both mechanisms send it dense, and only `masked` hides its values.
 """
@@ -43,6 +47,7 @@ from protocols.recipes.base import (
     Local,
     ModelState,
     RoundSpec,
+    Sensitivity,
     SingleGroupRecipe,
     check_follows,
 )
@@ -254,6 +259,15 @@ class PriviRecK(SingleGroupRecipe):
             StateField("change", "<f8"),
             *gram,
         )
+
+    def sensitivity(self, sum_index: int) -> Sensitivity:
+        """Return counts for the degrees, and the bound 1 for the other sums; `ParameterError` for a < 1/2."""
+        if self.parameters.user_exponent < 0.5:
+            raise ParameterError(
+                f"a privacy block needs rows of length 1 at most: choose user_exponent >= 0.5, not "
+                f"{self.parameters.user_exponent:g}"
+            )
+        return Sensitivity(counts=True) if self.sum_of(sum_index) == "degrees" else Sensitivity(l2=1.0)
 
     def longest_state_bytes(self) -> int:
         """Return the length in bytes of the state after the last sum."""

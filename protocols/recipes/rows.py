@@ -30,7 +30,15 @@ from pydantic import Field, model_validator
 
 from protocols.errors import ParameterError
 from protocols.layout import TRAINED, Block, Route, Segment, VectorLayout, whole_route
-from protocols.recipes.base import Contribution, FactorState, Local, ModelState, RoundSpec, SingleGroupRecipe
+from protocols.recipes.base import (
+    Contribution,
+    FactorState,
+    Local,
+    ModelState,
+    RoundSpec,
+    Sensitivity,
+    SingleGroupRecipe,
+)
 from protocols.recipes.factors import (
     BiasedParameters,
     CountedFactors,
@@ -258,6 +266,10 @@ class RowRecipe(FactorRecipe):
     def change_layout(self) -> VectorLayout:
         """Return one block: update rows (items x width, row-major) and, with normalise "touched", touch counts."""
         return _layout_of_rows(self.parameters, self.width)
+
+    def sensitivity(self, sum_index: int) -> Sensitivity:
+        """Return counts for the sums of item counts, and the task's clip for the sums of changes."""
+        return Sensitivity(counts=sum_index <= self.count_sums)
 
     def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
         """Return the client's rows (an `Update`) as a dense matrix."""
