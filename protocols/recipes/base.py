@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo
 
 from protocols.crypto.domain import derive_seed
 from protocols.errors import ParameterError
@@ -73,21 +73,25 @@ class Sensitivity:
     """What bounds the change of a sum when one client's contribution is replaced by zeros.
 
     l2: bound on the L2 norm of a contribution that follows from what it is; None: the task's clip, which adapts.
-    counts: all values are 0 or 1, so that a contribution is limited to the task's `most_items` ones.
+    counts: all values are 0 or 1, so that a contribution is limited to the task's `most_items` ones. per_item: values
+    that are not 0 for each item of a client; 0 if all may be. It decides how fine steps are, not how private sums are.
     """
 
     l2: float | None = None
     counts: bool = False
+    per_item: int = 0
 
 
 @dataclass(frozen=True)
 class ModelState:
     """The shared model after `round_number` rounds; that of 0 rounds follows from the task's seed.
 
-    Recipes define subclasses that hold their arrays.
+    Recipes define subclasses that hold their arrays. l2_clip: the L2 bound on a client's next update, in tasks with a
+    privacy block (`protocols.recipes.private`); 0.0 without.
     """
 
     round_number: int
+    l2_clip: float = field(default=0.0, kw_only=True)
 
     @property
     def sums(self) -> int:
@@ -167,6 +171,11 @@ class RecipeParameters(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    @staticmethod
+    def is_noisy(info: ValidationInfo) -> bool:
+        """Return whether a privacy block covers what the sums reveal, so that validators ask for no consent to it."""
+        return bool((info.context or {}).get("noisy"))
+
     @property
     def start_digest(self) -> str | None:
         """SHA-256 (hex) of the encoded state of round 0, if that is stored with the task; None: it follows from the
@@ -239,6 +248,10 @@ class BaseRecipe:
             f"recipe {self.name!r} cannot be trained with a privacy block; choose one of arrays, colr, fedmf, "
             "privirec, privirec-k"
         )
+
+    def sum_kinds(self) -> tuple[int, ...]:
+        """Return the first sum and the main one: most recipes have no others."""
+        return tuple(sorted({1, self.main_sum}))
 
     def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
         """Return what the client adds to the sum; see `Recipe`."""
@@ -443,6 +456,9 @@ class Recipe(Protocol):
 
         Raises `ParameterError` for a recipe, or parameters of it, that cannot be trained with a privacy block.
         """
+
+    def sum_kinds(self) -> tuple[int, ...]:
+        """Return the index of one sum of each kind: of each layout and sensitivity that sums of the task have."""
 
     def initial_state(self, task_seed: bytes) -> ModelState:
         """Return the state of round 0, from the task's seed alone."""

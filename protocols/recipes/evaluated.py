@@ -185,6 +185,17 @@ class Evaluated(SingleGroupRecipe):
             return self.inner.sensitivity(self._inner_index(sum_index))
         return Sensitivity(l2=sqrt(1 + len(self._values(sum_index))))
 
+    def sum_kinds(self) -> tuple[int, ...]:
+        """Return those of the wrapped recipe before it is measured, two measurements, and the first sum that trains."""
+        first = self.inner.main_sum
+        counting = tuple(sum_index for sum_index in self.inner.sum_kinds() if sum_index < first)
+        return (
+            *counting,
+            first,
+            self.main_sum,
+            *([first + self._period] if self.points_after(self.rounds) > 1 else []),
+        )
+
     def longest_vector(self) -> int:
         """Return the largest number of values of any sum."""
         return max(self.inner.longest_vector(), 1 + len(self.measures) + len(self.constants))

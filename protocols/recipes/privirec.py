@@ -37,7 +37,7 @@ from typing import Any, Final, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, model_validator
 
 from protocols.errors import CodecError, ParameterError
 from protocols.layout import REPEATED_ROWS, Block, Segment, VectorLayout
@@ -139,8 +139,8 @@ class PriviRecParameters(PriviRecKParameters):
     reveal_gram: bool = Field(default=False, description="Consent that everyone sees the item-item matrix.")
 
     @model_validator(mode="after")
-    def _agreed(self) -> Self:
-        if not self.reveal_gram:
+    def _agreed(self, info: ValidationInfo) -> Self:
+        if not (self.reveal_gram or self.is_noisy(info)):
             raise ValueError(f"{GRAM_REVEALS}; consent with reveal_gram=true, or use privirec-k, which never sums it")
         if self.items > MAX_GRAM_ITEMS:
             mega = self.items * (self.items + 1) // 2 * 4 / 1e6
@@ -267,7 +267,14 @@ class PriviRecK(SingleGroupRecipe):
                 f"a privacy block needs rows of length 1 at most: choose user_exponent >= 0.5, not "
                 f"{self.parameters.user_exponent:g}"
             )
-        return Sensitivity(counts=True) if self.sum_of(sum_index) == "degrees" else Sensitivity(l2=1.0)
+        kind = self.sum_of(sum_index)
+        if kind == "degrees":
+            return Sensitivity(counts=True)
+        return Sensitivity(l2=1.0, per_item=self.parameters.columns if kind == "iteration" else 0)
+
+    def sum_kinds(self) -> tuple[int, ...]:
+        """Return the sum of the degrees, the first iteration, and the last sum."""
+        return tuple(sorted({1, 2, self.steps}))
 
     def longest_state_bytes(self) -> int:
         """Return the length in bytes of the state after the last sum."""
@@ -275,7 +282,7 @@ class PriviRecK(SingleGroupRecipe):
 
     def longest_vector(self) -> int:
         """Return the length of the longest sum: of the degrees, of an iteration or of the Gram matrix."""
-        return max(self.layout(sum_index).length for sum_index in {1, 2, self.steps})
+        return max(self.layout(sum_index).length for sum_index in self.sum_kinds())
 
     def initial_state(self, task_seed: bytes) -> PriviRecState:
         """Return the empty state before the first sum. Q_0 is drawn after that sum and is part of its state."""

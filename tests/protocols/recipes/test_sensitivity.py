@@ -50,12 +50,13 @@ def test_recipes_without_a_bound_refuse_and_name_those_that_have_one(name: str) 
 
 def test_sums_of_counts_and_of_changes() -> None:
     for name in ("colr", "fedmf"):
-        assert make(name).sensitivity(1) == Sensitivity()
+        values = 5 * {"colr": 2, "fedmf": 4}[name]  # of an item and its 4 negatives
+        assert make(name).sensitivity(1) == Sensitivity(per_item=values)
         counted = make(name, item_bias="counts", count_sums=2)
         assert [counted.sensitivity(number) for number in (1, 2, 3)] == [
             Sensitivity(counts=True),
             Sensitivity(counts=True),
-            Sensitivity(),
+            Sensitivity(per_item=values),
         ]
     assert make("arrays").sensitivity(1) == Sensitivity()
 
@@ -76,7 +77,7 @@ def test_no_part_of_privirec_is_longer_than_its_bound(seed: int, exponents: tupl
             assert bound == Sensitivity(counts=True)
             assert set(np.concatenate(parts)) <= {0.0, 1.0}
         else:
-            assert bound == Sensitivity(l2=1.0)
+            assert bound == Sensitivity(l2=1.0, per_item=3 if number < 4 else 0)
             assert max(map(np.linalg.norm, parts)) <= 1 + 1e-6  # float32 columns of Q
         state = chosen.absorb(state, chosen.round_spec(SEED, number), np.sum(parts, axis=0), USERS)
 
@@ -99,7 +100,7 @@ def test_a_measurement_has_the_norm_of_its_values() -> None:
     assert isinstance(made, Evaluated)
     found = {number: made.sensitivity(number) for number in range(1, 6)}
     assert found[1] == Sensitivity(counts=True)
-    assert found[3] == found[4] == Sensitivity()
+    assert found[3] == found[4] == Sensitivity(per_item=20)
     for number in (2, 5):
         values = made.layout(number).length - 1
         part = made.contribute(made.initial_state(SEED), made.round_spec(SEED, number), Local(np.ones(values)))
