@@ -11,6 +11,10 @@ a task, by index:
 privirec-k has no Gram sum: P ~ Q diag(|diag R|) Q^T of the last QR (approximation 3.3, eq. 17). A client scales its own
 row: it knows d_u, and d_i from the first sum.
 
+**With noise** in the sums (a privacy block) this is the private power method of Nicolas et al. (arXiv 2411.01931v3):
+the noise in Y does not grow with K, so K is as large as messages allow. Degrees have the level of the noise as their
+lowest value, and components below the noise are 0 (`spectrum.above_noise`).
+
 **The bound on the sums.** Every value of a sum from index 2 on is at most n^(1-2b) c in size, n the number of clients
 and c = m^(1-2a) for a < 1/2, otherwise 1: so 1 for a = b = 1/2. Schur's test with weights d_u^(1-a) and d_i^b:
 sum_i R~_ui d_i^b = d_u^-a d_u = d_u^(1-a), and sum_u R~_ui d_u^(1-a) = d_i^-b sum_(u has i) d_u^(1-2a) <= d_i^(1-b) c
@@ -50,9 +54,11 @@ from protocols.recipes.base import (
     Sensitivity,
     SingleGroupRecipe,
     check_follows,
+    noise_level,
 )
 from protocols.recipes.registry import RecipeEntry
 from protocols.recipes.spectrum import (
+    above_noise,
     captured,
     iterate,
     relative_change,
@@ -349,7 +355,8 @@ class PriviRecK(SingleGroupRecipe):
             case "degrees":
                 return self._with_degrees(own, spec, total, contributions)
             case "iteration":
-                return self._iterated(own, spec, total.reshape(p.items, p.columns))
+                product = total.reshape(p.items, p.columns)
+                return self._found_in_noise(own, spec, product) if spec.noise else self._iterated(own, spec, product)
             case "gram":
                 return own.following(spec, gram=total.astype(np.float32))
 
@@ -357,8 +364,10 @@ class PriviRecK(SingleGroupRecipe):
         self, state: PriviRecState, spec: RoundSpec, total: NDArray[np.float64], contributions: int
     ) -> PriviRecState:
         p = self.parameters
-        # a sum of honest clients has no degree outside 0..contributions
-        degrees = np.clip(np.rint(total), 0, contributions)
+        # a sum of honest clients has no degree outside 0..contributions; noise makes no degree small, or items' scales
+        # would be noise
+        least = min(np.ceil(noise_level(spec.noise)), contributions)
+        degrees = np.clip(np.rint(total), least, contributions)
         basis = start_basis(spec.seed, p.items, p.columns).astype(np.float32)
         return state.following(
             spec,
@@ -382,6 +391,24 @@ class PriviRecK(SingleGroupRecipe):
             basis=found.vectors.astype(np.float32),
             singular_values=np.sqrt(found.eigenvalues).astype(np.float32),
             captured=share,
+            change=change,
+        )
+
+    def _found_in_noise(self, state: PriviRecState, spec: RoundSpec, product: NDArray[np.float64]) -> PriviRecState:
+        """Return the state after an iteration with noise; components below the noise have the singular value 0.
+
+        Their vectors stay in Q for the next iteration, in which they may rise above the noise. After the last one they
+        are 0.
+        """
+        found = above_noise(product, spec.noise)
+        values = np.sqrt(found.eigenvalues)
+        change = relative_change(state.singular_values.astype(np.float64), values)
+        last = spec.sum_index == 1 + self.parameters.iterations or self._converged(change)
+        return state.following(
+            spec,
+            basis=(found.vectors * (values > 0) if last else found.vectors).astype(np.float32),
+            singular_values=values.astype(np.float32),
+            captured=captured(state.basis.astype(np.float64), found.vectors),
             change=change,
         )
 
