@@ -14,7 +14,7 @@ from protocols.recipes.base import RoundSpec, noise_level
 from protocols.recipes.factors import CountedFactors
 from protocols.recipes.privirec import PriviRecK, PriviRecState
 from protocols.recipes.registry import recipe
-from protocols.recipes.spectrum import above_noise, chosen_weight
+from protocols.recipes.spectrum import above_noise, chosen_weight, symmetric_above_noise
 from protocols.recipes.state import state_as
 
 SEED, ITEMS, CLIENTS = bytes(range(32)), 60, 4000
@@ -85,8 +85,41 @@ def test_singular_vectors_of_a_noisy_product_explain_it() -> None:
     np.testing.assert_allclose(found.vectors @ (found.vectors.T @ product), product, atol=1e-12)
 
 
+def test_a_noisy_gram_matrix_becomes_the_matrix_of_its_clear_components() -> None:
+    rng = np.random.default_rng(5)
+    rows = rows_of_groups(rng) / np.sqrt(8)
+    p, noise = rows.T @ rows, 8.0
+    given = {"items": ITEMS, "components": 40, "iterations": 1, "item_exponent": 0.0, "reveal_gram": True}
+    made = recipe("privirec", given)
+    assert isinstance(made, PriviRecK)
+    state = made.initial_state(SEED)
+    upper = p[np.triu_indices(ITEMS)]
+    for number, total in ((1, np.full(ITEMS, 9.0)), (2, np.zeros(40 * ITEMS)), (3, upper)):
+        state = made.absorb(
+            state, spec_of(made, number, noise), total + noise * rng.standard_normal(total.size), CLIENTS
+        )
+    own = state_as(state, PriviRecState)
+    values = np.linalg.eigvalsh(p)[::-1]
+    np.testing.assert_allclose(own.singular_values[:3] ** 2, values[:3], rtol=0.05)
+    kept = own.singular_values > 0
+    assert 3 <= kept.sum() < 40
+    assert not own.basis[:, ~kept].any()
+    found = components_of(made, own).gram
+    assert found is not None
+    assert np.linalg.norm(found - p, 2) < 2 * noise * np.sqrt(ITEMS)
+    assert np.linalg.eigvalsh(found.astype(float)).min() > -1e-3
+    scores = FILTERS["ease"].scores(components_of(made, own), user_row([0, 1, 2], ITEMS))[0]
+    assert scores[3:20].mean() > 3 * max(abs(scores[20:40].mean()), abs(scores[40:].mean()))
+    assert made.decode_state(3, made.encode_state(own)).round_number == 3
+
+
+def test_a_gram_matrix_of_noise_has_one_component() -> None:
+    noise = np.random.default_rng(1).standard_normal(60 * 61 // 2)
+    assert symmetric_above_noise(noise, 60, 1.1).eigenvalues.size == 1
+
+
 def test_hidden_components_do_not_change_the_weight_to_the_smallest() -> None:
-    assert chosen_weight(np.array([9.0, 4.0, 0.0])) == pytest.approx(8.0)
+    assert chosen_weight(np.array([9.0, 4.0, 0.0])) == pytest.approx(16.0)
     assert chosen_weight(np.array([9.0, 4.0])) == pytest.approx(0.4)
 
 
