@@ -87,21 +87,30 @@ class Population:
             yield dense[dense.any(axis=1)]
 
     @cached_property
-    def sums(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-        """Degrees (items,) with at most `most_items` of a client, P, and the Gram sum within its bound.
+    def sums(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Degrees (items,) with at most `most_items` of a client, in expectation, and P of rows of length 1.
 
-        Of rows of length 1, in which each of d items is d^-1/2; the limited degrees are their expectations.
+        In such a row each of d items is d^-1/2.
         """
         items, most = self.rows.shape[1], Privacy.model_fields["most_items"].default
-        degrees, p, gram = np.zeros(items), np.zeros((items, items)), np.zeros((items, items))
+        degrees, p = np.zeros(items), np.zeros((items, items))
         for dense in self._chunks():
             counts = dense.sum(axis=1, keepdims=True)
             degrees += (dense * np.minimum(1.0, most / counts)).sum(axis=0)
             scaled = dense / np.sqrt(counts)
             p += scaled.T @ scaled
-            within = scaled * (1 + 1 / counts) ** -0.25  # to the norm 2^-1/2 of the triangle's bound
-            gram += within.T @ within
-        return degrees, p, gram
+        return degrees, p
+
+    @cached_property
+    def gram(self) -> NDArray[np.float64]:
+        """The upper triangle of P with each client within 2^-1/2; a row of d items has (1 + 1/d)^1/2 of that."""
+        items = self.rows.shape[1]
+        total = np.zeros((items, items))
+        for dense in self._chunks():
+            counts = dense.sum(axis=1, keepdims=True)
+            within = dense / np.sqrt(counts) * (1 + 1 / counts) ** -0.25
+            total += within.T @ within
+        return np.asarray(total[np.triu_indices(items)])
 
 
 def train_spectrum(population: Population, name: str, epsilon: float | None, seed: int, local: bool) -> FullScorer:
@@ -116,7 +125,7 @@ def train_spectrum(population: Population, name: str, epsilon: float | None, see
     made = privately(inner, epsilon, inner.steps, population.clients, local)
     rng = np.random.default_rng([seed, 8])
     state = made.initial_state(bytes(32))
-    degrees, p, gram = population.sums
+    degrees, p = population.sums
     for number in range(1, inner.steps + 1):
         spec = made.round_spec(bytes(32), number)
         match inner.sum_of(number):
@@ -125,10 +134,10 @@ def train_spectrum(population: Population, name: str, epsilon: float | None, see
             case "iteration":
                 exact = (p @ state_as(state, PriviRecState).basis.astype(np.float64)).ravel()
             case "gram":
-                exact = (gram if isinstance(made, Private) else p)[np.triu_indices(items)]
+                exact = population.gram if isinstance(made, Private) else p[np.triu_indices(items)]
         state = made.absorb(state, spec, noisy(made, spec, state, exact, population.clients, rng), population.clients)
-    components = components_of(inner, state)
-    return lambda users: FILTERS["ease"].scores(components, population.rows[users])
+    scores = FILTERS["ease"].scores(components_of(inner, state), population.rows)
+    return lambda users: scores[users]
 
 
 def train_popularity(population: Population, epsilon: float | None, seed: int, local: bool) -> FullScorer:
