@@ -37,6 +37,7 @@ from client_sdk.lab.data.interactions import interaction_rows
 from client_sdk.lab.evaluation.leave_one_out import FullScorer
 from client_sdk.training.graph_filters import FILTERS
 from client_sdk.training.privirec import components_of
+from protocols.advice import parameters_for
 from protocols.messages.privacy import Privacy
 from protocols.recipes.base import Recipe, RoundSpec
 from protocols.recipes.factors import CountedFactors
@@ -51,10 +52,8 @@ _SETS: Final = ("ml-1m", "gowalla")
 _EPSILONS: Final = ("0.5", "1", "2", "4", "8", "16", "none")
 _USERS: Final = (10_000, 30_000, 100_000, 400_000, 1_000_000)
 _METHODS: Final = ("popularity", "popularity-local", "privirec", "privirec-k", "privirec-k-local", "arrays", "colr")
-_ITERATIONS: Final = {"privirec-k": 3, "privirec": 1}
-_WITHOUT_NOISE: Final = 5
-"""Iterations of tasks without noise, in which more cost nothing: the recommended number."""
-_COMPONENTS: Final = 256
+_WITHOUT_NOISE: Final = {"iterations": 5}
+"""Of tasks without noise, in which more iterations cost nothing."""
 _LOCAL_COMPONENTS: Final = 16
 """With more, a client's steps would be so fine that its noise alone could not be drawn; no component is above it."""
 _KEPT: Final = 0.7
@@ -116,11 +115,9 @@ class Population:
 def train_spectrum(population: Population, name: str, epsilon: float | None, seed: int, local: bool) -> FullScorer:
     """Run a task of `privirec-k` or `privirec` over the population; the result scores users of `rows`."""
     items = population.rows.shape[1]
-    most = _LOCAL_COMPONENTS if local else _COMPONENTS
-    given: dict[str, Any] = {"items": items, "components": min(most, items)}
-    given["iterations"] = _WITHOUT_NOISE if epsilon is None else _ITERATIONS[name]
-    given |= {"item_exponent": 0.0, "rayleigh_ritz": True}
-    inner = make_recipe(name, given, noisy=True)
+    given = {"items": items} | ({"components": min(_LOCAL_COMPONENTS, items)} if local else {})
+    given |= _WITHOUT_NOISE if epsilon is None else {}
+    inner = make_recipe(name, parameters_for(name, given, noisy=True), noisy=True)
     assert isinstance(inner, PriviRecK)
     made = privately(inner, epsilon, inner.steps, population.clients, local)
     rng = np.random.default_rng([seed, 8])

@@ -9,6 +9,7 @@ import pytest
 
 from client_sdk.training.graph_filters import FILTERS, user_row
 from client_sdk.training.privirec import components_of
+from protocols.advice import NOISY, parameters_for
 from protocols.recipes.arrays import Arrays, arrays_of
 from protocols.recipes.base import RoundSpec, noise_level
 from protocols.recipes.factors import CountedFactors
@@ -189,3 +190,13 @@ def test_an_array_without_weights_is_divided_by_the_clients_however_large_the_no
     spec = replace(made.round_spec(SEED, 1), noise=500.0)
     after = made.absorb(made.initial_state(SEED), spec, np.array([50.0, -20.0]), 100)
     np.testing.assert_allclose(after.values, [0.5, -0.2])
+
+
+@pytest.mark.parametrize("name", sorted(NOISY))
+def test_recommended_parameters_of_a_task_with_a_privacy_block_are_allowed_in_it(name: str) -> None:
+    made = recipe(name, parameters_for(name, {"items": 300}, noisy=True), noisy=True)
+    assert isinstance(made, PriviRecK)
+    assert made.sensitivity(2).l2 == 1.0
+    assert made.parameters.components == 256
+    assert made.steps == {"privirec": 3, "privirec-k": 4}[name]
+    assert parameters_for(name, {"items": 300})["user_exponent"] == 0.25
