@@ -7,7 +7,7 @@ are sums that need consent, or that clients abstain from, in a task without a pr
 
 | figure | the observer solves for | recovered |
 |---|---|---|
-| `touches` | the items of each client, from touch counts | share of (client, item) pairs, so many guesses a client as it has |
+| `touches` | the items of each client, from touch counts | share of all such pairs, one guess for each |
 | `rows` | the same from the rows of change, which one or few clients of a cohort touched | the same |
 | `weights` | each client's number of examples | share of the clients within 10 % |
 | `constants` | each client's metrics for the ranking by item counts | share of the values within 0.05 |
@@ -155,7 +155,9 @@ def weights(epsilon: float | None, rounds: int = 60) -> float:
     """Return the share of the clients whose number of examples the sums of weights give away within 10 %."""
     parameters = {"shapes": {"w": [16]}, "max_weight": 500, "reveal_weights": True}
     none = {"w": np.zeros(16, np.float32)}
-    who, sums = _sums(recipe("arrays", parameters), epsilon, 1, [Local(none, examples=float(n)) for n in _SIZES], rounds)
+    who, sums = _sums(
+        recipe("arrays", parameters), epsilon, 1, [Local(none, examples=float(n)) for n in _SIZES], rounds
+    )
     found = 500 * _solved(who, sums[:, -1:])[:, 0]
     return float((np.abs(found - _SIZES) <= 0.1 * _SIZES).mean())
 

@@ -43,7 +43,17 @@ from protocols.sums.masked.plan import MaskedPlan
 from protocols.sums.masked.run import run_masked_sum
 from protocols.sums.participation import plan_of_task
 
-__all__ = ["CASES", "Case", "Noiseless", "Unclipped", "audit", "epsilon_at_least", "p_value"]
+__all__ = [
+    "CASES",
+    "Case",
+    "Noiseless",
+    "Unclipped",
+    "audit",
+    "canary_bound",
+    "epsilon_at_least",
+    "p_value",
+    "variance_epsilon",
+]
 
 EPSILON: Final = 4.0
 DELTA: Final = 1e-5
@@ -81,7 +91,9 @@ def epsilon_at_least(
     low, high = 0.0, 50.0
     for _ in range(50):
         middle = (low + high) / 2
-        low, high = (middle, high) if p_value(canaries, guesses, right, middle, delta) < 1 - confidence else (low, middle)
+        low, high = (
+            (middle, high) if p_value(canaries, guesses, right, middle, delta) < 1 - confidence else (low, middle)
+        )
     return low
 
 
@@ -211,7 +223,9 @@ class Task:
         return opened
 
 
-def _canaries(case: Case, kind: type[Private], tasks: int, clients: int, tick: Callable[[], object]) -> float:
+def canary_bound(
+    case: Case, kind: type[Private], tasks: int, clients: int, tick: Callable[[], object] = lambda: None
+) -> float:
     """Return the lower bound on epsilon from `tasks` tasks, each with a canary in all but a tenth of its clients."""
     corrupt = clients // 10
     honest = clients - corrupt
@@ -246,7 +260,7 @@ def _canaries(case: Case, kind: type[Private], tasks: int, clients: int, tick: C
     return epsilon_at_least(tasks * honest, guesses, right)
 
 
-def _variance(case: Case, values: int, noiseless: int) -> tuple[float, float]:
+def variance_epsilon(case: Case, values: int, noiseless: int) -> tuple[float, float]:
     """Return the epsilon that follows from the variance of a sum of zeros, and how many deviations it is off the plan.
 
     Four honest clients, of whom `noiseless` add no noise. values: of the sum, at least.
@@ -270,12 +284,12 @@ def audit(quick: bool, tick: Callable[[], object] = lambda: None) -> dict[str, F
     size = _QUICK if quick else _FULL
     figures: dict[str, Figure] = {"epsilon": EPSILON, "delta": DELTA, "canaries": size.tasks * size.honest}
     for case in CASES:
-        figures[f"{case.name}.lower_bound"] = _canaries(case, Private, size.tasks, size.clients, tick)
+        figures[f"{case.name}.lower_bound"] = canary_bound(case, Private, size.tasks, size.clients, tick)
         broken = {"no_noise": Noiseless, "no_clip": Unclipped}
         for name, kind in broken.items():
-            figures[f"{case.name}.{name}_lower_bound"] = _canaries(case, kind, size.broken, size.clients, tick)
+            figures[f"{case.name}.{name}_lower_bound"] = canary_bound(case, kind, size.broken, size.clients, tick)
         for name, noiseless in (("variance", 0), ("missing_share", 1)):
-            epsilon, off = _variance(case, size.values, noiseless)
+            epsilon, off = variance_epsilon(case, size.values, noiseless)
             figures |= {f"{case.name}.{name}_epsilon": epsilon, f"{case.name}.{name}_deviations": off}
     return figures
 

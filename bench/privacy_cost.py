@@ -3,9 +3,9 @@
     .venv/bin/python -m bench.privacy_cost [--quick] [--json FILE]
 
 MovieLens-1M's shape: 3,706 items and a client with 165 of them, in a cohort of 1,000. Both contributions are trained,
-encoded in the ring and masked: for itself and for each neighbour of the graph. `round` adds what else the client does in
-a round, which no vector is part of: keys, signatures, shares for its neighbours. Epsilon 4 at delta 1000^-1.1 for all
-sums of the task, which are the 5 of privirec-k (64 components), and 100 of CoLR (rank 4 of 64).
+encoded in the ring and masked: for itself and for each neighbour of the graph. `cpu_ratio` adds what else the client
+does in a round up to then, which depends on no vector: keys, shares for its neighbours, certificates. Epsilon 4 at
+delta 1000^-1.1 for all sums of the task, which are the 5 of privirec-k (64 components), and 100 of CoLR (rank 4 of 64).
 """
 
 from __future__ import annotations

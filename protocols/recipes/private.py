@@ -144,8 +144,8 @@ class Private(SingleGroupRecipe):
         """Return the contribution within its bound, in steps, with this client's share of noise.
 
         state: the model before the sum. contribution: of the wrapped recipe. random: n -> n secret random bytes,
-        `os.urandom` on devices; asked for 32, which are expanded. Also for a client that has nothing to add: its zeros carry noise like every other
-        contribution. Raises `ParameterError` for values that are not finite.
+        `os.urandom` on devices; asked for 32, which are expanded. Also for a client that has nothing to add: its zeros
+        carry noise like every other contribution. Raises `ParameterError` for values that are not finite.
         """
         own, noise, random = self.inner.sensitivity(spec.sum_index), self.noise(spec.sum_index), expanded(random)
         vector, clipped = contribution.vector, contribution.clipped
