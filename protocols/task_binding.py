@@ -12,14 +12,14 @@ from typing import Any, Final
 
 from protocols.canonical_json import canonical_json
 from protocols.codec import pack
-from protocols.crypto.http_signature import format_digests, parse_digests
+from protocols.crypto.http_signature import parse_digests
 from protocols.errors import CodecError
 from protocols.messages import TaskView
 from protocols.recipes.registry import recipe
 from protocols.sums.masked.context import RoundContext, model_digest
 from protocols.sums.registry import resolved_parameters
 
-__all__ = ["ROUND_BINDING", "broadcast_bytes", "broadcast_digest", "bound_terms", "differing_part", "state_binding"]
+__all__ = ["ROUND_BINDING", "broadcast_bytes", "broadcast_digest", "binding_digests", "bound_terms", "differing_part"]
 
 ROUND_BINDING: Final = "round-binding"
 """The header of an advertisement that states the digests of its parts, in lower case. It is not signed."""
@@ -79,20 +79,6 @@ def broadcast_digest(
     return model_digest(bound_terms(task), broadcast_bytes(sum_index, snapshot_digest, levels))
 
 
-def state_binding(
-    task: TaskView,
-    snapshot_digest: bytes | None,
-    sum_index: int,
-    context: RoundContext,
-    levels: Sequence[int] = (),
-) -> str:
-    """Return the value of the header `ROUND_BINDING`: the SHA-256 of each part that an advertisement is bound to.
-
-    It only serves to find out why a server refuses an advertisement; no party may take its own binding from it.
-    """
-    return format_digests(_digests(task, snapshot_digest, sum_index, context, levels))
-
-
 def differing_part(
     stated: str,
     task: TaskView,
@@ -109,13 +95,17 @@ def differing_part(
         theirs = parse_digests(stated)
     except CodecError:
         return ""
-    ours = _digests(task, snapshot_digest, sum_index, own, levels)
+    ours = binding_digests(task, snapshot_digest, sum_index, own, levels)
     return next((text for part, text in _PARTS.items() if part in theirs and theirs[part] != ours[part]), "")
 
 
-def _digests(
-    task: TaskView, snapshot_digest: bytes | None, sum_index: int, context: RoundContext, levels: Sequence[int]
+def binding_digests(
+    task: TaskView, snapshot_digest: bytes | None, sum_index: int, context: RoundContext, levels: Sequence[int] = ()
 ) -> dict[str, bytes]:
+    """Return the SHA-256 of each part that an advertisement is bound to, by name: what `ROUND_BINDING` states.
+
+    The header only serves to find out why a server refuses an advertisement: no party may take its own binding from it.
+    """
     facts = (context.task_id, context.round_number, context.cohort, context.plan.bits, context.plan.layout.length)
     parts = {
         "terms": bound_terms(task),

@@ -46,7 +46,8 @@ class Policy:
     it must be allowed explicitly.
     min_neighbours, min_threshold, min_ring_bits: smallest parameters of a masked round that the client accepts; the
     last one holds for the sums of a one-shot round, too.
-    min_corrupt: smallest share of a cohort, 0 to 1, whose collusion with the server a masked task must tolerate.
+    min_corrupt: smallest share of a cohort, 0 to 1, whose collusion with the server a masked task must tolerate, and on
+    whose noise a privacy block must not count.
     min_sigma: a masked round must reveal a vector with probability at most 2^-min_sigma.
     min_committee, min_corrupt_members: smallest committee of a one-shot task that the client accepts, and fewest of its
     members whose collusion with the server the task must withstand.
@@ -133,6 +134,12 @@ class Policy:
             raise PolicyRefused(
                 f"task {terms.name!r} measures its model {measured} times; this client's policy allows "
                 f"{self.max_measurements} (change it with --max-measurements, or Policy(max_measurements=...))"
+            )
+        privacy = terms.view.privacy
+        if privacy is not None and privacy.corrupt < self.min_corrupt:
+            raise PolicyRefused(
+                f"task {terms.name!r} counts on the noise of all but {privacy.corrupt:g} of a cohort; this client's "
+                f"policy requires at least {self.min_corrupt:g} (change it with Policy(min_corrupt=...))"
             )
         if terms.schedule.min_clients < self.min_cohort:
             raise PolicyRefused(

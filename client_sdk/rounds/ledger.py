@@ -19,7 +19,7 @@ from client_sdk.agreement.policy import Policy
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.wire import Program
-from client_sdk.errors import PolicyRefused
+from client_sdk.errors import NotFound, PolicyRefused
 from client_sdk.rounds.member import Member
 from client_sdk.store.client_store import ClientStore, OwnContribution
 from client_sdk.store.states import Spending, total_epsilon
@@ -74,7 +74,17 @@ def read_ledger(calls: ApiCalls, client_store: ClientStore, task_id: str, task_n
     warnings = [text for entry in entries if (text := _difference(entry, recorded.get(entry.round)))]
     listed = {entry.round for entry in entries}
     for number in sorted(recorded.keys() - listed):
-        if recorded[number].acknowledged and (yield from calls.round(task_id, number)).state == "complete":
+        if not recorded[number].acknowledged:
+            continue
+        try:
+            is_released = (yield from calls.round(task_id, number)).state == "complete"
+        except NotFound:
+            warnings.append(
+                f"round {number}: the server acknowledged a contribution, and does not know the round: it was restored "
+                "from a backup"
+            )
+            continue
+        if is_released:
             warnings.append(
                 f"round {number}: the server acknowledged a contribution and released the sum, but does not list it"
             )
@@ -104,6 +114,9 @@ def check_budget(store: ClientStore, policy: Policy, terms: TaskTerms) -> Spendi
     if own is None:
         curves = [recipe.noise(sum_index).curve(recipe.terms.honest) for sum_index in recipe.sum_kinds()]
         own = Spending(terms.name, recipe.terms.sums, recipe.terms.sums * np.max(curves, axis=0))
+    if terms.view.state != "open":
+        return replace(own, over=True)
+    own = replace(own, over=False)  # a task that failed may go on
     others = store.other_spending(terms.task_id)
     before, after = (total_epsilon(records, policy.budget_delta) for records in (others, [*others, own]))
     if after > policy.max_epsilon:
@@ -141,6 +154,8 @@ def with_noise(
         return contribution
     own = store.spending(terms.task_id)
     why = "this task has no record of a privacy budget" if own is None else own.why_not()
+    if own is not None and own.over:
+        why = "the budget that was left of this task is free for others since it ended: join it again"
     if own is None or why is not None:
         raise PolicyRefused(f"round {spec.number}: {why}")
     store.keep_spending(terms.task_id, own.with_sum(recipe.noise(spec.sum_index).curve(recipe.terms.honest)))
