@@ -1,6 +1,6 @@
 """Audit the privacy of noisy sums: what an attacker shows about epsilon, beside what the task claims.
 
-    .venv/bin/python -m bench.privacy_audit [--quick] [--json FILE]
+    .venv/bin/python -m bench.privacy_audit [--quick] [--json FILE]     or: -m bench.privacy --audit
 
 **Canaries.** Steinke, Nasr and Jagielski, "Privacy Auditing with One (1) Training Run" (NeurIPS 2023). Each canary is a
 client that contributes, to every sum of a task, the longest vector that is allowed, along a direction of its own; or
@@ -316,9 +316,9 @@ _QUICK: Final = _Size(10, 32, 32, 8_000)
 _FULL: Final = _Size(20, 112, 24, 40_000)
 
 
-def main() -> None:
-    """Audit, print the figures that have targets, and write the JSON."""
-    options = arguments(__doc__.partition("\n")[0]).parse_args()
+def main(given: list[str] | None = None) -> None:
+    """Audit, print the figures that have targets, and write the JSON. given: the command line."""
+    options = arguments(__doc__.partition("\n")[0]).parse_args(given)
     with bars() as progress:
         bar = progress.add_task("run tasks", total=(_QUICK if options.quick else _FULL).runs)
         figures = audit(options.quick, lambda: progress.advance(bar))

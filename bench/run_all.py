@@ -75,13 +75,13 @@ def _write(path: Path, lines: object) -> None:
 COMMITTED: Final = Path(__file__).parent / "results"
 BENCHMARKS: Final = (
     "arrays", "ckks", "demo", "masked", "masked_round", "memory", "oneshot", "oneshot_round", "overhead", "paillier",
-    "privacy_attacks", "privacy_audit", "privacy_cost", "scaling", "service", "signatures",
+    "privacy", "privacy_attacks", "privacy_audit", "privacy_cost", "scaling", "service", "signatures",
 )  # fmt: skip
 SYSTEMS: Final = ("colr", "fair", "pfedclr", "privirec", "rfrec", "rfrecf", "topk")
 EXPERIMENTS: Final = ("federated_evaluation", "fidelity", "privirec_service", "quality", "rating_quality", "training")
 BESIDE_FLOWER: Final = frozenset({"arrays", "masked"})
-WITHOUT_DATA: Final = frozenset({*BENCHMARKS, "federated_evaluation"})
-RESUMED: Final = frozenset({"fidelity", "quality", "rating_quality"})
+WITHOUT_DATA: Final = frozenset({*BENCHMARKS, "federated_evaluation"}) - {"privacy"}
+RESUMED: Final = frozenset({"fidelity", "privacy", "quality", "rating_quality"})
 """Scripts that keep finished runs in a folder, and do not repeat them."""
 AT_ONCE: Final = 2
 """Quick runs at the same time, whose times mean nothing."""

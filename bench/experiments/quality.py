@@ -38,7 +38,7 @@ from client_sdk.lab.evaluation.leave_one_out import FullScorer
 from client_sdk.lab.measures import OneHeldOut
 from protocols.errors import HushRecError
 
-__all__ = ["Found", "Measure", "Values", "figures_of", "main", "means", "measure_rows"]
+__all__ = ["Found", "Measure", "Values", "figures_of", "main", "means", "measure_rows", "values_of"]
 
 
 # --- Rows `<set>.<name>` that are measured with several seeds: command line, finished measurements, means, spread
@@ -60,7 +60,7 @@ def measure_rows(
 ) -> int:
     """Measure what is asked and print the figures; 0 at the end, 1 if a data set is missing, 2 if nothing matches.
 
-    about: the help; its first word after `python -m bench.experiments.` names the folder of finished measurements.
+    about: the help; the first script that it names, `python -m bench...`, names the folder of finished measurements.
     """
     options = _parse(arguments, about)
     asked = [row for row in rows if not options.only or any(part in row for part in options.only)]
@@ -80,7 +80,7 @@ def measure_rows(
 
 def _parse(arguments: list[str] | None, about: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    work = Path("bench/results/local") / about.partition("python -m bench.experiments.")[2].split()[0]
+    work = Path("bench/results/local") / about.partition("python -m bench.")[2].split()[0].rpartition(".")[2]
     parser.add_argument("--data-dir", type=Path, default=Path("data"), help="folder of the data sets (default: data)")
     parser.add_argument("--quick", action="store_true", help="one seed and few rounds: checks that everything runs")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="seeds (default: 0 1 2)")
@@ -167,21 +167,22 @@ def _measured(options: argparse.Namespace, row: str, seed: int, tick: Callable[[
     asked = split(options.validation)
     if name == "popularity":
         degrees = asked.data.train.item_degrees().astype(np.float64)
-        return _values(lambda users: np.broadcast_to(degrees, (users.size, degrees.size)), asked)
+        return values_of(lambda users: np.broadcast_to(degrees, (users.size, degrees.size)), asked)
     if name in ARMS:
         rounds = QUICK_ROUNDS if options.quick else None
-        return _values(train_scorer(ARMS[name], asked, seed, tick, rounds), asked)
+        return values_of(train_scorer(ARMS[name], asked, seed, tick, rounds), asked)
     chosen = split(True)
 
     def validated(settings: object) -> float | None:
         scorer = scorer_of(name, settings, chosen, seed)  # type: ignore[arg-type]
-        return None if scorer is None else _values(scorer, chosen)["ndcg20"]
+        return None if scorer is None else values_of(scorer, chosen)["ndcg20"]
 
     scorer = scorer_of(name, best_of(name, validated), asked, seed)
-    return None if scorer is None else _values(scorer, asked)
+    return None if scorer is None else values_of(scorer, asked)
 
 
-def _values(scores: FullScorer, split: Split) -> Values:
+def values_of(scores: FullScorer, split: Split) -> Values:
+    """Return the metrics of the scores, and the standard error of NDCG@20 of one seed."""
     measured = OneHeldOut(split.data, split.candidates).measured(scores)
     found = {_KEYS[name]: value for name, value in measured.values.items()}
     return found | {"ndcg20_error": float(measured.of_users.std() / np.sqrt(measured.of_users.size))}

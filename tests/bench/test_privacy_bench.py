@@ -1,79 +1,93 @@
-"""The audit of noisy sums stays below the claim, and rises above it where a defence is broken; attacks fail."""
+"""The benchmark's sums of a population are those of its clients' contributions, and their noise is the task's."""
 
 from __future__ import annotations
 
-import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy.sparse import csr_array
 
-from bench.privacy_attacks import ATTACKS, CHANCE
-from bench.privacy_audit import (
-    CASES,
-    EPSILON,
-    Case,
-    Noiseless,
-    Unclipped,
-    canary_bound,
-    epsilon_at_least,
-    p_value,
-    variance_epsilon,
-)
+from bench.privacy import Population, figures_of, noisy, privately, train_popularity, train_spectrum
+from protocols.recipes.base import Local
 from protocols.recipes.private import Private
+from protocols.recipes.privirec import PriviRecK
+from protocols.recipes.registry import recipe
 
-TASKS, CLIENTS = 28, 10
-AUDITED = [case for case in CASES if case.name in ("counts", "colr", "privirec-k")]
-"""The benchmark audits the others, too; their updates are bounded as those of colr."""
-
-
-def test_the_bound_of_pure_privacy_is_that_of_randomised_response() -> None:
-    """All of r guesses right: the chance of a right one was at least .05^(1/r)."""
-    for guesses in (10, 100, 5000):
-        chance = 0.05 ** (1 / guesses)
-        bound = math.log(chance / (1 - chance))
-        assert epsilon_at_least(guesses, guesses, guesses, delta=0.0) == pytest.approx(bound)
-    assert epsilon_at_least(100, 100, 50) == 0.0
-    assert epsilon_at_least(100, 100, 0) == 0.0
-    assert p_value(100, 100, 40, 1.0, 0.0) == pytest.approx(stats.binom.sf(39, 100, 1 / (1 + math.exp(-1))))
+ITEMS, USERS = 24, 60
 
 
-def test_the_bound_with_delta_by_hand() -> None:
-    """Steinke et al., theorem 5.2: beta + 2 m delta max_i P[v > W >= v - i] / i, m = 6, r = 3, v = 2, epsilon 0."""
-    beta = (3 + 1) / 8  # two or three of three
-    alpha = max(3 / 8, (3 / 8 + 1 / 8) / 2)
-    assert p_value(6, 3, 2, 0.0, 0.01) == pytest.approx(beta + 2 * 6 * 0.01 * alpha)
-    assert epsilon_at_least(1000, 200, 190, delta=1e-3) < epsilon_at_least(1000, 200, 190, delta=0.0)
+def population(users: int | None = None) -> Population:
+    rng = np.random.default_rng(4)
+    rows = (rng.random((USERS, ITEMS)) < 0.3).astype(np.float32)
+    rows[np.arange(USERS), rng.integers(0, ITEMS, USERS)] = 1
+    return Population(csr_array(rows), users, 0)
 
 
-def test_randomised_response_seldom_exceeds_its_epsilon_and_is_measured_closely() -> None:
-    epsilon, rng = 1.5, np.random.default_rng(3)
-    chance = 1 / (1 + math.exp(-epsilon))
-    bounds = [epsilon_at_least(500, 500, int(rng.binomial(500, chance)), 0.0) for _ in range(150)]
-    assert np.mean(np.array(bounds) > epsilon) < 0.1
-    assert epsilon_at_least(200_000, 200_000, int(rng.binomial(200_000, chance)), 0.0) > epsilon - 0.05
+def test_sums_of_a_population_are_those_of_its_contributions() -> None:
+    made = recipe(
+        "privirec",
+        {"items": ITEMS, "components": 4, "iterations": 1, "item_exponent": 0.0, "reveal_gram": True},
+    )
+    assert isinstance(made, PriviRecK)
+    whole = population()
+    degrees, p = whole.sums
+    state, bound = made.initial_state(bytes(32)), made.sensitivity(3).l2
+    for number in (1, 2, 3):
+        spec = made.round_spec(bytes(32), number)
+        parts = [made.contribute(state, spec, Local(whole.rows[[user]].indices)).vector for user in range(USERS)]
+        total = np.sum(parts, axis=0)
+        if number == 1:
+            np.testing.assert_array_equal(total, degrees)
+        elif number == 2:
+            np.testing.assert_allclose(total, (p @ state.basis.astype(float)).ravel(), atol=1e-4)
+        else:
+            clipped = sum(part * min(1.0, bound / np.linalg.norm(part)) for part in parts)
+            np.testing.assert_allclose(clipped, whole.gram, atol=1e-4)
+        state = made.absorb(state, spec, total, USERS)
 
 
-@pytest.mark.parametrize(
-    "case", [case for case in CASES if case.name in ("counts", "colr", "privirec-k")], ids=lambda case: case.name
-)
-def test_canaries_show_less_than_the_claim_and_more_without_noise_or_bound(case: Case) -> None:
-    assert canary_bound(case, Private, TASKS, CLIENTS) <= EPSILON
-    assert canary_bound(case, Noiseless, TASKS, CLIENTS) > EPSILON
-    assert canary_bound(case, Unclipped, TASKS, CLIENTS) > EPSILON
+def test_resampled_clients_keep_most_of_their_rows() -> None:
+    degrees, p = population(5000).sums
+    assert degrees.sum() / 5000 == pytest.approx(0.7 * population().rows.nnz / USERS, rel=0.03)
+    assert np.trace(p) == pytest.approx(5000, rel=0.01)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_missing_share_shows_in_the_variance(case: Case) -> None:
-    epsilon, off = variance_epsilon(case, 8000, 0)
-    assert abs(off) < 5
-    assert epsilon <= EPSILON * 1.02
-    epsilon, off = variance_epsilon(case, 8000, 1)
-    assert off < -6
-    assert epsilon > EPSILON
+def test_the_noise_of_a_sum_has_the_deviation_that_the_recipe_is_told() -> None:
+    inner = recipe("privirec-k", {"items": 400, "components": 50, "iterations": 2, "item_exponent": 0.0})
+    made = privately(inner, 4.0, 3, 1000)
+    assert isinstance(made, Private)
+    state = replace(made.initial_state(bytes(32)), round_number=1, sum_index=1)
+    spec, exact = made.round_spec(bytes(32), 2), np.zeros(400 * 50)
+    total = noisy(made, spec, state, exact, 1000, np.random.default_rng(0))
+    values, told = made.in_own_units(state, spec, total, 1000)
+    assert values.std() == pytest.approx(told.noise, rel=0.02)
+    assert told.noise == pytest.approx(made.multiplier * (1000 / 900) ** 0.5, rel=1e-6)
+    alone = privately(inner, 4.0, 3, 1000, local=True)
+    assert isinstance(alone, Private)
+    assert alone.multiplier == pytest.approx(made.multiplier, rel=0.01)
+    assert alone.in_own_units(state, spec, total, 1000)[1].noise == pytest.approx(alone.multiplier * 1000**0.5)
 
 
-@pytest.mark.parametrize("name", sorted(ATTACKS))
-def test_an_attack_works_without_noise_and_fails_at_epsilon_1(name: str) -> None:
-    assert ATTACKS[name](None) > 0.85
-    assert ATTACKS[name](1.0) < CHANCE[name] + 0.08
+@pytest.mark.parametrize("epsilon", [None, 8.0])
+def test_every_method_scores_all_users(epsilon: float | None) -> None:
+    whole, users = population(3000), np.arange(USERS)
+    for name in ("privirec", "privirec-k"):
+        scores = train_spectrum(whole, name, epsilon, 0, local=False)(users)
+        assert scores.shape == (USERS, ITEMS)
+        assert np.isfinite(scores).all()
+    counts = train_popularity(whole, epsilon, 0, local=False)(users)[0]
+    order = np.corrcoef(counts, np.log(whole.sums[0] + 1))[0, 1]
+    assert order > 0.8
+
+
+def test_figures_compare_with_no_noise_and_with_popularity() -> None:
+    found = {
+        "ml-1m.popularity.epsnone": {0: {"ndcg20": 0.02}},
+        "ml-1m.privirec.eps2": {0: {"ndcg20": 0.03}},
+        "ml-1m.privirec.epsnone": {0: {"ndcg20": 0.04}},
+    }
+    figures = figures_of(found)
+    assert figures["ml-1m.privirec.eps2.kept"] == pytest.approx(0.75)
+    assert figures["ml-1m.privirec.eps2.over_popularity"] == pytest.approx(1.5)
+    assert "ml-1m.privirec.epsnone.kept" not in figures
