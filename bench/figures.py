@@ -55,6 +55,19 @@ figure("overhead.seconds", "s", "<= 600", "time to measure the whole table")
 figure("overhead.*.oneshot.member_ms", "ms", "", "one member of the committee, for one client")
 figure("signatures.*_us", "µs", "", "sign or verify a request: Ed25519 alone, our profile, the whole RFC 9421")
 
+for _case in ("arrays", "colr", "counts", "fedmf", "privirec-k"):
+    _of = f"privacy_audit.{_case}"
+    figure(f"{_of}.lower_bound", "", "<= 4", "epsilon that canaries show, 95 % confidence; claim 4")
+    figure(f"{_of}.{{b}}_lower_bound", "", ">= 4", "the same, one defence broken", b=("no_noise", "no_clip"))
+    figure(f"{_of}.variance_epsilon", "", "<= 4", "epsilon that the noise's variance shows, 99.9 % confidence")
+    figure(f"{_of}.missing_share_epsilon", "", ">= 4", "the same, 1 of 4 honest clients adds no noise")
+for _how in ("no_noise", "epsilon8", "epsilon4", "epsilon1", "chance"):
+    _of = "privacy_attacks.{a}." + _how
+    figure(_of, "", "", "share of what an observer is after: {a}", a=("constants", "rows", "touches", "weights"))
+_NOISY: Final = ("colr", "privirec-k")
+figure("privacy_cost.{r}.cpu_ratio", "", "<= 1.3", "client's time for a round, noise / no noise, {r}", r=_NOISY)
+figure("privacy_cost.{r}.contribution_ratio", "", "", "to train, encode and mask, noise / no noise, {r}", r=_NOISY)
+figure("privacy_cost.{r}.bytes_ratio", "", "<= 1.002", "bytes, noise / no noise, {r}", r=_NOISY)
 # --- rounds over HTTP, memory, load
 figure("masked_round.round1000.exact", "", ">= 1", "1,000 clients: the released sum is exact", always=False)
 figure("masked_round.round1000.peak_rss_ratio", "", "<= 1.2", "server's peak, 1,000 / 200 clients", always=False)

@@ -3,6 +3,7 @@
     python -m bench.privacy --quick                              one small run of each kind
     python -m bench.privacy --data-dir DATA                      all rows; finished ones are kept, so it can be resumed
     python -m bench.privacy --data-dir DATA --only users privirec-k
+    python -m bench.privacy --audit                              the audit of `bench.privacy_audit`
 
 A row is `<set>.<method>.eps<epsilon>` or `<set>.users<n>.<method>.eps<epsilon>`; `epsnone` has no noise. delta is
 n^-1.1, and a tenth of the clients is not counted on. In rows of `users` the clients are resampled from the set's users,
@@ -29,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from bench import privacy_audit
 from bench._report import Figure
 from bench.experiments.quality import Found, Values, means, measure_rows, values_of
 from bench.experiments.quality_models import Split, split_of
@@ -242,7 +244,11 @@ def figures_of(found: Found) -> dict[str, Figure]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure what is asked and print the figures; see `measure_rows`."""
+    """Measure what is asked and print the figures; see `measure_rows`. With `--audit`: `bench.privacy_audit`."""
+    given = sys.argv[1:] if arguments is None else arguments
+    if "--audit" in given:
+        privacy_audit.main([each for each in given if each != "--audit"])
+        return 0
     return measure_rows(arguments, __doc__ or "", list(_rows()), _measured, figures_of)
 
 

@@ -75,7 +75,7 @@ def _write(path: Path, lines: object) -> None:
 COMMITTED: Final = Path(__file__).parent / "results"
 BENCHMARKS: Final = (
     "arrays", "ckks", "demo", "masked", "masked_round", "memory", "oneshot", "oneshot_round", "overhead", "paillier",
-    "privacy", "scaling", "service", "signatures",
+    "privacy", "privacy_attacks", "privacy_audit", "privacy_cost", "scaling", "service", "signatures",
 )  # fmt: skip
 SYSTEMS: Final = ("colr", "fair", "pfedclr", "privirec", "rfrec", "rfrecf", "topk")
 EXPERIMENTS: Final = ("federated_evaluation", "fidelity", "privirec_service", "quality", "rating_quality", "training")

@@ -14,16 +14,29 @@ from decimal import Decimal
 from typing import Final
 
 import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
-__all__ = ["Randomness", "cumulative_table", "symmetric_samples"]
+__all__ = ["Randomness", "cumulative_table", "expanded", "symmetric_samples"]
 
 Randomness = Callable[[int], bytes]
 """random(n) -> n secret random bytes; `os.urandom` except in tests and test vectors."""
 
+_KEY_BYTES: Final = 32
 _WORD_BITS: Final = 63
-_PIECE: Final = 16384
+_PIECE: Final = 32768
 """Samples at a time, so that words and counts stay in the processor's cache."""
+_COUNTED: Final = 255
+"""Entries whose comparisons are counted in one byte a sample, which takes a third of the time of two bytes."""
+
+
+def expanded(random: Randomness) -> Randomness:
+    """Return a source of the AES-256-CTR keystream of 32 bytes of `random`, counted from 0 over all calls.
+
+    Ten times as fast as the operating system's, which matters for hundreds of thousands of samples.
+    """
+    stream = Cipher(algorithms.AES(random(_KEY_BYTES)), modes.CTR(bytes(16))).encryptor()
+    return lambda count: stream.update(bytes(count))
 
 
 def cumulative_table(weights: Iterable[Decimal]) -> tuple[int, ...]:
@@ -44,13 +57,18 @@ def symmetric_samples(count: int, table: Sequence[int], random: Randomness) -> N
     words = np.frombuffer(random(8 * count), "<u8")
     samples = np.empty(count, np.int64)
     entries = np.array(table, np.int64)
+    parts = [entries[start : start + _COUNTED] for start in range(0, entries.size, _COUNTED)]
     for start in range(0, count, _PIECE):
         piece = words[start : start + _PIECE]
-        values, sizes = (piece >> np.uint64(1)).astype(np.int64), np.zeros(piece.size, np.uint16)
-        reached = np.empty(piece.size, np.bool_)
-        for entry in entries:
-            np.greater_equal(values, entry, out=reached)
-            sizes += reached.view(np.uint8)
-        negative = (piece & np.uint64(1)).astype(np.int64)
-        samples[start : start + _PIECE] = sizes * (1 - 2 * negative)
+        values, sizes = (piece >> np.uint64(1)).view(np.int64), np.zeros(piece.size, np.int64)
+        reached, counts = np.empty(piece.size, np.bool_), np.empty(piece.size, np.uint8)
+        ones = reached.view(np.uint8)
+        for part in parts:
+            counts[:] = 0
+            for entry in part:
+                np.greater_equal(values, entry, out=reached)
+                np.add(counts, ones, out=counts)
+            sizes += counts
+        signs = (piece & np.uint64(1)).view(np.int64)
+        samples[start : start + _PIECE] = (sizes ^ -signs) + signs
     return samples

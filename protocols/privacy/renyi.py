@@ -27,8 +27,8 @@ Sensitive = tuple[float, float]
 """The L1 and the L2 norm of what one client can add to a sum, in steps."""
 
 _A: Final = np.array(ORDERS, np.float64)
-_HARDLY: Final = 1e-12
-"""A divergence that is as good as none."""
+_NEXT_TO_NOTHING: Final = 1e-12
+"""A divergence, of noise 10^6 times as large as any L2 bound."""
 
 
 def skellam_curve(sensitive: Sensitive, variance: float) -> Curve:
@@ -86,16 +86,16 @@ def smallest_multiplier(kinds: Collection[Sensitive], sums: int, epsilon: float,
 
     kinds: the sensitivities of the sums; whichever of them a client's data enter, the cost is at most this. The result
     is within a millionth above the smallest. Raises `ParameterError` unless epsilon > 0, 0 < delta < 1 and there is a
-    sum, and for an epsilon so small that at this delta no noise reaches it with these orders.
+    sum; and for an epsilon that no noise gives, because of the largest of the orders.
     """
     if not (math.isfinite(epsilon) and epsilon > 0) or not kinds or sums < 1:
         raise ParameterError(f"a positive epsilon and at least one sum are needed, got {epsilon:g} and {sums}")
 
-    least = epsilon_of(np.full(len(ORDERS), _HARDLY), delta)
+    least = epsilon_of(np.full(_A.size, _NEXT_TO_NOTHING), delta)
     if epsilon <= least:
         raise ParameterError(
-            f"an epsilon of {epsilon:g} at delta {delta:g} needs more noise than can be accounted for: choose one "
-            f"above {least:.2g}, or a larger delta"
+            f"privacy: no noise gives epsilon {epsilon:g} at delta {delta:g} by this accountant: choose an epsilon "
+            f"above {least:.3g}, or a larger delta"
         )
 
     def costs(z: float) -> float:

@@ -28,7 +28,7 @@ from typing import Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from protocols.crypto.table_sampler import Randomness
+from protocols.crypto.table_sampler import Randomness, expanded
 from protocols.errors import CodecError, ParameterError
 from protocols.layout import Block, Route, Segment, VectorLayout, whole_route
 from protocols.messages.privacy import Privacy
@@ -149,10 +149,10 @@ class Private(SingleGroupRecipe):
         """Return the contribution within its bound, in steps, with this client's share of noise.
 
         state: the model before the sum. contribution: of the wrapped recipe. random: n -> n secret random bytes,
-        `os.urandom` on devices. Also for a client that has nothing to add: its zeros carry noise like every other
-        contribution. Raises `ParameterError` for values that are not finite.
+        `os.urandom` on devices; asked for 32, which are expanded. Also for a client that has nothing to add: its zeros
+        carry noise like every other contribution. Raises `ParameterError` for values that are not finite.
         """
-        own, noise = self.inner.sensitivity(spec.sum_index), self.noise(spec.sum_index)
+        own, noise, random = self.inner.sensitivity(spec.sum_index), self.noise(spec.sum_index), expanded(random)
         vector, clipped = contribution.vector, contribution.clipped
         if own.counts:
             steps, left_out = _limited(vector, self._most_counts(vector.size), random)

@@ -293,7 +293,7 @@ MEASURED = ["task", "create", "x", "--recipe", "colr", "-r", "items=5", "--evalu
         ([*NOISY, "--epsilon", "0"], "privacy: epsilon: must be greater than 0"),
         ([*NOISY, "--epsilon", "4", "--delta", "1"], "privacy: delta: must be less than 0.01"),
         ([*NOISY, "--epsilon", "4", "--client-sums", "0"], "privacy: client-sums: must be at least 1"),
-        ([*NOISY, "--epsilon", "0.0001"], "needs more noise than can be accounted for"),
+        ([*NOISY, "--epsilon", "0.0001"], "no noise gives epsilon"),
         ([*NOISY, "--epsilon", "0.02"], "raise epsilon or min_clients, or shrink the model"),
         ([*NOISY, "--epsilon", "4", "--corrupt", "0.9"], "leaves no client whose noise can be counted on"),
         ([*NOISY, "--epsilon", "4", "--mechanism", "plain"], "cannot use 'plain'"),

@@ -40,7 +40,12 @@ def load(name: str) -> Any:
 @pytest.mark.parametrize("name", sorted(generate.FILES))
 def test_the_committed_file_is_what_the_code_gives(name: str) -> None:
     committed, fresh = load(name), json.loads(generate.render(name))
-    if name in ("expand.json", "derived.json", "absorbed.json"):  # log, cos and sin differ in the last bits
+    if name in (
+        "expand.json",
+        "derived.json",
+        "absorbed.json",
+        "privacy.json",
+    ):  # log, cos and sin differ in the last bits
         committed, fresh = _decoded(committed), _decoded(fresh, _approximate)
     if name == "state_privirec.json":  # eigenvectors differ in the last bits between builds of LAPACK
         committed, fresh = _words(committed, int, float), _words(fresh, _last_bits, _approximate)

@@ -42,7 +42,7 @@ NO_SENSITIVITY = {"recipe": {"name": "rfrec", "parameters": {"items": 20}}, "mec
     [
         ({"epsilon": 0}, {}, "epsilon"),
         ({"delta": 1}, {}, "delta"),
-        ({"epsilon": 1e-4}, {}, "needs more noise than can be accounted for: choose one above"),
+        ({"epsilon": 1e-4}, {}, "no noise gives epsilon 0.0001 at delta"),
         ({"epsilon": 0.02}, {}, "noise of deviation .* steps to each value, over 2,048"),
         ({}, PLAIN, "a task with a privacy block cannot use 'plain'"),
         ({}, NO_SENSITIVITY, "recipe 'rfrec' cannot be trained with a privacy block"),

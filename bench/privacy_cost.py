@@ -1,0 +1,139 @@
+"""Processor time of one masked contribution with noise, compared with the same one without; and its bytes.
+
+    .venv/bin/python -m bench.privacy_cost [--quick] [--json FILE]
+
+MovieLens-1M's shape: 3,706 items and a client with 165 of them, in a cohort of 1,000. Both contributions are trained,
+encoded in the ring and masked: for itself and for each neighbour of the graph. `cpu_ratio` adds what else the client
+does in a round up to then, which depends on no vector: keys, shares for its neighbours, certificates. Epsilon 4 at
+delta 1000^-1.1 for all sums of the task, which are the 5 of privirec-k (64 components), and 100 of CoLR (rank 4 of 64).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from bench._report import Figure, arguments, show, time_in_turn, write_figures
+from bench.registry import verdicts
+from client_sdk.history import History
+from client_sdk.training import client_half
+from protocols.crypto.certificates import NO_CERTIFICATE, certify, check_certificate
+from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
+from protocols.messages.privacy import Privacy
+from protocols.recipes.base import main_layout
+from protocols.recipes.private import Private, with_privacy
+from protocols.recipes.registry import recipe
+from protocols.sums.masked.context import DIGEST_BYTES, ClientPolicy, RoundContext
+from protocols.sums.masked.masks import Mask, add_masks
+from protocols.sums.masked.mechanism import MASKED
+from protocols.sums.masked.plan import MaskedPlan, encode
+from protocols.sums.masked.roster import RosterEntry
+from protocols.sums.masked.run import MaskedRun
+from protocols.sums.participation import plan_of_task
+from protocols.sums.ring import pack
+
+ITEMS: Final = 3706
+_POSITIVES: Final = 165
+_CLIENTS: Final = 1000
+_SEED: Final = bytes(range(32))
+_RECIPES: Final[dict[str, tuple[dict[str, Any], int]]] = {
+    "privirec-k": ({"items": ITEMS, "components": 64, "iterations": 4}, 5),
+    "colr": ({"items": ITEMS, "dim": 64, "rank": 4}, 100),
+}
+
+
+def contributions(name: str) -> tuple[dict[str, Callable[[], object]], dict[str, Figure]]:
+    """Return the steps `plain` and `noisy`, each a whole contribution, `noise` alone; and bytes and bits of both."""
+    parameters, rounds = _RECIPES[name]
+    plain = recipe(name, parameters)
+    noisy = with_privacy(plain, Privacy(epsilon=4, delta=_CLIENTS**-1.1), rounds, _CLIENTS, _CLIENTS)
+    assert isinstance(noisy, Private)
+    rng = np.random.default_rng(0)
+    history = History(np.sort(rng.choice(ITEMS, _POSITIVES, replace=False)).astype(np.int32))
+    half, state = client_half(plain, None), noisy.initial_state(_SEED)
+    if name == "privirec-k":  # the first sum is of degrees
+        state = noisy.absorb(state, noisy.round_spec(_SEED, 1), np.full(ITEMS, 50.0), _CLIENTS)
+    spec, own = noisy.round_spec(_SEED, 2), half.initial_client_state(rng)
+
+    def whole(plan: MaskedPlan, masks: list[Mask], private: Private | None) -> bytes:
+        made = half.contribute(spec, "client", state, history, own, np.random.default_rng(1)).contribution
+        sent = made if private is None else private.noised(state, spec, made, os.urandom)
+        elements = encode(plan, whole_route(plan.layout), list(sent.blocks))
+        add_masks(elements, masks)
+        return pack(elements, plan.bits)
+
+    steps: dict[str, Callable[[], object]] = {}
+    figures: dict[str, Figure] = {}
+    for label, chosen in (("plain", plain), ("noisy", noisy)):
+        plan = plan_of_task(MASKED, {}, chosen.layout(2), _CLIENTS, main_layout(chosen))
+        assert isinstance(plan, MaskedPlan)
+        degree = plan.neighbourhood(_CLIENTS).degree
+        masks: list[Mask] = [(os.urandom(32), b"bench", -1 if place % 2 else 1) for place in range(degree + 1)]
+        steps[label] = partial(whole, plan, masks, noisy if label == "noisy" else None)
+        figures |= {f"{label}_bytes": plan.contribution_bytes(whole_route(plan.layout)), f"{label}_bits": plan.bits}
+        figures["masks"] = degree + 1
+    trained = half.contribute(spec, "client", state, history, own, np.random.default_rng(1)).contribution
+    steps["noise"] = partial(noisy.noised, state, spec, trained, os.urandom)
+    return steps, figures
+
+
+def rest_of_a_round(clients: int) -> float:
+    """Return the processor seconds of one client for keys, shares, certificates and key agreements in a cohort."""
+    layout = VectorLayout((Block("b", (Segment("value", 1, 1.0),)),), sum_class=TRAINED)
+    plan = MASKED.plan({}, layout, clients)
+    assert isinstance(plan, MaskedPlan)
+    identities = {f"c{number:04}": Ed25519PrivateKey.generate() for number in range(clients)}
+    own, signer = next(iter(identities)), Ed25519PrivateKey.generate()
+    key, organiser = identities[own].public_key().public_bytes_raw(), signer.public_key().public_bytes_raw()
+    mailbox = X25519PrivateKey.generate().public_key().public_bytes_raw()
+    certificate = certify(signer, "bench", key, mailbox, role="member", serial=1, not_after=1)
+
+    def entry(name: str, body: bytes) -> RosterEntry:
+        return RosterEntry(name, identities[name].public_key().public_bytes_raw(), mailbox, NO_CERTIFICATE, body)
+
+    def is_member(_: RosterEntry) -> bool:
+        check_certificate(organiser, "bench", key, mailbox, certificate, now=0)
+        return True
+
+    context = RoundContext("t_bench", 1, os.urandom(32), plan, os.urandom(DIGEST_BYTES), clients)
+    run = MaskedRun(context, identities, ClientPolicy(), lambda _: np.zeros(1, plan.dtype), entry, is_member)
+    run.checks = False  # those of the server
+    started = time.process_time()
+    run.advertise()
+    seconds = (time.process_time() - started) / clients
+    names = [entry.client_id for entry in run.roster.entries]
+    near = {names[place] for place in run.roster.neighbours_of(run.roster.index(own))}
+    run.share(without=set(names) - near)
+    started = time.process_time()
+    run.share(without=set(names) - {own}).contribute(without=set(names) - {own})
+    return seconds + time.process_time() - started
+
+
+def main() -> None:
+    """Measure, print the figures that have targets, and write the JSON."""
+    options = arguments(__doc__.partition("\n")[0]).parse_args()
+    rest = rest_of_a_round(50 if options.quick else _CLIENTS)
+    figures: dict[str, Figure] = {"rest_of_a_round_ms": 1e3 * rest}
+    for name in _RECIPES:
+        steps, sizes = contributions(name)
+        timings = time_in_turn(steps, 2 if options.quick else 15, clock=time.process_time)
+        for step, timing in timings.items():
+            figures |= timing.figures(f"{name}.{step}")
+        figures |= {f"{name}.{key}": value for key, value in sizes.items()}
+        noisy, plain = timings["noisy"].median, timings["plain"].median
+        figures[f"{name}.contribution_ratio"] = noisy / plain
+        figures[f"{name}.cpu_ratio"] = (rest + noisy) / (rest + plain)
+        figures[f"{name}.bytes_ratio"] = float(sizes["noisy_bytes"] or 0) / float(sizes["plain_bytes"] or 1)
+    show("A masked contribution with noise, compared with one without", verdicts("privacy_cost", figures))
+    write_figures(options.json, figures)
+
+
+if __name__ == "__main__":
+    main()

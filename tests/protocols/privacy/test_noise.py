@@ -1,0 +1,154 @@
+"""The sum of all shares is distributed as planned, for every dropout count; and what the size of a share follows from.
+
+That nothing is released below `min_clients` is tested where rounds end
+(`tests/aggregator_service/rounds/test_engine.py`)
+and where clients refuse (`tests/client_sdk/rounds/test_lying_server.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy import stats
+from scipy.special import ive
+
+from protocols.errors import ParameterError
+from protocols.privacy.noise import NoiseTerms, SumNoise, bound_in_steps, within_steps
+from protocols.privacy.renyi import epsilon_of
+from protocols.privacy.skellam import MAX_VARIANCE, largest_skellam, skellam, skellam_table
+
+NEAR = 2.0**-40
+SHARES = (0.02, 0.37, 5.3, 64.0, 3060.3463)
+
+
+def share_pmf(variance: float) -> NDArray[np.float64]:
+    """Return the probabilities of -n .. n that the sampler's table gives, n the largest sample."""
+    edges = [0, *skellam_table(variance), 2**63]
+    sizes = [(after - before) / 2**63 for before, after in pairwise(edges)]
+    return np.array([*(size / 2 for size in reversed(sizes[1:])), sizes[0], *(size / 2 for size in sizes[1:])])
+
+
+def distance(pmf: NDArray[np.float64], variance: float) -> float:
+    """Return the statistical distance from the symmetric Skellam variable, whose tail beyond `pmf` counts too."""
+    places = np.arange(pmf.size) - pmf.size // 2
+    exact = ive(np.abs(places), variance)
+    return float(np.abs(pmf - exact).sum() + abs(1 - exact.sum())) / 2
+
+
+@pytest.mark.parametrize(("honest", "cohort"), [(4, 12), (9, 20)])
+@pytest.mark.parametrize("share", SHARES)
+def test_the_sum_of_the_shares_is_as_planned_for_every_number_of_survivors(
+    share: float, honest: int, cohort: int
+) -> None:
+    one = share_pmf(share)
+    total = one
+    for survivors in range(2, cohort + 1):
+        total = np.convolve(total, one)
+        if survivors < honest:
+            continue
+        assert distance(total, survivors * share) < NEAR
+        assert distance(total, (survivors - 1) * share) > 0.003, "one share less is another distribution"
+        assert distance(total, (survivors + 1) * share) > 0.003
+        assert math.isclose(SumNoise(1.0, 1.0, share).deviation(survivors) ** 2, survivors * share)
+
+
+@pytest.mark.parametrize("share", [0.37, 5.3, 64.0])
+def test_the_planned_distribution_is_the_skellam_of_scipy(share: float) -> None:
+    one = share_pmf(share)
+    four = np.convolve(np.convolve(one, one), np.convolve(one, one))
+    places = np.arange(four.size) - four.size // 2
+    assert np.abs(four - stats.skellam.pmf(places, 2 * share, 2 * share)).sum() / 2 < NEAR
+
+
+@pytest.mark.parametrize("share", SHARES)
+def test_samples_have_the_distribution_of_the_table(share: float) -> None:
+    count = 300_000
+    samples = skellam(count, share, np.random.default_rng(7).bytes)
+    pmf = share_pmf(share)
+    observed = np.bincount(samples + pmf.size // 2, minlength=pmf.size)
+    kept = count * pmf > 20
+    expected = np.append(count * pmf[kept], count * pmf[~kept].sum() + 1e-9)
+    found = np.append(observed[kept], observed[~kept].sum())
+    chi_square = ((found - expected) ** 2 / np.maximum(expected, 1)).sum()
+    assert chi_square < stats.chi2.isf(1e-9, expected.size)
+    wider = share_pmf(share * 1.05)  # of a sampler with 5 % more variance
+    cut = (wider.size - pmf.size) // 2
+    wrong = count * wider[cut : cut + pmf.size][kept]
+    assert ((observed[kept] - wrong) ** 2 / wrong).sum() > chi_square
+
+
+def test_a_missing_share_shows_in_the_variance_of_many_values() -> None:
+    share, honest, values = 90.0, 20, 100_000
+    shares = [skellam(values, share, np.random.default_rng([3, client]).bytes) for client in range(honest)]
+    planned = share * honest
+    spread = math.sqrt((2 + 1 / planned) / values)
+
+    def off(total: NDArray[np.int64]) -> float:
+        return (float(np.mean(np.square(total))) / planned - 1) / spread
+
+    assert abs(off(np.sum(shares, axis=0))) < 4
+    assert off(np.sum(shares[1:], axis=0)) < -6
+
+
+def test_tables_of_the_smallest_and_of_the_largest_share() -> None:
+    assert skellam_table(1e-30) == ()  # it is 0 within 2^-63
+    assert skellam(5, 1e-30, np.random.default_rng(1).bytes).tolist() == [0] * 5
+    for variance in (0.0, -1.0, math.inf, math.nan, MAX_VARIANCE * 1.01):
+        with pytest.raises(ParameterError, match="variance above 0 and up to"):
+            skellam_table(variance)
+    assert 9 * math.sqrt(1000) < largest_skellam(1000.0) < 10 * math.sqrt(1000)
+
+
+@given(
+    epsilon=st.floats(0.5, 16),
+    sums=st.integers(1, 200),
+    honest=st.integers(1, 5000),
+    values=st.integers(1, 300_000),
+)
+def test_the_honest_shares_of_all_sums_cost_the_budget_and_no_more(
+    epsilon: float, sums: int, honest: int, values: int
+) -> None:
+    delta, bound = 1e-5, float(bound_in_steps(values))
+    terms = NoiseTerms(epsilon, delta, sums, honest)
+    kind = (min(math.sqrt(values) * bound, bound**2), bound)
+    multiplier = terms.multiplier([kind, (4.0, 2.0)])
+    try:
+        noise = terms.noise(kind, multiplier)
+    except ParameterError:
+        assert (multiplier * bound) ** 2 / honest > MAX_VARIANCE
+        return
+    assert noise.share * honest == pytest.approx((multiplier * bound) ** 2)
+    cost = epsilon_of(sums * noise.curve(honest), delta)
+    assert cost <= epsilon * (1 + 1e-9)
+    assert epsilon_of(
+        sums * np.maximum(noise.curve(honest), terms.noise((4.0, 2.0), multiplier).curve(honest)), delta
+    ) > (epsilon * 0.999)
+    if honest > 1:
+        assert epsilon_of(sums * noise.curve(honest - 1), delta) > cost
+
+
+def test_noise_is_counted_of_honest_clients_of_the_smallest_round_only() -> None:
+    assert NoiseTerms.of(4, 1e-6, 10, 0.1, 100, 60).honest == 50
+    assert NoiseTerms.of(4, 1e-6, 10, 0.1, 99, 10).honest == 1
+    assert NoiseTerms.of(4, 1e-6, 10, 0.0, 7, 7) == NoiseTerms(4, 1e-6, 10, 7)
+    with pytest.raises(ParameterError, match="of min_clients 10, corrupt 0.1 of a cohort of 100 leaves no client"):
+        NoiseTerms.of(4, 1e-6, 10, 0.1, 100, 10)
+
+
+def test_noise_that_is_too_large_is_refused_with_what_to_change() -> None:
+    terms = NoiseTerms(0.01, 1e-6, 100, 1)
+    with pytest.raises(ParameterError, match="each of 1 clients .* raise epsilon or min_clients, or shrink the model"):
+        terms.noise((1e4, 100.0), terms.multiplier([(1e4, 100.0)]))
+
+
+def test_steps() -> None:
+    assert bound_in_steps(1) == 64
+    assert bound_in_steps(10**6) == 3000
+    assert (within_steps(64), within_steps(3000)) == (7, 300)
+    assert SumNoise(9.5, 90.0, 5.3).largest == 10 + largest_skellam(5.3)

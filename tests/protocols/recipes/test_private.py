@@ -1,0 +1,398 @@
+"""Recipes under a privacy block: bounds, noise, layouts, states, the bound that adapts, and what needs no consent."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy import stats
+
+from protocols.errors import CodecError, ParameterError
+from protocols.layout import TRAINED, VectorLayout
+from protocols.messages import Evaluation
+from protocols.messages.privacy import Privacy
+from protocols.privacy.noise import within_steps
+from protocols.privacy.renyi import epsilon_of
+from protocols.recipes.base import Contribution, Local, Recipe
+from protocols.recipes.evaluated import with_evaluation
+from protocols.recipes.fedmf import FedMF
+from protocols.recipes.private import Private, noise_terms, unwrapped, with_privacy
+from protocols.recipes.privirec import PriviRecState
+from protocols.recipes.registry import recipe
+
+SEED, ITEMS, CLIENTS, ROUNDS = bytes(range(32)), 12, 20, 6
+RECIPES: dict[str, dict[str, Any]] = {
+    "arrays": {"shapes": {"v": [2, 3], "w": [5]}, "rows": ["v"], "max_weight": 10},
+    "colr": {"items": ITEMS, "dim": 4, "rank": 2, "item_bias": "counts", "normalise": "touched"},
+    "fedmf": {"items": ITEMS, "dim": 4},
+    "privirec": {"items": ITEMS, "components": 3, "iterations": 2},
+    "privirec-k": {"items": ITEMS, "components": 3, "iterations": 2},
+}
+QUIET = Privacy(epsilon=1000, delta=1e-5)
+MANY = 1_000_000
+"""Honest clients whose single share of the noise at epsilon 1000 is next to nothing."""
+
+
+def private(name: str, privacy: Privacy | None = None, clients: int = CLIENTS, **changes: Any) -> Private:
+    inner = recipe(name, {**RECIPES[name], **changes}, noisy=True)
+    made = with_privacy(inner, privacy or Privacy(epsilon=4, delta=1e-5), ROUNDS, clients, clients)
+    assert isinstance(made, Private)
+    return made
+
+
+def quiet(name: str, **changes: Any) -> Private:
+    privacy = QUIET.model_copy(update={key: changes.pop(key) for key in ("most_items", "clip") if key in changes})
+    return private(name, privacy, MANY, **changes)
+
+
+def measured() -> Private:
+    inner = with_evaluation(recipe("colr", RECIPES["colr"], noisy=True), Evaluation(every=2), ROUNDS)
+    made = with_privacy(inner, Privacy(epsilon=4, delta=1e-5), ROUNDS, CLIENTS, CLIENTS)
+    assert isinstance(made, Private)
+    return made
+
+
+ALL = {**{name: private(name) for name in RECIPES}, "measured": measured()}
+
+
+def norm(values: NDArray[Any]) -> float:
+    return float(np.linalg.norm(values))
+
+
+# --- layouts and noise ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(ALL))
+def test_sums_are_of_whole_numbers_with_room_for_bound_and_noise(name: str) -> None:
+    made = ALL[name]
+    for number in made.inner.sum_kinds():
+        layout, inner, noise = made.layout(number), made.inner.layout(number), made.noise(number)
+        adapts = made.inner.sensitivity(number).l2 is None and not made.inner.sensitivity(number).counts
+        assert layout.length == inner.length + adapts
+        assert layout.sum_class == inner.sum_class
+        assert [block.name for block in layout.blocks] == [b.name for b in inner.blocks] + ["within"] * adapts
+        segments = [segment for block in layout.blocks for segment in block.segments]
+        assert all(segment.integral and segment.signed and segment.clip == noise.largest for segment in segments)
+        assert layout.length <= made.longest_vector()
+        spec = made.round_spec(SEED, number)
+        assert spec == made.inner.round_spec(SEED, number)
+        assert made.route(spec, "c") == tuple((place,) for place in range(len(layout.blocks)))
+    assert (made.name, made.parameters) == (made.inner.name, made.inner.parameters)
+    assert (made.by_snapshot, made.main_sum) == (made.inner.by_snapshot, made.inner.main_sum)
+    assert made.sum_kinds() == made.inner.sum_kinds()
+    assert made.sensitivity(1) == made.inner.sensitivity(1)
+    assert unwrapped(made) is made.inner
+    assert unwrapped(made.inner) is made.inner
+    assert with_privacy(made.inner, None, ROUNDS, CLIENTS, CLIENTS) is made.inner
+
+
+@pytest.mark.parametrize("name", sorted(ALL))
+def test_the_honest_shares_in_all_sums_of_the_task_cost_the_budget(name: str) -> None:
+    made = ALL[name]
+    curves = [made.noise(number).curve(made.terms.honest) for number in made.inner.sum_kinds()]
+    assert 3.99 < epsilon_of(ROUNDS * np.max(curves, axis=0), 1e-5) <= 4
+    assert made.terms.honest == CLIENTS - 2
+    (warning,) = made.warnings()
+    assert "epsilon 4 at delta 1e-05, if at least 18 clients" in warning
+    for number in made.inner.sum_kinds():
+        assert made.noise(number).share == pytest.approx((made.multiplier * made.noise(number).bound) ** 2 / 18)
+
+
+def test_fewer_paid_rounds_need_less_noise() -> None:
+    terms = [noise_terms(Privacy(epsilon=4, delta=1e-5, rounds=rounds), 6, 20, 20).sums for rounds in (None, 2, 9)]
+    assert terms == [6, 2, 6]
+    assert private("fedmf", Privacy(epsilon=4, delta=1e-5, rounds=1)).multiplier < private("fedmf").multiplier
+
+
+@pytest.mark.parametrize("name", ["colr", "arrays", "privirec-k"])
+def test_zeros_carry_noise_of_the_planned_variance(name: str) -> None:
+    made = ALL[name]
+    number = made.main_sum if name != "privirec-k" else 2
+    spec, state = made.round_spec(SEED, number), made.initial_state(SEED)
+    zeros = Contribution([np.zeros(made.inner.layout(number).length)])
+    sent = np.array([made.noised(state, spec, zeros, np.random.default_rng(n).bytes).vector for n in range(800)])
+    values = sent[:, : zeros.values].ravel()
+    share = made.noise(number).share
+    assert abs(float(np.mean(values**2)) / share - 1) < 5 * math.sqrt((2 + 1 / share) / values.size)
+    assert abs(values.mean()) < 5 * math.sqrt(share / values.size)
+    assert np.array_equal(values, np.rint(values))
+    assert np.abs(sent).max() <= made.noise(number).largest
+
+
+# --- contributions --------------------------------------------------------------------------------------------------
+
+
+@given(scale=st.sampled_from([1e-6, 0.1, 1.0, 7.0, 1e9]), seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=40, deadline=None)
+def test_no_contribution_is_longer_than_its_bound(scale: float, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    for made in (quiet("fedmf"), quiet("arrays"), quiet("privirec-k")):
+        number = 2 if made.name == "privirec-k" else made.main_sum
+        spec, state = made.round_spec(SEED, number), made.initial_state(SEED)
+        vector = scale * rng.standard_normal(made.inner.layout(number).length)
+        sent = made.noised(state, spec, Contribution([vector]), rng.bytes)
+        noise = made.noise(number)
+        assert norm(sent.vector[: vector.size]) <= made.l2_bound(number) + 5
+        assert norm(sent.vector) <= noise.bound + 5
+        assert np.abs(sent.vector).sum() <= noise.l1 + 50
+        assert (sent.scaled < 1) == (scale >= 1)
+        if made.name != "privirec-k":
+            says = sent.vector[-1]
+            assert abs(says - within_steps(made.l2_bound(number)) * (norm(vector) <= 1)) <= 3
+
+
+def test_a_basis_with_long_columns_or_false_degrees_adds_no_more_than_the_bound() -> None:
+    """What a malicious server's model gives is cut to the same norm as an honest one's."""
+    made = quiet("privirec-k")
+    first = made.absorb(made.initial_state(SEED), made.round_spec(SEED, 1), np.full(ITEMS, 9.0), 20)
+    assert isinstance(first, PriviRecState)
+    spec = made.round_spec(SEED, 2)
+    rng = np.random.default_rng(3)
+    for wrong in (
+        replace(first, basis=np.full((ITEMS, 3), 1e6, np.float32)),
+        replace(first, item_degrees=np.full(ITEMS, 1e-12)),
+        replace(
+            first, basis=rng.standard_normal((ITEMS, 3)).astype(np.float32) * 1e3, item_degrees=np.full(ITEMS, 1e-6)
+        ),
+    ):
+        sent = made.contribute(wrong, spec, Local(np.arange(ITEMS), entropy=rng.bytes))
+        assert sent.scaled < 1
+        assert norm(sent.vector) <= made.noise(2).bound + 5
+
+
+def test_sums_and_the_weights_that_they_are_divided_by_are_scaled_alike() -> None:
+    made = quiet("arrays")
+    update = {"v": np.full((2, 3), 1.0, np.float32), "w": np.linspace(-1, 1, 5, dtype=np.float32)}
+    spec, state = made.round_spec(SEED, 1), made.initial_state(SEED)
+    plain = made.inner.contribute(state, spec, Local(update, examples=5)).vector
+    assert plain[-1] == 0.5
+    for clip, scale in ((1.2 * norm(plain), 1.0), (norm(plain) / 3, 1 / 3)):
+        at_clip = replace(state, l2_clip=clip)
+        sent = [made.noised(at_clip, spec, Contribution([plain]), os.urandom) for _ in range(400)]
+        assert sent[0].scaled == pytest.approx(scale, rel=0.05)
+        total = np.sum([each.vector for each in sent], axis=0)
+        mean = made.in_own_units(at_clip, spec, total, 400)[0] / 400
+        assert mean[-1] == pytest.approx(0.5 * scale, rel=0.06)
+        np.testing.assert_allclose(mean / mean[-1], plain / 0.5, atol=0.05)
+
+
+def test_the_sum_is_right_in_the_mean_and_absorb_is_told_the_noise() -> None:
+    made = private("fedmf", clients=200)
+    spec, state = made.round_spec(SEED, 1), made.initial_state(SEED)
+    rng = np.random.default_rng(8)
+    given_ = rng.standard_normal((200, made.inner.layout(1).length))
+    given_ *= 0.8 / np.linalg.norm(given_, axis=1, keepdims=True)
+    total = np.sum([made.noised(state, spec, Contribution([v]), rng.bytes).vector for v in given_], axis=0)
+    values, noisy = made.in_own_units(state, spec, total, 200)
+    unit = 1.0 / made.l2_bound(1)
+    assert noisy.noise == pytest.approx(math.sqrt(200 * made.noise(1).share) * unit)
+    rounding = math.sqrt(200 / 4) * unit
+    error = (values - given_.sum(axis=0)) / math.hypot(noisy.noise, rounding)
+    assert np.abs(error).max() < 5
+    assert 0.6 < error.std() < 1.4
+
+
+def test_counts_are_limited_to_a_random_choice_all_alike() -> None:
+    made = quiet("colr", most_items=3)
+    spec, state = made.round_spec(SEED, 1), made.initial_state(SEED)
+    ones = np.zeros(ITEMS)
+    ones[:8] = 1
+    sent = [made.noised(state, spec, Contribution([ones], clipped=1), os.urandom) for _ in range(2000)]
+    kept = np.rint(np.sum([each.vector for each in sent], axis=0))
+    assert {each.clipped for each in sent} == {1 + 5}
+    assert abs(kept.sum() - 3 * 2000) <= 30
+    assert np.abs(kept[8:]).max() <= 10
+    assert ((kept[:8] - 750) ** 2 / (2000 * 3 / 8 * 5 / 8)).sum() < stats.chi2.isf(1e-9, 8)
+    whole = made.noised(state, spec, Contribution([np.eye(ITEMS)[2]]), os.urandom)
+    assert (whole.clipped, whole.scaled) == (0, 1.0)
+    for wrong in (2.0, 0.5, -1.0):
+        with pytest.raises(ParameterError, match="neither 0 nor 1"):
+            made.noised(state, spec, Contribution([np.full(ITEMS, wrong)]), os.urandom)
+
+
+def test_contributions_that_cannot_be_sent() -> None:
+    made = ALL["fedmf"]
+    with pytest.raises(ParameterError, match="training diverged"):
+        made.noised(
+            made.initial_state(SEED), made.round_spec(SEED, 1), Contribution([np.full(4 * ITEMS, np.nan)]), os.urandom
+        )
+
+
+def test_the_same_bytes_give_the_same_contribution_and_32_are_asked_for() -> None:
+    made, asked = ALL["arrays"], []
+
+    def random(count: int) -> bytes:
+        asked.append(count)
+        return bytes(range(count))
+
+    update = {"v": np.ones((2, 3), np.float32), "w": np.ones(5, np.float32)}
+    given_ = Local(update, examples=3, entropy=random)
+    first, second = (
+        made.contribute(made.initial_state(SEED), made.round_spec(SEED, 1), given_).vector for _ in range(2)
+    )
+    assert np.array_equal(first, second)
+    assert asked == [32, 32]
+
+
+# --- the bound that adapts ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("quantile", "start"), [(0.3, 15.0), (0.5, 0.05), (0.8, 0.3)])
+def test_the_bound_moves_to_the_quantile_of_the_updates(quantile: float, start: float) -> None:
+    privacy = Privacy(epsilon=1000, delta=1e-5, clip=start, quantile=quantile)
+    made = with_privacy(recipe("arrays", {"shapes": {"w": [6]}}), privacy, 60, 50, 50)
+    assert isinstance(made, Private)
+    rng, state = np.random.default_rng(2), made.initial_state(SEED)
+    assert state.l2_clip == start
+    norms = np.exp(rng.standard_normal(50))
+    for number in range(1, 61):
+        spec, total = made.round_spec(SEED, number), np.zeros(made.layout(number).length)
+        for length in norms:
+            vector = rng.standard_normal(6)
+            vector *= length / norm(vector)
+            total += made.noised(state, spec, Contribution([vector]), rng.bytes).vector
+        state = made.absorb(state, spec, total, 50)
+        assert state.l2_clip == np.float32(state.l2_clip)
+    assert abs((norms <= state.l2_clip).mean() - quantile) < 0.1
+    assert made.report(state)["l2_clip"] == state.l2_clip
+
+
+def test_a_step_of_the_bound_by_hand_and_its_limits() -> None:
+    made = private("arrays")
+    state, steps = made.initial_state(SEED), within_steps(made.l2_bound(1))
+    length = made.layout(1).length
+
+    def after(said: float) -> float:
+        total = np.zeros(length)
+        total[-1] = said
+        return made.absorb(state, made.round_spec(SEED, 1), total, 10).l2_clip
+
+    assert after(10 * steps) == pytest.approx(math.exp(-0.1), rel=1e-6)
+    assert after(0) == pytest.approx(math.exp(0.1), rel=1e-6)
+    assert after(1e9) == after(10 * steps), "noise gives no share above 1"
+    assert after(-1e9) == after(0)
+    for number in range(1, 320):
+        state = made.absorb(state, made.round_spec(SEED, number), np.zeros(length), 10)
+    assert state.l2_clip == 2.0**40
+    made.decode_state(319, made.encode_state(state))
+    state = replace(state, l2_clip=2.0**-40)
+    total = np.zeros(length)
+    total[-1] = 10 * steps
+    assert made.absorb(state, made.round_spec(SEED, 320), total, 10).l2_clip == 2.0**-40
+
+
+def test_without_a_quantile_the_bound_stays() -> None:
+    made = private("fedmf", Privacy(epsilon=4, delta=1e-5, clip=0.25, quantile=None))
+    assert made.layout(1).length == made.inner.layout(1).length
+    state = made.initial_state(SEED)
+    state = made.absorb(state, made.round_spec(SEED, 1), np.ones(made.layout(1).length), 10)
+    assert state.l2_clip == 0.25
+    assert "l2_clip" not in made.report(state)
+    assert not made.is_done(state)
+
+
+# --- states ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(ALL))
+def test_states_survive_encoding_with_their_bound(name: str) -> None:
+    made = ALL[name]
+    state = made.initial_state(SEED)
+    assert state.l2_clip == 1.0
+    body = made.encode_state(state)
+    assert body == made.inner.encode_state(state)
+    assert made.decode_state(0, body).l2_clip == 1.0
+    last = made.inner.steps if name.startswith("privirec") else 4  # type: ignore[attr-defined]
+    for number in range(1, last + 1):
+        total = np.rint(np.random.default_rng(number).random(made.layout(number).length) * 10)
+        state = made.absorb(state, made.round_spec(SEED, number), total, 20)
+        body = made.encode_state(state)
+        assert len(body) == made.state_bytes(number) <= made.longest_state_bytes()
+        assert body[-8:] == np.float64(state.l2_clip).tobytes()
+        again = made.decode_state(number, body)
+        assert again.l2_clip == state.l2_clip
+        assert made.encode_state(again) == body
+        assert made.encode_view(made.view(state, 0), 0) == body
+    assert (state.l2_clip == 1.0) == name.startswith("privirec")
+    assert made.is_done(state) == made.inner.is_done(state)
+
+
+@pytest.mark.parametrize("clip", [0.0, -1.0, math.nan, math.inf, 2.0**41, 2.0**-41])
+def test_a_bound_that_no_task_has_is_refused(clip: float) -> None:
+    made = ALL["fedmf"]
+    body = made.encode_state(replace(made.initial_state(SEED), round_number=1))
+    with pytest.raises(CodecError, match="a bound that no task with this privacy block has"):
+        made.decode_state(1, body[:-8] + np.float64(clip).tobytes())
+    with pytest.raises(CodecError, match="ends with the bound, 8 bytes"):
+        made.decode_state(1, body[:7])
+    with pytest.raises(CodecError):
+        made.decode_state(1, body[:-8])
+
+
+@given(st.binary(max_size=300))
+def test_other_bytes_are_no_state(body: bytes) -> None:
+    made = ALL["fedmf"]
+    try:
+        state = made.decode_state(3, body)
+    except CodecError:
+        return
+    assert made.encode_state(state) == body
+
+
+# --- what is refused, and what needs no consent ---------------------------------------------------------------------
+
+
+class Choosing(FedMF):
+    """A recipe whose contributions choose their blocks."""
+
+    def layout(self, sum_index: int = 1) -> VectorLayout:
+        return VectorLayout(super().layout(sum_index).blocks, sum_class=TRAINED, chosen=1)
+
+
+def test_chosen_blocks_are_refused() -> None:
+    plain = recipe("fedmf", RECIPES["fedmf"])
+    assert isinstance(plain, FedMF)
+    made = with_privacy(Choosing(plain.parameters), Privacy(epsilon=4, delta=1e-5), ROUNDS, CLIENTS, CLIENTS)
+    with pytest.raises(ParameterError, match="contributions that choose their blocks reveal the choice"):
+        made.layout(1)
+
+
+@pytest.mark.parametrize("name", ["topk", "scolr", "svd", "rfrec", "fair", "pfedclr"])
+def test_recipes_without_a_bound_are_refused(name: str) -> None:
+    with pytest.raises(ParameterError, match=f"recipe '{name}' cannot be trained with a privacy block"):
+        with_privacy(recipe(name, {"items": ITEMS}), Privacy(epsilon=4, delta=1e-5), ROUNDS, CLIENTS, CLIENTS)
+
+
+def test_noise_that_cannot_be_drawn_is_refused_when_the_task_is_made() -> None:
+    with pytest.raises(ParameterError, match="raise epsilon or min_clients"):
+        private("fedmf", Privacy(epsilon=0.03, delta=1e-9))
+    with pytest.raises(ParameterError, match=r"no noise gives epsilon 0.001 at delta 1e-09 .* above 0\.0"):
+        private("fedmf", Privacy(epsilon=0.001, delta=1e-9))
+    with pytest.raises(ParameterError, match="leaves no client whose noise can be counted on"):
+        with_privacy(recipe("fedmf", RECIPES["fedmf"]), Privacy(epsilon=4, delta=1e-5), ROUNDS, 100, 10)
+
+
+CONSENTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "reveal_touched": ("colr", {"items": ITEMS, "dim": 4, "rank": 2, "normalise": "touched"}),
+    "reveal_weights": ("arrays", {"shapes": {"w": [3]}, "max_weight": 10}),
+    "reveal_rows": ("arrays", {"shapes": {"w": [3, 2]}, "rows": ["w"]}),
+    "reveal_gram": ("privirec", RECIPES["privirec"]),
+}
+
+
+@pytest.mark.parametrize("consent", sorted(CONSENTS))
+def test_the_number_stands_for_a_consent(consent: str) -> None:
+    name, parameters = CONSENTS[consent]
+    with pytest.raises(ParameterError, match=f"{consent}=true"):
+        recipe(name, parameters)
+    covered: Recipe = recipe(name, parameters, noisy=True)
+    consented = recipe(name, {**parameters, consent: True})
+    assert covered.layout(1) == consented.layout(1)
+    assert with_privacy(covered, Privacy(epsilon=4, delta=1e-5), ROUNDS, CLIENTS, CLIENTS).layout(1)
