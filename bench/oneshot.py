@@ -21,9 +21,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
-from bench._report import Figure, arguments, bars, show, time_in_turn, write_figures
+from bench._report import Figure, arguments, say, time_in_turn
 from bench.protocol_round import play_oneshot
-from bench.registry import verdicts
+from bench.registry import finish
 from protocols.crypto.certificates import Certificate, CertifiedRole, certify, check_certificate
 from protocols.crypto.domain import SEED_BYTES
 from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
@@ -138,10 +138,10 @@ LAYOUT: Final = VectorLayout((Block("item factors", (Segment("values", VALUES, 0
 ROUTE: Final = whole_route(LAYOUT)
 
 
-def whole_round(plan: OneshotPlan, clients: int, tick: Callable[[], object]) -> dict[str, Figure]:
+def whole_round(plan: OneshotPlan, clients: int) -> dict[str, Figure]:
     """Play a round with `clients` clients; figures of the server and the committee."""
     rng = np.random.default_rng(1)
-    clock = play_oneshot(plan, (rng.uniform(-0.1, 0.1, VALUES) for _ in range(clients)), tick)
+    clock = play_oneshot(plan, (rng.uniform(-0.1, 0.1, VALUES) for _ in range(clients)))
     folded = clock.server["fold"]
     return {
         "exact": True,  # a round with another sum fails
@@ -166,11 +166,10 @@ def main() -> None:
         "masked_client": lambda: masked_client(True),
         "masked_client_uncertified": lambda: masked_client(False),
     }
-    with bars() as progress:
-        task = progress.add_task("clients in turn", total=repetitions + 1)
-        timings = time_in_turn(steps, repetitions, lambda: progress.advance(task), clock=time.process_time)
-        task = progress.add_task("a round", total=clients)
-        figures = whole_round(plan, clients, lambda: progress.advance(task))
+    say("clients in turn")
+    timings = time_in_turn(steps, repetitions, clock=time.process_time)
+    say(f"a round of {clients} clients")
+    figures = whole_round(plan, clients)
     own = timings["client"].median
     figures |= {
         "bytes_per_value": plan.body_bytes / VALUES,
@@ -183,9 +182,7 @@ def main() -> None:
     }
     for name, timing in timings.items():
         figures |= timing.figures(name)
-    show("one-shot sums", figures)
-    show("targets", verdicts("oneshot", figures))
-    write_figures(options.json, figures)
+    finish("oneshot", figures, options.json)
 
 
 if __name__ == "__main__":

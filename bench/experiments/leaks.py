@@ -36,7 +36,6 @@ __all__ = [
     "DrawnControl",
     "DrawnScores",
     "NegativeDraws",
-    "PaperProtocol",
     "drawn_as_negative_control",
     "draws_without",
     "exclude",
@@ -211,22 +210,14 @@ LEAK_WARNING: Final = (
 _log = logging.getLogger(__name__)
 
 
-class PaperProtocol(NamedTuple):
-    """The exclusions of the leaky protocol, and its warning."""
+def paper_protocol(data: LeaveOneOut) -> NDArray[np.int32]:
+    """Return the held-out items as exclusions for `exclude`, int32 (n_users, 1), and log `LEAK_WARNING` as a warning.
 
-    excluded: NDArray[np.int32]
-    """int32 (n_users, 1): the item that a user never draws as a negative besides its training items; -1 for none."""
-    warning: str
-    """`LEAK_WARNING`, to be shown wherever the figures are."""
-
-
-def paper_protocol(data: LeaveOneOut) -> PaperProtocol:
-    """Return the held-out items as exclusions for `exclude`, and log `LEAK_WARNING` as a warning.
-
-    Training items are always excluded, so with these no item that a user interacted with is drawn as a negative.
+    Training items are always excluded, so with these no item that a user interacted with is drawn as a negative. A user
+    without a held-out item has -1.
     """
     _log.warning(LEAK_WARNING)
-    return PaperProtocol(data.test_items[:, None].copy(), LEAK_WARNING)
+    return data.test_items[:, None].copy()
 
 
 # --- training whose negatives leave out more items than the user's own -----------------------------------------------
