@@ -94,6 +94,10 @@ class TenSealPeer:
         with contextlib.redirect_stdout(io.StringIO()):
             return bytes(ts.ckks_vector(self._context, self._vector).serialize())
 
+    def open(self) -> list[float]:
+        """Deserialise and decrypt a sum of one contribution."""
+        return list(ts.ckks_vector_from(self._context, self.body).decrypt())
+
     def fold(self) -> None:
         """Deserialise and add one contribution."""
         self._total += ts.ckks_vector_from(self._context, self.body)

@@ -12,8 +12,6 @@ Keys: `<row>.<way>.*` with `bytes` (all messages of a client), `seal_ms`, `open_
 
 from __future__ import annotations
 
-import contextlib
-import io
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,11 +20,11 @@ from time import perf_counter, process_time
 from typing import Any, Final
 
 import numpy as np
-import tenseal as ts
 from numpy.typing import NDArray
 from phe import EncryptedNumber, PaillierPublicKey, generate_paillier_keypair
 
 from bench._report import Figure, arguments, say, time_in_turn
+from bench.ckks import TenSealPeer
 from bench.doc_tables import MECHANISMS, ROWS, Row
 from bench.protocol_round import CLIP, Clock, Shape, play_oneshot, play_round
 from bench.registry import finish
@@ -193,23 +191,10 @@ def _calls(values: int) -> int:
 
 
 def measure_tenseal(values: int, repetitions: int) -> Costs:
-    """`ts.ckks_vector` with N=8192, moduli of 60-40-40-60 bits, scale 2^40; its warnings are suppressed."""
-    context = ts.context(ts.SCHEME_TYPE.CKKS, 8192, coeff_mod_bit_sizes=[60, 40, 40, 60])
-    context.global_scale = 2**40
-    vector = vector_of(values)
-    with contextlib.redirect_stdout(io.StringIO()):
-        body = bytes(ts.ckks_vector(context, vector).serialize())
-        total = ts.ckks_vector_from(context, body)
-        times = medians(
-            {
-                "seal": lambda: ts.ckks_vector(context, vector).serialize(),
-                "open": lambda: ts.ckks_vector_from(context, body).decrypt(),
-                "server": lambda: total.add_(ts.ckks_vector_from(context, body)),
-            },
-            repetitions,
-            _calls(values),
-        )
-    return Costs(times["seal"], times["open"], times["server"], len(body))
+    """The costs of TenSEAL's usual pipeline, for one client."""
+    peer = TenSealPeer(vector_of(values))
+    times = medians({"seal": peer.seal, "open": peer.open, "server": peer.fold}, repetitions, _calls(values))
+    return Costs(times["seal"], times["open"], times["server"], len(peer.body))
 
 
 def measure_phe(count: int, repetitions: int) -> Costs:

@@ -227,7 +227,7 @@ def _enrolments(root: Path, count: int, repetitions: int) -> dict[str, Figure]:
         for repetition in range(repetitions + 1):
             for suffix, federation in (("", certified), ("_without", plain)):
                 before = federation.cpu()
-                run = federation.enrol_members(count)
+                run = federation.enrol_more(count)
                 if repetition:
                     cpu = (federation.cpu() - before) / count
                     measured[suffix].append((1e3 * cpu, 1e3 * run.percentile(0.5)))

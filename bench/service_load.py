@@ -7,7 +7,6 @@ Everything that the server checks is real: signatures, invitations, and envelope
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import time
 from collections import Counter
@@ -24,7 +23,6 @@ import numpy as np
 import uvloop
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from numpy.typing import NDArray
 
 from bench._report import processor_seconds
@@ -33,14 +31,15 @@ from client_sdk.lab.local_server import run_server
 from protocols.codec import b64encode
 from protocols.crypto.aggregate_chain import first_chain
 from protocols.crypto.certificates import NO_CERTIFICATE, CertifiedRole, certify
-from protocols.crypto.envelope import EnvelopeSender, enrolment_message, seal_envelope
-from protocols.crypto.http_signature import SignedRequest, format_digest, sign_request
+from protocols.crypto.envelope import EnvelopeSender, seal_envelope
+from protocols.crypto.http_signature import SignedRequest, sign_request
 from protocols.crypto.keyring import encode_keyring
 from protocols.layout import whole_route
 from protocols.recipes.registry import recipe
 from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.ckks.plan import CkksPlan
 from protocols.sums.participation import plan_of_task
+from tests.support.api import digest_field, signed_enrolment
 
 __all__ = [
     "AUTHORITY",
@@ -51,7 +50,6 @@ __all__ = [
     "Member",
     "Run",
     "closed_loop",
-    "digest_of",
     "request_bytes",
 ]
 
@@ -188,33 +186,19 @@ _SCOPE = "bench"
 _JSON = {"content-type": "application/json"}
 
 
-def digest_of(body: bytes) -> str:
-    """The value of the field Content-Digest (RFC 9530) for `body`, with SHA-256."""
-    return format_digest(hashlib.sha256(body).digest())
-
-
 class _NewClient:
     """The keys and the membership certificate of a client that is not enrolled yet."""
 
     def __init__(self, organiser: Ed25519PrivateKey | None, role: CertifiedRole, serial: int) -> None:
-        self.identity, mailbox = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
-        self.identity_key, self.mailbox_key = (
-            key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw) for key in (self.identity, mailbox)
-        )
-        keys = self.identity_key, self.mailbox_key
+        self.identity, self.mailbox = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
+        self.mailbox_key = self.mailbox.public_key().public_bytes_raw()
+        keys = self.identity.public_key().public_bytes_raw(), self.mailbox_key
         made = organiser and certify(organiser, _SCOPE, *keys, role=role, serial=serial, not_after=2**40)
         self.certificate = made and made.encode()
 
     def request(self, invitation: str) -> Call:
         """The request that enrols the client with `invitation`."""
-        message = enrolment_message(invitation, self.identity_key, self.mailbox_key, None, self.certificate)
-        body = {
-            "invitation": invitation,
-            "identity_key": b64encode(self.identity_key),
-            "mailbox_key": b64encode(self.mailbox_key),
-            "signature": b64encode(self.identity.sign(message)),
-            **({} if self.certificate is None else {"certificate": b64encode(self.certificate)}),
-        }
+        body = signed_enrolment(invitation, self.identity, self.mailbox, certificate=self.certificate)
         return request_bytes("POST", "/v1/enrolments", _JSON, json.dumps(body).encode())
 
 
@@ -245,15 +229,14 @@ class Member:
 
         digest: the body's Content-Digest, if it is known already. stated: further header fields that are signed.
         """
-        return self.call("PUT", target, {"content-digest": digest or digest_of(body), **(stated or {})}, body)
+        return self.call("PUT", target, {"content-digest": digest or digest_field(body), **(stated or {})}, body)
 
 
 class Federation:
     """A server without rate limits, and one CKKS task (FedMF, shared secret) of one round over `cohort` members.
 
     organised: whether the task has an organiser, which certifies the members. forwarded: whether members' requests have
-    X-Forwarded-For, as behind a proxy. settings: further environment variables
-    of the server.
+    X-Forwarded-For, as behind a proxy. settings: further environment variables of the server.
     """
 
     def __init__(
@@ -321,14 +304,11 @@ class Federation:
 
     def enrol(self, wanted: int) -> Run:
         """Enrol the holder, who takes part, and `wanted` - 1 members; the load of the members."""
-        self._enrol("holder", 1)
-        return self.enrol_members(wanted - 1)
+        self.enrol_more(1, "holder")
+        return self.enrol_more(wanted - 1)
 
-    def enrol_members(self, count: int) -> Run:
-        """Enrol `count` more members; the load of the members."""
-        return self._enrol("member", count)
-
-    def _enrol(self, role: CertifiedRole, count: int) -> Run:
+    def enrol_more(self, count: int, role: CertifiedRole = "member") -> Run:
+        """Enrol `count` clients; the load. Keys and signatures are made before."""
         wanted = {"role": role, "uses": count}
         invitation = self.operator("POST", f"{self.path}/invitations", wanted)["invitation"]
         first = len(self.members)
@@ -375,7 +355,7 @@ class Federation:
 
     def uploads(self, members: Sequence[Member], bodies: Sequence[bytes]) -> Iterator[Call]:
         """One contribution per member; `bodies` are used in turn, which the server does not detect."""
-        digests = [digest_of(body) for body in bodies]
+        digests = [digest_field(body) for body in bodies]
         stated = {"aggregate-chain": first_chain(self.task).hex()}
         for index, member in enumerate(members):
             target, turn = f"{self.path}/rounds/1/contributions/{member.client_id}", index % len(bodies)

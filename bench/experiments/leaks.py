@@ -76,7 +76,7 @@ def hold_out_introduced_last(interactions: Interactions) -> LeaveOneOut:
 
 @dataclass(frozen=True)
 class NegativeDraws:
-    """How training draws negatives. The defaults are PFedCLR's. Raises `ParameterError` for values out of range."""
+    """How training draws negatives. The defaults are PFedCLR's."""
 
     rounds: int = 100
     """Number of training rounds."""
@@ -84,13 +84,6 @@ class NegativeDraws:
     """Share of the users in each round, in (0, 1]; the users are drawn anew in each round."""
     negatives: int = 4
     """Negatives drawn for each positive in each round that a user takes part in."""
-
-    def __post_init__(self) -> None:
-        if self.rounds < 1 or self.negatives < 1 or not 0 < self.participation <= 1:
-            raise ParameterError(
-                "rounds and negatives must be at least 1 and participation in (0, 1], got "
-                f"{self.rounds}, {self.negatives} and {self.participation}"
-            )
 
 
 class DrawnScores:

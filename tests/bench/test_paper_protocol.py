@@ -104,12 +104,6 @@ def test_draws_have_the_distribution_of_training_negatives() -> None:
     assert np.all(np.abs(counts - expected) <= 5 * np.sqrt(expected))
 
 
-@pytest.mark.parametrize(("name", "value"), [("rounds", 0), ("negatives", 0), ("participation", 0.0)])
-def test_invalid_parameters_of_draws_are_refused(name, value) -> None:
-    with pytest.raises(ParameterError, match=name):
-        NegativeDraws(**{name: value})
-
-
 @given(st.integers(0, 2**32 - 1), st.integers(2, 60))
 def test_draws_equal_those_from_the_pool(seed: int, n_items: int) -> None:
     rng = np.random.default_rng(seed)
