@@ -33,6 +33,7 @@ from protocols.messages import (
     TaskRequest,
     TaskView,
 )
+from protocols.messages.privacy import Privacy
 from protocols.parameter_text import first_fault
 from protocols.recipes.base import Recipe
 from protocols.recipes.registry import recipe_entry, recipes
@@ -52,13 +53,15 @@ def task_request(
     organiser: OrganiserPin | None = None,
     evaluation: Evaluation | None = None,
     catalogue: Catalogue | None = None,
+    privacy: Privacy | None = None,
 ) -> TaskRequest:
     """Return a `TaskRequest` from names and parameters.
 
     recipe: a name with `recipe_parameters`, or a recipe object, which has its own parameters. seed: 32 bytes; the same
     seed repeats the initial state and the rounds of another task; None lets the server draw it. data_set: label of the
     data, for tasks that sum the same data. organiser: who certifies the members. evaluation: how the clients measure
-    the model. catalogue: the app's ids and titles of the items; pass it to `Operator.create_task`, too. Raises
+    the model. catalogue: the app's ids and titles of the items; pass it to `Operator.create_task`, too. privacy: the
+    budget of differential privacy, from which the noise in the sums follows; None for no noise. Raises
     `ParameterError` for a recipe object with `recipe_parameters`, and for values out of range.
     """
     try:
@@ -74,6 +77,7 @@ def task_request(
             organiser,
             evaluation,
             catalogue,
+            privacy,
         )
     except ValidationError as error:
         raise ParameterError(f"task: {first_fault(error, TaskRequest.model_fields)}") from None
@@ -91,6 +95,7 @@ def _task_request(
     organiser: OrganiserPin | None,
     evaluation: Evaluation | None,
     catalogue: Catalogue | None,
+    privacy: Privacy | None,
 ) -> TaskRequest:
     if isinstance(recipe, str):
         choice = RecipeChoice(name=recipe, parameters=recipe_parameters or {}, version=_version(recipe))
@@ -110,6 +115,7 @@ def _task_request(
         organiser=organiser,
         evaluation=evaluation,
         catalogue_digest=None if catalogue is None else catalogue.digest,
+        privacy=privacy,
     )
 
 

@@ -13,6 +13,7 @@ Capability = Literal[
     "frozen cohort",  # all sums are over the same data: sums over cohorts that differ by few clients are refused
     "device groups",  # sums over several groups of devices take turns, each with a layout of its own
     "clear contributions",  # the server sees each contribution: it may compute with it
+    "noise",  # nobody sees one contribution, so that noise in the sum protects each
     "checked routes",  # clients check who contributes to which block before the sum opens, or nothing hides them
 ]
 

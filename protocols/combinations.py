@@ -5,6 +5,7 @@ from __future__ import annotations
 from protocols.errors import CombinationError
 from protocols.layout import VectorLayout
 from protocols.recipes.base import Recipe
+from protocols.recipes.private import Private
 from protocols.recipes.registry import recipe_entry
 from protocols.sums.registry import MechanismEntry, mechanism_entry, mechanisms
 
@@ -36,6 +37,11 @@ def check_combination(what: Recipe | str, mechanism: str) -> None:
             f"{', '.join(sorted(carriers(name)))}"
         )
     if not isinstance(what, str):
+        if isinstance(what, Private) and "noise" not in how.carries:
+            raise CombinationError(
+                f"a task with a privacy block cannot use {mechanism!r}: the server would see each contribution with "
+                f"one client's share of the noise; choose one of: {', '.join(sorted(_noisy(name)))}"
+            )
         counting = what.main_sum - 1
         if counting > 1 and what.layout(2).sum_class.once and "clear contributions" not in how.carries:
             raise CombinationError(
@@ -45,6 +51,10 @@ def check_combination(what: Recipe | str, mechanism: str) -> None:
             )
         layout = what.layout(what.main_sum)
         _check_layout(name, how, layout)
+
+
+def _noisy(recipe: str) -> frozenset[str]:
+    return frozenset(name for name in carriers(recipe) if "noise" in mechanism_entry(name).carries)
 
 
 def _check_layout(name: str, how: MechanismEntry, layout: VectorLayout) -> None:

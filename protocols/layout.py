@@ -108,9 +108,10 @@ Route = tuple[tuple[int, ...], ...]
 class Segment:
     """`length` values of one kind, each at most `clip` in size in ONE contribution.
 
-    integral: the values are counts, and the opened sum is rounded to whole numbers. sum_bound: a proven bound on every
-    value of the SUM, if the recipe has one below contributions * clip; a ring needs no more room. Raises
-    `ParameterError` for a length below 1 or a bound that is not finite and positive.
+    integral: the values are whole numbers, and the opened sum is rounded to such. signed: they may be negative, as with
+    noise; False for counts. sum_bound: a proven bound on every value of the SUM, if the recipe has one below
+    contributions * clip; a ring needs no more room. Raises `ParameterError` for a length below 1 or a bound that is not
+    finite and positive.
     """
 
     name: str
@@ -118,6 +119,7 @@ class Segment:
     clip: float
     integral: bool = False
     sum_bound: float | None = None
+    signed: bool = False
 
     def __post_init__(self) -> None:
         if self.length < 1:

@@ -12,21 +12,21 @@ from typing import Any, Final
 
 from protocols.canonical_json import canonical_json
 from protocols.codec import pack
-from protocols.crypto.http_signature import format_digests, parse_digests
+from protocols.crypto.http_signature import parse_digests
 from protocols.errors import CodecError
 from protocols.messages import TaskView
 from protocols.recipes.registry import recipe
 from protocols.sums.masked.context import RoundContext, model_digest
 from protocols.sums.registry import resolved_parameters
 
-__all__ = ["ROUND_BINDING", "broadcast_bytes", "broadcast_digest", "bound_terms", "differing_part", "state_binding"]
+__all__ = ["ROUND_BINDING", "broadcast_bytes", "broadcast_digest", "binding_digests", "bound_terms", "differing_part"]
 
 ROUND_BINDING: Final = "round-binding"
 """The header of an advertisement that states the digests of its parts, in lower case. It is not signed."""
 
 _PARTS: Final[dict[str, str]] = {
     "terms": "the task's terms differ: recipe or mechanism, or the defaults of their parameters, schedule, seed, "
-    "organiser, evaluation or item catalogue, or their canonical JSON form",
+    "organiser, evaluation, item catalogue or privacy block, or their canonical JSON form",
     "broadcast": "the model differs, the index of the sum, or the levels in use: the snapshot of the newest complete "
     "round, or the word initial before the first one",
     "round": "the round's facts differ: task id, round number, round seed, cohort, bits or length of the sum",
@@ -40,11 +40,11 @@ def bound_terms(task: TaskView) -> bytes:
     They have every parameter of recipe and mechanism, with this party's own defaults where the task states none: masks
     of a party with other defaults do not cancel. Raises `ParameterError` for parameters that are invalid here.
     """
-    own_recipe = recipe(task.recipe.name, task.recipe.parameters).parameters.model_dump(mode="json")
+    own_recipe = recipe(task.recipe.name, task.recipe.parameters, noisy=task.privacy is not None).parameters
     own_mechanism = resolved_parameters(task.mechanism.name, task.mechanism.parameters)
     terms: dict[str, Any] = {
         "task": task.task_id,
-        "recipe": {**task.recipe.model_dump(mode="json"), "parameters": own_recipe},
+        "recipe": {**task.recipe.model_dump(mode="json"), "parameters": own_recipe.model_dump(mode="json")},
         "mechanism": {**task.mechanism.model_dump(mode="json"), "parameters": own_mechanism},
         "schedule": task.schedule.model_dump(mode="json"),
         "seed": task.seed,
@@ -55,6 +55,8 @@ def bound_terms(task: TaskView) -> bytes:
         terms["evaluation"] = task.evaluation.model_dump(mode="json")
     if task.catalogue_digest is not None:
         terms["catalogue_digest"] = task.catalogue_digest
+    if task.privacy is not None:
+        terms["privacy"] = task.privacy.model_dump(mode="json")
     return canonical_json(terms)
 
 
@@ -77,20 +79,6 @@ def broadcast_digest(
     return model_digest(bound_terms(task), broadcast_bytes(sum_index, snapshot_digest, levels))
 
 
-def state_binding(
-    task: TaskView,
-    snapshot_digest: bytes | None,
-    sum_index: int,
-    context: RoundContext,
-    levels: Sequence[int] = (),
-) -> str:
-    """Return the value of the header `ROUND_BINDING`: the SHA-256 of each part that an advertisement is bound to.
-
-    It only serves to find out why a server refuses an advertisement; no party may take its own binding from it.
-    """
-    return format_digests(_digests(task, snapshot_digest, sum_index, context, levels))
-
-
 def differing_part(
     stated: str,
     task: TaskView,
@@ -107,13 +95,17 @@ def differing_part(
         theirs = parse_digests(stated)
     except CodecError:
         return ""
-    ours = _digests(task, snapshot_digest, sum_index, own, levels)
+    ours = binding_digests(task, snapshot_digest, sum_index, own, levels)
     return next((text for part, text in _PARTS.items() if part in theirs and theirs[part] != ours[part]), "")
 
 
-def _digests(
-    task: TaskView, snapshot_digest: bytes | None, sum_index: int, context: RoundContext, levels: Sequence[int]
+def binding_digests(
+    task: TaskView, snapshot_digest: bytes | None, sum_index: int, context: RoundContext, levels: Sequence[int] = ()
 ) -> dict[str, bytes]:
+    """Return the SHA-256 of each part that an advertisement is bound to, by name: what `ROUND_BINDING` states.
+
+    The header only serves to find out why a server refuses an advertisement: no party may take its own binding from it.
+    """
     facts = (context.task_id, context.round_number, context.cohort, context.plan.bits, context.plan.layout.length)
     parts = {
         "terms": bound_terms(task),

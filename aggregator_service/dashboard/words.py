@@ -203,7 +203,7 @@ def _mechanism_terms(plan: Mapping[str, Any]) -> Iterator[Term]:
 
 def _noise_terms(task: TaskView) -> Iterator[Term]:
     """Yield the epsilon of each noise parameter of the recipe."""
-    chosen = recipe(task.recipe.name, task.recipe.parameters).parameters
+    chosen = recipe(task.recipe.name, task.recipe.parameters, noisy=task.privacy is not None).parameters
     for name in type(chosen).model_fields:
         epsilon = getattr(getattr(chosen, name), "epsilon", None)
         if isinstance(epsilon, float):

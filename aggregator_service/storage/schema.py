@@ -204,7 +204,7 @@ class TaskRow(Base):
     """A task.
 
     public_key: published by the holder, for mechanisms that need one. organiser_key, organiser_scope: who certifies the
-    members; null for nobody. revocations: the organiser's newest signed list. evaluation: the evaluation block; null
+    members; null for nobody. revocations: the organiser's newest signed list. evaluation, privacy: these blocks; null
     for none. best_round: round of the best measured model, whose snapshot is kept. catalogue_digest: of the item
     catalogue that the terms name; null for none. catalogue_key, catalogue_bytes: its blob, once it is uploaded.
     abandoned_sums: sums that the task went on without (`rounds.unopened`). version: raised by each change that long
@@ -230,6 +230,7 @@ class TaskRow(Base):
     organiser_scope: Mapped[str | None] = mapped_column(String(100))
     revocations: Mapped[bytes | None] = mapped_column(LargeBinary)
     evaluation: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    privacy: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     best_round: Mapped[int | None]
     catalogue_digest: Mapped[str | None] = mapped_column(String(64))
     catalogue_key: Mapped[str | None] = mapped_column(String(200))

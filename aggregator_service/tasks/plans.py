@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 from protocols.combinations import check_combination
 from protocols.layout import Route, SumClass, VectorLayout
 from protocols.messages import Evaluation, Schedule
+from protocols.messages.privacy import Privacy
 from protocols.recipes.base import Recipe, RoundSpec, main_layout
 from protocols.recipes.evaluated import with_evaluation
+from protocols.recipes.private import with_privacy
 from protocols.recipes.registry import recipe
 from protocols.sums.base import Mechanism, NamesPublicKey, SumPlan
 from protocols.sums.participation import plan_of_task
@@ -34,6 +36,7 @@ __all__ = [
     "plan_task",
     "round_spec",
     "row_evaluation",
+    "row_privacy",
     "row_terms",
     "task_terms",
 ]
@@ -43,7 +46,8 @@ __all__ = [
 class TaskTerms:
     """The values that determine a plan, picklable for worker processes. Parameters are canonical JSON.
 
-    evaluation: the evaluation block as JSON and the rounds of the schedule; None without one.
+    evaluation: the evaluation block as JSON and the rounds of the schedule; None without one. privacy: the privacy
+    block as JSON, and rounds and min_clients of the schedule; None without one.
     """
 
     recipe_name: str
@@ -52,6 +56,7 @@ class TaskTerms:
     mechanism_parameters: str
     cohort_size: int
     evaluation: tuple[str, int] | None = None
+    privacy: tuple[str, int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -101,6 +106,7 @@ def task_terms(
     mechanism_parameters: Mapping[str, Any],
     schedule: Schedule,
     evaluation: Evaluation | None = None,
+    privacy: Privacy | None = None,
 ) -> TaskTerms:
     """Return the terms of a task. Equal terms share one cached plan."""
     return TaskTerms(
@@ -110,6 +116,7 @@ def task_terms(
         _canonical(mechanism_parameters),
         schedule.cohort_size,
         None if evaluation is None else (evaluation.model_dump_json(), schedule.rounds),
+        None if privacy is None else (privacy.model_dump_json(), schedule.rounds, schedule.min_clients),
     )
 
 
@@ -120,13 +127,25 @@ def row_terms(task: TaskRow) -> TaskTerms:
     how = mechanism(task.mechanism_name)
     if task.public_key is not None and isinstance(how, NamesPublicKey):
         parameters = how.name_public_key(parameters, task.public_key)
-    evaluation = row_evaluation(task)
-    return task_terms(task.recipe_name, task.recipe_parameters, task.mechanism_name, parameters, schedule, evaluation)
+    return task_terms(
+        task.recipe_name,
+        task.recipe_parameters,
+        task.mechanism_name,
+        parameters,
+        schedule,
+        row_evaluation(task),
+        row_privacy(task),
+    )
 
 
 def row_evaluation(task: TaskRow) -> Evaluation | None:
     """Return the evaluation block of a stored task; None without one."""
     return None if task.evaluation is None else Evaluation.model_validate(task.evaluation)
+
+
+def row_privacy(task: TaskRow) -> Privacy | None:
+    """Return the privacy block of a stored task; None without one."""
+    return None if task.privacy is None else Privacy.model_validate(task.privacy)
 
 
 def keeps_best(task: TaskRow) -> bool:
@@ -137,7 +156,7 @@ def keeps_best(task: TaskRow) -> bool:
 
 def check_terms(terms: TaskTerms) -> None:
     """Raise `CombinationError` if the recipe of a task cannot be combined with its mechanism."""
-    check_combination(_recipe(terms.recipe_name, terms.recipe_parameters, terms.evaluation), terms.mechanism_name)
+    check_combination(_recipe(terms), terms.mechanism_name)
 
 
 def plan_task(terms: TaskTerms, sum_index: int | None = None) -> TaskPlan:
@@ -148,7 +167,7 @@ def plan_task(terms: TaskTerms, sum_index: int | None = None) -> TaskPlan:
     Raises `ParameterError` or `BudgetError` when the terms cannot work. What may not be combined is checked by
     `check_terms`: a stored task of a version that allowed it can still be listed and closed.
     """
-    summed = _recipe(terms.recipe_name, terms.recipe_parameters, terms.evaluation)
+    summed = _recipe(terms)
     return _plan(terms, summed.layout(summed.main_sum if sum_index is None else sum_index))
 
 
@@ -158,14 +177,20 @@ def plan_round(task: TaskRow, round_: RoundRow) -> TaskPlan:
 
 
 @lru_cache(maxsize=64)
-def _recipe(name: str, parameters: str, evaluation: tuple[str, int] | None) -> Recipe:
+def _recipe(terms: TaskTerms) -> Recipe:
+    evaluation, privacy = terms.evaluation, terms.privacy
     block, rounds = (None, 0) if evaluation is None else (Evaluation.model_validate_json(evaluation[0]), evaluation[1])
-    return with_evaluation(recipe(name, json.loads(parameters)), block, rounds)
+    made = recipe(terms.recipe_name, json.loads(terms.recipe_parameters), noisy=privacy is not None)
+    measured = with_evaluation(made, block, rounds)
+    if privacy is None:
+        return measured
+    noise, rounds, min_clients = privacy
+    return with_privacy(measured, Privacy.model_validate_json(noise), rounds, terms.cohort_size, min_clients)
 
 
 @lru_cache(maxsize=64)
 def _plan(terms: TaskTerms, layout: VectorLayout) -> TaskPlan:
-    summed = _recipe(terms.recipe_name, terms.recipe_parameters, terms.evaluation)
+    summed = _recipe(terms)
     how = mechanism(terms.mechanism_name)
     parameters = json.loads(terms.mechanism_parameters)
     return TaskPlan(summed, how, plan_of_task(how, parameters, layout, terms.cohort_size, main_layout(summed)))

@@ -64,7 +64,7 @@ def with_start(request: TaskRequest, source: StartSource, blobs: BlobStore) -> t
     if not isinstance(made, PriviRecK):
         raise ParameterError(f"a task of recipe {made.name!r} cannot be started from: only one of privirec-k")
     state = made.decode_state(source.round, body)
-    plain = make_recipe(request.recipe.name, request.recipe.parameters)
+    plain = make_recipe(request.recipe.name, request.recipe.parameters, noisy=request.privacy is not None)
     recipe = with_evaluation(plain, request.evaluation, request.schedule.rounds)
     given = request.recipe.parameters
     parameters, start = start_parameters(
@@ -81,7 +81,8 @@ def with_values(request: TaskRequest, arrays: Mapping[str, NDArray[np.float32]])
     """
     from protocols.recipes.arrays import initial_parameters  # a recipe that only this command needs
 
-    recipe, given = make_recipe(request.recipe.name, request.recipe.parameters), request.recipe.parameters
+    given = request.recipe.parameters
+    recipe = make_recipe(request.recipe.name, given, noisy=request.privacy is not None)
     parameters, start = initial_parameters(recipe, given, arrays)
     chosen = request.recipe.model_copy(update={"parameters": parameters})
     return request.model_copy(update={"recipe": chosen}), start

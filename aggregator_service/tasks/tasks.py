@@ -29,6 +29,7 @@ from aggregator_service.tasks.plans import (
     check_terms,
     plan_task,
     row_evaluation,
+    row_privacy,
     row_terms,
     task_terms,
 )
@@ -78,7 +79,13 @@ def plan_request(request: TaskRequest) -> TaskPlan:
     mechanism_entry(mechanism.name, mechanism.version)
     canonical_json(request.model_dump(mode="json"))  # parties bind their masks to this form of the terms
     terms = task_terms(
-        recipe.name, recipe.parameters, mechanism.name, mechanism.parameters, request.schedule, request.evaluation
+        recipe.name,
+        recipe.parameters,
+        mechanism.name,
+        mechanism.parameters,
+        request.schedule,
+        request.evaluation,
+        request.privacy,
     )
     check_terms(terms)
     plan = plan_task(terms)
@@ -118,6 +125,7 @@ def create_task(
         organiser_scope=None if request.organiser is None else request.organiser.scope,
         evaluation=None if request.evaluation is None else request.evaluation.model_dump(mode="json"),
         catalogue_digest=request.catalogue_digest,
+        privacy=None if request.privacy is None else request.privacy.model_dump(mode="json"),
         created_at=now,
         completed_rounds=0,
         failed_rounds=0,
@@ -174,6 +182,7 @@ def task_view(session: Session, task: TaskRow, signatures: Signatures = "require
             "organiser": _organiser(task),
             "evaluation": row_evaluation(task),
             "catalogue_digest": task.catalogue_digest,
+            "privacy": row_privacy(task),
             "best_round": task.best_round,
             "plan": plan.sum_plan.describe(),
             "resolved": resolved_task(terms),
@@ -319,6 +328,7 @@ def _block(block: Block, count: int, scales: Mapping[tuple[object, str], float])
             length=segment.length,
             clip=segment.clip,
             integral=segment.integral,
+            signed=segment.signed,
             sum_bound=segment.sum_bound,
             scale=scales.get((block.segments, segment.name)),
         )

@@ -11,6 +11,7 @@ from client_sdk.errors import PolicyRefused
 from protocols.errors import ParameterError, RefusalError
 from protocols.messages import RoundView, Schedule
 from protocols.recipes.evaluated import Evaluated
+from protocols.recipes.private import unwrapped
 from protocols.sums.masked.parameters import Mode
 from protocols.sums.registry import mechanisms
 
@@ -45,7 +46,8 @@ class Policy:
     it must be allowed explicitly.
     min_neighbours, min_threshold, min_ring_bits: smallest parameters of a masked round that the client accepts; the
     last one holds for the sums of a one-shot round, too.
-    min_corrupt: smallest share of a cohort, 0 to 1, whose collusion with the server a masked task must tolerate.
+    min_corrupt: smallest share of a cohort, 0 to 1, whose collusion with the server a masked task must tolerate, and on
+    whose noise a privacy block must not count.
     min_sigma: a masked round must reveal a vector with probability at most 2^-min_sigma.
     min_committee, min_corrupt_members: smallest committee of a one-shot task that the client accepts, and fewest of its
     members whose collusion with the server the task must withstand.
@@ -59,6 +61,9 @@ class Policy:
     max_measurements: how often this client measures models on its held-out rows, in a task or in all tasks with one
     data set label. A server that chooses the models learns one mean over the measuring clients each time.
     max_clip_share: share of an update's values, 0 to 1, that may be clipped before `ClipWarning` is reported.
+    max_epsilon: privacy budget of this client's data: what all tasks with a privacy block may cost together, at
+    `budget_delta` (differential privacy; see docs/privacy.md). Tasks without a block have no such number, and are not
+    counted.
     snapshot_every: this client publishes a sealed snapshot when the newest is at least so many rounds old; 0: never.
     """
 
@@ -78,6 +83,8 @@ class Policy:
     max_epochs: int = 20
     max_measurements: int = 100
     max_clip_share: float = 0.01
+    max_epsilon: float = 10.0
+    budget_delta: float = 1e-6
     snapshot_every: int = 10
 
     def __post_init__(self) -> None:
@@ -92,6 +99,11 @@ class Policy:
             raise ParameterError(f"max_clip_share must be in 0..1, got {self.max_clip_share}")
         if not 0 <= self.min_corrupt < 1:
             raise ParameterError(f"min_corrupt must be at least 0 and below 1, got {self.min_corrupt}")
+        if not self.max_epsilon > 0 or not 0 < self.budget_delta < 1:
+            raise ParameterError(
+                f"max_epsilon must be above 0 and budget_delta between 0 and 1, got {self.max_epsilon} and "
+                f"{self.budget_delta}"
+            )
         _check_names("mechanisms", self.mechanisms, mechanisms())
         _check_names("masked_modes", self.masked_modes, get_args(Mode))
 
@@ -116,11 +128,18 @@ class Policy:
                 f"task {terms.name!r} trains {epochs} epochs in a round; this client's policy allows "
                 f"{self.max_epochs} (change it with Policy(max_epochs=...))"
             )
-        measured = terms.recipe.points_after(terms.schedule.rounds) if isinstance(terms.recipe, Evaluated) else 0
+        recipe = unwrapped(terms.recipe)
+        measured = recipe.points_after(terms.schedule.rounds) if isinstance(recipe, Evaluated) else 0
         if measured > self.max_measurements:
             raise PolicyRefused(
                 f"task {terms.name!r} measures its model {measured} times; this client's policy allows "
                 f"{self.max_measurements} (change it with --max-measurements, or Policy(max_measurements=...))"
+            )
+        privacy = terms.view.privacy
+        if privacy is not None and privacy.corrupt < self.min_corrupt:
+            raise PolicyRefused(
+                f"task {terms.name!r} counts on the noise of all but {privacy.corrupt:g} of a cohort; this client's "
+                f"policy requires at least {self.min_corrupt:g} (change it with Policy(min_corrupt=...))"
             )
         if terms.schedule.min_clients < self.min_cohort:
             raise PolicyRefused(

@@ -13,10 +13,12 @@ from protocols.errors import ParameterError
 from protocols.layout import VectorLayout
 from protocols.messages import MechanismChoice, OrganiserPin, RecipeChoice, RoundView, Schedule, TaskView
 from protocols.messages.base import HexDigest, Key32, Message
+from protocols.messages.privacy import Privacy
 from protocols.messages.rounds import Evaluation
 from protocols.patterns import check_levels
 from protocols.recipes.base import ItemParameters, Recipe, RoundSpec, main_layout
 from protocols.recipes.evaluated import with_evaluation
+from protocols.recipes.private import with_privacy
 from protocols.recipes.registry import recipe as make_recipe
 from protocols.sums.base import Mechanism, OpenedBy, SumPlan
 from protocols.sums.participation import plan_of_task
@@ -57,6 +59,7 @@ class AgreedTerms(Message):
     evaluation: Evaluation | None = None
     data_set: str | None = None
     catalogue_digest: HexDigest | None = None
+    privacy: Privacy | None = None
 
     @classmethod
     def of(cls, view: TaskView) -> AgreedTerms:
@@ -70,6 +73,7 @@ class AgreedTerms(Message):
             evaluation=view.evaluation,
             data_set=view.data_set,
             catalogue_digest=view.catalogue_digest,
+            privacy=view.privacy,
         )
 
     def require(self, view: TaskView) -> None:
@@ -108,9 +112,11 @@ class TaskTerms:
         two that do not fit each other, and `ContractBroken` when the server states another `opened_by` than the
         parameters imply.
         """
-        made = make_recipe(view.recipe.name, view.recipe.parameters, view.recipe.version)
+        noisy, schedule = view.privacy is not None, view.schedule
+        made = make_recipe(view.recipe.name, view.recipe.parameters, view.recipe.version, noisy)
         _check_size(made, view, max_bytes)  # before anything, as `with_evaluation`, asks the recipe for a layout
-        recipe = with_evaluation(made, view.evaluation, view.schedule.rounds)
+        measured = with_evaluation(made, view.evaluation, schedule.rounds)
+        recipe = with_privacy(measured, view.privacy, schedule.rounds, schedule.cohort_size, schedule.min_clients)
         _check_size(recipe, view, max_bytes)
         check_combination(recipe, view.mechanism.name)
         mechanism_entry(view.mechanism.name, view.mechanism.version)

@@ -6,9 +6,10 @@ network and the storage between the parties are omitted.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import nan
 from time import perf_counter
 from typing import Any, Final, Literal
@@ -27,9 +28,11 @@ from protocols.combinations import check_combination
 from protocols.crypto.domain import derive_seed
 from protocols.errors import ParameterError
 from protocols.layout import Route, VectorLayout, whole_route
+from protocols.messages.privacy import Privacy
 from protocols.messages.rounds import Evaluation
 from protocols.recipes.base import ModelState, Recipe, RoundSpec, main_layout
 from protocols.recipes.evaluated import with_evaluation
+from protocols.recipes.private import Private, unwrapped, with_privacy
 from protocols.recipes.privirec import PriviRecK
 from protocols.recipes.registry import recipe as make_recipe
 from protocols.recipes.spectral_start import Source, start_parameters, start_state
@@ -116,6 +119,8 @@ class Federation:
     evaluation: how the clients measure the model on rows that they hold out; None for no federated evaluation.
     schedule_rounds: rounds of the task, on which the last rounds of an evaluation depend.
     start: the `privirec-k` task from which this one starts; None for the start from the seed.
+    privacy: the privacy block; None for no noise. min_clients: fewest clients of a round, of which the noise follows;
+    None for all of a cohort.
 
     Raises `ParameterError` for parameters that do not fit, and when a device group has no users.
     """
@@ -134,13 +139,18 @@ class Federation:
     evaluation: Evaluation | None = None
     schedule_rounds: int = 100
     start: Source | None = None
+    privacy: Privacy | None = None
+    min_clients: int | None = None
 
     def __post_init__(self) -> None:
-        plain = make_recipe(self.recipe_name, self.recipe_parameters)
+        noisy = self.privacy is not None
+        plain = make_recipe(self.recipe_name, self.recipe_parameters, noisy=noisy)
         if self.start is not None:
             parameters, _ = start_parameters(plain, self.recipe_parameters, "simulation", b"", self.start)
-            plain = make_recipe(self.recipe_name, parameters)
-        self.recipe: Recipe = with_evaluation(plain, self.evaluation, self.schedule_rounds)
+            plain = make_recipe(self.recipe_name, parameters, noisy=noisy)
+        measured = with_evaluation(plain, self.evaluation, self.schedule_rounds)
+        fewest = self.min_clients or self.cohort_size
+        self.recipe: Recipe = with_privacy(measured, self.privacy, self.schedule_rounds, self.cohort_size, fewest)
         check_combination(self.recipe, self.mechanism_name)
         self.mechanism = find_mechanism(self.mechanism_name)
         self._plans: dict[VectorLayout, SumPlan] = {}
@@ -183,7 +193,7 @@ class Federation:
         spec = self.recipe.round_spec(self.task_seed, max(1, self.state.round_number))
         if self._together is not None:
             return self._together.scores(self.state, users)
-        if isinstance(self.recipe, PriviRecK):
+        if isinstance(unwrapped(self.recipe), PriviRecK):
             return self._filtered(users)
         views = [self.recipe.view(self.state, device_group) for device_group in range(self.recipe.device_groups)]
         return np.stack([self._scores(int(user), spec, views[self._group_of[user]]) for user in users])
@@ -248,7 +258,7 @@ class Federation:
             raise ParameterError(
                 f"round {number} counts, and every client of its cohort was counted before: choose fewer count_sums"
             )
-        recipe, hidden = self.recipe, isinstance(plan, MaskedPlan) and self.masks
+        recipe, hidden = unwrapped(self.recipe), isinstance(plan, MaskedPlan) and self.masks
         if isinstance(recipe, PriviRecK) and not hidden and recipe.sum_of(spec.sum_index) != "gram":
             total = self._sum_whole(recipe, plan, spec, cohort, tally)
         elif self._trains_whole(spec, cohort):
@@ -272,13 +282,17 @@ class Federation:
         self, recipe: PriviRecK, plan: SumPlan, spec: RoundSpec, cohort: NDArray[np.int64], tally: _Tally
     ) -> NDArray[np.float64]:
         """Return what the clients' contributions add up to, computed at once; nothing is clipped, as in their rows."""
-        from client_sdk.lab.whole import whole_sum  # scipy, which other recipes do not need
+        from client_sdk.lab.whole import noisy_whole_sum, whole_sum  # scipy, which other recipes do not need
 
         with tally.clock("train"):
-            total = whole_sum(recipe, plan, spec, self._view, self.train, cohort)
+            if isinstance(self.recipe, Private):
+                draws = np.random.default_rng([self.seed, 4, spec.number])
+                total = noisy_whole_sum(self.recipe, spec, self._view, self.train, cohort, draws)
+            else:
+                total = whole_sum(recipe, plan, spec, self._view, self.train, cohort)
         self.took_part[cohort] = True
         tally.losses.append(nan)
-        tally.bytes += cohort.size * plan.contribution_bytes(recipe.route(spec, ""))
+        tally.bytes += cohort.size * plan.contribution_bytes(self.recipe.route(spec, ""))
         return total
 
     def _trains_whole(self, spec: RoundSpec, cohort: NDArray[np.int64]) -> bool:
@@ -366,6 +380,9 @@ class Federation:
         history = self.history(user)
         with tally.clock("train"):
             local = self.half.contribute(spec, str(user), self._view, history, self.client_states[user], rng)
+            if isinstance(self.recipe, Private):
+                sent = self.recipe.noised(self._view, spec, local.contribution, os.urandom)
+                local = replace(local, contribution=sent)
             self.client_states[user] = local.client_state if local.finish is None else local.finish()
         if self.recipe.layout(spec.sum_index).sum_class.once:
             self.given[user] = self.given[user].with_counted("", spec.sum_index)

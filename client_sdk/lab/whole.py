@@ -17,7 +17,9 @@ from client_sdk.lab.data.interactions import Interactions, interaction_rows
 from client_sdk.training.adam import Adam
 from client_sdk.training.rfrec import predicted_ratings, scaled_ratings
 from protocols.errors import ParameterError
+from protocols.privacy.rounding import longest_norm
 from protocols.recipes.base import ModelState, Recipe, RoundSpec
+from protocols.recipes.private import Private
 from protocols.recipes.privirec import PriviRecK, PriviRecState
 from protocols.recipes.rfrec import RFRec, RFRecMeansState, RFRecState, item_means, rating_offsets
 from protocols.recipes.state import state_as
@@ -30,6 +32,7 @@ if TYPE_CHECKING:  # what only spectra need
 __all__ = [
     "WholeRatings",
     "can_train_whole",
+    "noisy_whole_sum",
     "whole_sum",
 ]
 
@@ -56,6 +59,64 @@ def whole_sum(
     return np.asarray(scaled.T @ (scaled @ basis)).ravel().astype(np.float32).astype(np.float64)
 
 
+def noisy_whole_sum(
+    private: Private,
+    spec: RoundSpec,
+    state: ModelState,
+    train: Interactions,
+    cohort: NDArray[np.int64],
+    rng: np.random.Generator,
+) -> NDArray[np.float64]:
+    """Return the opened sum of a PriviRec task with a privacy block, in steps, float64 (layout.length,).
+
+    It has the distribution of the sum of the clients' contributions: each is limited, scaled and rounded as on its
+    device, and the sum of n shares of Skellam noise is one draw of n times the variance. Draws are from `rng`: this is
+    for simulations only.
+    """
+    recipe, noise = private.inner, private.noise(spec.sum_index)
+    if not isinstance(recipe, PriviRecK):
+        raise ParameterError(f"recipe {recipe.name!r} has no sums that are computed at once")
+    rows = interaction_rows(train)[cohort].astype(np.float64)
+    if recipe.sum_of(spec.sum_index) == "degrees":
+        order = np.lexsort((rng.random(rows.nnz), np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))))
+        place = np.arange(rows.nnz) - np.repeat(rows.indptr[:-1], np.diff(rows.indptr))
+        kept = order[place < private.privacy.most_items]
+        total = np.bincount(rows.indices[kept], minlength=rows.shape[1]).astype(np.int64)
+    else:
+        own = state_as(state, PriviRecState)
+        scaled, basis = _scaled(recipe, own, rows), own.basis.astype(np.float64)
+        bound = private.l2_bound(spec.sum_index)
+        total = np.zeros((basis.shape[0], basis.shape[1]), np.int64)
+        for chunk in _chunks(scaled, basis.shape[1]):
+            steps = _rounded_rows(
+                chunk, chunk.data[:, None] * np.repeat(chunk @ basis, np.diff(chunk.indptr), 0), bound, rng
+            )
+            total += _placed(chunk, basis.shape[0]).T @ steps
+    mean = noise.share * rows.shape[0] / 2
+    noisy = total.ravel() + rng.poisson(mean, total.size) - rng.poisson(mean, total.size)
+    return np.asarray(noisy.astype(np.float64))
+
+
+def _rounded_rows(
+    chunk: csr_array[Any, Any], values: NDArray[np.float64], bound: float, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """Return the users' values, in units of the bound, in steps, rounded within it; see `round_within`."""
+    owners = np.repeat(np.arange(chunk.shape[0]), np.diff(chunk.indptr))
+    norms = np.sqrt(np.bincount(owners, np.square(values).sum(axis=1), chunk.shape[0])) * bound
+    longest = np.array([longest_norm(bound, int(size)) for size in np.diff(chunk.indptr) * values.shape[1]])
+    if (longest <= 0).any():
+        raise ParameterError(f"a user has too many items for a bound of {bound:g} steps: raise most_items")
+    scales = np.minimum(1.0, longest / np.maximum(norms, 1e-300)) * bound
+    exact = values * scales[owners][:, None]
+    steps: NDArray[np.int64] = np.floor(exact + rng.random(exact.shape)).astype(np.int64)
+    while True:
+        squares = np.bincount(owners, np.square(steps).sum(axis=1), chunk.shape[0])
+        again = np.flatnonzero((squares > bound**2)[owners])
+        if not again.size:
+            return steps
+        steps[again] = np.floor(exact[again] + rng.random((again.size, exact.shape[1]))).astype(np.int64)
+
+
 def _scaled(recipe: PriviRecK, state: PriviRecState, rows: csr_array[Any, Any]) -> csr_array[Any, Any]:
     """Return the users' rows of R~, float64 CSR."""
     p, degrees = recipe.parameters, state.item_degrees
@@ -68,8 +129,6 @@ def _scaled(recipe: PriviRecK, state: PriviRecState, rows: csr_array[Any, Any]) 
 
 def _ring_sum(plan: MaskedPlan, scaled: csr_array[Any, Any], basis: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the sum of the clients' ring elements, opened."""
-    from scipy.sparse import csr_array
-
     ((ring, _),) = plan.places[0]
     clip, (items, columns) = plan.layout.blocks[0].segments[0].clip, basis.shape
     total = np.zeros((items, columns), np.int64)
@@ -77,12 +136,16 @@ def _ring_sum(plan: MaskedPlan, scaled: csr_array[Any, Any], basis: NDArray[np.f
         owners = np.repeat(np.arange(chunk.shape[0]), np.diff(chunk.indptr))
         values = chunk.data[:, None] * (chunk @ basis)[owners]
         elements, _ = ring.encode(values, clip)
-        places = csr_array(
-            (np.ones(chunk.nnz, np.int64), chunk.indices, np.arange(chunk.nnz + 1)), shape=(chunk.nnz, items)
-        )
-        total += places.T @ elements.astype(np.int64)
+        total += _placed(chunk, items).T @ elements.astype(np.int64)
     elements = ring.reduce(total.view(np.uint64).ravel())
     return plan.decode(elements, scaled.shape[0])
+
+
+def _placed(chunk: csr_array[Any, Any], items: int) -> csr_array[Any, Any]:
+    """Return the matrix, int64 (interactions, items), that says which item each interaction is of."""
+    from scipy.sparse import csr_array
+
+    return csr_array((np.ones(chunk.nnz, np.int64), chunk.indices, np.arange(chunk.nnz + 1)), shape=(chunk.nnz, items))
 
 
 def _chunks(rows: csr_array[Any, Any], columns: int) -> Iterator[csr_array[Any, Any]]:

@@ -26,6 +26,7 @@ from protocols.messages import SnapshotView
 from protocols.recipes.base import ModelState, Recipe
 from protocols.recipes.evaluated import Evaluated
 from protocols.recipes.evaluation_curve import Curve
+from protocols.recipes.private import unwrapped
 
 __all__ = [
     "Recommendations",
@@ -39,12 +40,14 @@ __all__ = [
 
 def curve_of(recipe: Recipe, state: ModelState) -> Curve | None:
     """Return the measurements in `state`; None for a task without federated evaluation."""
-    return recipe.curve(state) if isinstance(recipe, Evaluated) else None
+    measured = unwrapped(recipe)
+    return measured.curve(state) if isinstance(measured, Evaluated) else None
 
 
 def ends_with_best(recipe: Recipe) -> bool:
     """Return whether the task ends with the best measured model."""
-    return isinstance(recipe, Evaluated) and recipe.evaluation.keep == "best"
+    measured = unwrapped(recipe)
+    return isinstance(measured, Evaluated) and measured.evaluation.keep == "best"
 
 
 def best_round(recipe: Recipe, state: ModelState) -> int | None:

@@ -15,6 +15,7 @@ from protocols.errors import CodecError, HushRecError, KeyringError, ParameterEr
 from protocols.messages import RoundView, SnapshotView
 from protocols.recipes.base import ModelState
 from protocols.recipes.evaluated import Evaluated
+from protocols.recipes.private import unwrapped
 from protocols.sums.base import require_possible
 from protocols.sums.participation import require_participants, without_participation
 
@@ -132,6 +133,6 @@ def absorb_aggregate(
 
 def _left_out(terms: TaskTerms, state: ModelState, view: RoundView) -> ModelState:
     recipe = terms.recipe
-    if isinstance(recipe, Evaluated):
-        return recipe.left_out(state, terms.round_spec(view))
+    if isinstance(measured := unwrapped(recipe), Evaluated):
+        return replace(measured.left_out(state, terms.round_spec(view)), l2_clip=state.l2_clip)
     return replace(state, round_number=view.number)

@@ -16,7 +16,7 @@ from client_sdk.api.upload import DEFAULT_CHUNK_BYTES
 from client_sdk.api.wire import Program
 from client_sdk.errors import Conflict, ContractBroken, NotEnrolled, PolicyRefused
 from client_sdk.rounds.certificates import CertificateChoice, MembershipCheck, obtain_certificate
-from client_sdk.rounds.ledger import OwnLedger, read_ledger
+from client_sdk.rounds.ledger import OwnLedger, check_budget, read_ledger, reserve_budget
 from client_sdk.rounds.member import Member
 from client_sdk.store.client_store import ClientStore, Membership
 from client_sdk.store.identity import Identity
@@ -95,6 +95,7 @@ def preview(account: Account, invitation: str) -> Program[TaskTerms]:
     view = yield from account.calls.invited_task(invitation)
     terms = TaskTerms.of(view, account.policy.max_model_bytes)
     account.policy.check_task(terms)
+    check_budget(account.store, account.policy, terms)
     return terms
 
 
@@ -131,6 +132,7 @@ def join(
         detail = f"this client is enrolled in group {membership.device_group}; the recipe has {groups}"
         raise ContractBroken("POST", "/v1/enrolments", 200, detail)
     account.policy.check_task(terms)
+    reserve_budget(account.store, account.policy, terms)
     calls = _own_calls(account, membership)
     if check is None:
         check = MembershipCheck(membership.organiser)

@@ -1,4 +1,6 @@
-"""The released sums that contain this client's data: the server's list, compared with the client's own records.
+"""Where this client's data are: the released sums that contain them, and what they have cost of its privacy budget.
+
+The server's list of sums is compared with the client's own records.
 
 A malicious server can omit sums from its ledger, but it cannot change this client's records. So each contribution is
 recorded before it is sent, and the two lists are compared.
@@ -7,19 +9,32 @@ recorded before it is sent, and the two lists are compared.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
+
+from client_sdk.agreement.policy import Policy
+from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.wire import Program
+from client_sdk.errors import PolicyRefused
 from client_sdk.rounds.member import Member
 from client_sdk.store.client_store import ClientStore, OwnContribution
+from client_sdk.store.states import Spending, total_epsilon
 from protocols.messages import LedgerEntry
+from protocols.recipes.base import Contribution, ModelState, RoundSpec
+from protocols.recipes.private import Private
 
 __all__ = [
     "OwnLedger",
+    "check_budget",
     "deliver",
     "read_ledger",
+    "release_budget",
+    "reserve_budget",
+    "with_noise",
 ]
 
 
@@ -72,3 +87,66 @@ def _difference(entry: LedgerEntry, recorded: OwnContribution | None) -> str | N
     if recorded.digest != entry.contribution_digest:
         return f"round {entry.round}: the server counted a contribution other than the one that this device sent"
     return None
+
+
+# --- the privacy budget of this client's data: reserved when it joins a task, spent before each contribution ----------
+
+
+def check_budget(store: ClientStore, policy: Policy, terms: TaskTerms) -> Spending | None:
+    """Return the record of a task with a privacy block, None for one without.
+
+    Raises `PolicyRefused` if the policy does not allow what this and all other tasks may cost this client's data.
+    """
+    recipe = terms.recipe
+    if not isinstance(recipe, Private):
+        return None
+    own = store.spending(terms.task_id)
+    if own is None:
+        curves = [recipe.noise(sum_index).curve(recipe.terms.honest) for sum_index in recipe.sum_kinds()]
+        own = Spending(terms.name, recipe.terms.sums, recipe.terms.sums * np.max(curves, axis=0))
+    if terms.view.state != "open":
+        return replace(own, over=True)
+    own = replace(own, over=False)  # a task that failed may go on
+    others = store.other_spending(terms.task_id)
+    before, after = (total_epsilon(records, policy.budget_delta) for records in (others, [*others, own]))
+    if after > policy.max_epsilon:
+        raise PolicyRefused(
+            f"task {terms.name!r} may cost this client's data epsilon {after:.3g} at delta {policy.budget_delta:g}, "
+            f"{before:.3g} of it for other tasks; this client's policy allows {policy.max_epsilon:g} (see hushrec "
+            "ledger; change it with --max-epsilon, or Policy(max_epsilon=...))"
+        )
+    return own
+
+
+def reserve_budget(store: ClientStore, policy: Policy, terms: TaskTerms) -> None:
+    """Store what a task may cost, if it has a privacy block; raises as `check_budget` does."""
+    own = check_budget(store, policy, terms)
+    if own is not None:
+        store.keep_spending(terms.task_id, own)
+
+
+def release_budget(store: ClientStore, task_id: str) -> None:
+    """Free what a task that has ended had reserved and did not spend."""
+    own = store.spending(task_id)
+    if own is not None and not own.over:
+        store.keep_spending(task_id, replace(own, over=True))
+
+
+def with_noise(
+    store: ClientStore, terms: TaskTerms, state: ModelState, spec: RoundSpec, contribution: Contribution
+) -> Contribution:
+    """Return what is sent in place of `contribution`: in a task with a privacy block with this client's noise.
+
+    Its cost is stored first. Raises `PolicyRefused` when nothing is left: `Part.require_data` abstains before.
+    """
+    recipe = terms.recipe
+    if not isinstance(recipe, Private):
+        return contribution
+    own = store.spending(terms.task_id)
+    why = "this task has no record of a privacy budget" if own is None else own.why_not()
+    if own is not None and own.over:
+        why = "the budget that was left of this task is free for others since it ended: join it again"
+    if own is None or why is not None:
+        raise PolicyRefused(f"round {spec.number}: {why}")
+    store.keep_spending(terms.task_id, own.with_sum(recipe.noise(spec.sum_index).curve(recipe.terms.honest)))
+    return recipe.noised(state, spec, contribution, os.urandom)

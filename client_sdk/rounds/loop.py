@@ -39,6 +39,7 @@ from client_sdk.rounds.events import (
     TaskEnded,
     Waiting,
 )
+from client_sdk.rounds.ledger import release_budget
 from client_sdk.rounds.member import Member, Stop
 from client_sdk.rounds.newest import newest_model
 from client_sdk.rounds.part import Part
@@ -240,6 +241,7 @@ class _Contributor(Role):
 
     def on_end(self, ended: TaskEnded) -> Program[None]:
         """Fetch the last model, and of a task that failed the reason of its newest round."""
+        release_budget(self.member.store, self.member.task_id)
         if ended.state == "failed":
             newest = yield from self.member.calls.current_round(self.member.task_id)
             reason = None if newest is None else newest.round.failure

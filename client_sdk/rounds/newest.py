@@ -15,6 +15,7 @@ from client_sdk.rounds.polling import is_over
 from protocols.errors import ParameterError
 from protocols.recipes.base import ModelState
 from protocols.recipes.evaluation_curve import Curve
+from protocols.recipes.private import unwrapped
 
 __all__ = ["evaluation", "named_arrays", "newest_model", "own_scores", "recommend"]
 
@@ -61,7 +62,7 @@ def named_arrays(part: Part) -> Program[dict[str, NDArray[np.float32]]]:
     """Return the newest arrays; see `Task.arrays`."""
     from protocols.recipes.arrays import Arrays  # which only `arrays` tasks need
 
-    recipe = part.member.terms.recipe
+    recipe = unwrapped(part.member.terms.recipe)
     if not isinstance(recipe, Arrays):
         raise ParameterError(f"the model of recipe {recipe.name!r} has no named arrays: use model()")
     state = yield from newest_model(part)

@@ -18,6 +18,7 @@ from client_sdk.history import History
 from client_sdk.model.best import curve_of
 from client_sdk.model.follow import CaughtUp, ModelFollower
 from client_sdk.rounds.events import AggregateRejected, ClipWarning, ModelMeasured, Progress, RoundReport, Waiting
+from client_sdk.rounds.ledger import with_noise
 from client_sdk.rounds.member import Member, Stop, require_known_people
 from client_sdk.store.states import ClientState, GivenData
 from client_sdk.training import client_half
@@ -35,7 +36,8 @@ from protocols.catalogue import Catalogue
 from protocols.errors import KeyringError, ParameterError
 from protocols.layout import Data, Route, SumClass
 from protocols.messages import RoundView
-from protocols.recipes.base import ModelState, RoundSpec
+from protocols.recipes.base import Contribution, ModelState, RoundSpec
+from protocols.recipes.private import unwrapped
 
 if TYPE_CHECKING:
     from client_sdk.rounds.ahead import WorkAhead
@@ -206,6 +208,8 @@ class Part:
         reason = why_abstain(sum_class, spec, state, history, given, task_id)
         if reason is None and isinstance(self.half, MayAbstain):
             reason = self.half.why_abstain(spec, history, self.client_state())
+        if reason is None and (spending := store.spending(task_id)) is not None:
+            reason = spending.why_not()
         if reason is None and sum_class.data == "held-out" and given.measured >= self.member.policy.max_measurements:
             reason = f"this client measured models {given.measured} times on its held-out rows, as often as it allows"
         if reason is not None:
@@ -240,7 +244,18 @@ class Part:
             if sum_class.data == "held-out":
                 given = replace(given, measured=given.measured + 1)
             store.keep_given(task_id, *of, given)
-        return local
+        return replace(local, contribution=with_noise(store, self.member.terms, state, spec, local.contribution))
+
+    def zeros(self, spec: RoundSpec, followed: ModelState) -> Contribution:
+        """Return the contribution of a client that has nothing to add but must not be told from others: zeros.
+
+        In a task with a privacy block they carry this client's noise, which the others count on.
+        """
+        terms = self.member.terms
+        recipe = unwrapped(terms.recipe)
+        route = recipe.route(spec, self.member.client_id)
+        blocks = [np.zeros(block.length) for block in recipe.layout(spec.sum_index).contribution_blocks(route)]
+        return with_noise(self.member.store, terms, self.follower.view(followed), spec, Contribution(blocks))
 
     def _sum_class(self, spec: RoundSpec) -> SumClass:
         return self.member.terms.recipe.layout(spec.sum_index).sum_class

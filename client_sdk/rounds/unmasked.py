@@ -15,7 +15,7 @@ from client_sdk.training.base import LocalResult
 from protocols.crypto.aggregate_chain import AGGREGATE_CHAIN
 from protocols.errors import HushRecError
 from protocols.messages import RoundView
-from protocols.recipes.base import Contribution, RoundSpec
+from protocols.recipes.base import RoundSpec
 from protocols.sums.base import WorksAhead, one_message
 from protocols.sums.participation import with_participation
 
@@ -91,9 +91,8 @@ def _train(
         layout = part.member.terms.recipe.layout(spec.sum_index)
         if layout.sum_class.once or layout.chosen:
             raise Abstained(reason) from error
-    blocks = [np.zeros(block.length) for block in layout.contribution_blocks(part.route(spec))]
     kept = part.client_state() or part.half.initial_client_state(part.rng)
-    return LocalResult(Contribution(blocks), kept, float("nan"), 0), reason
+    return LocalResult(part.zeros(spec, caught_up.state), kept, float("nan"), 0), reason
 
 
 def _seal(part: Part, spec: RoundSpec, local: LocalResult, participates: bool) -> bytes:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from client_sdk.agreement.terms import AgreedTerms
 from client_sdk.errors import Equivocation, LocalFileError
 from client_sdk.store.signed_sets import SignedSets
-from client_sdk.store.states import ClientState, FollowedState, GivenData
+from client_sdk.store.states import ClientState, FollowedState, GivenData, Spending
 from client_sdk.store.stores import Store
 from protocols.catalogue import Catalogue
 from protocols.codec import b64decode, b64encode
@@ -54,6 +54,7 @@ _CHAINED_STATE: Final = "chained_state.bin"
 _EQUIVOCATION: Final = "equivocation.json"
 _CONTRIBUTIONS: Final = "contributions.json"
 _REVOCATIONS: Final = "revocations.bin"
+_SPENDING: Final = "privacy.json"
 
 
 @dataclass(frozen=True, repr=False)
@@ -270,6 +271,30 @@ class ClientStore:
     def keep_given(self, task_id: str, label: str | None, data: Data, given: GivenData) -> None:
         """Store what this client gave of its `data`; to be written before anything is sent."""
         self.store.write(self.owner, self._data_set_key(task_id, label), _given(data), given.encode())
+
+    def spending(self, task_id: str) -> Spending | None:
+        """Return what one task costs this client's data; None if it has no privacy block, or was not joined."""
+        return self._spending(self._key(task_id))
+
+    def keep_spending(self, task_id: str, spending: Spending) -> None:
+        """Store what one task costs; to be written before anything is sent."""
+        self.write(task_id, _SPENDING, spending.encode())
+
+    def all_spending(self) -> dict[str, Spending]:
+        """Return what every task on any server costs this identity's data, by the id under which it is stored."""
+        found = ((key, self._spending(key)) for key in self.store.tasks(self.owner))
+        return {key: spending for key, spending in found if spending is not None}
+
+    def other_spending(self, task_id: str) -> list[Spending]:
+        """Return what all other tasks cost this identity's data."""
+        return [spending for key, spending in self.all_spending().items() if key != self._key(task_id)]
+
+    def _spending(self, key: str) -> Spending | None:
+        body = self.store.read(self.owner, key, _SPENDING)
+        try:
+            return None if body is None else Spending.decode(body)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise LocalFileError(f"the stored privacy budget of task {key} is damaged") from error
 
     def _data_set_key(self, task_id: str, label: str | None) -> str:
         """Return the id under which records of a data set on this server are stored: one for all tasks of a label."""

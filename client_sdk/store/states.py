@@ -1,23 +1,27 @@
-"""What a client keeps of a task beside its keys: its own arrays, the model it follows, and which data it has given."""
+"""What a client keeps of a task beside its keys: its arrays, the model, which data it has given, and what they cost."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from protocols.crypto.aggregate_chain import AggregateChain
 from protocols.crypto.domain import digest
 from protocols.errors import RefusalError
+from protocols.privacy.renyi import ORDERS, Curve, epsilon_of
 from protocols.recipes.base import ModelState
 
 __all__ = [
     "ClientState",
     "FollowedState",
     "GivenData",
+    "Spending",
+    "total_epsilon",
 ]
 
 
@@ -110,3 +114,75 @@ class GivenData:
             counted = str(task), int(index)
         confirmed = tuple((str(series), str(members)) for series, members in content["confirmed"])
         return cls(counted, confirmed, int(content["measured"]))
+
+
+# --- what a client's data have spent of its privacy budget, in one task and in all of them ----------------------------
+# A budget is kept for an identity, whose data are the same in all tasks, whatever a server calls them. A task reserves
+# what it may cost when the client joins it, and costs what was sent once it is over. The costs of tasks add up as Renyi
+# divergences. Records are written before anything is sent: a contribution whose answer is lost, and one to a round that
+# fails, may have been opened all the same, and counts.
+
+
+def _nothing() -> Curve:
+    return np.zeros(len(ORDERS))
+
+
+@dataclass(frozen=True)
+class Spending:
+    """What one task costs this client's data.
+
+    sums: contributions sent. most_sums: that the task allows. spent: curve of what was sent; reserved: of all that the
+    task allows. over: whether the task has ended, so that nothing more will be sent.
+    """
+
+    task_name: str
+    most_sums: int
+    reserved: Curve
+    sums: int = 0
+    spent: Curve = field(default_factory=_nothing)
+    over: bool = False
+
+    @property
+    def counted(self) -> Curve:
+        """The curve that counts towards the budget: of what was sent, and while the task goes on of what may be."""
+        return self.spent if self.over else np.maximum(self.spent, self.reserved)
+
+    def why_not(self) -> str | None:
+        """Return why this client must not contribute another time; None if it may."""
+        if self.sums < self.most_sums:
+            return None
+        return f"this client's data are in {self.sums} sums of the task, as many as its privacy block pays for"
+
+    def with_sum(self, curve: Curve) -> Spending:
+        """Return the record after another contribution."""
+        return replace(self, sums=self.sums + 1, spent=self.spent + curve)
+
+    def encode(self) -> bytes:
+        """Return the record as JSON."""
+        curves = {"reserved": self.reserved.tolist(), "spent": self.spent.tolist()}
+        return json.dumps({**vars(self), **curves, "orders": ORDERS}).encode()
+
+    @classmethod
+    def decode(cls, body: bytes) -> Spending:
+        """Return the record in `body`; `ValueError`, `TypeError` or `KeyError` for anything `encode` did not make."""
+        content = json.loads(body)
+        if tuple(content.pop("orders")) != ORDERS:
+            raise ValueError("other Renyi orders")
+        curves = {name: np.array(content.pop(name), np.float64) for name in ("reserved", "spent")}
+        if any(curve.shape != (len(ORDERS),) or not (curve >= 0).all() for curve in curves.values()):
+            raise ValueError("no curves of Renyi divergences")
+        reserved, spent = curves["reserved"], curves["spent"]
+        return cls(
+            str(content["task_name"]),
+            int(content["most_sums"]),
+            reserved,
+            int(content["sums"]),
+            spent,
+            content["over"] is True,
+        )
+
+
+def total_epsilon(records: Iterable[Spending], delta: float, spent_only: bool = False) -> float:
+    """Return what tasks cost together at `delta`; spent_only: without what they have reserved."""
+    curves = [record.spent if spent_only else record.counted for record in records]
+    return epsilon_of(np.sum(curves, axis=0), delta) if curves else 0.0

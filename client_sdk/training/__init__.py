@@ -9,6 +9,7 @@ from client_sdk.training.base import ClientHalf, TrainingConfig
 from protocols.plugins import load
 from protocols.recipes.base import Recipe
 from protocols.recipes.evaluated import Evaluated
+from protocols.recipes.private import unwrapped
 from protocols.recipes.registry import recipe_entry
 
 __all__ = [
@@ -22,12 +23,13 @@ MakesHalf = Callable[[Recipe, TrainingConfig | None, str | None], ClientHalf]
 
 
 def client_half(recipe: Recipe, training: TrainingConfig | None = None, graph_filter: str | None = None) -> ClientHalf:
-    """Return the client side of `recipe`.
+    """Return the client side of `recipe`, which knows no noise: it is added to what the client side contributes.
 
     training: training settings, the defaults of the recipe if None. graph_filter: for PriviRec, a name from
     `graph_filters.FILTERS`; the default for the recipe if None. Raises `ParameterError` for an unknown recipe, and for
     settings that the recipe does not have.
     """
+    recipe = unwrapped(recipe)
     if isinstance(recipe, Evaluated):
         from client_sdk.training.evaluated import EvaluatedHalf  # which only tasks with evaluation need
 

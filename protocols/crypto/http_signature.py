@@ -56,7 +56,7 @@ _USUAL: Final = re.compile(rf"{_ALGORITHM}=:([A-Za-z0-9+/]{{43}}=):")
 
 def format_digest(digest: bytes) -> str:
     """Return the value of a digest field. digest: a SHA-256, 32 bytes."""
-    return f"{_ALGORITHM}=:{base64.b64encode(digest).decode('ascii')}:"
+    return format_digests({_ALGORITHM: digest})
 
 
 def parse_digest(value: str) -> bytes | None:

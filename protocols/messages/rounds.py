@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from protocols.messages.base import HexDigest, Key32, Message, Name
 from protocols.messages.stages import RoundState
@@ -202,9 +202,17 @@ class SegmentView(Message):
     name: str
     length: int = Field(ge=1, description="Number of values.")
     clip: float = Field(gt=0, description="Largest size of a value in one contribution.")
-    integral: bool = Field(description="Whether the values are counts.")
+    integral: bool = Field(description="Whether the values are whole numbers.")
+    signed: bool = Field(
+        default=False, description="Whether whole numbers may be negative, as with noise; left out where they may not."
+    )
     sum_bound: float | None = Field(description="Proven bound on a value of the sum, below contributions * clip.")
     scale: float | None = Field(description="Steps per 1.0 of the fixed-point form; null for floats.")
+
+    @model_serializer(mode="wrap")
+    def _without_unsigned(self, handler: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def]
+        """Leave out what only tasks with a privacy block have; a return type would replace the schema of the fields."""
+        return {name: value for name, value in handler(self).items() if (name, value) != ("signed", False)}
 
 
 class BlockView(Message):

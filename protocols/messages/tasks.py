@@ -21,6 +21,7 @@ from pydantic import (
 from protocols.crypto.certificates import LONGEST_SCOPE
 from protocols.errors import ParameterError
 from protocols.messages.base import HexDigest, Key32, Message, Name
+from protocols.messages.privacy import Privacy
 from protocols.messages.rounds import LONGEST_STAGE, Evaluation, ResolvedTask
 from protocols.parameter_text import first_fault
 
@@ -256,19 +257,20 @@ class OrganiserPin(Message):
     )
 
 
-class _NamesCatalogue(Message):
-    """A message that names the item catalogue of a task, if it has one."""
+class _OptionalTerms(Message):
+    """A message with terms that not every task has: an item catalogue, and a privacy block."""
 
     @model_serializer(mode="wrap")
-    def _without_absent_catalogue(self, handler: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def]
-        """Leave out a digest that is null: clients that know no catalogues refuse fields that they do not know.
+    def _without_absent_terms(self, handler: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def]
+        """Leave out what is null: clients that know no catalogue or no privacy block refuse fields they do not know.
 
         A return type would replace the schema of the fields.
         """
-        return {name: value for name, value in handler(self).items() if (name, value) != ("catalogue_digest", None)}
+        absent = (("catalogue_digest", None), ("privacy", None))
+        return {name: value for name, value in handler(self).items() if (name, value) not in absent}
 
 
-class TaskRequest(_NamesCatalogue):
+class TaskRequest(_OptionalTerms):
     """An operator's request to create a task."""
 
     name: Name
@@ -296,9 +298,12 @@ class TaskRequest(_NamesCatalogue):
         description="SHA-256 (hex) of the item catalogue, which is uploaded after the task is created and which round "
         "1 waits for. Null: clients speak of items by number.",
     )
+    privacy: Privacy | None = Field(
+        default=None, description="Differential privacy of the sums, by noise that every client adds. Null: no noise."
+    )
 
 
-class TaskView(_NamesCatalogue):
+class TaskView(_OptionalTerms):
     """A task. `plan` and `resolved` follow from the parameters: clients compute them too."""
 
     task_id: str
@@ -318,6 +323,7 @@ class TaskView(_NamesCatalogue):
     catalogue_digest: HexDigest | None = Field(
         default=None, description="SHA-256 (hex) of the item catalogue; left out if the task has none."
     )
+    privacy: Privacy | None = Field(default=None, description="The privacy block; left out if the task has none.")
     best_round: int | None = Field(
         default=None,
         description="Round after which the model was best, as far as the server can open the sums; null: not known.",

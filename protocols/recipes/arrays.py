@@ -47,6 +47,7 @@ from protocols.recipes.base import (
     PartOfSum,
     Recipe,
     RoundSpec,
+    Sensitivity,
     SingleGroupRecipe,
     check_follows,
 )
@@ -171,6 +172,10 @@ class Arrays(SingleGroupRecipe):
     def layout(self, sum_index: int = 1) -> VectorLayout:
         """Return the one block, the same for every sum."""
         return VectorLayout((block_of(self.parameters),), sum_class=TRAINED)
+
+    def sensitivity(self, sum_index: int) -> Sensitivity:
+        """Return the task's clip: nothing else bounds the norm of a whole contribution."""
+        return Sensitivity()
 
     def initial_state(self, task_seed: bytes) -> ArraysState:
         """Return the state of round 0; `ParameterError` for a task whose initial values were uploaded."""

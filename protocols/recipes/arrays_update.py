@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
 
 from protocols.errors import ParameterError
 from protocols.layout import Block, Segment
@@ -105,7 +105,7 @@ class ArraysParameters(RecipeParameters):
     )
 
     @model_validator(mode="after")
-    def _check_names(self) -> Self:
+    def _check_names(self, info: ValidationInfo) -> Self:
         for parameter, named in (("clips", self.clips), ("stds", self.stds), ("rows", self.rows)):
             unknown = sorted(set(named) - set(self.shapes))
             if unknown:
@@ -117,7 +117,7 @@ class ArraysParameters(RecipeParameters):
             ("reveal_rows", "rows", "a row that one client touched is that client's, and the sums say which rows are"),
             ("reveal_weights", "max_weight", "the sums of many rounds show every client's number of examples"),
         ):
-            if getattr(self, given) and not getattr(self, consent):
+            if getattr(self, given) and not (getattr(self, consent) or self.is_noisy(info)):
                 raise ValueError(f"{given}: {why}: consent with {consent}=true, or leave {given} out")
         if len(set(self.rows)) != len(self.rows):
             raise ValueError("rows names an array twice")

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo
 
 from protocols.crypto.domain import derive_seed
 from protocols.errors import ParameterError
@@ -34,6 +34,7 @@ __all__ = [
     "Recipe",
     "RecipeParameters",
     "RoundSpec",
+    "Sensitivity",
     "SingleGroupRecipe",
     "Update",
     "check_follows",
@@ -56,23 +57,41 @@ class RoundSpec:
     number: number of the round, from 1. seed: 32 public random bytes. sum_index: index of the sum among the task's
     sums, from 1; a round that fails is followed by one with the same index, or, if its sum is abandoned, the next.
     levels: the levels in use, which the server computes for the cohort (`Recipe.levels_in_use`); empty for sums in
-    which all clients have one route, and where clients keep the levels that they draw.
+    which all clients have one route, and where clients keep the levels that they draw. noise: standard deviation of the
+    noise in every value of the sum that `absorb` is given; 0.0 for a task without a privacy block.
     """
 
     number: int
     seed: bytes
     sum_index: int
     levels: tuple[int, ...] = ()
+    noise: float = 0.0
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """What bounds the change of a sum when one client's contribution is replaced by zeros.
+
+    l2: bound on the L2 norm of a contribution that follows from what it is; None: the task's clip, which adapts.
+    counts: all values are 0 or 1, so that a contribution is limited to the task's `most_items` ones. per_item: values
+    that are not 0 for each item of a client; 0 if all may be. It decides how fine steps are, not how private sums are.
+    """
+
+    l2: float | None = None
+    counts: bool = False
+    per_item: int = 0
 
 
 @dataclass(frozen=True)
 class ModelState:
     """The shared model after `round_number` rounds; that of 0 rounds follows from the task's seed.
 
-    Recipes define subclasses that hold their arrays.
+    Recipes define subclasses that hold their arrays. l2_clip: the L2 bound on a client's next update, in tasks with a
+    privacy block (`protocols.recipes.private`); 0.0 without.
     """
 
     round_number: int
+    l2_clip: float = field(default=0.0, kw_only=True)
 
     @property
     def sums(self) -> int:
@@ -152,6 +171,11 @@ class RecipeParameters(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    @staticmethod
+    def is_noisy(info: ValidationInfo) -> bool:
+        """Return whether a privacy block covers what the sums reveal, so that validators ask for no consent to it."""
+        return bool((info.context or {}).get("noisy"))
+
     @property
     def start_digest(self) -> str | None:
         """SHA-256 (hex) of the encoded state of round 0, if that is stored with the task; None: it follows from the
@@ -173,6 +197,11 @@ class BaseRecipe:
     """
 
     state_class: ClassVar[type[ModelState]] = ModelState
+
+    @property
+    def name(self) -> str:
+        """The name by which tasks choose the recipe."""
+        raise NotImplementedError
 
     @property
     def predicts_ratings(self) -> bool:
@@ -212,6 +241,17 @@ class BaseRecipe:
     def levels_in_use(self, spec: RoundSpec, clients: Sequence[str], min_clients: int) -> tuple[int, ...]:
         """Return no levels."""
         return ()
+
+    def sensitivity(self, sum_index: int) -> Sensitivity:
+        """Raise `ParameterError`: most recipes cannot be trained with noise in their sums."""
+        raise ParameterError(
+            f"recipe {self.name!r} cannot be trained with a privacy block; choose one of arrays, colr, fedmf, "
+            "privirec, privirec-k"
+        )
+
+    def sum_kinds(self) -> tuple[int, ...]:
+        """Return the first sum and the main one: most recipes have no others."""
+        return tuple(sorted({1, self.main_sum}))
 
     def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
         """Return what the client adds to the sum; see `Recipe`."""
@@ -410,6 +450,15 @@ class Recipe(Protocol):
 
     def route(self, spec: RoundSpec, client_id: str) -> Route:
         """Return the blocks that this client contributes to in this round: public, computed by server and client."""
+
+    def sensitivity(self, sum_index: int) -> Sensitivity:
+        """Return what bounds a contribution to sum `sum_index`, by which a privacy block sizes the noise.
+
+        Raises `ParameterError` for a recipe, or parameters of it, that cannot be trained with a privacy block.
+        """
+
+    def sum_kinds(self) -> tuple[int, ...]:
+        """Return the index of one sum of each kind: of each layout and sensitivity that sums of the task have."""
 
     def initial_state(self, task_seed: bytes) -> ModelState:
         """Return the state of round 0, from the task's seed alone."""

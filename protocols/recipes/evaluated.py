@@ -24,6 +24,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import sqrt
 from typing import Final
 
 import numpy as np
@@ -42,6 +43,7 @@ from protocols.recipes.base import (
     Recipe,
     RecipeParameters,
     RoundSpec,
+    Sensitivity,
     SingleGroupRecipe,
     check_follows,
 )
@@ -176,6 +178,23 @@ class Evaluated(SingleGroupRecipe):
     def measures_constants(self, sum_index: int) -> bool:
         """Return whether measurement `sum_index` also sums the metrics of the ranking by item counts: the first one."""
         return self.points_after(sum_index) == 1
+
+    def sensitivity(self, sum_index: int) -> Sensitivity:
+        """Return the wrapped recipe's; for a measurement the norm of a 1 and as many values of at most 1."""
+        if not self.measures_in(sum_index):
+            return self.inner.sensitivity(self._inner_index(sum_index))
+        return Sensitivity(l2=sqrt(1 + len(self._values(sum_index))))
+
+    def sum_kinds(self) -> tuple[int, ...]:
+        """Return those of the wrapped recipe before it is measured, two measurements, and the first sum that trains."""
+        first = self.inner.main_sum
+        counting = tuple(sum_index for sum_index in self.inner.sum_kinds() if sum_index < first)
+        return (
+            *counting,
+            first,
+            self.main_sum,
+            *([first + self._period] if self.points_after(self.rounds) > 1 else []),
+        )
 
     def longest_vector(self) -> int:
         """Return the largest number of values of any sum."""

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from protocols.errors import ParameterError
-from protocols.recipes.base import Contribution, Local, ModelState, RoundSpec, Update
+from protocols.recipes.base import Contribution, Local, ModelState, RoundSpec, Sensitivity, Update
 from protocols.recipes.registry import RecipeEntry
 from protocols.recipes.rows import NormalisedParameters, RowRecipe
 
@@ -115,6 +115,10 @@ class SVD(RowRecipe):
     def projection(self, spec: RoundSpec, client_id: str) -> NDArray[np.float32] | None:
         """Return None: the full matrix is trained and compressed afterwards."""
         return None
+
+    def sensitivity(self, sum_index: int) -> Sensitivity:
+        """Raise `ParameterError`: the recipe needs plain sums, which have no noise."""
+        return super(RowRecipe, self).sensitivity(sum_index)
 
     def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
         """Return the best rank-r part of the client's rows (an `Update`)."""

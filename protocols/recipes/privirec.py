@@ -22,6 +22,10 @@ after step 1 take rows out of R~, which lowers its norm.
 and the norm d_u^-a (sum d_i^-2b)^(1/2) <= d_u^(1/2-a), as d_i >= 1 and b >= 0. An entry of r_u^T (r_u q) is at most
 the product of both, d_u^(1/2-2a), and an entry of r_u^T r_u is at most d_u^-2a <= 1.
 
+**The sensitivity.** The L2 norm of a client's part is at most 1 for a >= 1/2. ||r_u|| <= d_u^(1/2-a) <= 1, as above. An
+iteration adds the outer product of r_u and r_u Q, of norm ||r_u|| ||r_u Q|| <= ||r_u||^2 ||Q|| <= 1, as Q has
+orthonormal columns. The Gram sum adds the upper triangle of r_u^T r_u, whose norm is at most ||r_u||^2 <= 1.
+
 A client's part r_u^T (r_u Q) has non-zero rows for its own items only, so sending it in the clear or in sparse form
 would reveal them. Both mechanisms send it dense, and only `masked` hides its values.
 """
@@ -33,7 +37,7 @@ from typing import Any, Final, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, model_validator
 
 from protocols.errors import CodecError, ParameterError
 from protocols.layout import REPEATED_ROWS, Block, Segment, VectorLayout
@@ -43,6 +47,7 @@ from protocols.recipes.base import (
     Local,
     ModelState,
     RoundSpec,
+    Sensitivity,
     SingleGroupRecipe,
     check_follows,
 )
@@ -134,8 +139,8 @@ class PriviRecParameters(PriviRecKParameters):
     reveal_gram: bool = Field(default=False, description="Consent that everyone sees the item-item matrix.")
 
     @model_validator(mode="after")
-    def _agreed(self) -> Self:
-        if not self.reveal_gram:
+    def _agreed(self, info: ValidationInfo) -> Self:
+        if not (self.reveal_gram or self.is_noisy(info)):
             raise ValueError(f"{GRAM_REVEALS}; consent with reveal_gram=true, or use privirec-k, which never sums it")
         if self.items > MAX_GRAM_ITEMS:
             mega = self.items * (self.items + 1) // 2 * 4 / 1e6
@@ -255,13 +260,29 @@ class PriviRecK(SingleGroupRecipe):
             *gram,
         )
 
+    def sensitivity(self, sum_index: int) -> Sensitivity:
+        """Return counts for the degrees, and the bound 1 for the other sums; `ParameterError` for a < 1/2."""
+        if self.parameters.user_exponent < 0.5:
+            raise ParameterError(
+                f"a privacy block needs rows of length 1 at most: choose user_exponent >= 0.5, not "
+                f"{self.parameters.user_exponent:g}"
+            )
+        kind = self.sum_of(sum_index)
+        if kind == "degrees":
+            return Sensitivity(counts=True)
+        return Sensitivity(l2=1.0, per_item=self.parameters.columns if kind == "iteration" else 0)
+
+    def sum_kinds(self) -> tuple[int, ...]:
+        """Return the sum of the degrees, the first iteration, and the last sum."""
+        return tuple(sorted({1, 2, self.steps}))
+
     def longest_state_bytes(self) -> int:
         """Return the length in bytes of the state after the last sum."""
         return self.state_bytes(self.steps)
 
     def longest_vector(self) -> int:
         """Return the length of the longest sum: of the degrees, of an iteration or of the Gram matrix."""
-        return max(self.layout(sum_index).length for sum_index in {1, 2, self.steps})
+        return max(self.layout(sum_index).length for sum_index in self.sum_kinds())
 
     def initial_state(self, task_seed: bytes) -> PriviRecState:
         """Return the empty state before the first sum. Q_0 is drawn after that sum and is part of its state."""

@@ -101,13 +101,14 @@ def recipe_entry(name: str, version: int | None = None) -> RecipeEntry:
     return entry
 
 
-def recipe(name: str, parameters: Mapping[str, Any], version: int | None = None) -> Recipe:
+def recipe(name: str, parameters: Mapping[str, Any], version: int | None = None, noisy: bool = False) -> Recipe:
     """Return the recipe called `name` with these parameters.
 
-    Raises what `recipe_entry` raises, and `ParameterError` for an invalid parameter (the text names it).
+    noisy: whether its sums have the noise of a privacy block, which covers what needs consent otherwise. Raises what
+    `recipe_entry` raises, and `ParameterError` for an invalid parameter (the text names it).
     """
     entry = recipe_entry(name, version)
     try:
-        return entry.make(entry.parameters.model_validate(dict(parameters)))
+        return entry.make(entry.parameters.model_validate(dict(parameters), context={"noisy": noisy}))
     except ValidationError as error:
         raise ParameterError(f"recipe {name!r}: {first_fault(error, entry.parameters.model_fields)}") from None

@@ -26,11 +26,19 @@ from typing import Any, Final, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, model_validator
 
 from protocols.errors import ParameterError
 from protocols.layout import TRAINED, Block, Route, Segment, VectorLayout, whole_route
-from protocols.recipes.base import Contribution, FactorState, Local, ModelState, RoundSpec, SingleGroupRecipe
+from protocols.recipes.base import (
+    Contribution,
+    FactorState,
+    Local,
+    ModelState,
+    RoundSpec,
+    Sensitivity,
+    SingleGroupRecipe,
+)
 from protocols.recipes.factors import (
     BiasedParameters,
     CountedFactors,
@@ -82,9 +90,11 @@ class NormalisedParameters(BiasedParameters):
     )
 
     @model_validator(mode="after")
-    def _check_normalise(self) -> Self:
+    def _check_normalise(self, info: ValidationInfo) -> Self:
         if self.normalise == "expected" and not self.has_counts:
             raise ValueError("normalise 'expected' needs the item counts of item_bias 'counts'")
+        if self.is_noisy(info):
+            return self
         what = " and ".join(self.shows_touched())
         if what and not self.reveal_touched:
             raise ValueError(
@@ -258,6 +268,12 @@ class RowRecipe(FactorRecipe):
     def change_layout(self) -> VectorLayout:
         """Return one block: update rows (items x width, row-major) and, with normalise "touched", touch counts."""
         return _layout_of_rows(self.parameters, self.width)
+
+    def sensitivity(self, sum_index: int) -> Sensitivity:
+        """Return counts for the sums of item counts, and the task's clip for the sums of changes."""
+        if sum_index <= self.count_sums:
+            return Sensitivity(counts=True)
+        return Sensitivity(per_item=self.width * (1 + (self.parameters.negatives or NEGATIVES)))
 
     def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
         """Return the client's rows (an `Update`) as a dense matrix."""

@@ -28,6 +28,7 @@ from protocols.errors import ParameterError
 from protocols.recipes.base import ModelState, Recipe
 from protocols.recipes.evaluated import Evaluated, EvaluatedState
 from protocols.recipes.factors import BiasedParameters, CountedFactors, StartFrom
+from protocols.recipes.private import Private
 from protocols.recipes.privirec import PriviRecState
 from protocols.recipes.rows import FactorModel
 from protocols.recipes.spectrum import chosen_weight, shares_and_diagonal
@@ -74,6 +75,8 @@ def start_state(recipe: Recipe, source: Source) -> ModelState:
     Raises `ParameterError` for a recipe without item biases from counts, another number of items or a state that has
     too few singular vectors.
     """
+    if isinstance(recipe, Private):
+        return recipe.starting(start_state(recipe.inner, source))
     if isinstance(recipe, Evaluated):
         return EvaluatedState(0, start_state(recipe.inner, source), ())
     spectrum, parameters = state_as(source.state, PriviRecState), recipe.parameters

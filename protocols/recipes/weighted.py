@@ -13,7 +13,7 @@ from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, model_validator
 
 from protocols.errors import ParameterError
 from protocols.layout import Block, Segment
@@ -56,7 +56,9 @@ class WeightedParameters(RecipeParameters):
     )
 
     @model_validator(mode="after")
-    def _check_weights(self) -> Self:
+    def _check_weights(self, info: ValidationInfo) -> Self:
+        if self.is_noisy(info):
+            return self
         if self.max_interactions is not None and not self.reveal_weights:
             raise ValueError(
                 "max_interactions weights clients by their numbers of interactions, which the sums of many rounds "

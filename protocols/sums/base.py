@@ -365,8 +365,9 @@ def require_possible(plan: SumPlan, total: NDArray[np.float64], contributions: i
     shows depends on the secret key or on one client's contribution, so nobody may react to it visibly, and a key holder
     must not publish it.
 
-    Counts must be whole numbers from 0 to contributions * clip, and all other values within the segment's bound on the
-    sum plus the plan's error bound. Raises `ParameterError` for a vector of another shape.
+    Counts must be whole numbers from 0 to contributions * clip, signed whole numbers within that bound, and all other
+    values within the segment's bound on the sum plus the plan's error bound. Raises `ParameterError` for a vector of
+    another shape.
     """
     layout = plan.layout
     if total.shape != (layout.length,):
@@ -383,7 +384,7 @@ def require_possible(plan: SumPlan, total: NDArray[np.float64], contributions: i
             largest = segment.bound_on_sum(contributions) * CLIP_SLACK + (
                 0.0 if segment.integral else plan.predicted_error
             )
-            smallest = 0.0 if segment.integral else -largest
+            smallest = 0.0 if segment.integral and not segment.signed else -largest
             possible = bool(part.min() >= smallest and part.max() <= largest)  # False for NaN
             if not possible or (segment.integral and not np.array_equal(part, np.rint(part))):
                 raise CodecError(

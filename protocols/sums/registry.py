@@ -65,30 +65,30 @@ CKKS: Final = MechanismEntry(
     name="ckks",
     mechanism="protocols.sums.ckks.mechanism:CKKS",
     parameters="protocols.sums.ckks.plan:CkksParameters",
-    carries=frozenset({"dense", "device groups"}),
+    carries=frozenset({"dense", "device groups", "noise"}),
 )
 MASKED: Final = MechanismEntry(
     name="masked",
     mechanism="protocols.sums.masked.mechanism:MASKED",
     parameters="protocols.sums.masked.parameters:MaskedParameters",
-    carries=frozenset({"checked routes", "dense", "device groups", "frozen cohort", "single entries"}),
+    carries=frozenset({"checked routes", "dense", "device groups", "frozen cohort", "noise", "single entries"}),
 )
 ONESHOT: Final = MechanismEntry(
     name="oneshot",
     mechanism="protocols.sums.oneshot.mechanism:ONESHOT",
     parameters="protocols.sums.oneshot.parameters:OneshotParameters",
-    carries=frozenset({"dense", "device groups", "frozen cohort", "single entries"}),
+    carries=frozenset({"dense", "device groups", "frozen cohort", "noise", "single entries"}),
 )
 PAILLIER: Final = MechanismEntry(
     name="paillier",
     mechanism="protocols.sums.paillier.mechanism:PAILLIER",
     parameters="protocols.sums.paillier.plan:PaillierParameters",
-    carries=frozenset({"chosen blocks", "dense", "single entries"}),
+    carries=frozenset({"chosen blocks", "dense", "noise", "single entries"}),
     most_values=200_000,
     most_chosen=20_000,  # these cannot be packed
     too_large="Paillier is for small sums, since opening a larger one takes minutes",
 )
-PLAIN: Final = MechanismEntry(name="plain", mechanism="protocols.sums.plain:PLAIN", carries=ALL)
+PLAIN: Final = MechanismEntry(name="plain", mechanism="protocols.sums.plain:PLAIN", carries=ALL - {"noise"})
 
 
 OWN: Final[dict[str, str]] = {

@@ -15,10 +15,11 @@ from sqlalchemy import select
 from aggregator_service.rounds import advance, masked_stages, transactions
 from aggregator_service.rounds.masked_stages import fail_stage
 from aggregator_service.storage.schema import ClientRow
+from protocols.crypto.http_signature import format_digests
 from protocols.messages import TaskView
 from protocols.sums.masked import client
 from protocols.sums.masked.shamir import SHARE_BYTES
-from protocols.task_binding import ROUND_BINDING, broadcast_digest, state_binding
+from protocols.task_binding import ROUND_BINDING, binding_digests, broadcast_digest
 from tests.aggregator_service.rounds.test_keyed_task import slug
 from tests.support.api import Api, TestMember, TestTask, digest_field
 from tests.support.inside import aggregator_inside, services
@@ -371,7 +372,7 @@ def test_the_refusal_names_what_differs(bound_api: Api, changed: str, named: str
         context = replace(context, cohort=4)
     elif changed != "signature":
         context = replace(context, round_number=2)
-    stated = state_binding(view, snapshot, 1, context) if changed != "malformed" else "terms=?, round"
+    stated = format_digests(binding_digests(view, snapshot, 1, context)) if changed != "malformed" else "terms=?, round"
     bound: Any = replace(context, model_digest=broadcast_digest(view, 1, snapshot))
     member.context = lambda number: bound  # type: ignore[method-assign]
     body = member.make(1, "advertise")

@@ -9,6 +9,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from protocols.codec import b64encode
+from protocols.crypto.http_signature import format_digests
 from protocols.errors import ParameterError
 from protocols.layout import TRAINED, Block, Segment, VectorLayout
 from protocols.messages import MechanismChoice, ProblemDocument, RecipeChoice, Schedule, TaskRequest, TaskView
@@ -30,7 +31,7 @@ from protocols.recipes.fedmf import FedMFParameters
 from protocols.sums.masked.context import RoundContext
 from protocols.sums.masked.mechanism import MASKED
 from protocols.sums.masked.parameters import MaskedParameters
-from protocols.task_binding import bound_terms, broadcast_digest, differing_part, state_binding
+from protocols.task_binding import binding_digests, bound_terms, broadcast_digest, differing_part
 
 REQUEST: dict[str, Any] = {"name": "movies", "recipe": {"name": "fedmf"}, "mechanism": {"name": "plain"}}
 
@@ -228,7 +229,7 @@ def context(number: int) -> RoundContext:
     ids=["the same", "terms", "model", "sum", "round"],
 )
 def test_the_part_that_differs_is_named(theirs: tuple[TaskView, bytes | None, int, RoundContext], words: str) -> None:
-    told = differing_part(state_binding(*theirs), task(), SNAPSHOT, 2, context(1))
+    told = differing_part(format_digests(binding_digests(*theirs)), task(), SNAPSHOT, 2, context(1))
     assert told.startswith(words)
     assert bool(told) is bool(words)
 

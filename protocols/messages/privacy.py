@@ -1,0 +1,85 @@
+"""The privacy block of a task, and what the server says of it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pydantic import Field
+
+from protocols.messages.base import Message
+
+__all__ = ["Privacy", "PrivacyView", "SumNoiseView"]
+
+_SUMS: Final = (
+    "Most sums of the task that one client contributes to, failed rounds included; null: the schedule's rounds. A "
+    "client that reached it abstains."
+)
+
+
+class Privacy(Message):
+    """Differential privacy of what a task releases, by noise that every client adds before it seals its contribution.
+
+    The noise follows: it is so large that the honest clients of the smallest allowed round alone reach the target.
+    Neighbours: one client's contributions to all sums of the task are replaced by zeros.
+    """
+
+    epsilon: float = Field(gt=0, le=1000, description="Cost to a client of all its contributions to the task together.")
+    delta: float = Field(gt=0, lt=0.01, description="Probability in the guarantee; below 1 / members.")
+    clip: float = Field(
+        default=1.0,
+        gt=0,
+        le=1e6,
+        description="L2 bound on a client's update in sums that train, in which it adapts from this value on. Other "
+        "sums have a bound that follows from what they sum.",
+    )
+    quantile: float | None = Field(
+        default=0.5,
+        gt=0,
+        lt=1,
+        description="Share of the clients whose updates shall be within the bound, to which it adapts; null: it stays.",
+    )
+    most_items: int = Field(
+        default=100,
+        ge=1,
+        le=1_000_000,
+        description="Most items of a client that a sum of counts counts; of more, so many are drawn at random.",
+    )
+    rounds: int | None = Field(default=None, ge=1, le=1_000_000, description=_SUMS)
+    corrupt: float = Field(
+        default=0.1,
+        ge=0,
+        lt=1,
+        description="Share of a cohort that may collude with the server or leave its noise out: it is not counted on.",
+    )
+
+
+class SumNoiseView(Message):
+    """The noise in one sum. Steps: whole numbers, in which such sums are computed."""
+
+    sum_index: int = Field(ge=1)
+    bound: float = Field(gt=0, description="L2 norm of a contribution, in steps, at most.")
+    share_variance: float = Field(gt=0, description="Variance of each client's noise in a value, in steps^2.")
+    deviation: float = Field(
+        gt=0, description="Standard deviation of the noise in a value of the sum of the fewest clients, in steps."
+    )
+
+
+class PrivacyView(Message):
+    """What a task with a privacy block promises, and how much of it is used."""
+
+    terms: Privacy
+    honest_clients: int = Field(ge=1, description="Clients of the smallest round whose noise is counted on.")
+    multiplier: float = Field(gt=0, description="Deviation of their noise, in units of the L2 bound of a sum.")
+    most_sums: int = Field(ge=1, description="Sums that one client contributes to at most.")
+    released_sums: int = Field(ge=0, description="Sums released so far.")
+    largest_epsilon: float = Field(
+        ge=0, description="Cost so far, at the block's delta, to a client that was asked most often."
+    )
+    sampled_epsilon: float | None = Field(
+        ge=0,
+        description="Cost of all sums against somebody who sees the model only and does not know who took part; null "
+        "where cohorts are not drawn anew. The server and members of the cohort know: against them epsilon holds.",
+    )
+    spent_members: int = Field(ge=0, description="Members that reached `most_sums` and are not asked any more.")
+    sums: list[SumNoiseView] = Field(description="The kinds of sums: the first one and the main one.")
+    against: list[str] = Field(description="Whom the guarantee holds against, and its conditions, in plain words.")

@@ -1,0 +1,326 @@
+"""A recipe with a privacy block: its sums are of whole numbers, within an L2 bound, with each client's share of noise.
+
+`Private` wraps any recipe that states the sensitivity of its sums. A client's part of a sum is
+
+1. limited: at most `most_items` of its counts, drawn at random; otherwise scaled as a whole to the L2 bound, so that
+   sums and the weights that they are divided by keep their ratio;
+2. counted in steps and rounded at random, so that the bound holds for the whole numbers (`protocols.privacy.rounding`);
+3. added to Skellam noise (`protocols.privacy.skellam`), before any mechanism sees it.
+
+`absorb` gives the wrapped recipe the sum in its own units, and the deviation of the noise as `RoundSpec.noise`.
+
+**The bound adapts in sums that train.** Andrew, Thakkar, McMahan and Ramaswamy, "Differentially Private Learning with
+Adaptive Clipping" (NeurIPS 2021), algorithm 1: each client also says whether its update is within the bound C, and
+C <- C exp(-0.2 (share - quantile)). That value is part of the same vector, has a tenth of the weight of the update and
+the same noise, so that one bound and one cost hold for both. C is part of the model state (`ModelState.l2_clip`).
+
+Which clients are in a sum is public, and so is how many.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import exp, isfinite, log2, sqrt
+from typing import Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocols.crypto.table_sampler import Randomness
+from protocols.errors import CodecError, ParameterError
+from protocols.layout import Block, Route, Segment, VectorLayout, whole_route
+from protocols.messages.privacy import Privacy
+from protocols.privacy.noise import NoiseTerms, SumNoise, bound_in_steps, within_steps
+from protocols.privacy.renyi import Sensitive
+from protocols.privacy.rounding import norm_of, round_within
+from protocols.privacy.skellam import skellam
+from protocols.recipes.base import (
+    Contribution,
+    Local,
+    ModelState,
+    Recipe,
+    RecipeParameters,
+    RoundSpec,
+    Sensitivity,
+    SingleGroupRecipe,
+)
+
+__all__ = ["Private", "noise_terms", "unwrapped", "with_privacy"]
+
+_RATE: Final = 0.2
+"""How fast the bound adapts: the value of Andrew et al., section 3."""
+_CLIP: Final = struct.Struct("<d")
+_WITHIN: Final = "within"
+M = TypeVar("M", bound=ModelState)
+
+
+@dataclass(frozen=True)
+class Private(SingleGroupRecipe):
+    """`inner`, a recipe with one device group, under the noise of a privacy block. terms: that the noise follows from.
+
+    Raises `ParameterError` for a recipe without sensitivities, and for noise that cannot be drawn.
+    """
+
+    inner: Recipe
+    privacy: Privacy
+    terms: NoiseTerms
+
+    def __post_init__(self) -> None:
+        for sum_index in self.inner.sum_kinds():
+            self.noise(sum_index)
+
+    @property
+    def name(self) -> str:
+        """The name of the wrapped recipe."""
+        return self.inner.name
+
+    @property
+    def parameters(self) -> RecipeParameters:
+        """The parameters of the wrapped recipe."""
+        return self.inner.parameters
+
+    @property
+    def by_snapshot(self) -> bool:
+        """That of the wrapped recipe."""
+        return self.inner.by_snapshot
+
+    @property
+    def main_sum(self) -> int:
+        """That of the wrapped recipe."""
+        return self.inner.main_sum
+
+    # --- noise ---------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def multiplier(self) -> float:
+        """The deviation of the honest clients' noise in units of the L2 bound, the same in all sums."""
+        return self.terms.multiplier([self._sensitive(sum_index) for sum_index in self.inner.sum_kinds()])
+
+    def noise(self, sum_index: int) -> SumNoise:
+        """Return the noise in sum `sum_index`."""
+        return self.terms.noise(self._sensitive(sum_index), self.multiplier)
+
+    def _adapts(self, own: Sensitivity) -> bool:
+        return own.l2 is None and not own.counts and self.privacy.quantile is not None
+
+    def _most_counts(self, values: int) -> int:
+        return min(self.privacy.most_items, values)
+
+    def _bound(self, own: Sensitivity, values: int) -> int:
+        """Return the L2 bound in steps of a sum of so many values that are not counts."""
+        return bound_in_steps(min(values, self.privacy.most_items * own.per_item) if own.per_item else values)
+
+    def _sensitive(self, sum_index: int) -> Sensitive:
+        """Return the L1 and the L2 norm of a contribution, in steps, at most: of whole numbers, L1 <= L2^2."""
+        own, values = self.inner.sensitivity(sum_index), self.inner.layout(sum_index).length
+        if own.counts:
+            most = self._most_counts(values)
+            return float(most), sqrt(most)
+        bound = self._bound(own, values)
+        l1 = min(sqrt(values) * bound, float(bound**2))
+        if not self._adapts(own):
+            return l1, float(bound)
+        said = within_steps(bound)
+        return l1 + said, sqrt(bound**2 + said**2)
+
+    def l2_bound(self, sum_index: int) -> int:
+        """Return the L2 bound in steps of an update, or of what else is not counts; without the value by which it
+        adapts."""
+        return self._bound(self.inner.sensitivity(sum_index), self.inner.layout(sum_index).length)
+
+    def _unit(self, sum_index: int, state: ModelState) -> float:
+        """Return how much of the recipe's own unit a step is."""
+        own = self.inner.sensitivity(sum_index)
+        if own.counts:
+            return 1.0
+        bound = state.l2_clip if own.l2 is None else own.l2
+        return bound / self._bound(own, self.inner.layout(sum_index).length)
+
+    def noised(
+        self, state: ModelState, spec: RoundSpec, contribution: Contribution, random: Randomness
+    ) -> Contribution:
+        """Return the contribution within its bound, in steps, with this client's share of noise.
+
+        state: the model before the sum. contribution: of the wrapped recipe. random: n -> n secret random bytes,
+        `os.urandom` on devices. Also for a client that has nothing to add: its zeros carry noise like every other
+        contribution. Raises `ParameterError` for values that are not finite.
+        """
+        own, noise = self.inner.sensitivity(spec.sum_index), self.noise(spec.sum_index)
+        vector, clipped = contribution.vector, contribution.clipped
+        if own.counts:
+            steps, left_out = _limited(vector, self._most_counts(vector.size), random)
+            clipped, scale = clipped + left_out, 1.0
+        else:
+            bound, unit = self._bound(own, vector.size), self._unit(spec.sum_index, state)
+            within = norm_of(vector) <= bound * unit
+            steps, scale = round_within(vector / unit, bound, random)
+            if self._adapts(own):
+                steps = np.append(steps, within_steps(bound) * within)
+        sent = (steps + skellam(steps.size, noise.share, random)).astype(np.float64)
+        edges = np.cumsum([block.length for block in self.layout(spec.sum_index).blocks])[:-1]
+        return replace(contribution, blocks=np.split(sent, edges), clipped=clipped, scaled=contribution.scaled * scale)
+
+    def in_own_units(
+        self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int
+    ) -> tuple[NDArray[np.float64], RoundSpec]:
+        """Return the opened sum in the wrapped recipe's units, and its spec with the deviation of the noise."""
+        unit = self._unit(spec.sum_index, state)
+        deviation = self.noise(spec.sum_index).deviation(contributions) * unit
+        values = total[: self.inner.layout(spec.sum_index).length] * unit
+        return values, replace(spec, noise=deviation)
+
+    # --- sums ----------------------------------------------------------------------------------------------------
+
+    def layout(self, sum_index: int = 1) -> VectorLayout:
+        """Return the wrapped recipe's blocks in steps and, where the bound adapts, one value more."""
+        inner, largest = self.inner.layout(sum_index), float(self.noise(sum_index).largest)
+        if inner.chosen:
+            raise ParameterError(
+                "privacy: contributions that choose their blocks reveal the choice, with noise or without"
+            )
+        blocks = [
+            Block(block.name, tuple(_in_steps(segment.name, segment.length, largest) for segment in block.segments))
+            for block in inner.blocks
+        ]
+        if self._adapts(self.inner.sensitivity(sum_index)):
+            blocks.append(Block(_WITHIN, (_in_steps(_WITHIN, 1, largest),)))
+        return VectorLayout(tuple(blocks), sum_class=inner.sum_class)
+
+    def longest_vector(self) -> int:
+        """Return the wrapped recipe's, and room for the value by which the bound adapts."""
+        return self.inner.longest_vector() + 1
+
+    def round_spec(self, task_seed: bytes, number: int, sum_index: int | None = None) -> RoundSpec:
+        """Return the wrapped recipe's broadcast."""
+        return self.inner.round_spec(task_seed, number, sum_index)
+
+    def route(self, spec: RoundSpec, client_id: str) -> Route:
+        """Return the route to all blocks, the same for every client."""
+        return whole_route(self.layout(spec.sum_index))
+
+    def sensitivity(self, sum_index: int) -> Sensitivity:
+        """Return the wrapped recipe's."""
+        return self.inner.sensitivity(sum_index)
+
+    def sum_kinds(self) -> tuple[int, ...]:
+        """Return those of the wrapped recipe."""
+        return self.inner.sum_kinds()
+
+    def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
+        """Return the wrapped recipe's contribution with noise; see `noised`."""
+        return self.noised(state, spec, self.inner.contribute(state, spec, local), local.entropy)
+
+    def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> ModelState:
+        """Return the state after the sum, with the bound of the next one."""
+        values, noisy = self.in_own_units(state, spec, total, contributions)
+        after = self.inner.absorb(state, noisy, values, contributions)
+        clip = state.l2_clip
+        own = self.inner.sensitivity(spec.sum_index)
+        if self._adapts(own):
+            bound = self._bound(own, values.size)
+            share = float(np.clip(total[values.size] / (within_steps(bound) * contributions), 0.0, 1.0))
+            clip = self._rounded(clip * exp(-_RATE * (share - (self.privacy.quantile or 0.0))))
+        return replace(after, l2_clip=clip)
+
+    def _rounded(self, clip: float) -> float:
+        """Return the bound with 24 bits, so that all members have the same one, and within 2^-40 to 2^40 of the first.
+
+        The last bit of `exp` may differ between machines.
+        """
+        nearest = float(np.float32(clip))
+        return min(max(nearest, self.privacy.clip * 2.0**-40), self.privacy.clip * 2.0**40)
+
+    def report(self, state: ModelState) -> dict[str, float]:
+        """Return the wrapped recipe's figures and, in tasks that train, the bound on the next update."""
+        adapts = self._adapts(self.inner.sensitivity(self.main_sum))
+        return self.inner.report(state) | ({"l2_clip": state.l2_clip} if adapts else {})
+
+    def is_done(self, state: ModelState) -> bool:
+        """Return whether the wrapped recipe is done."""
+        return self.inner.is_done(state)
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return what the noise covers, in place of what the sums would show without."""
+        p, t = self.privacy, self.terms
+        return (
+            f"Differential privacy: all contributions of a client to this task together cost epsilon {p.epsilon:g} at "
+            f"delta {p.delta:g}, if at least {t.honest} clients of each sum add their noise and it is in at most "
+            f"{t.sums} sums. Who takes part is not hidden.",
+        )
+
+    # --- states --------------------------------------------------------------------------------------------------
+
+    def initial_state(self, task_seed: bytes) -> ModelState:
+        """Return the wrapped recipe's initial state, with the block's bound."""
+        return self.starting(self.inner.initial_state(task_seed))
+
+    def starting(self, state: M) -> M:
+        """Return a state of round 0 of the wrapped recipe with the block's bound."""
+        return replace(state, l2_clip=self.privacy.clip)
+
+    def state_bytes(self, sum_index: int) -> int:
+        """Return the wrapped recipe's length and that of the bound."""
+        return self.inner.state_bytes(sum_index) + _CLIP.size
+
+    def longest_state_bytes(self) -> int:
+        """Return the wrapped recipe's length and that of the bound."""
+        return self.inner.longest_state_bytes() + _CLIP.size
+
+    def encode_state(self, state: ModelState) -> bytes:
+        """Return the wrapped recipe's encoding; after round 0 followed by the bound, float64."""
+        body = self.inner.encode_state(state)
+        return body + _CLIP.pack(state.l2_clip) if state.round_number else body
+
+    def decode_state(self, round_number: int, body: bytes) -> ModelState:
+        """Decode the bytes of `encode_state`; `CodecError` unless the length and every value are valid."""
+        if not round_number:
+            return self.starting(self.inner.decode_state(0, body))
+        if len(body) < _CLIP.size:
+            raise CodecError("a model state of a task with a privacy block ends with the bound, 8 bytes")
+        (clip,) = _CLIP.unpack_from(body, len(body) - _CLIP.size)
+        if not (isfinite(clip) and clip > 0 and abs(log2(clip / self.privacy.clip)) <= 40):
+            raise CodecError("a model state holds a bound that no task with this privacy block has")
+        return replace(self.inner.decode_state(round_number, bytes(body[: -_CLIP.size])), l2_clip=clip)
+
+
+def _in_steps(name: str, length: int, largest: float) -> Segment:
+    return Segment(name, length, largest, integral=True, signed=True)
+
+
+def _limited(counts: NDArray[np.float64], most: int, random: Randomness) -> tuple[NDArray[np.int64], int]:
+    """Return counts of 0 and 1 with at most `most` ones, drawn at random, and how many ones were left out."""
+    steps = counts.astype(np.int64)
+    if not ((steps == counts) & (steps >= 0) & (steps <= 1)).all():
+        raise ParameterError("a contribution to a sum of counts holds a value that is neither 0 nor 1")
+    ones = np.flatnonzero(steps)
+    if ones.size <= most:
+        return steps, 0
+    order = np.argsort(np.frombuffer(random(8 * ones.size), "<u8"), kind="stable")
+    steps[ones[order[most:]]] = 0
+    return steps, ones.size - most
+
+
+def noise_terms(privacy: Privacy, rounds: int, cohort_size: int, min_clients: int) -> NoiseTerms:
+    """Return what the noise of a task follows from; `ParameterError` if no honest client is left in the smallest round.
+
+    rounds, cohort_size, min_clients: of the schedule.
+    """
+    sums = min(rounds, privacy.rounds or rounds)
+    return NoiseTerms.of(privacy.epsilon, privacy.delta, sums, privacy.corrupt, cohort_size, min_clients)
+
+
+def with_privacy(recipe: Recipe, privacy: Privacy | None, rounds: int, cohort_size: int, min_clients: int) -> Recipe:
+    """Return `recipe` under the noise of a privacy block; `recipe` itself if None. The numbers: of the schedule.
+
+    Raises `ParameterError` for a recipe that cannot be trained with noise, and for noise that cannot be drawn.
+    """
+    if privacy is None:
+        return recipe
+    return Private(recipe, privacy, noise_terms(privacy, rounds, cohort_size, min_clients))
+
+
+def unwrapped(recipe: Recipe) -> Recipe:
+    """Return the recipe without its privacy block, whose states have the same classes."""
+    return recipe.inner if isinstance(recipe, Private) else recipe
