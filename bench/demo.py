@@ -4,7 +4,7 @@
 
 `make setup` runs in a clone of the committed state, and the virtual environment is made anew. `make demo` runs in this
 checkout after its set-up, with seed 0, and writes its figures to a temporary folder; `--quick` runs a few rounds once.
-Every figure is a median over the repetitions. bench/README.md lists the keys.
+Every figure is a median over the repetitions.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 A round of 100 clients with 100,000 values each, 22 neighbours, threshold 12, of whom 10 drop out after they shared
 their secrets. All parties run in one process, without HTTP, on both sides. Times are processor seconds, which exclude
 other processes. PEERS is an environment with flwr (the extra `peers`), by default this one; without flwr the
-comparisons are left out. bench/README.md lists the keys.
+comparisons are left out.
 """
 
 from __future__ import annotations

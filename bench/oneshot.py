@@ -5,7 +5,7 @@
 A vector of 237,184 values (the item matrix of ML-1M with 64 factors), sums of 28 bits, 1,000 clients, a committee of 5
 of which 1 may be corrupt. The masked client is one of 1,000 in semi-malicious mode with a ring of 32 bits; its round is
 all stages. Both check certificates. Times are processor seconds, which exclude other processes; the two clients are
-timed in turn. bench/README.md lists the keys.
+timed in turn.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from protocols.sums.masked.context import DIGEST_BYTES, ClientPolicy, RoundConte
 from protocols.sums.masked.keys import sign_survivors
 from protocols.sums.masked.mechanism import MASKED
 from protocols.sums.masked.plan import encode as encode_masked
-from protocols.sums.masked.roster import RosterEntry, make_roster
+from protocols.sums.masked.roster import RosterEntry
+from protocols.sums.masked.run import MaskedRun
 from protocols.sums.oneshot.client import contribute
 from protocols.sums.oneshot.committee import make_committee, make_committee_key
 from protocols.sums.oneshot.context import OneshotContext, OneshotPolicy
@@ -98,19 +99,16 @@ def masked_round_of_one(
     """
     plan = MASKED.plan({}, layout, clients)
     context = RoundContext("t_bench", 1, os.urandom(SEED_BYTES), plan, os.urandom(DIGEST_BYTES), clients)
-    policy, route = ClientPolicy(), whole_route(layout)
-    names = [f"client-{number:05}" for number in range(clients)]
+    route, names = whole_route(layout), [f"client-{number:05}" for number in range(clients)]
     identities = {name: Ed25519PrivateKey.generate() for name in names}
-    states, entries = {}, []
-    for name, identity in identities.items():
-        states[name], body = masked_client.advertise(context, name, identity, policy)
-        public = identity.public_key().public_bytes_raw()
-        made = organiser.certificate(identity, "member")
-        entries.append(RosterEntry(name, public, organiser.mailbox, made, body))
-    roster = make_roster(context, entries)
-    one = names[0]
-    shares = {name: masked_client.share(state, roster.body, lambda _: True)[1] for name, state in states.items()}
-    inbox = masked_server.inboxes(roster, shares)[one]
+
+    def entry(name: str, body: bytes) -> RosterEntry:
+        made, public = organiser.certificate(identities[name], "member"), identities[name].public_key()
+        return RosterEntry(name, public.public_bytes_raw(), organiser.mailbox, made, body)
+
+    elements = encode_masked(plan, route, [vector])
+    run = MaskedRun(context, identities, ClientPolicy(), lambda _: elements, entry, lambda _: True, checks=False)
+    roster, one = run.advertise().share().roster, names[0]
     everyone = roster.encode_set(names)
     signatures = {
         name: sign_survivors(identity, context, roster.digest, everyone, everyone)
@@ -120,9 +118,9 @@ def masked_round_of_one(
 
     def play(certified: bool) -> int:
         is_member = organiser.knows if certified else lambda _: True
-        state = replace(states[one])  # an unused copy for every repetition; a client takes each step once
+        state = replace(run.advertised[one])  # an unused copy for every repetition; a client takes each step once
         shared, own = masked_client.share(state, roster.body, is_member)
-        contributed, body = masked_client.contribute(shared, inbox, encode_masked(plan, route, [vector]))
+        contributed, body = masked_client.contribute(shared, run.inboxes[one], encode_masked(plan, route, [vector]))
         confirmed, signature = masked_client.confirm(contributed, everyone)
         _, reply = masked_client.unmask(confirmed, signed)
         return len(own) + len(body) + len(signature) + len(reply)

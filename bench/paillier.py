@@ -3,7 +3,7 @@
     .venv/bin/python -m bench.paillier [--quick] [--full] [--json FILE]
 
 The vector is the Top-K payload of ML-1M at 1/64: 3706 values, clipped to 0.1. phe takes minutes, so it is measured on
-some of the values and scaled to all of them; `--full` measures every value. bench/README.md lists the keys.
+some of the values and scaled to all of them; `--full` measures every value.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 The jobs are the service's own (`aggregator_service.compute.split_jobs`), over blobs on disk, in batches of 32 per
 worker. Every job reports the processor seconds that it took in its worker. `cpu_s` is their sum. `path_s` is the time
 of the slowest part and of the job that merges the parts, batch after batch: the time with one core per worker. `wall_s`
-is wall time on this machine, with its other load. bench/README.md lists the keys.
+is wall time on this machine, with its other load.
 """
 
 from __future__ import annotations

@@ -24,10 +24,10 @@ from aggregator_service.storage.tags import tag_of
 from aggregator_service.tasks.plans import TaskTerms, plan_task
 from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.crypto.domain import SEED_BYTES
-from protocols.sums.masked import client
 from protocols.sums.masked.context import DIGEST_BYTES, ClientPolicy, RoundContext
 from protocols.sums.masked.plan import MaskedPlan
-from protocols.sums.masked.roster import Roster, RosterEntry, make_roster
+from protocols.sums.masked.roster import Roster, RosterEntry
+from protocols.sums.masked.run import MaskedRun
 from protocols.sums.masked.shares import split_secrets
 from protocols.sums.masked.wire import share_bytes
 from tests.support.cluster import running_cluster, wait_until
@@ -119,15 +119,16 @@ def masks_of(terms: TaskTerms, clients: int) -> tuple[Masks, int]:
     """
     plan = MaskedPlan.of(plan_task(terms).sum_plan)
     context = RoundContext("t_bench", 1, os.urandom(SEED_BYTES), plan, os.urandom(DIGEST_BYTES), clients)
-    policy, states, entries = ClientPolicy(modes=frozenset({"curious"})), {}, []
-    for number in range(clients):
-        name, identity = f"c_{number:07}", Ed25519PrivateKey.generate()
-        states[name], body = client.advertise(context, name, identity, policy)
-        key = identity.public_key().public_bytes_raw()
-        entries.append(RosterEntry(name, key, bytes(32), NO_CERTIFICATE, body))
-    roster = make_roster(context, entries)
+    identities = {f"c_{number:07}": Ed25519PrivateKey.generate() for number in range(clients)}
+
+    def entry(name: str, body: bytes) -> RosterEntry:
+        return RosterEntry(name, identities[name].public_key().public_bytes_raw(), bytes(32), NO_CERTIFICATE, body)
+
+    policy, nothing = ClientPolicy(modes=frozenset({"curious"})), np.zeros(0, plan.dtype)
+    run = MaskedRun(context, identities, policy, lambda _: nothing, entry, lambda _: True, checks=False).advertise()
+    roster = run.roster
     dropped = set(range(0, clients, round(1 / DROPOUTS)))
-    replies = _replies(roster, states, dropped)
+    replies = _replies(roster, run.advertised, dropped)
     names = tuple(entry.client_id for entry in roster.entries)
     survivors = tuple(name for place, name in enumerate(names) if place not in dropped)
     masks = len(survivors) + sum(peer not in dropped for place in dropped for peer in roster.neighbours_of(place))

@@ -4,7 +4,7 @@
 
 A real `hushrec-server` with default settings (rate limits off) runs in one process. This process generates the load,
 from requests that were made and signed beforehand. Everything but the certificates is measured twice: directly, and
-under `forwarded.` with X-Forwarded-For in every request, as behind a proxy. bench/README.md lists the keys.
+under `forwarded.` with X-Forwarded-For in every request, as behind a proxy.
 """
 
 from __future__ import annotations
