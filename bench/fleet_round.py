@@ -152,7 +152,7 @@ class Played:
 
 @dataclass(frozen=True)
 class DrawnVectorHalf:
-    """A client half that sends a vector drawn from its client's number instead of training."""
+    """A client half that sends a vector drawn from its client's number instead of training; nobody scores."""
 
     number: int
     layout: VectorLayout
@@ -179,14 +179,6 @@ class DrawnVectorHalf:
     ) -> LocalResult:
         """The drawn vector; model and history have no effect."""
         return LocalResult(Contribution([self.vector()]), {}, float("nan"), 0)
-
-    def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
-        """No state: nothing is trained."""
-        return {}
-
-    def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
-        """Zeros, float32 (items,)."""
-        return np.zeros(self.layout.length, dtype=np.float32)
 
 
 def play(drawn: DrawnRound) -> Played:

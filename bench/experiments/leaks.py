@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -157,27 +157,17 @@ def drawn_as_negative_control(
     return DrawnControl(evaluate_scores(lambda users, _: kept[users], data, candidates, k), ranked)
 
 
-def leak_controls(
-    data: LeaveOneOut,
-    candidates: NDArray[np.int32],
-    rng: np.random.Generator,
-    k: int = 10,
-    draws: NegativeDraws | None = None,
-) -> ControlTable:
+def leak_controls(data: LeaveOneOut, candidates: NDArray[np.int32], rng: np.random.Generator) -> ControlTable:
     """Return the rows of `controls` and the controls drawn as a negative, under the clean and the leaky protocol.
 
-    candidates: int32 (n_users, n), from `candidates_of`. draws: how the training to compare with draws negatives; by
-    default PFedCLR's 100 rounds.
+    candidates: int32 (n_users, n), from `candidates_of`.
     """
-    found = controls(data, candidates, rng, k)
-    drawn = {
-        "drawn as a negative": None,
-        "drawn as a negative in paper_protocol": data.test_items[:, None],
-    }
+    found = controls(data, candidates, rng)
+    drawn = {"drawn as a negative": None, "drawn as a negative in paper_protocol": data.test_items[:, None]}
     rows = [
         control_row(name, result)
         for name, excluded in drawn.items()
-        for result in drawn_as_negative_control(data, candidates, rng, k, draws=draws, excluded=excluded)
+        for result in drawn_as_negative_control(data, candidates, rng, excluded=excluded)
     ]
     return ControlTable(found.metrics, (*found.rows, *rows))
 
@@ -248,8 +238,9 @@ class _Excluding:
     inner: FactorHalf | PFedCLRHalf | FairHalf
     excluded: NDArray[np.int32]
 
-    def initial_client_state(self, rng: np.random.Generator) -> ClientState:
-        return self.inner.initial_client_state(rng)
+    def __getattr__(self, name: str) -> Any:
+        """Everything else is that of `inner`."""
+        return getattr(self.inner, name)
 
     def contribute(
         self,
@@ -263,12 +254,6 @@ class _Excluding:
         """Train as user int(client_id), which is how `Federation` names its users."""
         own: ClientHalf = replace(self.inner, draw=draws_without(self.excluded[int(client_id)]))
         return own.contribute(spec, client_id, state, history, client_state, rng)
-
-    def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
-        return self.inner.prepare(spec, state, history, rng)
-
-    def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
-        return self.inner.scores(state, client_state, history)
 
 
 def exclude(federation: Federation, excluded: NDArray[np.int32] | None) -> None:
