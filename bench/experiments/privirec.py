@@ -13,11 +13,12 @@ from scipy.sparse import csr_array
 
 from bench.experiments.ring_sums import (
     PRESETS,
-    Central,
     RingSums,
     Subspace,
+    central_gram,
     exact_vectors,
     power_iteration,
+    product_of,
 )
 from bench.experiments.rows import Row, Values
 from client_sdk.lab.data.interactions import Interactions, interaction_rows
@@ -157,40 +158,44 @@ def rings(bench: Bench) -> Named:
     return {name: row | made[name][1] for name, row in found.items()}
 
 
+def _central(bench: Bench, columns: int) -> dict[str, Components]:
+    """Components with the data in one place, with the power iteration's vectors and with exact ones."""
+    gram, unused = central_gram(bench.train), np.zeros(columns, np.float32)
+    vectors = {
+        "central": bench.power(product_of(bench.train), columns).vectors,
+        "exact_svd": exact_vectors(bench.train, columns),
+    }
+    return {how: Components(bench.degrees, v.astype(np.float32), unused, gram) for how, v in vectors.items()}
+
+
 def gf_cf_central(bench: Bench) -> Named:
     """GF-CF with the data in one place, with the iteration's vectors and with exact ones."""
-    central, dims = Central(bench.train), bench.setting.ideal
-    vectors = {
-        "gf_cf.central": bench.power(central.product, dims).vectors,
-        "gf_cf.exact_svd": exact_vectors(bench.train, dims),
-    }
-
-    def scorer(users: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-        base = central.linear(users)
-        for name, chosen in vectors.items():
-            yield name, base + PRESETS["gf_cf"].alpha * central.ideal(users, chosen)
-
+    made = _central(bench, bench.setting.ideal)
+    scorer = bench.filtering(*((f"gf_cf.{how}", PRESETS["gf_cf"], components) for how, components in made.items()))
     sample = {f"{name}.sample": row for name, row in bench.ranked(scorer, most=bench.setting.sample).items()}
     return bench.published(bench.ranked(scorer), secure=False) | sample
 
 
+def _without_vectors(bench: Bench, gram: csr_array) -> Components:
+    """Components for Turbo-CF, which needs no subspace and has its own user exponent."""
+    nothing = np.zeros((bench.train.n_items, 0), np.float32)
+    return Components(bench.degrees, nothing, nothing[0], gram, PRESETS["turbo_cf"].user_exponent)
+
+
 def turbo_cf_secure(bench: Bench) -> Named:
-    """Turbo-CF from ring sums, with its own user exponent; it needs no subspace."""
+    """Turbo-CF from ring sums."""
     turbo, items = PRESETS["turbo_cf"], bench.train.n_items
-    sums = RingSums(bench.train, BITS, turbo.user_exponent)
-    nothing = np.zeros((items, 0), np.float32)
-    made = Components(sums.degrees(), nothing, nothing[0], sums.gram(), turbo.user_exponent)
+    gram = RingSums(bench.train, BITS, turbo.user_exponent).gram()
     facts = {"upload_bytes": upload(items + items * (items + 1) // 2, BITS)}
-    found = bench.ranked(bench.filtering(("turbo_cf.secure", turbo, made)))
+    found = bench.ranked(bench.filtering(("turbo_cf.secure", turbo, _without_vectors(bench, gram))))
     return bench.published({name: row | facts for name, row in found.items()}, secure=True)
 
 
 def turbo_cf_central(bench: Bench) -> Named:
     """Turbo-CF with the data in one place."""
-    central = Central(bench.train)
-    gram = central.powered(PRESETS["turbo_cf"], bench.train)
-    found = bench.ranked(lambda users: [("turbo_cf.central", (central.rows[users] @ gram).toarray())])
-    return bench.published(found, secure=False)
+    turbo = PRESETS["turbo_cf"]
+    made = _without_vectors(bench, central_gram(bench.train, turbo.user_exponent))
+    return bench.published(bench.ranked(bench.filtering(("turbo_cf.central", turbo, made))), secure=False)
 
 
 def bspm_secure(bench: Bench) -> Named:
@@ -203,17 +208,8 @@ def bspm_secure(bench: Bench) -> Named:
 
 def bspm_central(bench: Bench) -> Named:
     """BSPM with the data in one place, with the iteration's vectors and with exact ones."""
-    central, columns = Central(bench.train), bench.setting.sharp
-    gram, nothing = csr_array(central.r.T @ central.r).astype(np.float32), np.zeros(columns, np.float32)
-    vectors = {
-        "central": bench.power(central.product, columns).vectors,
-        "exact_svd": exact_vectors(bench.train, columns),
-    }
-    named = [
-        (f"{name}.{how}", PRESETS[name], Components(bench.degrees, found.astype(np.float32), nothing, gram))
-        for name in ("bspm_em", "bspm_lm")
-        for how, found in vectors.items()
-    ]
+    made = _central(bench, bench.setting.sharp)
+    named = [(f"{n}.{how}", PRESETS[n], each) for n in ("bspm_em", "bspm_lm") for how, each in made.items()]
     return bench.published(bench.ranked(bench.filtering(*named), 2), secure=False)
 
 

@@ -16,13 +16,14 @@ from protocols.fixed_point import FixedPoint
 
 __all__ = [
     "PRESETS",
-    "Central",
     "RingSums",
     "Subspace",
     "blocks",
+    "central_gram",
     "exact_vectors",
     "normalised",
     "power_iteration",
+    "product_of",
     "start_vectors",
 ]
 
@@ -208,31 +209,13 @@ def exact_vectors(train: Interactions, columns: int) -> np.ndarray:
     return transposed[np.argsort(-values)].T.copy()
 
 
-class Central:
-    """Parts of the users' scores, float64 (users, m), from the interaction matrix itself."""
+def product_of(interactions: Interactions) -> Callable[[np.ndarray], np.ndarray]:
+    """The product P Q for Q (m, K) with the data in one place, float64, without forming P = R~^T R~."""
+    r = normalised(interactions)
+    return lambda vectors: r.T @ (r @ vectors)
 
-    def __init__(self, train: Interactions) -> None:
-        self.rows = interaction_rows(train).astype(np.float64)
-        self.r = normalised(train)
-        self.roots = np.sqrt(train.item_degrees().astype(np.float64))
 
-    def product(self, vectors: np.ndarray) -> np.ndarray:
-        """P Q for Q (m, K), without forming P = R~^T R~."""
-        return self.r.T @ (self.r @ vectors)
-
-    def linear(self, users: np.ndarray) -> np.ndarray:
-        """The linear part R P of `users`, dense (users, m)."""
-        return (self.rows[users] @ self.r.T @ self.r).toarray()
-
-    def ideal(self, users: np.ndarray, vectors: np.ndarray) -> np.ndarray:
-        """The ideal part R D_i^-1/2 V V^T D_i^1/2 of `users`, (users, m)."""
-        inverse = np.divide(1, self.roots, out=np.zeros_like(self.roots), where=self.roots > 0)
-        return (self.rows[users] @ (inverse[:, None] * vectors)) @ (vectors.T * self.roots)
-
-    def powered(self, turbo: TurboCF, train: Interactions) -> csr_array:
-        """P with every entry raised to s. Only the filter's linear form, S = R P^s, is supported."""
-        assert turbo.filter == 1
-        r = normalised(train, turbo.user_exponent)
-        gram = csr_array(r.T @ r)
-        gram.data **= turbo.power
-        return gram
+def central_gram(interactions: Interactions, user_exponent: float = 0.5) -> csr_array:
+    """P with the data in one place, computed in float64, float32 CSR (m, m)."""
+    r = normalised(interactions, user_exponent)
+    return csr_array(r.T @ r).astype(np.float32)

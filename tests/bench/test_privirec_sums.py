@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from bench.experiments.ring_sums import (
-    Central,
     RingSums,
     blocks,
     normalised,
     power_iteration,
+    product_of,
     start_vectors,
 )
 from client_sdk.lab.data.interactions import Interactions
@@ -73,11 +73,11 @@ def test_the_gram_matrix_equals_the_sum_of_the_clients_pairs(bits, a, monkeypatc
 
 def test_the_power_iteration_converges_and_its_first_columns_are_those_of_a_smaller_one() -> None:
     data = interactions()
-    central = Central(data)
+    product = product_of(data)
     p = normalised(data).toarray().T @ normalised(data).toarray()
     values = np.linalg.eigvalsh(p)
-    many = power_iteration(central.product, ITEMS, 6, 60, 0)
-    few = power_iteration(central.product, ITEMS, 3, 60, 0)
+    many = power_iteration(product, ITEMS, 6, 60, 0)
+    few = power_iteration(product, ITEMS, 3, 60, 0)
     np.testing.assert_allclose(many.vectors[:, :3], few.vectors, atol=1e-9)
     assert many.eigenvalues[0] == pytest.approx(values[-1])
     assert np.abs(start_vectors(ITEMS, 5, 2) - start_vectors(ITEMS, 9, 2)[:, :5]).max() == 0
