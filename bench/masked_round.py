@@ -22,7 +22,7 @@ def measure(quick: bool) -> dict[str, Figure]:
     """Figures of both rounds, the small one first, and the ratio of their peak memory; the same keys if `quick`."""
     figures: dict[str, Figure] = {}
     for name, usual in SIZES.items():
-        clients, wait = (20, 6.0) if quick else (usual, max(20.0, 0.15 * usual))
+        clients, wait = (20, 12.0) if quick else (usual, max(20.0, 0.15 * usual))
         say(f"a round of {clients} clients")
         done = play(DrawnRound("masked", clients, parameters={"bits": 32}, dropout=DROPOUT, stage_seconds=wait))
         near = MaskedPlan.of(done.plan).neighbourhood(clients)
