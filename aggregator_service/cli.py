@@ -18,6 +18,7 @@ from typer.core import TyperGroup
 
 __all__ = ["command_line", "main"]
 
+_BLOBS: Final = "check HUSHREC_BLOBS; for S3 also AWS_ENDPOINT_URL, AWS_REGION, the credentials and the bucket"
 _UMASK: Final = 0o077
 """What a command creates is for the user that runs it."""
 
@@ -126,6 +127,8 @@ def _correctable(error: Exception) -> str | None:
         return error.detail
     if isinstance(error, ValidationError):
         return (setting_fault if error.title == Settings.__name__ else first_fault)(error)
+    if isinstance(error, BlobsUnavailableError):
+        return str(error) if "HUSHREC_BLOBS" in str(error) else f"{error}: {_BLOBS}"
     if isinstance(error, DBAPIError | TimeoutError):
         return database_cause(error)
     known = (
@@ -134,10 +137,10 @@ def _correctable(error: Exception) -> str | None:
         HushRecError,
         MovedDatabaseError,
         NewerDatabaseError,
-        BlobsUnavailableError,
         WorkersUnavailableError,
-        OSError,
     )
+    if isinstance(error, OSError):
+        return f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
     return str(error) if isinstance(error, known) else None
 
 

@@ -35,7 +35,10 @@ SPLIT_BYTES: Final = 4 * 1024 * 1024
 
 _ORIGIN: Final = re.compile(r"(https?)://([A-Za-z0-9._~-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::([1-9][0-9]{0,4}))?/?")
 _PREFIX: Final = "HUSHREC_"
+_HIGHEST_PORT: Final = 65_535
 _SHORTEST_TOKEN: Final = 24
+_FEWEST_CHARACTERS: Final = 8
+"""Different characters of an operator token: random ones have more, and `aaaa...` is none."""
 _EXAMPLES: Final = ("change-me", "changeme", "example")
 
 
@@ -45,7 +48,31 @@ def _origin(text: str) -> str:
     if found is None:
         raise ValueError("an origin has the form https://name or https://name:port, without a path")
     scheme, host, port = found.groups()
+    if port is not None and int(port) > _HIGHEST_PORT:
+        raise ValueError(f"the port of an origin is at most {_HIGHEST_PORT}")
     return f"{scheme}://{format_authority(scheme, host.strip('[]'), None if port is None else int(port))}"
+
+
+def _form(pattern: str, words: str) -> AfterValidator:
+    """Return a validator of a text that must match `pattern` in full; otherwise the error says `words`, its form."""
+
+    def check(text: str | None) -> str | None:
+        if text is not None and re.fullmatch(pattern, text) is None:
+            raise ValueError(f"must be {words}")
+        return text
+
+    return AfterValidator(check)
+
+
+_Blobs = Annotated[str | None, _form(r"dir:/.+|s3://.+", "dir:/path, with the whole path, or s3://bucket/prefix")]
+_Executor = Annotated[
+    str,
+    _form(
+        r"local|dask(\+tls)?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}",
+        "local, dask+tls://host:port or dask://host:port",
+    ),
+]
+_RootPath = Annotated[str, _form(r"(/[A-Za-z0-9._~-]+)*", "empty, or a path such as /hushrec without a / at its end")]
 
 
 def is_loopback(host: str) -> bool:
@@ -117,18 +144,16 @@ class Settings(BaseSettings):
     database_url: SecretStr | None = Field(
         default=None, description="SQLAlchemy URL of the database; None: SQLite, file hushrec.db in the data directory."
     )
-    blobs: str | None = Field(
+    blobs: _Blobs = Field(
         default=None,
-        pattern=r"^(dir:.+|s3://.+)$",
         description="Blob store: dir:/path or s3://bucket/prefix; None: the subdirectory blobs of the data directory.",
     )
     operator_token: SecretStr | None = Field(
         default=None,
         description="Operator token (admin) beside those in the database; it is not stored. At least 24 characters.",
     )
-    executor: str = Field(
+    executor: _Executor = Field(
         default="local",
-        pattern=r"^(local|dask(\+tls)?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5})$",
         description="local: worker processes of this server; dask://host:port or dask+tls://host:port: a Dask cluster.",
     )
     allow_plain_dask: bool = Field(
@@ -176,9 +201,8 @@ class Settings(BaseSettings):
         description="Origins whose pages may call the API from a browser, separated by commas, as https://name[:port]; "
         "none: no page of another origin may.",
     )
-    root_path: str = Field(
+    root_path: _RootPath = Field(
         default="",
-        pattern=r"^(/[A-Za-z0-9._~-]+)*$",
         description="Path prefix that a reverse proxy removes; clients sign the path with this prefix.",
     )
     hsts_seconds: int = Field(
@@ -219,7 +243,8 @@ class Settings(BaseSettings):
     @classmethod
     def _check_token(cls, token: SecretStr | None) -> SecretStr | None:
         text = "" if token is None else token.get_secret_value()
-        if token is not None and (len(text) < _SHORTEST_TOKEN or any(word in text.lower() for word in _EXAMPLES)):
+        example = any(word in text.lower() for word in _EXAMPLES) or len(set(text)) < _FEWEST_CHARACTERS
+        if token is not None and (len(text) < _SHORTEST_TOKEN or example):
             raise ValueError(
                 f"an operator token has at least {_SHORTEST_TOKEN} random characters and is not an example of the "
                 "documentation; create one with: openssl rand -hex 32"
@@ -241,8 +266,8 @@ class Settings(BaseSettings):
         host = self.executor.partition("://")[2].rpartition(":")[0].strip("[]")
         if self.executor.startswith("dask://") and not (is_loopback(host) or self.allow_plain_dask):
             raise ValueError(
-                "an executor on another machine needs TLS, because whoever reaches a Dask scheduler can run code on "
-                "its workers: use dask+tls://, or, on a network that you trust, set HUSHREC_ALLOW_PLAIN_DASK=1"
+                "HUSHREC_EXECUTOR on another machine needs TLS, because whoever reaches a Dask scheduler can run code "
+                "on its workers: use dask+tls://, or, on a network that you trust, set HUSHREC_ALLOW_PLAIN_DASK=1"
             )
         return self
 

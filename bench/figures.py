@@ -110,4 +110,12 @@ for _data in _RATED:
         f"rating_quality.{_data}.rfrec.{{m}}_over_means", "", "<= 1", "rfrec / user and item means", m=("mae", "rmse")
     )
     figure(f"rating_quality.{_data}.rfrec.{{m}}_over_central", "", "<= 1.03", "rfrec / central", m=_ERRORS)
+for _users, _bounds in ((100_000, {4: ">= 0.97", 2: ">= 0.9"}), (400_000, {2: ">= 0.98"})):
+    for _epsilon, _bound in _bounds.items():
+        figure(
+            f"privacy.ml-1m.users{_users}.{{r}}.eps{_epsilon}.kept", "", _bound,
+            f"NDCG@20 of {_users:,} users at epsilon {_epsilon} / without noise, {{r}}", always=False,
+            r=("privirec", "privirec-k"),
+        )  # fmt: skip
+figure("privacy.*.over_popularity", "", "", "NDCG@20 / that of exact popularity")
 figure("privirec_service.ml100k.difference", "", "", "Recall@20, service - central; at most 0.002 in size")

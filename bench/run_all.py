@@ -74,12 +74,13 @@ def _write(path: Path, lines: object) -> None:
 COMMITTED: Final = Path(__file__).parent / "results"
 BENCHMARKS: Final = (
     "arrays", "ckks", "demo", "masked", "masked_round", "memory", "oneshot", "oneshot_round", "overhead", "paillier",
-    "scaling", "service", "signatures",
+    "privacy", "scaling", "service", "signatures",
 )  # fmt: skip
 SYSTEMS: Final = ("colr", "fair", "pfedclr", "privirec", "rfrec", "rfrecf", "topk")
 EXPERIMENTS: Final = ("fidelity", "privirec_service", "quality", "rating_quality")
 BESIDE_FLOWER: Final = frozenset({"arrays", "masked"})
-RESUMED: Final = frozenset({"fidelity", "quality", "rating_quality"})
+WITHOUT_DATA: Final = frozenset(BENCHMARKS) - {"privacy"}
+RESUMED: Final = frozenset({"fidelity", "privacy", "quality", "rating_quality"})
 """Scripts that keep finished runs in a folder, and do not repeat them."""
 AT_ONCE: Final = 2
 """Quick runs at the same time, whose times mean nothing."""
@@ -121,7 +122,7 @@ def jobs(data_dir: Path | None, quick: bool, peer_python: Path | None = None, wo
         options, missing, script = ["--quick"] if quick else [], "", command[0].rpartition(".")[2]
         if peer_python is not None and script in BESIDE_FLOWER:
             options += ["--peer-python", str(peer_python)]
-        if script not in BENCHMARKS:
+        if script not in WITHOUT_DATA:
             missing = "" if data_dir is not None else "data sets (make bench DATA_DIR=folder)"
             options += ["--data-dir", str(data_dir)]
         if script in RESUMED and work is not None:

@@ -96,7 +96,9 @@ if TYPE_CHECKING:
     from client_sdk.rounds.events import TrainingFailed as TrainingFailed
     from client_sdk.rounds.events import Waiting as Waiting
     from client_sdk.rounds.join import ClientOptions as ClientOptions
+    from client_sdk.rounds.ledger import Budget as Budget
     from client_sdk.rounds.ledger import OwnLedger as OwnLedger
+    from client_sdk.rounds.ledger import TaskCost as TaskCost
     from client_sdk.rounds.open_rounds import AsyncOpenRound as AsyncOpenRound
     from client_sdk.rounds.open_rounds import OpenRound as OpenRound
     from client_sdk.store.client_store import Membership as Membership
@@ -226,7 +228,11 @@ _NAMES: Final = {
         "Waiting",
     ),
     "client_sdk.rounds.join": ("ClientOptions",),
-    "client_sdk.rounds.ledger": ("OwnLedger",),
+    "client_sdk.rounds.ledger": (
+        "Budget",
+        "OwnLedger",
+        "TaskCost",
+    ),
     "client_sdk.rounds.open_rounds": (
         "AsyncOpenRound",
         "OpenRound",

@@ -18,7 +18,7 @@ from client_sdk.api.http import AsyncDriver, SyncDriver
 from client_sdk.api.wire import Program, Traffic
 from client_sdk.rounds.certificates import CertificateChoice
 from client_sdk.rounds.join import Account, ClientOptions, join, open_stored, own_ledger, preview
-from client_sdk.rounds.ledger import OwnLedger
+from client_sdk.rounds.ledger import Budget, OwnLedger, read_budget
 from client_sdk.rounds.part import Part
 from client_sdk.store.client_store import Membership
 from client_sdk.store.identity import Identity
@@ -37,6 +37,13 @@ class _BaseClient:
     def memberships(self) -> list[Membership]:
         """Return the memberships of this identity that the store holds."""
         return self._account.store.memberships()
+
+    def budget(self) -> Budget:
+        """Return what tasks with a privacy block cost this identity's data, by its own records; the policy limits it.
+
+        Nothing is sent. Raises `LocalFileError` for a damaged record.
+        """
+        return read_budget(self._account.store, self._account.policy)
 
     def _joined(
         self,

@@ -389,9 +389,8 @@ class LocalFileError(ClientSDKError):
     """A key or state file is missing, damaged or readable by others."""
 
     remedy = (
-        "Identity.load_or_create and Client.join create a client's identity and files, as hushrec join does "
-        "(--identity names the identity file); Organiser.create, or hushrec organiser init, creates an organiser's key "
-        "(--folder names its folder)."
+        "Restore the file from a backup. Without one, start anew in another place: a client with a new identity "
+        "(--identity) and a new invitation, an organiser with a new folder (--folder)."
     )
 
 

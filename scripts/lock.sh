@@ -15,5 +15,5 @@ fi
 $TOOLS/bin/uv pip compile pyproject.toml --output-file requirements.lock --quiet \
     --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
     --custom-compile-command 'make lock' \
-    --extra ckks --extra lab --extra server --extra organiser --extra demo --extra paillier --extra postgres --extra s3 --extra cluster --extra otel --extra plots --extra data --extra bench --extra dev "$@"
+    --extra ckks --extra lab --extra server --extra organiser --extra demo --extra paillier --extra postgres --extra s3 --extra cluster --extra otel --extra plots --extra privacy --extra data --extra bench --extra dev "$@"
 printf 'lock: %s packages in requirements.lock\n' "$(grep -c '^[a-z]' requirements.lock)"

@@ -30,6 +30,7 @@ from aggregator_service.commands.startup_checks import (
     check_packages,
     check_semaphores,
     check_tls_files,
+    doubtful_proxies,
     doubtful_settings,
 )
 from aggregator_service.compute.open_workers import open_workers
@@ -38,7 +39,7 @@ from aggregator_service.migrations.migrate import migrate
 from aggregator_service.routes.openapi import document_text
 from aggregator_service.services import Services
 from aggregator_service.settings import Settings
-from aggregator_service.storage.cleanup import make_private, own_data_directory
+from aggregator_service.storage.cleanup import create_data_directory, make_private, own_data_directory
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.dialects import database_place
 
@@ -67,7 +68,7 @@ def init(data_dir: DataDir = None, database_url: DatabaseUrl = None, token_file:
     Example: hushrec-server init --data-dir /var/lib/hushrec
     """
     settings = Settings.load(data_dir=data_dir, database_url=database_url)
-    settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    create_data_directory(settings.data_dir)
     make_private(settings)
     database = Database(settings.database, connections=1)
     try:
@@ -154,7 +155,7 @@ def serve(
     configure_logging(settings.log_format, settings.log_level)
     place = database_place(settings.database)
     _LOG.info("hushrec-server %s, database: %s, blobs: %s", version("hushrec"), place, settings.blob_location)
-    for warning in doubtful_settings(settings, os.environ):
+    for warning in (*doubtful_settings(settings, os.environ), *doubtful_proxies(os.environ)):
         _LOG.warning("%s", warning)
     with own_data_directory(settings):
         make_private(settings)
@@ -215,10 +216,11 @@ def bind(settings: Settings) -> socket.socket:
     log.setLevel(logging.CRITICAL)  # it would log that it runs, before it does, or an error without the address
     try:
         bound = _config(settings, None).bind_socket()
-    except SystemExit:
+    except SystemExit as ended:
+        reason = getattr(ended.__context__, "strerror", None) or "the address cannot be used"
         raise CommandError(
-            f"cannot listen on {settings.host}:{settings.port}; choose another address with --host and --port "
-            f"(port 0 selects a free port)"
+            f"cannot listen on {settings.host}:{settings.port}: {reason}; choose another address with --host and "
+            f"--port (port 0 selects a free port)"
         ) from None
     finally:
         log.setLevel(level)

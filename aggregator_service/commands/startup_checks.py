@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import ssl
+import stat
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from importlib.util import find_spec
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +17,7 @@ from aggregator_service.commands.common import CommandError
 from aggregator_service.observability.gauges import certificate_expiry
 from aggregator_service.settings import Settings, is_loopback
 
-__all__ = ["check_packages", "check_semaphores", "check_tls_files", "doubtful_settings"]
+__all__ = ["check_packages", "check_semaphores", "check_tls_files", "doubtful_proxies", "doubtful_settings"]
 
 _IMPORTED_LATER: Final = ("jinja2", "python_multipart")
 """Packages of the extra `server` that are imported for the first page of the dashboard."""
@@ -50,8 +51,13 @@ def check_tls_files(settings: Settings) -> None:
     """Raise `CommandError` for a TLS file that cannot be read or is another than it should be, which it names."""
     certificate, key, authority = settings.tls_cert, settings.tls_key, settings.client_ca
     for path in filter(None, (certificate, key, authority)):
-        if not os.access(path, os.R_OK):
-            raise CommandError(f"cannot read {path}")
+        try:
+            path.open("rb").close()
+        except OSError as error:
+            raise CommandError(
+                f"cannot read {path}: {error.strerror}. HUSHREC_TLS_CERT (--tls-cert), HUSHREC_TLS_KEY and "
+                "HUSHREC_CLIENT_CA name files that the server's user can read"
+            ) from error
     for option, given in (("tls-cert", certificate), ("client-ca", authority)):
         if given is not None and "CERTIFICATE" not in _kinds(given):
             raise CommandError(f"--{option} {given} holds no certificate{_swapped(given)}")
@@ -82,8 +88,8 @@ def _swapped(path: Path) -> str:
 
 
 def doubtful_settings(settings: Settings, variables: Iterable[str]) -> Iterator[str]:
-    """Yield a warning for each unknown HUSHREC_* variable, for an expired certificate, for plain HTTP beyond this
-    machine, and without a proxy.
+    """Yield a warning for each unknown HUSHREC_* variable, for an expired certificate, for a key that others can read,
+    for plain HTTP beyond this machine, and without a proxy.
 
     variables: names of the environment's variables.
     """
@@ -95,6 +101,8 @@ def doubtful_settings(settings: Settings, variables: Iterable[str]) -> Iterator[
     expiry = certificate_expiry(settings.tls_cert)
     if expiry is not None and expiry < time.time():
         yield f"the certificate {settings.tls_cert} has expired: clients refuse it. Renew it in its file"
+    if settings.tls_key is not None and settings.tls_key.stat().st_mode & stat.S_IROTH:
+        yield f"every user of this machine can read the private key {settings.tls_key}: chmod 600 {settings.tls_key}"
     if is_loopback(settings.host) or settings.behind_proxy:
         return
     if settings.tls_cert is None:
@@ -106,3 +114,16 @@ def doubtful_settings(settings: Settings, variables: Iterable[str]) -> Iterator[
         f"listening on {settings.host} without a reverse proxy: nothing limits how long a client may take to send "
         "headers or to read a response. Put a proxy in front (docs/deploy.md) and start with --behind-proxy"
     )
+
+
+def doubtful_proxies(variables: Mapping[str, str]) -> Iterator[str]:
+    """Yield a warning for each entry of `FORWARDED_ALLOW_IPS` that is no address: uvicorn trusts no proxy then."""
+    for entry in variables.get("FORWARDED_ALLOW_IPS", "").split(","):
+        try:
+            ip_network(entry.strip() or "127.0.0.1", strict=False)
+        except ValueError:
+            if entry.strip() != "*" and not entry.strip().startswith("/"):  # everybody; the path of a socket
+                yield (
+                    f"FORWARDED_ALLOW_IPS: {entry.strip()!r} is no address of a proxy, so failed attempts count for "
+                    "the proxy: write IP addresses or networks such as 10.0.0.0/8, separated by commas"
+                )

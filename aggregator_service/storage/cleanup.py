@@ -43,6 +43,7 @@ __all__ = [
     "body_path",
     "collect_bodies",
     "collect_orphans",
+    "create_data_directory",
     "delete_orphans",
     "make_private",
     "named_blobs",
@@ -68,7 +69,8 @@ def make_private(settings: Settings) -> None:
     if url.get_backend_name() == "sqlite" and url.database:
         paths += [Path(url.database + suffix) for suffix in ("", "-wal", "-shm")]
     if settings.blob_location.startswith("dir:"):
-        paths.append(Path(settings.blob_location.removeprefix("dir:")))
+        blobs = Path(settings.blob_location.removeprefix("dir:"))
+        paths += [blobs] if blobs.is_dir() else []  # a file is a mistake that the store reports
     if settings.data_dir.exists() and settings.data_dir.stat().st_uid == os.geteuid():
         paths.append(settings.data_dir)
     for path in paths:
@@ -121,6 +123,17 @@ _GRACE_SECONDS: Final = 6 * 3600.0
 """Far longer than the time between a blob and its row, and than the difference between two machines' clocks."""
 
 
+def create_data_directory(path: Path) -> None:
+    """Create the data directory with mode 0700 unless it exists; `OSError` that names the setting if it cannot be."""
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise OSError(
+            f"cannot create the data directory {path}: {error.strerror}; choose another with --data-dir or "
+            "HUSHREC_DATA_DIR"
+        ) from error
+
+
 class DataDirectoryInUseError(RuntimeError):
     """Another server uses this data directory."""
 
@@ -134,7 +147,7 @@ def own_data_directory(settings: Settings) -> Iterator[None]:
     not be links either.
     """
     path = settings.data_dir
-    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    create_data_directory(path)
     _check_owner(path, path.stat())
     for below in (settings.upload_dir, settings.scratch_dir):
         _check_directory(below)

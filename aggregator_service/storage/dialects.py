@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Final, Protocol
 
 from sqlalchemy import URL, Connection, Engine, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
@@ -19,6 +19,8 @@ from aggregator_service.storage.sqlite import SQLite
 from protocols.errors import ParameterError
 
 __all__ = ["Candidacy", "Dialect", "database_place", "dialect_of"]
+
+_HIGHEST_PORT: Final = 65_535
 
 
 class Candidacy(Protocol):
@@ -82,19 +84,23 @@ def dialect_of(url: str) -> tuple[Dialect, URL]:
     """
     try:
         parsed = make_url(url)
-    except ArgumentError:
+    except (ArgumentError, ValueError):  # a port that is no number
         raise ParameterError(
             "HUSHREC_DATABASE_URL is no database URL: expected postgresql://user@host/name or sqlite:////path/to/file"
         ) from None
+    if parsed.port is not None and not 1 <= parsed.port <= _HIGHEST_PORT:
+        raise ParameterError(f"HUSHREC_DATABASE_URL: the port must be a number from 1 to {_HIGHEST_PORT}")
     match parsed.get_backend_name():
         case "sqlite" if parsed.database in (None, "", ":memory:"):
-            raise ParameterError("the SQLite database must be a file: sqlite:////path/to/file")
+            raise ParameterError("HUSHREC_DATABASE_URL: the SQLite database must be a file: sqlite:////path/to/file")
         case "sqlite":
             return SQLite(), parsed
         case "postgresql" | "postgres":
             return Postgres(), parsed.set(drivername="postgresql+psycopg")
         case other:
-            raise ParameterError(f"the database {other} is not supported: use SQLite or PostgreSQL")
+            raise ParameterError(
+                f"HUSHREC_DATABASE_URL: the database {other} is not supported: use SQLite or PostgreSQL"
+            )
 
 
 def database_place(url: str) -> str:

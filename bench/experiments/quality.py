@@ -37,7 +37,7 @@ from client_sdk.lab.evaluation.leave_one_out import FullScorer
 from client_sdk.lab.measures import OneHeldOut
 from protocols.errors import HushRecError
 
-__all__ = ["Found", "Measure", "figures_of", "main", "means", "measure_seeds"]
+__all__ = ["Found", "Measure", "figures_of", "main", "means", "measure_seeds", "values_of"]
 
 
 # --- Rows `<set>.<name>` that are measured with several seeds, on test or validation rows: means and spreads
@@ -122,20 +122,21 @@ def _measured(dataset: str, name: str, seed: int, validation: bool, quick: bool,
     asked = split_of(dataset, data_dir, seed, validation)
     if name == "popularity":
         degrees = asked.data.train.item_degrees().astype(np.float64)
-        return _values(lambda users: np.broadcast_to(degrees, (users.size, degrees.size)), asked)
+        return values_of(lambda users: np.broadcast_to(degrees, (users.size, degrees.size)), asked)
     if name in ARMS:
-        return _values(train_scorer(ARMS[name], asked, seed, QUICK_ROUNDS if quick else None), asked)
+        return values_of(train_scorer(ARMS[name], asked, seed, QUICK_ROUNDS if quick else None), asked)
     chosen = split_of(dataset, data_dir, seed, True)
 
     def validated(settings: object) -> float | None:
         scorer = scorer_of(name, settings, chosen, seed)  # type: ignore[arg-type]
-        return None if scorer is None else _values(scorer, chosen)["ndcg20"]
+        return None if scorer is None else values_of(scorer, chosen)["ndcg20"]
 
     scorer = scorer_of(name, best_of(name, validated), asked, seed)
-    return {} if scorer is None else _values(scorer, asked)
+    return {} if scorer is None else values_of(scorer, asked)
 
 
-def _values(scores: FullScorer, split: Split) -> Values:
+def values_of(scores: FullScorer, split: Split) -> Values:
+    """Return the metrics of the scores, and the standard error of NDCG@20 of one seed."""
     measured = OneHeldOut(split.data, split.candidates).measured(scores)
     found = {_KEYS[name]: value for name, value in measured.values.items()}
     return found | {"ndcg20_error": float(measured.of_users.std() / np.sqrt(measured.of_users.size))}

@@ -39,10 +39,10 @@ class Row:
 def options_of(about: str, seeds: Sequence[int]) -> argparse.ArgumentParser:
     """A parser with the options of all experiments that have rows.
 
-    about: the help; its first word after `python -m bench.experiments.` names the folder of finished rows.
+    about: the help; the first script that it names, `python -m bench...`, names the folder of finished rows.
     """
     parser = arguments(about)
-    work = Path("bench/results/local") / about.partition("python -m bench.experiments.")[2].split()[0]
+    work = Path("bench/results/local") / about.partition("python -m bench.")[2].split()[0].rpartition(".")[2]
     parser.add_argument("--data-dir", type=Path, default=Path("data"), help="folder of the data sets (default: data)")
     parser.add_argument("--seeds", type=int, nargs="+", default=list(seeds), help="seeds (default: %(default)s)")
     parser.add_argument("--only", nargs="*", default=[], help="only rows whose key contains one of these texts")

@@ -124,13 +124,17 @@ class ApiRequests:
         return checked_bytes(request, response, None, None)
 
 
-def check_secret(secret: str, what: str) -> None:
+def check_secret(secret: str, what: str, longest: int | None = None) -> None:
     """Raise `ParameterError`, which does not repeat `secret`, if no server can have given it: a header cannot hold it.
 
-    what: its name for the user, such as invitation.
+    what: its name for the user, such as invitation. longest: characters that it has at most.
     """
+    wrong = None
     if not fullmatch(r"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?", secret):
         wrong = "has characters that are not ASCII, or spaces around it" if secret.strip() else "is empty"
+    elif longest is not None and len(secret) > longest:
+        wrong = f"has more than {longest} characters"
+    if wrong is not None:
         raise ParameterError(f"the {what} {wrong}: pass it as it was given to you, in full")
 
 
@@ -157,9 +161,25 @@ def long_poll(seconds: float) -> float | None:
 
 def base_url(url: str) -> str:
     """Return `url` without a trailing slash; `ParameterError` unless it is http(s) without credentials and query."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ParameterError("the server's address must have the form https://host[:port][/path]")
+    form = "the server's address must have the form https://host[:port][/path]"
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # such as a bracket without its pair
+        raise ParameterError(form) from None
+    if parts.scheme not in ("http", "https") or not parts.hostname or fullmatch(r"\S+", url) is None:
+        raise ParameterError(form)
+    try:
+        in_range = parts.port != 0
+    except ValueError:
+        in_range = False
+    if not in_range:
+        raise ParameterError("the port of the server's address must be a number from 1 to 65535")
+    try:
+        parts.hostname.encode("idna")
+    except UnicodeError:
+        raise ParameterError(
+            "the server's address names no possible host: a part between dots is empty or too long"
+        ) from None
     if parts.username is not None or parts.password is not None:
         raise ParameterError("the server's address must not contain credentials; pass the token separately")
     if parts.query or parts.fragment:

@@ -26,9 +26,9 @@ _COMMANDS: Final = {
     "recommend": ("member:recommend", "Recommend items with the newest model."),
     "evaluate": ("evaluate:evaluate", "Rank your held-out items, or evaluate controls."),
     "simulate": ("simulate:simulate", "Train any recipe on any data set in one process."),
-    "ledger": ("member:ledger", "List the released sums that contain your data."),
+    "ledger": ("member:ledger", "List the released sums that contain your data, and their costs."),
     "cost": ("cost:cost", "Estimate the network traffic of one client."),
-    "privacy": ("privacy:privacy", "Compute the privacy cost (epsilon) of Laplace noise."),
+    "privacy": ("privacy:privacy", "Plan the noise of a task, and compute privacy costs (epsilon)."),
     "doctor": ("doctor:doctor", "Check this installation, and say what is missing."),
     "data": ("evaluate:data", "List, download and inspect data sets."),
     "keyring": ("keyholder:keyring", "Create and hand out the keys of an encrypted task."),
@@ -40,6 +40,7 @@ _COMMANDS: Final = {
 """Command -> its module below `client_sdk.cli` and its function or `typer.Typer` there, and its line in the help."""
 
 _EXTRA_OF: Final = {
+    "dp_accounting": "privacy",
     "fastapi": "organiser",
     "gmpy2": "paillier",
     "jinja2": "demo",
@@ -101,7 +102,9 @@ class _Commands(TyperGroup):
             if ctx.params.get("debug"):
                 raise
             if not isinstance(error, ModuleNotFoundError):
-                fail(str(error), getattr(error, "remedy", None))
+                named = isinstance(error, OSError) and error.filename and error.strerror
+                text = f"{error.filename}: {error.strerror}" if named else str(error)  # type: ignore[union-attr]
+                fail(text, getattr(error, "remedy", None))
             extra = _EXTRA_OF.get((error.name or "").partition(".")[0])
             if extra is None:
                 raise

@@ -53,9 +53,9 @@ def expiry_text(not_after: int) -> str:
 
 def fail(message: str, remedy: str | None = None) -> NoReturn:
     """Print `error: message` and, on a second line, `remedy` to standard error; raise `typer.Exit` with code 1."""
-    stderr.print(f"[red]error:[/] {escape(message)}", highlight=False, soft_wrap=True)
+    stderr.print(f"[red]error:[/] {escape(message)}", highlight=False, soft_wrap=True, emoji=False)
     if remedy:
-        stderr.print(f"  {escape(remedy)}", highlight=False, soft_wrap=True)
+        stderr.print(f"  {escape(remedy)}", highlight=False, soft_wrap=True, emoji=False)
     raise typer.Exit(1)
 
 

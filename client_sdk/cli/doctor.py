@@ -33,6 +33,7 @@ _PACKAGES: Final = (
     ("scipy", "lab", "simulations and the demo of PriviRec"),
     ("fastapi", "server", "hushrec-server, the demo, and an organiser's endpoint"),
     ("matplotlib", "plots", "curves in reports"),
+    ("dp_accounting", "privacy", "tighter bounds in hushrec privacy plan"),
     ("phe", "paillier", "Paillier keys (GPL)"),
     ("polars", "data", "tables of interactions"),
     ("psycopg", "postgres", "PostgreSQL"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Final
@@ -43,7 +43,7 @@ from client_sdk.lab.data.columns import NUMBER
 from client_sdk.lab.data.interactions import DataError
 from client_sdk.rounds.events import Event, ModelBehind
 from client_sdk.rounds.join import ClientOptions
-from client_sdk.rounds.ledger import OwnLedger
+from client_sdk.rounds.ledger import Budget, OwnLedger, read_budget
 from client_sdk.store.client_store import ClientStore, Membership
 from client_sdk.store.identity import Identity
 from client_sdk.store.stores import default_store
@@ -106,6 +106,10 @@ class JoinOptions:
     max_measurements: Annotated[
         int, typer.Option(help="Measure models on held-out rows at most so often, in tasks that measure.")
     ] = Policy.max_measurements
+    max_epsilon: Annotated[
+        float,
+        typer.Option(help="Privacy budget of your data: refuse tasks with which all cost more than this epsilon."),
+    ] = Policy.max_epsilon
     max_model_bytes: Annotated[int, typer.Option(help="Refuse models that need more bytes of memory than this.")] = (
         Policy.max_model_bytes
     )
@@ -119,6 +123,7 @@ class JoinOptions:
             trust_roster=self.trust_roster,
             reveal_indices=self.reveal_indices,
             max_measurements=self.max_measurements,
+            max_epsilon=self.max_epsilon,
             max_model_bytes=self.max_model_bytes,
         )
 
@@ -134,6 +139,7 @@ def join(options: JoinOptions) -> None:
     """
     read_history(options.interactions, any_id=True)  # read before anything is sent, so that an error costs nothing
     policy = options.policy()
+    certificate = certificate_choice(options.certificate, options.issuer, options.scope, options.code)
     who = open_identity(options.identity)
     with Client(options.url, who, policy=policy, options=ClientOptions(allow_http=options.allow_http)) as client:
         if options.invitation is not None and not client.memberships():
@@ -144,7 +150,7 @@ def join(options: JoinOptions) -> None:
         part = client.join(
             options.task,
             invitation=options.invitation,
-            certificate=certificate_choice(options.certificate, options.issuer, options.scope, options.code),
+            certificate=certificate,
             device_group=options.device_group,
         )
         history = read_history(options.interactions, part.terms.n_items, part.catalogue())
@@ -231,25 +237,34 @@ def _warn_of_age(event: Event) -> None:
         stderr.print(f"[yellow]warning:[/] {escape(event.reason)}", highlight=False, soft_wrap=True)
 
 
-# --- `hushrec ledger`: which released sums contain the user's data, and data of how many others ----------------------
+# --- `hushrec ledger`: which released sums contain the user's data, data of how many others, and what they cost -------
 
 
 def ledger(
     task: TaskName = None,
     identity: IdentityFile = None,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Ask no server: show only what tasks cost, which this device keeps.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the tables.")] = False,
     allow_http: AllowHttp = False,
 ) -> None:
-    """List the released sums that contain your data, and compare them with the records on this device.
+    """List the released sums that contain your data, and what tasks with a privacy block have cost of its budget.
 
-    Prints a warning for each sum that differs from the local record.
+    The sums are compared with the records on this device; each that differs is
+    a warning. The costs are this device's own records, of all tasks.
 
     Example: hushrec ledger --task movies
     """
     me = load_identity(identity)
-    found = [_fetch(me, membership, ClientOptions(allow_http=allow_http)) for membership in _memberships(me, task)]
+    costs = read_budget(ClientStore(default_store(), me.fingerprint), Policy())
+    if costs.tasks and not as_json:
+        _print_budget(costs)
+    elif offline and not as_json:
+        console.print("no task with a privacy block has been joined")
+    found = [] if offline else [_fetch(me, one, ClientOptions(allow_http=allow_http)) for one in _memberships(me, task)]
     if as_json:
-        typer.echo(json.dumps([_as_json(one) for one in found], indent=2))
+        typer.echo(json.dumps({"tasks": [_as_json(one) for one in found], "budget": asdict(costs)}, indent=2))
     else:
         for one in found:
             title = f"{escape(one.task_name)} ({one.task_id}): {len(one.entries)} sums with your data"
@@ -258,6 +273,29 @@ def ledger(
     for one in found:
         for warning in one.warnings:
             stderr.print(f"[yellow]warning:[/] {escape(one.task_name)}, {warning}", highlight=False, soft_wrap=True)
+
+
+def _print_budget(costs: Budget) -> None:
+    rows = [
+        (
+            escape(one.task_name),
+            one.task_id,
+            f"{one.sums} of {one.most_sums}",
+            f"{one.spent:.3g}",
+            f"{one.reserved:.3g}",
+            "ended" if one.ended else "open",
+        )
+        for one in costs.tasks
+    ]
+    title = f"privacy budget of your data: epsilon at delta {costs.delta:g}"
+    total = ("[bold]all together[/]", "", "", f"{costs.spent:.3g}", f"{costs.reserved:.3g}", "")
+    console.print(table(title, ("task", "id", "sums", "spent", "reserved", ""), [*rows, total]))
+    console.print(
+        "Reserved: what open tasks may still come to, and ended tasks have cost. hushrec join refuses a task with "
+        f"which all together exceed {costs.max_epsilon:g}, or --max-epsilon.",
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def _memberships(me: Identity, task: str | None) -> list[Membership]:

@@ -137,6 +137,10 @@ def certificate_choice(
         return None
     if scope is None or code is None:
         raise ParameterError("--issuer needs --scope and --code: ask the organiser for both")
+    try:
+        base_url(issuer)
+    except ParameterError as error:
+        raise ParameterError(f"--issuer: {str(error).replace('server', 'organiser')}") from None
     return Issuer(issuer, scope, code, role)
 
 
@@ -193,7 +197,7 @@ def interactions_file(identity: Identity, membership: Membership, given: Path | 
     client_store = ClientStore(default_store(), identity.fingerprint, membership.url)
     stored = client_store.read(membership.task_id, _INTERACTIONS)
     if stored is None:
-        raise LocalFileError("no interactions file is stored for this task: pass it with --interactions")
+        raise LocalFileError("no interactions file is stored for this task: pass it with --interactions", remedy="")
     return Path(stored.decode("utf-8", "surrogateescape"))
 
 

@@ -14,7 +14,7 @@ from client_sdk.cli.common import console, expiry_text, fail, stderr, table
 from client_sdk.cli.membership import parse_role
 from client_sdk.organiser import Organiser
 from client_sdk.organiser.organiser import DEFAULT_LIFETIME, LONGEST_LIFETIME
-from client_sdk.store.stores import write_private
+from client_sdk.store.stores import local_errors, write_private
 from protocols.codec import b64encode
 from protocols.errors import CodecError, ParameterError
 from protocols.messages.members import CertificateRequest
@@ -123,7 +123,8 @@ def revoke(
     Example: hushrec organiser revoke --scope movies --subject ann -o movies.revoked
     """
     listed = Organiser.open(folder).revoke(scope, subject)
-    write_private(output, listed.encode())
+    with local_errors("write the revocation list", output):
+        write_private(output, listed.encode())
     console.print(f"{len(listed.serials)} revoked in scope {escape(scope)}; list written to {escape(str(output))}")
 
 
@@ -161,7 +162,7 @@ def serve(
     scope: Annotated[list[str], typer.Option(help="Issue certificates for this scope; may be given several times.")],
     folder: Folder = _FOLDER,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8100,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")] = 8100,
     days: Days = _DAYS,
     tls_certificate: Annotated[Path | None, typer.Option(help="TLS certificate (PEM).")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="Private key of the TLS certificate (PEM).")] = None,
@@ -177,7 +178,17 @@ def serve(
     from client_sdk.organiser.app import create_issuer
 
     app = create_issuer(Organiser.open(folder), scopes=scope, lifetime=round(days * _DAY))
+    if not host or (tls_certificate is None) != (tls_key is None):
+        fail("--host is empty" if not host else "--tls-certificate and --tls-key must be given together")
     config = uvicorn.Config(app, ssl_certfile=tls_certificate, ssl_keyfile=tls_key, log_level="warning")
+    try:
+        config.load()
+    except (OSError, ValueError) as error:  # of the TLS files: `ssl.SSLError` is an `OSError`
+        reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
+        fail(
+            f"cannot use --tls-certificate {tls_certificate} with --tls-key {tls_key}: {reason}",
+            "Pass PEM files that fit and that this user can read; the key without a password.",
+        )
     with closing(_listening(host, port)) as listening:
         scheme = "http" if tls_certificate is None else "https"
         address = f"{scheme}://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
@@ -193,7 +204,7 @@ def _listening(host: str, port: int) -> socket.socket:
         return socket.create_server(
             (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=2048
         )
-    except (OSError, OverflowError) as error:
+    except OSError as error:
         reason = getattr(error, "strerror", None) or error
         fail(
             f"cannot listen on {host}:{port}: {reason}",

@@ -1,4 +1,4 @@
-"""`hushrec privacy`: the privacy cost of clipping and Laplace noise, next to what the papers state.
+"""`hushrec privacy`: the noise of a task (`plan`), and the cost of Laplace noise next to what papers state (`laplace`).
 
 `PAPER_CLAIMS` says what papers state about the privacy of their noise, and why it is not the privacy cost of a user.
 """
@@ -15,6 +15,7 @@ import typer
 from pydantic import ValidationError
 
 from client_sdk.cli.common import command_options, console, table
+from client_sdk.cli.privacy_plan import plan
 from protocols.errors import ParameterError
 from protocols.parameter_text import first_fault
 
@@ -22,7 +23,14 @@ if TYPE_CHECKING:
     from protocols.privacy.accountant import PrivacyCost
     from protocols.privacy.laplace import LaplaceNoise
 
-__all__ = ["PAPER_CLAIMS", "PaperClaim", "PrivacyOptions", "privacy"]
+__all__ = ["PAPER_CLAIMS", "LaplaceOptions", "PaperClaim", "laplace", "privacy"]
+
+privacy = typer.Typer(
+    no_args_is_help=True,
+    help="Plan the noise of a task, and compute privacy costs (epsilon).",
+    rich_markup_mode=None,
+)
+privacy.command("plan")(plan)
 
 
 @dataclass(frozen=True)
@@ -114,8 +122,8 @@ _DIM = 20
 
 
 @dataclass(frozen=True)
-class PrivacyOptions:
-    """Options of `hushrec privacy`."""
+class LaplaceOptions:
+    """Options of `hushrec privacy laplace`."""
 
     recipe: Annotated[
         str | None, typer.Option(help="Recipe whose paper's claim is shown: rfrec, rfrecf or pfedclr.")
@@ -175,15 +183,16 @@ class PrivacyOptions:
         return self.values
 
 
-@command_options(PrivacyOptions)
-def privacy(options: PrivacyOptions) -> None:
+@privacy.command("laplace")
+@command_options(LaplaceOptions)
+def laplace(options: LaplaceOptions) -> None:
     """Compute the privacy cost (epsilon) of clipped values with Laplace noise: per coordinate, per round and in total.
 
     Papers state the cost of one coordinate in one round. A user sends thousands
     of coordinates in every round, and all of them count. With --recipe the
     paper's claim is shown too, and its clip and scale are the defaults.
 
-    Example: hushrec privacy --recipe rfrec --items 3706 --dim 20 --clip 0.2 --scale 0.04 --rounds 100
+    Example: hushrec privacy laplace --recipe rfrec --items 3706 --dim 20 --clip 0.2 --scale 0.04 --rounds 100
     """
     from protocols.privacy.accountant import laplace_cost
 

@@ -160,7 +160,7 @@ class CommitteeRecord:
         return cls(
             released=tuple(map(_split, content.pop("released"))),
             again={data: tuple(map(_split, sets)) for data, sets in content.pop("again").items()},
-            kept=frozenset(map(int, content.pop("kept"))),
+            kept=frozenset(map(int, content.pop("kept", range(1, int(content["sum_index"]))))),
             signed=None if signed is None else b64decode(signed, _DIGEST_BYTES),
             **content,
         )

@@ -349,7 +349,10 @@ def _parameters(split: Split, request: SimulationRequest) -> dict[str, Any]:
         if request.variant == "recommended" and request.recipe == "rfrec":
             given |= settings_of_ratings(split.train.n_items, split.train.size)
     given |= request.recipe_parameters
-    return parameters_for(request.recipe, given, request.variant, started=request.starts, budget=request.budget)
+    return parameters_for(
+        request.recipe, given, request.variant, started=request.starts, budget=request.budget,
+        noisy=request.epsilon is not None,
+    )  # fmt: skip
 
 
 def _sizes(recipe: Recipe, parameters: Mapping[str, Any], train: Interactions, clients: int) -> tuple[int, int]:

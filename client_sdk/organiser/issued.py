@@ -17,6 +17,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
+from client_sdk.errors import LocalFileError
 from protocols.crypto.certificates import CertifiedRole, check_scope
 from protocols.errors import ParameterError
 
@@ -54,15 +55,21 @@ class IssuedRecord:
 
 
 class IssuedCertificates:
-    """The ledger, in one file. Every call opens its own connection, so threads and processes may share it."""
+    """The ledger, in one file. Every call opens its own connection, so threads and processes may share it.
+
+    Raises `LocalFileError` for a file that cannot be opened or is damaged.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        if not path.exists():
-            path.touch(mode=0o600)
-        path.chmod(0o600)
-        with self._connected() as connection:
-            connection.executescript(_SCHEMA)
+        try:
+            if not path.exists():
+                path.touch(mode=0o600)
+            path.chmod(0o600)
+            with self._connected() as connection:
+                connection.executescript(_SCHEMA)
+        except (OSError, sqlite3.DatabaseError) as error:
+            raise LocalFileError(f"the organiser's ledger {path} cannot be used: {error}") from error
 
     @contextmanager
     def _connected(self) -> Iterator[sqlite3.Connection]:

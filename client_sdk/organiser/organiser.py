@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from client_sdk.errors import LocalFileError
 from client_sdk.organiser.issued import IssuedCertificates, IssuedRecord
-from client_sdk.store.stores import ensure_private_directory, read_private, write_private
+from client_sdk.store.stores import ensure_private_directory, local_errors, read_private, write_private
 from protocols.codec import b64decode, b64encode
 from protocols.crypto.certificates import (
     Certificate,
@@ -40,6 +40,7 @@ DEFAULT_LIFETIME: Final = 30 * 24 * 3600
 """Default validity of a certificate in seconds: 30 days. A revoked certificate stays listed until it expires."""
 LONGEST_LIFETIME: Final = 3650 * 24 * 3600
 """Longest validity of a certificate in seconds: 3,650 days."""
+_LONGEST_SUBJECT: Final = 255
 _KEY_FILE: Final = "organiser.key"
 _LEDGER_FILE: Final = "issued.sqlite3"
 _FORMAT: Final = "hushrec organiser 1"
@@ -70,14 +71,18 @@ class Organiser:
 
     @classmethod
     def create(cls, folder: str | Path) -> Self:
-        """Create an organiser with a new key in `folder`. Raises `LocalFileError` if the folder has a key already."""
+        """Create an organiser with a new key in `folder`.
+
+        Raises `LocalFileError` if the folder has a key already, or cannot be written.
+        """
         folder = Path(folder)
         if (folder / _KEY_FILE).exists():
-            raise LocalFileError(f"{folder / _KEY_FILE} exists; an organiser's key is never overwritten")
-        ensure_private_directory(folder)
+            raise LocalFileError(f"{folder / _KEY_FILE} exists; an organiser's key is never overwritten", remedy="")
         key = Ed25519PrivateKey.generate()
         content = {"format": _FORMAT, "signing_key": b64encode(key.private_bytes_raw())}
-        write_private(folder / _KEY_FILE, json.dumps(content, indent=1).encode() + b"\n")
+        with local_errors("write the organiser's key", folder / _KEY_FILE):
+            ensure_private_directory(folder)
+            write_private(folder / _KEY_FILE, json.dumps(content, indent=1).encode() + b"\n")
         return cls(key, IssuedCertificates(folder / _LEDGER_FILE))
 
     @classmethod
@@ -113,9 +118,13 @@ class Organiser:
         subject: the user, as the organiser's own login names it; it has one identity and one role in each scope.
         lifetime: seconds, up to `LONGEST_LIFETIME`. Raises `ParameterError` for another, if the subject has a
         certificate for other keys or another role, if its certificate was revoked, if another subject has one for these
-        keys, and for keys or a scope that cannot be certified.
+        keys, for a subject that is empty or not printable, and for keys or a scope that cannot be certified.
         """
         check_lifetime(lifetime)
+        if not subject.strip() or not subject.isprintable() or len(subject) > _LONGEST_SUBJECT:
+            raise ParameterError(
+                f"a subject must have 1 to {_LONGEST_SUBJECT} printable characters: name the user as your login does"
+            )
         not_after = int(self.clock()) + lifetime
         # raises for keys and scopes that cannot be certified, before anything is recorded
         certify(self.signing_key, scope, identity_key, mailbox_key, role=role, serial=0, not_after=not_after)

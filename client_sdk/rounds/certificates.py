@@ -26,6 +26,7 @@ from protocols.crypto.certificates import (
     certificate_request,
     check_certificate,
     check_revocations,
+    check_scope,
 )
 from protocols.errors import CertificateError, CodecError
 from protocols.messages import CertificateRequest, IssuedCertificate, OrganiserPin
@@ -73,7 +74,11 @@ CertificateChoice = IssuedCertificate | Issuer | CertificateSource
 
 
 def request_for(identity: Identity, scope: str, role: CertifiedRole) -> CertificateRequest:
-    """Return a request to certify this identity's keys, signed with its identity key."""
+    """Return a request to certify this identity's keys, signed with its identity key.
+
+    Raises `ParameterError` for a name that no scope can have.
+    """
+    check_scope(scope)
     statement = certificate_request(scope, role, identity.public_key, identity.mailbox_key)
     return CertificateRequest(
         scope=scope,

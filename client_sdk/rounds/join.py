@@ -27,6 +27,9 @@ from protocols.messages import IssuedCertificate, OrganiserPin, TaskView
 
 __all__ = ["Account", "ClientOptions", "find_membership", "join", "open_stored", "own_ledger", "preview"]
 
+_LONGEST_INVITATION: Final = 200
+"""Characters of an invitation that the API accepts at most."""
+
 
 @dataclass(frozen=True)
 class ClientOptions:
@@ -91,7 +94,7 @@ class Account:
 
 def preview(account: Account, invitation: str) -> Program[TaskTerms]:
     """Return the terms of the task that an invitation is for, without using it. See `Client.preview`."""
-    check_secret(invitation, "invitation")
+    check_secret(invitation, "invitation", _LONGEST_INVITATION)
     view = yield from account.calls.invited_task(invitation)
     terms = TaskTerms.of(view, account.policy.max_model_bytes)
     account.policy.check_task(terms)
@@ -120,7 +123,7 @@ def join(
     list of revocations is used; None to fetch the list.
     """
     if invitation is not None:
-        check_secret(invitation, "invitation")
+        check_secret(invitation, "invitation", _LONGEST_INVITATION)
     issued = None
     if certificate is not None:
         options = account.options

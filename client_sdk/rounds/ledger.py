@@ -28,9 +28,12 @@ from protocols.recipes.base import Contribution, ModelState, RoundSpec
 from protocols.recipes.private import Private
 
 __all__ = [
+    "Budget",
     "OwnLedger",
+    "TaskCost",
     "check_budget",
     "deliver",
+    "read_budget",
     "read_ledger",
     "release_budget",
     "reserve_budget",
@@ -100,6 +103,63 @@ def _difference(entry: LedgerEntry, recorded: OwnContribution | None) -> str | N
 
 
 # --- the privacy budget of this client's data: reserved when it joins a task, spent before each contribution ----------
+
+
+@dataclass(frozen=True)
+class TaskCost:
+    """What one task with a privacy block costs this client's data.
+
+    sums: contributions sent, of `most_sums` that the task allows. spent: epsilon of what was sent. reserved: epsilon of
+    what counts towards the budget: of `most_sums` contributions while the task goes on, of what was spent once it has
+    ended.
+    """
+
+    task_id: str
+    task_name: str
+    sums: int
+    most_sums: int
+    spent: float
+    reserved: float
+    ended: bool
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What all tasks with a privacy block cost this identity's data, by its own records of all servers.
+
+    spent, reserved: epsilon of all tasks together, at `delta`, as for `TaskCost`; smaller than the sum of the tasks'
+    figures, because it is Renyi divergences that add up. max_epsilon: what the policy allows to be reserved.
+    """
+
+    tasks: tuple[TaskCost, ...]
+    spent: float
+    reserved: float
+    max_epsilon: float
+    delta: float
+
+
+def read_budget(store: ClientStore, policy: Policy) -> Budget:
+    """Return what the tasks of this identity cost its data. Raises `LocalFileError` for a damaged record."""
+    delta, kept = policy.budget_delta, store.all_spending()
+    tasks = [
+        TaskCost(
+            key.partition("@")[0],
+            one.task_name,
+            one.sums,
+            one.most_sums,
+            total_epsilon([one], delta, spent_only=True),
+            total_epsilon([one], delta),
+            one.over,
+        )
+        for key, one in kept.items()
+    ]
+    return Budget(
+        tuple(sorted(tasks, key=lambda task: (task.task_name, task.task_id))),
+        total_epsilon(kept.values(), delta, spent_only=True),
+        total_epsilon(kept.values(), delta),
+        policy.max_epsilon,
+        delta,
+    )
 
 
 def check_budget(store: ClientStore, policy: Policy, terms: TaskTerms) -> Spending | None:

@@ -46,13 +46,13 @@ __all__ = [
 
 
 _ROUND: Final = struct.Struct("<Q")
-_ROUND_AND_TIME: Final = struct.Struct("<Qd")
 _MEMBERSHIP: Final = "membership.json"
 _TERMS: Final = "terms.json"
 _KEYRING: Final = "keyring.bin"
 _CLIENT_STATE: Final = "memory.npz"
 _ITEM_STATE: Final = "item_state.bin"
 _CHAINED_STATE: Final = "chained_state.bin"
+_STORED_AT: Final = "item_state_time.txt"
 _EQUIVOCATION: Final = "equivocation.json"
 _CONTRIBUTIONS: Final = "contributions.json"
 _REVOCATIONS: Final = "revocations.bin"
@@ -343,9 +343,9 @@ class ClientStore:
         if body is None:
             return None
         try:
-            number, stored_at = _ROUND_AND_TIME.unpack_from(body)
-            start = _ROUND_AND_TIME.size + (CHAIN_BYTES + 1) * chained
-            chain = AggregateChain.decode(body[_ROUND_AND_TIME.size : start - 1]) if chained else None
+            (number,) = _ROUND.unpack_from(body)
+            start = _ROUND.size + (CHAIN_BYTES + 1) * chained
+            chain = AggregateChain.decode(body[_ROUND.size : start - 1]) if chained else None
             state = body[start:]
             return FollowedState(
                 recipe.decode_state(number, state)
@@ -353,7 +353,7 @@ class ClientStore:
                 else recipe.decode_view(number, state, device_group),
                 chain,
                 chained and body[start - 1] == 1,
-                stored_at,
+                self._stored_at(task_id),
             )
         except (struct.error, CodecError) as error:
             raise LocalFileError(f"the stored model state of task {task_id} is damaged") from error
@@ -361,17 +361,26 @@ class ClientStore:
     def keep_item_state(
         self, task_id: str, recipe: Recipe, followed: FollowedState, device_group: int | None = None
     ) -> None:
-        """Store a model state: its round number (8 bytes, little-endian), the time (float64), and its encoding.
+        """Store a model state: its round number (8 bytes, little-endian) and its encoding; and when it was received.
 
-        Before the encoding, if it has a chain: the chain, and whether it is from a snapshot (1 byte).
+        Between them, if it has a chain: the chain, and whether it is from a snapshot (1 byte).
 
         device_group: the group whose view of the state it is; None for the whole state.
         """
         state, chain = followed.state, followed.chain
         body = recipe.encode_state(state) if device_group is None else recipe.encode_view(state, device_group)
-        head = _ROUND_AND_TIME.pack(state.round_number, followed.stored_at or time.time())
+        head = _ROUND.pack(state.round_number)
         head += b"" if chain is None else chain.encode() + bytes([followed.from_snapshot])
+        self.write(task_id, _STORED_AT, str(followed.stored_at or time.time()).encode())
         self.write(task_id, _ITEM_STATE if chain is None else _CHAINED_STATE, head + body)
+
+    def _stored_at(self, task_id: str) -> float | None:
+        """Return when the stored model state was received, in seconds since 1970; None if it is not known."""
+        body = self.read(task_id, _STORED_AT)
+        try:
+            return None if body is None else float(body)
+        except ValueError as error:
+            raise LocalFileError(f"the stored time of the model of task {task_id} is damaged") from error
 
     def equivocation(self, task_id: str) -> bytes | None:
         """Return the stored proof that the server of one task gave members different aggregates; None without one."""

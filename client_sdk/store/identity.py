@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from client_sdk.errors import LocalFileError
-from client_sdk.store.stores import ensure_private_directory, read_private, write_private
+from client_sdk.store.stores import ensure_private_directory, local_errors, read_private, write_private
 from protocols.codec import b64decode, b64encode
 from protocols.crypto.domain import digest
 from protocols.crypto.envelope import enrolment_message
@@ -65,17 +65,18 @@ class Identity:
         return identity
 
     def save(self, path: str | Path) -> None:
-        """Write the keys to `path` atomically with mode 0600; `LocalFileError` when `path` exists."""
+        """Write the keys to `path` atomically with mode 0600; `LocalFileError` when it exists or cannot be written."""
         path = Path(path)
         if path.exists():
-            raise LocalFileError(f"{path} exists; an identity is never overwritten")
-        ensure_private_directory(path.absolute().parent)
+            raise LocalFileError(f"{path} exists; an identity is never overwritten", remedy="")
         content = {
             "format": _FORMAT,
             "identity_key": b64encode(self.signing_key.private_bytes_raw()),
             "mailbox_key": b64encode(self.mailbox.private_bytes_raw()),
         }
-        write_private(path, json.dumps(content, indent=1).encode() + b"\n")
+        with local_errors("write the identity file", path):
+            ensure_private_directory(path.absolute().parent)
+            write_private(path, json.dumps(content, indent=1).encode() + b"\n")
 
     @property
     def public_key(self) -> bytes:

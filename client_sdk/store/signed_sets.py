@@ -149,7 +149,10 @@ def _encode(record: SignedSets) -> bytes:
 def _decode(body: bytes) -> SignedSets:
     content = json.loads(body)
     members, universe = (_split(b64decode(str(content[name]))) for name in ("members", "universe"))
-    return SignedSets(int(content["sum_index"]), members, universe, frozenset(map(int, content["earlier"])))
+    sum_index = int(content["sum_index"])
+    # records of a version that took part in no sum before the newest one do not list them
+    earlier = content.get("earlier", range(1, sum_index))
+    return SignedSets(sum_index, members, universe, frozenset(map(int, earlier)))
 
 
 def _split(body: bytes) -> frozenset[bytes]:

@@ -24,6 +24,7 @@ __all__ = [
     "Store",
     "default_store",
     "ensure_private_directory",
+    "local_errors",
     "read_private",
     "try_lock",
     "write_private",
@@ -96,26 +97,26 @@ class DirectoryStore:
     def read(self, owner: str, task_id: str, name: str) -> bytes | None:
         """Return the stored bytes, None if there are none; `LocalFileError` when other users can access the file."""
         path = self._folder(owner, task_id) / name
-        with _local_errors("read", path):
+        with local_errors("read", path):
             return read_private(path, "the client's file") if path.exists() else None
 
     def write(self, owner: str, task_id: str, name: str, body: bytes) -> None:
         """Write `body` atomically to a file of mode 0600."""
         folder = self._folder(owner, task_id)
-        with _local_errors("write", folder / name):
+        with local_errors("write", folder / name):
             ensure_private_directory(folder)
             write_private(folder / name, body)
 
     def tasks(self, owner: str) -> list[str]:
         """Return the ids of the tasks with stored bytes of `owner`."""
         folder = self.path / owner
-        with _local_errors("read", folder):
+        with local_errors("read", folder):
             return sorted(entry.name for entry in folder.iterdir() if entry.is_dir()) if folder.is_dir() else []
 
     def move(self, owner: str, task_id: str, to: str) -> None:
         """Rename the folder of a task."""
         folder, target = self._folder(owner, task_id), self._folder(owner, to)
-        with _local_errors("move", folder):
+        with local_errors("move", folder):
             folder.rename(target)
 
     @contextmanager
@@ -126,11 +127,11 @@ class DirectoryStore:
         `LocalFileError` when another process, or another participant of this one, holds it.
         """
         path = self._folder(owner, task_id) / "lock"
-        with _local_errors("lock", path):
+        with local_errors("lock", path):
             ensure_private_directory(path.parent)
             handle = os.open(path, os.O_RDWR | os.O_CREAT, FILE_MODE)  # child processes do not inherit it
         try:
-            with _local_errors("lock", path):
+            with local_errors("lock", path):
                 is_locked = try_lock(handle)
             if not is_locked:
                 raise LocalFileError(
@@ -149,7 +150,7 @@ def default_store() -> DirectoryStore:
 
 
 @contextmanager
-def _local_errors(action: str, path: Path) -> Iterator[None]:
+def local_errors(action: str, path: Path) -> Iterator[None]:
     """Raise an `OSError` as `LocalFileError`: `action` failed on `path`."""
     try:
         yield
@@ -195,6 +196,11 @@ def try_lock(handle: int, platform: str = sys.platform) -> bool:
 # --- files that only their owner may read: written atomically, refused when others can access them -------------------
 
 FILE_MODE: Final = 0o600
+_MISSING: Final = (
+    "Identity.load_or_create and Client.join create a client's identity and files, as hushrec join does (--identity "
+    "names the identity file); Organiser.create, or hushrec organiser init, creates an organiser's key (--folder names "
+    "its folder)."
+)
 DIRECTORY_MODE: Final = 0o700
 
 
@@ -228,10 +234,10 @@ def read_private(path: Path, what: str) -> bytes:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             if mode & 0o077 and sys.platform != "win32":
                 raise LocalFileError(
-                    f"{what} {path} is accessible to other users (mode {mode:04o}); run: chmod 600 {path}"
+                    f"{what} {path} is accessible to other users (mode {mode:04o}); run: chmod 600 {path}", remedy=""
                 )
             return file.read()
     except FileNotFoundError:
-        raise LocalFileError(f"{what} {path} does not exist") from None
+        raise LocalFileError(f"{what} {path} does not exist", remedy=_MISSING) from None
     except OSError as error:
-        raise LocalFileError(f"cannot read {what} {path}: {error.strerror}") from error
+        raise LocalFileError(f"cannot read {what} {path}: {error.strerror or error}", remedy="") from error

@@ -50,6 +50,7 @@ from protocols.recipes.base import (
     Sensitivity,
     SingleGroupRecipe,
     check_follows,
+    noise_level,
 )
 from protocols.recipes.registry import RecipeEntry
 from protocols.recipes.state import StateField, StateFields, decode, state_as
@@ -224,29 +225,30 @@ class Arrays(SingleGroupRecipe):
         edges = pairwise(accumulate((segment.length for segment in segments), initial=0))
         spans = {segment.name: span for segment, span in zip(segments, edges, strict=True)}
         for name, array in p.places().items():
-            for start, mean in self._means(name, spans, total, contributions):
+            for start, mean in self._means(name, spans, total, contributions, spec.noise):
                 place = slice(array.start + start, array.start + start + mean.size)
                 np.clip(mean, -p.clip_of(name), p.clip_of(name), out=mean)
                 step(p, after.values[place], after.first[place], after.second[place], mean)
         return after
 
     def _means(
-        self, name: str, spans: Mapping[str, tuple[int, int]], total: PartOfSum, contributions: int
+        self, name: str, spans: Mapping[str, tuple[int, int]], total: PartOfSum, contributions: int, noise: float
     ) -> Iterator[tuple[int, NDArray[np.float64]]]:
         """Yield the mean of an array in pieces, float64, each after its place in the array.
 
-        spans: where the segments are in the sum.
+        spans: where the segments are in the sum. noise: deviation of the noise in its values.
 
         A sum of weights is at least the smallest weight, or 0 and an error: below half the smallest nobody is in it,
-        and the mean is 0.
+        and the mean is 0. So it is where the sum of the weights is below the level of the noise, or negative.
         """
         p, (first, last) = self.parameters, spans[name]
-        least = LEAST_WEIGHT / (2.0 * (p.max_weight or LEAST_WEIGHT))
+        least = max(LEAST_WEIGHT / (2.0 * (p.max_weight or LEAST_WEIGHT)), noise_level(noise))
         if name not in p.rows:
             divisor = float(contributions if p.max_weight is None else total(*spans[weight_name])[0])
+            known = p.max_weight is None or divisor >= least
             for start in range(first, last, PIECE):
                 piece = total(start, min(start + PIECE, last))
-                yield start - first, (piece / divisor if divisor >= least else np.zeros(piece.size))
+                yield start - first, (piece / divisor if known else np.zeros(piece.size))
             return
         touched, end = spans[touched_name(name)]
         width = (last - first) // (end - touched)

@@ -39,6 +39,7 @@ __all__ = [
     "Update",
     "check_follows",
     "main_layout",
+    "noise_level",
     "round_spec",
 ]
 
@@ -369,6 +370,11 @@ def check_follows(state: ModelState, spec: RoundSpec, *, every_sum: bool = False
 def main_layout(recipe: Recipe) -> VectorLayout | None:
     """Return the layout of the main sum, whose keys the other sums use; None if the first sum is the main one."""
     return recipe.layout(recipe.main_sum) if recipe.main_sum > 1 else None
+
+
+def noise_level(noise: float) -> float:
+    """Return twice the deviation `noise`: a count of 0 has a larger sum for 1 item in 40. 0.0 without noise."""
+    return 2.0 * noise
 
 
 PartOfSum = Callable[[int, int], NDArray[np.float64]]

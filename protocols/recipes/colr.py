@@ -102,7 +102,7 @@ class CoLR(RowRecipe):
     ) -> NDArray[np.float64]:
         """Return A B, float64 (items, dim), with A the mean of the clients' A_u."""
         projection = shared_projection(spec.seed, self.parameters.rank, self.parameters.dim)
-        return np.asarray(self.mean_update(state, total, contributions) @ projection.astype(np.float64))
+        return np.asarray(self.mean_update(state, total, contributions, spec.noise) @ projection.astype(np.float64))
 
 
 ENTRY: Final = RecipeEntry(

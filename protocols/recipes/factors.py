@@ -35,6 +35,7 @@ from protocols.recipes.base import (
     RoundSpec,
     Update,
     check_follows,
+    noise_level,
 )
 from protocols.recipes.state import state_as
 
@@ -220,11 +221,13 @@ class CountedFactors(FactorState):
     def counted(self, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> Self:
         """Return the state after a sum of counts. Counts outside 0..contributions are moved to the nearest bound.
 
-        Raises `ParameterError` if `spec` is of this state's round or an earlier one.
+        With noise the lower bound is the level of the noise, so that the biases of rare items are not noise. Raises
+        `ParameterError` if `spec` is of this state's round or an earlier one.
         """
         check_follows(self, spec)
         # a sum of honest clients has no count outside 0..contributions
-        counts = self.item_counts + np.clip(np.rint(total), 0, contributions)
+        least = min(np.ceil(noise_level(spec.noise)), contributions)
+        counts = self.item_counts + np.clip(np.rint(total), least, contributions)
         return replace(self, round_number=spec.number, item_counts=counts, clients=self.clients + contributions)
 
 

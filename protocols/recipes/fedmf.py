@@ -57,7 +57,7 @@ class FedMF(RowRecipe):
         self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int
     ) -> NDArray[np.float64]:
         """Return the mean change of each row, float64 (items, dim)."""
-        return self.mean_update(state, total, contributions)
+        return self.mean_update(state, total, contributions, spec.noise)
 
 
 ENTRY: Final = RecipeEntry(

@@ -11,6 +11,10 @@ a task, by index:
 privirec-k has no Gram sum: P ~ Q diag(|diag R|) Q^T of the last QR (approximation 3.3, eq. 17). A client scales its own
 row: it knows d_u, and d_i from the first sum.
 
+**With noise** in the sums (a privacy block) this is the private power method of Nicolas et al. (arXiv 2411.01931v3):
+the noise in Y does not grow with K, so K is as large as messages allow. Degrees have the level of the noise as their
+lowest value, and components below the noise are 0 (`spectrum.above_noise`).
+
 **The bound on the sums.** Every value of a sum from index 2 on is at most n^(1-2b) c in size, n the number of clients
 and c = m^(1-2a) for a < 1/2, otherwise 1: so 1 for a = b = 1/2. Schur's test with weights d_u^(1-a) and d_i^b:
 sum_i R~_ui d_i^b = d_u^-a d_u = d_u^(1-a), and sum_u R~_ui d_u^(1-a) = d_i^-b sum_(u has i) d_u^(1-2a) <= d_i^(1-b) c
@@ -24,7 +28,8 @@ the product of both, d_u^(1/2-2a), and an entry of r_u^T r_u is at most d_u^-2a 
 
 **The sensitivity.** The L2 norm of a client's part is at most 1 for a >= 1/2. ||r_u|| <= d_u^(1/2-a) <= 1, as above. An
 iteration adds the outer product of r_u and r_u Q, of norm ||r_u|| ||r_u Q|| <= ||r_u||^2 ||Q|| <= 1, as Q has
-orthonormal columns. The Gram sum adds the upper triangle of r_u^T r_u, whose norm is at most ||r_u||^2 <= 1.
+orthonormal columns. The Gram sum adds the upper triangle of r_u^T r_u, of squared norm (||r_u||^4 + sum_i r_ui^4) / 2:
+1 for a client with one item, nearly 1/2 for most. Its bound is 2^-1/2, to which the few longer parts are clipped.
 
 A client's part r_u^T (r_u Q) has non-zero rows for its own items only, so sending it in the clear or in sparse form
 would reveal them. Both mechanisms send it dense, and only `masked` hides its values.
@@ -33,6 +38,7 @@ would reveal them. Both mechanisms send it dense, and only `masked` hides its va
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from math import sqrt
 from typing import Any, Final, Literal, Self
 
 import numpy as np
@@ -50,14 +56,17 @@ from protocols.recipes.base import (
     Sensitivity,
     SingleGroupRecipe,
     check_follows,
+    noise_level,
 )
 from protocols.recipes.registry import RecipeEntry
 from protocols.recipes.spectrum import (
+    above_noise,
     captured,
     iterate,
     relative_change,
     ritz,
     start_basis,
+    symmetric_above_noise,
     triangle_length,
     triangle_places,
 )
@@ -261,7 +270,7 @@ class PriviRecK(SingleGroupRecipe):
         )
 
     def sensitivity(self, sum_index: int) -> Sensitivity:
-        """Return counts for the degrees, and the bound 1 for the other sums; `ParameterError` for a < 1/2."""
+        """Return counts for the degrees, bounds for the other sums; `ParameterError` for a < 1/2."""
         if self.parameters.user_exponent < 0.5:
             raise ParameterError(
                 f"a privacy block needs rows of length 1 at most: choose user_exponent >= 0.5, not "
@@ -270,7 +279,9 @@ class PriviRecK(SingleGroupRecipe):
         kind = self.sum_of(sum_index)
         if kind == "degrees":
             return Sensitivity(counts=True)
-        return Sensitivity(l2=1.0, per_item=self.parameters.columns if kind == "iteration" else 0)
+        if kind == "gram":
+            return Sensitivity(l2=sqrt(0.5))
+        return Sensitivity(l2=1.0, per_item=self.parameters.columns)
 
     def sum_kinds(self) -> tuple[int, ...]:
         """Return the sum of the degrees, the first iteration, and the last sum."""
@@ -349,16 +360,23 @@ class PriviRecK(SingleGroupRecipe):
             case "degrees":
                 return self._with_degrees(own, spec, total, contributions)
             case "iteration":
-                return self._iterated(own, spec, total.reshape(p.items, p.columns))
+                product = total.reshape(p.items, p.columns)
+                return self._found_in_noise(own, spec, product) if spec.noise else self._iterated(own, spec, product)
             case "gram":
-                return own.following(spec, gram=total.astype(np.float32))
+                return (
+                    self._gram_in_noise(own, spec, total)
+                    if spec.noise
+                    else own.following(spec, gram=total.astype(np.float32))
+                )
 
     def _with_degrees(
         self, state: PriviRecState, spec: RoundSpec, total: NDArray[np.float64], contributions: int
     ) -> PriviRecState:
         p = self.parameters
-        # a sum of honest clients has no degree outside 0..contributions
-        degrees = np.clip(np.rint(total), 0, contributions)
+        # a sum of honest clients has no degree outside 0..contributions; noise makes no degree small, or items' scales
+        # would be noise
+        least = min(np.ceil(noise_level(spec.noise)), contributions)
+        degrees = np.clip(np.rint(total), least, contributions)
         basis = start_basis(spec.seed, p.items, p.columns).astype(np.float32)
         return state.following(
             spec,
@@ -384,6 +402,35 @@ class PriviRecK(SingleGroupRecipe):
             captured=share,
             change=change,
         )
+
+    def _found_in_noise(self, state: PriviRecState, spec: RoundSpec, product: NDArray[np.float64]) -> PriviRecState:
+        """Return the state after an iteration with noise; components below the noise have the singular value 0.
+
+        Their vectors stay in Q for the next iteration, in which they may rise above the noise. After the last one they
+        are 0.
+        """
+        found = above_noise(product, spec.noise)
+        values = np.sqrt(found.eigenvalues)
+        change = relative_change(state.singular_values.astype(np.float64), values)
+        last = spec.sum_index == 1 + self.parameters.iterations or self._converged(change)
+        return state.following(
+            spec,
+            basis=(found.vectors * (values > 0) if last else found.vectors).astype(np.float32),
+            singular_values=values.astype(np.float32),
+            captured=captured(state.basis.astype(np.float64), found.vectors),
+            change=change,
+        )
+
+    def _gram_in_noise(self, state: PriviRecState, spec: RoundSpec, upper: NDArray[np.float64]) -> PriviRecState:
+        """Return the state after the Gram sum with noise: P without what is noise, and its leading vectors as basis."""
+        p = self.parameters
+        found = symmetric_above_noise(upper, p.items, spec.noise)
+        basis, values = np.zeros((p.items, p.columns), np.float32), np.zeros(p.columns, np.float32)
+        kept = min(p.columns, found.eigenvalues.size)
+        basis[:, :kept], values[:kept] = found.vectors[:, :kept], np.sqrt(found.eigenvalues[:kept])
+        whole = (found.vectors * found.eigenvalues) @ found.vectors.T
+        gram = whole[np.triu_indices(p.items)].astype(np.float32)
+        return state.following(spec, basis=basis, singular_values=values, gram=gram)
 
     def _converged(self, change: float) -> bool:
         return self.parameters.tolerance is not None and change <= self.parameters.tolerance

@@ -16,7 +16,8 @@ N - m others, and trains on the same ones in all epochs, so q is about 1 - exp(-
 clients is not known. If everybody had the mean number of items, sum(c) / C, q would come out 7 % too large on
 MovieLens, where few clients have most of the items. With exponentially spread numbers q = k m / (N - m + k m), m the
 mean; that is right within 4 % on MovieLens, FilmTrust and a Gowalla sample. Every divisor is at least 1, as in the
-released code.
+released code. With noise in the sums it is at least twice the deviation of the noise, and n where a task does not say:
+n is public, and where few have an item, a small divisor would make a large change of the noise.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from protocols.recipes.base import (
     RoundSpec,
     Sensitivity,
     SingleGroupRecipe,
+    noise_level,
 )
 from protocols.recipes.factors import (
     BiasedParameters,
@@ -149,21 +151,25 @@ def expected_touches(
 
 
 def divisors(
-    p: NormalisedParameters, state: ModelState, contributions: int, touched: NDArray[np.float64] | None
+    p: NormalisedParameters,
+    state: ModelState,
+    contributions: int,
+    touched: NDArray[np.float64] | None,
+    noise: float = 0.0,
 ) -> NDArray[np.float64]:
-    """Return the divisor of each item's summed row, float64 (items,), at least 1.
+    """Return the divisor of each item's summed row, float64 (items,), at least 1 and `noise_level(noise)`.
 
-    touched: the summed touch counts (items,) with normalise "touched", else None. Raises `ParameterError` for a state
-    without item counts where the parameters need them.
+    touched: the summed touch counts (items,) with normalise "touched", else None. noise: deviation of the noise in the
+    sum. Raises `ParameterError` for a state without item counts where the parameters need them.
     """
-    if p.divides_by == "clients":
+    if p.divides_by == "clients" or (noise and p.normalise is None):
         found = np.full(p.items, float(contributions))
     elif touched is not None:
         found = touched
     else:
         own = state_as(state, CountedFactors)
         found = expected_touches(own.item_counts, own.clients, p.negatives or NEGATIVES, contributions)
-    return np.asarray(np.maximum(found, 1.0))
+    return np.asarray(np.maximum(found, max(1.0, noise_level(noise))))
 
 
 class FactorModel(SingleGroupRecipe):
@@ -282,10 +288,12 @@ class RowRecipe(FactorRecipe):
         parts = {"update": rows} | ({TOUCHED: touched} if self.parameters.divides_by == "touched" else {})
         return clip_blocks((block,), [block.join(parts)])
 
-    def mean_update(self, state: ModelState, total: NDArray[np.float64], contributions: int) -> NDArray[np.float64]:
-        """Return each item's summed row divided as `normalise` says, float64 (items, width)."""
+    def mean_update(
+        self, state: ModelState, total: NDArray[np.float64], contributions: int, noise: float = 0.0
+    ) -> NDArray[np.float64]:
+        """Return each item's summed row divided as `normalise` says, float64 (items, width); noise: see `divisors`."""
         parts = self.change_layout().blocks[0].split(total)
-        found = divisors(self.parameters, state, contributions, parts.get(TOUCHED))
+        found = divisors(self.parameters, state, contributions, parts.get(TOUCHED), noise)
         return np.asarray(parts["update"].reshape(self.parameters.items, self.width) / found[:, None])
 
     def warnings(self) -> tuple[str, ...]:

@@ -17,6 +17,9 @@ so no items x items matrix is made. For an item j that a user does not have, wit
 
 which is a product of a user's and an item's factor.
 
+**Noise.** With noise N of deviation s in each value of a sum, Y = P Q + N. The singular values of N alone are between
+s (sqrt(m) - sqrt(K)) and s (sqrt(m) + sqrt(K)), about s sqrt(m): a direction of Y below that is more noise than P.
+
 **Triangle.** A symmetric items x items matrix is held as its upper triangle, row by row: (0,0), (0,1), ... (0,m-1),
 (1,1), ...
 """
@@ -33,6 +36,7 @@ from protocols.crypto.public_random import normals
 
 __all__ = [
     "Spectrum",
+    "above_noise",
     "captured",
     "chosen_weight",
     "iterate",
@@ -41,6 +45,7 @@ __all__ = [
     "row_starts",
     "shares_and_diagonal",
     "start_basis",
+    "symmetric_above_noise",
     "triangle_length",
     "triangle_places",
 ]
@@ -86,6 +91,37 @@ def ritz(basis: NDArray[np.float64], product: NDArray[np.float64]) -> Spectrum:
     return Spectrum(basis @ (rotation * np.where(peaks < 0, -1.0, 1.0)), np.maximum(values[best], 0.0))
 
 
+def above_noise(product: NDArray[np.float64], noise: float) -> Spectrum:
+    """Return the spectrum of Y = P Q + N, `product` (m, K), without what is noise; `noise`: deviation of N's values.
+
+    The vectors are the left singular vectors of Y, the eigenvalues its singular values, largest first. Those below
+    `noise` sqrt(m) are 0, except for the largest: its vector is what noise leaves of popularity. Unlike the Ritz
+    vectors, these have the noise of this sum only, not that of the sums before it.
+    """
+    values, rotation = np.linalg.eigh(product.T @ product)
+    lengths = np.sqrt(np.maximum(values[::-1], 0.0))
+    vectors, _ = _signed_qr(product @ rotation[:, ::-1])
+    lengths[1:][lengths[1:] < noise * np.sqrt(len(product))] = 0.0
+    return Spectrum(vectors, lengths)
+
+
+def symmetric_above_noise(upper: NDArray[np.float64], items: int, noise: float) -> Spectrum:
+    """Return the spectrum of P from its upper triangle, float64 (m (m+1) / 2,), with noise in each value of it.
+
+    All of P's eigenvectors above the noise, largest first, at least one. The noise alone has eigenvalues up to
+    2 `noise` sqrt(m). An eigenvalue x of P above `noise` sqrt(m) appears as x + noise^2 m / x (Benaych-Georges and
+    Nadakuditi, Advances in Mathematics 2011, theorem 2.1); this returns x where it is 1.3 times that threshold.
+    """
+    whole = np.zeros((items, items))
+    whole[np.triu_indices(items)] = upper
+    values, vectors = np.linalg.eigh(whole, "U")
+    values, vectors = values[::-1], vectors[:, ::-1]
+    level = noise * np.sqrt(items)
+    shrunk = (values + np.sqrt(np.maximum(values**2 - 4 * level**2, 0.0))) / 2
+    kept = max(1, int(np.count_nonzero((shrunk >= _CLEARLY * level) & (values > 0))))
+    return Spectrum(vectors[:, :kept], np.maximum(shrunk[:kept], 0.0))
+
+
 def captured(old: NDArray[np.float64], new: NDArray[np.float64]) -> float:
     """Return ||old^T new||_F^2 / K of two orthonormal bases (m, K): the share of the new subspace within the old."""
     return float(min(1.0, np.square(old.T @ new).sum() / new.shape[1]))
@@ -106,16 +142,20 @@ def _signed_qr(matrix: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArra
 
 _COLUMNS: Final = 80
 _SMALLEST: Final = 0.3
+_CLEARLY: Final = 1.3
 
 
 def chosen_weight(singular_values: NDArray[np.floating]) -> float:
     """Return l, the L2 weight on B, for singular values s, (K,), of R~: K min(s)^2 / 80, and 0.3 at least.
 
-    The larger the last value, the more of P the vectors leave out. Chosen on validation rows by NDCG@20 over all items,
-    with a = 1/4 and b = 5/16: docs/results.md has what other weights give.
+    With values of 0, of vectors that noise hides, it is min(s)^2 of the others: about the noise. The larger the last
+    value, the more of P the vectors leave out. Chosen on validation rows by NDCG@20 over all items, with a = 1/4 and
+    b = 5/16: docs/results.md has what other weights give.
     """
-    smallest = float(singular_values.min()) if singular_values.size else 0.0
-    return max(_SMALLEST, smallest**2 * singular_values.size / _COLUMNS)
+    found = singular_values[singular_values > 0]
+    smallest = float(found.min()) if found.size else 0.0
+    share = singular_values.size / _COLUMNS if found.size == singular_values.size else 1.0
+    return max(_SMALLEST, smallest**2 * share)
 
 
 def shares_and_diagonal(

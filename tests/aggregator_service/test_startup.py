@@ -33,6 +33,7 @@ from aggregator_service.commands.startup_checks import (
     check_packages,
     check_semaphores,
     check_tls_files,
+    doubtful_proxies,
     doubtful_settings,
 )
 from aggregator_service.logs import JsonFormatter, TextFormatter, fields
@@ -172,6 +173,25 @@ def test_an_expired_certificate_is_warned_of(tmp_path: Path, monkeypatch: pytest
     assert [str(pair.certificate) in text and "has expired" in text for text in warnings] == [True] * expired
 
 
+def test_a_key_that_everybody_can_read_is_warned_of(tmp_path: Path) -> None:
+    pair = Authority(tmp_path).sign("server", server=True)
+    given = settings(tmp_path, tls_cert=pair.certificate, tls_key=pair.key)
+    assert list(doubtful_settings(given, ())) == []
+    pair.key.chmod(0o644)
+    (warning,) = doubtful_settings(given, ())
+    assert f"chmod 600 {pair.key}" in warning
+
+
+@pytest.mark.parametrize(
+    ("addresses", "warned"),
+    [("", 0), ("*", 0), ("127.0.0.1", 0), ("10.0.0.0/8, ::1", 0), ("garbage", 1), ("10.0.0.1,proxy.example.org", 1)],
+)
+def test_addresses_of_proxies_that_are_none_are_warned_of(addresses: str, warned: int) -> None:
+    warnings = list(doubtful_proxies({"FORWARDED_ALLOW_IPS": addresses}))
+    assert len(warnings) == warned
+    assert all("FORWARDED_ALLOW_IPS" in text for text in warnings)
+
+
 @pytest.fixture
 def failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -267,6 +287,11 @@ def test_a_full_disk_is_named_by_its_state() -> None:
 def test_a_setting_is_named_as_it_is_set(failed: Failed) -> None:
     assert one_line(failed("serve", threads="1")).startswith("hushrec-server: HUSHREC_THREADS: ")
     assert "HUSHREC_TLS_CERT and HUSHREC_TLS_KEY" in one_line(failed("serve", tls_cert="x.pem"))
+
+
+def test_a_file_that_a_command_cannot_open_is_named(failed: Failed) -> None:
+    text = one_line(failed("task", "revocations", "movies", "no.revoked"))
+    assert text == "hushrec-server: no.revoked: No such file or directory"
 
 
 def test_debug_shows_the_traceback(failed: Failed) -> None:

@@ -51,6 +51,7 @@ class Authority:
         certificate = builder.sign(self._key, hashes.SHA256())
         pair = Pair(self._folder / f"{name}.pem", self._folder / f"{name}.key")
         pair.certificate.write_bytes(certificate.public_bytes(Encoding.PEM))
+        pair.key.touch(mode=0o600)
         pair.key.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
         return pair
 

@@ -154,7 +154,8 @@ def test_covered_components_of_a_request() -> None:
 
 def test_members_of_the_bound_terms() -> None:
     organiser = {"key": "A" * 43, "scope": "movies"}
-    full = task(organiser=organiser, evaluation={"every": 5}, catalogue_digest="0" * 64)
+    privacy = {"epsilon": 2.0, "delta": 1e-6}
+    full = task(organiser=organiser, evaluation={"every": 5}, catalogue_digest="0" * 64, privacy=privacy)
     listed = {row[0].strip("`") for row in table_under("terms", "canonical JSON of the object")[1:]}
     assert listed == set(json.loads(bound_terms(full)))
 

@@ -108,7 +108,10 @@ def fetch_set(source: DownloadableSet, data_dir: Path, download: Download, progr
         return target
     if target.exists():
         raise DataError("exists and is not a folder; move or delete it", target)
-    data_dir.mkdir(parents=True, exist_ok=True)
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"cannot create the folder: {error.strerror}", data_dir) from error
     with tempfile.TemporaryDirectory(prefix=f".{source.name}-", dir=data_dir) as scratch:
         archive = Path(scratch) / "archive.zip"
         with archive.open("wb") as file:

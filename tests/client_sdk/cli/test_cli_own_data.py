@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,11 @@ import pytest
 from typer.testing import CliRunner
 
 from client_sdk.cli import app
+from tests.support.pages import environment, named_blocks, terminal, wait_for
+from tests.support.server import free_port
 
-PAGE = (Path(__file__).parents[3] / "docs" / "your-own-data.md").read_text(encoding="utf-8")
+FILE = Path(__file__).parents[3] / "docs" / "your-own-data.md"
+PAGE, _, FEDERATION = FILE.read_text(encoding="utf-8").partition("## 7. ")
 COMMANDS = [
     line
     for block in re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
@@ -121,3 +125,32 @@ def test_curve_beside_controls_and_clear_errors(folder: Path) -> None:
         done = CliRunner().invoke(app, ["simulate", "--dataset", "ratings.csv", *wrong.split()])
         assert done.exit_code == 1
         assert words in done.stderr
+
+
+def test_a_federation_over_the_file_recommends_by_its_own_ids(folder: Path) -> None:
+    assert FEDERATION
+    server, organiser = free_port(), free_port()
+    page = named_blocks(
+        FILE,
+        {
+            "127.0.0.1:8000": f"127.0.0.1:{server}",
+            "--port 8000": f"--port {server}",
+            "127.0.0.1:8100": f"127.0.0.1:{organiser}",
+            "--port 8100": f"--port {organiser}",
+        },
+    )
+    assert list(page) == ["prepare", "organiser", "operator", "members"]
+    subprocess.run(["bash", "-euc", page["prepare"]], cwd=folder, env=environment(), check=True, timeout=60)
+    with terminal(page["organiser"], folder, "organiser.log"):
+        wait_for(organiser, folder)
+        with terminal(page["operator"], folder, "operator.log"):
+            wait_for(server, folder)
+            done = subprocess.run(
+                ["bash", "-ec", page["members"]], cwd=folder, env=environment(), capture_output=True, text=True,
+                timeout=300, check=False,
+            )  # fmt: skip
+    assert done.returncode == 0, done.stderr + "".join(path.read_text() for path in folder.glob("*.log"))
+    found = re.findall(r"│ \d +│ +(B\d{3}) │", done.stdout)
+    own = (folder / "member-1.csv").read_text().split()[1:]
+    assert len(found) == 5, done.stdout
+    assert len(own) > 5 and not set(own) & set(found)

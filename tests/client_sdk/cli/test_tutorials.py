@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import signal
 import subprocess
-import sys
-import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack
 from pathlib import Path
 
-import httpx
 import pytest
 from typer.testing import CliRunner
 
 import aggregator_service.cli
 import client_sdk.cli
 from aggregator_service.settings import Settings
+from tests.support.pages import end_group, environment, named_blocks, terminal, wait_for
 from tests.support.server import free_port
 
 ROOT = Path(__file__).parents[3]
@@ -29,11 +24,12 @@ APPS = {"hushrec": client_sdk.cli.app, "hushrec-server": aggregator_service.cli.
 
 
 def blocks(page: str) -> dict[str, str]:
-    """The named blocks of a page, with ports that are free."""
-    text = (FOLDER / page).read_text(encoding="utf-8")
-    text = text.replace("127.0.0.1:8000", f"127.0.0.1:{SERVER}").replace("--port 8000", f"--port {SERVER}")
-    text = text.replace("127.0.0.1:8100", f"127.0.0.1:{ORGANISER}").replace("--port 8100", f"--port {ORGANISER}")
-    return dict(re.findall(r"^<!-- (\w+) -->\n```(?:sh|python)\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
+    """The named blocks of a tutorial, with ports that are free."""
+    ports = {"8000": str(SERVER), "8100": str(ORGANISER)}
+    changes = {
+        f"{before}{port}": f"{before}{free}" for port, free in ports.items() for before in ("127.0.0.1:", "--port ")
+    }
+    return named_blocks(FOLDER / page, changes)
 
 
 SERVER, ORGANISER = free_port(), free_port()
@@ -49,47 +45,6 @@ def command_lines(page: Path) -> list[str]:
             if plain.startswith(("hushrec ", "hushrec-server ")):
                 found.append(plain)
     return found
-
-
-@contextmanager
-def terminal(script: str, folder: Path, log: str) -> Iterator[None]:
-    """A shell that runs `script` in the background; ended with all its processes."""
-    with (folder / log).open("wb") as output:
-        shell = subprocess.Popen(
-            ["bash", "-euc", script],
-            cwd=folder,
-            env=environment(),
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
-        try:
-            yield
-        finally:
-            end_group(shell.pid)
-            shell.wait(30)
-
-
-def end_group(group: int) -> None:
-    """End all processes of a shell, unless they have ended."""
-    with suppress(ProcessLookupError):
-        os.killpg(group, signal.SIGTERM)
-
-
-def environment() -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("HUSHREC_")}
-    return kept | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-
-
-def wait_for(port: int, folder: Path) -> None:
-    for _ in range(600):
-        try:
-            httpx.get(f"http://127.0.0.1:{port}/", timeout=5)
-        except httpx.TransportError:
-            time.sleep(0.1)
-        else:
-            return
-    raise AssertionError("\n".join(path.read_text() for path in folder.glob("*.log")))
 
 
 def test_the_first_federation_ends_with_recommendations(tmp_path: Path) -> None:

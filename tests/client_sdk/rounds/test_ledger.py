@@ -164,7 +164,8 @@ def test_the_command(
     assert f" {USERS - 1} " in shown.stdout
     assert "warning" not in shown.stderr
     answer = json.loads(run.invoke(app, ["ledger", "--task", "commanded", "--json", "--identity", str(key)]).stdout)
-    (found,) = answer
+    assert answer["budget"]["tasks"] == []  # no task with a privacy block
+    (found,) = answer["tasks"]
     assert (found["task_name"], found["warnings"]) == ("commanded", [])
     assert [(one["round"], one["others"], one["recipe"], one["data_set"]) for one in found["sums"]] == [
         (1, USERS - 1, "colr", "ratings"),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from itertools import combinations
 from pathlib import Path
 
 import pytest
 
 from client_sdk import MemoryStore
+from client_sdk.committee.record import CommitteeRecord, load_sets
 from client_sdk.errors import LocalFileError
 from client_sdk.store.client_store import ClientStore
 from client_sdk.store.committees import SeenCommittees, close_seen, load_seen
@@ -106,7 +108,7 @@ def test_the_record_is_stored_and_a_damaged_one_is_reported(tmp_path: Path) -> N
         b'{"sum_index": 1, "members": "AAAA"}',
         b'{"sum_index": 1, "members": 3}',
         b'{"sum_index": 1, "members": ""}',
-        b'{"sum_index": 1, "members": "", "universe": ""}',
+        b'{"sum_index": 1, "members": "", "universe": "", "earlier": 3}',
     ):
         store.write("me", "t_1", "signed_sets.json", body)
         with pytest.raises(LocalFileError, match="survivor sets of task t_1"):
@@ -212,3 +214,16 @@ def test_a_record_survives_its_encoding_and_damage_is_noticed() -> None:
     store.write("t_1", "committees.json", b"{}")
     with pytest.raises(LocalFileError, match="damaged"):
         load_seen(store, "t_1")
+
+
+def test_records_of_before_repeated_sums_were_told_apart_allow_no_earlier_sum() -> None:
+    """Their clients took part in no sum before the newest one, so each of these may have their data."""
+    signed = SignedSets.decode(json.dumps({"sum_index": 4, "members": "", "universe": ""}).encode())
+    assert signed.earlier == {1, 2, 3}
+    assert SeenCommittees.decode(b"[3, []]").earlier == {1, 2}
+    old = json.loads(CommitteeRecord(7, 3).encode())
+    del old["kept"]
+    record = CommitteeRecord.decode(json.dumps(old).encode())
+    assert record.kept == {1, 2}
+    with pytest.raises(LocalFileError, match="committee record of sum 2"):
+        load_sets(ClientStore(MemoryStore(), "owner", "https://example.org"), "t1", record, 2)

@@ -77,7 +77,7 @@ def test_no_part_of_privirec_is_longer_than_its_bound(seed: int, exponents: tupl
             assert bound == Sensitivity(counts=True)
             assert set(np.concatenate(parts)) <= {0.0, 1.0}
         else:
-            assert bound == Sensitivity(l2=1.0, per_item=3 if number < 4 else 0)
+            assert bound == (Sensitivity(l2=1.0, per_item=3) if number < 4 else Sensitivity(l2=pytest.approx(0.5**0.5)))
             assert max(map(np.linalg.norm, parts)) <= 1 + 1e-6  # float32 columns of Q
         state = chosen.absorb(state, chosen.round_spec(SEED, number), np.sum(parts, axis=0), USERS)
 
@@ -87,6 +87,17 @@ def test_a_client_with_one_item_reaches_the_bound_of_privirec() -> None:
     state = chosen.absorb(chosen.initial_state(SEED), chosen.round_spec(SEED, 1), np.ones(ITEMS), 5)
     part = chosen.contribute(state, chosen.round_spec(SEED, 2), Local(np.array([4])))
     assert np.linalg.norm(part.vector) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("count", [1, 2, ITEMS])
+def test_a_part_of_the_gram_sum_is_the_nearer_to_its_bound_the_more_items_it_has(count: int) -> None:
+    chosen = make("privirec", iterations=1, item_exponent=0.0)
+    state = chosen.initial_state(SEED)
+    for number in (1, 2):
+        total = np.ones(chosen.layout(number).length)
+        state = chosen.absorb(state, chosen.round_spec(SEED, number), total, 5)
+    part = chosen.contribute(state, chosen.round_spec(SEED, 3), Local(np.arange(count)))
+    assert np.linalg.norm(part.vector) == pytest.approx(chosen.sensitivity(3).l2 * (1 + 1 / count) ** 0.5)
 
 
 def test_rows_that_can_be_longer_than_1_are_refused() -> None:

@@ -240,3 +240,14 @@ def test_curve_of_privirec_has_a_verdict_over_popularity() -> None:
     level, popular = result.points[-1].values["NDCG@20 full"], result.controls["popularity"]["NDCG@20 full"]
     assert f"NDCG@20 full {level:.4f}, popularity {popular:.4f}" in found.text
     assert json.loads(json.dumps(result.as_json()))["verdict"]["round"] == 6
+
+
+def test_recommended_parameters_fit_a_privacy_budget(split: Split) -> None:
+    request = SimulationRequest("privirec-k", {"components": 6}, mechanism="masked", epsilon=100.0, delta=1e-3)
+    found = simulate(split, request)
+    assert (found.rounds, found.recipe_parameters["user_exponent"], found.recipe_parameters["item_exponent"]) == (
+        4,
+        0.5,
+        0,
+    )
+    assert found.points[-1].values["NDCG@20"] > 0

@@ -1,0 +1,254 @@
+"""How well recipes rank when a privacy block bounds what each client spends: against epsilon, and against users.
+
+    python -m bench.privacy --quick                              one small run of each kind
+    python -m bench.privacy --data-dir DATA                      all rows; finished ones are kept, so it can be resumed
+    python -m bench.privacy --data-dir DATA --only users privirec-k
+
+A row is `<set>.<method>.eps<epsilon>` or `<set>.users<n>.<method>.eps<epsilon>`; `epsnone` has no noise. delta is
+n^-1.1, and a tenth of the clients is not counted on. In rows of `users` the clients are resampled from the set's users,
+each with a random 70 % of its rows. Ranked is the held-out item of the set's own users, from all their training rows.
+
+The recipes absorb noisy sums as in a task (`protocols.recipes.private`). PriviRec's sums over a population are P Q,
+with P computed once, and one draw of the noise of all clients, of the same distribution as the sum of their shares.
+What rounding to steps adds, below 2 % of the noise's variance, is left out. `colr` and `arrays` run client by client,
+each of which takes part in two sums.
+
+`local`: each client's noise alone gives the guarantee, so that no sum need hide it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from bench._report import Figure
+from bench.experiments.quality import Found, means, measure_seeds, values_of
+from bench.experiments.quality_models import Split, split_of
+from bench.experiments.rows import Values
+from bench.privacy_models import train_arrays, train_colr
+from client_sdk.lab.data.interactions import interaction_rows
+from client_sdk.lab.evaluation.leave_one_out import FullScorer
+from client_sdk.training.graph_filters import FILTERS
+from client_sdk.training.privirec import components_of
+from protocols.advice import parameters_for
+from protocols.messages.privacy import Privacy
+from protocols.recipes.base import Recipe, RoundSpec
+from protocols.recipes.factors import CountedFactors
+from protocols.recipes.private import NoiseTerms, Private, with_privacy
+from protocols.recipes.privirec import PriviRecK, PriviRecState
+from protocols.recipes.registry import recipe as make_recipe
+from protocols.recipes.state import state_as
+
+__all__ = ["Population", "figures_of", "main"]
+
+_SETS: Final = ("ml-1m", "gowalla")
+_EPSILONS: Final = ("0.5", "1", "2", "4", "8", "16", "none")
+_USERS: Final = (10_000, 30_000, 100_000, 400_000, 1_000_000)
+_METHODS: Final = ("popularity", "popularity-local", "privirec", "privirec-k", "privirec-k-local", "arrays", "colr")
+_WITHOUT_NOISE: Final = {"iterations": 5}
+"""Of tasks without noise, in which more iterations cost nothing."""
+_LOCAL_COMPONENTS: Final = 16
+"""With more, a client's steps would be so fine that its noise alone could not be drawn; no component is above it."""
+_KEPT: Final = 0.7
+_CORRUPT: Final = 0.1
+_CHUNK: Final = 2000
+
+
+@dataclass(frozen=True)
+class Population:
+    """n clients, resampled from `rows` or all of them, and what their sums follow from."""
+
+    rows: csr_array[Any, Any]
+    n: int | None
+    seed: int
+
+    @property
+    def clients(self) -> int:
+        """Number of clients."""
+        return self.rows.shape[0] if self.n is None else self.n
+
+    def _chunks(self) -> Iterator[NDArray[np.float32]]:
+        """Yield the clients' binary rows, float32 (clients, items), without clients that have none."""
+        rng = np.random.default_rng([self.seed, 7])
+        who = np.arange(self.clients) if self.n is None else rng.integers(0, self.rows.shape[0], self.n)
+        for start in range(0, who.size, _CHUNK):
+            chunk = self.rows[who[start : start + _CHUNK]].copy()
+            if self.n is not None:
+                chunk.data = chunk.data * (rng.random(chunk.nnz) < _KEPT)
+            dense = chunk.toarray().astype(np.float32)
+            yield dense[dense.any(axis=1)]
+
+    @cached_property
+    def sums(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Degrees (items,) with at most `most_items` of a client, in expectation, and P of rows of length 1.
+
+        In such a row each of d items is d^-1/2.
+        """
+        items, most = self.rows.shape[1], Privacy.model_fields["most_items"].default
+        degrees, p = np.zeros(items), np.zeros((items, items))
+        for dense in self._chunks():
+            counts = dense.sum(axis=1, keepdims=True)
+            degrees += (dense * np.minimum(1.0, most / counts)).sum(axis=0)
+            scaled = dense / np.sqrt(counts)
+            p += scaled.T @ scaled
+        return degrees, p
+
+    @cached_property
+    def gram(self) -> NDArray[np.float64]:
+        """The upper triangle of P with each client within 2^-1/2; a row of d items has (1 + 1/d)^1/2 of that."""
+        items = self.rows.shape[1]
+        total = np.zeros((items, items))
+        for dense in self._chunks():
+            counts = dense.sum(axis=1, keepdims=True)
+            within = dense / np.sqrt(counts) * (1 + 1 / counts) ** -0.25
+            total += within.T @ within
+        return np.asarray(total[np.triu_indices(items)])
+
+
+def train_spectrum(population: Population, name: str, epsilon: float | None, seed: int, local: bool) -> FullScorer:
+    """Run a task of `privirec-k` or `privirec` over the population; the result scores users of `rows`."""
+    items = population.rows.shape[1]
+    given = {"items": items} | ({"components": min(_LOCAL_COMPONENTS, items)} if local else {})
+    given |= _WITHOUT_NOISE if epsilon is None else {}
+    inner = make_recipe(name, parameters_for(name, given, noisy=True), noisy=True)
+    assert isinstance(inner, PriviRecK)
+    made = privately(inner, epsilon, inner.steps, population.clients, local)
+    rng = np.random.default_rng([seed, 8])
+    state = made.initial_state(bytes(32))
+    degrees, p = population.sums
+    for number in range(1, inner.steps + 1):
+        spec = made.round_spec(bytes(32), number)
+        match inner.sum_of(number):
+            case "degrees":
+                exact = np.rint(degrees)
+            case "iteration":
+                exact = (p @ state_as(state, PriviRecState).basis.astype(np.float64)).ravel()
+            case "gram":
+                exact = population.gram if isinstance(made, Private) else p[np.triu_indices(items)]
+        state = made.absorb(state, spec, noisy(made, spec, state, exact, population.clients, rng), population.clients)
+    scores = FILTERS["ease"].scores(components_of(inner, state), population.rows)
+    return lambda users: scores[users]
+
+
+def train_popularity(population: Population, epsilon: float | None, seed: int, local: bool) -> FullScorer:
+    """Sum the item counts once; all users have the same scores."""
+    inner = make_recipe("fedmf", {"items": population.rows.shape[1], "dim": 1, "item_bias": "counts"})
+    made = privately(inner, epsilon, 1, population.clients, local)
+    state, spec, rng = made.initial_state(bytes(32)), made.round_spec(bytes(32), 1), np.random.default_rng([seed, 8])
+    total = noisy(made, spec, state, np.rint(population.sums[0]), population.clients, rng)
+    biases = state_as(made.absorb(state, spec, total, population.clients), CountedFactors).biases
+    return lambda users: np.broadcast_to(biases, (users.size, biases.size))
+
+
+def privately(inner: Recipe, epsilon: float | None, sums: int, clients: int, local: bool = False) -> Recipe:
+    """Return the recipe under a privacy block of which all clients are in all `sums`; without one for no epsilon."""
+    if epsilon is None:
+        return inner
+    privacy = Privacy(epsilon=epsilon, delta=clients**-1.1, corrupt=_CORRUPT)
+    if local:
+        return Private(inner, privacy, NoiseTerms(epsilon, privacy.delta, sums, honest=1))
+    return with_privacy(inner, privacy, sums, clients, clients)
+
+
+def noisy(
+    made: Recipe,
+    spec: RoundSpec,
+    state: Any,
+    exact: NDArray[np.float64],
+    clients: int,
+    rng: np.random.Generator,
+) -> NDArray[np.float64]:
+    """Return the opened sum: `exact` in steps with the noise of all clients, of Skellam's distribution."""
+    if not isinstance(made, Private):
+        return exact
+    units, _ = made.in_own_units(state, spec, np.ones(exact.size), clients)
+    mean = made.noise(spec.sum_index).share * clients / 2
+    return np.asarray(np.rint(exact / units) + rng.poisson(mean, exact.size) - rng.poisson(mean, exact.size), float)
+
+
+# --- rows
+
+
+def _rows() -> Iterator[str]:
+    for dataset in _SETS:
+        for method in _METHODS:
+            yield from (f"{dataset}.{method}.eps{epsilon}" for epsilon in _EPSILONS if _has(method, epsilon))
+    for users in _USERS:
+        for epsilon in ("2", "4", "none"):
+            for method in ("popularity", "privirec", "privirec-k"):
+                yield f"ml-1m.users{users}.{method}.eps{epsilon}"
+
+
+def _has(method: str, epsilon: str) -> bool:
+    return epsilon != "none" or not method.endswith("local")
+
+
+_populations: dict[tuple[str, int, int | None], tuple[Split, Population]] = {}
+"""The newest one: its matrices are large, and the rows that need them follow each other."""
+
+
+def _population(
+    dataset: str, seed: int, users: int | None, validation: bool, data_dir: Path
+) -> tuple[Split, Population]:
+    if (dataset, seed, users) not in _populations:
+        _populations.clear()
+        split = split_of(dataset, data_dir, seed, validation)
+        rows = csr_array(interaction_rows(split.data.train)).astype(np.float32)
+        _populations[dataset, seed, users] = split, Population(rows, users, seed)
+    return _populations[dataset, seed, users]
+
+
+def _measured(dataset: str, name: str, seed: int, validation: bool, quick: bool, data_dir: Path) -> Values:
+    *between, method, last = name.replace("eps0.5", "eps1/2").split(".")
+    epsilon = None if last == "epsnone" else 0.5 if last == "eps1/2" else float(last.removeprefix("eps"))
+    users = int(between[0].removeprefix("users")) if between else None
+    if quick and ((users or 0) > _USERS[0] or epsilon not in (None, 4.0)):
+        return {}
+    split, population = _population(dataset, seed, users, validation, data_dir)
+    local, kind = method.endswith("-local"), method.removesuffix("-local")
+    match kind:
+        case "popularity":
+            scorer = train_popularity(population, epsilon, seed, local)
+        case "colr" | "arrays":
+            train = train_colr if kind == "colr" else train_arrays
+            scorer = train(split.data.train, _block(population, epsilon), seed, quick)
+        case _:
+            scorer = train_spectrum(population, kind, epsilon, seed, local)
+    return values_of(scorer, split)
+
+
+def _block(population: Population, epsilon: float | None) -> Privacy | None:
+    if epsilon is None:
+        return None
+    return Privacy(epsilon=epsilon, delta=population.clients**-1.1, corrupt=_CORRUPT, clip=0.5)
+
+
+def figures_of(found: Found) -> dict[str, Figure]:
+    """Return means over the seeds, and NDCG@20 divided by that without noise and by that of exact popularity."""
+    figures = means(found)
+    for row in found:
+        base = row.partition(".eps")[0]
+        exact, popular = f"{base}.epsnone", f"{base.rpartition('.')[0]}.popularity.epsnone"
+        for name, other in (("kept", exact), ("over_popularity", popular)):
+            if other in found and other != row:
+                ratio = float(figures[f"{row}.ndcg20"] or 0) / float(figures[f"{other}.ndcg20"] or 1)  # type: ignore[arg-type]
+                figures[f"{row}.{name}"] = ratio
+    return figures
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure what is asked and print the figures; see `measure_seeds`."""
+    names = [(row.partition(".")[0], row.partition(".")[2]) for row in _rows()]
+    return measure_seeds(arguments, __doc__ or "", names, _measured, figures_of)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,205 @@
+"""`hushrec privacy plan`: noise, costs and what is left of each recipe, for so many users, items and an epsilon."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from client_sdk.cli.common import command_options, console, stderr, table
+from protocols.errors import ParameterError
+
+if TYPE_CHECKING:
+    from protocols.messages.privacy import Privacy
+    from protocols.privacy_advice import NoiseOutlook
+
+__all__ = ["PlanOptions", "plan"]
+
+_WHICH: Final = (
+    "Taking part is known: cost of all sums that one client is in, against everybody who may know that it took part: "
+    "the server, and who sees its traffic. This is what a task promises, and what clients count towards their budgets. "
+    "Not known: cost of all sums of the task against somebody who sees the released models only, and not who took "
+    "part; sampling amplifies privacy against nobody else. Gaussian: by privacy loss distributions, for Gaussian noise "
+    "of the same multiplier, for comparison."
+)
+_NOTE: Final = (
+    "z: deviation of the noise of the honest clients of the smallest round, in units of the L2 bound on a "
+    "contribution. Noise per value: in the sum of a whole cohort. Sums of one client, at most: the block's `rounds`. "
+    "What is left is a rule of thumb (docs/privacy.md): measure before you promise."
+)
+_INSTALL: Final = "pip install 'hushrec[privacy]'"
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """Options of `hushrec privacy plan`."""
+
+    users: Annotated[int, typer.Option(min=2, help="Number of users.")]
+    items: Annotated[int, typer.Option(min=1, help="Number of items.")]
+    epsilon: Annotated[float, typer.Option(help="Cost to a client of all its contributions to the task.")]
+    delta: Annotated[
+        float | None, typer.Option(help="Probability in the guarantee.", show_default="users to the power of -1.1")
+    ] = None
+    recipe: Annotated[
+        str | None,
+        typer.Option(help="One of privirec-k, privirec, colr, fedmf and arrays.", show_default="all of them"),
+    ] = None
+    cohort: Annotated[
+        int | None,
+        typer.Option(
+            min=2, help="Clients in a sum.", show_default="all for PriviRec, otherwise 1,000 or 1 % of the users"
+        ),
+    ] = None
+    min_clients: Annotated[
+        int | None, typer.Option(min=2, help="Clients of the smallest round.", show_default="80 % of the cohort")
+    ] = None
+    corrupt: Annotated[float, typer.Option(help="Share of a cohort whose noise is not counted on.")] = 0.1
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="Rounds of the task.", show_default="4 and 3 for PriviRec, otherwise 101")
+    ] = None
+    interactions_per_user: Annotated[int, typer.Option(min=1, help="Mean number of items of a user.")] = 50
+    clip: Annotated[float, typer.Option(help="L2 bound on an update, from which it adapts, in tasks that train.")] = 1.0
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the tables.")] = False
+
+    def block(self) -> Privacy:
+        """Return the privacy block. Raises `ParameterError` for values out of range."""
+        from pydantic import ValidationError
+
+        from protocols.messages.privacy import Privacy
+        from protocols.parameter_text import first_fault
+        from protocols.privacy_advice import usual_delta
+
+        delta = usual_delta(self.users) if self.delta is None else self.delta
+        try:
+            return Privacy(epsilon=self.epsilon, delta=delta, clip=self.clip, corrupt=self.corrupt)
+        except ValidationError as error:
+            raise ParameterError(first_fault(error, Privacy.model_fields)) from None
+
+    def outlooks(self) -> tuple[list[NoiseOutlook], dict[str, str]]:
+        """Return the plan of each recipe, and by name why the others have none.
+
+        Raises the reason if one recipe was asked for.
+        """
+        from protocols.privacy_advice import NOISY_RECIPES, outlook, sizes_for
+
+        block, found, missing = self.block(), [], {}
+        for name in NOISY_RECIPES if self.recipe is None else (self.recipe,):
+            try:
+                sizes = sizes_for(
+                    name, self.users, rounds=self.rounds, cohort=self.cohort, min_clients=self.min_clients
+                )
+                found.append(
+                    outlook(name, self.users, self.items, block, sizes, interactions=self.interactions_per_user)
+                )
+            except ParameterError as error:
+                if self.recipe is not None:
+                    raise
+                missing[name] = str(error)
+        return found, missing
+
+
+@command_options(PlanOptions)
+def plan(options: PlanOptions) -> None:
+    """Plan a task with a privacy block: the noise, what it costs, and what it leaves of each recipe.
+
+    Nothing is looked at but sizes. With the extra `privacy`, tighter bounds for
+    Gaussian noise stand beside ours.
+
+    Example: hushrec privacy plan --users 1000000 --items 50000 --epsilon 4
+    """
+    found, missing = options.outlooks()
+    gaussian = {one.recipe: figures for one in found if (figures := _gaussian(one, options.users)) is not None}
+    if options.as_json:
+        typer.echo(json.dumps(_document(options, found, missing, gaussian), indent=2))
+        return
+    delta = options.block().delta
+    title = f"{options.users:,} users, {options.items:,} items: epsilon {options.epsilon:g} at delta {delta:.2g}"
+    headings = ("", *(one.recipe for one in found))
+    if found:
+        console.print(table(title, headings, [*_sizes(found), *_costs(found, gaussian)]))
+    for one in found:
+        console.print(f"{one.text}.", highlight=False, soft_wrap=True)
+    for name, why in missing.items():
+        console.print(f"{name}: {why}", highlight=False, soft_wrap=True)
+    console.print(f"{_WHICH}\n{_NOTE}", highlight=False, soft_wrap=True)
+    if found and not gaussian:
+        stderr.print(f"For the figures of Gaussian noise: {_INSTALL}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _sizes(found: list[NoiseOutlook]) -> list[tuple[str, ...]]:
+    return [
+        ("rounds", *(f"{one.sizes.rounds:,}" for one in found)),
+        ("clients in a sum", *(f"{one.sizes.cohort:,}" for one in found)),
+        ("clients of the smallest round", *(f"{one.sizes.min_clients:,}" for one in found)),
+        ("of them honest", *(f"{one.honest:,}" for one in found)),
+        ("sums of one client, at most", *(f"{one.sizes.sums:,}" for one in found)),
+        ("clip (L2 bound)", *(f"{one.sums[-1].bound:g}" for one in found)),
+        ("z", *(f"{one.multiplier:.3g}" for one in found)),
+        ("noise per value of a sum", *(f"{one.sums[-1].deviation:.3g}" for one in found)),
+        ("noise per value of a count", *(_of_counts(one) for one in found)),
+    ]
+
+
+def _of_counts(one: NoiseOutlook) -> str:
+    return f"{one.sums[0].deviation:.3g}" if one.sums[0].what == "counts" else "-"
+
+
+def _costs(found: list[NoiseOutlook], gaussian: Mapping[str, tuple[float, float | None]]) -> list[tuple[str, ...]]:
+    none = (None, None)
+    rows = [
+        ("epsilon, taking part is known", *(_epsilon(one.epsilon) for one in found)),
+        ("the same, Gaussian", *(_epsilon(gaussian.get(one.recipe, none)[0]) for one in found)),
+        ("epsilon, taking part is not known", *(_epsilon(one.sampled_epsilon) for one in found)),
+        ("the same, Gaussian", *(_epsilon(gaussian.get(one.recipe, none)[1]) for one in found)),
+    ]
+    return rows if gaussian else rows[::2]
+
+
+def _epsilon(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"
+
+
+def _gaussian(one: NoiseOutlook, users: int) -> tuple[float, float | None] | None:
+    """Return epsilon without and with amplification by sampling for Gaussian noise; None without the extra."""
+    from client_sdk.lab.privacy_loss import gaussian_epsilon, sampled_gaussian_epsilon
+
+    try:
+        known = gaussian_epsilon(one.multiplier, one.sizes.sums, one.delta)
+    except ModuleNotFoundError:
+        return None
+    if one.sampled_epsilon is None:
+        return known, None
+    rate = one.sizes.cohort / users
+    return known, sampled_gaussian_epsilon(one.multiplier, one.sizes.rounds, rate, one.delta)
+
+
+def _document(
+    options: PlanOptions,
+    found: list[NoiseOutlook],
+    missing: Mapping[str, str],
+    gaussian: Mapping[str, tuple[float, float | None]],
+) -> dict[str, Any]:
+    """Return the JSON document: the request, and each recipe's sizes, costs, noise and outlook."""
+    recipes = []
+    for one in found:
+        known, unknown = gaussian.get(one.recipe, (None, None))
+        own = asdict(one)
+        costs = {"epsilon": own.pop("epsilon"), "sampled_epsilon": own.pop("sampled_epsilon")}
+        own["epsilon"] = {
+            "taking_part_known": costs["epsilon"],
+            "taking_part_unknown": costs["sampled_epsilon"],
+            "gaussian_known": known,
+            "gaussian_unknown": unknown,
+        }
+        recipes.append(own)
+    return {
+        "users": options.users,
+        "items": options.items,
+        "interactions_per_user": options.interactions_per_user,
+        "privacy": options.block().model_dump(mode="json"),
+        "recipes": recipes,
+        "not_planned": dict(missing),
+    }

@@ -1,0 +1,365 @@
+"""What the noise of a privacy block leaves of a recipe, from the sizes of a task alone: no data are looked at.
+
+A plan is computed from the very `Private` recipe that a task would have, so clip, multiplier and deviation are exact.
+What is left of the signal is a rule of thumb:
+
+- **Counts** (item popularity): how many items have a count above twice the deviation of the noise.
+- **PriviRec**: a component is visible if its eigenvalue is above the noise. For an iteration that is the spectral norm
+  of items x k independent values, about sd (sqrt(items) + sqrt(k)) (Vershynin, "High-Dimensional Probability", theorem
+  4.4.5); for the Gram matrix 1.3 sd sqrt(items), somewhat above the level from which an eigenvector can be told from
+  noise (Benaych-Georges and Nadakuditi, Advances in Mathematics 2011). The eigenvalues of X^T X, X with one row of
+  length 1 for each of n users, add up to n. They are modelled as n / (j^s H), j = 1, 2, ..., H the sum of j^-s over all
+  items; s = 1 where a user has 1 % of the items or more, 0.6 at 0.1 % or less, and linear in the logarithm between. Of
+  ML-1M and Gowalla each of the first 64 is within a factor of 2.5. The counts of items are modelled likewise, with the
+  mean items of a user in place of 1.
+- **Updates** (`colr`, `fedmf`, `arrays`): the L2 norm of the noise in the mean update against the bound on an update,
+  over all rounds: updates add up, noise by its root.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from math import ceil, exp, floor, lgamma, log, log1p, log10, pow, sqrt
+from typing import Any, Final, Literal
+
+from pydantic import ValidationError
+
+from protocols.errors import ParameterError
+from protocols.messages.privacy import Privacy
+from protocols.parameter_text import first_fault
+from protocols.privacy.noise import NoiseTerms
+from protocols.privacy.renyi import epsilon_of, sampled_curve
+from protocols.recipes.private import Private
+from protocols.recipes.privirec import PriviRecK
+from protocols.recipes.registry import recipe as make_recipe
+
+__all__ = [
+    "INTERACTIONS",
+    "NOISY_RECIPES",
+    "Left",
+    "NoiseOutlook",
+    "Sizes",
+    "SumOutlook",
+    "modelled_eigenvalue",
+    "noise_outlook",
+    "outlook",
+    "sizes_for",
+    "usual_delta",
+]
+
+NOISY_RECIPES: Final = ("privirec-k", "privirec", "colr", "fedmf", "arrays")
+"""Recipes that can be trained with a privacy block."""
+INTERACTIONS: Final = 50
+"""Items of a user, where nothing better is known."""
+
+_WIDTH: Final = 32
+"""Values of an item in the planned tasks of `fedmf` and `arrays`."""
+_SPECTRUM: Final[Mapping[str, Any]] = {"components": 64, "user_exponent": 0.5, "item_exponent": 0.0}
+_PARAMETERS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "privirec-k": {**_SPECTRUM, "iterations": 3},
+    "privirec": {**_SPECTRUM, "iterations": 1},
+    "colr": {"rank": 4, "item_bias": "counts"},
+    "fedmf": {"dim": _WIDTH, "item_bias": "counts"},
+}
+_SUMS_OF_SPECTRUM: Final = {"privirec-k": 4, "privirec": 3}
+"""Of the degrees, of the planned iterations and, in `privirec`, of the Gram matrix."""
+_ROUNDS: Final = 100
+"""Rounds of a task that trains."""
+_COHORT, _SHARE = 1000, 0.01
+"""Planned cohort of a task that trains: so many clients, or this share of the users if that is more."""
+_FLOOR: Final = 0.8
+"""Share of a cohort that the smallest round has."""
+_MISSED: Final = 1e-3
+"""Share of the clients that are asked more often than is planned, and abstain then."""
+
+_FEW, _MANY = 12, 25
+"""Visible components below which popularity is all that is left, and from which most of the rest is."""
+_LOUD, _QUIET = 0.2, 0.02
+"""Noise of the mean update, in units of the bound, above which it drowns updates, and up to which it hardly matters."""
+
+_CLEARLY: Final = 1.3
+"""Share by which an eigenvalue of a Gram matrix is clearly above the level of the noise."""
+
+Left = Literal["nothing", "popularity", "part", "most"]
+"""What noise leaves: not even popularity; popularity alone; a part of what is personal; most of it."""
+
+
+def usual_delta(users: int) -> float:
+    """Return n^-1.1, below 1 / n as a delta must be, and at most 1e-3."""
+    return min(1e-3, pow(users, -1.1))
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of a task. sums: that one client contributes to at most. all_users: whether all are in each sum."""
+
+    rounds: int
+    cohort: int
+    min_clients: int
+    sums: int
+    all_users: bool
+
+
+def sizes_for(
+    recipe: str,
+    users: int,
+    *,
+    rounds: int | None = None,
+    cohort: int | None = None,
+    min_clients: int | None = None,
+) -> Sizes:
+    """Return the sizes of a task with so many users; what is given stays.
+
+    Where a cohort is drawn anew in each round, `sums` is what all but one in 1,000 clients stay within. Raises
+    `ParameterError` for sizes that contradict each other.
+    """
+    if users < 2:
+        raise ParameterError(f"a plan needs at least 2 users, got {users}")
+    spectrum = recipe in _SUMS_OF_SPECTRUM
+    cohort = cohort or (users if spectrum else min(users, max(_COHORT, floor(_SHARE * users))))
+    rounds = rounds or _SUMS_OF_SPECTRUM.get(recipe, 1 + _ROUNDS)
+    if cohort > users:
+        raise ParameterError(f"a cohort of {cohort:,} clients is larger than the {users:,} users")
+    floor_ = min_clients or max(2, floor(_FLOOR * cohort))
+    if floor_ > cohort:
+        raise ParameterError(f"min_clients {floor_:,} is larger than the cohort of {cohort:,}: no round could complete")
+    # the members of a frozen cohort are in all sums
+    sums = rounds if spectrum or cohort == users else min(rounds, _most_asked(rounds, cohort / users))
+    return Sizes(rounds, cohort, floor_, sums, cohort == users)
+
+
+def _most_asked(rounds: int, share: float) -> int:
+    """Return in how many rounds a client is at most, drawn in each by chance, except with probability `_MISSED`."""
+    below = 0.0
+    for times in range(rounds):
+        ways = lgamma(rounds + 1) - lgamma(times + 1) - lgamma(rounds - times + 1)
+        below += exp(ways + times * log(share) + (rounds - times) * log1p(-share))
+        if below >= 1 - _MISSED:
+            return max(1, times)
+    return rounds
+
+
+@dataclass(frozen=True)
+class SumOutlook:
+    """One kind of sum under noise.
+
+    what: is summed. values: of the sum. bound: L2 bound on a contribution. deviation: of the noise in a value of the
+    sum of a whole cohort, in the unit of the bound. signal: of counts, the items whose count is above twice the noise;
+    of an iteration or a Gram matrix, the components above the noise; of updates, the noise in the mean update as a
+    share of the bound, over all rounds. most: the largest signal that counts and components can have. level: the
+    smallest eigenvalue above the noise, 0.0 where there is none. in_words: the signal for people.
+    """
+
+    what: Literal["counts", "iteration", "gram", "update"]
+    values: int
+    bound: float
+    deviation: float
+    signal: float
+    in_words: str
+    most: int = 0
+    level: float = 0.0
+
+
+@dataclass(frozen=True)
+class NoiseOutlook:
+    """What the noise leaves of a recipe.
+
+    multiplier: deviation of the noise of `honest` clients in units of the L2 bound. epsilon: cost of the
+    sums of one client, against everybody, also those who know who took part. sampled_epsilon: cost of all sums of the
+    task against somebody who sees the model and does not know who took part; None where all users are in every sum.
+    enough_users: from which most is left, with the same share of them in a sum; None where it is. text: one sentence.
+    """
+
+    recipe: str
+    sizes: Sizes
+    honest: int
+    epsilon: float
+    sampled_epsilon: float | None
+    delta: float
+    multiplier: float
+    sums: tuple[SumOutlook, ...]
+    left: Left
+    enough_users: int | None
+    text: str
+
+
+def noise_outlook(
+    recipe: str,
+    users: int,
+    items: int,
+    epsilon: float,
+    delta: float,
+    sums: int,
+    honest: int,
+    *,
+    cohort: int | None = None,
+    interactions: int = INTERACTIONS,
+    parameters: Mapping[str, Any] | None = None,
+) -> str:
+    """Return in one sentence what the noise of a privacy block leaves.
+
+    users: in the population. sums: that one client contributes to. honest: clients whose noise is counted on. cohort:
+    clients in a sum; None: all users for PriviRec, otherwise `honest`. interactions: mean items of a user.
+    parameters: of the recipe, where they are not the planned ones. Raises `ParameterError` for a recipe that is not in
+    `NOISY_RECIPES`, values out of range, and noise that cannot be drawn.
+    """
+    size = cohort or (users if recipe in _SUMS_OF_SPECTRUM else min(users, honest))
+    sizes = Sizes(sums, size, min(size, honest), sums, size == users)
+    try:
+        privacy = Privacy(epsilon=epsilon, delta=delta)
+    except ValidationError as error:
+        raise ParameterError(first_fault(error, Privacy.model_fields)) from None
+    return outlook(recipe, users, items, privacy, sizes, honest, interactions=interactions, parameters=parameters).text
+
+
+def outlook(
+    recipe: str,
+    users: int,
+    items: int,
+    privacy: Privacy,
+    sizes: Sizes,
+    honest: int | None = None,
+    *,
+    interactions: int = INTERACTIONS,
+    parameters: Mapping[str, Any] | None = None,
+) -> NoiseOutlook:
+    """Return what a task with these sizes costs, and what its noise leaves; see `noise_outlook` for the arguments.
+
+    honest: None: what follows from the sizes and the block's `corrupt`.
+    """
+    if recipe not in NOISY_RECIPES:
+        raise ParameterError(f"no plan for recipe {recipe!r}: choose one of {', '.join(NOISY_RECIPES)}")
+    if honest is None:
+        of_block = (privacy.epsilon, privacy.delta, sizes.sums, privacy.corrupt, sizes.cohort, sizes.min_clients)
+        terms = NoiseTerms.of(*of_block)
+    else:
+        terms = NoiseTerms(privacy.epsilon, privacy.delta, sizes.sums, honest)
+    made = Private(make_recipe(recipe, _parameters(recipe, items, parameters), noisy=True), privacy, terms)
+    indices = made.inner.sum_kinds()
+    kinds = tuple(_sum_outlook(made, index, sizes, items, interactions) for index in sorted({indices[0], indices[-1]}))
+    main = kinds[-1]
+    left = _left(main, kinds[0])
+    curve = made.noise(made.main_sum).curve(terms.honest)
+    known, sampled = epsilon_of(sizes.sums * curve, privacy.delta), None
+    if not sizes.all_users:
+        unknown = epsilon_of(sizes.rounds * sampled_curve(curve, sizes.cohort / users), privacy.delta)
+        sampled = min(known, unknown)  # the limit on the sums of a client holds against everybody
+    enough = None if left == "most" else _enough(main, users, items, interactions, sizes)
+    text = f"{recipe} with {users:,} users at epsilon {privacy.epsilon:g}: {_WORDS[left]} ({main.in_words})"
+    if left in ("nothing", "popularity") and kinds[0].what == "counts":
+        text += f"; {kinds[0].in_words}"
+    if enough is not None:
+        text += f"; from about {enough:,} users most of what it learns without noise is left"
+    return NoiseOutlook(
+        recipe,
+        sizes,
+        terms.honest,
+        known,
+        sampled,
+        privacy.delta,
+        made.multiplier,
+        kinds,
+        left,
+        enough,
+        text,
+    )
+
+
+_WORDS: Final[Mapping[Left, str]] = {
+    "nothing": "not even popularity is above the noise",
+    "popularity": "popularity is all that is left",
+    "part": "popularity and a part of what is personal are left",
+    "most": "most of what it learns without noise is left",
+}
+
+
+def _parameters(recipe: str, items: int, given: Mapping[str, Any] | None) -> dict[str, Any]:
+    if given is not None:
+        return dict(given)
+    if recipe == "arrays":
+        return {"shapes": {"items": [items, _WIDTH]}}
+    planned = {"items": items, **_PARAMETERS[recipe]}
+    if "components" in planned:
+        planned["components"] = min(planned["components"], items)
+    return planned
+
+
+def _sum_outlook(made: Private, index: int, sizes: Sizes, items: int, interactions: int) -> SumOutlook:
+    inner, noise = made.inner, made.noise(index)
+    own, values = inner.sensitivity(index), inner.layout(index).length
+    if own.counts:
+        deviation = noise.deviation(sizes.cohort)
+        counted = sizes.cohort * min(interactions, made.privacy.most_items, items)
+        above = _above(2 * deviation, counted, items, items, interactions)
+        words = f"the counts of about {_rounded(above):,} of {items:,} items are above the noise"
+        return SumOutlook("counts", values, noise.bound, deviation, above, words, items)
+    bound = made.privacy.clip if own.l2 is None else own.l2
+    deviation = noise.deviation(sizes.cohort) * bound / made.l2_bound(index)
+    if isinstance(made.inner, PriviRecK):
+        kind: Literal["iteration", "gram"] = "gram" if made.inner.sum_of(index) == "gram" else "iteration"
+        columns = made.inner.parameters.columns
+        level = deviation * (_CLEARLY * sqrt(items) if kind == "gram" else sqrt(items) + sqrt(columns))
+        above = _above(level, sizes.cohort, items, columns, interactions)
+        words = f"{above} of {columns} components are above the noise"
+        return SumOutlook(kind, values, bound, deviation, above, words, columns, level)
+    trained = max(1, sizes.rounds - (made.main_sum - 1))
+    noisy = deviation * sqrt(values / trained) / sizes.cohort
+    words = f"over all rounds the noise in the mean update is {_figure(noisy / bound)} of its bound"
+    return SumOutlook("update", values, bound, deviation, noisy / bound, words)
+
+
+def modelled_eigenvalue(j: int, clients: int, items: int, interactions: int) -> float:
+    """Return eigenvalue j = 1, 2, ... of so many clients' rows of length 1, by the model of the module's docstring."""
+    slope = _slope(items, interactions)
+    return clients / (pow(j, slope) * _weights(items, slope))
+
+
+def _above(level: float, total: float, items: int, most: int, interactions: int) -> int:
+    """Return how many of the first `most` modelled eigenvalues, or counts, are above a level. total: of all."""
+    slope = _slope(items, interactions)
+    return min(most, int((total / (_weights(items, slope) * level)) ** (1 / slope)))
+
+
+def _slope(items: int, interactions: int) -> float:
+    """Return s of the eigenvalues: from 0.6 for users with 0.1 % of the items to 1 for users with 1 %."""
+    return 0.6 + 0.4 * min(1.0, max(0.0, log10(interactions / items) + 3))
+
+
+@lru_cache(maxsize=64)
+def _weights(items: int, slope: float) -> float:
+    return float(sum(float(j) ** -slope for j in range(1, items + 1)))
+
+
+def _left(main: SumOutlook, first: SumOutlook) -> Left:
+    some, most = (
+        (main.signal >= min(_FEW, main.most), main.signal >= min(_MANY, main.most))
+        if main.level
+        else (main.signal <= _LOUD, main.signal <= _QUIET)
+    )
+    if some:
+        return "most" if most else "part"
+    return "popularity" if first.what == "counts" and first.signal >= min(_FEW, first.most) else "nothing"
+
+
+def _enough(main: SumOutlook, users: int, items: int, interactions: int, sizes: Sizes) -> int:
+    """Return from how many users most is left, to two digits, with the same share of them in a sum.
+
+    The noise in a sum stays as it is then, and what it is compared with grows with the number of users.
+    """
+    if main.level:
+        found = users * main.level / modelled_eigenvalue(min(_MANY, main.most), sizes.cohort, items, interactions)
+    else:
+        found = users * main.signal / _QUIET
+    return _rounded(found)
+
+
+def _rounded(value: float) -> int:
+    """Return a number with its first two digits, rounded up."""
+    digits = 10 ** max(0, floor(log10(value)) - 1) if value >= 1 else 1
+    return ceil(value / digits) * digits
+
+
+def _figure(value: float) -> str:
+    return f"{value:.2g}" if value < 100 else f"{value:,.0f}"

@@ -1,0 +1,139 @@
+"""docs/deploy.md, "One server with systemd": every command runs as printed, in a sandbox.
+
+What is replaced: `sudo` and `systemctl` are programs of the sandbox (the second one notes its arguments), paths below
+/opt, /etc and /var are in a folder, and packages that the environment lacks come from uv's cache. systemd does not run:
+the test starts the unit's command with the unit's settings.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from client_sdk import Client, Identity, MemoryStore
+from client_sdk.organiser import Organiser
+from client_sdk.rounds.certificates import request_for
+from tests.chaos.fault_runs import Cluster, own_cluster
+from tests.support.needs import required
+from tests.support.pages import environment, named_blocks, terminal, wait_for
+from tests.support.server import free_port
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "deploy.md"
+UNIT = ROOT / "docs" / "deploy" / "systemd" / "hushrec.service"
+UV = str(Path(sys.executable).with_name("uv"))
+PROGRAMS = {
+    "sudo": '#!/bin/sh\nwhile [ "$1" = -u ]; do shift 2; done\nexec "$@"\n',
+    "systemctl": '#!/bin/sh\necho "$@" >> "$SANDBOX/systemctl.log"\n',
+}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with own_cluster() as made:
+        yield made
+
+
+class Machine:
+    """A machine in a folder: its programs, its directories and a copy of the repository in which the shells start."""
+
+    def __init__(self, folder: Path, cluster: Cluster) -> None:
+        self.folder, self.clone = folder, folder / "clone"
+        for name in ("aggregator_service", "client_sdk", "protocols", "docs/deploy"):
+            shutil.copytree(ROOT / name, self.clone / name, ignore=shutil.ignore_patterns("__pycache__"))
+        for name in ("pyproject.toml", "LICENSE"):
+            shutil.copy(ROOT / name, self.clone / name)
+        for name in ("opt", "etc/systemd/system", "var/lib/private/hushrec", "bin"):
+            (folder / name).mkdir(parents=True)
+        (folder / "var/lib/private/hushrec").chmod(0o700)
+        for name, text in PROGRAMS.items():
+            (folder / "bin" / name).write_text(text)
+            (folder / "bin" / name).chmod(0o755)
+        places = {
+            f"/{place}": f"{folder}/{place}" for place in ("opt/hushrec", "etc/hushrec", "etc/systemd", "var/lib")
+        }
+        self.blocks = named_blocks(PAGE, places)
+        psql = subprocess.run(
+            [ROOT / "scripts" / "postgres.sh", "programs"], capture_output=True, text=True, check=True
+        )
+        port = cluster.url.rpartition(":")[2].partition("/")[0]
+        variables = {name: value for name, value in environment().items() if not name.startswith(("PYTHON", "PG"))}
+        self.variables = variables | {
+            "PATH": f"{folder / 'bin'}:{variables['PATH']}:{psql.stdout.strip()}",
+            "SANDBOX": str(folder),
+            "PIP_NO_BUILD_ISOLATION": "0",  # pip's way to say that there is none
+            "PIP_NO_INDEX": "1",
+            "PGPORT": port,
+        }
+        self.postgres = {"PGHOST": "127.0.0.1", "PGUSER": "postgres"}
+
+    def run(self, *names: str, **more: str) -> str:
+        """Run the blocks in one shell; return what they printed."""
+        script = "".join(self.blocks[name] for name in names)
+        done = subprocess.run(
+            ["bash", "-euc", script], cwd=self.clone, env=self.variables | more, capture_output=True, text=True,
+            timeout=300, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{script}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    def fill_environment(self, *extras: str) -> None:
+        """Install the locked dependencies of the extras, which the page's `pip install` then finds there."""
+        pins = subprocess.run(
+            [sys.executable, ROOT / "docs" / "deploy" / "pins.py", *extras], capture_output=True, text=True, check=True
+        )
+        (self.folder / "pins.txt").write_text(pins.stdout)
+        python = self.folder / "opt" / "hushrec" / "bin" / "python"
+        command = [UV, "pip", "install", "-q", "--python", python, "--no-deps", *required("locked packages")]
+        subprocess.run([*command, "--require-hashes", "-r", self.folder / "pins.txt"], check=True)
+
+    def unit_script(self) -> str:
+        """What systemd does when it starts the unit: its variables, the file of its settings, its command."""
+        lines = [line for line in UNIT.read_text().splitlines() if "=" in line and not line.startswith("#")]
+        settings = [line.partition("=")[::2] for line in lines]
+        (command,) = [value for name, value in settings if name == "ExecStart"]
+        (file,) = [value.lstrip("-") for name, value in settings if name == "EnvironmentFile"]
+        own = [value for name, value in settings if name == "Environment"]
+        state = str(self.folder / "var/lib/private/hushrec")  # where systemd puts the directory of a dynamic user
+        exported = " ".join(shlex.quote(value.replace("/var/lib/hushrec", state)) for value in own)
+        return f"umask 077; export {exported}; set -a; . {self.folder}{file}; exec {self.folder}{command}"
+
+
+def test_the_page_runs_from_the_clone_to_a_revoked_member(tmp_path: Path, cluster: Cluster) -> None:
+    machine, port = Machine(tmp_path, cluster), free_port()
+    assert list(machine.blocks) == ["environment", "install", "settings", "start", "task", "revoke"]
+    machine.run("environment")
+    machine.fill_environment("server", "postgres")
+    machine.run("install")
+    machine.run("settings", **machine.postgres)
+    settings = tmp_path / "etc" / "hushrec.env"
+    assert settings.stat().st_mode & 0o777 == 0o600
+    edited = settings.read_text().replace("https://hushrec.example.org", f"http://127.0.0.1:{port}")
+    settings.write_text(edited.replace("HUSHREC_PORT=8000", f"HUSHREC_PORT={port}"))
+    with terminal(machine.unit_script(), tmp_path, "server.log", machine.variables):
+        wait_for(port, tmp_path)
+        token = machine.run("start").splitlines()[-1]
+        assert (tmp_path / "systemctl.log").read_text().splitlines() == ["daemon-reload", "enable --now hushrec"]
+        machine.run("task")
+        url = f"http://127.0.0.1:{port}"
+        answer = httpx.get(f"{url}/v1/tasks", headers={"Authorization": f"Bearer {token}"})
+        assert [task["name"] for task in answer.json()["tasks"]] == ["movies"]
+        assert "database: PostgreSQL hushrec on 127.0.0.1" in (tmp_path / "server.log").read_text()
+        ann = Identity.generate()
+        certificate = Organiser.open(machine.clone / "organiser").issue(request_for(ann, "movies", "member"), "ann")
+        with Client(url, ann, MemoryStore()) as client:
+            invitation = (machine.clone / "movies.invitation").read_text().strip()
+            client.join("movies", invitation=invitation, certificate=certificate)
+        (functions,) = [block for name, block in machine.blocks.items() if name == "task"]
+        machine.blocks["functions"] = functions[
+            functions.index("on_server()") : functions.index("on_server task create")
+        ]
+        (member,) = machine.run("functions", "revoke").splitlines()[-1:]
+        assert "revoked" in member, member

@@ -1,0 +1,249 @@
+"""`hushrec privacy`: the noise of a task (`plan`), and the cost of Laplace noise (`laplace`)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from client_sdk.cli import app
+from client_sdk.cli.privacy import PAPER_CLAIMS
+from client_sdk.lab.data.interactions import Interactions, interaction_rows
+from client_sdk.lab.data.published import load_dataset
+from protocols.privacy_advice import NOISY_RECIPES
+
+
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+# --- plan ------------------------------------------------------------------------------------------------------------
+
+
+def plan_run(*arguments: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, ["privacy", "plan", *arguments])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def plan_document(*arguments: str) -> dict[str, Any]:
+    code, out, err = plan_run(*arguments, "--json")
+    assert code == 0, err
+    return dict(json.loads(out))
+
+
+MILLION = ("--users", "1000000", "--items", "50000", "--epsilon", "4")
+
+
+def test_a_plan_shows_every_recipe_with_both_costs_and_says_which_is_which() -> None:
+    code, out, err = plan_run(*MILLION)
+    assert (code, err) == (0, "")
+    found = rows(out)
+    assert found["sums of one client, at most"] == ["4", "5", "5", "5"]
+    assert found["epsilon, taking part is known"] == ["4"] * 4
+    assert found["epsilon, taking part is not known"] == ["-", "0.201", "0.201", "0.201"]
+    words = " ".join(out.split())
+    assert "sees the released models only, and not who took part" in words
+    for recipe in NOISY_RECIPES:
+        if recipe != "privirec":
+            assert f"{recipe} with 1,000,000 users at epsilon 4: " in words
+    assert "privirec: recipe 'privirec': the Gram matrix of 50000 items would take" in words
+
+
+def test_the_document_has_every_figure() -> None:
+    found = plan_document(
+        *MILLION, "--items", "5000", "--interactions-per-user", "27", "--delta", "1e-7", "--corrupt", "0.2"
+    )
+    assert (found["users"], found["items"], found["interactions_per_user"]) == (1_000_000, 5000, 27)
+    assert (found["privacy"]["delta"], found["privacy"]["corrupt"]) == (1e-7, 0.2)
+    assert [one["recipe"] for one in found["recipes"]] == list(NOISY_RECIPES)
+    for one in found["recipes"]:
+        epsilon = one["epsilon"]
+        assert 3.99 < epsilon["taking_part_known"] <= 4
+        assert epsilon["gaussian_known"] < epsilon["taking_part_known"], "a distribution is tighter than Renyi orders"
+        if one["sizes"]["all_users"]:
+            assert epsilon["taking_part_unknown"] is epsilon["gaussian_unknown"] is None
+        else:
+            assert epsilon["gaussian_unknown"] < epsilon["taking_part_unknown"] < epsilon["taking_part_known"]
+
+
+def test_a_plan_of_a_small_app_says_that_popularity_is_all_that_is_left() -> None:
+    code, out, _ = plan_run("--users", "6040", "--items", "3706", "--epsilon", "2", "--recipe", "privirec-k")
+    assert code == 0
+    assert "popularity is all that is left (2 of 64 components are above the noise)" in " ".join(out.split())
+    assert "colr" not in out
+
+
+def test_a_recipe_for_which_no_noise_can_be_drawn_is_named_with_the_reason() -> None:
+    tiny = ("--users", "40", "--items", "200000", "--epsilon", "1", "--interactions-per-user", "5")
+    found = plan_document(*tiny)
+    assert set(found["not_planned"]) == {"privirec", "fedmf", "arrays"}
+    code, out, err = plan_run(*tiny)
+    assert (code, err) == (0, "")
+    assert "fedmf: privacy: each of 28 clients would have to add noise" in " ".join(out.split())
+    code, out, err = plan_run(*tiny, "--recipe", "fedmf")
+    assert (code, out) == (1, "")
+    assert "raise epsilon or min_clients" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--recipe", "rfrec"], "choose one of privirec-k, privirec, colr, fedmf, arrays"),
+        (["--cohort", "2000000", "--recipe", "colr"], "is larger than the 1,000,000 users"),
+        (["--min-clients", "90000", "--recipe", "colr"], "no round could complete"),
+        (["--corrupt", "0.9", "--recipe", "colr"], "lower corrupt"),
+        (["--delta", "0.5"], "delta: must be less than 0.01"),
+        (["--clip", "0"], "clip: must be greater than 0"),
+    ],
+)
+def test_plans_that_cannot_work_are_refused_in_one_sentence(arguments: list[str], words: str) -> None:
+    code, out, err = plan_run(*MILLION, *arguments)
+    assert (code, out) == (1, "")
+    assert words in err
+    assert err.count("\n") == 1
+
+
+def test_without_the_extra_a_plan_has_our_bounds_and_says_how_to_install_it() -> None:
+    code = f"""
+import sys
+sys.modules["dp_accounting"] = None  # as if it were not installed
+from client_sdk.cli import main
+sys.argv = ["hushrec", "privacy", "plan", *{MILLION!r}]
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "pip install 'hushrec[privacy]'" in done.stderr
+    assert "epsilon, taking part is known" in done.stdout
+    assert "the same, Gaussian" not in done.stdout
+
+
+def spectrum(train: Interactions, most: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Eigenvalues of X^T X, X with rows of length 1, descending, as shares of their sum."""
+    from scipy.sparse import csr_array, diags_array
+    from scipy.sparse.linalg import svds
+
+    kept = interaction_rows(train).astype(np.float64)
+    kept = kept[np.diff(kept.indptr) > 0]
+    scaled = csr_array(diags_array(np.diff(kept.indptr) ** -0.5) @ kept)
+    values = svds(scaled, k=most, return_singular_vectors=False, random_state=0) ** 2
+    return np.asarray(np.sort(values)[::-1] / kept.shape[0])
+
+
+@pytest.mark.parametrize("name", ["ml-1m", "gowalla"])
+def test_the_modelled_spectrum_is_that_of_data_sets(published_data: Path, name: str) -> None:
+    from protocols.privacy_advice import modelled_eigenvalue
+
+    train = load_dataset(name, published_data).train
+    found, mean = spectrum(train, 64), train.size // train.n_users
+    model = np.array([modelled_eigenvalue(j, 1, train.n_items, mean) for j in range(1, 65)])
+    assert np.abs(np.log(found / model)).max() < np.log(2.5)
+
+
+# --- laplace ---------------------------------------------------------------------------------------------------------
+
+
+def laplace_run(*arguments: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, ["privacy", "laplace", *arguments])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def laplace_document(*arguments: str) -> dict[str, Any]:
+    code, out, err = laplace_run(*arguments, "--json")
+    assert code == 0, err
+    return dict(json.loads(out))
+
+
+def rows(out: str) -> dict[str, list[str]]:
+    """First cell of each row -> its other cells."""
+    lines = [[cell.strip() for cell in line.strip("│ ").split("│")] for line in out.splitlines() if "│" in line]
+    return {first: rest for first, *rest in lines}
+
+
+def test_table_shows_the_costs_and_the_papers_claim() -> None:
+    shape = ("--items", "3706", "--dim", "20", "--rounds", "100")
+    code, out, _ = laplace_run("--recipe", "rfrec", "--clip", "0.2", "--scale", "0.04", *shape)
+    assert code == 0
+    found = rows(out)
+    assert found["one coordinate, one round"] == ["10", "22,026 to 1", "10"]
+    assert found["one round, all coordinates"] == ["741,200", "10^321,899 to 1", "nothing"]
+    assert found["100 rounds, all coordinates"] == ["74,120,000", "10^32,189,907 to 1", "nothing"]
+    assert found["the same, at delta 1e-05"][0] == "66,730,939"
+    words = " ".join(out.split())
+    assert "0.00073 per coordinate" in words
+    assert "adds it to every entry" in words
+
+
+def test_without_recipe_no_claim_is_shown() -> None:
+    code, out, _ = laplace_run("--values", "5", "--clip", "0.01", "--scale", "1", "--rounds", "3")
+    assert code == 0
+    assert rows(out)["3 rounds, all coordinates"] == ["0.3", "1.35 to 1"]
+    assert "RFRec" not in out
+
+
+def test_clip_and_scale_default_to_the_papers() -> None:
+    found = laplace_document("--recipe", "rfrecf")
+    assert (found["clip"], found["scale"], found["coordinates"]) == (0.2, 0.06, 3706 * 20)
+    assert found["paper"]["epsilon"] == pytest.approx(6.667, abs=1e-3)
+    calibrated = laplace_document("--recipe", "pfedclr", "--clip", "1")
+    assert (calibrated["scale"], calibrated["coordinates"]) == (0.5, 3706 * 16)
+    assert calibrated["paper"]["epsilon"] is None
+
+
+def test_what_the_papers_state() -> None:
+    assert PAPER_CLAIMS["rfrec"].epsilon == pytest.approx(10)
+    assert PAPER_CLAIMS["rfrecf"].epsilon == pytest.approx(6.667, abs=1e-3)
+    assert PAPER_CLAIMS["pfedclr"].epsilon is None
+    assert PAPER_CLAIMS["pfedclr"].scale == 0.5
+    assert all(claim.objections for claim in PAPER_CLAIMS.values())
+
+
+def test_json_contains_every_figure() -> None:
+    found = laplace_document(
+        "--values", "1000", "--clip", "0.005", "--scale", "1", "--rounds", "10", "--clients", "200"
+    )
+    assert found["paper"] is None
+    assert found["sensitivity"] == pytest.approx(0.01)
+    assert found["epsilon"]["coordinate"] == pytest.approx(0.01)
+    assert found["epsilon"]["round"] == pytest.approx(10)
+    assert found["epsilon"]["total"] == pytest.approx(100)
+    assert found["epsilon"]["total_at_delta"] == found["epsilon"]["renyi_composition"] < 10
+    assert found["scale_for_epsilon_1"] == pytest.approx(100)
+    assert found["noise_of_mean"] == pytest.approx(0.1)
+
+
+def test_smaller_delta_gives_a_larger_epsilon() -> None:
+    arguments = ("--values", "1000", "--clip", "0.005", "--scale", "1")
+    loose, strict = (laplace_document(*arguments, "--delta", delta)["epsilon"] for delta in ("1e-3", "1e-9"))
+    assert loose["total"] == strict["total"]
+    assert loose["total_at_delta"] < strict["total_at_delta"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--clip", "1"], "--scale must be given"),
+        (["--scale", "1"], "--clip must be given"),
+        (["--recipe", "pfedclr"], "--clip must be given: the paper does not state it"),
+        (["--recipe", "colr", "--clip", "1", "--scale", "1"], "choose one of pfedclr, rfrec, rfrecf"),
+        (["--clip", "0", "--scale", "1"], "clip: must be greater than 0"),
+        (["--clip", "1", "--scale", "nan"], "scale: must be a finite number"),
+        (["--recipe", "rfrec", "--values", "5", "--dim", "3"], "either --values, or --items and --dim"),
+        (["--recipe", "rfrec", "--delta", "0"], "delta must be a probability"),
+    ],
+)
+def test_laplace_invalid_parameters_are_reported_in_one_sentence(arguments: list[str], words: str) -> None:
+    code, out, err = laplace_run(*arguments)
+    assert (code, out) == (1, "")
+    assert words in err
+    assert err.count("\n") == 1
+
+
+def test_laplace_wrong_usage_exits_with_2() -> None:
+    assert laplace_run("--rounds", "0")[0] == 2

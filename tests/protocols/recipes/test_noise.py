@@ -1,0 +1,202 @@
+"""What recipes make of noisy sums: floors, divisors, components below the noise; and nothing without noise."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from client_sdk.training.graph_filters import FILTERS, user_row
+from client_sdk.training.privirec import components_of
+from protocols.advice import NOISY, parameters_for
+from protocols.recipes.arrays import Arrays, arrays_of
+from protocols.recipes.base import RoundSpec, noise_level
+from protocols.recipes.factors import CountedFactors
+from protocols.recipes.privirec import PriviRecK, PriviRecState
+from protocols.recipes.registry import recipe
+from protocols.recipes.spectrum import above_noise, chosen_weight, symmetric_above_noise
+from protocols.recipes.state import state_as
+
+SEED, ITEMS, CLIENTS = bytes(range(32)), 60, 4000
+
+
+def spec_of(made: PriviRecK, number: int, noise: float) -> RoundSpec:
+    return replace(made.round_spec(SEED, number), noise=noise)
+
+
+def rows_of_groups(rng: np.random.Generator) -> np.ndarray:
+    """Binary rows of clients that have items of one of three groups of 20."""
+    rows = np.zeros((CLIENTS, ITEMS))
+    for row, group in zip(rows, rng.integers(0, 3, CLIENTS), strict=True):
+        row[20 * group + rng.permutation(20)[:8]] = 1
+    return rows
+
+
+def trained(noise: float, columns: int = 20, iterations: int = 3) -> tuple[PriviRecK, PriviRecState]:
+    """The last state of a task whose sums have Gaussian noise of this deviation."""
+    rng = np.random.default_rng(3)
+    rows = rows_of_groups(rng)
+    made = recipe(
+        "privirec-k",
+        {"items": ITEMS, "components": columns, "iterations": iterations, "item_exponent": 0.0, "rayleigh_ritz": True},
+    )
+    assert isinstance(made, PriviRecK)
+    scaled = rows / np.sqrt(rows.sum(1, keepdims=True))
+    state = made.absorb(made.initial_state(SEED), spec_of(made, 1, noise), rows.sum(0), CLIENTS)
+    for number in range(2, iterations + 2):
+        total = (scaled.T @ (scaled @ state_as(state, PriviRecState).basis)).ravel()
+        noisy = total + noise * rng.standard_normal(total.size)
+        state = made.absorb(state, spec_of(made, number, noise), noisy, CLIENTS)
+    return made, state_as(state, PriviRecState)
+
+
+def test_components_below_the_noise_are_zero_and_the_others_are_those_of_the_data() -> None:
+    made, state = trained(noise=8.0)
+    kept = state.singular_values > 0
+    assert 3 <= kept.sum() < 20
+    assert not state.basis[:, ~kept].any()
+    assert (state.singular_values[kept] ** 2 >= 8.0 * np.sqrt(ITEMS)).all()
+    groups = np.kron(np.eye(3), np.ones((20, 1))) / np.sqrt(20)
+    np.testing.assert_allclose(np.linalg.norm(groups.T @ state.basis[:, kept], axis=1), 1, atol=0.02)
+    assert made.decode_state(4, made.encode_state(state)).round_number == 4
+    scores = FILTERS["ease"].scores(components_of(made, state), user_row([0, 1, 2], ITEMS))[0]
+    assert scores[3:20].mean() > 3 * max(abs(scores[20:40].mean()), abs(scores[40:].mean()))
+
+
+def test_the_vectors_of_an_iteration_that_is_not_the_last_span_all_columns() -> None:
+    made, state = trained(noise=30.0)
+    before = replace(state, sum_index=2, round_number=2)
+    after = made.absorb(before, spec_of(made, 3, 30.0), 30.0 * np.random.default_rng(0).standard_normal(1200), CLIENTS)
+    basis = state_as(after, PriviRecState).basis.astype(float)
+    np.testing.assert_allclose(basis.T @ basis, np.eye(20), atol=1e-5)
+
+
+def test_in_pure_noise_one_component_is_left() -> None:
+    product = np.random.default_rng(1).standard_normal((2000, 10))
+    found = above_noise(product, 1.2)
+    assert np.flatnonzero(found.eigenvalues).tolist() == [0]
+
+
+def test_singular_vectors_of_a_noisy_product_explain_it() -> None:
+    product = np.random.default_rng(2).standard_normal((30, 5))
+    found = above_noise(product, 0.0)
+    np.testing.assert_allclose(found.eigenvalues, np.linalg.svd(product)[1])
+    np.testing.assert_allclose(found.vectors.T @ found.vectors, np.eye(5), atol=1e-12)
+    np.testing.assert_allclose(found.vectors @ (found.vectors.T @ product), product, atol=1e-12)
+
+
+def test_a_noisy_gram_matrix_becomes_the_matrix_of_its_clear_components() -> None:
+    rng = np.random.default_rng(5)
+    rows = rows_of_groups(rng) / np.sqrt(8)
+    p, noise = rows.T @ rows, 8.0
+    given = {"items": ITEMS, "components": 40, "iterations": 1, "item_exponent": 0.0, "reveal_gram": True}
+    made = recipe("privirec", given)
+    assert isinstance(made, PriviRecK)
+    state = made.initial_state(SEED)
+    upper = p[np.triu_indices(ITEMS)]
+    for number, total in ((1, np.full(ITEMS, 9.0)), (2, np.zeros(40 * ITEMS)), (3, upper)):
+        state = made.absorb(
+            state, spec_of(made, number, noise), total + noise * rng.standard_normal(total.size), CLIENTS
+        )
+    own = state_as(state, PriviRecState)
+    values = np.linalg.eigvalsh(p)[::-1]
+    np.testing.assert_allclose(own.singular_values[:3] ** 2, values[:3], rtol=0.05)
+    kept = own.singular_values > 0
+    assert 3 <= kept.sum() < 40
+    assert not own.basis[:, ~kept].any()
+    found = components_of(made, own).gram
+    assert found is not None
+    assert np.linalg.norm(found - p, 2) < 2 * noise * np.sqrt(ITEMS)
+    assert np.linalg.eigvalsh(found.astype(float)).min() > -1e-3
+    scores = FILTERS["ease"].scores(components_of(made, own), user_row([0, 1, 2], ITEMS))[0]
+    assert scores[3:20].mean() > 3 * max(abs(scores[20:40].mean()), abs(scores[40:].mean()))
+    assert made.decode_state(3, made.encode_state(own)).round_number == 3
+
+
+def test_a_gram_matrix_of_noise_has_one_component() -> None:
+    noise = np.random.default_rng(1).standard_normal(60 * 61 // 2)
+    assert symmetric_above_noise(noise, 60, 1.1).eigenvalues.size == 1
+
+
+def test_hidden_components_do_not_change_the_weight_to_the_smallest() -> None:
+    assert chosen_weight(np.array([9.0, 4.0, 0.0])) == pytest.approx(16.0)
+    assert chosen_weight(np.array([9.0, 4.0])) == pytest.approx(0.4)
+
+
+def test_degrees_and_counts_are_at_least_the_level_of_the_noise() -> None:
+    made = recipe("privirec-k", {"items": 4, "components": 2})
+    total = np.array([-7.3, 1.0, 9.6, 250.0])
+    state = made.absorb(made.initial_state(SEED), replace(made.round_spec(SEED, 1), noise=2.2), total, 100)
+    assert noise_level(2.2) == 4.4
+    np.testing.assert_array_equal(state_as(state, PriviRecState).item_degrees, [5, 5, 10, 100])
+    counted = recipe("fedmf", {"items": 4, "dim": 2, "item_bias": "counts"})
+    after = counted.absorb(counted.initial_state(SEED), replace(counted.round_spec(SEED, 1), noise=2.2), total, 100)
+    np.testing.assert_array_equal(state_as(after, CountedFactors).item_counts, [5, 5, 10, 100])
+    assert counted.decode_state(1, counted.encode_state(after)).round_number == 1
+    drowned = counted.absorb(counted.initial_state(SEED), replace(counted.round_spec(SEED, 1), noise=80), total, 100)
+    assert not state_as(drowned, CountedFactors).biases.any()
+
+
+@pytest.mark.parametrize("name", ["colr", "fedmf"])
+def test_noisy_rows_are_divided_by_the_clients_unless_the_task_says_otherwise(name: str) -> None:
+    given = {"items": 4, "dim": 2, "item_bias": "counts"} | ({"rank": 2} if name == "colr" else {})
+
+    def change(noise: float, **more: object) -> np.ndarray:
+        made = recipe(name, given | more)
+        start = made.initial_state(SEED)
+        counted = made.absorb(start, made.round_spec(SEED, 1), np.array([1.0, 2, 3, 90]), 100)
+        spec = replace(made.round_spec(SEED, 2), noise=noise)
+        total = np.ones(made.layout(2).length)
+        after = made.absorb(counted, spec, total, 100)
+        return np.linalg.norm(after.item_factors - counted.item_factors, axis=1)
+
+    np.testing.assert_allclose(change(3.0), change(0.0, normalise="clients"), rtol=1e-5)
+    exact, noisy = change(0.0, normalise="expected"), change(30.0, normalise="expected")
+    assert (noisy <= exact).all()
+    assert noisy[0] == pytest.approx(change(0.0, normalise="clients")[0] * 100 / 60, rel=1e-4)
+    assert (change(0.0) == exact).all()
+
+
+def test_negative_touch_counts_change_a_row_by_no_more_than_the_level_of_the_noise_allows() -> None:
+    made = recipe("fedmf", {"items": 2, "dim": 1, "normalise": "touched", "reveal_touched": True})
+    spec = replace(made.round_spec(SEED, 1), noise=4.0)
+    start = made.initial_state(SEED)
+    after = made.absorb(start, spec, np.array([16.0, 16.0, -5.0, 32.0]), 100)
+    np.testing.assert_allclose((after.item_factors - start.item_factors)[:, 0], [2.0, 0.5], rtol=1e-5)
+
+
+def test_arrays_ignore_rows_and_weights_below_the_level_of_the_noise() -> None:
+    made = recipe(
+        "arrays",
+        {"shapes": {"t": [3, 2], "w": [2]}, "rows": ["t"], "reveal_rows": True, "max_weight": 10, "clip": 9}
+        | {"reveal_weights": True, "std": 0},
+    )
+    assert isinstance(made, Arrays)
+
+    def moved(weight: float) -> dict[str, np.ndarray]:
+        total = np.array([5.0, 5, 5, 5, 40, 40, -3, 9.9, 20, 5, 5, weight])
+        after = made.absorb(made.initial_state(SEED), replace(made.round_spec(SEED, 1), noise=5.0), total, 100)
+        return arrays_of(made.parameters, after)
+
+    np.testing.assert_allclose(moved(20)["t"], [[0, 0], [0, 0], [2, 2]])
+    np.testing.assert_allclose(moved(20)["w"], [0.25, 0.25])
+    np.testing.assert_allclose(moved(9)["w"], 0)
+    np.testing.assert_allclose(moved(-30)["w"], 0)
+
+
+def test_an_array_without_weights_is_divided_by_the_clients_however_large_the_noise() -> None:
+    made = recipe("arrays", {"shapes": {"w": [2]}, "std": 0})
+    spec = replace(made.round_spec(SEED, 1), noise=500.0)
+    after = made.absorb(made.initial_state(SEED), spec, np.array([50.0, -20.0]), 100)
+    np.testing.assert_allclose(after.values, [0.5, -0.2])
+
+
+@pytest.mark.parametrize("name", sorted(NOISY))
+def test_recommended_parameters_of_a_task_with_a_privacy_block_are_allowed_in_it(name: str) -> None:
+    made = recipe(name, parameters_for(name, {"items": 300}, noisy=True), noisy=True)
+    assert isinstance(made, PriviRecK)
+    assert made.sensitivity(2).l2 == 1.0
+    assert made.parameters.components == 256
+    assert made.steps == {"privirec": 3, "privirec-k": 4}[name]
+    assert parameters_for(name, {"items": 300})["user_exponent"] == 0.25
