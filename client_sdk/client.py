@@ -17,7 +17,7 @@ from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.http import AsyncDriver, SyncDriver
 from client_sdk.api.wire import Program, Traffic
 from client_sdk.rounds.certificates import CertificateChoice
-from client_sdk.rounds.join import Account, ClientOptions, join, own_ledger, preview
+from client_sdk.rounds.join import Account, ClientOptions, join, open_stored, own_ledger, preview
 from client_sdk.rounds.ledger import OwnLedger
 from client_sdk.rounds.part import Part
 from client_sdk.store.client_store import Membership
@@ -50,6 +50,11 @@ class _BaseClient:
     ) -> Program[Part]:
         member = yield from join(self._account, task, invitation, certificate, device_group)
         return Part.of(member, training, seed, graph_filter)
+
+    def _opened(self, task: str | None, graph_filter: str | None) -> Part:
+        part = Part.of(open_stored(self._account, task), graph_filter=graph_filter)
+        part.is_joined = False
+        return part
 
 
 class Client(_BaseClient):
@@ -104,6 +109,14 @@ class Client(_BaseClient):
         """
         program = self._joined(task, invitation, certificate, training, seed, graph_filter, device_group)
         return Task(self._driver.run(program), self._driver)
+
+    def open(self, task: str | None = None, *, graph_filter: str | None = None) -> Task:
+        """Return `task` as it is stored on this device, without a request: to recommend while no server answers.
+
+        To take part, `join` it: that asks the server for the newest revocations. task, graph_filter: as for `join`.
+        Raises `NotEnrolled` without a stored membership, `PolicyRefused`, and `LocalFileError`.
+        """
+        return Task(self._opened(task, graph_filter), self._driver)
 
     def preview(self, invitation: str) -> TaskTerms:
         """Return the terms of the task that `invitation` is for, checked against the policy, without enrolling.
@@ -163,6 +176,10 @@ class AsyncClient(_BaseClient):
         """See `Client.join`."""
         program = self._joined(task, invitation, certificate, training, seed, graph_filter, device_group)
         return AsyncTask(await self._driver.run(program), self._driver)
+
+    def open(self, task: str | None = None, *, graph_filter: str | None = None) -> AsyncTask:
+        """See `Client.open`."""
+        return AsyncTask(self._opened(task, graph_filter), self._driver)
 
     async def preview(self, invitation: str) -> TaskTerms:
         """See `Client.preview`."""

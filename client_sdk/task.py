@@ -65,6 +65,7 @@ class _BaseTask:
     def _role(self, progress: Progress | None) -> Role:
         """Return the role that this client serves in; `ParameterError` for one that contributes instead."""
         member = self.part.member
+        self.part.require_joined()
         match member.membership.role:
             case "holder":
                 from client_sdk.rounds.key_holder import KeyHolder
@@ -185,14 +186,21 @@ class Task(_BaseTask):
         """
         return self._driver.run(evaluation(self.part))
 
-    def recommend(self, k: int = 10, interactions: object | None = None, refresh: bool = True) -> Recommendations:
+    def recommend(
+        self,
+        k: int = 10,
+        interactions: object | None = None,
+        refresh: bool = True,
+        progress: Progress | None = None,
+    ) -> Recommendations:
         """Return the `k` best items that are not in `interactions`, computed on the device.
 
         interactions: as for `take_part`; None for those of the last `take_part`. refresh: whether to update the model
-        first; False makes no request. Raises `ParameterError` without interactions and for `k` out of range, and
-        `ModelUnavailable`.
+        first; False makes no request. While no server answers, the model on the device is used. progress: is told the
+        round and the age of that model, as `ModelBehind`; the log has them as well. Raises `ParameterError` without
+        interactions and for `k` out of range, `ModelUnavailable`, and without a model on the device `GaveUp`.
         """
-        return self._driver.run(recommend(self.part, k, interactions, refresh))
+        return self._driver.run(recommend(self.part, k, interactions, refresh, progress))
 
 
 class AsyncTask(_BaseTask):
@@ -253,6 +261,12 @@ class AsyncTask(_BaseTask):
         """See `Task.evaluation`."""
         return await self._driver.run(evaluation(self.part))
 
-    async def recommend(self, k: int = 10, interactions: object | None = None, refresh: bool = True) -> Recommendations:
+    async def recommend(
+        self,
+        k: int = 10,
+        interactions: object | None = None,
+        refresh: bool = True,
+        progress: Progress | None = None,
+    ) -> Recommendations:
         """See `Task.recommend`."""
-        return await self._driver.run(recommend(self.part, k, interactions, refresh))
+        return await self._driver.run(recommend(self.part, k, interactions, refresh, progress))

@@ -12,6 +12,7 @@
     │   ├── CertificateError     a membership certificate has expired, is revoked or was not signed by the organiser
     │   └── EnvelopeError        a sealed envelope does not open or was not made by a member of the group
     ├── RefusalError             a client leaves a round: the server breaks a rule or the client's own policy
+    │   └── AlreadySummed        the client took part in this sum before, and does not repeat it over other clients
     ├── AtFaultError             clients sent what proves them at fault: the round fails, and they must leave
     └── ThresholdError           too few clients reached a stage of a round: nothing is opened
 
@@ -22,6 +23,7 @@ server's answers (`client_sdk.errors`).
 from __future__ import annotations
 
 __all__ = [
+    "AlreadySummed",
     "AtFaultError",
     "BudgetError",
     "CertificateError",
@@ -113,6 +115,20 @@ class RefusalError(HushRecError):
     """
 
     stage: str = ""
+
+
+class AlreadySummed(RefusalError):
+    """The server repeats a sum that this client took part in, after it has taken part in others.
+
+    The client does not remember over which clients the sum was. sum_index: of the sum.
+    """
+
+    def __init__(self, sum_index: int) -> None:
+        super().__init__(
+            f"the server repeats sum {sum_index}, and this client took part in it before: the difference of the two "
+            "results could reveal one client's data"
+        )
+        self.sum_index = sum_index
 
 
 class ThresholdError(HushRecError):

@@ -1,8 +1,7 @@
-"""Options of `hushrec-server task create`: evaluation, initial values, items, and help on parameters."""
+"""Options of `hushrec-server task create`: evaluation, initial values, and help on parameters."""
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,7 +13,6 @@ from pydantic import ValidationError
 from aggregator_service.commands.common import CommandError
 from aggregator_service.tasks.parameter_rows import as_text, parameter_rows
 from protocols.advice import RECOMMENDED
-from protocols.catalogue import Catalogue, check_item
 from protocols.errors import ParameterError
 from protocols.messages import Evaluation, Schedule
 from protocols.parameter_text import first_fault
@@ -31,7 +29,6 @@ __all__ = [
     "evaluation_of",
     "parameter_help",
     "read_initial",
-    "read_items",
 ]
 
 EvaluateEvery = Annotated[
@@ -104,55 +101,6 @@ def _floats(path: Path, name: str, dtype: str, file: object) -> NDArray[np.float
         raise ParameterError(f"{path}: array {name!r} holds {dtype}, not float32: convert it, or leave it out")
     array = file.get_tensor(name)  # type: ignore[attr-defined]
     return np.asarray(array).astype(np.float32)
-
-
-def read_items(path: Path) -> Catalogue:
-    """Return the catalogue in a CSV file with the heading `id,title` or `item,title`, or with one id a line.
-
-    Items are numbered in the order of the lines. Raises `CommandError`, which names the line, for anything else: a row
-    of another length, an empty line, an id twice, and what no catalogue may have.
-    """
-    lines: dict[str, int] = {}
-    titles: list[str] = []
-    width = 1
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        rows = csv.reader(file, strict=True)
-        try:
-            for index, row in enumerate(rows):
-                if index == 0 and _is_heading(path, row):
-                    width = 2
-                    continue
-                where = f"{path}, line {rows.line_num}"
-                if len(row) != width:
-                    expected = "an id and a title, under the heading" if width == 2 else "one id, without a heading"
-                    raise CommandError(f"{where}: {len(row)} fields; expected {expected}")
-                item_id, title = row[0], row[1] if width == 2 else ""
-                try:
-                    check_item(item_id, title)
-                except ParameterError as error:
-                    raise CommandError(f"{where}: {error}") from None
-                if lines.setdefault(item_id, rows.line_num) != rows.line_num:
-                    raise CommandError(f"{where}: the id {item_id!r} is on line {lines[item_id]} already")
-                titles.append(title)
-        except UnicodeDecodeError:
-            raise CommandError(f"{path} is not UTF-8: convert it first") from None
-        except csv.Error as error:
-            raise CommandError(f"{path}, line {rows.line_num}: not CSV: {error}") from None
-    if not titles:
-        raise CommandError(f"{path} has no items")
-    return Catalogue(tuple(lines), tuple(titles))
-
-
-def _is_heading(path: Path, row: list[str]) -> bool:
-    """Return whether the first row is the heading; `CommandError` for one that could be a heading or an item."""
-    names = [name.strip().lower() for name in row]
-    if names in (["id", "title"], ["item", "title"]):
-        return True
-    if len(row) > 1:
-        raise CommandError(f"{path}, line 1: write the heading id,title, or one id a line without a heading")
-    if names in (["id"], ["item"]):
-        raise CommandError(f"{path}, line 1: a heading, or an item? Leave it out, or add a second column: id,title")
-    return False
 
 
 def parameter_help(recipe: str, mechanism: str) -> str:

@@ -31,7 +31,6 @@ from aggregator_service.commands.task_options import (
     evaluation_of,
     parameter_help,
     read_initial,
-    read_items,
 )
 from aggregator_service.rounds.interventions import resume_task
 from aggregator_service.rounds.transactions import close_task
@@ -40,6 +39,7 @@ from aggregator_service.storage.rounds import add_snapshot
 from aggregator_service.storage.schema import SnapshotRow
 from aggregator_service.tasks.catalogues import add_catalogue, stored_catalogue
 from aggregator_service.tasks.certificates import store_revocations
+from aggregator_service.tasks.item_files import read_items
 from aggregator_service.tasks.ledger import measurements
 from aggregator_service.tasks.plans import plan_task, task_terms
 from aggregator_service.tasks.starts import (
@@ -61,6 +61,7 @@ from protocols.advice import (
     parameters_for,
     settings_of_ratings,
 )
+from protocols.catalogue import Catalogue
 from protocols.errors import CodecError
 from protocols.messages import InvitationRequest, OrganiserPin, Role, Schedule, TaskRequest, TaskView
 from protocols.parameter_text import first_fault, named_values
@@ -178,7 +179,7 @@ def task_create(
         final_rounds=final_rounds,
     )
     del help_parameters  # used by its callback
-    catalogue = None if items is None else read_items(items)
+    catalogue = None if items is None else _catalogue(items)
     given = named_values(recipe_parameter or [])
     if catalogue is not None:
         given = _with_items(recipe, given, len(catalogue))
@@ -233,6 +234,11 @@ def task_create(
             blobs.delete(*keys)
         raise
     show(view.model_dump(mode="json"))
+
+
+def _catalogue(path: Path) -> Catalogue:
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        return read_items(file, str(path))
 
 
 def _with_items(recipe: str, given: dict[str, Any], count: int) -> dict[str, Any]:

@@ -4,23 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from io import BytesIO, TextIOWrapper
 from typing import Annotated, Any, Final, TypeVar
 
 from fastapi import APIRouter, Depends, Form, Query, Request, Response
 from pydantic import BaseModel, ValidationError
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import UploadFile
 
-from aggregator_service.dashboard.access import HOME, ActorOf, PosterOf, Visitor
+from aggregator_service.access.principals import new_id
+from aggregator_service.dashboard.access import HOME, ActorOf, PosterOf, Visitor, actor
+from aggregator_service.dashboard.access import visitor as signed_in
 from aggregator_service.dashboard.pages import PageRoute, page, redirect
 from aggregator_service.dashboard.screens import task_of
 from aggregator_service.problems import Problem
 from aggregator_service.routes.common import TaskId
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.schema import TaskRow
+from aggregator_service.tasks.catalogues import add_catalogue, stored_catalogue
 from aggregator_service.tasks.committee import committee_size
+from aggregator_service.tasks.item_files import read_items
 from aggregator_service.tasks.parameter_rows import ParameterRow, parameter_rows
+from aggregator_service.tasks.plans import TaskPlan
 from aggregator_service.tasks.starts import check_start
 from aggregator_service.tasks.tasks import create_invitation, create_task, plan_request
 from protocols.advice import RECOMMENDED, parameters_for
+from protocols.catalogue import Catalogue
 from protocols.combinations import check_combination
 from protocols.errors import CodecError, HushRecError, ParameterError
 from protocols.messages import Evaluation, InvitationRequest, OrganiserPin, Schedule, TaskRequest
@@ -116,27 +125,40 @@ def field_groups(recipe: str, mechanism: str) -> list[FieldGroup]:
     return [group for group in groups if group.rows]
 
 
-def requested_task(form: Mapping[str, str]) -> TaskRequest:
+def requested_task(form: Mapping[str, str], catalogue: Catalogue | None = None) -> TaskRequest:
     """Return the request that a form's values make; empty fields keep their defaults or recommended values.
 
-    Raises `ParameterError`, whose text names the field.
+    catalogue: of the items, which then says how many they are. Raises `ParameterError`, whose text names the field.
     """
     recipe, mechanism, name = form.get("recipe", ""), form.get("mechanism", ""), form.get("name", "").strip()
     require_choice(recipe, mechanism)
+    parameters = _values(form, "recipe")
+    if catalogue is not None:
+        parameters = _with_items(recipe, parameters, len(catalogue))
     evaluation = _values(form, "evaluation")
     key = form.get("organiser", "").strip()
     return _checked(
         TaskRequest,
         {
             "name": name,
-            "recipe": {"name": recipe, "parameters": parameters_for(recipe, _values(form, "recipe"))},
+            "recipe": {"name": recipe, "parameters": parameters_for(recipe, parameters)},
             "mechanism": {"name": mechanism, "parameters": _values(form, "mechanism")},
             "schedule": _checked(Schedule, _values(form, "schedule"), "schedule: "),
             "data_set": form.get("data_set", "").strip() or None,
             "organiser": _organiser(key, form.get("scope", "").strip() or name) if key else None,
             "evaluation": _checked(Evaluation, evaluation, "evaluation: ") if evaluation else None,
+            "catalogue_digest": None if catalogue is None else catalogue.digest,
         },
     )
+
+
+def _with_items(recipe: str, given: dict[str, Any], count: int) -> dict[str, Any]:
+    """Return the recipe parameters with the number of items of the file."""
+    if not recipe_entry(recipe).has_items:
+        raise ParameterError(f"the model of recipe {recipe!r} has no numbered items: leave the file of items out")
+    if given.get("items", count) != count:
+        raise ParameterError(f"items is {given['items']}, but the file has {count} items: leave items empty")
+    return {**given, "items": count}
 
 
 def _values(form: Mapping[str, str], prefix: str) -> dict[str, Any]:
@@ -166,6 +188,8 @@ def _checked(kind: type[Model], values: Mapping[str, Any], before: str = "") -> 
 
 router = APIRouter(prefix=HOME, route_class=PageRoute, include_in_schema=False)
 
+LONGEST_ITEMS_FILE: Final = 16 * 1024 * 1024
+"""Bytes of a form with a file of items: some 200,000 items. The command takes longer files."""
 _HOUR: Final = 3600.0
 _ROLE_TEXTS: Final = {
     "member": "takes part in rounds",
@@ -181,6 +205,30 @@ async def _submitted(request: Request) -> dict[str, str]:
 
 
 Submitted = Annotated[dict[str, str], Depends(_submitted)]
+
+
+async def _items_file(request: Request) -> tuple[str, bytes] | None:
+    """Return name and bytes of the file of items that was sent; None without one."""
+    sent = (await request.form()).get("items_file")
+    if not isinstance(sent, UploadFile) or not sent.filename:
+        return None
+    return sent.filename, await sent.read()
+
+
+ItemsFile = Annotated[tuple[str, bytes] | None, Depends(_items_file)]
+
+
+class _FileFormRoute(PageRoute):
+    """A route for a form with a file. Who is not signed in sends none: the body is in memory."""
+
+    async def longest_body(self, request: Request) -> int:
+        """Return the limit for operators who may create tasks; raises what `actor` and `visitor` raise."""
+        services = request.app.state.services
+        await run_in_threadpool(lambda: actor(signed_in(services, request)))
+        return LONGEST_ITEMS_FILE
+
+
+_files = APIRouter(route_class=_FileFormRoute)
 
 
 # --- a new task ------------------------------------------------------------------------------------------------------
@@ -202,21 +250,44 @@ def new_task(
     return page(request, "new", services.clock.now(), visitor, 422 if wrong else 200, wrong=wrong, **texts)
 
 
-@router.post("/new")
+@_files.post("/new")
 def create(
-    services: ServicesOf, request: Request, _poster: PosterOf, visitor: ActorOf, submitted: Submitted
+    services: ServicesOf, request: Request, _poster: PosterOf, found: ActorOf, submitted: Submitted, file: ItemsFile
 ) -> Response:
     """Create the task and open its page, or show the form again with what is wrong."""
     try:
-        wanted = requested_task(submitted)
+        catalogue = None if file is None else _catalogue(*file)
+        wanted = requested_task(submitted, catalogue)
         check_start(wanted)
-        plan = plan_request(wanted)
-        with services.database.write() as session:
-            task_id = create_task(session, wanted, plan, services.clock.now()).id
+        task_id = _add_task(services, wanted, plan_request(wanted), catalogue)
     except (HushRecError, Problem) as error:
         wrong = error.detail if isinstance(error, Problem) else str(error)
-        return _task_form(services, request, visitor, submitted, wrong)
+        return _task_form(services, request, found, submitted, wrong)
     return redirect(request, f"/tasks/{task_id}")
+
+
+router.include_router(_files)
+
+
+def _catalogue(name: str, body: bytes) -> Catalogue:
+    with TextIOWrapper(BytesIO(body), encoding="utf-8-sig", newline="") as text:
+        return read_items(text, f"the file {name}")
+
+
+def _add_task(services: Services, wanted: TaskRequest, plan: TaskPlan, catalogue: Catalogue | None) -> str:
+    """Create a task with its catalogue, in one transaction, and return its id; see `create_task` for the errors."""
+    task_id = new_id("t")
+    stored = None if catalogue is None else stored_catalogue(services.blobs, task_id, catalogue)
+    try:
+        with services.database.write() as session:
+            create_task(session, wanted, plan, services.clock.now(), task_id)
+            if stored is not None:
+                add_catalogue(session, task_id, *stored)
+    except BaseException:
+        if stored is not None:
+            services.blobs.delete(stored[0])
+        raise
+    return task_id
 
 
 def _task_form(
@@ -229,6 +300,8 @@ def _task_form(
         "recipe": recipe,
         "mechanism": mechanism,
         "groups": groups,
+        "has_items": recipe_entry(recipe).has_items,
+        "longest_file": LONGEST_ITEMS_FILE,
         "opened": {one.title for one in groups if any(values.get(f"{one.prefix}.{row.name}") for row in one.rows)},
         "values": values,
         "wrong": wrong,

@@ -153,8 +153,26 @@ class BodyGuard:
         refused = _refused_head(scope)
         if refused is not None:
             return _send_problem(scope, "bad-request", refused, send, close=True)
+        scope["headers"] = _in_one_form(scope["headers"])
         body = _Body(scope, receive)
         return self._app(scope, body.receive, body.sender(send))
+
+
+def _in_one_form(headers: Sequence[tuple[bytes, bytes]]) -> Sequence[tuple[bytes, bytes]]:
+    """Return the fields of a request, whose meaning may be written in several forms, in the one that routes read.
+
+    Lines of If-None-Match are one list (RFC 9110, 5.3), and a length of 00 is 0.
+    """
+    known = [value for name, value in headers if name == b"if-none-match"]
+    padded = any(name == b"content-length" and value != b"0" and not value.strip(b"0") for name, value in headers)
+    if len(known) < 2 and not padded:
+        return headers
+    others = [
+        (name, b"0" if name == b"content-length" and not value.strip(b"0") else value)
+        for name, value in headers
+        if name != b"if-none-match"
+    ]
+    return [*others, (b"if-none-match", b", ".join(known))] if known else others
 
 
 def _refused_head(scope: Scope) -> str | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, TypeVar
 from sqlalchemy import select
 from starlette.concurrency import run_in_threadpool
 
-from aggregator_service.storage.database import DATABASE_GONE, Announcement, Database
+from aggregator_service.storage.database import DATABASE_GONE, Announcement, Database, Delivery
 from aggregator_service.storage.schema import TaskRow
 
 if TYPE_CHECKING:
     from aggregator_service.polling.cache import TaskCache
 
-__all__ = ["Notifier"]
+__all__ = ["Notifier", "own_topic"]
 
 _LOG = logging.getLogger(__name__)
 Found = TypeVar("Found")
@@ -35,12 +35,9 @@ _Topic = tuple[str, str]
 """Task id and topic."""
 
 
-class _Channel:
-    """The waiters of one topic."""
-
-    def __init__(self) -> None:
-        self.event = asyncio.Event()
-        self.waiters = 0
+def own_topic(client_id: str) -> str:
+    """Return the topic of what only one client sees: that the server has its message."""
+    return f"client {client_id}"
 
 
 class Notifier:
@@ -54,7 +51,7 @@ class Notifier:
     ) -> None:
         self._database, self._task_cache = database, task_cache
         self._recheck, self._longest_wait = recheck, longest_wait
-        self._channels: dict[_Topic, _Channel] = {}
+        self._waiters: dict[_Topic, set[asyncio.Event]] = {}
         self._seen_version: dict[str, int] = {}
         self._announced_versions: dict[str, set[int]] = {}
         self._closed = False
@@ -74,25 +71,29 @@ class Notifier:
     def close(self) -> None:
         """End all waiting, now and from now on: the server is stopping."""
         self._closed = True
-        for topic in list(self._channels):
+        for topic in list(self._waiters):
             self._wake(topic)
 
+    def delivered(self, delivery: Delivery) -> None:
+        """Wake the polls of a client whose own message was committed: its view of the round has changed."""
+        self._wake((delivery.task_id, own_topic(delivery.client_id)))
+
     def _wake(self, topic: _Topic) -> None:
-        channel = self._channels.get(topic)
-        if channel is not None:
-            channel.event.set()
-            channel.event = asyncio.Event()
+        for waiter in self._waiters.get(topic, ()):
+            waiter.set()
 
     @contextmanager
-    def _registered_waiter(self, topic: _Topic) -> Iterator[_Channel]:
-        channel = self._channels.setdefault(topic, _Channel())
-        channel.waiters += 1
+    def _registered_waiter(self, task_id: str, topics: Iterable[str]) -> Iterator[asyncio.Event]:
+        waiter, own = asyncio.Event(), [(task_id, topic) for topic in topics]
+        for topic in own:
+            self._waiters.setdefault(topic, set()).add(waiter)
         try:
-            yield channel
+            yield waiter
         finally:
-            channel.waiters -= 1
-            if not channel.waiters:
-                self._channels.pop(topic, None)
+            for topic in own:
+                self._waiters[topic].discard(waiter)
+                if not self._waiters[topic]:
+                    del self._waiters[topic]
 
     async def poll(
         self, task_id: str, topic: str, wait: float, look: Callable[[], Found | None], every: float | None = None
@@ -101,29 +102,29 @@ class Notifier:
 
         It is called at once, after each change of the topic, and every `every` seconds if that is given.
         """
-        return await self.follow(task_id, topic, wait, partial(run_in_threadpool, look), every)
+        return await self.follow(task_id, (topic,), wait, partial(run_in_threadpool, look), every)
 
     async def follow(
         self,
         task_id: str,
-        topic: str,
+        topics: Iterable[str],
         wait: float,
         look: Callable[[], Awaitable[Found | None]],
         every: float | None = None,
     ) -> Found | None:
-        """As `poll`, for a coroutine function."""
+        """As `poll`, for a coroutine function and several topics."""
         loop = asyncio.get_running_loop()
         end = loop.time() + min(wait, self._longest_wait)
-        with self._registered_waiter((task_id, topic)) as channel:
+        with self._registered_waiter(task_id, topics) as waiter:
             while True:
-                event = channel.event  # taken before the call, so that a change during it is not missed
+                waiter.clear()  # before the call, so that a change during it is not missed
                 found = await look()
                 left = end - loop.time()
                 if found is not None or left <= 0 or self._closed:
                     return found
                 try:
                     async with asyncio.timeout(left if every is None else min(left, every)):
-                        await event.wait()
+                        await waiter.wait()
                 except TimeoutError:
                     continue
 
@@ -131,7 +132,7 @@ class Notifier:
         """Look for changes of other processes every `recheck` seconds, until cancelled."""
         while True:
             await asyncio.sleep(self._recheck)
-            tasks = {task_id for task_id, _ in self._channels} | set(self._task_cache.watched())
+            tasks = {task_id for task_id, _ in self._waiters} | set(self._task_cache.watched())
             self._forget_all_but(tasks)
             if not tasks:
                 continue
@@ -170,5 +171,5 @@ class Notifier:
         missed = seen is None or any(number not in announced for number in range(seen + 1, version + 1))
         self._announced_versions[task_id] = {number for number in announced if number > version}
         if missed:
-            for topic in [topic for topic in self._channels if topic[0] == task_id]:
+            for topic in [topic for topic in self._waiters if topic[0] == task_id]:
                 self._wake(topic)

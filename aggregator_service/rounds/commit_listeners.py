@@ -59,6 +59,8 @@ class CommitListeners:
             self._drive(announcement)
             if announcement.version is None and not self.leadership.leads:  # a message of a client
                 self._tell_leader(announcement.task_id)
+        for delivery in effects.deliveries:
+            self.notifier.delivered(delivery)
 
     def _tell_leader(self, task_id: str) -> None:
         """Notify the process that drives the rounds, once for all messages of the next 50 ms.

@@ -11,6 +11,10 @@ could not open that sum.
 | `once` | the same | the same sum, of others; where too few are left, it is abandoned. The survivors count as counted |
 | `repeated` | any | the same sum, of the survivors: their set counts like a released one (`differencing`) |
 
+After a restore from a backup the server asks for sums that its clients took part in before. They do not know over whom
+any more, and refuse (`survivors`, before their first message). A sum of class `trained` that too few others are left
+for is abandoned as well, so that the task goes on with the sums that they did not take part in.
+
 A measurement of the model is abandoned after `REPEATS` + 1 failed rounds of any kind, and when its cohort is too small:
 a task does not end because its model cannot be measured.
 
@@ -36,7 +40,7 @@ from aggregator_service.rounds.differencing import (
     remaining_clients,
     retire_if_too_similar,
 )
-from aggregator_service.storage.rounds import entered_states, find_round, has_fixed_survivors
+from aggregator_service.storage.rounds import entered_states, find_round, has_fixed_survivors, refusals_by_reason
 from aggregator_service.storage.schema import RoundRow, TaskRow
 from aggregator_service.storage.stages import Part, clients_with, count_of
 from aggregator_service.tasks.members import able_members
@@ -70,6 +74,9 @@ def repeat_or_abandon(session: Session, task: TaskRow, previous: RoundRow | None
     if previous.sum_data == "held-out" and _attempts(session, previous) > REPEATS:
         abandon_sum(session, task, previous.number)
         return None
+    if _is_taken(session, task, previous):
+        abandon_sum(session, task, previous.number)
+        return None
     fixed = has_fixed_survivors(session, previous)
     if previous.again is None and not fixed:
         return None
@@ -84,6 +91,17 @@ def repeat_or_abandon(session: Session, task: TaskRow, previous: RoundRow | None
             return Repeated(first, clients)
     abandon_sum(session, task, first)
     return None
+
+
+def _is_taken(session: Session, task: TaskRow, round_: RoundRow) -> bool:
+    """Whether so many of a round's clients took part in its sum before that too few are left for it.
+
+    As many clients that lie about it could keep silent instead.
+    """
+    if round_.sum_rule != "trained" or has_fixed_survivors(session, round_):
+        return False
+    refused = refusals_by_reason(session, [round_.id]).get(round_.id, {}).get("survivors", 0)
+    return round_.cohort - refused < Schedule.model_validate(task.schedule).min_clients
 
 
 def _all_answered(session: Session, task: TaskRow, round_: RoundRow) -> bool:
@@ -153,10 +171,11 @@ def _missed_again(session: Session, before: RoundRow, after: RoundRow) -> bool:
 def counts_as_failure(session: Session, task: TaskRow, round_: RoundRow) -> bool:
     """Return whether a round that fails now counts towards `max_failed_rounds`.
 
-    A round with fixed survivors, or one that asks for a sum again, does not, unless the next one would ask the same
-    clients for ever: all of a frozen cohort have answered, and nobody was found at fault.
+    A round with fixed survivors, or one that asks for a sum again, does not, nor one for a sum that its clients took
+    part in before, unless the next one would ask the same clients for ever: all of a frozen cohort have answered, and
+    nobody was found at fault.
     """
-    if round_.sum_data == "held-out":
+    if round_.sum_data == "held-out" or _is_taken(session, task, round_):
         return False
     if not has_fixed_survivors(session, round_):
         return round_.again is None

@@ -18,6 +18,7 @@ from starlette.requests import ClientDisconnect
 from aggregator_service.http.fields import content_digest, content_length, digest_in
 from aggregator_service.problems import Problem
 from aggregator_service.services import Services, ServicesOf
+from aggregator_service.settings import Tuning
 from aggregator_service.uploads.receive import receive_small_body
 
 __all__ = ["CheckedRoute", "RawBody", "RawBodyOf", "api_router"]
@@ -76,6 +77,11 @@ class CheckedRoute(APIRoute):
 
     takes_json: ClassVar[bool] = True
 
+    async def longest_body(self, request: Request) -> int:
+        """Return the length in bytes of the longest body; called before any of it is read."""
+        tuning: Tuning = request.app.state.services.settings.tuning
+        return tuning.json_body_limit
+
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return FastAPI's handler of the route, after the checks."""
         handle = super().get_route_handler()
@@ -84,7 +90,7 @@ class CheckedRoute(APIRoute):
 
         async def checked(request: Request) -> Response:
             if request.headers.get("content-length", "0") != "0":
-                await _check_body(request, takes_json=self.takes_json)
+                await _check_body(request, await self.longest_body(request), takes_json=self.takes_json)
             return await handle(request)
 
         return checked
@@ -95,11 +101,12 @@ def api_router(prefix: str = "", *, tag: str, dependencies: Sequence[Dependency]
     return APIRouter(prefix=prefix, tags=[tag], dependencies=dependencies, route_class=CheckedRoute)
 
 
-async def _check_body(request: Request, *, takes_json: bool) -> None:
+async def _check_body(request: Request, longest: int, *, takes_json: bool) -> None:
     """Read the whole body, which the request keeps for FastAPI; raise `Problem` unless it is as it should be."""
     settings = request.app.state.services.settings
-    if int(request.headers["content-length"]) > settings.tuning.json_body_limit:
-        raise Problem("body-too-long", "the JSON body is too long")
+    if int(request.headers["content-length"]) > longest:
+        what = "JSON body" if takes_json else "form"
+        raise Problem("body-too-long", f"the {what} is longer than {longest} bytes")
     try:
         async with asyncio.timeout(settings.tuning.body_idle_seconds):
             body = await request.body()

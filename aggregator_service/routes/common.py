@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import weakref
 from typing import Annotated, Any, Final
 
 from fastapi import Header, Path, Query, Request
 from fastapi.responses import Response, StreamingResponse
+from pydantic import BeforeValidator
 from starlette.types import Receive, Scope, Send
 
 from aggregator_service.access.principals import Enrolled, Principal
@@ -33,10 +35,24 @@ __all__ = [
 ]
 
 _LARGEST_NUMBER: Final = 2**31 - 1
+_NUMBER: Final = re.compile(r"0|[1-9][0-9]*", re.ASCII)
 
 TaskId = Annotated[str, Path(description="Task id.", max_length=40, examples=["t_0f3a9c5b7d1e2f4a6b8c"])]
 ClientId = Annotated[str, Path(description="Client id.", max_length=40, examples=["c_9b1d3f5a7c2e4f6a8b0d"])]
-RoundNumber = Annotated[int, Path(description="Round number, from 1.", ge=1, le=_LARGEST_NUMBER, examples=[1])]
+
+
+def _plain_number(value: object) -> object:
+    """Refuse other forms of a number than its digits, such as 01 or 1.0: each resource has one address."""
+    if isinstance(value, str) and not _NUMBER.fullmatch(value):
+        raise ValueError("a number is written in decimal digits, without leading zeros")
+    return value
+
+
+RoundNumber = Annotated[
+    int,
+    Path(description="Round number, from 1.", ge=1, le=_LARGEST_NUMBER, examples=[1]),
+    BeforeValidator(_plain_number),
+]
 SnapshotNumber = Annotated[
     int,
     Path(
@@ -45,6 +61,7 @@ SnapshotNumber = Annotated[
         le=_LARGEST_NUMBER,
         examples=[1],
     ),
+    BeforeValidator(_plain_number),
 ]
 Wait = Annotated[float, Query(description="Long poll: seconds to wait at most.", ge=0, le=LONGEST_WAIT, examples=[20])]
 IfNoneMatch = Annotated[str | None, Header(description="ETag of the version that the client has.")]

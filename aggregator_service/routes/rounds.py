@@ -17,6 +17,7 @@ from aggregator_service.access.principals import Enrolled, Operator, Principal, 
 from aggregator_service.http.authentication import MemberIs, OperatorIs, PrincipalOf, ReaderOnly
 from aggregator_service.http.fields import not_modified
 from aggregator_service.logs import fields
+from aggregator_service.polling.notifier import own_topic
 from aggregator_service.polling.views import compact_round, round_etag, round_view
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.interventions import abort_round, extend_round
@@ -105,7 +106,8 @@ async def current(
 
     # What operators watch (the number of contributions) wakes no long poll, so they also look at intervals.
     interval = services.settings.tuning.recheck_seconds if isinstance(principal, Operator) else None
-    found = await services.notifier.follow(task, "round", wait, changed, interval)
+    topics = ("round", own_topic(principal.client_id)) if isinstance(principal, Enrolled) else ("round",)
+    found = await services.notifier.follow(task, topics, wait, changed, interval)
     if found is not None:
         return Response(found.view().model_dump_json(), media_type="application/json", headers={"ETag": found.etag})
     if newest is None:

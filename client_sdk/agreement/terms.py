@@ -112,6 +112,38 @@ class TaskTerms:
         two that do not fit each other, and `ContractBroken` when the server states another `opened_by` than the
         parameters imply.
         """
+        terms = cls._planned(view, max_bytes)
+        if terms.opened_by != view.opened_by:
+            detail = (
+                f"the server says that {view.opened_by} can open the sum, but the parameters imply {terms.opened_by}"
+            )
+            raise ContractBroken("GET", f"/v1/tasks/{view.task_id}", 200, detail)
+        return terms
+
+    @classmethod
+    def stored(cls, task_id: str, name: str, agreed: AgreedTerms, max_bytes: int | None = None) -> TaskTerms:
+        """Return the terms of a task as this client agreed to them, without asking the server; see `of`.
+
+        Their `view` has no numbers of members and rounds.
+        """
+        view = TaskView(
+            task_id=task_id,
+            name=name,
+            state="open",
+            plan={},
+            opened_by="anyone",
+            members=0,
+            keyed_members=0,
+            able_members=[],
+            completed_rounds=0,
+            failed_rounds=0,
+            **{field: getattr(agreed, field) for field in AgreedTerms.model_fields},
+        )
+        terms = cls._planned(view, max_bytes)
+        return replace(terms, view=view.model_copy(update={"opened_by": terms.opened_by}))
+
+    @classmethod
+    def _planned(cls, view: TaskView, max_bytes: int | None) -> TaskTerms:
         noisy, schedule = view.privacy is not None, view.schedule
         made = make_recipe(view.recipe.name, view.recipe.parameters, view.recipe.version, noisy)
         _check_size(made, view, max_bytes)  # before anything, as `with_evaluation`, asks the recipe for a layout
@@ -123,11 +155,6 @@ class TaskTerms:
         mechanism = find_mechanism(view.mechanism.name)
         layout, cohort = recipe.layout(recipe.main_sum), view.schedule.cohort_size
         plan = plan_of_task(mechanism, view.mechanism.parameters, layout, cohort)
-        if plan.opened_by != view.opened_by:
-            detail = (
-                f"the server says that {view.opened_by} can open the sum, but the parameters imply {plan.opened_by}"
-            )
-            raise ContractBroken("GET", f"/v1/tasks/{view.task_id}", 200, detail)
         seed = b64decode(view.seed, 32)
         return cls(view.task_id, view.name, seed, view.schedule, recipe, mechanism, plan, view)
 

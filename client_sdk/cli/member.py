@@ -15,6 +15,7 @@ import typer
 from rich.markup import escape
 
 from client_sdk.agreement.policy import Policy
+from client_sdk.api.retry import RetryPolicy
 from client_sdk.cli.common import command_options, console, fail, stderr, table
 from client_sdk.cli.membership import (
     READ_ONLY,
@@ -40,6 +41,7 @@ from client_sdk.history import History
 from client_sdk.lab.data.chunks import chunks, csv_rows
 from client_sdk.lab.data.columns import NUMBER
 from client_sdk.lab.data.interactions import DataError
+from client_sdk.rounds.events import Event, ModelBehind
 from client_sdk.rounds.join import ClientOptions
 from client_sdk.rounds.ledger import OwnLedger
 from client_sdk.store.client_store import ClientStore, Membership
@@ -190,9 +192,15 @@ def recommend(
         typer.Option("--filter", help="Graph filter, in PriviRec tasks: gf-cf, bspm-em, bspm-lm, ease or turbo-cf."),
     ] = None,
     identity: IdentityFile = None,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Make no request: use the model that is stored on this device.")
+    ] = False,
     allow_http: AllowHttp = False,
 ) -> None:
     """Recommend items with the newest model, leaving out items that you have. Scores are computed on this device.
+
+    While the server cannot be reached, the model that is stored on this device is
+    used, and a warning says how old it is.
 
     Example: hushrec recommend --task movies -k 10 --titles titles.csv
     """
@@ -201,10 +209,12 @@ def recommend(
     path = interactions_file(who, membership, interactions)
     read_history(path, any_id=True)
     names = {} if titles is None else read_titles(titles)
-    with Client(membership.url, who, policy=READ_ONLY, options=ClientOptions(allow_http=allow_http)) as client:
-        part = client.join(membership.task_id, graph_filter=graph_filter)
+    options = ClientOptions(RetryPolicy(attempts=3), allow_http=allow_http)
+    with Client(membership.url, who, policy=READ_ONLY, options=options) as client:
+        part = client.open(membership.task_id, graph_filter=graph_filter)
         catalogue = part.catalogue()
-        found = part.recommend(k, read_history(path, part.terms.n_items, catalogue))
+        history = read_history(path, part.terms.n_items, catalogue)
+        found = part.recommend(k, history, refresh=not offline, progress=_warn_of_age)
     if catalogue is not None and titles is None:
         names = dict(enumerate(catalogue.titles))
     titled = titles is not None or any(found.titles or ())
@@ -214,6 +224,11 @@ def recommend(
     ]
     headings = ("", "item", *(["title"] if titled else []), "score")
     console.print(table(f"recommendations from task {membership.task_name}", headings, rows))
+
+
+def _warn_of_age(event: Event) -> None:
+    if isinstance(event, ModelBehind):
+        stderr.print(f"[yellow]warning:[/] {escape(event.reason)}", highlight=False, soft_wrap=True)
 
 
 # --- `hushrec ledger`: which released sums contain the user's data, and data of how many others ----------------------

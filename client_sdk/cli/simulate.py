@@ -83,6 +83,11 @@ class SimulateOptions:
         int | None,
         typer.Option(min=1, help="Stop after so many measurements without improvement.", show_default="never"),
     ] = None
+    epsilon: Annotated[
+        float | None,
+        typer.Option(help="Privacy budget of a client in the whole task: adds its noise.", show_default="no noise"),
+    ] = None
+    delta: Annotated[float | None, typer.Option(help="Delta of --epsilon.", show_default="users^-1.1")] = None
     seed: Annotated[int, typer.Option(help="Seed of the split, the cohorts and the training.")] = 0
     plot: Annotated[Path | None, typer.Option(help="Write the curve to this file, whose name ends in .svg.")] = None
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False
@@ -147,6 +152,8 @@ def _request(options: SimulateOptions) -> SimulationRequest:
         evaluation=_evaluation(options),
         start_from_privirec=options.start_from_privirec,
         budget=round(options.budget * 1e6),
+        epsilon=options.epsilon,
+        delta=options.delta,
     )
 
 

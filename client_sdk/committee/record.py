@@ -3,8 +3,12 @@
 A sum is opened by t members that sent their summed shares, and two groups of t members have an honest member in common
 as long as at most 2 t - c - 1 of the c members collude.
 So it is enough that a member remembers the sets for which it sent its share. A set that it only signed, in a round that
-failed before, does not stand in the way of the next one: the member sums for its newest signature only, and never goes
-back to an earlier round.
+failed before, does not stand in the way of the next one: the member sums for its newest signature only.
+
+The sets of a sum are remembered when the task goes on with another sum, each sum's under a name of its own. So a
+server that repeats a sum, because it was restored from a backup or says so, opens nothing that it could not open
+before. It repeats rounds as well. A member goes back to a round in which it signed a set with a new key only
+(`CommitteeRecord.reopen`): it can open nothing that was sealed for the key before, which it has deleted.
 
 Clients are compared by their identity keys, which the organiser certified; the server chooses the client ids.
 """
@@ -36,6 +40,7 @@ __all__ = [
     "client_tag",
     "close_keys",
     "load_record",
+    "load_sets",
     "publish_keys",
     "secret_key",
     "store_record",
@@ -47,6 +52,9 @@ _TAG_BYTES: Final = 16
 _DIGEST_BYTES: Final = 32
 
 
+_Sets = tuple[frozenset[str], ...]
+
+
 @dataclass(frozen=True)
 class CommitteeRecord:
     """The record of one member in one task.
@@ -56,25 +64,27 @@ class CommitteeRecord:
     it signed in that round. summed: whether it has sent, or may have sent, its summed share; the newest set of
     `released` is then final. closed: newest round that is over for this member: its key is deleted, and no key for it
     is made again. data: for a sum of class `repeated`, the data that it sums again. again: by data, such sets of
-    earlier sums, while the newest round is of another sum.
+    earlier sums, while the newest round is of another sum. kept: other sums, whose sets are stored under names of their
+    own (`load_sets`).
     """
 
     round_number: int = 0
     sum_index: int = 0
-    released: tuple[frozenset[str], ...] = ()
+    released: _Sets = ()
     signed: bytes | None = None
     summed: bool = False
     closed: int = 0
     data: Data | None = None
-    again: Mapping[Data, tuple[frozenset[str], ...]] = field(default_factory=dict)
+    again: Mapping[Data, _Sets] = field(default_factory=dict)
+    kept: frozenset[int] = frozenset()
 
-    def ledger_of(self, round_number: int, sum_index: int, data: Data | None) -> Ledger:
+    def ledger_of(self, round_number: int, sum_index: int, data: Data | None, stored: _Sets = ()) -> Ledger:
         """Return the ledger with which this member judges a set in a round.
 
-        data: for a sum of class `repeated`, the data that it sums again; None for other sums. Raises `RefusalError` for
-        a round or a sum before the newest one, and for a newest round with another sum.
+        data: for a sum of class `repeated`, the data that it sums again; None for other sums. stored: the sets of a sum
+        in `kept`. Raises `RefusalError` for a round before the newest one, and for a newest round with another sum.
         """
-        if round_number <= self.closed or round_number < self.round_number or sum_index < self.sum_index:
+        if round_number <= self.closed or round_number < self.round_number:
             raise RefusalError(
                 f"the server repeats round {round_number} (sum {sum_index}) after this member took part in round "
                 f"{self.round_number} (sum {self.sum_index}) and closed round {self.closed}"
@@ -85,10 +95,11 @@ class CommitteeRecord:
             return Ledger(self.released, self.signed)
         if data is not None and data != self.data:
             return Ledger(tuple(self.again.get(data, ())))
-        return Ledger(self._settled if data is not None or sum_index == self.sum_index else ())
+        return Ledger(self.settled if data is not None or sum_index == self.sum_index else stored)
 
     @property
-    def _settled(self) -> tuple[frozenset[str], ...]:
+    def settled(self) -> _Sets:
+        """The sets of the newest sum, without one that was signed only."""
         return tuple(dict.fromkeys(self.released if self.summed else self.released[:-1]))
 
     def with_signature(self, round_number: int, sum_index: int, ledger: Ledger, data: Data | None) -> CommitteeRecord:
@@ -97,7 +108,8 @@ class CommitteeRecord:
         data: as for `ledger_of`.
         """
         again = round_number == self.round_number and ledger.signed == self.signed
-        kept = self.again if self.data in (None, data) else {**self.again, self.data: self._settled}
+        others = self.again if self.data in (None, data) else {**self.again, self.data: self.settled}
+        leaves = {self.sum_index} if self.data is None and self.sum_index != sum_index and self.settled else set()
         return replace(
             self,
             round_number=round_number,
@@ -106,12 +118,28 @@ class CommitteeRecord:
             signed=ledger.signed,
             summed=again and self.summed,
             data=data,
-            again=kept,
+            again=others,
+            kept=self.kept | leaves,
         )
 
     def close(self, round_number: int) -> CommitteeRecord:
         """Return the record after round `round_number` is over for this member."""
         return replace(self, closed=max(self.closed, round_number))
+
+    @property
+    def used(self) -> int:
+        """Newest round in which this member signed a set, or that it closed."""
+        return max(self.round_number, self.closed)
+
+    def reopen(self, round_number: int) -> CommitteeRecord:
+        """Return the record after the server has lost the rounds after `round_number`.
+
+        The keys of all rounds in which this member signed must be deleted before (`used`): so it opens none of the sets
+        that it signed only.
+        """
+        return replace(
+            self, round_number=round_number, closed=round_number, released=self.settled, signed=None, summed=True
+        )
 
     def encode(self) -> bytes:
         """Return the record as JSON."""
@@ -120,6 +148,7 @@ class CommitteeRecord:
             "signed": None if self.signed is None else b64encode(self.signed),
             "released": [_join(clients) for clients in self.released],
             "again": {data: [_join(clients) for clients in sets] for data, sets in self.again.items()},
+            "kept": sorted(self.kept),
         }
         return json.dumps(content).encode()
 
@@ -131,6 +160,7 @@ class CommitteeRecord:
         return cls(
             released=tuple(map(_split, content.pop("released"))),
             again={data: tuple(map(_split, sets)) for data, sets in content.pop("again").items()},
+            kept=frozenset(map(int, content.pop("kept"))),
             signed=None if signed is None else b64decode(signed, _DIGEST_BYTES),
             **content,
         )
@@ -151,8 +181,30 @@ def load_record(client_store: ClientStore, task_id: str) -> CommitteeRecord:
 
 
 def store_record(client_store: ClientStore, task_id: str, record: CommitteeRecord) -> None:
-    """Store this member's record of one task, replacing the one before."""
+    """Store this member's record of one task, replacing the one before, with the sets of a sum that it leaves."""
+    before = load_record(client_store, task_id)
+    if before.data is None and before.sum_index in record.kept and before.sum_index != record.sum_index:
+        sets = json.dumps([_join(clients) for clients in before.settled])
+        client_store.write(task_id, _sets_name(before.sum_index), sets.encode())
     client_store.write(task_id, _NAME, record.encode())
+
+
+def load_sets(client_store: ClientStore, task_id: str, record: CommitteeRecord, sum_index: int) -> _Sets:
+    """Return the sets of a sum that the record keeps under a name of its own; () for another sum.
+
+    Raises `LocalFileError` when they are damaged or missing.
+    """
+    if sum_index not in record.kept or sum_index == record.sum_index:
+        return ()
+    body = client_store.read(task_id, _sets_name(sum_index))
+    try:
+        return tuple(map(_split, json.loads(body or b"")))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise LocalFileError(f"the committee record of sum {sum_index} of task {task_id} is damaged") from error
+
+
+def _sets_name(sum_index: int) -> str:
+    return f"committee.sum-{sum_index}.json"
 
 
 def _join(clients: frozenset[str]) -> str:

@@ -13,7 +13,7 @@ from tempfile import SpooledTemporaryFile
 from typing import IO, Final
 
 from client_sdk.api.wire import Program, work
-from client_sdk.committee.record import client_tag, close_keys, load_record, secret_key, store_record
+from client_sdk.committee.record import client_tag, close_keys, load_record, load_sets, secret_key, store_record
 from client_sdk.errors import RoundLost
 from client_sdk.rounds.events import ClientsNamed, Progress, ShareSent, SurvivorsConfirmed
 from client_sdk.rounds.member import Member
@@ -103,7 +103,8 @@ class MemberRound:
         record = load_record(self.member.store, task_id)
         sum_class = ready.committee.context.plan.layout.sum_class
         data = sum_class.data if sum_class.repeated else None
-        ledger = record.ledger_of(view.number, view.step, data)
+        stored = load_sets(self.member.store, task_id, record, view.step)
+        ledger = record.ledger_of(view.number, view.step, data, stored)
         difference = self.member.policy.min_difference(schedule)
         confirmed, after = yield from work(
             lambda: stages.confirm(ready, inspection, ledger, schedule.min_clients, os.urandom(SEED_BYTES), difference)

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Final
 
 from client_sdk.api.wire import Program
-from client_sdk.committee.record import close_keys, load_record, publish_keys
+from client_sdk.committee.record import close_keys, load_record, publish_keys, store_record
 from client_sdk.committee.round import MemberRound
 from client_sdk.errors import ApiError, Conflict, GaveUp, RoundLost
 from client_sdk.rounds.events import CommitteeRefused, Progress
@@ -62,6 +62,20 @@ class CommitteeMember(Role):
         if change.task.waiting_for is not None:
             yield from self._check_published()
             yield from self._publish(self._newest)
+
+    def known_round(self) -> int:
+        """Return the newest round that is over for this member."""
+        return load_record(self.member.store, self.member.task_id).closed
+
+    def on_restored(self, number: int) -> str:
+        """Delete the keys of the lost rounds, so that new ones can be made for those after round `number`."""
+        store, task_id = self.member.store, self.member.task_id
+        record = load_record(store, task_id)
+        close_keys(store, task_id, record.used)
+        store_record(store, task_id, record.reopen(number))
+        self.published.clear()
+        self._round = None
+        return "this member publishes new keys for the rounds that follow, and remembers the sums that it opened"
 
     def attend_newest(self) -> Program[RoundView | None]:
         """Publish the keys of the next rounds, and do this member's part in the newest round. Returns that round."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from math import isnan
+from math import ceil, isnan
 from time import perf_counter
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
 from client_sdk.lab.data.interactions import DataError, Interactions
 from client_sdk.lab.data.splits import Split
@@ -30,10 +31,13 @@ from protocols.advice import (
     settings_of_ratings,
 )
 from protocols.errors import ParameterError
+from protocols.messages.privacy import Privacy
 from protocols.messages.rounds import Evaluation
+from protocols.parameter_text import first_fault
 from protocols.recipes.base import Recipe
 from protocols.recipes.evaluated import Evaluated
 from protocols.recipes.evaluation_curve import MODEL_ROUND
+from protocols.recipes.private import unwrapped
 from protocols.recipes.privirec import PriviRecK, PriviRecState
 from protocols.recipes.registry import recipe as make_recipe
 from protocols.recipes.registry import recipe_entry
@@ -76,7 +80,9 @@ class SimulationRequest:
     clients measure the model themselves, on rows of their training data that they hold out; None for not at all.
     start_from_privirec: whether a `privirec-k` task of all clients runs first, in plain sums, and the task starts from
     its factors; 20 rounds then. None: for pfedclr, which ranks below popularity without. variant: values of recipe
-    parameters that are not named, as for `hushrec-server task create`.
+    parameters that are not named, as for `hushrec-server task create`. epsilon: privacy budget of a client in the whole
+    task, for which noise is added to every sum, of masked ones in place of plain; None for no noise. delta: None for
+    users^-1.1.
     """
 
     recipe: str = "auto"
@@ -94,6 +100,8 @@ class SimulationRequest:
     start_from_privirec: bool | None = None
     variant: Variant = "recommended"
     budget: int = MESSAGE_BUDGET
+    epsilon: float | None = None
+    delta: float | None = None
 
     @property
     def starts(self) -> bool:
@@ -176,10 +184,12 @@ def simulate(split: Split, request: SimulationRequest, progress: Progress | None
     parameters that do not fit, and `DataError` for data that the recipe cannot use.
     """
     request, chosen = _resolved(split, request)
+    if request.epsilon is not None and request.mechanism == "plain":
+        request = replace(request, mechanism="masked")
     if request.mechanism == "oneshot":
         raise ParameterError("one-shot sums are not simulated: choose masked, whose sums are the same up to rounding")
     federation = _federation(split, request)
-    recipe = federation.recipe
+    recipe = unwrapped(federation.recipe)
     measure, left_out = measure_of(
         split, ratings=predicts_ratings(recipe.name), most_users=request.most_users, seed=request.seed
     )
@@ -284,7 +294,7 @@ def _advised(split: Split, request: SimulationRequest, recipe: Recipe) -> Advise
 
 
 def _measured(federation: Federation) -> list[dict[str, float]]:
-    recipe = federation.recipe
+    recipe = unwrapped(federation.recipe)
     if not isinstance(recipe, Evaluated):
         return []
     curve = recipe.curve(federation.state)
@@ -301,7 +311,7 @@ def _federation(split: Split, request: SimulationRequest) -> Federation:
             f"recipe {request.recipe!r} cannot start from privirec-k: choose one of {', '.join(sorted(STARTED))}"
         )
     parameters = _parameters(split, request)
-    made = make_recipe(request.recipe, parameters)
+    made = make_recipe(request.recipe, parameters, noisy=request.epsilon is not None)
     rounds, usual = _sizes(made, parameters, train, able.size)
     if request.starts:  # which counts nothing, so the cohort need not be large
         rounds, usual = _ROUNDS_STARTED, min(_COHORT_STARTED, able.size)
@@ -311,12 +321,24 @@ def _federation(split: Split, request: SimulationRequest) -> Federation:
     groups: NDArray[np.int64] | None = None
     if made.device_groups > 1:
         groups = np.random.default_rng([request.seed, 7]).permutation(train.n_users) % made.device_groups
+    rounds = min(request.rounds or rounds, rounds) if _repeated(made) else request.rounds or rounds
     return Federation(
         train, request.recipe, parameters, request.mechanism, request.mechanism_parameters, request.training, cohort,
-        request.seed, user_groups=groups, masks=False, evaluation=request.evaluation,
-        schedule_rounds=min(request.rounds or rounds, rounds) if _repeated(made) else request.rounds or rounds,
+        request.seed, user_groups=groups, masks=False, evaluation=request.evaluation, schedule_rounds=rounds,
+        privacy=_privacy(request, able.size, rounds, cohort),
         start=spectrum_of(train, request.seed, request.budget) if request.starts else None,
     )  # fmt: skip
+
+
+def _privacy(request: SimulationRequest, clients: int, rounds: int, cohort: int) -> Privacy | None:
+    """Return the privacy block. Clients take turns, so each is in so many sums; with a frozen cohort, in all."""
+    if request.epsilon is None:
+        return None
+    delta = clients**-1.1 if request.delta is None else request.delta
+    try:
+        return Privacy(epsilon=request.epsilon, delta=delta, rounds=ceil(rounds * cohort / clients))
+    except ValidationError as error:
+        raise ParameterError(f"privacy: {first_fault(error, Privacy.model_fields)}") from None
 
 
 def _parameters(split: Split, request: SimulationRequest) -> dict[str, Any]:
@@ -368,7 +390,7 @@ def _range_of_ratings(split: Split) -> dict[str, float]:
 
 
 def _can_score(federation: Federation) -> bool:
-    if not isinstance(federation.recipe, PriviRecK):
+    if not isinstance(unwrapped(federation.recipe), PriviRecK):
         return True
     return state_as(federation.state, PriviRecState).sum_index > 1  # the first sum is that of the items' degrees
 

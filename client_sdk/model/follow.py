@@ -7,7 +7,8 @@ seal the snapshots of tasks whose sums the server cannot open; the server makes 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import time
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from client_sdk.agreement.terms import TaskTerms
@@ -89,9 +90,11 @@ class ModelFollower:
 
     def keep(self, followed: FollowedState) -> None:
         """Keep `followed`, and write it to the store if it is of another round than the one before."""
-        last, self._followed = self._followed, followed
-        if self.client_store is not None and (last is None or last.state.round_number != followed.state.round_number):
-            self.client_store.keep_item_state(self.terms.task_id, self.terms.recipe, followed, self.view_group)
+        last = self._followed
+        is_new = last is None or last.state.round_number != followed.state.round_number
+        self._followed = replace(followed, stored_at=time.time() if last is None or is_new else last.stored_at)
+        if self.client_store is not None and is_new:
+            self.client_store.keep_item_state(self.terms.task_id, self.terms.recipe, self._followed, self.view_group)
 
     def start_again(self) -> None:
         """Go back to the initial state, and ignore the one in the store: the server has lost its rounds."""

@@ -168,6 +168,10 @@ class MembershipCheck:
             check_certificate(self._key, self.pin.scope, identity_key, mailbox_key, decoded, at)
             self._verified[checked] = decoded.not_after
 
+    def use_stored(self, client_store: ClientStore) -> None:
+        """Use the newest revocation list that this client has stored, without a request."""
+        self._revocations = None if self.pin is None else client_store.revocations(self.pin)
+
     def refresh(self, calls: ApiCalls, client_store: ClientStore, task_id: str) -> Program[None]:
         """Fetch the newest revocation list and store it, so that it also holds after a restart.
 

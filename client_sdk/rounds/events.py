@@ -175,7 +175,7 @@ class CommitteeRefused:
 
 @dataclass(frozen=True)
 class ModelBehind:
-    """The task ended, and its last model is not available, for `reason`."""
+    """The newest model is not available, for `reason`: of a task that ended, or because no server answers."""
 
     reason: str
 

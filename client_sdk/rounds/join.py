@@ -14,7 +14,7 @@ from client_sdk.api.requests import check_secret
 from client_sdk.api.retry import RetryPolicy
 from client_sdk.api.upload import DEFAULT_CHUNK_BYTES
 from client_sdk.api.wire import Program
-from client_sdk.errors import Conflict, ContractBroken, NotEnrolled, PolicyRefused
+from client_sdk.errors import Conflict, ContractBroken, LocalFileError, NotEnrolled, PolicyRefused
 from client_sdk.rounds.certificates import CertificateChoice, MembershipCheck, obtain_certificate
 from client_sdk.rounds.ledger import OwnLedger, check_budget, read_ledger, reserve_budget
 from client_sdk.rounds.member import Member
@@ -25,7 +25,7 @@ from protocols.codec import b64decode
 from protocols.errors import ParameterError
 from protocols.messages import IssuedCertificate, OrganiserPin, TaskView
 
-__all__ = ["Account", "ClientOptions", "find_membership", "join", "own_ledger", "preview"]
+__all__ = ["Account", "ClientOptions", "find_membership", "join", "open_stored", "own_ledger", "preview"]
 
 
 @dataclass(frozen=True)
@@ -138,6 +138,24 @@ def join(
         check = MembershipCheck(membership.organiser)
         yield from check.refresh(calls, account.store, membership.task_id)
     return Member(calls, terms, membership, account.identity, account.store, account.policy, check)
+
+
+def open_stored(account: Account, task: str | None = None) -> Member:
+    """Return the stored membership of `task` with the terms that this client agreed to, without a request.
+
+    Raises `NotEnrolled` and `ParameterError` as `find_membership` does, `PolicyRefused`, and `LocalFileError` if the
+    terms are missing.
+    """
+    membership, store = find_membership(account, task), account.store
+    agreed = store.agreed(membership.task_id)
+    if agreed is None:
+        raise LocalFileError(f"the terms of task {membership.task_name!r} are not stored here: join it with the server")
+    terms = TaskTerms.stored(membership.task_id, membership.task_name, agreed, account.policy.max_model_bytes)
+    account.policy.check_task(terms)
+    check = MembershipCheck(membership.organiser)
+    check.use_stored(store)
+    calls = _own_calls(account, membership)
+    return Member(calls, terms, membership, account.identity, store, account.policy, check)
 
 
 # --- enrolment, and the stored memberships ---------------------------------------------------------------------------

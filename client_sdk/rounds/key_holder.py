@@ -11,7 +11,7 @@ from client_sdk.api.wire import Program
 from client_sdk.errors import Conflict
 from client_sdk.rounds.events import KeyringDelivered, KeyringRefused, Progress
 from client_sdk.rounds.keyring import check_keyring, create_keyring, envelope_sender, publish_key
-from client_sdk.rounds.loop import Role
+from client_sdk.rounds.loop import CANNOT_GO_ON, Role
 from client_sdk.rounds.member import Member
 from client_sdk.rounds.polling import RoundChange, RoundChanged
 from protocols import messages
@@ -76,6 +76,11 @@ class KeyHolder(Role):
         self._started = True
         yield from ()
         return change
+
+    def on_restored(self, number: int) -> str:
+        """Go on sealing the keyring for new members, who can do nothing with it."""
+        del number
+        return CANNOT_GO_ON
 
     def deliver(self, wait: float = 0.0) -> Program[Deliveries]:
         """Seal the keyring for every member that has no envelope, after checking the member's certificate.

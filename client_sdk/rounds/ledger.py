@@ -19,7 +19,7 @@ from client_sdk.agreement.policy import Policy
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.wire import Program
-from client_sdk.errors import PolicyRefused
+from client_sdk.errors import NotFound, PolicyRefused
 from client_sdk.rounds.member import Member
 from client_sdk.store.client_store import ClientStore, OwnContribution
 from client_sdk.store.states import Spending, total_epsilon
@@ -74,7 +74,17 @@ def read_ledger(calls: ApiCalls, client_store: ClientStore, task_id: str, task_n
     warnings = [text for entry in entries if (text := _difference(entry, recorded.get(entry.round)))]
     listed = {entry.round for entry in entries}
     for number in sorted(recorded.keys() - listed):
-        if recorded[number].acknowledged and (yield from calls.round(task_id, number)).state == "complete":
+        if not recorded[number].acknowledged:
+            continue
+        try:
+            is_released = (yield from calls.round(task_id, number)).state == "complete"
+        except NotFound:
+            warnings.append(
+                f"round {number}: the server acknowledged a contribution, and does not know the round: it was restored "
+                "from a backup"
+            )
+            continue
+        if is_released:
             warnings.append(
                 f"round {number}: the server acknowledged a contribution and released the sum, but does not list it"
             )

@@ -5,14 +5,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeVar
 
-from client_sdk.api.wire import Pause, Program, Turn, through
+from client_sdk.api.wire import Program, Turn, through
 from client_sdk.errors import (
     Abstained,
     AggregateMismatch,
@@ -35,7 +33,6 @@ from client_sdk.rounds.events import (
     RoundAbstained,
     RoundMissed,
     RoundReport,
-    ServerRestored,
     TaskEnded,
     Waiting,
 )
@@ -48,23 +45,23 @@ from client_sdk.rounds.polling import (
     Outage,
     RoundChange,
     RoundChanged,
+    SeenRounds,
     StoppedInOutage,
     await_start,
     follow_rounds,
-    is_over,
     report_waiting,
 )
 from client_sdk.rounds.unmasked import take_unmasked_part
 from client_sdk.training.base import AsksApplication
-from protocols.errors import CertificateError, ParameterError, RefusalError, ThresholdError
+from protocols.errors import AlreadySummed, CertificateError, ParameterError, RefusalError, ThresholdError
 from protocols.messages import RefusalReason, RoundView
 from protocols.messages.stages import opening_state
 from protocols.sums.base import WorksAhead
 
-__all__ = ["Role", "follow_task", "run_round", "take_part", "tell_refusals"]
+__all__ = ["CANNOT_GO_ON", "Role", "follow_task", "run_round", "take_part", "tell_refusals"]
 
 T = TypeVar("T")
-_LOG = logging.getLogger(__name__)
+CANNOT_GO_ON: Final = "an encrypted task cannot go on so: its operator closes it and creates another"
 
 
 class Role:
@@ -97,6 +94,15 @@ class Role:
         del ended
         yield from ()
 
+    def known_round(self) -> int:
+        """Return the newest round that is over by this client's own records; 0 for none."""
+        return 0
+
+    def on_restored(self, number: int) -> str:
+        """Go on from round `number`, the server's newest, which is before what this client knows; say how."""
+        del number
+        return "this client goes on"
+
 
 def follow_task(
     role: Role,
@@ -118,13 +124,14 @@ def follow_task(
 
 def _follow(role: Role, progress: Progress | None, stop: Stop | None, poll_seconds: float) -> Program[TaskEnded | None]:
     member = role.member
+    seen = SeenRounds(member.calls, member.terms, role.known_round, role.on_restored, progress)
     change: RoundChange | None = None
     waiting: Waiting | None = None
     while True:
         wait = yield from role.before_poll(change, poll_seconds)
         if stop and stop():
             return None
-        change = yield from follow_rounds(member.calls, member.task_id, change, wait)
+        change = yield from seen.checked((yield from follow_rounds(member.calls, member.task_id, change, wait)))
         match change:
             case TaskEnded():
                 yield from role.on_end(change)
@@ -164,6 +171,7 @@ def take_part(
     `follow_task` for the arguments. Returns the reports of the rounds; `TaskFailed` if the task failed.
     """
     member = part.member
+    part.require_joined()
     if member.membership.role == "committee":
         raise ParameterError(
             f"this client is in the committee of task {member.terms.name!r} and contributes nothing: call serve(), or "
@@ -209,14 +217,39 @@ class _Contributor(Role):
         self.part, self.history, self.progress = part, history, progress
         self.reports: list[RoundReport] = []
         self.failure: TaskFailed | None = None
-        self.seen = _SeenRounds(part)
+        self._handled = 0  # newest round in which this process was asked
+
+    def known_round(self) -> int:
+        """Return the round of the model on this device."""
+        return self.part.follower.known
+
+    def on_restored(self, number: int) -> str:
+        """Forget the model of the lost rounds, where the server has another one, and end all sums of these rounds.
+
+        Members of encrypted tasks keep the model: they miss the rounds that they know already.
+        """
+        del number
+        self._handled, terms = 0, self.member.terms
+        if terms.chained:
+            return CANNOT_GO_ON
+        self.part.follower.start_again()
+        then = "this client takes over the server's model and goes on"
+        match terms.mechanism.name:
+            case "masked":
+                self.member.store.close_signed_sets(self.member.task_id)
+            case "oneshot":
+                from client_sdk.store.committees import close_seen  # which other tasks do not need
+
+                close_seen(self.member.store, self.member.task_id)
+            case _:
+                return then
+        return f"{then}; it takes no part in sums that it took part in before"
 
     def on_round(self, change: RoundChanged) -> Program[RoundChanged]:
         """Take part in the round, if it asks this client for the first time."""
-        change = yield from self.seen.checked(change, self.progress)
         view = change.view
-        if view.number > self.seen.handled and self._is_asked(view):
-            self.seen.handled = view.number
+        if view.number > self._handled and self._is_asked(view):
+            self._handled = view.number
             outcome = yield from self._attempt(view)
             if isinstance(outcome, RoundReport):
                 self.reports.append(outcome)
@@ -303,6 +336,8 @@ def tell_refusals(member: Member, number: int, program: Program[T]) -> Program[T
 
 def _reason(error: Exception) -> RefusalReason:
     match error:
+        case AlreadySummed():
+            return "survivors"  # it took part in this sum over others
         case RefusalError():
             return _REFUSED_IN.get(error.stage, "policy")
         case Abstained():
@@ -313,63 +348,3 @@ def _reason(error: Exception) -> RefusalReason:
             return "certificates"
         case _:
             return "policy"
-
-
-# --- a server that is behind its clients, because it was restored from a backup --------------------------------------
-
-_SETTLE_SECONDS: Final = 3.0
-"""Another replica may answer with an older round for so long: it has not yet learned of the newest one."""
-
-
-@dataclass
-class _SeenRounds:
-    """The rounds that one client has seen, compared with the server's newest one.
-
-    handled: the newest round that the client was asked in by this process, 0 at first.
-    """
-
-    part: Part
-    handled: int = 0
-    _told: int = field(default=0)
-
-    def checked(self, change: RoundChanged, progress: Progress | None) -> Program[RoundChanged]:
-        """Return `change`; if the server seems to be behind this client, what it answers a few seconds later.
-
-        If it still is, report `ServerRestored`, and forget the model of the lost rounds where the server has another
-        one. Members of encrypted tasks keep it: they are told once, and miss the rounds that they know already.
-        """
-        if not self._is_ahead(change.view):
-            return change
-        yield Pause(_SETTLE_SECONDS)
-        current = yield from self.part.member.calls.current_round(self.part.member.task_id)
-        if current is None:
-            return change
-        change = RoundChanged(current.round, current.etag)
-        if self._is_ahead(change.view):
-            self._go_back(change.view, progress)
-        return change
-
-    def _is_ahead(self, view: RoundView) -> bool:
-        known = self.part.follower.known if view.in_cohort else 0
-        completed = view.number if is_over(view) else view.number - 1
-        return max(self.handled, known) > self._told and (self.handled > view.number or known > completed)
-
-    def _go_back(self, view: RoundView, progress: Progress | None) -> None:
-        terms, follower = self.part.member.terms, self.part.follower
-        known = max(self.handled, follower.known)
-        if terms.chained:
-            self._told, then = known, "an encrypted task cannot go on so: its operator closes it and creates another"
-        else:
-            follower.start_again()
-            self._told, then = 0, "this client takes over the server's model and goes on"
-            if terms.mechanism.name != "plain":
-                then += "; it takes no part in a sum before the newest one that it took part in"
-        self.handled = 0
-        event = ServerRestored(view.number, known, then)
-        _LOG.warning(
-            "task %s: the server's newest round is %d, and this client has seen round %d: the server was restored from "
-            "a backup; %s",
-            *(terms.name, event.round, event.known, event.then),
-        )
-        if progress:
-            progress(event)

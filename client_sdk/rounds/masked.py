@@ -56,8 +56,8 @@ R = TypeVar("R")
 def take_masked_part(part: Part, view: RoundView, history: History, progress: Progress | None) -> Program[RoundReport]:
     """Take part in the masked round `view` from its first stage, and return the report.
 
-    Raises `RoundLost` when the round ends before this client has sent all its messages, and what `MaskedRound.advance`
-    raises.
+    Raises `RoundLost` when the round ends before this client has sent all its messages, `NotFound` when the server has
+    lost it, and what `MaskedRound.advance` raises.
     """
     own, etag = MaskedRound(part, view, history, progress), None
     while True:
@@ -66,6 +66,8 @@ def take_masked_part(part: Part, view: RoundView, history: History, progress: Pr
             return own.final_report()
         current = yield from part.member.calls.current_round(part.member.task_id, etag, LONG_POLL_SECONDS)
         if current is None:
+            # a server that was restored to a state before round 1 has no newest round: then this raises
+            yield from part.member.calls.round(part.member.task_id, view.number)
             continue
         etag, newest = current.etag, current.round
         if newest.number != view.number or is_over(newest):
@@ -164,7 +166,7 @@ class MaskedRound(OwnRound):
 
     def _advertise(self) -> Program[None]:
         member, (spec, context) = self.part.member, self._begun()
-        self._signed_sets(context).require_newest(spec.sum_index)  # it would not confirm the set of an earlier sum
+        self._signed_sets(context).require_open(spec.sum_index)  # it would confirm no set for another one
         policy = member.policy.for_masked_rounds(member.terms.schedule)
         self._state, body = stages.advertise(context, member.client_id, member.identity.signing_key, policy)
         yield from self._put("advertise", body)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+import time
+from typing import Final
+
 import numpy as np
 from numpy.typing import NDArray
 
 from client_sdk.api.wire import Program, work
-from client_sdk.errors import ModelUnavailable
+from client_sdk.errors import ConnectionFailed, GaveUp, ModelUnavailable, Unavailable, UntrustedServer
 from client_sdk.history import History
 from client_sdk.model.best import Recommendations, curve_of, ends_with_best, top_items
 from client_sdk.rounds.events import ModelBehind, Progress
@@ -18,6 +22,9 @@ from protocols.recipes.evaluation_curve import Curve
 from protocols.recipes.private import unwrapped
 
 __all__ = ["evaluation", "named_arrays", "newest_model", "own_scores", "recommend"]
+
+_AS_ASKED: Final = "no update was asked for"
+_LOG = logging.getLogger(__name__)
 
 
 def newest_model(part: Part, snapshot_wait: float = 0.0, progress: Progress | None = None) -> Program[ModelState]:
@@ -69,20 +76,23 @@ def named_arrays(part: Part) -> Program[dict[str, NDArray[np.float32]]]:
     return {name: array.copy() for name, array in recipe.arrays(state).items()}
 
 
-def recommend(part: Part, k: int, interactions: object | None, refresh: bool) -> Program[Recommendations]:
+def recommend(
+    part: Part, k: int, interactions: object | None, refresh: bool, progress: Progress | None = None
+) -> Program[Recommendations]:
     """Return the `k` best items for this user among those not in `interactions`.
 
-    interactions: None for those of the last `take_part`. refresh: whether to update the model first; without, the
-    newest model on the device is used and no request is made. The factor of a user that never took part comes from
-    local training, of which nothing is sent. Raises `ModelUnavailable` before round 1 is complete.
+    interactions: None for those of the last `take_part`. refresh: whether to update the model first; without, and while
+    the server cannot be reached, the newest model on the device is used. Without, no request is made. progress:
+    receives `ModelBehind` with the age of that model. The factor of a user that never took part comes from local
+    training, of which nothing is sent. Raises `ModelUnavailable` before round 1 is complete.
     """
     given = part.seen if interactions is None else interactions
     if given is None:
         raise ParameterError("interactions are required: call recommend(k, interactions=...)")
     if refresh:
-        state = yield from newest_model(part)
+        state = yield from _newest_or_stored(part, progress)
     else:
-        state = part.follower.view(part.final or part.follower.at_hand())
+        state = _stored(part, _AS_ASKED, progress)
     if state.round_number == 0:
         raise ModelUnavailable(
             0, "no round of this task has completed yet, so there is no trained model to recommend from"
@@ -92,6 +102,38 @@ def recommend(part: Part, k: int, interactions: object | None, refresh: bool) ->
     scores = yield from work(lambda: own_scores(part, state, seen))
     found = top_items(scores, seen.items, k)
     return found if part.catalogue is None else found.named(part.catalogue)
+
+
+def _newest_or_stored(part: Part, progress: Progress | None) -> Program[ModelState]:
+    """Return the newest model; the one on the device, if there is one, while no server answers."""
+    try:
+        return (yield from newest_model(part, progress=progress))
+    except (ConnectionFailed, GaveUp, Unavailable) as error:
+        if isinstance(error, UntrustedServer) or part.follower.current() is None:
+            raise
+        return _stored(part, str(error), progress)
+
+
+def _stored(part: Part, reason: str, progress: Progress | None) -> ModelState:
+    """Return the model on the device, and say how old it is. reason: why it is not updated."""
+    state, followed = part.follower.at_hand(), part.follower.current()
+    at = None if followed is None else followed.stored_at
+    since = "" if at is None else f", stored {_ago(time.time() - at)} ago,"
+    event = ModelBehind(f"the model of round {state.round_number}{since} is used: {reason}")
+    level = logging.INFO if reason == _AS_ASKED else logging.WARNING
+    _LOG.log(level, "task %s: %s", part.member.terms.name, event.reason)
+    if progress:
+        progress(event)
+    return part.follower.view(part.final or state)
+
+
+def _ago(seconds: float) -> str:
+    """Return a duration in its largest unit, such as "3 hours"."""
+    for size, unit in ((86400, "day"), (3600, "hour"), (60, "minute")):
+        if seconds >= size:
+            count = int(seconds // size)
+            return f"{count} {unit}{'' if count == 1 else 's'}"
+    return f"{max(0, int(seconds))} seconds"
 
 
 def own_scores(part: Part, state: ModelState, history: History) -> NDArray[np.float32]:

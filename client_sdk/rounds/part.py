@@ -56,7 +56,7 @@ class Part:
     follower: its copy of the model. half: the client side of the recipe. rng: random numbers of training only; keys and
     ciphertexts use the system's generator. seen: the interactions of the last `take_part`. final: the best model of a
     task that ended with it. catalogue: the app's ids of the items, once `load_catalogue` has run. ahead: pieces of the
-    next seal, made in idle time.
+    next seal, made in idle time. is_joined: False for a task as it is stored, which cannot be taken part in.
     """
 
     member: Member
@@ -67,6 +67,7 @@ class Part:
     final: ModelState | None = None
     catalogue: Catalogue | None = field(default=None, repr=False)
     ahead: WorkAhead | None = field(default=None, repr=False)
+    is_joined: bool = True
     _client_state: ClientState | None = field(default=None, repr=False)
     _reported_point: int = field(default=0, repr=False)
 
@@ -82,6 +83,11 @@ class Part:
         follower = ModelFollower(member.calls, member.terms, member.store, device_group=member.membership.device_group)
         half = client_half(member.terms.recipe, training, graph_filter)
         return cls(member, follower, half, np.random.default_rng(seed))
+
+    def require_joined(self) -> None:
+        """Raise `ParameterError` for a task that was opened without asking the server about revocations."""
+        if not self.is_joined:
+            raise ParameterError(f"task {self.member.terms.name!r} was opened as it is stored: join() it to take part")
 
     def history(self, interactions: object) -> History:
         """Return the interactions as a `History`; `ParameterError` if there are none or the recipe cannot use them."""

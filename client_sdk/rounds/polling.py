@@ -20,12 +20,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.wire import Effect, Failed, Pause, Program, Response
 from client_sdk.errors import ApiError, ClientSDKError, ConnectionFailed, GaveUp
 from client_sdk.rounds.events import (
     Progress,
     ServerBack,
+    ServerRestored,
     ServerUnreachable,
     TaskEnded,
     Waiting,
@@ -41,6 +43,7 @@ __all__ = [
     "Outage",
     "RoundChange",
     "RoundChanged",
+    "SeenRounds",
     "StoppedInOutage",
     "await_round",
     "await_start",
@@ -154,6 +157,72 @@ def await_round(
         if is_awaited(current.round):
             return current.round
         etag = current.etag
+
+
+# --- a server that is behind its clients, because it was restored from a backup --------------------------------------
+
+_SETTLE_SECONDS: Final = 3.0
+"""Another replica may answer with an older round for so long: it has not yet learned of the newest one."""
+
+
+@dataclass
+class SeenRounds:
+    """The rounds that one client has seen, in this process or as its records say, compared with the server's newest.
+
+    known: returns the newest round that is over by the client's records, 0 for none. go_on: called with the server's
+    newest round when it is before these; returns what the client does then. number, completed: newest round that this
+    process has seen, and the newest one that was over; 0 at first.
+    """
+
+    calls: ApiCalls
+    terms: TaskTerms
+    known: Callable[[], int]
+    go_on: Callable[[int], str]
+    progress: Progress | None = None
+    number: int = 0
+    completed: int = 0
+    _told: int = field(default=0, init=False)
+
+    def checked(self, change: RoundChange) -> Program[RoundChange]:
+        """Return `change`; if the server seems to be behind this client, what it answers a few seconds later.
+
+        If it still is, report `ServerRestored`, once, and call `go_on`.
+        """
+        if not isinstance(change, TaskEnded) and self._is_ahead(*_position(change)):
+            yield Pause(_SETTLE_SECONDS)
+            change = yield from follow_rounds(self.calls, self.terms.task_id, None, 0.0)
+            if not isinstance(change, TaskEnded) and self._is_ahead(*_position(change)):
+                self._report(*_position(change))
+        if not isinstance(change, TaskEnded):
+            number, completed = _position(change)
+            self.number, self.completed = max(self.number, number or 0), max(self.completed, completed)
+        return change
+
+    def _is_ahead(self, number: int | None, completed: int) -> bool:
+        known = self.known()
+        if self.completed > completed or (known > completed and known > self._told):
+            return True
+        return number is not None and self.number > number
+
+    def _report(self, number: int | None, completed: int) -> None:
+        newest = completed if number is None else number
+        seen = max(self.number, self.known())
+        event = ServerRestored(newest, seen, self.go_on(newest))
+        self._told, self.number, self.completed = self.known(), 0, 0
+        _LOG.warning(
+            "task %s: the server's newest round is %d, and this client has seen round %d: the server was restored from "
+            "a backup; %s",
+            *(self.terms.name, event.round, event.known, event.then),
+        )
+        if self.progress:
+            self.progress(event)
+
+
+def _position(change: RoundChanged | NothingNew) -> tuple[int | None, int]:
+    """Return the number of the server's newest round, None where `change` does not say it, and of the last one over."""
+    if isinstance(change, RoundChanged):
+        return change.view.number, change.view.number if change.is_over else change.view.number - 1
+    return None, change.task.completed_rounds + change.task.failed_rounds
 
 
 # --- while the server is away --------------------------------------------------------------------------------------

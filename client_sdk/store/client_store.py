@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
+import time
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -45,6 +46,7 @@ __all__ = [
 
 
 _ROUND: Final = struct.Struct("<Q")
+_ROUND_AND_TIME: Final = struct.Struct("<Qd")
 _MEMBERSHIP: Final = "membership.json"
 _TERMS: Final = "terms.json"
 _KEYRING: Final = "keyring.bin"
@@ -257,6 +259,12 @@ class ClientStore:
         """Store the survivor set that this client signed last in one task; data: as for `signed_sets`."""
         self.write(task_id, _signed_sets(data), signed.encode())
 
+    def close_signed_sets(self, task_id: str) -> None:
+        """Store that this client signs no set for the sums of one task again for which it signed one."""
+        signed = self.signed_sets(task_id)
+        if signed.closed() != signed:
+            self.keep_signed_sets(task_id, signed.closed())
+
     def given(self, task_id: str, label: str | None, data: Data) -> GivenData:
         """Return what this client gave of its `data` to sums of class `once` and `repeated` of one data set.
 
@@ -335,9 +343,9 @@ class ClientStore:
         if body is None:
             return None
         try:
-            (number,) = _ROUND.unpack_from(body)
-            start = _ROUND.size + (CHAIN_BYTES + 1) * chained
-            chain = AggregateChain.decode(body[_ROUND.size : start - 1]) if chained else None
+            number, stored_at = _ROUND_AND_TIME.unpack_from(body)
+            start = _ROUND_AND_TIME.size + (CHAIN_BYTES + 1) * chained
+            chain = AggregateChain.decode(body[_ROUND_AND_TIME.size : start - 1]) if chained else None
             state = body[start:]
             return FollowedState(
                 recipe.decode_state(number, state)
@@ -345,6 +353,7 @@ class ClientStore:
                 else recipe.decode_view(number, state, device_group),
                 chain,
                 chained and body[start - 1] == 1,
+                stored_at,
             )
         except (struct.error, CodecError) as error:
             raise LocalFileError(f"the stored model state of task {task_id} is damaged") from error
@@ -352,15 +361,15 @@ class ClientStore:
     def keep_item_state(
         self, task_id: str, recipe: Recipe, followed: FollowedState, device_group: int | None = None
     ) -> None:
-        """Store a model state: its round number (8 bytes, little-endian) and its encoding.
+        """Store a model state: its round number (8 bytes, little-endian), the time (float64), and its encoding.
 
-        Between them, if it has a chain: the chain, and whether it is from a snapshot (1 byte).
+        Before the encoding, if it has a chain: the chain, and whether it is from a snapshot (1 byte).
 
         device_group: the group whose view of the state it is; None for the whole state.
         """
         state, chain = followed.state, followed.chain
         body = recipe.encode_state(state) if device_group is None else recipe.encode_view(state, device_group)
-        head = _ROUND.pack(state.round_number)
+        head = _ROUND_AND_TIME.pack(state.round_number, followed.stored_at or time.time())
         head += b"" if chain is None else chain.encode() + bytes([followed.from_snapshot])
         self.write(task_id, _ITEM_STATE if chain is None else _CHAINED_STATE, head + body)
 

@@ -11,17 +11,18 @@ Members are compared by their identity keys, which the organiser certified; the 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from client_sdk.errors import LocalFileError
 from client_sdk.store.client_store import ClientStore
 from client_sdk.store.signed_sets import member_tag
-from protocols.errors import RefusalError
+from protocols.errors import AlreadySummed, RefusalError
 from protocols.layout import Data
 from protocols.sums.oneshot.committee import Committee
 
 __all__ = [
     "SeenCommittees",
+    "close_seen",
     "load_seen",
     "remember_committee",
 ]
@@ -31,23 +32,22 @@ __all__ = [
 class SeenCommittees:
     """The committees, each a set of tags of identity keys, that a client accepted for sum `sum_index`; none at first.
 
-    Where all sums of a task are over the same data, those of all its sums.
+    Where all sums of a task are over the same data, those of all its sums. earlier: the other sums to which it sent its
+    data, and sends none any more: it does not remember their committees.
     """
 
     sum_index: int = 0
     committees: tuple[frozenset[str], ...] = ()
+    earlier: frozenset[int] = frozenset()
 
     def with_committee(self, sum_index: int, members: frozenset[str], most_new: int, same_data: bool) -> SeenCommittees:
         """Return the record after `members` is accepted for sum `sum_index`.
 
         most_new: how many of them may be missing in an earlier committee for the same data. same_data: whether all sums
-        of the task are over the same data. Raises `RefusalError` for more, and for a sum before the newest one.
+        of the task are over the same data. Raises `RefusalError` for more, and `AlreadySummed`.
         """
-        if sum_index < self.sum_index:
-            raise RefusalError(
-                f"the server repeats sum {sum_index} after this client took part in sum {self.sum_index}: the "
-                "difference of the two results could reveal one client's data"
-            )
+        if sum_index in self.earlier:
+            raise AlreadySummed(sum_index)
         earlier = self.committees if same_data or sum_index == self.sum_index else ()
         replaced = max((len(members - each) for each in earlier), default=0)
         if replaced > most_new:
@@ -56,17 +56,24 @@ class SeenCommittees:
                 f"client accepts {most_new}: the members would not know the earlier sum, and the two together could "
                 "reveal one client's data"
             )
-        return SeenCommittees(sum_index, tuple(dict.fromkeys((*earlier, members))))
+        left = {self.sum_index} if self.committees and sum_index != self.sum_index and not same_data else set()
+        return SeenCommittees(sum_index, tuple(dict.fromkeys((*earlier, members))), self.earlier | left)
+
+    def closed(self) -> SeenCommittees:
+        """Return the record after the server has lost its newest rounds: the client sends its data to no sum twice."""
+        return replace(self, earlier=self.earlier | ({self.sum_index} if self.committees else set()))
 
     def encode(self) -> bytes:
         """Return the record as JSON."""
-        return json.dumps([self.sum_index, [sorted(members) for members in self.committees]]).encode()
+        committees = [sorted(members) for members in self.committees]
+        return json.dumps([self.sum_index, committees, sorted(self.earlier)]).encode()
 
     @classmethod
     def decode(cls, body: bytes) -> SeenCommittees:
         """Return the record in `body`; `ValueError` or `TypeError` for anything that `encode` did not make."""
-        sum_index, committees = json.loads(body)
-        return cls(int(sum_index), tuple(frozenset(map(str, members)) for members in committees))
+        sum_index, committees, earlier = json.loads(body)
+        seen = tuple(frozenset(map(str, members)) for members in committees)
+        return cls(int(sum_index), seen, frozenset(map(int, earlier)))
 
 
 def load_seen(client_store: ClientStore, task_id: str, data: Data | None = None) -> SeenCommittees:
@@ -96,3 +103,10 @@ def remember_committee(client_store: ClientStore, committee: Committee) -> None:
     after = seen.with_committee(context.step, members, most_new, same_data=data is not None)
     if after != seen:
         client_store.write(context.task_id, _name(data), after.encode())
+
+
+def close_seen(client_store: ClientStore, task_id: str) -> None:
+    """Store that this client sends its data to none of the sums again to which it sent them; see `closed`."""
+    seen = load_seen(client_store, task_id)
+    if seen.closed() != seen:
+        client_store.write(task_id, _name(None), seen.closed().encode())

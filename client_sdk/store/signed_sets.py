@@ -11,13 +11,17 @@ X that cancels is in other sets with coefficients of at least |c_X| together. Ad
 more than all other members of the sets can give, unless two or more signers of some X do not cancel. (Signers are
 honest here; the threshold makes up for members that help the server.)
 
+*Which sums.* The client also remembers in which other sums it signed a set, and takes no part in these again. So it
+signs one set for each sum, in whatever order the server asks for them: a server that was restored from a backup repeats
+sums, and a lying server can say that it was.
+
 *Recipes with a frozen cohort* sum the same data in every sum of the task, over a cohort that shrinks. For these a
 client also signs a set that is contained in its last one and smaller by at least `min_difference`, as the server's rule
-demands (`protocols.privacy.differencing`). It remembers the set across all sums: the server publishes the model, and
-could repeat a sum under the next index. This is enough if any two sums with a member in common were signed by one
-honest client: all sums of a member's data then form a chain, whose steps are `min_difference` members or more. So the
-client also stores the first roster in which it contributed (`universe`), takes part in rosters of these members only,
-and signs a set only if more than half of the largest possible cohort had to sign it
+demands (`protocols.privacy.differencing`). It remembers the set across all sums, in any order: the server publishes
+the model, and could repeat a sum under the next index. This is enough if any two sums with a member in common were
+signed by one honest client: all sums of a member's data then form a chain, whose steps are `min_difference` members or
+more. So the client also stores the first roster in which it contributed (`universe`), takes part in rosters of these
+members only, and signs a set only if more than half of the largest possible cohort had to sign it
 (`protocols.sums.masked.parameters.quorum`). Two sums with a member in common are then over parts of that
 member's `universe`, and more than half of it signed each.
 
@@ -34,7 +38,7 @@ from typing import Final
 
 from protocols.codec import b64decode, b64encode
 from protocols.crypto.domain import digest
-from protocols.errors import RefusalError
+from protocols.errors import AlreadySummed, RefusalError
 
 __all__ = [
     "SignedSets",
@@ -51,11 +55,14 @@ class SignedSets:
     """The survivor set that a client signed last, as a set of `member_tag`, for sum `sum_index`; empty: none yet.
 
     universe: if all sums of the task are over the same data, the first roster in which this client contributed.
+    earlier: the other sums for which it signed a set, and takes no part in any more; empty if all are over the same
+    data.
     """
 
     sum_index: int = 0
     members: frozenset[bytes] = frozenset()
     universe: frozenset[bytes] = frozenset()
+    earlier: frozenset[int] = frozenset()
 
     def with_roster(self, roster: frozenset[bytes]) -> SignedSets:
         """Return the record after this client contributes within `roster` to a task that sums the same data again.
@@ -72,27 +79,29 @@ class SignedSets:
             )
         return self
 
-    def require_newest(self, sum_index: int) -> None:
-        """Raise `RefusalError` for a sum before the newest one that this client took part in."""
-        if sum_index < self.sum_index:
-            raise RefusalError(
-                f"the server repeats sum {sum_index} after this client took part in sum {self.sum_index}: the "
-                "difference of the two results could reveal one client's data"
-            )
+    def require_open(self, sum_index: int) -> None:
+        """Raise `AlreadySummed` for a sum that this client signed a set for, other than the newest such sum."""
+        if sum_index in self.earlier:
+            raise AlreadySummed(sum_index)
+
+    def closed(self) -> SignedSets:
+        """Return the record after the server has lost its newest rounds: no sum is repeated over the same set now."""
+        return replace(self, earlier=self.earlier | ({self.sum_index} if self.members else set()))
 
     def with_set(
         self, sum_index: int, members: frozenset[bytes], min_difference: int, same_data: bool = False
     ) -> SignedSets:
         """Return the record after `members` is signed for sum `sum_index`.
 
-        same_data: whether all sums of the task are over the same data. Raises `RefusalError` for a sum before the
-        newest one, and for another set for the same data; with `same_data`, unless it is contained in the last one and
-        smaller by at least `min_difference`.
+        same_data: whether all sums of the task are over the same data. Raises `AlreadySummed`, and `RefusalError` for
+        another set for the same data; with `same_data`, unless it is contained in the last one and smaller by at least
+        `min_difference`.
         """
-        self.require_newest(sum_index)
+        self.require_open(sum_index)
         if members != self.members and self.members and (sum_index == self.sum_index or same_data):
             self._check_another(sum_index, members, min_difference, same_data)
-        return replace(self, sum_index=sum_index, members=members)
+        left = {self.sum_index} if self.members and sum_index != self.sum_index and not same_data else set()
+        return replace(self, sum_index=sum_index, members=members, earlier=self.earlier | left)
 
     def _check_another(self, sum_index: int, members: frozenset[bytes], min_difference: int, same_data: bool) -> None:
         difference = len(self.members ^ members)
@@ -132,14 +141,15 @@ def member_tags(identity_keys: tuple[bytes, ...], survivors: frozenset[int]) -> 
 @lru_cache(maxsize=8)
 def _encode(record: SignedSets) -> bytes:
     members, universe = (b64encode(b"".join(sorted(tags))) for tags in (record.members, record.universe))
-    return json.dumps({"sum_index": record.sum_index, "members": members, "universe": universe}).encode()
+    content = {"sum_index": record.sum_index, "members": members, "universe": universe}
+    return json.dumps({**content, "earlier": sorted(record.earlier)}).encode()
 
 
 @lru_cache(maxsize=8)
 def _decode(body: bytes) -> SignedSets:
     content = json.loads(body)
     members, universe = (_split(b64decode(str(content[name]))) for name in ("members", "universe"))
-    return SignedSets(int(content["sum_index"]), members, universe)
+    return SignedSets(int(content["sum_index"]), members, universe, frozenset(map(int, content["earlier"])))
 
 
 def _split(body: bytes) -> frozenset[bytes]:

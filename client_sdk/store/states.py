@@ -36,12 +36,14 @@ ClientState = Mapping[str, NDArray[Any]]
 class FollowedState:
     """A model state. chain: of the aggregates up to its round; None in tasks whose sums anyone can open.
 
-    from_snapshot: whether another member's snapshot is the source of the chain, or of its beginning.
+    from_snapshot: whether another member's snapshot is the source of the chain, or of its beginning. stored_at: when it
+    was stored on this device, seconds since the epoch; None before.
     """
 
     state: ModelState
     chain: AggregateChain | None = None
     from_snapshot: bool = False
+    stored_at: float | None = field(default=None, compare=False)
 
 
 # --- what a client gave of its data to sums of class `once` and `repeated` of one data set ----------------------------

@@ -9,8 +9,9 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from importlib import import_module
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import platformdirs
 
@@ -24,6 +25,7 @@ __all__ = [
     "default_store",
     "ensure_private_directory",
     "read_private",
+    "try_lock",
     "write_private",
 ]
 
@@ -118,30 +120,24 @@ class DirectoryStore:
 
     @contextmanager
     def locked(self, owner: str, task_id: str) -> Iterator[None]:
-        """Hold the lock of a task's records: `flock` on the file `lock` beside them, released when the process ends.
+        """Hold the lock of a task's records, the file `lock` beside them; it is released when the process ends.
 
         Two that took part with the same records would each sign and store what the other does not know of. Raises
-        `LocalFileError` when another process, or another participant of this one, holds it. Windows has no lock.
+        `LocalFileError` when another process, or another participant of this one, holds it.
         """
-        if sys.platform == "win32":
-            yield
-            return
-        import fcntl
-
         path = self._folder(owner, task_id) / "lock"
         with _local_errors("lock", path):
             ensure_private_directory(path.parent)
-            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+            handle = os.open(path, os.O_RDWR | os.O_CREAT, FILE_MODE)  # child processes do not inherit it
         try:
             with _local_errors("lock", path):
-                try:
-                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    raise LocalFileError(
-                        f"another process takes part in this task with the records in {path.parent}",
-                        remedy="Stop the other one: one identity takes part in a task once. A second participant "
-                        "needs an identity and an invitation of its own.",
-                    ) from None
+                is_locked = try_lock(handle)
+            if not is_locked:
+                raise LocalFileError(
+                    f"another process takes part in this task with the records in {path.parent}",
+                    remedy="Stop the other one: one identity takes part in a task once. A second participant "
+                    "needs an identity and an invitation of its own.",
+                )
             yield
         finally:
             os.close(handle)
@@ -166,6 +162,34 @@ def _local_errors(action: str, path: Path) -> Iterator[None]:
             case _:
                 remedy = ""
         raise LocalFileError(f"cannot {action} {path}: {error.strerror or error}", remedy=remedy) from error
+
+
+# --- a lock on an open file, which is free again when its process ends, however it ends ------------------------------
+
+_HELD: Final = frozenset({errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES, errno.EDEADLK})
+"""What the systems say when another handle holds the lock: `flock` the first two, `LockFile` of Windows the others."""
+
+
+def try_lock(handle: int, platform: str = sys.platform) -> bool:
+    """Lock the file that is open as `handle` until it is closed; return False if another handle has locked it.
+
+    handle: a file descriptor, open for writing. platform: as `sys.platform`. Unix: `flock` on the file. Windows:
+    `LockFile` on its first byte, which need not exist. Raises `OSError` for other failures.
+    """
+    try:
+        if platform == "win32":
+            msvcrt: Any = import_module("msvcrt")  # Any: its type stub is empty on other systems
+            os.lseek(handle, 0, os.SEEK_SET)
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in _HELD:
+            return False
+        raise
+    return True
 
 
 # --- files that only their owner may read: written atomically, refused when others can access them -------------------
@@ -197,12 +221,12 @@ def write_private(path: Path, body: bytes) -> None:
 def read_private(path: Path, what: str) -> bytes:
     """Return the content of `path`; `LocalFileError` when it is missing or accessible to group or others.
 
-    what: what the file is called in errors.
+    what: what the file is called in errors. On Windows files have no such mode: the folder's access list protects them.
     """
     try:
         with path.open("rb") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            if mode & 0o077:
+            if mode & 0o077 and sys.platform != "win32":
                 raise LocalFileError(
                     f"{what} {path} is accessible to other users (mode {mode:04o}); run: chmod 600 {path}"
                 )

@@ -15,6 +15,8 @@ export class EnvelopeError extends HushRecError {}
 export class KeyringError extends HushRecError {}
 export class ParameterError extends HushRecError {}
 export class RefusalError extends HushRecError {}
+/** The server repeats a sum that this client took part in, after it has taken part in a later one. */
+export class AlreadySummedError extends RefusalError {}
 export class SignatureError extends HushRecError {}
 export class ThresholdError extends HushRecError {}
 export class PolicyError extends HushRecError {}

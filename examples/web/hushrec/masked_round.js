@@ -5,7 +5,7 @@
 
 import { modelDigest } from "./canonical.js";
 import { concat, equal, exact, toHex } from "./codec.js";
-import { CodecError, ContributionError, RefusalError, RoundLostError, ThresholdError } from "./errors.js";
+import { AlreadySummedError, CodecError, ContributionError, RefusalError, RoundLostError, ThresholdError } from "./errors.js";
 import { packElements } from "./fixed_point.js";
 import { sign, verify } from "./keys.js";
 import * as masked from "./masked.js";
@@ -77,6 +77,9 @@ class MaskedRound {
   async advertise(liked) {
     const { terms, identity, membership, api, store } = this.#client;
     const { number, step, seed, cohort, plan } = this.#round;
+    if (step < ((await store.get("signed"))?.step ?? 0)) {
+      throw new AlreadySummedError("the server repeats a sum that this client took part in before");
+    }
     this.#tell("model");
     const { round: modelRound, state, digest } = await fetchModel(api, store, terms, number, this.#signal);
     await requireData(this.#client, this.#round, modelRound, liked);
@@ -212,7 +215,7 @@ class MaskedRound {
     const members = [...this.survivors].map((place) => toHex(this.entries[place].identityKey)).sort();
     const { step } = this.#round;
     const before = (await this.#client.store.get("signed")) ?? { step: 0, members: [] };
-    if (step < before.step) throw new RefusalError("the server repeats a sum that this client took part in before");
+    if (step < before.step) throw new AlreadySummedError("the server repeats a sum that this client took part in before");
     if (step === before.step && String(members) !== String(before.members)) {
       throw new RefusalError("the server sums the same data again, over other survivors than this client confirmed before");
     }

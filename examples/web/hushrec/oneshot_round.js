@@ -2,7 +2,7 @@
 
 import { modelDigest } from "./canonical.js";
 import { toHex } from "./codec.js";
-import { RefusalError } from "./errors.js";
+import { AlreadySummedError, RefusalError } from "./errors.js";
 import { GAUSSIAN_TABLE } from "./gaussian_table.js";
 import { fetchModel } from "./model.js";
 import { binding, contribute, decodeKeys, makeCommittee } from "./oneshot.js";
@@ -18,7 +18,7 @@ const LONGEST_KEY = 2 + 1 + 64 + 3 * 32 + 81 + 64;
 export async function rememberCommittee(store, { members }, { step, plan }) {
   const own = members.map((member) => toHex(member.identityKey));
   const seen = (await store.get("committees")) ?? { step: 0, committees: [] };
-  if (step < seen.step) throw new RefusalError("the server repeats a sum that this client took part in before");
+  if (step < seen.step) throw new AlreadySummedError("the server repeats a sum that this client took part in before");
   const earlier = step === seen.step ? seen.committees : [];
   const most = 2 * plan.threshold - plan.committee - plan.corrupt - 1;
   const replaced = earlier.map((before) => own.filter((key) => !before.includes(key)).length);

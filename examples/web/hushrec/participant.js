@@ -1,7 +1,7 @@
 /** A client of one task until the task ends: it follows the rounds, takes part in them, and recommends on the device. */
 
 import { Api, pause } from "./api.js";
-import { AbstainedError, ApiError, CertificateError, CodecError, PolicyError, RefusalError, RoundLostError, ThresholdError } from "./errors.js";
+import { AbstainedError, AlreadySummedError, ApiError, CertificateError, CodecError, PolicyError, RefusalError, RoundLostError, ThresholdError } from "./errors.js";
 import { join, refreshRevocations } from "./enrolment.js";
 import { fetchModel, keptModel } from "./model.js";
 import { takeMaskedPart } from "./masked_round.js";
@@ -92,7 +92,7 @@ export class Participant {
         return this.#on({ kind: "abstained", round: view.number, reason: error.message });
       }
       if (!isOne(REFUSED) && !isOne(LOST) && !(error instanceof ApiError && MISSED.has(error.slug))) throw error;
-      if (isOne(REFUSED)) await this.#tellRefusal(view, "policy", signal);
+      if (isOne(REFUSED)) await this.#tellRefusal(view, error instanceof AlreadySummedError ? "survivors" : "policy", signal);
       this.#on({ kind: "missed", round: view.number, reason: error.message });
     }
   }

@@ -18,6 +18,30 @@ def started(live_api: Api, name: str) -> TestTask:
     return live_api.create_task(name, cohort=3, rounds=5)
 
 
+# --- a new task with a file of items ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_task_is_created_with_a_file_of_items(
+    browser: Browser, server: AggregatorProcess, live_api: Api, size: str
+) -> None:
+    with visiting(browser, server, size=size) as page:
+        page.goto("/dashboard/new?recipe=colr&mechanism=plain")
+        page.get_by_label("Name (required)").fill(f"shop-{size}")
+        file = page.get_by_label("File of the items")
+        file.set_input_files({"name": "shop.csv", "mimeType": "text/csv", "buffer": b"id,title\nA,Kettle\nA,Pot\n"})
+        page.screenshot(path=artifacts() / f"new-task-with-items-{size}.png", full_page=True)
+        page.get_by_role("button", name="Create the task").click()
+        expect(page.get_by_role("alert")).to_have_text("The file shop.csv, line 3: the id 'A' is on line 2 already.")
+        page.screenshot(path=artifacts() / f"new-task-wrong-items-{size}.png", full_page=True)
+        file.set_input_files({"name": "shop.csv", "mimeType": "text/csv", "buffer": b"id,title\nA,Kettle\nB,Pot\n"})
+        page.get_by_role("button", name="Create the task").click()
+        expect(page.get_by_role("heading", level=1)).to_contain_text(f"shop-{size}")
+    (task,) = live_api.http.get("/v1/tasks", params={"name": f"shop-{size}"}, headers=live_api.operator).json()["tasks"]
+    assert task["recipe"]["parameters"]["items"] == 2
+    assert task["catalogue_digest"]
+
+
 # --- live -------------------------------------------------------------------------------------------------------------
 
 

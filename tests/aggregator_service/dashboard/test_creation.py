@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import html
 import re
+from typing import Any
 
 import httpx
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
+from aggregator_service.dashboard.creation import LONGEST_ITEMS_FILE
+from aggregator_service.storage.directory import DirectoryBlobs
 from protocols.advice import RECOMMENDED
+from protocols.catalogue import Catalogue
 from protocols.combinations import carriers
 from protocols.recipes.registry import OWN as RECIPES
 from tests.support.api import Api, signed_enrolment
@@ -25,7 +29,7 @@ def send(api: Api, place: str, **fields: str) -> httpx.Response:
     return api.http.post(f"/dashboard{place}", data={"form_token": enter(api), **fields}, headers=OURS)
 
 
-def task_named(api: Api, name: str) -> dict[str, object]:
+def task_named(api: Api, name: str) -> dict[str, Any]:
     (task,) = api.http.get("/v1/tasks", params={"name": name}, headers=api.operator).json()["tasks"]
     return dict(task)
 
@@ -66,6 +70,85 @@ def test_a_wrong_value_is_named_and_the_others_are_kept(api: Api, fields: dict[s
     assert api.http.get("/v1/tasks", params={"name": "not-made"}, headers=api.operator).json()["tasks"] == []
 
 
+ITEMS = '\ufeffid,title\nSKU-1,Kettle\nü,"Pot, big"\n'
+
+
+def with_file(api: Api, text: str | bytes, **fields: str) -> httpx.Response:
+    body = text.encode() if isinstance(text, str) else text
+    data = {"form_token": enter(api), **GOOD, "recipe.items": "", **fields}
+    return api.http.post("/dashboard/new", data=data, files={"items_file": ("items.csv", body)}, headers=OURS)
+
+
+def test_a_file_of_items_becomes_the_catalogue_of_the_task(api: Api) -> None:
+    answer = with_file(api, ITEMS, name="with-items")
+    assert answer.status_code == 303, answer.text
+    task = task_named(api, "with-items")
+    catalogue = Catalogue(("SKU-1", "ü"), ("Kettle", "Pot, big"))
+    assert (task["catalogue_digest"], task["waiting_for"]) == (catalogue.digest, None)
+    assert task["recipe"]["parameters"]["items"] == 2
+    stored = api.http.get(f"/v1/tasks/{task['task_id']}/catalogue", headers=api.operator)
+    assert stored.content == catalogue.encode()
+
+
+def test_a_form_with_an_empty_file_field_has_no_catalogue(api: Api) -> None:
+    data = {"form_token": enter(api), **GOOD, "name": "without-file"}
+    sent = api.http.post("/dashboard/new", data=data, files={"items_file": ("", b"")}, headers=OURS)
+    assert sent.status_code == 303, sent.text
+    assert "catalogue_digest" not in task_named(api, "without-file")
+
+
+@pytest.mark.parametrize(
+    ("text", "fields", "words"),
+    [
+        ("id,title\na,A\nb\n", {}, "items.csv, line 3: 1 fields; expected an id and a title"),
+        ("a\na\n", {}, "items.csv, line 2: the id 'a' is on line 1 already"),
+        ("", {}, "items.csv has no items"),
+        (b"\xff\xfe", {}, "items.csv is not UTF-8"),
+        ("a\nb\n", {"recipe.items": "3"}, "items is 3, but the file has 2 items: leave items empty"),
+        ("a\nb\n", {"recipe": "arrays", "recipe.shapes": '{"w": [2]}'}, "leave the file of items out"),
+        ("a\nb\n", {"name": "Two Words"}, "name: "),
+    ],
+)
+def test_what_is_wrong_with_the_file_is_shown_in_the_form(
+    api: Api, text: str | bytes, fields: dict[str, str], words: str
+) -> None:
+    answer = with_file(api, text, **{"name": "not-made", "schedule.rounds": "12", **fields})
+    page = html.unescape(answer.text)
+    assert answer.status_code == 422
+    (shown,) = re.findall(r'role="alert".*?<span>(.*?)</span>', page)
+    assert words.lower() in shown.lower()
+    assert 'value="12"' in page
+    assert ("Choose the file again" in page) == ("recipe" not in fields)
+    assert api.http.get("/v1/tasks", params={"name": "not-made"}, headers=api.operator).json()["tasks"] == []
+
+
+def test_a_task_that_cannot_be_created_leaves_no_catalogue_in_the_store(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deleted: list[str] = []
+    delete = DirectoryBlobs.delete
+    monkeypatch.setattr(DirectoryBlobs, "delete", lambda blobs, *keys: deleted.extend(keys) or delete(blobs, *keys))
+    api.create_task("taken-with-items")
+    assert "exists already" in with_file(api, ITEMS, name="taken-with-items").text
+    (key,) = deleted
+    assert key.startswith("catalogues/")
+
+
+def test_only_operators_may_send_a_long_form(api: Api) -> None:
+    long = "x" * 200_000
+    api.http.cookies.clear()
+    foreign = api.http.post("/dashboard/new", data=GOOD, files={"items_file": ("items", long.encode())}, headers=OURS)
+    assert foreign.status_code == 303
+    assert foreign.headers["location"].startswith("/dashboard/sign-in")
+    many = "\n".join(f"SKU-{number}" for number in range(20_000))
+    assert with_file(api, many, name="many").status_code == 303
+    assert task_named(api, "many")["recipe"]["parameters"]["items"] == 20_000
+    longer = b"x" * (LONGEST_ITEMS_FILE + 1)
+    refused = with_file(api, longer, name="longer")
+    assert refused.status_code == 413
+    assert "longer than 16777216 bytes" in refused.text
+
+
 def test_a_name_that_is_taken_is_refused(api: Api) -> None:
     api.create_task("taken")
     assert "exists already" in send(api, "/new", **{**GOOD, "name": "taken"}).text
@@ -79,10 +162,10 @@ def test_every_combination_has_a_form_without_hidden_required_fields(api: Api, r
     page = api.http.get("/dashboard/new", params={"recipe": recipe, "mechanism": mechanism})
     assert page.status_code == 200
     shown, *folded = page.text.split("<details")
-    assert re.findall(r'name="([a-z_.]+)"[^>]* required', shown) == [
-        "name",
-        "recipe.shapes" if recipe == "arrays" else "recipe.items",
-    ]
+    required = ["name", "recipe.shapes"] if recipe == "arrays" else ["name"]
+    assert re.findall(r'name="([a-z_.]+)"[^>]* required', shown) == required
+    if recipe != "arrays":  # the number of items, or a file of them
+        assert re.search(r'<input id="recipe.items" name="recipe.items".*?<input id="items_file"', shown, re.DOTALL)
     assert not [part for part in folded if " required" in part.partition("</details>")[0]]
 
 

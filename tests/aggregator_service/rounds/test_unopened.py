@@ -169,3 +169,40 @@ def test_a_member_of_a_frozen_cohort_that_never_answers_leaves(server: Aggregato
         task.wait_round(number, "failed", "complete")
     assert task.wait_round(4, "advertising")["step"] == 1
     assert asked(task, 4) == {clients[index].client_id for index in range(4, COHORT)}
+
+
+def refuse(task: TestTask, number: int, clients: Mapping[int, MaskedClient], reason: str) -> None:
+    for one in clients.values():
+        path = f"{task.path}/rounds/{number}/refusals"
+        answer = task.api.http.post(path, json={"reason": reason}, headers=one.auth)
+        assert answer.status_code == 200, answer.text
+
+
+@pytest.mark.parametrize(
+    ("refusing", "reason", "abandoned"),
+    [(7, "survivors", 1), (6, "survivors", 0), (9, "survivors", 1), (9, "policy", 0)],
+)
+def test_a_sum_that_most_clients_took_part_in_before_is_abandoned_at_once(
+    server: AggregatorProcess, api: Api, refusing: int, reason: str, abandoned: int
+) -> None:
+    """As after a restore: 7 of 9 refuse it, and 2 are fewer than min_clients, 3. The stage is an hour long."""
+    task = masked_task(api, f"taken-{refusing}-{reason}", COHORT, max_failed_rounds=2, rounds=5)
+    clients = enrol_masked(task, COHORT)
+    for number in (1, 2):
+        task.wait_round(number, "advertising")
+        refuse(task, number, dict(list(clients.items())[:refusing]), reason)
+        for one in list(clients.values())[refusing:]:
+            assert one.take(number, "advertise").status_code == 201
+        if refusing == 6:  # the others go on without them
+            assert task.wait_round(number, "sharing", "failed")["step"] == 1
+            assert state_of(task)["abandoned_sums"] == 0
+            return
+        task.wait_round(number, "failed")
+    if abandoned:
+        assert task.wait_round(3, "advertising")["step"] == 3
+        view = state_of(task)
+        assert (view["state"], view["abandoned_sums"], view["failed_rounds"]) == ("open", 2, 2)
+        play(server, task, clients, 3)
+        assert task.wait_round(3, "complete", "failed")["survivors"] == COHORT
+    else:
+        assert wait_state(task, "failed")["abandoned_sums"] == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -356,3 +357,11 @@ def test_ratings_are_required_and_checked_against_the_tasks_range(tmp_path: Path
         for arguments in (("recommend", "-k", "3"), ("evaluate", "--held-out", "5")):
             status, out, err = rating_ended(hushrec(one, *arguments))
             assert status == 0, err
+    # the server is gone
+    status, without, err = rating_ended(hushrec(one, "recommend", "-k", "3"))
+    assert status == 0, err
+    assert re.search("warning: the model of round 1, stored .* ago, is used: no answer from http", err), err
+    status, offline, err = rating_ended(hushrec(one, "recommend", "-k", "3", "--offline"))
+    assert status == 0, err
+    assert offline == without
+    assert "is used: no update was asked for" in err

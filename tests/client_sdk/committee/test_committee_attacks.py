@@ -140,13 +140,51 @@ def test_renamed_clients_count_as_the_same() -> None:
     assert "too few clients" in reasons(server.attend()).pop()
 
 
-def test_no_member_goes_back_to_an_earlier_round_or_sum() -> None:
+def opened_twice(server: LyingServer) -> NDArray[np.float64]:
+    """Let the members open sums 1 and 2, in rounds 1 and 2; return sum 1."""
+    server.attend()
+    unmask(server)
+    everybody = server.opened(NAMES)
+    server_in_round(2, 2, server)
+    server.attend()
+    unmask(server)
+    return everybody
+
+
+def test_no_member_goes_back_to_an_earlier_round() -> None:
     server = server_in_round(number=2, step=2)
     server.attend()
     server_in_round(1, 1, server)
     assert "repeats round 1" in reasons(server.attend()).pop() or "was deleted" in reasons(server.attend()).pop()
+
+
+def test_a_sum_is_not_opened_again_without_one_client_after_another_sum() -> None:
+    server = server_in_round()
+    everybody = opened_twice(server)
     server_in_round(3, 1, server)
-    assert "repeats round 3 (sum 1)" in reasons(server.attend()).pop()
+    server.proposals = {person.name: OTHERS for person in server.members}
+    events = server.attend() + unmask(server)
+    assert "too few clients" in reasons(events).pop()
+    assert len(server.shares) <= 3 or not recovered(everybody, server.opened(OTHERS))
+
+
+def test_a_server_that_says_it_was_restored_opens_nothing_more() -> None:
+    """It asks for round 1 and sum 1 again: the members make new keys for the round, and compare the sums as ever."""
+    server = server_in_round()
+    everybody = opened_twice(server)
+    old = dict(server.keys[1])
+    server.keys = {2: server.keys[2]}  # of a round that its members have closed, with the keys that they published
+    for person in server.members:
+        server.service(person).on_restored(0)
+    server.publish_keys()
+    assert not set(server.keys[1].values()) & set(old.values()), "no key is used twice"
+    server_in_round(1, 1, server)
+    server.proposals = {person.name: OTHERS for person in server.members}
+    events = server.attend() + unmask(server)
+    assert "too few clients" in reasons(events).pop()
+    assert len(server.shares) <= 3 or not recovered(everybody, server.opened(OTHERS))
+    server_in_round(2, 1, server)
+    assert "keys that are not its own" in reasons(server.attend()).pop(), "the key of round 2 was deleted"
 
 
 # --- shares that are not the client's ----------------------------------------------------------------------------

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from client_sdk import DirectoryStore, Policy, PolicyRefused
+from client_sdk import DirectoryStore, MemoryStore, Policy, PolicyRefused
 from client_sdk.api.wire import Request, Response
-from client_sdk.committee.record import CommitteeRecord, load_record, secret_key
+from client_sdk.committee.record import CommitteeRecord, load_record, load_sets, secret_key, store_record
 from client_sdk.errors import LocalFileError
 from client_sdk.rounds.events import (
     ClientsNamed,
@@ -192,9 +192,44 @@ def test_all_sums_of_class_repeated_are_over_the_same_data() -> None:
     trained = replace(measured, summed=True).with_signature(4, 4, Ledger((frozenset({"ee" * 16}),)), None)
     assert trained.ledger_of(5, 5, "held-out").released == (*again, frozenset({"dd" * 16}))
     assert CommitteeRecord.decode(trained.encode()) == trained
-    for number, step in ((1, 2), (3, 1), (2, 3)):
+    for number, step in ((1, 2), (2, 3)):
         with pytest.raises(RefusalError, match="sum"):
             record.ledger_of(number, step, None)
+
+
+def test_a_member_remembers_the_sums_before_and_goes_back_to_rounds_only_after_its_keys_are_deleted() -> None:
+    """A server was restored from a backup: it asks for rounds and sums again that this member has served."""
+    store = ClientStore(MemoryStore(), "me")
+    first, second, third = (frozenset({letter * 32}) for letter in "abc")
+
+    def sign(number: int, step: int, clients: frozenset[str], *, summed: bool) -> None:
+        record = load_record(store, "t_1")
+        ledger = record.ledger_of(number, step, None, load_sets(store, "t_1", record, step))
+        after = Ledger((*ledger.released, clients), bytes(32))
+        store_record(store, "t_1", replace(record.with_signature(number, step, after, None), summed=summed))
+
+    def known(number: int, step: int) -> tuple[frozenset[str], ...]:
+        record = load_record(store, "t_1")
+        return record.ledger_of(number, step, None, load_sets(store, "t_1", record, step)).released
+
+    sign(1, 1, first, summed=True)
+    sign(2, 2, second, summed=True)
+    sign(3, 3, third, summed=True)
+    sign(4, 4, first, summed=False)
+    assert known(5, 1) == (first,) and known(5, 2) == (second,) and known(5, 4) == ()
+    with pytest.raises(RefusalError, match="repeats round 3"):
+        known(3, 1)
+    record = load_record(store, "t_1").close(3)
+    assert record.used == 4, "the key of round 4 must be deleted, too: its set was signed"
+    store_record(store, "t_1", record.reopen(1))
+    assert known(2, 1) == (first,) and known(2, 2) == (second,) and known(2, 3) == (third,) and known(2, 4) == ()
+    sign(2, 2, first, summed=True)
+    sign(3, 3, second, summed=True)
+    assert known(4, 2) == (second, first) and known(4, 3) == (third, second) and known(4, 1) == (first,)
+    assert CommitteeRecord.decode(load_record(store, "t_1").encode()) == load_record(store, "t_1")
+    store.write("t_1", "committee.sum-1.json", b"{")
+    with pytest.raises(LocalFileError, match="sum 1 of task t_1 is damaged"):
+        known(4, 1)
 
 
 def test_a_record_survives_its_encoding_and_damage_is_noticed() -> None:

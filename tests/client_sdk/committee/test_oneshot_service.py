@@ -215,7 +215,7 @@ def test_a_task_with_a_committee_of_three_processes(tmp_path: Path) -> None:
             assert "round 2: confirmed the set of 3 clients" in out
         assert operator.task(task.task_id).state == "complete"
         kept = [path for path in (members[0].folder / "home").rglob("committee*") if path.is_file()]
-        assert {path.name for path in kept} == {"committee.json", "committee_keys.bin"}
+        assert {path.name for path in kept} == {"committee.json", "committee.sum-1.json", "committee_keys.bin"}
         assert {path.stat().st_mode & 0o777 for path in kept} == {0o600}
 
         status, _, err = clients[0].run("committee", "serve", "--task", "films")

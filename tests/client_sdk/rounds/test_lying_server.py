@@ -268,7 +268,7 @@ def test_an_earlier_sum_again(tmp_path: Path) -> None:
     assert lying.play(1, sum_index=1) is not None
     assert lying.play(2, sum_index=2) is not None
     assert lying.play(3, sum_index=1, no_contribution=[VICTIM]) is None
-    assert any("repeats sum 1 after" in text for text in lying.refusals)
+    assert any("repeats sum 1, and this client took part in it before" in text for text in lying.refusals)
 
 
 def test_an_honest_repetition_over_the_same_clients_is_confirmed(tmp_path: Path) -> None:

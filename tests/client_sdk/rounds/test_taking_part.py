@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,11 +29,20 @@ from client_sdk import (
     task_request,
 )
 from client_sdk.agreement.terms import TaskTerms
-from client_sdk.errors import ApiError, ContributionConflict, Forbidden, ModelUnavailable, RoundClosed, TaskFailed
+from client_sdk.api.retry import RetryPolicy
+from client_sdk.errors import (
+    ApiError,
+    ContributionConflict,
+    Forbidden,
+    GaveUp,
+    ModelUnavailable,
+    RoundClosed,
+    TaskFailed,
+)
 from client_sdk.organiser import TrialOrganiser
 from client_sdk.rounds import key_holder
 from client_sdk.rounds.certificates import MembershipCheck, request_for
-from client_sdk.rounds.events import ClipWarning, Event, KeyringRefused, RoundMissed, TaskEnded
+from client_sdk.rounds.events import ClipWarning, Event, KeyringRefused, ModelBehind, RoundMissed, TaskEnded
 from client_sdk.rounds.join import _require_organiser
 from protocols.codec import b64decode
 from protocols.crypto.envelope import EnvelopeSender
@@ -182,12 +193,71 @@ def test_a_client_rejoins_without_an_invitation_and_recommends_offline(
         offline = again.recommend(10, chosen[0], refresh=False)
         assert client.traffic == sent
         assert list(offline) == list(online)
+        stored = client.open("again")
+        told: list[Event] = []
+        assert list(stored.recommend(10, chosen[0], refresh=False, progress=told.append)) == list(online)
+        assert client.traffic == sent
+        (behind,) = told
+        assert isinstance(behind, ModelBehind)
+        assert re.fullmatch(r"the model of round 1, stored \d+ seconds ago, is used: no update .*", behind.reason)
+        assert stored.terms.sum_plan == again.terms.sum_plan
+        with pytest.raises(NotEnrolled, match="other"):
+            client.open("other")
+        for act in (lambda: stored.take_part(chosen[0]), stored.serve):
+            with pytest.raises(ParameterError, match=r"opened as it is stored: join\(\) it to take part"):
+                act()
         assert client.join().membership.client_id == part.membership.client_id
         with pytest.raises(NotEnrolled, match="again"):
             client.join("other")
         with pytest.raises(ParameterError, match="interactions are required"):
             again.recommend(10)
     assert all(path.stat().st_mode & 0o077 == 0 for path in (tmp_path / "store").rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("mechanism", ["plain", "masked", "ckks"])
+def test_recommending_after_a_restart_works_while_the_server_is_away(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, mechanism: str
+) -> None:
+    everything = Policy(mechanisms=frozenset({"plain", "masked", "ckks"}))
+    once = ClientOptions(RetryPolicy(attempts=1))
+    with running_aggregator(tmp_path / "data") as server, ExitStack() as resources:
+        operator = resources.enter_context(Operator(server.url, server.operator_token))
+        parameters = {"dropout": 0.2} if mechanism == "masked" else None
+        task = small_task(operator, "movies", users=3, rounds=1, mechanism=mechanism, mechanism_parameters=parameters)
+        clients = [
+            resources.enter_context(Client(server.url, policy=everything, home=tmp_path / f"home {place}"))
+            for place in range(3)
+        ]
+        parts = []
+        for place, client in enumerate(clients):
+            holder = place == 0 and task.holder_invitation is not None
+            invitation = task.holder_invitation if holder else task.invitation
+            certificate = task.holder_certificate if holder else task.certificate
+            parts.append(client.join(invitation=invitation, certificate=certificate))
+        with ThreadPoolExecutor(4) as pool:
+            if mechanism == "ckks":
+                parts[0].create_keyring()
+                pool.submit(parts[0].serve)
+            running = [pool.submit(part.take_part, items) for part, items in zip(parts, interactions(3), strict=True)]
+            for one in running:
+                one.result()
+        online, items = parts[1].recommend(5), interactions(3)[1]
+        with Client(server.url, policy=everything, home=tmp_path / "home 1") as never:
+            told: list[Event] = []
+            assert list(never.open().recommend(5, items, progress=told.append)) == list(online)
+            assert told == [], "the server answers"
+    caplog.clear()
+    with Client(server.url, policy=everything, home=tmp_path / "home 1", options=once) as client:
+        with pytest.raises(GaveUp):
+            client.join("movies")
+        found = client.open("movies").recommend(5, items, progress=told.append)
+        assert list(found) == list(online)
+        with pytest.raises(GaveUp):
+            client.open().model()
+    (behind,) = told
+    assert isinstance(behind, ModelBehind)
+    assert re.match(r"the model of round 1, stored .* ago, is used: no answer from http", behind.reason)
+    assert any(one.getMessage() == f"task movies: {behind.reason}" for one in caplog.records)
 
 
 def test_whom_the_organiser_did_not_certify_is_refused_at_enrolment(

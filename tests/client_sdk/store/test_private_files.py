@@ -7,8 +7,10 @@ import os
 import stat
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,7 +21,7 @@ from client_sdk.errors import LocalFileError
 from client_sdk.store.client_store import ClientStore, Membership
 from client_sdk.store.identity import Identity
 from client_sdk.store.states import FollowedState
-from client_sdk.store.stores import DirectoryStore, MemoryStore, Store, write_private
+from client_sdk.store.stores import DirectoryStore, MemoryStore, Store, try_lock, write_private
 from protocols.codec import b64decode, b64encode
 from protocols.crypto.aggregate_chain import AggregateChain
 from protocols.crypto.envelope import enrolment_message
@@ -273,6 +275,53 @@ def test_one_process_takes_part_in_a_task_at_a_time(tmp_path: Path) -> None:
         holder.kill()
     with store.locked("aa", "t_1"):  # the lock of a process that was killed is free
         pass
+
+
+WINDOWS = """
+import errno, fcntl, os, sys, types
+
+def locking(handle, mode, count):
+    '''As of Windows: on bytes from the current position; another handle gets EACCES.'''
+    assert (os.lseek(handle, 0, os.SEEK_CUR), mode, count) == (0, 2, 1)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise PermissionError(errno.EACCES, "Permission denied") from None
+
+sys.modules["msvcrt"] = types.SimpleNamespace(locking=locking, LK_NBLCK=2)
+import client_sdk.store.stores as stores
+
+as_windows = stores.try_lock
+stores.try_lock = lambda handle: as_windows(handle, "win32")
+"""
+
+
+def test_windows_has_a_lock_too(tmp_path: Path) -> None:
+    """`msvcrt.locking` is played by a function with its arguments and its error."""
+    holding = WINDOWS + HOLDER
+    refused = WINDOWS + HOLDER.replace("    sys.stdin.read()", "")
+    with subprocess.Popen(
+        [sys.executable, "-c", holding, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        second = subprocess.run(
+            [sys.executable, "-c", refused, str(tmp_path)], capture_output=True, text=True, check=False
+        )
+        assert second.returncode == 1
+        assert "another process takes part in this task" in second.stderr
+        holder.kill()
+    third = subprocess.run([sys.executable, "-c", refused, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert (third.returncode, third.stdout) == (0, "held\n"), third.stderr
+
+
+def test_a_lock_that_cannot_be_set_for_another_reason_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def locking(_handle: int, _mode: int, _count: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setitem(sys.modules, "msvcrt", SimpleNamespace(locking=locking, LK_NBLCK=2))
+    with tempfile.TemporaryFile() as file, pytest.raises(OSError, match="Input/output"):
+        try_lock(file.fileno(), "win32")
 
 
 def test_the_lock_is_held_within_a_process_and_released_after_an_error(tmp_path: Path) -> None:

@@ -10,11 +10,11 @@ import pytest
 from client_sdk import MemoryStore
 from client_sdk.errors import LocalFileError
 from client_sdk.store.client_store import ClientStore
-from client_sdk.store.committees import SeenCommittees, load_seen
+from client_sdk.store.committees import SeenCommittees, close_seen, load_seen
 from client_sdk.store.signed_sets import SignedSets, member_tag, member_tags
 from client_sdk.store.states import GivenData
 from client_sdk.store.stores import DirectoryStore
-from protocols.errors import RefusalError
+from protocols.errors import AlreadySummed, RefusalError
 from protocols.sums.oneshot.parameters import OneshotParameters
 
 
@@ -66,11 +66,29 @@ def test_the_first_roster_is_kept() -> None:
         record.with_roster(tags(*range(2, 12)))
 
 
-@pytest.mark.parametrize("same_data", [False, True])
-def test_an_earlier_sum_is_refused(same_data: bool) -> None:
-    record = SignedSets().with_set(3, tags(1, 2, 3), 3, same_data)
-    with pytest.raises(RefusalError, match="repeats sum 2 after"):
-        record.with_set(2, tags(1, 2, 3), 3, same_data)
+def test_one_set_is_signed_for_each_sum_in_whatever_order_the_server_asks() -> None:
+    """A server that was restored from a backup asks for sums before the newest one."""
+    record = SignedSets().with_set(2, tags(1, 2, 3), 3).with_set(5, tags(1, 2, 3, 4), 3)
+    record = record.with_set(3, tags(4, 5, 6), 3)
+    assert record.with_set(3, tags(4, 5, 6), 3) == record
+    for taken in (2, 5):
+        record.require_open(3)
+        with pytest.raises(AlreadySummed, match=f"repeats sum {taken}, and this client took part in it"):
+            record.require_open(taken)
+        with pytest.raises(AlreadySummed):
+            record.with_set(taken, tags(1, 2, 3), 3)
+    with pytest.raises(AlreadySummed, match="repeats sum 3"):
+        record.closed().require_open(3)
+    assert SignedSets.decode(record.closed().encode()) == record.closed()
+    assert SignedSets().closed() == SignedSets()
+
+
+def test_sets_over_the_same_data_only_shrink_in_whatever_order_the_server_asks() -> None:
+    record = SignedSets().with_set(5, tags(*range(10)), 3, same_data=True)
+    record = record.with_set(2, tags(*range(7)), 3, same_data=True)
+    with pytest.raises(RefusalError, match="sums the same data again"):
+        record.with_set(5, tags(*range(10)), 3, same_data=True)
+    assert record.with_set(5, tags(*range(7)), 3, same_data=True).members == tags(*range(7))
 
 
 def test_the_record_is_stored_and_a_damaged_one_is_reported(tmp_path: Path) -> None:
@@ -88,6 +106,7 @@ def test_the_record_is_stored_and_a_damaged_one_is_reported(tmp_path: Path) -> N
         b'{"sum_index": 1, "members": "AAAA"}',
         b'{"sum_index": 1, "members": 3}',
         b'{"sum_index": 1, "members": ""}',
+        b'{"sum_index": 1, "members": "", "universe": ""}',
     ):
         store.write("me", "t_1", "signed_sets.json", body)
         with pytest.raises(LocalFileError, match="survivor sets of task t_1"):
@@ -147,8 +166,24 @@ def test_new_data_may_go_to_any_committee_unless_all_sums_are_over_the_same_data
     assert seen.with_committee(2, frozenset("vwxyz"), 1, same_data=False).committees == (frozenset("vwxyz"),)
     with pytest.raises(RefusalError, match="5 members"):
         seen.with_committee(2, frozenset("vwxyz"), 1, same_data=True)
-    with pytest.raises(RefusalError, match="repeats sum 1"):
-        SeenCommittees(2, (FIRST,)).with_committee(1, FIRST, 1, same_data=False)
+    assert seen.with_committee(2, FIRST, 1, same_data=True).with_committee(1, FIRST, 1, same_data=True).earlier == set()
+
+
+def test_data_are_sent_to_no_sum_again_after_another_one() -> None:
+    """A server that was restored from a backup asks for sums before the newest one."""
+    seen = SeenCommittees().with_committee(2, FIRST, 1, same_data=False).with_committee(5, FIRST, 1, same_data=False)
+    seen = seen.with_committee(3, frozenset("vwxyz"), 1, same_data=False)
+    assert seen.with_committee(3, frozenset("vwxyz"), 1, same_data=False) == seen
+    for taken in (2, 5):
+        with pytest.raises(AlreadySummed, match=f"repeats sum {taken}"):
+            seen.with_committee(taken, FIRST, 1, same_data=False)
+    store = ClientStore(MemoryStore(), "me")
+    close_seen(store, "t_1")
+    assert load_seen(store, "t_1") == SeenCommittees()
+    store.write("t_1", "committees.json", seen.encode())
+    close_seen(store, "t_1")
+    with pytest.raises(AlreadySummed, match="repeats sum 3"):
+        load_seen(store, "t_1").with_committee(3, frozenset("vwxyz"), 1, same_data=False)
 
 
 @pytest.mark.parametrize(("committee", "corrupt"), [(3, 1), (5, 1), (5, 2), (7, 1), (6, 2), (8, 3)])
@@ -170,7 +205,7 @@ def test_two_groups_that_open_sums_have_an_honest_member_in_common(committee: in
 
 
 def test_a_record_survives_its_encoding_and_damage_is_noticed() -> None:
-    seen = SeenCommittees(3, (FIRST, frozenset("vwxyz")))
+    seen = SeenCommittees(3, (FIRST, frozenset("vwxyz")), frozenset({1, 2}))
     assert SeenCommittees.decode(seen.encode()) == seen
     store = ClientStore(MemoryStore(), "me")
     assert load_seen(store, "t_1") == SeenCommittees()
