@@ -49,8 +49,8 @@ def test_no_schedule_reveals_a_vector_and_every_lie_is_refused() -> None:
 
 def test_a_seed_repeats_its_schedule() -> None:
     """Where every member is a neighbour of every other; sparse graphs depend on the members' keys, which are random."""
-    complete = [schedule for schedule in map(draw_schedule, range(30)) if schedule.task.complete]
-    assert len(complete) > 10
+    complete = [schedule for schedule in map(draw_schedule, range(15)) if schedule.task.complete]
+    assert len(complete) > 5
     for schedule in complete:
         assert play(schedule).trace == play(draw_schedule(schedule.seed)).trace
 
