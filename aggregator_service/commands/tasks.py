@@ -47,6 +47,7 @@ from aggregator_service.storage.rounds import add_snapshot
 from aggregator_service.storage.schema import SnapshotRow
 from aggregator_service.tasks.catalogues import add_catalogue, stored_catalogue
 from aggregator_service.tasks.certificates import store_revocations
+from aggregator_service.tasks.checks import noise_warning
 from aggregator_service.tasks.item_files import read_items
 from aggregator_service.tasks.ledger import measurements
 from aggregator_service.tasks.plans import plan_task, task_terms
@@ -75,7 +76,7 @@ from protocols.errors import CodecError
 from protocols.messages import InvitationRequest, OrganiserPin, Role, Schedule, TaskRequest, TaskView
 from protocols.parameter_text import first_fault, named_values
 from protocols.recipes.arrays import shapes_of
-from protocols.recipes.private import Private, noise_warning
+from protocols.recipes.private import Private
 from protocols.recipes.registry import recipe_entry, recipes
 from protocols.sums.masked.parameters import upload_bytes
 from protocols.sums.masked.plan import MaskedPlan
@@ -243,7 +244,7 @@ def task_create(
     elif recipe == "pfedclr" and variant == "recommended":
         typer.echo("without --start-from, pfedclr ranked below popularity on every measured data set", err=True)
     plan = plan_request(request)
-    if isinstance(plan.recipe, Private) and (outlook := noise_warning(plan.recipe, request.schedule.cohort_size)):
+    if isinstance(plan.recipe, Private) and (outlook := noise_warning(plan.recipe, request.schedule)):
         typer.echo(outlook, err=True)
     task_id = new_id("t")
     snapshot = None if start is None or blobs is None else stored_start(blobs, task_id, start)

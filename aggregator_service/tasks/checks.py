@@ -10,10 +10,12 @@ from protocols.combinations import check_combination
 from protocols.errors import CombinationError, ParameterError
 from protocols.messages import Evaluation, Schedule
 from protocols.privacy.guarantee import holds_against
-from protocols.recipes.private import Private, noise_warning
+from protocols.privacy_advice import Sizes, outlook_of
+from protocols.recipes.base import ItemParameters
+from protocols.recipes.private import Private
 from protocols.sums.oneshot.plan import OneshotPlan
 
-__all__ = ["check_evaluation", "check_sums", "held_against", "task_warnings"]
+__all__ = ["check_evaluation", "check_sums", "held_against", "task_warnings", "noise_warning"]
 
 
 def check_sums(plans: Sequence[TaskPlan], schedule: Schedule) -> None:
@@ -101,8 +103,23 @@ def held_against(plan: TaskPlan, schedule: Schedule, corrupt: float) -> str:
 
 
 def _noise_warnings(plan: TaskPlan, recipe: Private, schedule: Schedule) -> list[str]:
-    outlook = noise_warning(recipe, schedule.cohort_size)
+    outlook = noise_warning(recipe, schedule)
     return [held_against(plan, schedule, recipe.privacy.corrupt), *([] if outlook is None else [outlook])]
+
+
+def noise_warning(recipe: Private, schedule: Schedule) -> str | None:
+    """Return what the noise of a task leaves, in one sentence; None if it leaves a part of what is personal or more."""
+    cohort = schedule.cohort_size
+    users = max(cohort, schedule.start_clients)
+    sizes = Sizes(schedule.rounds, cohort, schedule.min_clients, recipe.terms.sums, all_users=users == cohort)
+    parameters = recipe.parameters
+    items = parameters.items if isinstance(parameters, ItemParameters) else recipe.inner.layout(recipe.main_sum).length
+    outlook = outlook_of(recipe, users, items, sizes)
+    if outlook.left in ("part", "most"):
+        return None
+    honest = recipe.terms.honest
+    alone = f" The noise of {honest} of them alone must reach the target: a larger min_clients means less noise."
+    return f"The noise drowns the signal: {outlook.text}.{alone if 2 * honest < cohort else ''}"
 
 
 _UNSIGNED = "Requests need no signature: anyone who has a client's token can act as that client."

@@ -47,7 +47,7 @@ from protocols.recipes.base import (
     SingleGroupRecipe,
 )
 
-__all__ = ["Private", "most_sums", "noise_warning", "noise_terms", "unwrapped", "with_privacy"]
+__all__ = ["Private", "most_sums", "noise_terms", "unwrapped", "with_privacy"]
 
 _RATE: Final = 0.2
 """How fast the bound adapts: the value of Andrew et al., section 3."""
@@ -334,35 +334,3 @@ def with_privacy(recipe: Recipe, privacy: Privacy | None, rounds: int, cohort_si
 def unwrapped(recipe: Recipe) -> Recipe:
     """Return the recipe without its privacy block, whose states have the same classes."""
     return recipe.inner if isinstance(recipe, Private) else recipe
-
-
-def noise_warning(recipe: Private, contributions: int) -> str | None:
-    """Return a sentence where the noise of a sum of so many contributions drowns its signal; None where it does not.
-
-    In sums that train the noise in the mean, as a vector, is compared with the bound on an update; in counts the noise
-    is compared with the mean count if every client had `most_items` items; elsewhere with the bound on a contribution.
-    """
-    worst, where = 1.0, ""
-    for sum_index in recipe.sum_kinds():
-        own, values = recipe.sensitivity(sum_index), recipe.inner.layout(sum_index).length
-        noise = recipe.noise(sum_index).deviation(contributions)
-        if own.counts:
-            ratio = noise * values / (contributions * min(recipe.privacy.most_items, values))
-            text = f"the noise in a count is {ratio:,.1f} times the mean count, at most"
-        else:
-            ratio = noise * sqrt(values) / (contributions * recipe.l2_bound(sum_index))
-            text = f"the noise in the mean is {ratio:,.1f} times as long as the longest contribution"
-        if ratio > worst:
-            worst, where = ratio, f"sum {sum_index}: {text}"
-    if not where:
-        return None
-    honest = recipe.terms.honest
-    counted_on = (
-        f" The noise of {honest} of them alone must reach the target: a larger min_clients means less noise."
-        if 2 * honest < contributions
-        else ""
-    )
-    return (
-        f"With {contributions} clients in a sum the noise may drown what they have in common: in {where}. A larger "
-        f"epsilon, more clients in a sum, fewer sums or a smaller model help.{counted_on}"
-    )

@@ -261,10 +261,10 @@ def test_a_privacy_budget_is_created_and_shown_with_what_is_spent(command: Comma
 def test_noise_that_drowns_the_signal_is_said_when_a_task_is_created(command: Command) -> None:
     command("init")
     made = json.loads(command(*_noisy("x", 20, 8), "--epsilon", "0.5"))
-    (text,) = [text for text in made["warnings"] if "may drown" in text]
+    (text,) = [text for text in made["warnings"] if "noise drowns" in text]
     assert "The noise of 6 of them alone must reach the target: a larger min_clients means less noise." in text
     made = json.loads(command(*_noisy("y", 20_000, 15_000), "--epsilon", "100"))
-    assert not [text for text in made["warnings"] if "may drown" in text]
+    assert not [text for text in made["warnings"] if "noise drowns" in text]
 
 
 MEASURED = ["task", "create", "x", "--recipe", "colr", "-r", "items=5", "--evaluate-every", "5"]
