@@ -334,6 +334,8 @@ def _federation(split: Split, request: SimulationRequest) -> Federation:
 def _privacy(request: SimulationRequest, clients: int, rounds: int, cohort: int) -> Privacy | None:
     """Return the privacy block. Clients take turns, so each is in so many sums; with a frozen cohort, in all."""
     if request.epsilon is None:
+        if request.delta is not None:
+            raise ParameterError("delta is of a privacy budget: give epsilon, too, or leave it out")
         return None
     delta = default_delta(clients) if request.delta is None else request.delta
     try:
