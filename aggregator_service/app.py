@@ -46,6 +46,7 @@ from aggregator_service.storage.database import Database
 from aggregator_service.storage.group_commit import GroupCommit
 from aggregator_service.storage.store_ids import bind_store, refuse_moved
 from aggregator_service.storage.stores import open_store
+from aggregator_service.tasks.privacy import spent_budgets
 
 __all__ = ["Server", "build_services", "create_app"]
 
@@ -188,7 +189,7 @@ def build_services(
     leadership = Leadership(database.candidacy(), metrics.leads, recheck)
     loop = asyncio.get_running_loop()
     listeners = CommitListeners(loop, task_cache, notifier, engine, leadership, database, blobs)
-    metrics.watch(database, blobs, settings.tls_cert)
+    metrics.watch(database, blobs, spent_budgets, settings.tls_cert)
     database.listeners.append(listeners.committed_here)
     resources.callback(database.listen(listeners.committed_elsewhere))
     return Server(services, leadership)

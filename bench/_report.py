@@ -1,4 +1,4 @@
-"""Shared by the benchmarks: command-line options, facts about the machine, interleaved timing, and the JSON output."""
+"""Shared by the benchmarks: options, facts about the machine, timing, memory and processor time of processes, JSON."""
 
 from __future__ import annotations
 
@@ -6,51 +6,65 @@ import argparse
 import json
 import os
 import platform
+import socket
+import sys
+import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
+from types import TracebackType
+from typing import Self
 
+import psutil
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-__all__ = ["FACTS", "Figure", "Timing", "arguments", "bars", "machine_facts", "show", "time_in_turn", "write_figures"]
+__all__ = [
+    "MIB",
+    "Figure",
+    "Timing",
+    "Watch",
+    "arguments",
+    "bars",
+    "machine_facts",
+    "processor_seconds",
+    "say",
+    "show",
+    "spread",
+    "time_in_turn",
+    "wait_for",
+    "write_figures",
+]
 
 Figure = int | float | str | bool | None
-FACTS = ("machine.", "version.")
-"""Beginnings of the keys of `machine_facts`."""
+MIB = 2**20
 _PACKAGES = ("hushrec", "numpy", "scipy", "tenseal", "cryptography", "zstandard", "phe", "gmpy2")
 
 
-@dataclass(frozen=True)
-class Timing:
-    """Seconds of one timed step, one entry per repetition, in the order measured."""
-
-    seconds: tuple[float, ...]
-
-    @property
-    def median(self) -> float:
-        """Median of the repetitions in seconds: the figure to compare."""
-        return median(self.seconds)
-
-    def figures(self, prefix: str, per: int = 1) -> dict[str, Figure]:
-        """`<prefix>_ms_median`, `_min` and `_max` in milliseconds, each divided by `per`."""
-        values = {"median": self.median, "min": min(self.seconds), "max": max(self.seconds)}
-        return {f"{prefix}_ms_{name}": 1e3 * value / per for name, value in values.items()}
+# --- Options and output
 
 
-def arguments(description: str) -> argparse.ArgumentParser:
-    """A parser with the options `--quick` and `--json FILE`; scripts add further options."""
-    parser = argparse.ArgumentParser(description=description)
+def arguments(about: str, peer: bool = False) -> argparse.ArgumentParser:
+    """A parser with the options `--quick` and `--json FILE`; scripts add further options.
+
+    about: the help. peer: add `--peer-python`, the interpreter of an environment with Flower.
+    """
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--quick",
         action="store_true",
         help="the smallest sizes: checks that everything runs and writes its keys; the figures mean nothing",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures as one flat JSON object")
+    if peer:
+        here = Path(sys.executable) if find_spec("flwr") else None
+        parser.add_argument("--peer-python", type=Path, default=here, help="interpreter with flwr (default: this one)")
     return parser
 
 
@@ -60,31 +74,24 @@ def bars() -> Progress:
     return Progress(*columns, console=Console(stderr=True), transient=True)
 
 
-def time_in_turn(
-    steps: Mapping[str, Callable[[], object]],
-    repetitions: int,
-    tick: Callable[[], object] = lambda: None,
-    calls: Mapping[str, int] | None = None,
-    clock: Callable[[], float] = time.perf_counter,
-) -> dict[str, Timing]:
-    """Time every step once per repetition, one after the other, so that other load on the machine affects all alike.
+def say(text: str) -> None:
+    """Tell on standard error what is measured next, with the time."""
+    print(time.strftime("%H:%M:%S"), text, file=sys.stderr, flush=True)
 
-    calls: how often a short step is called within a repetition (default 1), so that it lasts about as long as the
-    others; its time is that of one call. tick: called after every repetition. clock: pass `time.process_time` to
-    exclude the time of other processes. The first of the `repetitions` + 1 repetitions is a warm-up and not counted.
-    """
-    seconds: dict[str, list[float]] = {name: [] for name in steps}
-    for repetition in range(repetitions + 1):
-        for name, step in steps.items():
-            times = (calls or {}).get(name, 1)
-            start = clock()
-            for _ in range(times):
-                step()
-            elapsed = clock() - start
-            if repetition:
-                seconds[name].append(elapsed / times)
-        tick()
-    return {name: Timing(tuple(values)) for name, values in seconds.items()}
+
+def show(title: str, rows: Mapping[str, Figure]) -> None:
+    """Print `rows` as a table with the columns figure and value."""
+    table = Table("figure", "value", title=title)
+    for name, value in rows.items():
+        table.add_row(name, f"{value:.4g}" if isinstance(value, float) else str(value))
+    Console().print(table)
+
+
+def write_figures(path: Path | None, figures: Mapping[str, Figure]) -> None:
+    """Write `figures` and `machine_facts()` to `path` as one flat JSON object with sorted keys; skip if it is None."""
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(dict(figures) | machine_facts(), indent=2, sort_keys=True) + "\n")
 
 
 def machine_facts() -> dict[str, Figure]:
@@ -115,16 +122,116 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def write_figures(path: Path | None, figures: Mapping[str, Figure]) -> None:
-    """Write `figures` and `machine_facts()` to `path` as one flat JSON object with sorted keys; skip if it is None."""
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(dict(figures) | machine_facts(), indent=2, sort_keys=True) + "\n")
+# --- Timing
 
 
-def show(title: str, rows: Mapping[str, Figure]) -> None:
-    """Print `rows` as a table with the columns figure and value."""
-    table = Table("figure", "value", title=title)
-    for name, value in rows.items():
-        table.add_row(name, f"{value:.4g}" if isinstance(value, float) else str(value))
-    Console().print(table)
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of one timed step, one entry per repetition, in the order measured."""
+
+    seconds: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        """Median of the repetitions in seconds: the figure to compare."""
+        return median(self.seconds)
+
+    def figures(self, prefix: str, per: int = 1) -> dict[str, Figure]:
+        """`<prefix>_ms_median`, `_min` and `_max` in milliseconds, each divided by `per`."""
+        found = spread(f"{prefix}_ms", [1e3 * value / per for value in self.seconds])
+        found[f"{prefix}_ms_median"] = found.pop(f"{prefix}_ms")
+        return found
+
+
+def spread(key: str, values: Sequence[float]) -> dict[str, Figure]:
+    """The median under `key`, and `<key>_min` and `<key>_max`."""
+    return {key: median(values), f"{key}_min": min(values), f"{key}_max": max(values)}
+
+
+def time_in_turn(
+    steps: Mapping[str, Callable[[], object]],
+    repetitions: int,
+    calls: Mapping[str, int] | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+    warm: bool = True,
+) -> dict[str, Timing]:
+    """Time every step once per repetition, one after the other, so that other load on the machine affects all alike.
+
+    calls: how often a short step is called within a repetition (default 1), so that it lasts about as long as the
+    others; its time is that of one call. clock: pass `time.process_time` to exclude the time of other processes. warm:
+    run one repetition first that is not counted.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    for repetition in range(repetitions + warm):
+        for name, step in steps.items():
+            times = (calls or {}).get(name, 1)
+            start = clock()
+            for _ in range(times):
+                step()
+            elapsed = clock() - start
+            if repetition >= warm:
+                seconds[name].append(elapsed / times)
+    return {name: Timing(tuple(values)) for name, values in seconds.items()}
+
+
+# --- Other processes
+
+
+def wait_for(port: int, seconds: float = 120.0) -> None:
+    """Wait until something accepts connections on the loopback port; `SystemExit` after `seconds`."""
+    limit = time.monotonic() + seconds
+    while time.monotonic() < limit:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+            return
+        time.sleep(0.05)
+    raise SystemExit(f"nothing accepts connections on port {port} after {seconds:.0f} s")
+
+
+def processor_seconds(pid: int) -> float:
+    """User and system time so far of a process and all that it started, also of those that have ended."""
+    process, spent = psutil.Process(pid), 0.0
+    for each in [process, *process.children(recursive=True)]:
+        with suppress(psutil.NoSuchProcess):
+            times = each.cpu_times()
+            spent += times.user + times.system + times.children_user + times.children_system
+    return spent
+
+
+@dataclass
+class Watch:
+    """Context manager that samples the memory of a process and its children every 20 ms.
+
+    total, api, workers: peak resident memory in bytes of all processes, of the API process, and of its workers. Shared
+    pages count in each process, so the total is an upper bound. cpu_seconds: `processor_seconds` while the context was
+    open, set on exit.
+    """
+
+    pid: int
+    total: int = 0
+    api: int = 0
+    workers: int = 0
+    cpu_seconds: float = 0.0
+    _stop: threading.Event = field(default_factory=threading.Event)
+
+    def __enter__(self) -> Self:
+        self.cpu_seconds = -processor_seconds(self.pid)
+        self._thread = threading.Thread(target=self._sample, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._stop.set()
+        self._thread.join()
+        self.cpu_seconds += processor_seconds(self.pid)
+
+    def _sample(self) -> None:
+        server = psutil.Process(self.pid)
+        while True:
+            api, workers = int(server.memory_info().rss), 0
+            for child in server.children(recursive=True):
+                with suppress(psutil.NoSuchProcess):
+                    workers += int(child.memory_info().rss)
+            self.api, self.workers = max(self.api, api), max(self.workers, workers)
+            self.total = max(self.total, api + workers)
+            if self._stop.wait(0.02):
+                return

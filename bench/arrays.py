@@ -7,17 +7,14 @@ sums, of whom a tenth drops out after it shared its secrets, and over one-shot s
 million values over plain and one-shot sums. A real `hushrec-server`; the clients are those of the SDK, in this process.
 Every new model is compared with the weighted mean of what was sent. `flower` measures Flower's SecAgg+ at two lengths
 and scales its server's time; without flwr it is left out. With `--only`, the figures of the other parts stay in FILE.
-bench/README.md lists the keys.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -25,21 +22,19 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from bench._report import Figure, arguments, bars, show, write_figures
-from bench.arrays_round import OwnModelRound, parameters_of, play
+from bench._report import Figure, arguments, say, write_figures
+from bench.arrays_round import CLIP, OwnModelRound, parameters_of, play
 from bench.flower_whole import play_whole
 from bench.masked import Peer
 from bench.protocol_round import Shape, play_round
-from bench.registry import verdicts
+from bench.registry import finish
 from protocols.layout import VectorLayout
 from protocols.recipes.arrays import Arrays
 from protocols.recipes.arrays_update import contribution
 from protocols.recipes.registry import recipe
-from protocols.sums.base import Mechanism, SumPlan
+from protocols.sums.base import SumPlan
 from protocols.sums.masked.plan import make_plan
-from protocols.sums.masked.plan import make_plan as masked_plan
 from protocols.sums.masked.run import run_masked_sum
-from protocols.sums.oneshot.plan import make_plan as oneshot_plan
 from protocols.sums.oneshot.run import run_oneshot_sum
 from protocols.sums.registry import mechanism
 from protocols.sums.run import run_sum
@@ -49,43 +44,26 @@ __all__ = ["errors_of_bound", "flower_figures", "line_through"]
 
 # --- One round of `arrays` over every mechanism, all parties in this process: its error beside the predicted one
 
-CLIENTS, CLIP, MAX_WEIGHT = 5, 0.1, 50.0
+CLIENTS, MAX_WEIGHT = 5, 50.0
 SHAPES = {"items.weight": [40, 8], "head.weight": [8, 8], "head.bias": [8]}
 SEED = bytes(range(32))
-_Vectors = list[NDArray[np.float64]]
-_Summed = tuple[NDArray[np.float64], SumPlan]
-
-
-def _by_run_sum(name: str, parameters: dict[str, Any]) -> Callable[[VectorLayout, _Vectors], _Summed]:
-    def play(layout: VectorLayout, vectors: _Vectors) -> _Summed:
-        how: Mechanism = mechanism(name)
-        plan = how.plan(parameters, layout, len(vectors))
-        return run_sum(how, plan, vectors).total, plan
-
-    return play
-
-
-def _masked(layout: VectorLayout, vectors: _Vectors) -> _Summed:
-    plan = masked_plan({"dropout": 0.0}, layout, len(vectors))
-    return run_masked_sum(plan, _named(vectors)).total, plan
-
-
-def _oneshot(layout: VectorLayout, vectors: _Vectors) -> _Summed:
-    plan = oneshot_plan({}, layout, len(vectors))
-    return run_oneshot_sum(plan, _named(vectors)).total, plan
-
-
-def _named(vectors: _Vectors) -> dict[str, NDArray[np.float64]]:
-    return {f"c{number}": vector for number, vector in enumerate(vectors)}
-
-
-_PLAYED: dict[str, Callable[[VectorLayout, _Vectors], _Summed]] = {
-    "ckks": _by_run_sum("ckks", {}),
-    "masked": _masked,
-    "oneshot": _oneshot,
-    "paillier": _by_run_sum("paillier", {"key_bits": 2048}),
-    "plain": _by_run_sum("plain", {}),
+MECHANISMS: Final[dict[str, dict[str, Any]]] = {
+    "ckks": {},
+    "masked": {"dropout": 0.0},
+    "oneshot": {},
+    "paillier": {"key_bits": 2048},
+    "plain": {},
 }
+
+
+def _summed(name: str, layout: VectorLayout, vectors: list[NDArray[np.float64]]) -> tuple[NDArray[np.float64], SumPlan]:
+    """The opened sum over a mechanism, and its plan."""
+    how = mechanism(name)
+    plan: Any = how.plan(MECHANISMS[name], layout, len(vectors))
+    if name in ("masked", "oneshot"):
+        run: Callable[..., Any] = run_masked_sum if name == "masked" else run_oneshot_sum
+        return run(plan, {f"c{number}": vector for number, vector in enumerate(vectors)}).total, plan
+    return run_sum(how, plan, vectors).total, plan
 
 
 def errors_of_bound() -> dict[str, Figure]:
@@ -100,11 +78,11 @@ def errors_of_bound() -> dict[str, Figure]:
     vectors = [
         contribution(made.parameters, each, weight).vector for each, weight in zip(updates, weights, strict=True)
     ]
+    expected = {key: np.average([each[key] for each in updates], axis=0, weights=weights) for key in SHAPES}
     figures: dict[str, Figure] = {}
-    for name, played in _PLAYED.items():
-        total, plan = played(made.layout(), vectors)
+    for name in MECHANISMS:
+        total, plan = _summed(name, made.layout(), vectors)
         after = made.arrays(made.absorb(made.initial_state(SEED), made.round_spec(SEED, 1), total, CLIENTS))
-        expected = {key: np.average([each[key] for each in updates], axis=0, weights=weights) for key in SHAPES}
         error = max(float(np.abs(after[key] - expected[key]).max()) for key in SHAPES)
         share = weights.sum() / MAX_WEIGHT
         bound = (1.0 + CLIP) * plan.predicted_error / (share - plan.predicted_error) + CLIP * 2.0**-24
@@ -265,18 +243,11 @@ PARTS: Final = ("equality", *rounds_of(FULL), "flower", "whole")
 
 
 def main() -> None:
-    """Measure, print the figures that have targets, and write the JSON."""
-    parser = arguments(__doc__ or "")
-    here = Path(sys.executable) if find_spec("flwr") else None
-    parser.add_argument(
-        "--peer-python", type=Path, default=here, help="interpreter that can import flwr (default: this one)"
-    )
-    parser.add_argument("--clients", nargs=2, type=int, metavar="N", help="clients of `few` and of `many`")
+    """Measure, print and write the figures."""
+    parser = arguments(__doc__ or "", peer=True)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
     options = parser.parse_args()
     sizes = QUICK if options.quick else FULL
-    if options.clients:
-        sizes = replace(sizes, few=options.clients[0], many=options.clients[1])
     figures: dict[str, Figure] = {}
     if len(options.only) < len(PARTS) and options.json and options.json.exists():
         figures = json.loads(options.json.read_text())
@@ -285,13 +256,13 @@ def main() -> None:
     if options.peer_python is not None:
         parts["flower"] = partial(flower, sizes, options.peer_python)
         parts["whole"] = partial(whole, sizes, options.peer_python)
-    with bars() as progress:
-        for name in progress.track([name for name in PARTS if name in options.only and name in parts]):
+    for name in PARTS:
+        if name in options.only and name in parts:
+            say(name)
             figures |= parts[name]()
             figures |= compared(figures, sizes)
-            write_figures(options.json, figures)
-    show("a model of one's own", figures)
-    show("targets", verdicts("arrays", figures))
+            write_figures(options.json, figures)  # what was measured is kept if a later part fails
+    finish("arrays", figures, options.json)
 
 
 if __name__ == "__main__":

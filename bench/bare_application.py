@@ -13,18 +13,18 @@ import hashlib
 import os
 import socket
 import sys
-import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from subprocess import DEVNULL, Popen
 from tempfile import NamedTemporaryFile, TemporaryDirectory
-from types import TracebackType
-from typing import Self
 
 import uvicorn
 from fastapi import FastAPI, Request
 
-__all__ = ["Bare", "app"]
+from bench._report import wait_for
+
+__all__ = ["app", "bare_server"]
 
 _AT_ONCE = 2**18
 
@@ -65,37 +65,21 @@ async def stored(request: Request) -> str:
     return digest.hexdigest()
 
 
-class Bare:
-    """The bare server in its own process. It is ready when the constructor returns.
-
-    Raises `SystemExit` if it does not accept connections within 60 s.
-    """
-
-    def __init__(self) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = int(probe.getsockname()[1])
-        self._folder = TemporaryDirectory()
-        command = [sys.executable, "-m", "bench.bare_application", str(self.port), self._folder.name]
-        self._process = Popen(command, cwd=Path(__file__).parents[1], stdout=DEVNULL, stderr=DEVNULL)
-        for _ in range(1200):
-            with suppress(OSError), socket.create_connection(("127.0.0.1", self.port)):
-                return
-            time.sleep(0.05)
-        self.close()
-        raise SystemExit("the bare server did not accept connections within 60 s")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Terminate the process, wait for its end, and remove the folder."""
-        with self._folder:
-            self._process.terminate()
-            self._process.wait(timeout=30)
+@contextmanager
+def bare_server() -> Iterator[int]:
+    """The bare server in its own process, ready when the block begins; its port."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    with TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "bench.bare_application", str(port), folder]
+        process = Popen(command, cwd=Path(__file__).parents[1], stdout=DEVNULL, stderr=DEVNULL)
+        try:
+            wait_for(port)
+            yield port
+        finally:
+            process.terminate()
+            process.wait(timeout=30)
 
 
 if __name__ == "__main__":

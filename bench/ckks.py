@@ -3,7 +3,7 @@
     .venv/bin/python -m bench.ckks [--quick] [--json FILE]
 
 The vector is the item matrix of ML-1M at d=64 (3706 x 64 values, clipped to 0.1). The peer is `ts.ckks_vector` with
-N=8192, moduli of 60-40-40-60 bits and scale 2^40: serialise, deserialise and add. bench/README.md lists the keys.
+N=8192, moduli of 60-40-40-60 bits and scale 2^40: serialise, deserialise and add.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import numpy as np
 import tenseal as ts
 from numpy.typing import NDArray
 
-from bench._report import Figure, Timing, arguments, bars, show, time_in_turn, write_figures
-from bench.registry import verdicts
+from bench._report import Figure, Timing, arguments, say, time_in_turn
+from bench.registry import finish
 from protocols.crypto.keyring import Keyring
 from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
 from protocols.sums.ckks.mechanism import CKKS
@@ -61,15 +61,11 @@ class Form:
         return CKKS.fold(self.plan, None, ((ROUTE, body) for body in self.contributions))
 
 
-def prepare(parameters: dict[str, Any], vectors: NDArray[np.float64], tick: Callable[[], object]) -> Form:
-    """Make the plan, the keys, and one contribution per vector; `tick` is called after each."""
+def prepare(parameters: dict[str, Any], vectors: NDArray[np.float64]) -> Form:
+    """Make the plan, the keys, and one contribution per vector."""
     plan = CKKS.plan(parameters, LAYOUT, len(vectors))
     keyring = CKKS.generate_keyring(plan)
-    contributions = []
-    for vector in vectors:
-        contributions.append(CKKS.seal(plan, ROUTE, [vector], keyring))
-        tick()
-    return Form(plan, keyring, tuple(contributions))
+    return Form(plan, keyring, tuple(CKKS.seal(plan, ROUTE, [vector], keyring) for vector in vectors))
 
 
 def errors(name: str, form: Form, truth: NDArray[np.float64]) -> dict[str, Figure]:
@@ -98,6 +94,10 @@ class TenSealPeer:
         with contextlib.redirect_stdout(io.StringIO()):
             return bytes(ts.ckks_vector(self._context, self._vector).serialize())
 
+    def open(self) -> list[float]:
+        """Deserialise and decrypt a sum of one contribution."""
+        return list(ts.ckks_vector_from(self._context, self.body).decrypt())
+
     def fold(self) -> None:
         """Deserialise and add one contribution."""
         self._total += ts.ckks_vector_from(self._context, self.body)
@@ -124,18 +124,16 @@ def measure(clients: int, repetitions: int) -> dict[str, Figure]:
     rng = np.random.default_rng(20240513)
     vectors = np.clip(rng.normal(0.0, CLIP / 2, (clients, LAYOUT.length)), -CLIP, CLIP)
     peer = TenSealPeer(vectors[0])
-    with bars() as progress:
-        sealing = progress.add_task("seal contributions", total=clients * len(FORMS))
-        forms = {name: prepare(p, vectors, partial(progress.advance, sealing)) for name, p in FORMS.items()}
-        steps: dict[str, Callable[[], object]] = {"tenseal": peer.seal}
-        steps |= {name: partial(form.seal, vectors[0]) for name, form in forms.items()}
-        timing = progress.add_task("time sealing", total=repetitions + 1)
-        seals = time_in_turn(steps, repetitions, partial(progress.advance, timing), dict.fromkeys(forms, 8))
-        steps = {"tenseal": peer.fold} | {name: form.fold for name, form in forms.items()}
-        steps |= {f"check {name}": form.check for name, form in forms.items()}
-        timing = progress.add_task("time folding", total=repetitions + 1)
-        folds = time_in_turn(steps, repetitions, partial(progress.advance, timing), {"tenseal": 8})
-
+    say("sealing contributions")
+    forms = {name: prepare(parameters, vectors) for name, parameters in FORMS.items()}
+    say("timing the client")
+    steps: dict[str, Callable[[], object]] = {"tenseal": peer.seal}
+    steps |= {name: partial(form.seal, vectors[0]) for name, form in forms.items()}
+    seals = time_in_turn(steps, repetitions, dict.fromkeys(forms, 8))
+    say("timing the server")
+    steps = {"tenseal": peer.fold} | {name: form.fold for name, form in forms.items()}
+    steps |= {f"check {name}": form.check for name, form in forms.items()}
+    folds = time_in_turn(steps, repetitions, {"tenseal": 8})
     figures: dict[str, Figure] = {"clients": clients, "values": LAYOUT.length, "repetitions": repetitions}
     figures |= ratios(forms, seals, folds)
     figures |= {"upload_ratio_tenseal": len(peer.body) / PLAIN_BYTES}
@@ -153,17 +151,6 @@ def measure(clients: int, repetitions: int) -> dict[str, Figure]:
     return figures
 
 
-def main() -> None:
-    """Measure, print the figures that have targets, and write the JSON."""
-    options = arguments(__doc__.partition("\n")[0]).parse_args()
-    clients, repetitions = (3, 1) if options.quick else (60, 21)
-    figures = measure(clients, repetitions)
-    show(
-        f"CKKS, {LAYOUT.length} values, {clients} clients, compared with TenSEAL",
-        verdicts("ckks", figures),
-    )
-    write_figures(options.json, figures)
-
-
 if __name__ == "__main__":
-    main()
+    options = arguments(__doc__ or "").parse_args()
+    finish("ckks", measure(*((3, 1) if options.quick else (60, 21))), options.json)

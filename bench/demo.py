@@ -4,7 +4,7 @@
 
 `make setup` runs in a clone of the committed state, and the virtual environment is made anew. `make demo` runs in this
 checkout after its set-up, with seed 0, and writes its figures to a temporary folder; `--quick` runs a few rounds once.
-Every figure is a median over the repetitions. bench/README.md lists the keys.
+Every figure is a median over the repetitions.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from time import perf_counter
 from typing import Any, Final
 
-from bench._report import Figure, arguments, bars, show, write_figures
-from bench.registry import verdicts
+from bench._report import Figure, arguments, say, spread
+from bench.registry import finish
 
 ROOT: Final = Path(__file__).parent.parent
 ARMS: Final = ("encrypted", "plain", "fedmf", "popularity")
@@ -52,11 +51,6 @@ def run(command: Sequence[str | Path], folder: Path = ROOT) -> float:
         end = done.stdout.decode("utf-8", "replace")[-2000:]
         raise RuntimeError(f"{' '.join(map(str, command))}: exit code {done.returncode}\n{end}")
     return seconds
-
-
-def spread(key: str, values: Sequence[float]) -> dict[str, Figure]:
-    """The median under `key`, and `<key>_min` and `<key>_max`."""
-    return {key: median(values), f"{key}_min": min(values), f"{key}_max": max(values)}
 
 
 def measure_setup() -> float:
@@ -101,34 +95,20 @@ def demo_figures(runs: Sequence[tuple[float, dict[str, Any]]]) -> dict[str, Figu
     }
 
 
-def measure(size: Size, tick: Callable[[], object]) -> dict[str, Figure]:
-    """Return all figures; calls `tick` after each repetition."""
+def measure(size: Size) -> dict[str, Figure]:
+    """Return all figures."""
 
-    def repeated(measurement: Callable[[], Any], count: int) -> list[Any]:
-        found = []
-        for _ in range(count):
-            found.append(measurement())
-            tick()
-        return found
+    def repeated(what: str, measurement: Callable[[], Any], count: int) -> list[Any]:
+        say(f"{what}, {count} times")
+        return [measurement() for _ in range(count)]
 
-    figures = spread("cli.help_ms", repeated(measure_help, size.helps)) | {"cli.runs": size.helps}
-    figures |= demo_figures(repeated(lambda: measure_demo(size.rounds), size.demos))
+    figures = spread("cli.help_ms", repeated("--help", measure_help, size.helps)) | {"cli.runs": size.helps}
+    figures |= demo_figures(repeated("the demo", lambda: measure_demo(size.rounds), size.demos))
     if size.setups:
-        figures |= spread("setup.seconds", repeated(measure_setup, size.setups))
+        figures |= spread("setup.seconds", repeated("set-up", measure_setup, size.setups))
     return figures | {"setup.runs": size.setups}
 
 
-def main() -> None:
-    """Measure, print the figures beside the targets, and write the JSON."""
-    options = arguments("Measure set-up, the start of the command, and the demo.").parse_args()
-    size = QUICK if options.quick else FULL
-    with bars() as progress:
-        bar = progress.add_task("first minutes", total=size.setups + size.helps + size.demos)
-        figures = measure(size, lambda: progress.advance(bar))
-    show("The first minutes", figures)
-    show("targets", verdicts("demo", figures))
-    write_figures(options.json, figures)
-
-
 if __name__ == "__main__":
-    main()
+    options = arguments(__doc__ or "").parse_args()
+    finish("demo", measure(QUICK if options.quick else FULL), options.json)

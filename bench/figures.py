@@ -113,9 +113,6 @@ figure("demo.setup.seconds", "s", "<= 30", "`make setup` in a fresh clone", alwa
 figure("demo.cli.help_ms", "ms", "<= 350", "`hushrec --help` as a process")
 
 # --- experiments
-figure("training.client_round_ms", "ms", "<= 5", "processor time of a client's round, FedMF")
-figure("training.client_round_ms_colr4", "ms", "<= 5", "processor time of a client's round, CoLR at rank 4")
-figure("training.colr1000.seconds", "s", "<= 600", "60 clients x 1,000 rounds of CoLR in one process")
 for _data in _SETS:
     figure(f"quality.{_data}.{{r}}.ndcg20_over_popularity", "", ">= 1.05", "{r} / popularity, NDCG@20", r=_RECOMMENDED)
     figure(f"quality.{_data}.best_over_central_full", "", ">= 0.97", "best federated / central, NDCG@20 over all items")
@@ -135,4 +132,3 @@ for _users, _bounds in ((100_000, {4: ">= 0.97", 2: ">= 0.9"}), (400_000, {2: ">
         )  # fmt: skip
 figure("privacy.*.over_popularity", "", "", "NDCG@20 / that of exact popularity")
 figure("privirec_service.ml100k.difference", "", "", "Recall@20, service - central; at most 0.002 in size")
-figure("federated_evaluation.*.measuring_ms", "ms", "", "what a measurement adds to a client's contribution")

@@ -16,11 +16,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-import httpx
 import psutil
 
-from bench._report import Figure
-from bench._server import Watch
+from bench._report import Figure, processor_seconds, wait_for
 
 __all__ = ["play_whole"]
 
@@ -71,37 +69,33 @@ def play_whole(python: Path, how: dict[str, int]) -> dict[str, Figure]:
         link_port, *ports = _free_ports(how["clients"] + 1)
         _write_app(folder, {**how, "seconds": str(seconds)}, link_port)
 
-        def start(program: str, *arguments: str) -> subprocess.Popen[bytes]:
-            command = [str(programs / program), "--insecure", *arguments]
+        def start(program: str, *arguments: str, port: int) -> int:
+            command = [str(programs / program), "--insecure", *arguments, "--port", str(port)]
             quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
             process = subprocess.Popen(command, env=environment, **quiet)
             stack.callback(_end, process.pid)
-            return process
+            return process.pid
 
-        link = start("flower-superlink", "--host", "127.0.0.1", "--port", str(link_port))
-        _wait_for(link_port)
-        nodes = [
-            start("flower-supernode", "--superlink", f"127.0.0.1:{link_port}", "--port", str(port)) for port in ports
-        ]
+        link = start("flower-superlink", "--host", "127.0.0.1", port=link_port)
+        wait_for(link_port)
+        nodes = [start("flower-supernode", "--superlink", f"127.0.0.1:{link_port}", port=port) for port in ports]
         for port in ports:
-            _wait_for(port)
-        watches = [Watch(process.pid) for process in (link, *nodes)]
-        with ExitStack() as watching:
-            for watch in watches:
-                watching.enter_context(watch)
-            command = [str(programs / "flwr"), "run", str(folder / "app"), "bench"]
-            done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-            if done.returncode:
-                raise SystemExit(f"flwr run failed:\n{done.stdout}{done.stderr}")
-            limit = time.monotonic() + _LONGEST
-            while not (seconds.exists() and seconds.read_text()):
-                if time.monotonic() > limit or link.poll() is not None:
-                    raise SystemExit("Flower's run did not end")
-                time.sleep(0.1)
+            wait_for(port)
+        before = [processor_seconds(pid) for pid in (link, *nodes)]
+        command = [str(programs / "flwr"), "run", str(folder / "app"), "bench"]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise SystemExit(f"flwr run failed:\n{done.stdout}{done.stderr}")
+        limit = time.monotonic() + _LONGEST
+        while not (seconds.exists() and seconds.read_text()):
+            if time.monotonic() > limit:
+                raise SystemExit(f"Flower's run did not end within {_LONGEST:.0f} s")
+            time.sleep(1.0)
+        spent = [processor_seconds(pid) - first for pid, first in zip((link, *nodes), before, strict=True)]
         return {
             "wall_s": float(seconds.read_text()),
-            "server_cpu_s": watches[0].cpu_seconds,
-            "client_cpu_s": sum(watch.cpu_seconds for watch in watches[1:]) / len(nodes),
+            "server_cpu_s": spent[0],
+            "client_cpu_s": sum(spent[1:]) / len(nodes),
         }
 
 
@@ -122,17 +116,6 @@ def _free_ports(count: int) -> list[int]:
         for probe in probes:
             probe.bind(("127.0.0.1", 0))
         return [int(probe.getsockname()[1]) for probe in probes]
-
-
-def _wait_for(port: int) -> None:
-    for _ in range(1200):
-        try:
-            httpx.get(f"http://127.0.0.1:{port}/")
-        except httpx.TransportError:
-            time.sleep(0.1)
-        else:
-            return
-    raise SystemExit("a program of Flower did not accept connections within two minutes")
 
 
 def _end(pid: int) -> None:

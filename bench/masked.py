@@ -5,7 +5,7 @@
 A round of 100 clients with 100,000 values each, 22 neighbours, threshold 12, of whom 10 drop out after they shared
 their secrets. All parties run in one process, without HTTP, on both sides. Times are processor seconds, which exclude
 other processes. PEERS is an environment with flwr (the extra `peers`), by default this one; without flwr the
-comparisons are left out. bench/README.md lists the keys.
+comparisons are left out.
 """
 
 from __future__ import annotations
@@ -13,12 +13,10 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -27,9 +25,9 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
-from bench._report import Figure, Timing, arguments, bars, show, time_in_turn, write_figures
+from bench._report import Figure, Timing, arguments, say, time_in_turn
 from bench.protocol_round import CLIP, Shape, play_round
-from bench.registry import verdicts
+from bench.registry import finish
 from protocols.sums.masked.masks import Mask, add_masks
 from protocols.sums.masked.plan import encode
 
@@ -63,16 +61,13 @@ class Peer:
         self._process.communicate()
 
 
-def measure_rounds(
-    peer: Peer | None, vectors: NDArray[np.float64], rounds: int, tick: Callable[[], object]
-) -> dict[str, Figure]:
+def measure_rounds(peer: Peer | None, vectors: NDArray[np.float64], rounds: int) -> dict[str, Figure]:
     """Figures of whole rounds, three of ours for each of Flower's, which takes about a hundred times as long."""
     play_round(ROUND, vectors)
     ours, theirs = [], []
     for _ in range(rounds):
         ours += [play_round(ROUND, vectors) for _ in range(3)]
         theirs += [peer.ask("round", **ROUND.of_flower)] if peer is not None else []
-        tick()
     figures: dict[str, Figure] = {
         "bytes_per_value": ROUND.plan.contribution_bytes(ROUND.route) / ROUND.values,
         "server_ms": 1e3 * median(clock.server_seconds for clock in ours),
@@ -112,7 +107,7 @@ def raw_aes(streams: int, length: int, step: int = 256 * 1024) -> None:
             encryptor.update_into(zeros[: min(step, length - start)], keystream)
 
 
-def measure_masks(repetitions: int, tick: Callable[[], object]) -> dict[str, Figure]:
+def measure_masks(repetitions: int) -> dict[str, Figure]:
     """Compare AES alone with the masks of one contribution (its own, one per neighbour) and with the server's masks."""
     one: list[Mask] = [
         (os.urandom(32), b"bench", -1 if number % 2 else 1) for number in range(ROUND.of_flower["neighbours"] + 1)
@@ -125,7 +120,7 @@ def measure_masks(repetitions: int, tick: Callable[[], object]) -> dict[str, Fig
         "aes_server": partial(raw_aes, len(many), target.nbytes),
         "masks_server": partial(add_masks, target, many),
     }
-    timings = time_in_turn(steps, repetitions, tick, {"aes": 12, "masks": 12}, time.process_time)
+    timings = time_in_turn(steps, repetitions, {"aes": 12, "masks": 12}, time.process_time)
     seconds = {name: timing.median for name, timing in timings.items()}
     threads = {f"threads{count}": partial(add_masks, target, many, count) for count in (1, 2)}
     walls = time_in_turn(threads, repetitions)
@@ -158,33 +153,19 @@ def measure(python: Path | None, quick: bool) -> dict[str, Figure]:
     """All figures of this script except those over HTTP. python: the interpreter for Flower, None to leave it out."""
     vectors = np.random.default_rng(20240513).uniform(-CLIP, CLIP, (ROUND.clients, ROUND.values))
     rounds, repetitions = (1, 7) if quick else (3, 31)
-    with bars() as progress, ExitStack() as closing:
+    with ExitStack() as closing:
         peer = None if python is None else Peer(python)
         if peer is not None:
             closing.callback(peer.close)
-        bar = progress.add_task("time masks", total=repetitions + 1)
-        figures = measure_masks(repetitions, partial(progress.advance, bar))
+        say("masks")
+        figures = measure_masks(repetitions)
+        say("quantisation")
         figures |= measure_quantise(peer, vectors[0], 3 if quick else 9)
-        bar = progress.add_task("play rounds", total=rounds)
-        figures |= measure_rounds(peer, vectors, rounds, partial(progress.advance, bar))
+        say("rounds")
+        figures |= measure_rounds(peer, vectors, rounds)
     return figures | {"clients": ROUND.clients, "values": ROUND.values, "dropouts": ROUND.dropouts, "rounds": rounds}
 
 
-def main() -> None:
-    """Measure, print the figures that have targets, and write the JSON."""
-    parser = arguments(__doc__.partition("\n")[0])
-    here = Path(sys.executable) if find_spec("flwr") else None
-    parser.add_argument(
-        "--peer-python", type=Path, default=here, help="interpreter that can import flwr (default: this one)"
-    )
-    options = parser.parse_args()
-    figures = measure(options.peer_python, options.quick)
-    show(
-        f"Masked sums, {ROUND.clients} clients, {ROUND.values} values, compared with Flower's SecAgg+",
-        verdicts("masked", figures),
-    )
-    write_figures(options.json, figures)
-
-
 if __name__ == "__main__":
-    main()
+    options = arguments(__doc__ or "", peer=True).parse_args()
+    finish("masked", measure(options.peer_python, options.quick), options.json)

@@ -5,7 +5,7 @@
 A vector of 237,184 values (the item matrix of ML-1M with 64 factors), sums of 28 bits, 1,000 clients, a committee of 5
 of which 1 may be corrupt. The masked client is one of 1,000 in semi-malicious mode with a ring of 32 bits; its round is
 all stages. Both check certificates. Times are processor seconds, which exclude other processes; the two clients are
-timed in turn. bench/README.md lists the keys.
+timed in turn.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
-from bench._report import Figure, arguments, bars, show, time_in_turn, write_figures
+from bench._report import Figure, arguments, say, time_in_turn
 from bench.protocol_round import play_oneshot
-from bench.registry import verdicts
+from bench.registry import finish
 from protocols.crypto.certificates import Certificate, CertifiedRole, certify, check_certificate
 from protocols.crypto.domain import SEED_BYTES
 from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
@@ -33,7 +33,8 @@ from protocols.sums.masked.context import DIGEST_BYTES, ClientPolicy, RoundConte
 from protocols.sums.masked.keys import sign_survivors
 from protocols.sums.masked.mechanism import MASKED
 from protocols.sums.masked.plan import encode as encode_masked
-from protocols.sums.masked.roster import RosterEntry, make_roster
+from protocols.sums.masked.roster import RosterEntry
+from protocols.sums.masked.run import MaskedRun
 from protocols.sums.oneshot.client import contribute
 from protocols.sums.oneshot.committee import make_committee, make_committee_key
 from protocols.sums.oneshot.context import OneshotContext, OneshotPolicy
@@ -98,19 +99,16 @@ def masked_round_of_one(
     """
     plan = MASKED.plan({}, layout, clients)
     context = RoundContext("t_bench", 1, os.urandom(SEED_BYTES), plan, os.urandom(DIGEST_BYTES), clients)
-    policy, route = ClientPolicy(), whole_route(layout)
-    names = [f"client-{number:05}" for number in range(clients)]
+    route, names = whole_route(layout), [f"client-{number:05}" for number in range(clients)]
     identities = {name: Ed25519PrivateKey.generate() for name in names}
-    states, entries = {}, []
-    for name, identity in identities.items():
-        states[name], body = masked_client.advertise(context, name, identity, policy)
-        public = identity.public_key().public_bytes_raw()
-        made = organiser.certificate(identity, "member")
-        entries.append(RosterEntry(name, public, organiser.mailbox, made, body))
-    roster = make_roster(context, entries)
-    one = names[0]
-    shares = {name: masked_client.share(state, roster.body, lambda _: True)[1] for name, state in states.items()}
-    inbox = masked_server.inboxes(roster, shares)[one]
+
+    def entry(name: str, body: bytes) -> RosterEntry:
+        made, public = organiser.certificate(identities[name], "member"), identities[name].public_key()
+        return RosterEntry(name, public.public_bytes_raw(), organiser.mailbox, made, body)
+
+    elements = encode_masked(plan, route, [vector])
+    run = MaskedRun(context, identities, ClientPolicy(), lambda _: elements, entry, lambda _: True, checks=False)
+    roster, one = run.advertise().share().roster, names[0]
     everyone = roster.encode_set(names)
     signatures = {
         name: sign_survivors(identity, context, roster.digest, everyone, everyone)
@@ -120,9 +118,9 @@ def masked_round_of_one(
 
     def play(certified: bool) -> int:
         is_member = organiser.knows if certified else lambda _: True
-        state = replace(states[one])  # an unused copy for every repetition; a client takes each step once
+        state = replace(run.advertised[one])  # an unused copy for every repetition; a client takes each step once
         shared, own = masked_client.share(state, roster.body, is_member)
-        contributed, body = masked_client.contribute(shared, inbox, encode_masked(plan, route, [vector]))
+        contributed, body = masked_client.contribute(shared, run.inboxes[one], encode_masked(plan, route, [vector]))
         confirmed, signature = masked_client.confirm(contributed, everyone)
         _, reply = masked_client.unmask(confirmed, signed)
         return len(own) + len(body) + len(signature) + len(reply)
@@ -138,10 +136,10 @@ LAYOUT: Final = VectorLayout((Block("item factors", (Segment("values", VALUES, 0
 ROUTE: Final = whole_route(LAYOUT)
 
 
-def whole_round(plan: OneshotPlan, clients: int, tick: Callable[[], object]) -> dict[str, Figure]:
+def whole_round(plan: OneshotPlan, clients: int) -> dict[str, Figure]:
     """Play a round with `clients` clients; figures of the server and the committee."""
     rng = np.random.default_rng(1)
-    clock = play_oneshot(plan, (rng.uniform(-0.1, 0.1, VALUES) for _ in range(clients)), tick)
+    clock = play_oneshot(plan, (rng.uniform(-0.1, 0.1, VALUES) for _ in range(clients)))
     folded = clock.server["fold"]
     return {
         "exact": True,  # a round with another sum fails
@@ -166,11 +164,10 @@ def main() -> None:
         "masked_client": lambda: masked_client(True),
         "masked_client_uncertified": lambda: masked_client(False),
     }
-    with bars() as progress:
-        task = progress.add_task("clients in turn", total=repetitions + 1)
-        timings = time_in_turn(steps, repetitions, lambda: progress.advance(task), clock=time.process_time)
-        task = progress.add_task("a round", total=clients)
-        figures = whole_round(plan, clients, lambda: progress.advance(task))
+    say("clients in turn")
+    timings = time_in_turn(steps, repetitions, clock=time.process_time)
+    say(f"a round of {clients} clients")
+    figures = whole_round(plan, clients)
     own = timings["client"].median
     figures |= {
         "bytes_per_value": plan.body_bytes / VALUES,
@@ -183,9 +180,7 @@ def main() -> None:
     }
     for name, timing in timings.items():
         figures |= timing.figures(name)
-    show("one-shot sums", figures)
-    show("targets", verdicts("oneshot", figures))
-    write_figures(options.json, figures)
+    finish("oneshot", figures, options.json)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     .venv/bin/python -m bench.overhead [--quick | --full] [--json FILE]
 
-Rows: FedMF, Top-K at 1/64 to 16/64, CoLR at ranks 1 to 32 (`bench.cost_table`, which writes the Markdown). phe has one
+Rows: FedMF, Top-K at 1/64 to 16/64, CoLR at ranks 1 to 32 (`bench.doc_tables`, which writes the Markdown). phe has one
 value per ciphertext and is measured on a sample and multiplied, unless `--full` is given. The cost of our mechanisms
 depends on the number of values only: rows with as many values share a measurement.
 
@@ -12,8 +12,6 @@ Keys: `<row>.<way>.*` with `bytes` (all messages of a client), `seal_ms`, `open_
 
 from __future__ import annotations
 
-import contextlib
-import io
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,13 +20,14 @@ from time import perf_counter, process_time
 from typing import Any, Final
 
 import numpy as np
-import tenseal as ts
 from numpy.typing import NDArray
 from phe import EncryptedNumber, PaillierPublicKey, generate_paillier_keypair
 
-from bench._report import Figure, arguments, bars, show, write_figures
-from bench.cost_table import MECHANISMS, ROWS, Row
+from bench._report import Figure, arguments, say, time_in_turn
+from bench.ckks import TenSealPeer
+from bench.doc_tables import MECHANISMS, ROWS, Row
 from bench.protocol_round import CLIP, Clock, Shape, play_oneshot, play_round
+from bench.registry import finish
 from protocols.crypto.keyring import Keyring
 from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
 from protocols.sums.base import Mechanism
@@ -37,7 +36,7 @@ from protocols.sums.oneshot.mechanism import ONESHOT
 from protocols.sums.paillier.mechanism import PAILLIER
 from protocols.sums.plain import PLAIN
 
-__all__ = ["Costs", "Sizes", "measure", "measure_mechanism", "medians"]
+__all__ = ["Costs", "Sizes", "measure", "measure_mechanism", "measure_tenseal"]
 
 KEY_BITS: Final = 3072
 """The paper does not state the key size; its 837 bytes per value fit this key (768 bytes) plus serialisation."""
@@ -113,21 +112,9 @@ def vector_of(values: int) -> NDArray[np.float64]:
 def medians(
     steps: Mapping[str, Callable[[], object]], repetitions: int, calls: int = 1, warm: bool = True
 ) -> dict[str, float]:
-    """Median processor seconds of one call of every step.
-
-    All steps take turns in every repetition, each called `calls` times. warm: run one repetition first that does not
-    count.
-    """
-    seconds: dict[str, list[float]] = {name: [] for name in steps}
-    for repetition in range(repetitions + warm):
-        for name, step in steps.items():
-            start = process_time()
-            for _ in range(calls):
-                step()
-            elapsed = process_time() - start
-            if repetition >= warm:
-                seconds[name].append(elapsed / calls)
-    return {name: median(values) for name, values in seconds.items()}
+    """Median processor seconds of one call of every step, each called `calls` times in every repetition."""
+    timings = time_in_turn(steps, repetitions, dict.fromkeys(steps, calls), process_time, warm)
+    return {name: timing.median for name, timing in timings.items()}
 
 
 def measure_mechanism(name: str, values: int, clients: int, repetitions: int) -> Costs:
@@ -204,23 +191,10 @@ def _calls(values: int) -> int:
 
 
 def measure_tenseal(values: int, repetitions: int) -> Costs:
-    """`ts.ckks_vector` with N=8192, moduli of 60-40-40-60 bits, scale 2^40; its warnings are suppressed."""
-    context = ts.context(ts.SCHEME_TYPE.CKKS, 8192, coeff_mod_bit_sizes=[60, 40, 40, 60])
-    context.global_scale = 2**40
-    vector = vector_of(values)
-    with contextlib.redirect_stdout(io.StringIO()):
-        body = bytes(ts.ckks_vector(context, vector).serialize())
-        total = ts.ckks_vector_from(context, body)
-        times = medians(
-            {
-                "seal": lambda: ts.ckks_vector(context, vector).serialize(),
-                "open": lambda: ts.ckks_vector_from(context, body).decrypt(),
-                "server": lambda: total.add_(ts.ckks_vector_from(context, body)),
-            },
-            repetitions,
-            _calls(values),
-        )
-    return Costs(times["seal"], times["open"], times["server"], len(body))
+    """The costs of TenSEAL's usual pipeline, for one client."""
+    peer = TenSealPeer(vector_of(values))
+    times = medians({"seal": peer.seal, "open": peer.open, "server": peer.fold}, repetitions, _calls(values))
+    return Costs(times["seal"], times["open"], times["server"], len(peer.body))
 
 
 def measure_phe(count: int, repetitions: int) -> Costs:
@@ -252,22 +226,21 @@ def _from_bytes(public: PaillierPublicKey, body: bytes) -> EncryptedNumber:
     return EncryptedNumber(public, int.from_bytes(body[:_CIPHERTEXT_BYTES], "big"), exponent)
 
 
-def measure(sizes: Sizes, tick: Callable[[str], object] = lambda _: None) -> dict[str, Figure]:
-    """Figures of all rows and ways. tick: called with a description before each measurement."""
+def measure(sizes: Sizes) -> dict[str, Figure]:
+    """Figures of all rows and ways."""
     started, figures = perf_counter(), dict[str, Figure]()
     for values in sorted({row.values for row in sizes.rows}):
-        rows = [row for row in sizes.rows if row.values == values]
         for name in MECHANISMS:
             if name == "paillier" and values > sizes.paillier:
                 continue
-            tick(f"{name}, {values:,} values")
+            say(f"{name}, {values:,} values")
             costs = measure_mechanism(name, values, sizes.clients, sizes.repetitions)
-            for row in rows:
-                figures |= costs.figures(row, name)
+            for row in sizes.rows:
+                figures |= costs.figures(row, name) if row.values == values else {}
     sampled = None if sizes.sample is None else measure_phe(sizes.sample, sizes.repetitions)
     for row in sizes.rows:
         peer = "phe" if row.family == "topk" else "tenseal"
-        tick(f"{peer}, {row.label}")
+        say(f"{peer}, {row.label}")
         if peer == "tenseal":
             costs = measure_tenseal(row.values, sizes.repetitions)
         else:
@@ -284,19 +257,11 @@ def measure(sizes: Sizes, tick: Callable[[str], object] = lambda _: None) -> dic
 
 def main() -> None:
     """Measure, print and write the figures."""
-    parser = arguments((__doc__ or "").partition("\n")[0])
+    parser = arguments(__doc__ or "")
     parser.add_argument("--full", action="store_true", help="measure phe on every value; takes hours")
     options = parser.parse_args()
     sizes = QUICK if options.quick else Sizes(sample=None) if options.full else Sizes()
-    with bars() as progress:
-        bar = progress.add_task("", total=len({row.values for row in sizes.rows}) * len(MECHANISMS) + len(sizes.rows))
-
-        def tick(what: str) -> None:
-            progress.update(bar, advance=1, description=what)
-
-        figures = measure(sizes, tick)
-    show("What encryption costs", {key: value for key, value in figures.items() if key.endswith(("bytes", "_ms"))})
-    write_figures(options.json, figures)
+    finish("overhead", measure(sizes), options.json)
 
 
 if __name__ == "__main__":

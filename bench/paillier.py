@@ -3,7 +3,7 @@
     .venv/bin/python -m bench.paillier [--quick] [--full] [--json FILE]
 
 The vector is the Top-K payload of ML-1M at 1/64: 3706 values, clipped to 0.1. phe takes minutes, so it is measured on
-some of the values and scaled to all of them; `--full` measures every value. bench/README.md lists the keys.
+some of the values and scaled to all of them; `--full` measures every value.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from phe import EncryptedNumber, PaillierPrivateKey, PaillierPublicKey
 
-from bench._report import Figure, Timing, arguments, bars, show, time_in_turn, write_figures
-from bench.registry import verdicts
+from bench._report import Figure, Timing, arguments, say, time_in_turn
+from bench.registry import finish
 from protocols.crypto.keyring import Keyring
 from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
 from protocols.sums.paillier.keys import load_secret_key
@@ -73,14 +73,11 @@ class Ours:
     aggregate: bytes
 
     @classmethod
-    def prepare(cls, bits: int, vectors: NDArray[np.float64], tick: Callable[[], object]) -> Ours:
-        """Make the plan, a key of `bits` bits, and the sum of `vectors`; call `tick` after each contribution."""
+    def prepare(cls, bits: int, vectors: NDArray[np.float64]) -> Ours:
+        """Make the plan, a key of `bits` bits, and the sum of `vectors`."""
         plan = PAILLIER.plan({"key_bits": bits}, LAYOUT, len(vectors))
         keyring = PAILLIER.generate_keyring(plan)
-        contributions = []
-        for vector in vectors:
-            contributions.append(PAILLIER.seal(plan, ROUTE, [vector], keyring))
-            tick()
+        contributions = [PAILLIER.seal(plan, ROUTE, [vector], keyring) for vector in vectors]
         partial_sum = PAILLIER.fold(plan, None, ((ROUTE, body) for body in contributions))
         return cls(plan, keyring, tuple(contributions), PAILLIER.release(plan, partial_sum))
 
@@ -109,30 +106,28 @@ class Ours:
 
 def measure(bits: int, vectors: NDArray[np.float64], repetitions: int, sample: int) -> dict[str, Figure]:
     """All figures of one key size; phe is measured on the first `sample` values."""
-    with bars() as progress:
-        sealing = progress.add_task(f"{bits} bits: seal contributions", total=len(vectors))
-        ours = Ours.prepare(bits, vectors, partial(progress.advance, sealing))
-        peer = PhePeer(ours.phe_key(), vectors[0][:sample])
-        steps: dict[str, Callable[[], object]] = {
-            "encrypt_crt": partial(ours.seal, vectors[0]),
-            "encrypt_phe": peer.seal,
-            "fold": ours.fold,
-            "fold_phe": peer.fold,
-            "check": lambda: PAILLIER.check(ours.plan, ROUTE, ours.contributions[0]),
-            "decrypt": ours.open,
-            "decrypt_phe": peer.open,
-        }
-        timing = progress.add_task(f"{bits} bits: time the steps", total=repetitions + 1)
-        calls = {"check": 20, "fold_phe": max(1, len(vectors) * ours.plan.ciphertexts // sample)}
-        times = time_in_turn(steps, repetitions, partial(progress.advance, timing), calls)
-        count = ours.plan.ciphertexts
-        ahead = [PAILLIER.make_piece(ours.plan, ours.keyring) for _ in range(count * (repetitions + 1))]
-        pooled: dict[str, Callable[[], object]] = {
-            "encrypt_pool": lambda: PAILLIER.seal_ahead(
-                ours.plan, ROUTE, [vectors[0]], ours.keyring, lambda wanted: [ahead.pop() for _ in range(wanted)]
-            )
-        }
-        times |= time_in_turn(pooled, repetitions, lambda: None, {})
+    say(f"{bits} bits: sealing contributions")
+    ours = Ours.prepare(bits, vectors)
+    say(f"{bits} bits: timing the steps")
+    peer = PhePeer(ours.phe_key(), vectors[0][:sample])
+    steps: dict[str, Callable[[], object]] = {
+        "encrypt_crt": partial(ours.seal, vectors[0]),
+        "encrypt_phe": peer.seal,
+        "fold": ours.fold,
+        "fold_phe": peer.fold,
+        "check": lambda: PAILLIER.check(ours.plan, ROUTE, ours.contributions[0]),
+        "decrypt": ours.open,
+        "decrypt_phe": peer.open,
+    }
+    calls = {"check": 20, "fold_phe": max(1, len(vectors) * ours.plan.ciphertexts // sample)}
+    times = time_in_turn(steps, repetitions, calls)
+    ahead = [PAILLIER.make_piece(ours.plan, ours.keyring) for _ in range(ours.plan.ciphertexts * (repetitions + 1))]
+
+    def pooled() -> bytes:
+        taken = lambda wanted: [ahead.pop() for _ in range(wanted)]  # noqa: E731
+        return PAILLIER.seal_ahead(ours.plan, ROUTE, [vectors[0]], ours.keyring, taken)
+
+    times |= time_in_turn({"encrypt_pool": pooled}, repetitions)
     return {f"bits{bits}.{key}": figure for key, figure in _figures(ours, peer, times, sample, vectors).items()}
 
 
@@ -164,25 +159,18 @@ def _figures(
 
 
 def main() -> None:
-    """Measure both key sizes, print the figures that have targets, and write the JSON."""
-    parser = arguments(__doc__.partition("\n")[0])
+    """Measure both key sizes, print and write the figures."""
+    parser = arguments(__doc__ or "")
     parser.add_argument("--full", action="store_true", help="measure phe on every value, once; takes about ten minutes")
     options = parser.parse_args()
     rng, clients = np.random.default_rng(20240513), 2 if options.quick else 60
     vectors = np.clip(rng.normal(0.0, CLIP / 2, (clients, VALUES)), -CLIP, CLIP)
-    repetitions = 1 if options.full else 1 if options.quick else 11
+    repetitions = 1 if options.full or options.quick else 11
     sample = VALUES if options.full else SAMPLE_QUICK if options.quick else SAMPLE
     figures: dict[str, Figure] = {"clients": clients, "values": VALUES, "repetitions": repetitions}
     for bits in KEY_BITS:
         figures |= measure(bits, vectors, repetitions, sample)
-    extent = "every value measured" if options.full else f"{sample} of its values measured, scaled to {VALUES}"
-    show(
-        f"Paillier, {VALUES} values, {clients} clients, compared with phe ({extent})",
-        verdicts("paillier", figures),
-    )
-    further = [f"bits{bits}.{key}" for bits in KEY_BITS for key in ("exact", "values_per_ciphertext")]
-    show("Further figures", {key: figures[key] for key in further})
-    write_figures(options.json, figures)
+    finish("paillier", figures, options.json)
 
 
 if __name__ == "__main__":

@@ -19,11 +19,11 @@ each of which takes part in two sums.
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -32,8 +32,9 @@ from scipy.sparse import csr_array
 
 from bench import privacy_audit
 from bench._report import Figure
-from bench.experiments.quality import Found, Values, means, measure_rows, values_of
+from bench.experiments.quality import Found, means, measure_seeds, values_of
 from bench.experiments.quality_models import Split, split_of
+from bench.experiments.rows import Values
 from bench.privacy_models import train_arrays, train_colr
 from client_sdk.lab.data.interactions import interaction_rows
 from client_sdk.lab.evaluation.leave_one_out import FullScorer
@@ -196,29 +197,31 @@ _populations: dict[tuple[str, int, int | None], tuple[Split, Population]] = {}
 """The newest one: its matrices are large, and the rows that need them follow each other."""
 
 
-def _population(options: argparse.Namespace, dataset: str, seed: int, users: int | None) -> tuple[Split, Population]:
+def _population(
+    dataset: str, seed: int, users: int | None, validation: bool, data_dir: Path
+) -> tuple[Split, Population]:
     if (dataset, seed, users) not in _populations:
         _populations.clear()
-        split = split_of(dataset, options.data_dir, seed, options.validation)
+        split = split_of(dataset, data_dir, seed, validation)
         rows = csr_array(interaction_rows(split.data.train)).astype(np.float32)
         _populations[dataset, seed, users] = split, Population(rows, users, seed)
     return _populations[dataset, seed, users]
 
 
-def _measured(options: argparse.Namespace, row: str, seed: int, tick: Callable[[int], object]) -> Values | None:
-    dataset, *between, method, last = row.replace("eps0.5", "eps1/2").split(".")
+def _measured(dataset: str, name: str, seed: int, validation: bool, quick: bool, data_dir: Path) -> Values:
+    *between, method, last = name.replace("eps0.5", "eps1/2").split(".")
     epsilon = None if last == "epsnone" else 0.5 if last == "eps1/2" else float(last.removeprefix("eps"))
     users = int(between[0].removeprefix("users")) if between else None
-    if options.quick and ((users or 0) > _USERS[0] or epsilon not in (None, 4.0)):
-        return None
-    split, population = _population(options, dataset, seed, users)
+    if quick and ((users or 0) > _USERS[0] or epsilon not in (None, 4.0)):
+        return {}
+    split, population = _population(dataset, seed, users, validation, data_dir)
     local, kind = method.endswith("-local"), method.removesuffix("-local")
     match kind:
         case "popularity":
             scorer = train_popularity(population, epsilon, seed, local)
         case "colr" | "arrays":
             train = train_colr if kind == "colr" else train_arrays
-            scorer = train(split.data.train, _block(population, epsilon), seed, tick, options.quick)
+            scorer = train(split.data.train, _block(population, epsilon), seed, quick)
         case _:
             scorer = train_spectrum(population, kind, epsilon, seed, local)
     return values_of(scorer, split)
@@ -244,12 +247,13 @@ def figures_of(found: Found) -> dict[str, Figure]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure what is asked and print the figures; see `measure_rows`. With `--audit`: `bench.privacy_audit`."""
+    """Measure what is asked and print the figures; see `measure_seeds`. With `--audit`: `bench.privacy_audit`."""
     given = sys.argv[1:] if arguments is None else arguments
     if "--audit" in given:
         privacy_audit.main([each for each in given if each != "--audit"])
         return 0
-    return measure_rows(arguments, __doc__ or "", list(_rows()), _measured, figures_of)
+    names = [(row.partition(".")[0], row.partition(".")[2]) for row in _rows()]
+    return measure_seeds(arguments, __doc__ or "", names, _measured, figures_of)
 
 
 if __name__ == "__main__":

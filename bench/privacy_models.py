@@ -7,7 +7,6 @@ the clients again, then every client once.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from math import ceil
 from typing import Any, Final
 
@@ -31,7 +30,6 @@ _TURNS: Final = 10
 _DIM: Final = 16
 _RATE: Final = 0.5
 _NEGATIVES: Final = 4
-Tick = Callable[[int], object]
 
 
 def _sizes(train: Interactions, quick: bool) -> tuple[int, int, NDArray[np.intp]]:
@@ -40,7 +38,7 @@ def _sizes(train: Interactions, quick: bool) -> tuple[int, int, NDArray[np.intp]
     return 2 if quick else _TURNS + 1, max(2, ceil(able.size / _TURNS)), able
 
 
-def train_colr(train: Interactions, privacy: Privacy | None, seed: int, tick: Tick, quick: bool) -> FullScorer:
+def train_colr(train: Interactions, privacy: Privacy | None, seed: int, quick: bool) -> FullScorer:
     """Train recommended CoLR: a sum of counts, then ten of changes. Sums are those of masked rounds."""
     rounds, cohort, _ = _sizes(train, quick)
     given = parameters_for("colr", {"items": train.n_items})
@@ -56,12 +54,12 @@ def train_colr(train: Interactions, privacy: Privacy | None, seed: int, tick: Ti
         privacy=block,
         schedule_rounds=rounds,
     )
-    for number, _ in enumerate(made.run(rounds), 1):
-        tick(number)
+    for _ in made.run(rounds):
+        pass
     return made.scores
 
 
-def train_arrays(train: Interactions, privacy: Privacy | None, seed: int, tick: Tick, quick: bool) -> FullScorer:
+def train_arrays(train: Interactions, privacy: Privacy | None, seed: int, quick: bool) -> FullScorer:
     """Train item vectors and biases; a user's vector is the mean of those of its items. Two turns of all clients."""
     rounds, cohort, able = _sizes(train, quick)
     shapes = {"biases": [train.n_items], "items": [train.n_items, _DIM]}
@@ -81,7 +79,6 @@ def train_arrays(train: Interactions, privacy: Privacy | None, seed: int, tick: 
                 sent = made.noised(state, spec, sent, os.urandom)
             total += sent.vector
         state = made.absorb(state, spec, total, asked.size)
-        tick(number)
     arrays = inner.arrays(state)
 
     def scores(users: NDArray[np.intp]) -> NDArray[np.floating]:

@@ -189,12 +189,10 @@ def play_round(shape: Shape, vectors: Sequence[NDArray[np.float64]] | NDArray[np
     return clock
 
 
-def play_oneshot(
-    plan: OneshotPlan, vectors: Iterable[NDArray[np.float64]], tick: Callable[[], object] = lambda: None
-) -> Clock:
+def play_oneshot(plan: OneshotPlan, vectors: Iterable[NDArray[np.float64]]) -> Clock:
     """Play one round of one-shot sums with the clients, the server and the committee, nobody certified.
 
-    Fails unless the sum equals that of the clients' fixed-point values exactly. tick: called after each client.
+    Fails unless the sum equals that of the clients' fixed-point values exactly.
     """
     clock, route, policy = Clock(), whole_route(plan.layout), OneshotPolicy()
     names = [f"m{place}" for place in range(plan.committee)]
@@ -227,7 +225,6 @@ def play_oneshot(
             with clock.serving("fold"):
                 partial_sum = ONESHOT.fold(plan, partial_sum, [(route, body) for body in bodies])
             bodies = []
-        tick()
     with clock.serving("fold"):
         partial_sum = ONESHOT.fold(plan, partial_sum, [(route, body) for body in bodies])
     states = {}

@@ -15,9 +15,21 @@ from itertools import product
 from pathlib import Path
 from typing import Final
 
-from bench._report import FACTS, Figure
+from bench._report import Figure, show, write_figures
 
-__all__ = ["Entry", "absent", "entries", "figure", "markdown", "page", "read_results", "verdicts", "write_results"]
+__all__ = [
+    "Entry",
+    "Results",
+    "absent",
+    "entries",
+    "figure",
+    "finish",
+    "markdown",
+    "page",
+    "read_results",
+    "verdicts",
+    "write_results",
+]
 
 RESULTS: Final = "results.json"
 Results = dict[str, dict[str, Figure]]
@@ -85,6 +97,13 @@ def verdicts(script: str, figures: Mapping[str, Figure]) -> dict[str, Figure]:
             values = entry.values(figures) or {entry.key: None}
             rows |= {f"{key} ({entry.target})": _with_verdict(entry, value) for key, value in values.items()}
     return rows
+
+
+def finish(script: str, figures: Mapping[str, Figure], path: Path | None) -> None:
+    """Print the registered figures of a script and its targets, and write all figures to `path`, if it is given."""
+    show(script, {key: value for entry in entries(script) for key, value in entry.values(figures).items()})
+    show("targets", verdicts(script, figures))
+    write_figures(path, figures)
 
 
 def read_results(folder: Path) -> Results:
@@ -177,8 +196,3 @@ def _with_verdict(entry: Entry, value: Figure) -> str:
     if not isinstance(value, int | float):
         return "not measured"
     return shown(value) + ("" if entry.met(value) else "   MISSED")
-
-
-def machine(figures: Mapping[str, Figure]) -> dict[str, Figure]:
-    """The facts about the machine among the figures."""
-    return {key: value for key, value in figures.items() if key.startswith(FACTS)}

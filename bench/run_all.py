@@ -26,7 +26,6 @@ from typing import Final
 
 import numpy as np
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from bench._report import Figure
 from bench.registry import absent, markdown, page, read_results, write_results
@@ -78,9 +77,9 @@ BENCHMARKS: Final = (
     "privacy", "privacy_attacks", "privacy_audit", "privacy_cost", "scaling", "service", "signatures",
 )  # fmt: skip
 SYSTEMS: Final = ("colr", "fair", "pfedclr", "privirec", "rfrec", "rfrecf", "topk")
-EXPERIMENTS: Final = ("federated_evaluation", "fidelity", "privirec_service", "quality", "rating_quality", "training")
+EXPERIMENTS: Final = ("fidelity", "privirec_service", "quality", "rating_quality")
 BESIDE_FLOWER: Final = frozenset({"arrays", "masked"})
-WITHOUT_DATA: Final = frozenset({*BENCHMARKS, "federated_evaluation"}) - {"privacy"}
+WITHOUT_DATA: Final = frozenset(BENCHMARKS) - {"privacy"}
 RESUMED: Final = frozenset({"fidelity", "privacy", "quality", "rating_quality"})
 """Scripts that keep finished runs in a folder, and do not repeat them."""
 AT_ONCE: Final = 2
@@ -160,14 +159,11 @@ def run(job: Job, output: Path) -> Outcome:
 
 
 def run_all(chosen: Sequence[Job], output: Path, console: Console, at_once: int) -> list[Outcome]:
-    """Run the jobs, `at_once` at a time, and return the outcomes. A bar shows how many are done."""
+    """Run the jobs, `at_once` at a time, and tell how each ended."""
     outcomes = []
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console) as progress, ThreadPoolExecutor(at_once) as pool:
-        bar = progress.add_task("benchmarks", total=len(chosen))
+    with ThreadPoolExecutor(at_once) as pool:
         for outcome in pool.map(lambda job: run(job, output), chosen):
             outcomes.append(outcome)
-            progress.advance(bar)
             words = outcome.note if outcome.state == "skipped" else f"{outcome.seconds:.0f} s"
             console.print(f"{outcome.name}: {outcome.state}, {words}", highlight=False, style=_STYLES[outcome.state])
     return outcomes

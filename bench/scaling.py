@@ -5,7 +5,7 @@
 The jobs are the service's own (`aggregator_service.compute.split_jobs`), over blobs on disk, in batches of 32 per
 worker. Every job reports the processor seconds that it took in its worker. `cpu_s` is their sum. `path_s` is the time
 of the slowest part and of the job that merges the parts, batch after batch: the time with one core per worker. `wall_s`
-is wall time on this machine, with its other load. bench/README.md lists the keys.
+is wall time on this machine, with its other load.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from aggregator_service.compute.split_jobs import SplitJobs
 from aggregator_service.compute.unmasking import Masks
 from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.tasks.plans import TaskTerms, plan_task
-from bench._report import Figure, arguments, bars, show, write_figures
+from bench._report import Figure, arguments, say, spread, time_in_turn
+from bench.registry import finish
 from bench.scaling_parts import (
-    DROPOUTS,
-    InProcessWorkers,
     TimedWorkers,
     cluster_of,
     contributions,
     masks_of,
     pool_of,
     terms_of,
+    workers_here,
 )
 from protocols.recipes.base import RoundSpec
 from protocols.sums.masked import server
@@ -55,18 +55,12 @@ THRESHOLDS = (12, 28, 78, 114)
 """Of 100 clients in bench/masked.py; of 1,000 curious, 1,000 semi-malicious and 1,000,000 semi-malicious at 0.1."""
 
 
-def _seconds(step: Callable[[], object], calls: int, repetitions: int = 5) -> float:
-    """Processor seconds of one call of `step`, median over `repetitions`."""
-    taken = []
-    for _ in range(repetitions):
-        start = time.process_time()
-        for _ in range(calls):
-            step()
-        taken.append((time.process_time() - start) / calls)
-    return median(taken)
+def _seconds(step: Callable[[], object], calls: int) -> float:
+    """Median processor seconds of one call of `step`."""
+    return time_in_turn({"": step}, 5, {"": calls}, time.process_time, warm=False)[""].median
 
 
-def measure_units(blobs: DirectoryBlobs, quick: bool, tick: Callable[[], object]) -> dict[str, Figure]:
+def measure_units(blobs: DirectoryBlobs, quick: bool) -> dict[str, Figure]:
     """The figures `units.*` except dispatch: reconstruction, key agreement, merging, digests, and a round's data."""
     figures: dict[str, Figure] = {}
     calls = 5 if quick else 30
@@ -76,12 +70,10 @@ def measure_units(blobs: DirectoryBlobs, quick: bool, tick: Callable[[], object]
         shares = dict(enumerate(split(secret, threshold, range(1, threshold + 1)), 1))
         found = partial(combine, shares, threshold)
         figures[f"units.secret_us.t{threshold}"] = 1e6 * _seconds(found, calls)
-    tick()
     key, other = X25519PrivateKey.generate(), X25519PrivateKey.generate().public_key().public_bytes_raw()
     own = key.public_key().public_bytes_raw()
     figures["units.pair_us"] = 1e6 * _seconds(partial(pair_mask_key, key, own, other), 10 * calls)
-    tick()
-    terms = terms_of("masked", 100, 1_000_000)
+    terms = terms_of(100, 1_000_000)
     size = plan_task(terms).sum_plan.partial_bytes
     parts = [f"partials/t_bench-unit-{number}" for number in range(8)]
     refs = tuple(BlobRef(part, blobs.put(part, bytes(size))) for part in parts)
@@ -91,9 +83,8 @@ def measure_units(blobs: DirectoryBlobs, quick: bool, tick: Callable[[], object]
     body = bytes(16 << 20)
     figures["units.digest_bytes_per_s"] = len(body) / _seconds(lambda: hashlib.sha256(body).digest(), 2)
     blobs.delete(*parts)
-    tick()
     clients = 100 if quick else 1000
-    masks, count = masks_of(terms_of("masked", clients, 10_000), clients)
+    masks, count = masks_of(terms_of(clients, 10_000), clients)
     roster = open_roster(masks.context, masks.roster)
     figures["units.clients"], figures["units.masks"] = clients, count
     figures["units.degree"], figures["units.threshold"] = roster.degree, roster.threshold
@@ -101,7 +92,6 @@ def measure_units(blobs: DirectoryBlobs, quick: bool, tick: Callable[[], object]
     figures["units.reply_bytes"] = sum(len(body) for body in masks.replies.values())
     gather = partial(server.collect_shares, roster, masks.shares, masks.survivors, masks.replies)
     figures["units.collect_shares_ms"] = 1e3 * _seconds(gather, 1)
-    tick()
     return figures
 
 
@@ -159,9 +149,7 @@ def figures_of(prefix: str, runs: list[dict[str, float]]) -> dict[str, Figure]:
     """Median, minimum and maximum of every kind of seconds, with keys `<prefix>.<kind>[_min,_max]`."""
     figures: dict[str, Figure] = {}
     for kind in runs[0]:
-        values = [run[kind] for run in runs]
-        figures |= {f"{prefix}.{kind}": median(values), f"{prefix}.{kind}_min": min(values)}
-        figures[f"{prefix}.{kind}_max"] = max(values)
+        figures |= spread(f"{prefix}.{kind}", [run[kind] for run in runs])
     return figures
 
 
@@ -179,7 +167,7 @@ class Bench:
         for prefix, step in self.steps(clients, values).items():
             runs = [time_of(workers, partial(step, workers), self.loop) for _ in range(repetitions)]
             figures |= figures_of(f"{prefix}.n{clients}.m{values}", runs)
-        terms = terms_of("masked", clients, values)
+        terms = terms_of(clients, values)
         folded = clients * (plan_task(terms).sum_plan.partial_bytes - 8)
         figures[f"fold.n{clients}.m{values}.bytes"] = folded
         seconds = float(figures[f"fold.n{clients}.m{values}.cpu_s"] or 0)
@@ -189,12 +177,10 @@ class Bench:
 
     def steps(self, clients: int, values: int) -> dict[str, Callable[[TimedWorkers], Any]]:
         """The steps `fold` and `unmask` for a masked round of this size; sets `self.masks` to its number of masks."""
-        terms = terms_of("masked", clients, values)
+        terms = terms_of(clients, values)
         refs = contributions(self.blobs, terms, clients)
         masks, self.masks = masks_of(terms, clients)
-        partial_sum = self.loop.run_until_complete(
-            fold_all(TimedWorkers(InProcessWorkers(), 1), self.blobs, terms, refs[:1])
-        )
+        partial_sum = self.loop.run_until_complete(fold_all(workers_here(1), self.blobs, terms, refs[:1]))
         # the values under the masks do not affect the time, so contributions are random
 
         async def fold(workers: TimedWorkers) -> None:
@@ -208,7 +194,7 @@ class Bench:
 
     def short_job(self, workers: TimedWorkers) -> Callable[[], Any]:
         """A fold of one contribution of 1,000 values, a millisecond of work, so that nearly all of it is dispatch."""
-        terms = terms_of("masked", 100, 1000)
+        terms = terms_of(100, 1000)
         refs = contributions(self.blobs, terms, 1)
 
         async def fold() -> None:
@@ -217,13 +203,13 @@ class Bench:
         return fold
 
 
-def measure_sizes(bench: Bench, quick: bool, tick: Callable[[], object]) -> dict[str, Figure]:
+def measure_sizes(bench: Bench, quick: bool) -> dict[str, Figure]:
     """Figures by clients and vector length with one worker. The largest sizes run once, which is steady enough."""
     figures: dict[str, Figure] = {}
-    workers = TimedWorkers(InProcessWorkers(), 1)
+    workers = workers_here(1)
     for clients, values in sizes(quick):
+        say(f"{clients} clients, {values} values")
         figures |= bench.size(workers, clients, values, 1 if clients * values > 50_000_000 else 3)
-        tick()
     return figures
 
 
@@ -234,7 +220,7 @@ def sizes(quick: bool) -> list[tuple[int, int]]:
     return [(clients, values) for clients, values in every if clients * values <= 300_000_000]
 
 
-def measure_workers(bench: Bench, folder: Path, quick: bool, tick: Callable[[], object]) -> dict[str, Figure]:
+def measure_workers(bench: Bench, folder: Path, quick: bool) -> dict[str, Figure]:
     """Figures of one round by kind and number of workers; all kinds take turns."""
     clients, values, repetitions = (40, 10_000, 1) if quick else (300, 200_000, 3)
     steps = bench.steps(clients, values)
@@ -242,17 +228,17 @@ def measure_workers(bench: Bench, folder: Path, quick: bool, tick: Callable[[], 
     with ExitStack() as stack:
         kinds: dict[str, TimedWorkers] = {}
         for count in (1, 2) if quick else (1, 2, 4):
-            kinds[f"here{count}"] = TimedWorkers(InProcessWorkers(), count)
+            kinds[f"here{count}"] = workers_here(count)
             kinds[f"local{count}"] = stack.enter_context(pool_of(count))
             kinds[f"dask{count}"] = stack.enter_context(cluster_of(count, folder, bench.blobs))
         runs: dict[str, list[dict[str, float]]] = {}
         for repetition in range(repetitions + 1):
+            say(f"workers, repetition {repetition} of {repetitions}")
             for kind, workers in kinds.items():
                 for name, step in steps.items():
                     took = time_of(workers, partial(step, workers), bench.loop)
                     if repetition:  # the first is a warm-up
                         runs.setdefault(f"{kind}.{name}", []).append(took)
-                tick()
         for kind in ("local1", "dask1"):
             trips = [time_of(kinds[kind], bench.short_job(kinds[kind]), bench.loop) for _ in range(30)]
             figures[f"units.dispatch_ms.{kind[:-1]}"] = 1e3 * median(trip["wall_s"] for trip in trips)
@@ -269,20 +255,15 @@ def measure_workers(bench: Bench, folder: Path, quick: bool, tick: Callable[[], 
 
 
 def main() -> None:
-    """Measure, print all figures, and write the JSON."""
-    options = arguments(__doc__.partition("\n")[0]).parse_args()
-    with tempfile.TemporaryDirectory(prefix="hushrec-scaling-") as name, bars() as progress:
+    """Measure, print and write the figures."""
+    options = arguments(__doc__ or "").parse_args()
+    with tempfile.TemporaryDirectory(prefix="hushrec-scaling-") as name:
         bench = Bench(Path(name))
-        bar = progress.add_task("clients x values", total=len(sizes(options.quick)))
-        figures = measure_sizes(bench, options.quick, partial(progress.advance, bar))
-        bar = progress.add_task("workers", total=18 if options.quick else 36)
-        figures |= measure_workers(bench, Path(name), options.quick, partial(progress.advance, bar))
-        bar = progress.add_task("units", total=4)
-        figures |= measure_units(bench.blobs, options.quick, partial(progress.advance, bar))
+        figures = measure_sizes(bench, options.quick)
+        figures |= measure_workers(bench, Path(name), options.quick)
+        figures |= measure_units(bench.blobs, options.quick)
         bench.loop.close()
-    shown = {key: value for key, value in figures.items() if not key.endswith(("_min", "_max"))}
-    show(f"Folding and unmasking, {DROPOUTS:.0%} of the clients drop out, one thread per worker", shown)
-    write_figures(options.json, figures)
+    finish("scaling", figures, options.json)
 
 
 if __name__ == "__main__":

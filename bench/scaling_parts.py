@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from concurrent.futures import Executor, Future
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,22 +24,23 @@ from aggregator_service.storage.tags import tag_of
 from aggregator_service.tasks.plans import TaskTerms, plan_task
 from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.crypto.domain import SEED_BYTES
-from protocols.sums.masked import client
 from protocols.sums.masked.context import DIGEST_BYTES, ClientPolicy, RoundContext
 from protocols.sums.masked.plan import MaskedPlan
-from protocols.sums.masked.roster import Roster, RosterEntry, make_roster
+from protocols.sums.masked.roster import Roster, RosterEntry
+from protocols.sums.masked.run import MaskedRun
 from protocols.sums.masked.shares import split_secrets
 from protocols.sums.masked.wire import share_bytes
+from tests.support.cluster import running_cluster, wait_until
 
 __all__ = [
     "DROPOUTS",
-    "InProcessWorkers",
     "TimedWorkers",
     "cluster_of",
     "contributions",
     "masks_of",
     "pool_of",
     "terms_of",
+    "workers_here",
 ]
 
 DROPOUTS = 0.1
@@ -63,7 +63,7 @@ class TimedWorkers:
     only jobs of the service: the processor time of the whole processes is read instead.
     """
 
-    inner: Workers | InProcessWorkers
+    inner: Workers
     width: int
     costs: list[tuple[str, float]] = field(default_factory=list)
     processes: tuple[psutil.Process, ...] = ()
@@ -94,21 +94,19 @@ class TimedWorkers:
         self.inner.close()
 
 
-def terms_of(mechanism: str, clients: int, values: int) -> TaskTerms:
-    """Terms of a FedMF task that sums about `values` values and some counts over `clients` clients."""
+def terms_of(clients: int, values: int) -> TaskTerms:
+    """Terms of a FedMF task over masked sums, of about `values` values and some counts over `clients` clients."""
     items = max(100, values // 1000)
     recipe = f'{{"items":{items},"dim":{values // items},"clip":0.1}}'
-    parameters = {"masked": '{"corrupt":0.1,"dropout":0.1,"mode":"curious"}'}.get(mechanism, "{}")
-    return TaskTerms("fedmf", recipe, mechanism, parameters, clients)
+    return TaskTerms("fedmf", recipe, "masked", '{"corrupt":0.1,"dropout":0.1,"mode":"curious"}', clients)
 
 
 def contributions(blobs: DirectoryBlobs, terms: TaskTerms, clients: int) -> tuple[tuple[str, StoredBody], ...]:
-    """Store random ring elements (for plain sums float32 values); return (client id, blob) for every client."""
+    """Store random ring elements; return (client id, blob) for every client."""
     plan = plan_task(terms).sum_plan
     rng, refs = np.random.default_rng(1), []
     for number in range(DISTINCT):
-        values = rng.uniform(-0.1, 0.1, plan.layout.length).astype("<f4")
-        body = values.tobytes() if terms.mechanism_name == "plain" else rng.bytes(plan.partial_bytes - 8)
+        body = rng.bytes(plan.partial_bytes - 8)
         key = f"contributions/t_bench-{plan.layout.length}-{number}"
         refs.append(StoredBody(key, blobs.put(key, body), tag_of(body)))
     return tuple((f"c_{number:07}", refs[number % DISTINCT]) for number in range(clients))
@@ -121,15 +119,16 @@ def masks_of(terms: TaskTerms, clients: int) -> tuple[Masks, int]:
     """
     plan = MaskedPlan.of(plan_task(terms).sum_plan)
     context = RoundContext("t_bench", 1, os.urandom(SEED_BYTES), plan, os.urandom(DIGEST_BYTES), clients)
-    policy, states, entries = ClientPolicy(modes=frozenset({"curious"})), {}, []
-    for number in range(clients):
-        name, identity = f"c_{number:07}", Ed25519PrivateKey.generate()
-        states[name], body = client.advertise(context, name, identity, policy)
-        key = identity.public_key().public_bytes_raw()
-        entries.append(RosterEntry(name, key, bytes(32), NO_CERTIFICATE, body))
-    roster = make_roster(context, entries)
+    identities = {f"c_{number:07}": Ed25519PrivateKey.generate() for number in range(clients)}
+
+    def entry(name: str, body: bytes) -> RosterEntry:
+        return RosterEntry(name, identities[name].public_key().public_bytes_raw(), bytes(32), NO_CERTIFICATE, body)
+
+    policy, nothing = ClientPolicy(modes=frozenset({"curious"})), np.zeros(0, plan.dtype)
+    run = MaskedRun(context, identities, policy, lambda _: nothing, entry, lambda _: True, checks=False).advertise()
+    roster = run.roster
     dropped = set(range(0, clients, round(1 / DROPOUTS)))
-    replies = _replies(roster, states, dropped)
+    replies = _replies(roster, run.advertised, dropped)
     names = tuple(entry.client_id for entry in roster.entries)
     survivors = tuple(name for place, name in enumerate(names) if place not in dropped)
     masks = len(survivors) + sum(peer not in dropped for place in dropped for peer in roster.neighbours_of(place))
@@ -152,68 +151,40 @@ def _replies(roster: Roster, states: dict[str, Any], dropped: set[int]) -> dict[
     }
 
 
-class InProcessWorkers:
-    """This very process: for what a single worker's processor does, and nothing else."""
+class InPlace(Executor):
+    """Runs a job at once in this very process: for what a single worker's processor does, and nothing else."""
 
-    width = 1
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """The finished future of a call."""
+        future: Future[Any] = Future()
+        future.set_result(fn(*args, **kwargs))
+        return future
 
-    async def run(self, work: Callable[[Any], Any], job: Any) -> Any:
-        """See `Workers.run`."""
-        return work(job)
 
-    def check(self) -> str:
-        """No problem to report."""
-        return ""
-
-    def close(self) -> None:
-        """Nothing to close."""
+def workers_here(width: int) -> TimedWorkers:
+    """`width` workers that are this process, one after the other."""
+    return TimedWorkers(FoldPool(1, InPlace()), width)
 
 
 @contextmanager
 def pool_of(workers: int) -> Iterator[TimedWorkers]:
     """A pool of `workers` processes on this machine, closed on exit."""
-    pool = FoldPool(workers)
-    try:
+    with closing(FoldPool(workers)) as pool:
         yield TimedWorkers(pool, workers)
-    finally:
-        pool.close()
 
 
 @contextmanager
 def cluster_of(workers: int, folder: Path, blobs: DirectoryBlobs) -> Iterator[TimedWorkers]:
     """A Dask scheduler and `workers` workers with one thread each on this machine, stopped on exit."""
-    address_file = folder / f"scheduler-{workers}.json"
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent)}
-    options = ["--no-dashboard", "--scheduler-file", str(address_file)]
-    command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "tcp://127.0.0.1", "--port", "0"]
-    processes = [subprocess.Popen([*command, *options], env=environment, **quiet)]  # type: ignore[call-overload]
-    try:
-        while not address_file.exists():
-            time.sleep(0.1)
-        for number in range(workers):
-            command = [sys.executable, "-m", "distributed.cli.dask_worker", "--no-nanny", "--nthreads", "1"]
-            local = ["--local-directory", str(folder / f"worker-{workers}-{number}"), "--memory-limit", "0"]
-            processes.append(subprocess.Popen([*command, *options, *local], env=environment, **quiet))  # type: ignore[call-overload]
-        address = next(line for line in address_file.read_text().split('"') if line.startswith("tcp://"))
-        pool = ClusterPool(address.replace("tcp", "dask", 1), blobs)
-        try:
-            _await_workers(pool, workers)
-            yield TimedWorkers(pool, workers, processes=tuple(psutil.Process(one.pid) for one in processes[1:]))
-        finally:
-            pool.close()
-    finally:
-        for process in reversed(processes):
-            process.kill()
-            process.wait()
+    with (
+        running_cluster(folder / f"dask-{workers}", workers) as cluster,
+        closing(ClusterPool(cluster.executor, blobs)) as pool,
+    ):
+        wait_until("a connection to the workers", lambda: _is_ready(pool, workers))
+        yield TimedWorkers(pool, workers, processes=tuple(psutil.Process(one.pid) for one in cluster.workers))
 
 
-def _await_workers(pool: ClusterPool, workers: int) -> None:
-    end = time.monotonic() + 120
-    while time.monotonic() < end:
-        with suppress(WorkersUnavailableError):
-            pool.check()
-        if pool.width == workers and not pool.check():
-            return
-        time.sleep(0.2)
-    raise SystemExit("the Dask workers did not start within 120 s")
+def _is_ready(pool: ClusterPool, workers: int) -> bool:
+    with suppress(WorkersUnavailableError):
+        pool.check()
+    return pool.width == workers and not pool.check()

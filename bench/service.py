@@ -4,7 +4,7 @@
 
 A real `hushrec-server` with default settings (rate limits off) runs in one process. This process generates the load,
 from requests that were made and signed beforehand. Everything but the certificates is measured twice: directly, and
-under `forwarded.` with X-Forwarded-For in every request, as behind a proxy. bench/README.md lists the keys.
+under `forwarded.` with X-Forwarded-For in every request, as behind a proxy.
 """
 
 from __future__ import annotations
@@ -20,17 +20,15 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
-from rich.progress import TaskID
 
-from bench._report import Figure, arguments, bars, show, time_in_turn, write_figures
-from bench._server import Watch
-from bench.bare_application import Bare
-from bench.registry import verdicts
+from bench._report import MIB, Figure, Watch, arguments, say, spread, time_in_turn
+from bench.bare_application import bare_server
+from bench.registry import finish
 from bench.service_load import CONNECTIONS, Federation, Run, closed_loop, request_bytes
 from client_sdk.rounds.certificates import MembershipCheck
 from protocols.codec import b64encode
 from protocols.crypto.certificates import CERTIFICATE_BYTES, certify
-from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
+from protocols.layout import TRAINED, Block, Segment, VectorLayout
 from protocols.messages import OrganiserPin
 from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.masked.client import advertise
@@ -42,13 +40,11 @@ __all__ = [
     "MANY_CONNECTIONS",
     "SIZES",
     "main",
-    "measure",
     "measure_certificates",
     "measure_large",
     "measure_rounds",
     "measure_small",
     "one_round",
-    "sealed",
 ]
 
 
@@ -63,41 +59,26 @@ _BODIES = 4
 _MB = 1e6
 
 
-def sealed(federation: Federation, count: int) -> tuple[list[bytes], NDArray[np.float64]]:
-    """`count` sealed contributions, and the sum of the vectors in them."""
-    random = np.random.default_rng(1)
-    block, route = federation.plan.layout.blocks[0], whole_route(federation.plan.layout)
-    bounds, counts = block.bounds(), block.integral_mask()
-    total, bodies = np.zeros(block.length), []
-    for _ in range(count):
-        vector = np.where(counts, 1.0, random.uniform(-bounds, bounds))
-        total += vector
-        bodies.append(CKKS.seal(federation.plan, route, [vector], federation.keyring))
-    return bodies, total
-
-
-def measure_large(quick: bool, forwarded: bool, tick: Callable[[], object]) -> dict[str, Figure]:
+def measure_large(quick: bool, forwarded: bool) -> dict[str, Figure]:
     """Rates over 4 connections, in turn with a bare server that streams, hashes and syncs, and one that discards."""
     batch, repetitions = (4, 1) if quick else (32, 9)
-    with Bare() as bare:
+    with bare_server() as port:
 
         def other(route: str, bodies: Sequence[bytes]) -> Callable[[], Run]:
             calls = [request_bytes("PUT", route, {}, body) for body in bodies] * (batch // len(bodies))
-            return lambda: closed_loop(bare.port, calls, CONNECTIONS, forwarded=forwarded).expect(201)
+            return lambda: closed_loop(port, calls, CONNECTIONS, forwarded=forwarded).expect(201)
 
-        runs, size = _in_turn(LARGE, CONNECTIONS, batch, repetitions, forwarded, tick, other)
+        runs, size = _in_turn(LARGE, CONNECTIONS, batch, repetitions, forwarded, other)
     figures: dict[str, Figure] = {"large.body_bytes": size, "large.connections": CONNECTIONS}
     for name, taken in runs.items():
-        rates = [batch * size / run.seconds / _MB for run in taken]
-        figures |= {f"large.{name}_mb_s": median(rates), f"large.{name}_mb_s_min": min(rates)}
-        figures[f"large.{name}_mb_s_max"] = max(rates)
+        figures |= spread(f"large.{name}_mb_s", [batch * size / run.seconds / _MB for run in taken])
     return figures
 
 
-def measure_small(quick: bool, forwarded: bool, tick: Callable[[], object]) -> dict[str, Figure]:
+def measure_small(quick: bool, forwarded: bool) -> dict[str, Figure]:
     """Uploads per second over 32 connections."""
     batch, repetitions = (32, 1) if quick else (200, 9)
-    runs, size = _in_turn(SMALL, MANY_CONNECTIONS, batch, repetitions, forwarded, tick)
+    runs, size = _in_turn(SMALL, MANY_CONNECTIONS, batch, repetitions, forwarded)
     whole = Run(latencies=[seconds for run in runs["ours"] for seconds in run.latencies])
     return {
         "uploads_per_second": median(run.rate for run in runs["ours"]),
@@ -113,7 +94,6 @@ def _in_turn(
     batch: int,
     repetitions: int,
     forwarded: bool,
-    tick: Callable[[], object],
     other: Callable[[str, Sequence[bytes]], Callable[[], Run]] | None = None,
 ) -> tuple[dict[str, list[Run]], int]:
     """Runs of batches by server, in turn, and the size of a body; the first batch of each is a warm-up.
@@ -127,7 +107,7 @@ def _in_turn(
         with Federation(Path(root), **model, cohort=cohort, forwarded=forwarded, **settings) as federation:
             federation.enrol(cohort)
             federation.upload_envelopes()
-            bodies, _ = sealed(federation, _BODIES)
+            bodies, _ = federation.sealed(_BODIES)
             federation.wait_round("collecting")
 
             def ours() -> Run:
@@ -144,7 +124,6 @@ def _in_turn(
                     run = load()
                     if repetition > 0:
                         runs[name].append(run)
-                tick()
     return runs, len(bodies[0])
 
 
@@ -152,15 +131,13 @@ def _in_turn(
 
 SIZES = (1_000, 10_000)
 QUICK_SIZES = (10, 20)
-_MIB = 2**20
 
 
-def measure_rounds(quick: bool, forwarded: bool, tick: Callable[[], object]) -> dict[str, Figure]:
+def measure_rounds(quick: bool, forwarded: bool) -> dict[str, Figure]:
     """Figures of both rounds, the small one first. The prefixes are `round1k` and `round10k` for quick runs too."""
     figures: dict[str, Figure] = {}
     for name, cohort in zip(("round1k", "round10k"), QUICK_SIZES if quick else SIZES, strict=True):
         figures |= {f"{name}.{key}": value for key, value in one_round(cohort, forwarded).items()}
-        tick()
     small, large = (float(figures[f"{name}.peak_rss_mb"] or 0) for name in ("round1k", "round10k"))
     return {**figures, "round10k.peak_rss_ratio": large / small}
 
@@ -179,7 +156,7 @@ def one_round(cohort: int, forwarded: bool = False) -> dict[str, Figure]:
             current = f"{federation.path}/rounds/current"
             polls = federation.load((member.call("GET", current) for member in federation.members), 200)
             sealing = time.perf_counter()  # the clients' time is not part of the round's
-            bodies, total = sealed(federation, cohort)
+            bodies, total = federation.sealed(cohort)
             opened += time.perf_counter() - sealing
             uploads = federation.load(federation.uploads(federation.members, bodies), 201)
             uploaded = time.perf_counter()
@@ -205,9 +182,9 @@ def one_round(cohort: int, forwarded: bool = False) -> dict[str, Figure]:
         **_percentiles("upload", uploads),
         "server_cpu_s": watch.cpu_seconds,
         "server_cpu_ms_per_client": 1e3 * watch.cpu_seconds / cohort,
-        "peak_rss_mb": watch.total / _MIB,
-        "peak_rss_api_mb": watch.api / _MIB,
-        "peak_rss_workers_mb": watch.workers / _MIB,
+        "peak_rss_mb": watch.total / MIB,
+        "peak_rss_api_mb": watch.api / MIB,
+        "peak_rss_workers_mb": watch.workers / MIB,
         "connections": CONNECTIONS,
     }
 
@@ -231,16 +208,16 @@ ENROLMENTS, REPETITIONS, MEMBERS = 300, 7, 1000
 _SCOPE = "bench"
 
 
-def measure_certificates(quick: bool, tick: Callable[[], object]) -> dict[str, Figure]:
+def measure_certificates(quick: bool) -> dict[str, Figure]:
     """Enrolments with and without a certificate, and one roster of `MEMBERS` members."""
     figures: dict[str, Figure] = {}
     enrolments, repetitions = (5, 1) if quick else (ENROLMENTS, REPETITIONS)
     with TemporaryDirectory() as folder:
-        figures |= _enrolments(Path(folder), enrolments, repetitions, tick)
-    return figures | _roster(20 if quick else MEMBERS, repetitions, tick)
+        figures |= _enrolments(Path(folder), enrolments, repetitions)
+    return figures | _roster(20 if quick else MEMBERS, repetitions)
 
 
-def _enrolments(root: Path, count: int, repetitions: int, tick: Callable[[], object]) -> dict[str, Figure]:
+def _enrolments(root: Path, count: int, repetitions: int) -> dict[str, Figure]:
     size = {"items": 20, "dim": 4, "cohort": 2}
     with (
         Federation(root / "with", **size) as certified,  # type: ignore[arg-type]
@@ -250,19 +227,18 @@ def _enrolments(root: Path, count: int, repetitions: int, tick: Callable[[], obj
         for repetition in range(repetitions + 1):
             for suffix, federation in (("", certified), ("_without", plain)):
                 before = federation.cpu()
-                run = federation.enrol_members(count)
+                run = federation.enrol_more(count)
                 if repetition:
                     cpu = (federation.cpu() - before) / count
                     measured[suffix].append((1e3 * cpu, 1e3 * run.percentile(0.5)))
-            tick()
-    figures: dict[str, Figure] = {"certificates.enrolments": count * repetitions}
+        figures: dict[str, Figure] = {"certificates.enrolments": count * repetitions}
     for suffix, pairs in measured.items():
         figures[f"certificates.enrol_cpu_ms{suffix}"] = median(cpu for cpu, _ in pairs)
         figures[f"certificates.enrol_p50_ms{suffix}"] = median(latency for _, latency in pairs)
     return figures
 
 
-def _roster(members: int, repetitions: int, tick: Callable[[], object]) -> dict[str, Figure]:
+def _roster(members: int, repetitions: int) -> dict[str, Figure]:
     """The roster of one masked round: its length, and a client's processor time to check who is in it."""
     organiser = Ed25519PrivateKey.generate()
     pin = OrganiserPin(key=b64encode(organiser.public_key().public_bytes_raw()), scope=_SCOPE)
@@ -279,7 +255,7 @@ def _roster(members: int, repetitions: int, tick: Callable[[], object]) -> dict[
         "none": lambda: check(checks["none"]),
         "certify": lambda: _entry(organiser, 0, roster.entries[0].advertisement),
     }
-    seconds = time_in_turn(steps, repetitions, tick, {"known": 20, "none": 200, "certify": 50}, clock=time.process_time)
+    seconds = time_in_turn(steps, repetitions, {"known": 20, "none": 200, "certify": 50}, clock=time.process_time)
     own = CERTIFICATE_BYTES * members
     return {
         "certificates.roster_members": members,
@@ -315,46 +291,28 @@ def _entry(organiser: Ed25519PrivateKey, number: int, advertisement: bytes) -> R
 
 # ---
 
-Part = Callable[[bool, bool, Callable[[], object]], dict[str, Figure]]
+Part = Callable[[bool, bool], dict[str, Figure]]
 PARTS: Final[dict[str, Part]] = {"large": measure_large, "small": measure_small, "round10k": measure_rounds}
 CERTIFICATES: Final = "certificates"
 
 
-def measure(parts: list[str], quick: bool) -> dict[str, Figure]:
-    """Figures of the chosen parts, measured one after the other."""
-    figures: dict[str, Figure] = {}
-    with bars() as progress:
-        for name in parts:
-            bar = progress.add_task(name, total=None)
-
-            def tick(bar: TaskID = bar) -> None:
-                progress.advance(bar)
-
-            if name == CERTIFICATES:
-                figures |= measure_certificates(quick, tick)
-            else:
-                figures |= PARTS[name](quick, False, tick)
-                figures |= {f"forwarded.{key}": value for key, value in PARTS[name](quick, True, tick).items()}
-            progress.remove_task(bar)
-    return figures
-
-
 def main() -> None:
-    """Measure, print figures and targets, and write the JSON."""
-    parser = arguments((__doc__ or "").splitlines()[0])
-    parser.add_argument(
-        "--only",
-        nargs="+",
-        choices=[*PARTS, CERTIFICATES],
-        default=[*PARTS, CERTIFICATES],
-        metavar="PART",
-        help="run only these parts (default: all)",
-    )
+    """Measure the chosen parts one after the other, print and write the figures."""
+    parser = arguments(__doc__ or "")
+    every = [*PARTS, CERTIFICATES]
+    parser.add_argument("--only", nargs="+", choices=every, default=every, metavar="PART", help="only these parts")
     options = parser.parse_args()
-    figures = measure(options.only, options.quick)
-    show("The service under load", figures)
-    show("Targets", verdicts("service", figures))
-    write_figures(options.json, figures)
+    figures: dict[str, Figure] = {}
+    for name in options.only:
+        if name == CERTIFICATES:
+            say(name)
+            figures |= measure_certificates(options.quick)
+            continue
+        for prefix in ("", "forwarded."):
+            say(f"{prefix}{name}")
+            found = PARTS[name](options.quick, bool(prefix))
+            figures |= {f"{prefix}{key}": value for key, value in found.items()}
+    finish("service", figures, options.json)
 
 
 if __name__ == "__main__":

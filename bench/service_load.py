@@ -7,35 +7,39 @@ Everything that the server checks is real: signatures, invitations, and envelope
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self, cast
+from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
 import httpx
-import psutil
+import numpy as np
 import uvloop
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from numpy.typing import NDArray
 
-from bench._server import OPERATOR_TOKEN, Server
+from bench._report import processor_seconds
+from bench.fleet_round import READY_SECONDS
+from client_sdk.lab.local_server import run_server
 from protocols.codec import b64encode
 from protocols.crypto.aggregate_chain import first_chain
 from protocols.crypto.certificates import NO_CERTIFICATE, CertifiedRole, certify
-from protocols.crypto.envelope import EnvelopeSender, enrolment_message, seal_envelope
-from protocols.crypto.http_signature import SignedRequest, format_digest, sign_request
+from protocols.crypto.envelope import EnvelopeSender, seal_envelope
+from protocols.crypto.http_signature import SignedRequest, sign_request
 from protocols.crypto.keyring import encode_keyring
+from protocols.layout import whole_route
 from protocols.recipes.registry import recipe
 from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.ckks.plan import CkksPlan
 from protocols.sums.participation import plan_of_task
+from tests.support.api import digest_field, signed_enrolment
 
 __all__ = [
     "AUTHORITY",
@@ -46,8 +50,6 @@ __all__ = [
     "Member",
     "Run",
     "closed_loop",
-    "cpu_seconds",
-    "digest_of",
     "request_bytes",
 ]
 
@@ -71,13 +73,11 @@ class Call:
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to request `index`. seconds: time since the request was due."""
+    """The answer to request `index`."""
 
     index: int
     status: int
-    headers: bytes
     body: bytes
-    seconds: float
 
 
 @dataclass
@@ -126,109 +126,32 @@ def _forward(call: Call) -> Call:
     return Call(call.head.removesuffix(b"\r\n") + b"x-forwarded-for: 192.0.2.1" + _END, call.body)
 
 
-class _Connection(asyncio.Protocol):
-    """One connection with at most one open request. answered: called with every answer. broken: called on a failure."""
-
-    def __init__(self, answered: Callable[[_Connection, Answer], None], broken: Callable[[str], None]) -> None:
-        self._answered, self._broken = answered, broken
-        self._taken = bytearray()
-        self._index, self._due = -1, 0.0
-        self.closing = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(
-            asyncio.Transport, transport
-        )  # uvloop's transport does not inherit from asyncio.Transport
-
-    def send(self, index: int, call: Call, due: float) -> None:
-        """Send request `index`; its latency counts from `due`."""
-        self._index, self._due = index, due
-        self._transport.write(call.head)
-        if call.body:
-            self._transport.write(call.body)
-
-    def data_received(self, data: bytes) -> None:
-        self._taken += data
-        end = self._taken.find(_END)
-        if end < 0:
-            return
-        status = int(self._taken[9:12])
-        head = bytes(self._taken[:end]).lower()
-        start = head.find(b"\r\ncontent-length:")
-        length = 0
-        if start >= 0 and status not in _NO_BODY:
-            length = int(head[start + 17 :].split(b"\r\n", 1)[0])
-        whole = end + len(_END) + length
-        if len(self._taken) < whole:
-            return
-        body = bytes(self._taken[end + len(_END) : whole])
-        self._taken.clear()
-        self._answered(self, Answer(self._index, status, head, body, time.perf_counter() - self._due))
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if not self.closing:
-            self._broken(f"the server closed a connection ({exc})")
-
-    def close(self) -> None:
-        """Close the connection without reporting a failure."""
-        self.closing = True
-        self._transport.close()
-
-
-class _Load:
-    """A closed loop: every connection sends its next request when it has an answer."""
-
-    def __init__(self, calls: Iterable[Call], keep: Callable[[Answer], object] | None) -> None:
-        self.run = Run()
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._numbered, self._keep = enumerate(calls), keep
-        self._sent = self._back = 0
-        self._all_sent = False
-
-    def start(self, connections: Sequence[_Connection]) -> None:
-        """Send the first request of every connection."""
-        for connection in connections:
-            self._next(connection)
-
-    def answered(self, connection: _Connection, answer: Answer) -> None:
-        """Record an answer and send the next request of its connection."""
-        self._back += 1
-        self.run.latencies.append(answer.seconds)
-        self.run.statuses[answer.status] += 1
-        if self._keep is not None:
-            self._keep(answer)
-        self._next(connection)
-
-    def _next(self, connection: _Connection) -> None:
-        if (found := next(self._numbered, None)) is not None:
-            self._sent += 1
-            connection.send(*found, time.perf_counter())
-        elif self._back == self._sent and not self.done.done():
-            self.done.set_result(None)
-
-    def broken(self, why: str) -> None:
-        """Fail the run with `ConnectionError`."""
-        if not self.done.done():
-            self.done.set_exception(ConnectionError(why))
-
-
-async def _run(port: int, count: int, load: _Load) -> Run:
-    loop = asyncio.get_running_loop()
-    opened = [
-        await loop.create_connection(lambda: _Connection(load.answered, load.broken), "127.0.0.1", port)
-        for _ in range(count)
-    ]
-    connections = [protocol for _, protocol in opened]
+async def _send(
+    connection: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+    numbered: Iterator[tuple[int, Call]],
+    run: Run,
+    keep: Callable[[Answer], object] | None,
+) -> None:
+    """Send requests over one connection, each when the one before has its answer, until there are no more."""
+    reader, writer = connection
     try:
-        started = time.perf_counter()
-        load.start(connections)
-        async with asyncio.timeout(_TIMEOUT_SECONDS):
-            await load.done
-        load.run.seconds = time.perf_counter() - started
+        for index, call in numbered:
+            started = time.perf_counter()
+            writer.write(call.head)
+            if call.body:
+                writer.write(call.body)
+            head = (await reader.readuntil(_END)).lower()
+            status, _, after = int(head[9:12]), *head.partition(b"\r\ncontent-length:")[1:]
+            length = int(after.split(b"\r\n", 1)[0]) if after and status not in _NO_BODY else 0
+            body = await reader.readexactly(length)
+            run.latencies.append(time.perf_counter() - started)
+            run.statuses[status] += 1
+            if keep is not None:
+                keep(Answer(index, status, body))
+    except asyncio.IncompleteReadError as error:
+        raise ConnectionError("the server closed a connection") from error
     finally:
-        for connection in connections:
-            connection.close()
-    return load.run
+        writer.close()
 
 
 def closed_loop(
@@ -245,7 +168,13 @@ def closed_loop(
     """
 
     async def run() -> Run:
-        return await _run(port, connections, _Load(map(_forward, calls) if forwarded else calls, keep))
+        done, numbered = Run(), enumerate(map(_forward, calls) if forwarded else calls)
+        opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(connections)]
+        started = time.perf_counter()
+        async with asyncio.timeout(_TIMEOUT_SECONDS):
+            await asyncio.gather(*(_send(each, numbered, done, keep) for each in opened))
+        done.seconds = time.perf_counter() - started
+        return done
 
     return uvloop.run(run())
 
@@ -254,43 +183,22 @@ def closed_loop(
 
 CONNECTIONS = 4
 _SCOPE = "bench"
-_OPERATOR = {"Authorization": f"Bearer {OPERATOR_TOKEN}"}
 _JSON = {"content-type": "application/json"}
-
-
-def digest_of(body: bytes) -> str:
-    """The value of the field Content-Digest (RFC 9530) for `body`, with SHA-256."""
-    return format_digest(hashlib.sha256(body).digest())
-
-
-def cpu_seconds(pid: int) -> float:
-    """User and system time of a process so far in seconds, without its children."""
-    times = psutil.Process(pid).cpu_times()
-    return times.user + times.system
 
 
 class _NewClient:
     """The keys and the membership certificate of a client that is not enrolled yet."""
 
     def __init__(self, organiser: Ed25519PrivateKey | None, role: CertifiedRole, serial: int) -> None:
-        self.identity, mailbox = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
-        self.identity_key, self.mailbox_key = (
-            key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw) for key in (self.identity, mailbox)
-        )
-        keys = self.identity_key, self.mailbox_key
+        self.identity, self.mailbox = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
+        self.mailbox_key = self.mailbox.public_key().public_bytes_raw()
+        keys = self.identity.public_key().public_bytes_raw(), self.mailbox_key
         made = organiser and certify(organiser, _SCOPE, *keys, role=role, serial=serial, not_after=2**40)
         self.certificate = made and made.encode()
 
     def request(self, invitation: str) -> Call:
         """The request that enrols the client with `invitation`."""
-        message = enrolment_message(invitation, self.identity_key, self.mailbox_key, None, self.certificate)
-        body = {
-            "invitation": invitation,
-            "identity_key": b64encode(self.identity_key),
-            "mailbox_key": b64encode(self.mailbox_key),
-            "signature": b64encode(self.identity.sign(message)),
-            **({} if self.certificate is None else {"certificate": b64encode(self.certificate)}),
-        }
+        body = signed_enrolment(invitation, self.identity, self.mailbox, certificate=self.certificate)
         return request_bytes("POST", "/v1/enrolments", _JSON, json.dumps(body).encode())
 
 
@@ -321,15 +229,14 @@ class Member:
 
         digest: the body's Content-Digest, if it is known already. stated: further header fields that are signed.
         """
-        return self.call("PUT", target, {"content-digest": digest or digest_of(body), **(stated or {})}, body)
+        return self.call("PUT", target, {"content-digest": digest or digest_field(body), **(stated or {})}, body)
 
 
 class Federation:
     """A server without rate limits, and one CKKS task (FedMF, shared secret) of one round over `cohort` members.
 
     organised: whether the task has an organiser, which certifies the members. forwarded: whether members' requests have
-    X-Forwarded-For, as behind a proxy. settings: further environment variables
-    of the server.
+    X-Forwarded-For, as behind a proxy. settings: further environment variables of the server.
     """
 
     def __init__(
@@ -346,9 +253,11 @@ class Federation:
         fixed = {f"HUSHREC_{who}_RATE": "0" for who in ("CLIENT", "OPERATOR", "FAILURE")}
         fixed["HUSHREC_PUBLIC_ORIGINS"] = f"http://{AUTHORITY}"
         self.cohort, self._forwarded = cohort, forwarded
-        self.server = Server(root, **fixed, **settings)
+        self._open = ExitStack()
+        self.server = self._open.enter_context(run_server(root, READY_SECONDS, {**fixed, **settings}))
         self.port = int(urlsplit(self.server.url).port or 0)
-        self._http = httpx.Client(base_url=self.server.url, timeout=120, headers=_OPERATOR)
+        operator = {"Authorization": f"Bearer {self.server.operator_token}"}
+        self._http = self._open.enter_context(httpx.Client(base_url=self.server.url, timeout=120, headers=operator))
         parameters = {"items": items, "dim": dim, "clip": 0.1}
         plan = plan_of_task(CKKS, {"set": "standard"}, recipe("fedmf", parameters).layout(), cohort)
         assert isinstance(plan, CkksPlan)
@@ -370,8 +279,7 @@ class Federation:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._http.close()
-        self.server.close()
+        self._open.close()
 
     @property
     def path(self) -> str:
@@ -385,8 +293,8 @@ class Federation:
         return answer.json()
 
     def cpu(self) -> float:
-        """User and system time of the API process so far, in seconds."""
-        return cpu_seconds(self.server.pid)
+        """Processor seconds of the server so far."""
+        return processor_seconds(self.server.pid)
 
     def load(
         self, calls: Sequence[Call] | Iterator[Call], *statuses: int, connections: int = CONNECTIONS, **how: Any
@@ -395,18 +303,12 @@ class Federation:
         return closed_loop(self.port, calls, connections, forwarded=self._forwarded, **how).expect(*statuses)
 
     def enrol(self, wanted: int) -> Run:
-        """Enrol the holder, who takes part, and `wanted` - 1 members; the load of the members.
+        """Enrol the holder, who takes part, and `wanted` - 1 members; the load of the members."""
+        self.enrol_more(1, "holder")
+        return self.enrol_more(wanted - 1)
 
-        Keys and signatures are made before the measurement.
-        """
-        self._enrol("holder", 1)
-        return self.enrol_members(wanted - 1)
-
-    def enrol_members(self, count: int) -> Run:
-        """Enrol `count` more members; the load of the members."""
-        return self._enrol("member", count)
-
-    def _enrol(self, role: CertifiedRole, count: int) -> Run:
+    def enrol_more(self, count: int, role: CertifiedRole = "member") -> Run:
+        """Enrol `count` clients; the load. Keys and signatures are made before."""
         wanted = {"role": role, "uses": count}
         invitation = self.operator("POST", f"{self.path}/invitations", wanted)["invitation"]
         first = len(self.members)
@@ -431,6 +333,18 @@ class Federation:
         )
         return self.load(calls, 201)
 
+    def sealed(self, count: int) -> tuple[list[bytes], NDArray[np.float64]]:
+        """`count` sealed contributions, and the sum of the vectors in them."""
+        random = np.random.default_rng(1)
+        block, route = self.plan.layout.blocks[0], whole_route(self.plan.layout)
+        bounds, counts = block.bounds(), block.integral_mask()
+        total, bodies = np.zeros(block.length), []
+        for _ in range(count):
+            vector = np.where(counts, 1.0, random.uniform(-bounds, bounds))
+            total += vector
+            bodies.append(CKKS.seal(self.plan, route, [vector], self.keyring))
+        return bodies, total
+
     def wait_round(self, *states: str) -> dict[str, Any]:
         """The JSON view of round 1 as soon as it is in one of `states`."""
         while True:
@@ -441,7 +355,7 @@ class Federation:
 
     def uploads(self, members: Sequence[Member], bodies: Sequence[bytes]) -> Iterator[Call]:
         """One contribution per member; `bodies` are used in turn, which the server does not detect."""
-        digests = [digest_of(body) for body in bodies]
+        digests = [digest_field(body) for body in bodies]
         stated = {"aggregate-chain": first_chain(self.task).hex()}
         for index, member in enumerate(members):
             target, turn = f"{self.path}/rounds/1/contributions/{member.client_id}", index % len(bodies)

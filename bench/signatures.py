@@ -13,14 +13,13 @@ from dataclasses import dataclass, field
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from http_message_signatures import HTTPMessageSigner, HTTPMessageVerifier, MappingKeyResolver, algorithms
 
-from bench._report import Figure, arguments, show, write_figures
+from bench._report import Figure, arguments
+from bench.registry import finish
 from protocols.crypto.http_signature import SIGNATURE, SIGNATURE_INPUT, SignedRequest, sign_request, verify_request
 
 CLIENT = "c_9b1d3f5a7c2e4f6a8b0d"
 PATH = f"/v1/tasks/t_0f3a9c5b7d1e2f4a6b8c/rounds/7/contributions/{CLIENT}"
 DIGEST = {"content-digest": "sha-256=:LXEWQrcmsEQBYnyp+6wy9chTD7GQPMTbAiWHF5IaSIE=:"}
-CALLS, REPETITIONS = 300, 9
-QUICK_CALLS, QUICK_REPETITIONS = 3, 1
 
 
 @dataclass
@@ -34,13 +33,13 @@ class Message:
 
 def microseconds(call: Callable[[], object], quick: bool) -> float:
     """Microseconds of one call, minimum over the repetitions, which excludes most of the machine's other load."""
-    calls, repetitions = (QUICK_CALLS, QUICK_REPETITIONS) if quick else (CALLS, REPETITIONS)
+    calls, repetitions = (3, 1) if quick else (300, 9)
     return 1e6 * min(timeit.repeat(call, number=calls, repeat=repetitions)) / calls
 
 
 def main() -> None:
     """Measure, print and write microseconds per call."""
-    options = arguments((__doc__ or "").partition("\n")[0]).parse_args()
+    options = arguments(__doc__ or "").parse_args()
     key = Ed25519PrivateKey.generate()
     public, request = key.public_key(), SignedRequest("PUT", "127.0.0.1:8000", PATH, "", DIGEST)
     now = datetime.datetime.now(datetime.UTC)
@@ -80,8 +79,7 @@ def main() -> None:
     for name, sign, verify in rows:
         figures[f"{name}.sign_us"] = microseconds(sign, options.quick)
         figures[f"{name}.verify_us"] = microseconds(verify, options.quick)
-    show("request signatures, microseconds", figures)
-    write_figures(options.json, figures)
+    finish("signatures", figures, options.json)
 
 
 if __name__ == "__main__":

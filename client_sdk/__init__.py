@@ -127,6 +127,8 @@ if TYPE_CHECKING:
     from protocols.messages import Schedule as Schedule
     from protocols.messages import TaskRequest as TaskRequest
     from protocols.messages import TaskView as TaskView
+    from protocols.messages.privacy import Privacy as Privacy
+    from protocols.messages.privacy import PrivacyView as PrivacyView
     from protocols.messages.rounds import Evaluation as Evaluation
     from protocols.recipes.arrays_update import Rows as Rows
     from protocols.recipes.base import ModelState as ModelState
@@ -271,6 +273,7 @@ _NAMES: Final = {
         "TaskRequest",
         "TaskView",
     ),
+    "protocols.messages.privacy": ("Privacy", "PrivacyView"),
     "protocols.messages.rounds": ("Evaluation",),
     "protocols.recipes.arrays_update": ("Rows",),
     "protocols.recipes.base": ("ModelState",),

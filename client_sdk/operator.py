@@ -33,7 +33,7 @@ from protocols.messages import (
     TaskRequest,
     TaskView,
 )
-from protocols.messages.privacy import Privacy
+from protocols.messages.privacy import Privacy, PrivacyView
 from protocols.parameter_text import first_fault
 from protocols.recipes.base import Recipe
 from protocols.recipes.registry import recipe_entry, recipes
@@ -178,6 +178,10 @@ class Operator:
             if not named:
                 raise
             return named[0]
+
+    def privacy(self, task_id: str) -> PrivacyView:
+        """Return what a task's privacy block promises, and what is spent of it; `NotFound` for a task without one."""
+        return self._driver.run(self._calls.privacy(task_id))
 
     def invite(
         self, task_id: str, uses: int = 1, role: Role = "member", expires_seconds: float = 86_400.0

@@ -25,6 +25,7 @@ from client_sdk.store.client_store import Membership
 from protocols.catalogue import Catalogue
 from protocols.errors import ParameterError
 from protocols.messages import RoundView
+from protocols.messages.privacy import PrivacyView
 from protocols.recipes.base import ModelState
 from protocols.recipes.evaluation_curve import Curve
 
@@ -145,6 +146,13 @@ class Task(_BaseTask):
         self._driver.run(self.part.load_catalogue())
         return self.part.catalogue
 
+    def privacy(self) -> PrivacyView:
+        """Return what the task's privacy block promises, and what is spent of it, as the server counts it.
+
+        Whether this client takes part is decided by its own record. Raises `NotFound` for a task without a block.
+        """
+        return self._driver.run(self.part.member.calls.privacy(self.terms.task_id))
+
     def current_round(self, wait: float = 0.0) -> RoundView | None:
         """Return the newest round; None if there is none within `wait` seconds (at most 30)."""
         fresh = self._driver.run(self.part.member.calls.current_round(self.terms.task_id, None, wait))
@@ -235,6 +243,10 @@ class AsyncTask(_BaseTask):
         """See `Task.catalogue`."""
         await self._driver.run(self.part.load_catalogue())
         return self.part.catalogue
+
+    async def privacy(self) -> PrivacyView:
+        """See `Task.privacy`."""
+        return await self._driver.run(self.part.member.calls.privacy(self.terms.task_id))
 
     async def current_round(self, wait: float = 0.0) -> RoundView | None:
         """See `Task.current_round`."""

@@ -45,8 +45,8 @@ __all__ = [
     "modelled_eigenvalue",
     "noise_outlook",
     "outlook",
+    "outlook_of",
     "sizes_for",
-    "usual_delta",
 ]
 
 NOISY_RECIPES: Final = ("privirec-k", "privirec", "colr", "fedmf", "arrays")
@@ -84,11 +84,6 @@ _CLEARLY: Final = 1.3
 
 Left = Literal["nothing", "popularity", "part", "most"]
 """What noise leaves: not even popularity; popularity alone; a part of what is personal; most of it."""
-
-
-def usual_delta(users: int) -> float:
-    """Return n^-1.1, below 1 / n as a delta must be, and at most 1e-3."""
-    return min(1e-3, pow(users, -1.1))
 
 
 @dataclass(frozen=True)
@@ -237,8 +232,14 @@ def outlook(
     else:
         terms = NoiseTerms(privacy.epsilon, privacy.delta, sizes.sums, honest)
     made = Private(make_recipe(recipe, _parameters(recipe, items, parameters), noisy=True), privacy, terms)
-    indices = made.inner.sum_kinds()
-    kinds = tuple(_sum_outlook(made, index, sizes, items, interactions) for index in sorted({indices[0], indices[-1]}))
+    return outlook_of(made, users, items, sizes, interactions)
+
+
+def outlook_of(made: Private, users: int, items: int, sizes: Sizes, interactions: int = INTERACTIONS) -> NoiseOutlook:
+    """Return what the noise of a task leaves, whose recipe is `made`; see `noise_outlook` for the arguments."""
+    recipe, privacy, terms = made.name, made.privacy, made.terms
+    first, last = made.sum_kinds()[0], made.main_sum if made.main_sum > 1 else made.sum_kinds()[-1]
+    kinds = tuple(_sum_outlook(made, index, sizes, items, interactions) for index in sorted({first, last}))
     main = kinds[-1]
     left = _left(main, kinds[0])
     curve = made.noise(made.main_sum).curve(terms.honest)

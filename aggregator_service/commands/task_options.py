@@ -1,4 +1,4 @@
-"""Options of `hushrec-server task create`: evaluation, initial values, and help on parameters."""
+"""Options of `hushrec-server task create`: evaluation, privacy, initial values, and help on parameters."""
 
 from __future__ import annotations
 
@@ -15,19 +15,29 @@ from aggregator_service.tasks.parameter_rows import as_text, parameter_rows
 from protocols.advice import RECOMMENDED
 from protocols.errors import ParameterError
 from protocols.messages import Evaluation, Schedule
+from protocols.messages.privacy import Privacy
 from protocols.parameter_text import first_fault
+from protocols.privacy.guarantee import default_delta
 from protocols.recipes.registry import recipe_entry
 from protocols.sums.registry import parameters_of
 
 __all__ = [
+    "ClientSums",
+    "Clip",
+    "Corrupt",
+    "Delta",
+    "Epsilon",
     "EvaluateEvery",
     "FinalRounds",
+    "FixedClip",
     "HoldOut",
     "Keep",
+    "MostItems",
     "Negatives",
     "StopAfter",
     "evaluation_of",
     "parameter_help",
+    "privacy_of",
     "read_initial",
 ]
 
@@ -53,6 +63,62 @@ FinalRounds = Annotated[
     int | None,
     typer.Option(help="Last rounds that train on the held-out rows too.", show_default="0"),
 ]
+
+
+Epsilon = Annotated[
+    float | None,
+    typer.Option(
+        help="Differential privacy: what all contributions of a client may cost. Every client then adds noise to its "
+        "contributions.",
+        show_default="no noise",
+    ),
+]
+Delta = Annotated[
+    float | None,
+    typer.Option(
+        help="Probability in the guarantee of --epsilon. The default is clients^-1.1, and 1e-5 at most; clients: "
+        "start_clients, or cohort_size if that is larger.",
+        show_default=False,
+    ),
+]
+Clip = Annotated[
+    float | None, typer.Option(help="First L2 bound on an update; it adapts to the clients.", show_default="1")
+]
+FixedClip = Annotated[bool, typer.Option("--fixed-clip", help="Keep the bound --clip in all sums.")]
+MostItems = Annotated[
+    int | None, typer.Option(help="Items of a client that sums of counts count at most.", show_default="100")
+]
+ClientSums = Annotated[
+    int | None,
+    typer.Option(help="Sums that a client contributes to at most: the fewer, the less noise.", show_default="rounds"),
+]
+Corrupt = Annotated[
+    float | None,
+    typer.Option(help="Share of a cohort whose noise is not counted on, as it may collude.", show_default="0.1"),
+]
+
+
+def privacy_of(epsilon: float | None, schedule: Schedule, fixed_clip: bool, **given: Any) -> Privacy | None:
+    """Return the privacy block of a task from the options; None without --epsilon.
+
+    given: other fields of `Privacy`, None where an option was not used. Raises `CommandError` for values out of range,
+    and for options that need --epsilon.
+    """
+    chosen = {name: value for name, value in given.items() if value is not None}
+    if epsilon is None:
+        if chosen or fixed_clip:
+            raise CommandError(
+                "--delta, --clip, --fixed-clip, --most-items, --client-sums and --corrupt need --epsilon"
+            )
+        return None
+    if fixed_clip:
+        chosen["quantile"] = None
+    chosen.setdefault("delta", default_delta(max(schedule.cohort_size, schedule.start_clients)))
+    try:
+        return Privacy(epsilon=epsilon, **chosen)
+    except ValidationError as error:
+        fault = first_fault(error, Privacy.model_fields).replace("rounds:", "client-sums:")
+        raise CommandError(f"privacy: {fault}") from None
 
 
 def evaluation_of(every: int | None, **given: Any) -> Evaluation | None:

@@ -22,14 +22,22 @@ from aggregator_service.commands.common import (
     show,
 )
 from aggregator_service.commands.task_options import (
+    ClientSums,
+    Clip,
+    Corrupt,
+    Delta,
+    Epsilon,
     EvaluateEvery,
     FinalRounds,
+    FixedClip,
     HoldOut,
     Keep,
+    MostItems,
     Negatives,
     StopAfter,
     evaluation_of,
     parameter_help,
+    privacy_of,
     read_initial,
 )
 from aggregator_service.rounds.interventions import resume_task
@@ -39,9 +47,11 @@ from aggregator_service.storage.rounds import add_snapshot
 from aggregator_service.storage.schema import SnapshotRow
 from aggregator_service.tasks.catalogues import add_catalogue, stored_catalogue
 from aggregator_service.tasks.certificates import store_revocations
+from aggregator_service.tasks.checks import noise_warning
 from aggregator_service.tasks.item_files import read_items
 from aggregator_service.tasks.ledger import measurements
 from aggregator_service.tasks.plans import plan_task, task_terms
+from aggregator_service.tasks.privacy import privacy_view
 from aggregator_service.tasks.starts import (
     StartSource,
     check_start,
@@ -66,6 +76,7 @@ from protocols.errors import CodecError
 from protocols.messages import InvitationRequest, OrganiserPin, Role, Schedule, TaskRequest, TaskView
 from protocols.parameter_text import first_fault, named_values
 from protocols.recipes.arrays import shapes_of
+from protocols.recipes.private import Private
 from protocols.recipes.registry import recipe_entry, recipes
 from protocols.sums.masked.parameters import upload_bytes
 from protocols.sums.masked.plan import MaskedPlan
@@ -140,6 +151,13 @@ def task_create(
     keep: Keep = None,
     stop_after: StopAfter = None,
     final_rounds: FinalRounds = None,
+    epsilon: Epsilon = None,
+    delta: Delta = None,
+    clip: Clip = None,
+    fixed_clip: FixedClip = False,
+    most_items: MostItems = None,
+    client_sums: ClientSums = None,
+    corrupt: Corrupt = None,
     start_from: Annotated[
         str | None,
         typer.Option(
@@ -179,6 +197,17 @@ def task_create(
         final_rounds=final_rounds,
     )
     del help_parameters  # used by its callback
+    planned = _schedule(schedule or [])
+    privacy = privacy_of(
+        epsilon,
+        planned,
+        fixed_clip,
+        delta=delta,
+        clip=clip,
+        most_items=most_items,
+        rounds=client_sums,
+        corrupt=corrupt,
+    )
     catalogue = None if items is None else _catalogue(items)
     given = named_values(recipe_parameter or [])
     if catalogue is not None:
@@ -192,11 +221,12 @@ def task_create(
             "name": name,
             "recipe": {"name": recipe, "parameters": chosen, "version": recipe_entry(recipe).version},
             "mechanism": {"name": mechanism, "parameters": named_values(mechanism_parameter or [])},
-            "schedule": _schedule(schedule or []),
+            "schedule": planned,
             "data_set": data_set,
             "organiser": _organiser(organiser, scope or name),
             "evaluation": evaluation,
             "catalogue_digest": None if catalogue is None else catalogue.digest,
+            "privacy": privacy,
         }
     )
     check_start(request)
@@ -214,6 +244,8 @@ def task_create(
     elif recipe == "pfedclr" and variant == "recommended":
         typer.echo("without --start-from, pfedclr ranked below popularity on every measured data set", err=True)
     plan = plan_request(request)
+    if isinstance(plan.recipe, Private) and (outlook := noise_warning(plan.recipe, request.schedule)):
+        typer.echo(outlook, err=True)
     task_id = new_id("t")
     snapshot = None if start is None or blobs is None else stored_start(blobs, task_id, start)
     stored = None if catalogue is None or blobs is None else stored_catalogue(blobs, task_id, catalogue)
@@ -346,16 +378,22 @@ def task_show(
 ) -> None:
     """Print a task as JSON, with its plan, counts and warnings, and its curve where the server can open the sums.
 
+    With a privacy block, "spent" says what it promises and how much is spent of it.
+
     Example: hushrec-server task show movies
     """
 
-    def work(session: Session) -> tuple[TaskView, list[dict[str, float]]]:
+    def work(session: Session) -> dict[str, Any]:
         row = named_task(session, task)
         view = task_view(session, row, Settings.load().signatures, SystemClock().now())
-        return view, measurements(session, row)
+        shown = view.model_dump(mode="json")
+        if view.evaluation is not None:
+            shown["curve"] = measurements(session, row)
+        if view.privacy is not None:
+            shown["spent"] = privacy_view(session, row).model_dump(mode="json", exclude={"terms"})
+        return shown
 
-    view, curve = in_transaction(data_dir, database_url, work)
-    show(view.model_dump(mode="json") | ({"curve": curve} if view.evaluation else {}))
+    show(in_transaction(data_dir, database_url, work))
 
 
 @tasks.command("revocations")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from io import BytesIO, TextIOWrapper
 from typing import Annotated, Any, Final, TypeVar
 
@@ -33,9 +33,11 @@ from protocols.catalogue import Catalogue
 from protocols.combinations import check_combination
 from protocols.errors import CodecError, HushRecError, ParameterError
 from protocols.messages import Evaluation, InvitationRequest, OrganiserPin, Schedule, TaskRequest
+from protocols.messages.privacy import Privacy
 from protocols.parameter_text import first_fault, named_values
+from protocols.privacy.guarantee import default_delta
 from protocols.recipes.registry import recipe_entry, recipes
-from protocols.sums.registry import mechanisms, parameters_of
+from protocols.sums.registry import mechanism_entry, mechanisms, parameters_of
 
 __all__ = [
     "FieldGroup",
@@ -70,6 +72,8 @@ _MECHANISM_TEXTS: Final[Mapping[str, str]] = {
 }
 _SCHEDULE_FIRST: Final = ("rounds", "cohort_size", "min_clients")
 _EVALUATION: Final = ("every", "keep")
+_PRIVACY: Final = ("epsilon", "delta", "clip", "rounds", "corrupt", "most_items")
+_PRIVACY_LABELS: Final = {"rounds": "sums of a client", "corrupt": "corrupt share of a cohort"}
 _BY_COMMAND: Final = ("start_from", "start_weight")
 """Parameters that only `hushrec-server task create --start-from` can set."""
 
@@ -78,12 +82,17 @@ Model = TypeVar("Model", bound=BaseModel)
 
 @dataclass(frozen=True)
 class FieldGroup:
-    """Fields under one heading. prefix: of their names in the form. folded: shown only when it is opened."""
+    """Fields under one heading.
+
+    prefix: of their names in the form. folded: shown only when it is opened. labels: of fields whose names alone do not
+    say what they are.
+    """
 
     title: str
     prefix: str
     rows: Sequence[ParameterRow]
     folded: bool = True
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 def recipe_texts() -> dict[str, str]:
@@ -121,8 +130,35 @@ def field_groups(recipe: str, mechanism: str) -> list[FieldGroup]:
             "evaluation",
             [row for row in parameter_rows(Evaluation) if row.name in _EVALUATION],
         ),
+        FieldGroup(
+            "Differential privacy",
+            "privacy",
+            _privacy_rows() if _carries_noise(mechanism) else [],
+            labels=_PRIVACY_LABELS,
+        ),
     ]
     return [group for group in groups if group.rows]
+
+
+def _carries_noise(mechanism: str) -> bool:
+    return "noise" in mechanism_entry(mechanism).carries
+
+
+def _privacy_rows() -> list[ParameterRow]:
+    """Return the fields of a privacy block that the form has; without an epsilon a task has no block."""
+    rows = {row.name: row for row in parameter_rows(Privacy)}
+    optional = replace(rows["epsilon"], default="null")
+    delta = replace(rows["delta"], default="clients^-1.1, at most 1e-5")
+    return [{"epsilon": optional, "delta": delta}.get(name, rows[name]) for name in _PRIVACY]
+
+
+def _privacy(form: Mapping[str, str], schedule: Schedule) -> Privacy | None:
+    """Return the privacy block that a form's values make; None if all its fields are empty."""
+    given = _values(form, "privacy")
+    if not given:
+        return None
+    delta = default_delta(max(schedule.cohort_size, schedule.start_clients))
+    return _checked(Privacy, {"delta": delta, **given}, "differential privacy: ")
 
 
 def requested_task(form: Mapping[str, str], catalogue: Catalogue | None = None) -> TaskRequest:
@@ -137,16 +173,18 @@ def requested_task(form: Mapping[str, str], catalogue: Catalogue | None = None) 
         parameters = _with_items(recipe, parameters, len(catalogue))
     evaluation = _values(form, "evaluation")
     key = form.get("organiser", "").strip()
+    schedule = _checked(Schedule, _values(form, "schedule"), "schedule: ")
     return _checked(
         TaskRequest,
         {
             "name": name,
             "recipe": {"name": recipe, "parameters": parameters_for(recipe, parameters)},
             "mechanism": {"name": mechanism, "parameters": _values(form, "mechanism")},
-            "schedule": _checked(Schedule, _values(form, "schedule"), "schedule: "),
+            "schedule": schedule,
             "data_set": form.get("data_set", "").strip() or None,
             "organiser": _organiser(key, form.get("scope", "").strip() or name) if key else None,
             "evaluation": _checked(Evaluation, evaluation, "evaluation: ") if evaluation else None,
+            "privacy": _privacy(form, schedule),
             "catalogue_digest": None if catalogue is None else catalogue.digest,
         },
     )

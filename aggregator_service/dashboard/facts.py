@@ -28,8 +28,10 @@ from aggregator_service.storage.schema import (
     TaskRow,
 )
 from aggregator_service.tasks.committee import committee_size, committee_view
+from aggregator_service.tasks.privacy import privacy_view
 from aggregator_service.tasks.tasks import task_view
 from protocols.messages import CommitteeView, Schedule, TaskView
+from protocols.messages.privacy import PrivacyView
 
 __all__ = [
     "Check",
@@ -70,7 +72,7 @@ class Invited:
 class TaskFacts:
     """A task, its rounds (newest first), its member counts, and the metrics its recipe reports.
 
-    committee: None if the mechanism has none.
+    committee: None if the mechanism has none. privacy: None without a privacy block.
     """
 
     row: TaskRow
@@ -83,6 +85,7 @@ class TaskFacts:
     invited: Invited
     quality: Sequence[Series]
     committee: CommitteeView | None = None
+    privacy: PrivacyView | None = None
 
 
 def task_facts(
@@ -106,6 +109,7 @@ def task_facts(
         invited=_invited(session, task, now),
         quality=quality(session, task.id),
         committee=committee_view(session, task) if committee_size(task) else None,
+        privacy=None if task.privacy is None else privacy_view(session, task),
     )
 
 

@@ -18,6 +18,7 @@ from aggregator_service.problems import Problem
 from aggregator_service.services import Services
 from aggregator_service.storage.rounds import find_round
 from aggregator_service.storage.schema import TaskRow
+from aggregator_service.tasks.tasks import ended_early
 
 __all__ = ["Screen", "ScreenContent", "health_screen", "round_screen", "task_of", "task_screen", "tasks_screen"]
 
@@ -80,11 +81,19 @@ def task_screen(task_id: str, before: int | None) -> Screen:
             "level": security_level(view),
             "security": security_terms(view),
             "parameters": all_parameters(view),
+            "ended": ended_early(facts.row),
+            "warnings": _other_warnings(facts),
             "figures": figures(facts.quality),
         }
         return ScreenContent(shown, _task_announcement(facts))
 
-    return Screen("task", ("task_status", "quality", "rounds"), load, task_id)
+    return Screen("task", ("task_status", "quality", "privacy", "rounds"), load, task_id)
+
+
+def _other_warnings(facts: TaskFacts) -> list[str]:
+    """Return the warnings of a task that no other part of its page says."""
+    said = [] if facts.privacy is None else facts.privacy.against
+    return [text for text in facts.view.warnings if text not in said and text != ended_early(facts.row)]
 
 
 def _task_announcement(facts: TaskFacts) -> str:

@@ -51,7 +51,7 @@ ROUND_STATES: Final[Mapping[str, str]] = {
 }
 _TASK_STATES: Final = {
     "open": "Open: rounds run, or will run.",
-    "complete": "Complete: all rounds of the schedule have released their sums.",
+    "complete": "Complete: no more rounds run, and the model stays.",
     "closed": "Closed by an operator.",
     "failed": "Failed: too many consecutive rounds failed, or too few clients were left.",
 }
@@ -217,6 +217,7 @@ def all_parameters(task: TaskView) -> list[tuple[str, list[tuple[str, str]]]]:
         f"Recipe {task.recipe.name}": task.recipe.parameters,
         f"Mechanism {task.mechanism.name}": task.mechanism.parameters,
         "Evaluation": {} if task.evaluation is None else task.evaluation.model_dump(),
+        "Privacy": {} if task.privacy is None else task.privacy.model_dump(),
         "Plan": task.plan,
     }
     return [(name, [(path, figure(value)) for path, value in _flat(held)]) for name, held in groups.items() if held]

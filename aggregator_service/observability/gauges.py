@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,7 +20,10 @@ from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundRow, TaskRow
 from protocols.messages.stages import RoundState
 
-__all__ = ["BlobGauges", "DatabaseGauges", "NoDatabase", "certificate_expiry"]
+__all__ = ["BlobGauges", "Budgets", "DatabaseGauges", "NoDatabase", "certificate_expiry"]
+
+
+Budgets = Callable[[Session], Iterable[tuple[str, float, float]]]
 
 
 class NoDatabase(Collector):
@@ -34,13 +37,16 @@ class NoDatabase(Collector):
 class DatabaseGauges(Collector):
     """Gauges queried from the database. If it is unavailable, only `hushrec_database_up` 0 is reported."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, database: Database, budgets: Budgets) -> None:
+        """budgets: returns name, spent epsilon and epsilon of each open task with a privacy block."""
+        self._database, self._budgets = database, budgets
 
     def collect(self) -> Iterable[Metric]:
         """Query the database and return the gauges."""
         try:
             rounds, members, tasks, unfolded = self._counts()
+            with self._database.read() as session:
+                budgets = list(self._budgets(session))
         except SQLAlchemyError:
             yield _database_up(False)
             return
@@ -49,6 +55,10 @@ class DatabaseGauges(Collector):
         yield _gauge("hushrec_tasks", "Tasks by state.", "state", tasks)
         yield _gauge("hushrec_members", "Enrolled clients by role.", "role", members)
         yield GaugeMetricFamily("hushrec_queue_depth", "Stored contributions that are not folded yet.", unfolded)
+        spent = {name: epsilon for name, epsilon, _ in budgets}
+        total = {name: epsilon for name, _, epsilon in budgets}
+        yield _gauge("hushrec_task_privacy_epsilon", "Cost so far to a member asked most often.", "task", spent)
+        yield _gauge("hushrec_task_privacy_epsilon_budget", "Epsilon of the privacy block.", "task", total)
 
     def _counts(self) -> tuple[dict[str, int], dict[str, int], dict[str, int], int]:
         with self._database.read() as session:
@@ -106,7 +116,7 @@ def _grouped(session: Session, column: InstrumentedAttribute[str]) -> dict[str, 
     return {value: count for value, count in session.execute(select(column, func.count()).group_by(column))}  # noqa: C416
 
 
-def _gauge(name: str, text: str, label: str, values: dict[str, int]) -> GaugeMetricFamily:
+def _gauge(name: str, text: str, label: str, values: Mapping[str, float]) -> GaugeMetricFamily:
     family = GaugeMetricFamily(name, text, labels=[label])
     for key, value in values.items():
         family.add_metric([key], value)

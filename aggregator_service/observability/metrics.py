@@ -1,5 +1,7 @@
 """The metrics of `/metrics`, for Prometheus. They hold sizes, counts and times, never values; no label holds an id.
 
+Open tasks with a privacy block are told apart by their names.
+
 Counters and histograms count what this process has done since its start. `observability.gauges` measures at each
 scrape; all processes on one database report the same of what it holds.
 """
@@ -15,7 +17,7 @@ from typing import Final, get_args
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.registry import Collector
 
-from aggregator_service.observability.gauges import BlobGauges, DatabaseGauges, NoDatabase, certificate_expiry
+from aggregator_service.observability.gauges import BlobGauges, Budgets, DatabaseGauges, NoDatabase, certificate_expiry
 from aggregator_service.observability.requests import RequestRecord
 from aggregator_service.round_states import TABLE, TERMINAL
 from aggregator_service.storage.blobs import BlobStore
@@ -120,12 +122,13 @@ class Metrics:
         """Count a client's notice that it leaves a round."""
         self._refusals.labels(reason).inc()
 
-    def watch(self, database: Database, blobs: BlobStore, tls_cert: Path | None = None) -> None:
+    def watch(self, database: Database, blobs: BlobStore, budgets: Budgets, tls_cert: Path | None = None) -> None:
         """Report the state of both stores, and count outcomes and dropouts of the database's transactions.
 
-        tls_cert: file of the certificate, which the server reads again when it changes.
+        budgets: of tasks with a privacy block, see `DatabaseGauges`. tls_cert: file of the certificate, which the
+        server reads again when it changes.
         """
-        self._stored = DatabaseGauges(database)
+        self._stored = DatabaseGauges(database, budgets)
         self._registry.register(BlobGauges(blobs))
         database.listeners.append(self._count_effects)
         if tls_cert is not None:

@@ -12,13 +12,13 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy import Select, and_, or_, select, update
+from sqlalchemy import Select, and_, or_, select, true, update
 from sqlalchemy.orm import Session
 
 from aggregator_service.storage.rounds import last_over_same_data, lock_data_set, summed_clause
 from aggregator_service.storage.schema import ClientRow, RoundRow, TaskRow
 from aggregator_service.storage.stages import Part, clients_with
-from aggregator_service.tasks.members import able_members, same_data_set
+from aggregator_service.tasks.members import able_members, same_data_set, within_budget
 from aggregator_service.tasks.plans import TaskPlan, plan_round
 from protocols.crypto.domain import SEED_BYTES
 from protocols.messages import Schedule
@@ -135,20 +135,21 @@ def _update_clients(session: Session, clients: Collection[str], **values: int) -
         session.execute(some, execution_options={"synchronize_session": False})
 
 
-def frozen_cohort(session: Session, task: TaskRow, plan: TaskPlan) -> list[str] | None:
+def frozen_cohort(session: Session, task: TaskRow, plan: TaskPlan, *, spent: bool = False) -> list[str] | None:
     """Return the cohort of the next sum of class `repeated` over the data of `plan`; None if it is still to be drawn.
 
     These are the survivors of the task's last such sum that have not left since. Before the first one of a masked task
     they are the members of the last roster in which clients were asked to contribute: clients keep to that roster.
+    spent: with those that a privacy block pays for no more.
     """
     data = plan.sum_class.data
     summed = last_over_same_data(session, task.id, data, summed=True)
     if summed is not None:
-        return remaining_clients(session, clients_with(summed.id, "contribute"))
+        return remaining_clients(session, task, clients_with(summed.id, "contribute"), spent=spent)
     collected = last_over_same_data(session, task.id, data, summed=False)
     if collected is None or not plan.sum_plan.repeated:
         return None
-    return remaining_clients(session, clients_with(collected.id, "advertise"))
+    return remaining_clients(session, task, clients_with(collected.id, "advertise"), spent=spent)
 
 
 def least_cohort(task: TaskRow, summed: TaskPlan) -> int:
@@ -157,12 +158,16 @@ def least_cohort(task: TaskRow, summed: TaskPlan) -> int:
     return max(schedule.min_clients, plan.quorum(schedule.cohort_size) if plan.repeated else 0)
 
 
-def remaining_clients(session: Session, clients: Select[str]) -> list[str]:
-    """Return the clients among these that have not left, in the order of their enrolment."""
+def remaining_clients(session: Session, task: TaskRow, clients: Select[str], *, spent: bool = False) -> list[str]:
+    """Return the clients among these that have not left, in the order of their enrolment.
+
+    spent: also those that a privacy block pays for no more.
+    """
     remaining = select(ClientRow.id).where(
         ClientRow.id.in_(clients),
         ClientRow.retired_in.is_(None),
         ClientRow.left_data_in.is_(None),
         ClientRow.revoked_at.is_(None),
+        true() if spent else within_budget(task),
     )
     return list(session.scalars(remaining.order_by(ClientRow.sequence)))

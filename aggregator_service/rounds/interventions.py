@@ -92,7 +92,7 @@ def resume_task(session: Session, task_id: str, operator: str) -> TaskRow:
     if task.state == "open":
         return task
     refuse_resumption(task)
-    task.state, task.failures_in_a_row = "open", 0
+    task.state, task.failures_in_a_row, task.ended = "open", 0, None
     session.flush()
     announce(session, task.id, "round", "members", "snapshot")
     _LOG.info("task resumed", extra=fields(task=task.id, operator=operator))

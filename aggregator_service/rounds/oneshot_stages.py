@@ -19,6 +19,7 @@ from aggregator_service.compute.unmasking import OneshotMasks
 from aggregator_service.logs import fields
 from aggregator_service.problems import Problem
 from aggregator_service.round_states import RoundEvent, next_state
+from aggregator_service.rounds.budget import count_contributions
 from aggregator_service.rounds.differencing import mark_retired, remaining_clients
 from aggregator_service.rounds.disputes import add_disputes, disputes_in, openable, reported_by_many, unopenable
 from aggregator_service.rounds.masked_stages import stage_is_over
@@ -260,7 +261,7 @@ def _leave_out(session: Session, task: TaskRow, round_: RoundRow, leaving: Colle
     schedule, cohort = Schedule.model_validate(task.schedule), cohort_clients(session, round_.id)
     members = session.scalars(clients_with(round_.id, "committee")).all()
     threshold = OneshotPlan.of(plan_round(task, round_).sum_plan).threshold
-    able = remaining_clients(session, select(ClientRow.id).where(ClientRow.id.in_(cohort)))
+    able = remaining_clients(session, task, select(ClientRow.id).where(ClientRow.id.in_(cohort)))
     changes = len(openable(session, task.id, able, members, threshold, schedule.min_clients)) < len(cohort)
     if count_of(session, round_.id, "confirm"):
         reason = (
@@ -269,6 +270,7 @@ def _leave_out(session: Session, task: TaskRow, round_: RoundRow, leaving: Colle
         )
         fail_round(session, task, round_, RoundEvent.STAGE_MISSED, reason, now, counts=not changes)
         return
+    count_contributions(session, task, round_.id, leaving)
     _remove_contributions(session, round_, leaving)
     if _propose(session, task, round_, now, counts=not changes):
         round_.state = next_state(round_.state, RoundEvent.CLIENTS_TAKEN_OUT).value

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 from aggregator_service.logs import fields
 from aggregator_service.round_states import ACTIVE
 from aggregator_service.rounds.attestations import chain_to_state
+from aggregator_service.rounds.budget import end_at_budget
 from aggregator_service.rounds.cohorts import draw_cohort, enough_members, write_cohort
 from aggregator_service.rounds.differencing import frozen_cohort, least_cohort
 from aggregator_service.rounds.disputes import kept_apart, openable
@@ -37,7 +38,8 @@ def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
 
     Returns None when a round is active, the task is over, its item catalogue is not uploaded, too few members can
     contribute, or the committee has not published the round's keys. A task whose terms an earlier version allowed and
-    this one refuses fails instead. A task also ends here when the last sum of its schedule is abandoned (`unopened`).
+    this one refuses fails instead. A task also ends here when the last sum of its schedule is abandoned (`unopened`),
+    and when its privacy block pays for too few members (`budget`).
     """
     previous = last_round(session, task.id)
     if task.state != "open" or (previous is not None and previous.state in ACTIVE) or awaited_catalogue(task):
@@ -58,6 +60,8 @@ def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
         return None
     sum_index = task.next_sum
     plan = plan_task(terms, sum_index)
+    if repeated is None and end_at_budget(session, task, plan, sum_index):
+        return None
     completed = last_completed(session, task.id)
     committee = choose_committee(session, task, number, now) if plan.committee else []
     if committee is None:

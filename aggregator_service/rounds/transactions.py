@@ -13,6 +13,7 @@ from aggregator_service.compute.jobs import BlobRef, Released, StoredState
 from aggregator_service.logs import fields
 from aggregator_service.round_states import ACTIVE, RoundEvent, next_state
 from aggregator_service.rounds.attestations import drop_attestations, drop_old_attestations
+from aggregator_service.rounds.budget import count_contributions
 from aggregator_service.rounds.differencing import least_cohort, retire_if_too_similar
 from aggregator_service.rounds.unopened import counts_as_failure
 from aggregator_service.storage.bodies import delete_small_bodies, is_small
@@ -191,6 +192,7 @@ def complete_round(
     """End a round as complete, and the task with the last round of its schedule, or when `is_done`."""
     count_outcome(session, event.name.lower())
     move(session, round_, event, now)
+    count_contributions(session, task, round_.id)
     round_.released_at = now
     drop_old_attestations(session, round_)
     task.completed_rounds += 1
@@ -238,6 +240,7 @@ def fail_round(
     count_outcome(session, event.name.lower())
     round_.failure = reason if len(reason) <= _MAX_REASON else f"{reason[: _MAX_REASON - 4]} ..."
     _delete_messages(session, round_)
+    count_contributions(session, task, round_.id)
     drop_attestations(session, round_.id)
     task.failed_rounds += 1
     task.failures_in_a_row += counts

@@ -86,7 +86,7 @@ def repeat_or_abandon(session: Session, task: TaskRow, previous: RoundRow | None
         return None
     first = previous.number if previous.again is None else previous.again
     if fixed and previous.number - first < REPEATS and not _all_answered(session, task, previous):
-        clients = remaining_clients(session, clients_with(previous.id, "contribute"))
+        clients = remaining_clients(session, task, clients_with(previous.id, "contribute"))
         if len(clients) == count_of(session, previous.id, "contribute"):
             return Repeated(first, clients)
     abandon_sum(session, task, first)

@@ -1,4 +1,4 @@
-"""Tasks: create, list, show, close, resume; their item catalogues."""
+"""Tasks: create, list, show, close, resume; their privacy budgets and item catalogues."""
 
 from __future__ import annotations
 
@@ -28,11 +28,13 @@ from aggregator_service.storage.blobs import new_key
 from aggregator_service.storage.cleanup import body_path
 from aggregator_service.tasks.catalogues import add_catalogue, check_file, check_upload, task_items
 from aggregator_service.tasks.plans import row_terms
+from aggregator_service.tasks.privacy import privacy_view
 from aggregator_service.tasks.starts import check_start
 from aggregator_service.tasks.tasks import create_task, list_tasks, plan_request, sum_view, task_view
 from aggregator_service.uploads.receive import stream_body
 from protocols.catalogue import MAX_CATALOGUE_BYTES, longest_catalogue
 from protocols.messages import SumView, TaskPage, TaskRequest, TaskView
+from protocols.messages.privacy import PrivacyView
 
 __all__ = ["router"]
 
@@ -78,6 +80,13 @@ def show(services: ServicesOf, principal: PrincipalOf, task: TaskId, if_none_mat
         found = task_of(session, principal, task)
         view = task_view(session, found, services.settings.signatures, services.clock.now())
     return TaggedJson(view.model_dump_json().encode()).response(if_none_match)
+
+
+@router.get("/{task}/privacy", summary="Show a task's privacy budget", responses=guarded())
+def show_privacy(services: ServicesOf, principal: PrincipalOf, task: TaskId) -> PrivacyView:
+    """Return what the task's privacy block promises, and how much of it is spent; 404 if the task has none."""
+    with services.database.read() as session:
+        return privacy_view(session, task_of(session, principal, task))
 
 
 @router.get("/{task}/sums/{number}", summary="Show a sum", responses=guarded())

@@ -207,8 +207,9 @@ class TaskRow(Base):
     members; null for nobody. revocations: the organiser's newest signed list. evaluation, privacy: these blocks; null
     for none. best_round: round of the best measured model, whose snapshot is kept. catalogue_digest: of the item
     catalogue that the terms name; null for none. catalogue_key, catalogue_bytes: its blob, once it is uploaded.
-    abandoned_sums: sums that the task went on without (`rounds.unopened`). version: raised by each change that long
-    polls wait for, in any process.
+    abandoned_sums: sums that the task went on without (`rounds.unopened`). ended: why the task ended before its last
+    sum (`rounds.budget`); null for other reasons. version: raised by each change that long polls wait for, in any
+    process.
     """
 
     __tablename__ = "tasks"
@@ -241,6 +242,7 @@ class TaskRow(Base):
     failed_rounds: Mapped[int] = mapped_column(default=0)
     failures_in_a_row: Mapped[int] = mapped_column(default=0)
     abandoned_sums: Mapped[int] = mapped_column(default=0)
+    ended: Mapped[str | None] = mapped_column(String(400))
     version: Mapped[int] = mapped_column(BigInteger, default=0)
 
     @property
@@ -269,10 +271,11 @@ class ClientRow(Base):
     """An enrolled client.
 
     sequence: order of enrolment. subject: serial of its certificate, which stands for the organiser's subject; null in
-    tasks without an organiser. turn: place in the round-robin order. retired_in: number of the round after which it
-    left the task's cohorts for good, because it was at fault for the failure of a round. left_data_in: number of the
-    round after which it left the sums of class `once` and `repeated`, so that no two differ by a few clients.
-    device_group: its group in the recipe. revoked_at: when an operator revoked its membership.
+    tasks without an organiser. turn: place in the round-robin order. times_contributed: rounds that are over and hold
+    its contribution, failed ones included; counted only in tasks with a privacy block. retired_in: number of the round
+    after which it left the task's cohorts for good, because it was at fault for the failure of a round. left_data_in:
+    number of the round after which it left the sums of class `once` and `repeated`, so that no two differ by a few
+    clients. device_group: its group in the recipe. revoked_at: when an operator revoked its membership.
     """
 
     __tablename__ = "clients"
@@ -299,6 +302,7 @@ class ClientRow(Base):
     enrolled_at: Mapped[float] = mapped_column(Float)
     turn: Mapped[int] = mapped_column(BigInteger)
     times_asked: Mapped[int] = mapped_column(default=0)
+    times_contributed: Mapped[int] = mapped_column(default=0, server_default="0")
     retired_in: Mapped[int | None]
     left_data_in: Mapped[int | None]
     revoked_at: Mapped[float | None] = mapped_column(Float)

@@ -9,8 +9,13 @@ from aggregator_service.tasks.plans import TaskPlan
 from protocols.combinations import check_combination
 from protocols.errors import CombinationError, ParameterError
 from protocols.messages import Evaluation, Schedule
+from protocols.privacy.guarantee import holds_against
+from protocols.privacy_advice import Sizes, outlook_of
+from protocols.recipes.base import ItemParameters
+from protocols.recipes.private import Private
+from protocols.sums.oneshot.plan import OneshotPlan
 
-__all__ = ["check_evaluation", "check_sums", "task_warnings"]
+__all__ = ["check_evaluation", "check_sums", "held_against", "task_warnings", "noise_warning"]
 
 
 def check_sums(plans: Sequence[TaskPlan], schedule: Schedule) -> None:
@@ -80,8 +85,41 @@ def task_warnings(
             "All sums are over one cohort that only shrinks: a client that drops out leaves the task for good, and a "
             "sum that differs from an earlier one by too few clients is repeated over fewer clients."
         )
+    noise = _noise_warnings(plan, plan.recipe, schedule) if isinstance(plan.recipe, Private) else []
     unsigned = [_UNSIGNED] if signatures == "off" else []
-    return [*warnings, *plan.recipe.warnings(), *unsigned]
+    return [*warnings, *plan.recipe.warnings(), *noise, *unsigned]
+
+
+def held_against(plan: TaskPlan, schedule: Schedule, corrupt: float) -> str:
+    """Return, for the members of a task with a privacy block, whom its guarantee holds against.
+
+    corrupt: share of a cohort whose noise is not counted on.
+    """
+    summed = plan.sum_plan
+    committee = None
+    if isinstance(summed, OneshotPlan):
+        committee = summed.committee, summed.parameters.collusion_bound
+    return holds_against(summed.opened_by, schedule.cohort_size, corrupt, committee)
+
+
+def _noise_warnings(plan: TaskPlan, recipe: Private, schedule: Schedule) -> list[str]:
+    outlook = noise_warning(recipe, schedule)
+    return [held_against(plan, schedule, recipe.privacy.corrupt), *([] if outlook is None else [outlook])]
+
+
+def noise_warning(recipe: Private, schedule: Schedule) -> str | None:
+    """Return what the noise of a task leaves, in one sentence; None if it leaves a part of what is personal or more."""
+    cohort = schedule.cohort_size
+    users = max(cohort, schedule.start_clients)
+    sizes = Sizes(schedule.rounds, cohort, schedule.min_clients, recipe.terms.sums, all_users=users == cohort)
+    parameters = recipe.parameters
+    items = parameters.items if isinstance(parameters, ItemParameters) else recipe.inner.layout(recipe.main_sum).length
+    outlook = outlook_of(recipe, users, items, sizes)
+    if outlook.left in ("part", "most"):
+        return None
+    honest = recipe.terms.honest
+    alone = f" The noise of {honest} of them alone must reach the target: a larger min_clients means less noise."
+    return f"The noise drowns the signal: {outlook.text}.{alone if 2 * honest < cohort else ''}"
 
 
 _UNSIGNED = "Requests need no signature: anyone who has a client's token can act as that client."

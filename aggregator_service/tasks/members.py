@@ -9,7 +9,7 @@ import hashlib
 import logging
 from typing import Final, cast
 
-from sqlalchemy import ColumnElement, Select, Table, and_, bindparam, func, or_, select, tuple_, update
+from sqlalchemy import ColumnElement, Select, Table, and_, bindparam, func, or_, select, true, tuple_, update
 from sqlalchemy.orm import Session, aliased
 
 from aggregator_service.access.principals import hash_token, new_token
@@ -20,6 +20,7 @@ from aggregator_service.storage.bodies import add_small_body
 from aggregator_service.storage.database import announce, discard, void_token
 from aggregator_service.storage.rounds import last_round, lock_task, summed_clause
 from aggregator_service.storage.schema import ClientRow, ContributionRow, InvitationRow, RoundRow, TaskRow
+from aggregator_service.tasks.plans import row_most_sums
 from protocols.codec import b64encode
 from protocols.layout import TRAINED, SumClass
 from protocols.messages import InvitationPage, InvitationView, Member, MemberPage, Schedule
@@ -42,6 +43,7 @@ __all__ = [
     "revoke_member",
     "same_data_set",
     "store_envelope",
+    "within_budget",
 ]
 
 _LOG = logging.getLogger(__name__)
@@ -107,22 +109,33 @@ def revoke_member(session: Session, task_id: str, client_id: str, now: float) ->
     return _member(client)
 
 
-def eligible_clause(task: TaskRow, sum_class: SumClass = TRAINED, sum_index: int = 0) -> ColumnElement[bool]:
+def eligible_clause(
+    task: TaskRow, sum_class: SumClass = TRAINED, sum_index: int = 0, *, spent: bool = False
+) -> ColumnElement[bool]:
     """Return the condition for members that can contribute to sum `sum_index`, which is of class `sum_class`.
 
     Not revoked, not retired, and keyed where that is needed. Members of a committee never contribute. A holder that
     takes part stores an envelope for itself; one that only gives out keys has none, and is not asked. Members that left
     the sums of class `once` and `repeated` only train; those whose data another sum of class `once` of the data set may
-    hold are not asked for this one: they abstain.
+    hold are not asked for this one: they abstain. So are members with as many contributions as a privacy block pays
+    for, unless `spent`.
     """
     able = [ClientRow.revoked_at.is_(None), ClientRow.retired_in.is_(None), ClientRow.role != "committee"]
     if task.needs_keyring:
         able.append(ClientRow.envelope_key.is_not(None))
+    if not spent:
+        able.append(within_budget(task))
     if sum_class.data is not None:
         able.append(ClientRow.left_data_in.is_(None))
     if sum_class.once:
         able.append(ClientRow.identity_key.not_in(_counted(task, sum_class, sum_index)))
     return and_(*able)
+
+
+def within_budget(task: TaskRow) -> ColumnElement[bool]:
+    """Return the condition for members that may contribute once more; true for all in tasks without a privacy block."""
+    most = row_most_sums(task)
+    return true() if most is None else ClientRow.times_contributed < most
 
 
 def same_data_set(task: TaskRow) -> ColumnElement[bool]:
@@ -163,11 +176,17 @@ def awaited_uncounted(session: Session, task: TaskRow, recipe: Recipe) -> str | 
 
 
 def able_members(
-    session: Session, task: TaskRow, device_groups: int, sum_class: SumClass = TRAINED, sum_index: int = 0
+    session: Session,
+    task: TaskRow,
+    device_groups: int,
+    sum_class: SumClass = TRAINED,
+    sum_index: int = 0,
+    *,
+    spent: bool = False,
 ) -> list[int]:
     """Return the number of members that can contribute to a sum, by device group; see `eligible_clause`."""
     able = select(ClientRow.device_group, func.count()).where(
-        ClientRow.task_id == task.id, eligible_clause(task, sum_class, sum_index)
+        ClientRow.task_id == task.id, eligible_clause(task, sum_class, sum_index, spent=spent)
     )
     counts = {row[0]: row[1] for row in session.execute(able.group_by(ClientRow.device_group))}
     return [counts.get(device_group, 0) for device_group in range(device_groups)]

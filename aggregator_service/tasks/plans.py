@@ -17,7 +17,7 @@ from protocols.messages import Evaluation, Schedule
 from protocols.messages.privacy import Privacy
 from protocols.recipes.base import Recipe, RoundSpec, main_layout
 from protocols.recipes.evaluated import with_evaluation
-from protocols.recipes.private import with_privacy
+from protocols.recipes.private import most_sums, with_privacy
 from protocols.recipes.registry import recipe
 from protocols.sums.base import Mechanism, NamesPublicKey, SumPlan
 from protocols.sums.participation import plan_of_task
@@ -36,6 +36,7 @@ __all__ = [
     "plan_task",
     "round_spec",
     "row_evaluation",
+    "row_most_sums",
     "row_privacy",
     "row_terms",
     "task_terms",
@@ -146,6 +147,12 @@ def row_evaluation(task: TaskRow) -> Evaluation | None:
 def row_privacy(task: TaskRow) -> Privacy | None:
     """Return the privacy block of a stored task; None without one."""
     return None if task.privacy is None else Privacy.model_validate(task.privacy)
+
+
+def row_most_sums(task: TaskRow) -> int | None:
+    """Return to how many sums of a stored task one member contributes at most; None without a privacy block."""
+    privacy = row_privacy(task)
+    return None if privacy is None else most_sums(privacy, Schedule.model_validate(task.schedule).rounds)
 
 
 def keeps_best(task: TaskRow) -> bool:

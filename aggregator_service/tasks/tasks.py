@@ -58,6 +58,7 @@ __all__ = [
     "create_invitation",
     "create_task",
     "differing_binding",
+    "ended_early",
     "list_tasks",
     "plan_request",
     "resolved_task",
@@ -196,9 +197,17 @@ def task_view(session: Session, task: TaskRow, signatures: Signatures = "require
             "waiting_for": awaited_catalogue(task)
             or awaited_committee(session, task, now)
             or awaited_uncounted(session, task, plan.recipe),
-            "warnings": task_warnings(plan, schedule, task.repeatable, signatures),
+            "warnings": [
+                *([ended] if (ended := ended_early(task)) else []),
+                *task_warnings(plan, schedule, task.repeatable, signatures),
+            ],
         }
     )
+
+
+def ended_early(task: TaskRow) -> str:
+    """Return why a task ended before its last sum, as a sentence; "" where its rounds say why."""
+    return "" if task.ended is None else f"The task ended early: {task.ended}."
 
 
 def _organiser(task: TaskRow) -> OrganiserPin | None:

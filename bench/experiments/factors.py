@@ -1,29 +1,79 @@
-"""Top-K and SVD compression on MovieLens: the baselines of the CoLR paper, and the cost of a shared support.
+"""CoLR, SCoLR, Top-K, SVD and PFedCLR: federations over one recipe, evaluated on one held-out item of each user.
 
-Shares of the N*d entries are those of the paper (1/64 to 16/64); other settings are those of its released code. ML-1M
-runs for fewer rounds than the paper's 1,000: the paper prints only curves for these baselines, so the runs are compared
-with each other, and with FedMF and CoLR after as many rounds. ML-100K runs until every client took part about ten
-times, as in 1,000 rounds on ML-1M: error feedback needs clients that come back.
+Settings of CoLR, Top-K and SVD are those of CoLR's released code (60 clients, d = 64). The paper prints only curves for
+Top-K and SVD, so these run for fewer rounds than its 1,000, beside FedMF and CoLR after as many.
+
+PFedCLR's settings are its paper's (appendix C.3): 100 rounds, 60 % of the clients drawn anew in each, 10 local epochs,
+Adam, users with ten interactions or more. Its runs come twice, with the paper's leak (`paper_protocol`) and without it.
+The paper leaves two settings open (docs/results.md has their effect): the rank (the sizes in its Table 6 imply 2; 1
+gives its FilmTrust row), and whether all clients start with the same p and B (`own`: each draws its own).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
-from bench.experiments.runs import Run
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.experiments.leaks import exclude, hold_out_introduced_last, paper_protocol, users_with_at_least
+from bench.experiments.rows import Row, Values
+from client_sdk.lab.data.interactions import LeaveOneOut, leave_one_out
+from client_sdk.lab.data.published import load_dataset, load_interactions
+from client_sdk.lab.evaluation import evaluate_full_scores, evaluate_scores
+from client_sdk.lab.evaluation.leave_one_out import candidates_of, evaluate
+from client_sdk.lab.federation import Federation, SimulatedRound
 from client_sdk.training.mf import MFConfig
+from client_sdk.training.pfedclr import PFedCLRConfig
 from protocols.advice import parameters_for
 
-__all__ = ["colr_runs", "topk_runs"]
-
-
-# --- CoLR and SCoLR on MovieLens-1M, with the settings of the released code (60 clients, 1,000 rounds, d = 64)
+__all__ = ["colr_rows", "pfedclr_rows", "pfedclr_run", "pfedclr_split", "topk_rows"]
 
 DIM: Final = 64
 CLIP: Final = 4.0
-RANKS: Final = (1, 4, 16)
 TRAINING: Final = MFConfig(learning_rate=0.5, epochs=2, batch_size=256, weight_decay=5e-4, negatives=4)
+
+
+def factor_run(
+    recipe: str, parameters: Mapping[str, Any], mechanism: str, rounds: int, seed: int, data_dir: Path
+) -> Values:
+    """Train a recipe of the CoLR paper on MovieLens-1M, and evaluate the last round."""
+    data = load_dataset("ml-1m", data_dir)
+    candidates, replaced = candidates_of(data, np.random.default_rng(seed))
+    given = {"dim": DIM, "clip": CLIP, "items": data.train.n_items, **parameters}
+    federation = Federation(
+        data.train, recipe, parameters_for(recipe, given, "paper"), mechanism,
+        {"set": "standard"} if mechanism == "ckks" else {}, TRAINING, cohort_size=60, seed=seed,
+    )  # fmt: skip
+    costs = costs_of(federation, list(federation.run(rounds)))
+    result = evaluate(federation.user_factors, federation.state.item_factors, data, candidates, k=10)
+    return {**costs, "hr10": result.hr, "ndcg10": result.ndcg, "negatives_replaced": replaced, "seed": seed}
+
+
+def costs_of(federation: Federation, rounds: list[SimulatedRound]) -> Values:
+    """Costs over all rounds: mean bytes of a contribution, milliseconds per client, number of clipped values."""
+    clients = sum(each.survivors for each in rounds)
+    return {
+        "rounds": len(rounds),
+        "bytes_up": float(np.mean([each.bytes_up for each in rounds])),
+        "aggregate_bytes": federation.plan.aggregate_bytes,
+        "clipped": sum(each.clipped for each in rounds),
+        "loss_last": rounds[-1].loss,
+        "train_ms": 1e3 * sum(each.train_seconds for each in rounds) / clients,
+        "seal_ms": 1e3 * sum(each.seal_seconds for each in rounds) / clients,
+        "fold_ms": 1e3 * sum(each.fold_seconds for each in rounds) / clients,
+        "open_ms": 1e3 * sum(each.open_seconds for each in rounds) / len(rounds),
+    }
+
+
+def _suffix(seed: int) -> str:
+    return f".seed{seed}" if seed else ""
+
+
+# --- CoLR and SCoLR
 
 SCOLR_TABLE: Final = {
     64: (0.6386, 0.3704),
@@ -36,103 +86,120 @@ SCOLR_TABLE: Final = {
 """Nguyen et al. (WWW 2024), Table 4: HR@10 and NDCG@10 by shared rank."""
 
 
-def colr_runs(*, quick: bool, protocol: str, seed: int = 0) -> list[Run]:
-    """Runs of FedMF, of CoLR at ranks 1, 4 and 16 over plain and CKKS sums, and of SCoLR's table over plain sums."""
+def colr_rows(quick: bool, seed: int) -> list[Row]:
+    """FedMF, CoLR at ranks 1, 4 and 16 over plain and CKKS sums, and SCoLR's table over plain sums."""
     rounds = 2 if quick else 1000
 
-    def run(
-        key: str,
-        recipe: str,
-        mechanism: str,
-        parameters: dict[str, Any],
-        published: dict[str, float],
-        rounds: int = rounds,
-    ) -> Run:
-        return Run(
-            key=f"ml1m.{key}.{mechanism}" + (f".seed{seed}" if seed else ""),
-            dataset="ml-1m",
-            recipe=recipe,
-            recipe_parameters=parameters_for(recipe, {"dim": DIM, "clip": CLIP, **parameters}, "paper"),
-            mechanism=mechanism,
-            mechanism_parameters={"set": "standard"} if mechanism == "ckks" else {},
-            training=TRAINING,
-            cohort_size=60,
-            rounds=rounds,
-            protocol=protocol,
-            seed=seed,
-            evaluate_every=min(100, rounds),
-            published={} if quick else published,
-        )
+    def row(key: str, recipe: str, how: str, rounds: int, *published: float, **parameters: int) -> Row:
+        measure = partial(factor_run, recipe, parameters, how, rounds, seed)
+        known = {} if quick else dict(zip(("hr10", "ndcg10"), published, strict=False))
+        return Row(f"ml1m.{key}.{how}{_suffix(seed)}", measure, known)
 
-    runs = [run("fedmf", "fedmf", "plain", {}, {})]
-    for rank in (4,) if quick else RANKS:
-        runs += [run(f"colr.rank{rank}", "colr", how, {"rank": rank}, {}) for how in ("plain", "ckks")]
-    for rank, (hr, ndcg) in SCOLR_TABLE.items():
+    rows = [row("fedmf", "fedmf", "plain", rounds)]
+    for rank in (4,) if quick else (1, 4, 16):
+        rows += [row(f"colr.rank{rank}", "colr", how, rounds, rank=rank) for how in ("plain", "ckks")]
+    for rank, published in SCOLR_TABLE.items():
         if rank == 8 or not quick:
-            runs.append(run(f"scolr.rank{rank}", "scolr", "plain", {"rank": rank}, {"hr10": hr, "ndcg10": ndcg}))
-    if not quick:
-        # with 237,184 values per contribution the encrypted run takes most of an hour, so a shorter pair is run too
-        runs += [run("fedmf.rounds200", "fedmf", how, {}, {}, rounds=200) for how in ("plain", "ckks")]
-        runs += [run("fedmf", "fedmf", "ckks", {}, {})]
-    return runs
+            rows.append(row(f"scolr.rank{rank}", "scolr", "plain", rounds, *published, rank=rank))
+    if not quick:  # with 237,184 values per contribution 1,000 encrypted rounds take most of an hour
+        rows += [row("fedmf.rounds200", "fedmf", how, 200) for how in ("plain", "ckks")]
+    return rows
 
 
-# ---
-
-DATASETS: Final = {"ml-1m": 300, "ml-100k": 160}
-"""Number of rounds by data set."""
-SIXTY_FOURTHS: Final = (1, 2, 4, 8, 16)
-SVD_RANKS: Final = (1, 4, 16)
-OWN: Final = {"support": "own", "reveal_indices": True}
+# --- Top-K and SVD compression
 
 
-@dataclass(frozen=True)
-class Setting:
-    """The common settings of the runs of one table."""
+def topk_rows(quick: bool, seed: int) -> list[Row]:
+    """Own and shared support at every share with and without error feedback, SVD, FedMF and CoLR, in plain sums."""
+    rounds = 2 if quick else 300
 
-    dataset: str
-    rounds: int
-    protocol: str
-    seed: int
+    def row(key: str, recipe: str, **parameters: Any) -> Row:
+        measure = partial(factor_run, recipe, parameters, "plain", rounds, seed)
+        return Row(f"ml1m.{key}.rounds{rounds}.plain{_suffix(seed)}", measure)
 
-    def run(self, key: str, recipe: str, parameters: dict[str, Any]) -> Run:
-        """One run in plain sums, with the round count in its key."""
-        prefix, seed = self.dataset.replace("-", ""), f".seed{self.seed}" if self.seed else ""
-        return Run(
-            key=f"{prefix}.{key}.rounds{self.rounds}.plain{seed}",
-            dataset=self.dataset,
-            recipe=recipe,
-            recipe_parameters=parameters_for(recipe, {"dim": DIM, "clip": CLIP, **parameters}, "paper"),
-            mechanism="plain",
-            mechanism_parameters={},
-            training=TRAINING,
-            cohort_size=60,
-            rounds=self.rounds,
-            protocol=self.protocol,
-            seed=self.seed,
-            evaluate_every=100,
-        )
-
-
-def topk_runs(*, quick: bool, protocol: str, seed: int = 0) -> list[Run]:
-    """Runs of own and shared support at every share with and without error feedback, SVD, FedMF and CoLR.
-
-    Shared supports come from the last sum; at one share also from a vote. quick: 2 rounds of ML-100K, one share.
-    """
-    if quick:
-        return _runs(Setting("ml-100k", 2, protocol, seed), (4,), (4,))
-    settings = [Setting(name, rounds, protocol, seed) for name, rounds in DATASETS.items()]
-    return [run for setting in settings for run in _runs(setting, SIXTY_FOURTHS, SVD_RANKS)]
-
-
-def _runs(setting: Setting, shares: tuple[int, ...], ranks: tuple[int, ...]) -> list[Run]:
-    runs = [setting.run("fedmf", "fedmf", {}), setting.run("colr.rank4", "colr", {"rank": 4})]
-    for share in shares:
-        for support, wanted in (("own", OWN), ("shared", {})):
+    rows = [row("fedmf", "fedmf"), row("colr.rank4", "colr", rank=4)]
+    for share in (4,) if quick else (1, 2, 4, 8, 16):
+        for support, wanted in (("own", {"support": "own", "reveal_indices": True}), ("shared", {})):
             for feedback in (False, True):
                 key = f"topk.{support}.share{share}of64" + (".feedback" if feedback else "")
-                parameters = {**wanted, "share": share / 64, "error_feedback": feedback}
-                runs.append(setting.run(key, "topk", parameters))
-    vote = {"support_from": "vote", "reveal_touched": True, "share": 4 / 64}
-    runs.append(setting.run("topk.vote.share4of64", "topk", vote))
-    return runs + [setting.run(f"svd.rank{rank}", "svd", {"rank": rank}) for rank in ranks]
+                rows.append(row(key, "topk", **wanted, share=share / 64, error_feedback=feedback))
+    return rows + [row(f"svd.rank{rank}", "svd", rank=rank) for rank in ((4,) if quick else (1, 4, 16))]
+
+
+# --- PFedCLR on MovieLens-100K and FilmTrust
+
+PFEDCLR_ROUNDS: Final = 100
+_RANKS: Final = {"filmtrust": 1, "ml-100k": 2}
+_PUBLISHED: Final = {
+    ("filmtrust", "af"): (0.6717, 0.5429),
+    ("filmtrust", "cf"): (0.7754, 0.6313),
+    ("filmtrust", "clr"): (0.9102, 0.7798),
+    ("filmtrust", "fedmf"): (0.6507, 0.5171),
+    ("ml-100k", "af"): (0.6151, 0.4307),
+    ("ml-100k", "cf"): (0.8452, 0.6955),
+    ("ml-100k", "clr"): (0.9989, 0.9225),
+    ("ml-100k", "fedmf"): (0.4846, 0.2723),
+}
+"""HR@10 and NDCG@10 of the paper's Tables 1 and 2, all under the leaky protocol."""
+
+
+def pfedclr_split(dataset: str, data_dir: Path) -> LeaveOneOut:
+    """The paper's data: users with ten interactions or more; the last one of each user is held out."""
+    found = users_with_at_least(load_interactions(dataset, data_dir), 10)
+    return hold_out_introduced_last(found) if dataset == "filmtrust" else leave_one_out(found, order="time")
+
+
+def pfedclr_run(
+    dataset: str, leaky: bool, parameters: Mapping[str, Any], rounds: int, seed: int, data_dir: Path
+) -> Values:
+    """Train one variant, and evaluate its last round against 99 sampled negatives and by full ranking.
+
+    leaky: whether the held-out items are never drawn as training negatives, as in the paper's code.
+    """
+    data = pfedclr_split(dataset, data_dir)
+    candidates, _ = candidates_of(data, np.random.default_rng(seed))
+    given = parameters_for("pfedclr", {**parameters, "items": data.train.n_items}, "paper")
+    federation = Federation(
+        data.train, "pfedclr", given, training=PFedCLRConfig(),
+        cohort_size=int(0.6 * data.train.n_users), seed=seed, sampling="uniform",
+    )  # fmt: skip
+    if leaky:
+        exclude(federation, paper_protocol(data))
+    costs = costs_of(federation, list(federation.run(rounds)))
+
+    def scores(users: NDArray[np.intp]) -> NDArray[np.floating]:
+        """Scores of all items from the clients' own state; one who never took part has not trained."""
+        half, state, states = federation.half, federation.state, federation.client_states
+        return np.stack([half.scores(state, states[user], data.train.history(user)) for user in users.tolist()])
+
+    def listed(users: NDArray[np.intp], items: NDArray[np.int64]) -> NDArray[np.floating]:
+        return np.take_along_axis(scores(users), items, axis=1)
+
+    sampled, full = evaluate_scores(listed, data, candidates, k=10), evaluate_full_scores(scores, data, k=10)
+    figures = {"hr10": sampled.hr, "ndcg10": sampled.ndcg, "hr10_full": full.hr, "ndcg10_full": full.ndcg}
+    return {**costs, **figures, "seed": seed}
+
+
+def pfedclr_rows(quick: bool, seed: int) -> list[Row]:
+    """All variants; each leaky run is followed by its clean one. quick: two on FilmTrust for 2 rounds."""
+
+    def row(dataset: str, name: str, leaky: bool, **parameters: Any) -> Row:
+        rounds = 2 if quick else PFEDCLR_ROUNDS
+        key = f"{dataset.replace('-', '')}.{name}.{'paper_protocol' if leaky else 'clean'}{_suffix(seed)}"
+        measure = partial(pfedclr_run, dataset, leaky, parameters, rounds, seed)
+        known = _PUBLISHED[dataset, name.partition(".")[0]] if leaky and not quick else ()
+        return Row(key, measure, dict(zip(("hr10", "ndcg10"), known, strict=False)))
+
+    rows = []
+    for dataset in ("filmtrust",) if quick else ("ml-100k", "filmtrust"):
+        for leaky in (True, False):
+            rows.append(row(dataset, "clr", leaky, rank=_RANKS[dataset]))
+            rows.append(row(dataset, "fedmf", leaky, variant="fedmf"))
+    if not quick:
+        rows += [row("ml-100k", name, leaky, variant=name) for name in ("cf", "af") for leaky in (True, False)]
+        rows += [row("filmtrust", name, True, variant=name) for name in ("cf", "af")]
+        rows += [
+            row("filmtrust", "clr.rank2", True, rank=2),
+            row("filmtrust", "clr.own-start", True, rank=1, start="own"),
+        ]
+    return rows

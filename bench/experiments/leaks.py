@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +36,6 @@ __all__ = [
     "DrawnControl",
     "DrawnScores",
     "NegativeDraws",
-    "PaperProtocol",
     "drawn_as_negative_control",
     "draws_without",
     "exclude",
@@ -77,7 +76,7 @@ def hold_out_introduced_last(interactions: Interactions) -> LeaveOneOut:
 
 @dataclass(frozen=True)
 class NegativeDraws:
-    """How training draws negatives. The defaults are PFedCLR's. Raises `ParameterError` for values out of range."""
+    """How training draws negatives. The defaults are PFedCLR's."""
 
     rounds: int = 100
     """Number of training rounds."""
@@ -85,13 +84,6 @@ class NegativeDraws:
     """Share of the users in each round, in (0, 1]; the users are drawn anew in each round."""
     negatives: int = 4
     """Negatives drawn for each positive in each round that a user takes part in."""
-
-    def __post_init__(self) -> None:
-        if self.rounds < 1 or self.negatives < 1 or not 0 < self.participation <= 1:
-            raise ParameterError(
-                "rounds and negatives must be at least 1 and participation in (0, 1], got "
-                f"{self.rounds}, {self.negatives} and {self.participation}"
-            )
 
 
 class DrawnScores:
@@ -165,27 +157,17 @@ def drawn_as_negative_control(
     return DrawnControl(evaluate_scores(lambda users, _: kept[users], data, candidates, k), ranked)
 
 
-def leak_controls(
-    data: LeaveOneOut,
-    candidates: NDArray[np.int32],
-    rng: np.random.Generator,
-    k: int = 10,
-    draws: NegativeDraws | None = None,
-) -> ControlTable:
+def leak_controls(data: LeaveOneOut, candidates: NDArray[np.int32], rng: np.random.Generator) -> ControlTable:
     """Return the rows of `controls` and the controls drawn as a negative, under the clean and the leaky protocol.
 
-    candidates: int32 (n_users, n), from `candidates_of`. draws: how the training to compare with draws negatives; by
-    default PFedCLR's 100 rounds.
+    candidates: int32 (n_users, n), from `candidates_of`.
     """
-    found = controls(data, candidates, rng, k)
-    drawn = {
-        "drawn as a negative": None,
-        "drawn as a negative in paper_protocol": data.test_items[:, None],
-    }
+    found = controls(data, candidates, rng)
+    drawn = {"drawn as a negative": None, "drawn as a negative in paper_protocol": data.test_items[:, None]}
     rows = [
         control_row(name, result)
         for name, excluded in drawn.items()
-        for result in drawn_as_negative_control(data, candidates, rng, k, draws=draws, excluded=excluded)
+        for result in drawn_as_negative_control(data, candidates, rng, excluded=excluded)
     ]
     return ControlTable(found.metrics, (*found.rows, *rows))
 
@@ -211,22 +193,14 @@ LEAK_WARNING: Final = (
 _log = logging.getLogger(__name__)
 
 
-class PaperProtocol(NamedTuple):
-    """The exclusions of the leaky protocol, and its warning."""
+def paper_protocol(data: LeaveOneOut) -> NDArray[np.int32]:
+    """Return the held-out items as exclusions for `exclude`, int32 (n_users, 1), and log `LEAK_WARNING` as a warning.
 
-    excluded: NDArray[np.int32]
-    """int32 (n_users, 1): the item that a user never draws as a negative besides its training items; -1 for none."""
-    warning: str
-    """`LEAK_WARNING`, to be shown wherever the figures are."""
-
-
-def paper_protocol(data: LeaveOneOut) -> PaperProtocol:
-    """Return the held-out items as exclusions for `exclude`, and log `LEAK_WARNING` as a warning.
-
-    Training items are always excluded, so with these no item that a user interacted with is drawn as a negative.
+    Training items are always excluded, so with these no item that a user interacted with is drawn as a negative. A user
+    without a held-out item has -1.
     """
     _log.warning(LEAK_WARNING)
-    return PaperProtocol(data.test_items[:, None].copy(), LEAK_WARNING)
+    return data.test_items[:, None].copy()
 
 
 # --- training whose negatives leave out more items than the user's own -----------------------------------------------
@@ -264,8 +238,9 @@ class _Excluding:
     inner: FactorHalf | PFedCLRHalf | FairHalf
     excluded: NDArray[np.int32]
 
-    def initial_client_state(self, rng: np.random.Generator) -> ClientState:
-        return self.inner.initial_client_state(rng)
+    def __getattr__(self, name: str) -> Any:
+        """Everything else is that of `inner`."""
+        return getattr(self.inner, name)
 
     def contribute(
         self,
@@ -279,12 +254,6 @@ class _Excluding:
         """Train as user int(client_id), which is how `Federation` names its users."""
         own: ClientHalf = replace(self.inner, draw=draws_without(self.excluded[int(client_id)]))
         return own.contribute(spec, client_id, state, history, client_state, rng)
-
-    def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
-        return self.inner.prepare(spec, state, history, rng)
-
-    def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
-        return self.inner.scores(state, client_state, history)
 
 
 def exclude(federation: Federation, excluded: NDArray[np.int32] | None) -> None:

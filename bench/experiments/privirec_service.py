@@ -5,7 +5,7 @@
 Compares Recall@20 and NDCG@20 of GF-CF for ALL users, ranked over all items (20 % of each user's interactions held
 out). `service`: from the service's sums; each device scores its own row, including those that dropped out. `central`:
 from exact float64 singular vectors of the rows that were summed, with item degrees over the survivors of the first sum
-and P over the survivors of the last. `everyone`: the same without dropouts. bench/README.md lists the keys.
+and P over the survivors of the last. `everyone`: the same without dropouts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from time import perf_counter
 
 import numpy as np
 
-from bench._report import Figure, arguments, bars, show, write_figures
+from bench._report import Figure, arguments, bars
+from bench.registry import finish
 from client_sdk.agreement.policy import Policy
 from client_sdk.lab.data.interactions import Interactions, interaction_rows
 from client_sdk.lab.data.published import load_interactions
@@ -45,31 +46,16 @@ QUICK_USERS = 40
 
 def main() -> None:
     """Measure, print all figures, and write the JSON."""
-    parser = arguments(__doc__.partition("\n")[0])
+    parser = arguments(__doc__ or "")
     parser.add_argument("--data-dir", type=Path, help="folder of ml-100k")
-    parser.add_argument("--components", type=int, default=48, help="singular vectors (default: 48)")
-    parser.add_argument("--oversampling", type=int, default=80, help="further vectors that are iterated (default: 80)")
-    parser.add_argument("--iterations", type=int, default=4, help="power iterations (default: 4)")
-    parser.add_argument(
-        "--patience",
-        type=float,
-        default=None,
-        help="seconds that a sum waits for missing contributions (default: 180, with --quick 4)",
-    )
+    parser.add_argument("--patience", type=float, help="seconds that a sum waits for missing clients (default: 180)")
     options = parser.parse_args()
     train, test = hold_out_share(_data(options))
     recipe = PriviRecK(
-        PriviRecKParameters(
-            items=train.n_items,
-            components=options.components,
-            oversampling=options.oversampling,
-            iterations=options.iterations,
-            rayleigh_ritz=True,
-        )
+        PriviRecKParameters(items=train.n_items, components=48, oversampling=80, iterations=4, rayleigh_ritz=True)
     )
     figures = _through_the_service(recipe, train, test, options.patience or (4.0 if options.quick else 180.0))
-    show("PriviRec-k through the service", figures)
-    write_figures(options.json, figures)
+    finish("privirec_service", figures, options.json)
 
 
 def _data(options: argparse.Namespace) -> Interactions:

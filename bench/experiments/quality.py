@@ -6,15 +6,13 @@
 
 A held-out item is ranked among all items that the user does not have (hr10_full, ndcg20, recall20), as on a screen, and
 among 99 negatives (hr10, ndcg10), as in most papers. All settings were chosen on validation rows by ndcg20; test rows
-are only measured (`bench.experiments.quality_models`). One measurement is kept in the work folder and not repeated.
+are only measured (`bench.experiments.quality_models`). A finished row is kept in the work folder and not repeated.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from statistics import fmean, pstdev
@@ -23,7 +21,7 @@ from typing import Final
 import numpy as np
 from rich.console import Console
 
-from bench._report import Figure, bars, show, write_figures
+from bench._report import Figure, show, write_figures
 from bench.experiments.quality_models import (
     ARMS,
     BASELINES,
@@ -34,92 +32,59 @@ from bench.experiments.quality_models import (
     split_of,
     train_scorer,
 )
+from bench.experiments.rows import Row, Values, measured, options_of
 from client_sdk.lab.evaluation.leave_one_out import FullScorer
 from client_sdk.lab.measures import OneHeldOut
 from protocols.errors import HushRecError
 
-__all__ = ["Found", "Measure", "Values", "figures_of", "main", "means", "measure_rows", "values_of"]
+__all__ = ["Found", "Measure", "figures_of", "main", "means", "measure_seeds", "values_of"]
 
 
-# --- Rows `<set>.<name>` that are measured with several seeds: command line, finished measurements, means, spread
+# --- Rows `<set>.<name>` that are measured with several seeds, on test or validation rows: means and spreads
 
-Values = dict[str, float]
-"""The figures of a row and a seed, by metric."""
 Found = dict[str, dict[int, Values]]
 """Row -> seed -> figures."""
-Measure = Callable[[argparse.Namespace, str, int, Callable[[int], object]], Values | None]
-"""Measures a row with a seed, and calls the last argument with the rounds done; None where a library is missing."""
+Measure = Callable[[str, str, int, bool, bool, Path], Values]
+"""Measures (data set, name, seed, whether on validation rows, whether quickly, folder of the data sets)."""
 
 
-def measure_rows(
+def measure_seeds(
     arguments: list[str] | None,
     about: str,
-    rows: Sequence[str],
+    names: Iterable[tuple[str, str]],
     measure: Measure,
     figures_of: Callable[[Found], dict[str, Figure]],
 ) -> int:
-    """Measure what is asked and print the figures; 0 at the end, 1 if a data set is missing, 2 if nothing matches.
+    """Measure the pairs of data set and name, and print the figures; 1 if a data set is missing, 2 if nothing matches.
 
-    about: the help; the first script that it names, `python -m bench...`, names the folder of finished measurements.
+    about: the help, as of `options_of`.
     """
-    options = _parse(arguments, about)
-    asked = [row for row in rows if not options.only or any(part in row for part in options.only)]
-    if not asked:
-        Console(stderr=True).print("nothing matches --only", style="red")
-        return 2
+    parser = options_of(about, (0, 1, 2))
+    parser.add_argument("--validation", action="store_true", help="measure on validation rows, to choose settings")
+    options = parser.parse_args(arguments)
+    kind = "quick" if options.quick else "validation" if options.validation else "test"
+    seeds, names = options.seeds[:1] if options.quick else options.seeds, list(names)
+    rows = [
+        Row(f"{data}.{name}.{seed}", partial(measure, data, name, seed, options.validation, options.quick))
+        for seed in seeds
+        for data, name in names
+    ]
     try:
-        found = _measured_row(options, asked, measure)
+        kept = measured(rows, options, kind)
     except HushRecError as error:
         Console(stderr=True).print(f"error: {error}", style="red", highlight=False)
         return 1
+    if not kept:
+        Console(stderr=True).print("nothing matches --only", style="red")
+        return 2
+    found: Found = {}
+    for key, values in kept.items():
+        row, _, seed = key.rpartition(".")
+        found.setdefault(row, {})[int(seed)] = {name: value for name, value in values.items() if name != "seconds"}
     figures = figures_of(found)
     show("validation rows" if options.validation else "test rows", figures)
     write_figures(options.json, figures)
     return 0
-
-
-def _parse(arguments: list[str] | None, about: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    work = Path("bench/results/local") / about.partition("python -m bench.")[2].split()[0].rpartition(".")[2]
-    parser.add_argument("--data-dir", type=Path, default=Path("data"), help="folder of the data sets (default: data)")
-    parser.add_argument("--quick", action="store_true", help="one seed and few rounds: checks that everything runs")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="seeds (default: 0 1 2)")
-    parser.add_argument("--only", nargs="*", default=[], help="only keys that contain one of these texts")
-    parser.add_argument("--validation", action="store_true", help="measure on validation rows, to choose settings")
-    parser.add_argument("--work", type=Path, default=work, help="folder of finished measurements")
-    parser.add_argument("--json", type=Path, help="write the figures as one flat JSON object")
-    return parser.parse_args(arguments)
-
-
-def _measured_row(options: argparse.Namespace, rows: Sequence[str], measure: Measure) -> Found:
-    found: Found = {}
-    with bars() as progress:
-        for seed in options.seeds[:1] if options.quick else options.seeds:
-            for row in rows:
-                bar = progress.add_task(f"{row} seed {seed}", total=None)
-
-                def tick(done: int, bar: object = bar) -> None:
-                    progress.update(bar, completed=done)  # type: ignore[arg-type]
-
-                values = _kept(options, row, seed, partial(measure, options, row, seed, tick))
-                progress.remove_task(bar)
-                if values is not None:
-                    found.setdefault(row, {})[seed] = values
-    return found
-
-
-def _kept(options: argparse.Namespace, row: str, seed: int, measure: Callable[[], Values | None]) -> Values | None:
-    """Return the figures of a finished measurement, or measure and keep them."""
-    kind = "quick" if options.quick else "validation" if options.validation else "test"
-    path: Path = options.work / kind / f"{row}.{seed}.json"
-    if path.exists():
-        kept: Values = json.loads(path.read_text())
-        return kept
-    values = measure()
-    if values is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(values))
-    return values
 
 
 def means(found: Found) -> dict[str, Figure]:
@@ -148,37 +113,26 @@ _KEYS: Final = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure what is asked and print the figures; see `measure_rows`."""
-    return measure_rows(arguments, __doc__ or "", list(_rows()), _measured, figures_of)
+    """Measure what is asked and print the figures; see `measure_seeds`."""
+    names = ((dataset, name) for dataset in RANKING_SETS for name in ("popularity", *BASELINES, *ARMS))
+    return measure_seeds(arguments, __doc__ or "", names, _measured, figures_of)
 
 
-def _rows() -> Iterator[str]:
-    for dataset in RANKING_SETS:
-        for name in ("popularity", *BASELINES, *ARMS):
-            yield f"{dataset}.{name}"
-
-
-def _measured(options: argparse.Namespace, row: str, seed: int, tick: Callable[[int], object]) -> Values | None:
-    dataset, _, name = row.partition(".")
-
-    def split(validation: bool) -> Split:
-        return split_of(dataset, options.data_dir, seed, validation)
-
-    asked = split(options.validation)
+def _measured(dataset: str, name: str, seed: int, validation: bool, quick: bool, data_dir: Path) -> Values:
+    asked = split_of(dataset, data_dir, seed, validation)
     if name == "popularity":
         degrees = asked.data.train.item_degrees().astype(np.float64)
         return values_of(lambda users: np.broadcast_to(degrees, (users.size, degrees.size)), asked)
     if name in ARMS:
-        rounds = QUICK_ROUNDS if options.quick else None
-        return values_of(train_scorer(ARMS[name], asked, seed, tick, rounds), asked)
-    chosen = split(True)
+        return values_of(train_scorer(ARMS[name], asked, seed, QUICK_ROUNDS if quick else None), asked)
+    chosen = split_of(dataset, data_dir, seed, True)
 
     def validated(settings: object) -> float | None:
         scorer = scorer_of(name, settings, chosen, seed)  # type: ignore[arg-type]
         return None if scorer is None else values_of(scorer, chosen)["ndcg20"]
 
     scorer = scorer_of(name, best_of(name, validated), asked, seed)
-    return None if scorer is None else values_of(scorer, asked)
+    return {} if scorer is None else values_of(scorer, asked)
 
 
 def values_of(scores: FullScorer, split: Split) -> Values:

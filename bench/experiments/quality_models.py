@@ -144,7 +144,8 @@ def _ease(train: Interactions, weight: float) -> FullScorer:
 def _gf_cf(train: Interactions, alpha: float) -> FullScorer:
     """GF-CF (Shen et al., CIKM 2021) with the whole item-item matrix and its 256 exact leading vectors."""
     rows = interaction_rows(train)
-    by_user, by_item = (np.maximum(found, 1).astype(np.float64) ** -0.5 for found in _degrees(train))
+    degrees = train.user_degrees(), train.item_degrees()
+    by_user, by_item = (np.maximum(found, 1).astype(np.float64) ** -0.5 for found in degrees)
     scaled = csr_array(diags_array(by_user) @ rows @ diags_array(by_item))
     count = min(256, min(scaled.shape) - 1)
     _, values, vectors = svds(scaled, k=count, random_state=0)
@@ -156,10 +157,6 @@ def _gf_cf(train: Interactions, alpha: float) -> FullScorer:
         csr_array(scaled.T @ scaled).astype(np.float32),
     )
     return lambda users: GFCF(alpha=alpha).scores(components, rows[users])
-
-
-def _degrees(train: Interactions) -> tuple[Any, Any]:
-    return train.user_degrees(), train.item_degrees()
 
 
 # ---
@@ -209,12 +206,11 @@ def train_scorer(
     arm: Arm,
     split: Split,
     seed: int,
-    tick: Callable[[int], object] = lambda _: None,
     rounds: int | None = None,
 ) -> FullScorer:
     """Train one task of the arm and return each user's scores of all items by the client's own model.
 
-    tick: called with the number of each completed round. rounds: fewer rounds, for a quick run.
+    rounds: fewer rounds, for a quick run.
     """
     train = split.data.train
     given: dict[str, Any] = {"items": train.n_items, **arm.parameters}
@@ -228,8 +224,8 @@ def train_scorer(
         usual, cohort = advise(train.n_items, clients, train.size)
     made = Federation(train, arm.recipe, parameters, cohort_size=cohort, seed=seed, sampling="turns", start=start)
     whole = arm.recipe == "privirec-k"  # which has no model to rank with after two sums
-    for number, _ in enumerate(made.run(usual if whole else min(usual, rounds or usual)), 1):
-        tick(number)
+    for _ in made.run(usual if whole else min(usual, rounds or usual)):
+        pass
     if arm.graph_filter is not None:
         assert isinstance(made.recipe, PriviRecK)
         components, rows = components_of(made.recipe, made.state), interaction_rows(train)

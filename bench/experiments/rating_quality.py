@@ -11,9 +11,7 @@ encryption change them by less than 1e-6. One measurement is kept in the work fo
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -23,7 +21,8 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
 from bench._report import Figure
-from bench.experiments.quality import Found, Values, means, measure_rows
+from bench.experiments.quality import Found, means, measure_seeds
+from bench.experiments.rows import Values
 from client_sdk.lab.data.interactions import Interactions
 from client_sdk.lab.data.published import load_interactions
 from client_sdk.lab.data.splits import split_rows
@@ -132,23 +131,22 @@ class Rated(NamedTuple):
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure what is asked and print the figures; see `measure_rows`."""
-    rows = [f"{dataset}.{name}" for dataset in RATING_SETS for name in NAMES]
-    return measure_rows(arguments, __doc__ or "", rows, _measured, figures_of)
+    """Measure what is asked and print the figures; see `measure_seeds`."""
+    names = ((dataset, name) for dataset in RATING_SETS for name in NAMES)
+    return measure_seeds(arguments, __doc__ or "", names, _measured, figures_of)
 
 
-def _measured(options: argparse.Namespace, row: str, seed: int, tick: Callable[[int], object]) -> Values:
+def _measured(dataset: str, name: str, seed: int, validation: bool, quick: bool, data_dir: Path) -> Values:
     """Return MAE and RMSE."""
-    dataset, _, name = row.partition(".")
-    users = _QUICK_USERS if options.quick else None
-    asked = _rated(dataset, options.data_dir, seed, options.validation, users)
+    users = _QUICK_USERS if quick else None
+    asked = _rated(dataset, data_dir, seed, validation, users)
     if name == "means":
         table = {control.name: control.values for control in rating_controls(asked.train, asked.test).rows}
         mae, rmse = table["user and item mean"]
         return {"mae": mae, "rmse": rmse}
     if name == "rfrec":
-        return _values(_federated(asked, seed, tick))
-    chosen = _rated(dataset, options.data_dir, seed, True, users)
+        return _values(_federated(asked, seed))
+    chosen = _rated(dataset, data_dir, seed, True, users)
     best = min(CHOICES, key=lambda settings: _central(chosen, settings, seed).rmse)
     return _values(_central(asked, best, seed))
 
@@ -174,14 +172,14 @@ def _central(rated: Rated, settings: MFSettings, seed: int) -> RatingErrors:
     return rating_errors(np.clip(model.predictions(test.users, test.items), rated.lowest, rated.highest), test.ratings)
 
 
-def _federated(rated: Rated, seed: int, tick: Callable[[int], object]) -> RatingErrors:
+def _federated(rated: Rated, seed: int) -> RatingErrors:
     """Train a task with recommended parameters, all devices in every sum; each predicts its user's test ratings."""
     train, test = rated.train, rated.test
     given = {"items": train.n_items, "rating_min": rated.lowest, "rating_max": rated.highest, "count_sums": 1}
     parameters = parameters_for("rfrec", given) | settings_of_ratings(train.n_items, train.size)
     devices = Federation(train, "rfrec", parameters, cohort_size=int(np.count_nonzero(train.user_degrees())), seed=seed)
-    for number, _ in enumerate(devices.run(1 + ROUNDS)):
-        tick(number)
+    for _ in devices.run(1 + ROUNDS):
+        pass
     assert test.ratings is not None
     return rating_errors(_predicted(devices, train, test), test.ratings)
 

@@ -14,20 +14,16 @@ RFRecF's "squared" uses the paper's penalty on |u|^2 instead of the released cod
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from time import perf_counter
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.table import Table
 
-from bench.experiments.runs import JobResult, Ticks, keep, path_of, prefix_of
-from client_sdk.lab.data.columns import Columns
+from bench.experiments.rows import Row, Values
 from client_sdk.lab.data.interactions import Interactions
-from client_sdk.lab.data.published import DATASETS, load_interactions
+from client_sdk.lab.data.published import load_interactions
 from client_sdk.lab.data.splits import split_rows
 from client_sdk.lab.evaluation.controls import rating_errors
 from client_sdk.training.adam import Adam
@@ -39,7 +35,7 @@ from protocols.recipes.base import Local, RoundSpec
 from protocols.recipes.registry import recipe
 from protocols.recipes.rfrec import INITIAL_STD, RFRec
 
-__all__ = ["Devices", "RFRecRun", "rfrec_flat", "rfrec_runs", "rfrec_table", "rfrecf_runs"]
+__all__ = ["Devices", "rfrec_rows", "rfrec_run", "rfrecf_rows"]
 
 
 # --- All devices of an RFRec federation in one process, trained with the client half's steps, without sealing
@@ -156,180 +152,108 @@ CHOSEN_BLOCKS: Final = 100
 ITERATIONS: Final = {"paper": 100, "released": 200}
 """Of RFRecF: the paper's K, and the steps of its notebook."""
 ROUNDS: Final = 100
-Figures = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class RFRecRun:
-    """A federation to train. dropped: percent of its devices that are absent in each round.
+def rfrec_run(
+    system: str,
+    dataset: str,
+    parameters: Mapping[str, Any],
+    blocks: int | None,
+    rounds: int,
+    dropped: int,
+    all_receive: bool,
+    seed: int,
+    data_dir: Path,
+) -> Values:
+    """Train for `rounds` sums; the errors of the last, or the sum in which training diverged.
 
+    blocks: number of devices; None: one per user. dropped: percent of the devices that are absent in each round.
     all_receive: absent devices receive the average, and only their contribution is lost.
     """
-
-    name: str
-    dataset: str
-    system: str
-    parameters: Mapping[str, Any]
-    rounds: int
-    blocks: int | None = None
-    dropped: int = 0
-    all_receive: bool = False
-    seed: int = 0
-    published: Mapping[str, float] = field(default_factory=dict)
-    columns: Columns | None = None
-
-    def on(self, dataset: str, columns: Columns | None) -> RFRecRun:
-        """The same run on another data set, with the range of its ratings and without published figures."""
-        return replace(self, dataset=dataset, columns=columns, published={})
-
-    @property
-    def key(self) -> str:
-        """The name, such as ml1m.rfrec.released.blocks200.dropped20; .unheard20 if only contributions are lost."""
-        prefix, seed = prefix_of(self.dataset), f".seed{self.seed}" if self.seed else ""
-        devices = "users" if self.blocks is None else f"blocks{self.blocks}"
-        lost = f".{'unheard' if self.all_receive else 'dropped'}{self.dropped}" if self.dropped else ""
-        return f"{prefix}.{self.system}.{self.name}.{devices}{lost}{seed}"
-
-    def execute(self, data_dir: Path, folder: Path, ticks: Ticks) -> None:
-        """Train and write the errors after every tenth sum and at the end, or the sum in which training diverged."""
-        started = perf_counter()
-        whole = load_interactions(self.dataset, data_dir, self.columns)
-        train, test = split_rows(whole, rng=self.seed)
-        made = recipe(self.system, {"items": train.n_items, **self.parameters, **self._range(whole)})
-        assert isinstance(made, RFRec)
+    train, test = split_rows(load_interactions(dataset, data_dir), rng=seed)
+    made = recipe(system, {"items": train.n_items, **parameters})
+    assert isinstance(made, RFRec)
+    devices, draws = Devices(train, made, seed, blocks), np.random.default_rng([seed, 90])
+    kept = max(1, round(devices.able.size * (1 - dropped / 100)))
+    figures: Values = {}
+    while devices.state.sum_index < rounds and not made.is_done(devices.state):
+        present = np.sort(draws.choice(devices.able, kept, replace=False))
+        try:
+            with np.errstate(over="ignore", invalid="ignore"):
+                devices.round(present, all_receive)
+        except ParameterError:
+            figures["diverged_at"] = devices.state.sum_index + 1
+            break
+    else:
         assert test.ratings is not None
-        devices = Devices(train, made, self.seed, self.blocks)
-        able, draws = devices.able, np.random.default_rng([self.seed, 90])
-        curve: list[Figures] = []
-        figures: Figures = {}
-        while devices.state.sum_index < self.rounds and not made.is_done(devices.state):
-            kept = max(1, round(able.size * (1 - self.dropped / 100)))
-            present = np.sort(draws.choice(able, kept, replace=False))
-            try:
-                with np.errstate(over="ignore", invalid="ignore"):
-                    devices.round(present, self.all_receive)
-            except ParameterError:
-                figures["diverged_at"] = devices.state.sum_index + 1
-                break
-            ticks[self.key] = devices.state.sum_index
-            if devices.state.sum_index % 10 == 0:
-                curve.append({"sums": devices.state.sum_index, **errors(devices, test)})
-        else:
-            figures |= errors(devices, test)
-        values = made.layout().length
-        figures |= made.report(devices.state) | {
-            "sums": devices.state.sum_index,
-            "devices": int(able.size),
-            "values": values,
-            "clipped_share": devices.clipped / max(1, devices.state.sum_index * kept * values),
-            "curve": curve,
-            "seconds": perf_counter() - started,
-        }
-        if made.parameters.ldp is not None:
-            figures |= privacy(made, devices.state.sum_index)
-        keep(path_of(self, folder), figures)
-
-    def _range(self, whole: Interactions) -> dict[str, float]:
-        """The range of the ratings of a file; the sets of the paper have the recipe's default, 1 to 5."""
-        if self.dataset in DATASETS:
-            return {}
-        if whole.ratings is None:
-            raise ParameterError(f"{self.dataset} has no ratings, which {self.system} learns from")
-        return {"rating_min": float(whole.ratings.min()), "rating_max": float(whole.ratings.max())}
-
-
-def errors(devices: Devices, test: Any) -> Figures:
-    """MAE and RMSE of the test rows, also with predictions clipped to the range of ratings (`_held`)."""
-    predicted, p = devices.predictions(test.users, test.items), devices.recipe.parameters
-    found = rating_errors(predicted, test.ratings)
-    held = rating_errors(np.clip(predicted, p.rating_min, p.rating_max), test.ratings)
-    return {"mae": found.mae, "rmse": found.rmse, "mae_held": held.mae, "rmse_held": held.rmse}
-
-
-def privacy(made: RFRec, sums: int) -> Figures:
-    """Privacy cost of a device that takes part in every sum. The paper states the cost of one value in one round."""
-    noise = made.parameters.ldp
-    assert noise is not None
-    cost = laplace_cost(noise, made.layout().length, sums)
+        found = rating_errors(devices.predictions(test.users, test.items), test.ratings)
+        figures |= {"mae": found.mae, "rmse": found.rmse}
+    sums, values, noise = devices.state.sum_index, made.layout().length, made.parameters.ldp
+    if noise is not None:  # of a device that takes part in every sum; the paper states that of one value in one round
+        figures |= {"epsilon_value": noise.epsilon, "epsilon_round": noise.epsilon * values}
+        figures["epsilon_total"] = laplace_cost(noise, values, sums).epsilon_at_delta
     return {
-        "epsilon_value": noise.epsilon,
-        "epsilon_round": noise.epsilon * made.layout().length,
-        "epsilon_total": cost.epsilon_at_delta,
+        **figures,
+        **made.report(devices.state),
+        "sums": sums,
+        "devices": int(devices.able.size),
+        "values": values,
+        "clipped_share": devices.clipped / max(1, sums * kept * values),
     }
 
 
-def _runs(system: str, *, quick: bool, seed: int) -> list[RFRecRun]:
-    def run(name: str, dataset: str, parameters: Mapping[str, Any], blocks: int | None = None, **more: Any) -> RFRecRun:
-        variant = str(parameters["variant"])
+def _rows(system: str, quick: bool, seed: int) -> list[Row]:
+    def row(
+        name: str,
+        dataset: str,
+        parameters: Mapping[str, Any],
+        blocks: int | None = None,
+        *,
+        published: Mapping[str, float] | None = None,
+        dropped: int = 0,
+        all_receive: bool = False,
+    ) -> Row:
         rounds = 20 if quick else ROUNDS
         if system == "rfrecf":
-            rounds = ITERATIONS[variant]
+            rounds = ITERATIONS[parameters["variant"]]
             parameters = {"iterations": 40 if quick else rounds, **parameters}
-        return RFRecRun(name, dataset, system, parameters, rounds, blocks, seed=seed, **more)
-
-    def table(dataset: str) -> dict[str, Any]:
-        return {} if quick else {"published": dict(zip(("mae", "rmse"), MAIN[system, dataset], strict=True))}
+        devices = "users" if blocks is None else f"blocks{blocks}"
+        lost = f".{'unheard' if all_receive else 'dropped'}{dropped}" if dropped else ""
+        key = f"{dataset.replace('-', '')}.{system}.{name}.{devices}{lost}" + (f".seed{seed}" if seed else "")
+        given = (system, dataset, parameters, blocks, rounds, dropped, all_receive, seed)
+        known = dict(zip(("mae", "rmse"), MAIN[system, dataset], strict=True)) if published is None else published
+        return Row(key, partial(rfrec_run, *given), {} if quick else known)
 
     paper, released = {"variant": "paper"}, {"variant": "released"}
-    runs: list[RFRecRun] = []
+    rows: list[Row] = []
     for dataset in ("ml-100k",) if quick else ("ml-100k", "ml-1m"):
-        runs.append(run("released", dataset, released, BLOCKS, **table(dataset)))
-        runs.append(run("paper", dataset, paper, None, **table(dataset)))
-        runs.append(run("released", dataset, released, None, **table(dataset)))
-    runs.append(run("paper.raw", "ml-100k", {**paper, "scaling": "raw"}, None, **table("ml-100k")))
+        rows.append(row("released", dataset, released, BLOCKS))
+        rows.append(row("paper", dataset, paper))
+        rows.append(row("released", dataset, released))
+    rows.append(row("paper.raw", "ml-100k", {**paper, "scaling": "raw"}))
     if quick:
-        runs.append(run("released.noise", "ml-100k", {**released, "ldp": NOISE[system]}, BLOCKS))
-        return runs
-    if system == "rfrec":
-        runs.append(run("released.chosen", "ml-100k", CHOSEN, CHOSEN_BLOCKS, **table("ml-100k")))
-    slow = {**paper, "learning_rate": 0.02 if system == "rfrec" else 0.01}
-    runs.append(run("paper.slow", "ml-100k", slow, None, **table("ml-100k")))
+        rows.append(row("released.noise", "ml-100k", {**released, "ldp": NOISE[system]}, BLOCKS))
+        return rows
+    rows.append(row("paper.slow", "ml-100k", {**paper, "learning_rate": 0.02 if system == "rfrec" else 0.01}))
     steady, steadier = "released", released
-    if system == "rfrecf":
+    if system == "rfrec":
+        rows.append(row("released.chosen", "ml-100k", CHOSEN, CHOSEN_BLOCKS))
+    else:
         steady, steadier = "released.squared", {**released, "user_norm": "squared"}
-        for dataset in ("ml-100k", "ml-1m"):
-            runs.append(run(steady, dataset, steadier, BLOCKS, **table(dataset)))
+        rows += [row(steady, dataset, steadier, BLOCKS) for dataset in ("ml-100k", "ml-1m")]
     for dropped, rmse in zip(DROPPED, ROBUST[system], strict=True):
         for all_receive in (False, True):
             lost: dict[str, Any] = {"dropped": dropped, "all_receive": all_receive, "published": {"rmse": rmse}}
-            runs.append(run(steady, "ml-1m", steadier, BLOCKS, **lost))
-    runs.append(run(f"{steady}.noise", "ml-1m", steadier | {"ldp": NOISE[system]}, BLOCKS))
-    return runs
+            rows.append(row(steady, "ml-1m", steadier, BLOCKS, **lost))
+    rows.append(row(f"{steady}.noise", "ml-1m", {**steadier, "ldp": NOISE[system]}, BLOCKS, published={}))
+    return rows
 
 
-def rfrec_runs(*, quick: bool, protocol: str, seed: int = 0) -> list[RFRecRun]:  # noqa: ARG001
-    """Runs of RFRec: both variants on both sets; on ML-1M with absent devices and noise. Ignores `protocol`."""
-    return _runs("rfrec", quick=quick, seed=seed)
+def rfrec_rows(quick: bool, seed: int) -> list[Row]:
+    """RFRec: both variants on both sets; on ML-1M with absent devices and noise."""
+    return _rows("rfrec", quick, seed)
 
 
-def rfrecf_runs(*, quick: bool, protocol: str, seed: int = 0) -> list[RFRecRun]:  # noqa: ARG001
-    """Runs of RFRecF, as in `rfrec_runs`."""
-    return _runs("rfrecf", quick=quick, seed=seed)
-
-
-def rfrec_table(results: list[JobResult]) -> Table:
-    """A table of our errors and the paper's."""
-    made = Table(title="Fidelity: 80/20 split of the rating rows, last round")
-    for heading in ("run", "MAE", "paper", "diff", "RMSE", "paper", "diff", "sums", "clipped", "minutes"):
-        made.add_column(heading, justify="left" if heading == "run" else "right")
-    for result in results:
-        figures = result.figures
-        cells = [result.run.key]
-        for metric in ("mae", "rmse"):
-            ours, theirs = figures.get(metric), result.run.published.get(metric)
-            cells.append("diverged" if ours is None else f"{ours:.4f}")
-            cells.append("" if theirs is None else f"{theirs:.4f}")
-            cells.append("" if theirs is None or ours is None else f"{ours - theirs:+.4f}")
-        cells += [f"{figures['sums']}", f"{figures['clipped_share']:.1%}", f"{figures['seconds'] / 60:.1f}"]
-        made.add_row(*cells)
-    return made
-
-
-def rfrec_flat(results: list[JobResult]) -> Figures:
-    """`<run key>.<figure>`, and published figures as `<run key>.paper.<figure>`; without curves."""
-    flat: Figures = {}
-    for result in results:
-        key = result.run.key
-        flat |= {f"{key}.{name}": v for name, v in result.figures.items() if name != "curve"}
-        flat |= {f"{key}.paper.{name}": value for name, value in result.run.published.items()}
-    return flat
+def rfrecf_rows(quick: bool, seed: int) -> list[Row]:
+    """RFRecF, as in `rfrec_rows`."""
+    return _rows("rfrecf", quick, seed)

@@ -11,128 +11,33 @@ from scipy.sparse import csr_array, triu, vstack
 from scipy.sparse.linalg import svds
 
 from client_sdk.lab.data.interactions import Interactions, interaction_rows
-from client_sdk.training.graph_filters import BSPM, FILTERS, GFCF, Filter, TurboCF
-from protocols.errors import ParameterError
+from client_sdk.training.graph_filters import BSPM, GFCF, Filter, TurboCF
 from protocols.fixed_point import FixedPoint
 
 __all__ = [
     "PRESETS",
-    "BspmPass",
-    "Central",
     "RingSums",
     "Subspace",
     "blocks",
+    "central_gram",
     "exact_vectors",
     "normalised",
     "power_iteration",
-    "preset",
-    "rayleigh_ritz",
+    "product_of",
     "start_vectors",
 ]
 
 
-# --- Settings of the graph filters from their authors' code, for the data sets of their papers
+# --- Settings of the graph filters for Gowalla, from their authors' code
 
-
-_GF_CF_PRESETS: Final[Mapping[str, GFCF]] = {"amazon-book": GFCF(alpha=0.0)}
-"""Settings of the released code for data sets that differ from the defaults."""
-
-_TURBO_CF_PRESETS: Final[Mapping[str, TurboCF]] = {
-    "gowalla": TurboCF(user_exponent=0.6, power=0.7, filter=1),
-    "yelp2018": TurboCF(user_exponent=0.6, power=1.0, filter=2),
-    "amazon-book": TurboCF(user_exponent=0.5, power=1.4, filter=1),
+_BSPM: Final = BSPM(early_merge=True, solver="rk4", sharpening_time=2.5, beta=0.2, ideal_dims=448)
+PRESETS: Final[Mapping[str, Filter]] = {
+    "bspm_em": _BSPM,
+    "bspm_lm": replace(_BSPM, early_merge=False),
+    "gf_cf": GFCF(),
+    "turbo_cf": TurboCF(user_exponent=0.6, power=0.7, filter=1),
 }
-"""Settings of the released code, by data set."""
-
-_GOWALLA: Final = BSPM(early_merge=True, solver="rk4", sharpening_time=2.5, beta=0.2, ideal_dims=448)
-_YELP: Final = BSPM(early_merge=True, sharpening_time=1.2, beta=0.3, ideal_dims=384, average_points=True)
-_AMAZON: Final = BSPM(early_merge=False, solver="rk4", sharpening_time=2.2, sharpening_steps=2, beta=0.0)
-
-_BSPM_EM_PRESETS: Final[Mapping[str, BSPM]] = {
-    "amazon-book": replace(_AMAZON, early_merge=True),
-    "gowalla": _GOWALLA,
-    "yelp2018": _YELP,
-}
-"""Settings of the released code, by data set. On amazon-book both variants are the same, because beta is 0."""
-
-_BSPM_LM_PRESETS: Final[Mapping[str, BSPM]] = {
-    "amazon-book": _AMAZON,
-    "gowalla": replace(_GOWALLA, early_merge=False),
-    "yelp2018": replace(_YELP, early_merge=False),
-}
-"""amazon-book: of the released code. gowalla and yelp2018: not published; those of early merge give the paper's figure
-on gowalla (docs/results.md)."""
-
-_PRESETS: Final[Mapping[str, Mapping[str, Filter]]] = {
-    "bspm-em": _BSPM_EM_PRESETS,
-    "bspm-lm": _BSPM_LM_PRESETS,
-    "gf-cf": _GF_CF_PRESETS,
-    "turbo-cf": _TURBO_CF_PRESETS,
-}
-
-
-PRESETS: Final = ("amazon-book", "gowalla", "yelp2018")
-"""Data sets for which there are published settings."""
-
-
-def preset(name: str, dataset: str) -> Filter:
-    """Return the filter `name` with its settings for `dataset`, or with its defaults if there are none.
-
-    Raises `ParameterError` for an unknown filter.
-    """
-    if name not in FILTERS:
-        raise ParameterError(f"unknown graph filter {name!r}: choose one of {', '.join(sorted(FILTERS))}")
-    return _PRESETS.get(name, {}).get(dataset, FILTERS[name])
-
-
-# ---
-
-
-@dataclass(eq=False)
-class BspmPass:
-    """`filters` by name, each with its V. smooth: multiplies (m, n) by P and sets the dtype of the computation."""
-
-    filters: Mapping[str, tuple[BSPM, np.ndarray]]
-    smooth: Callable[[np.ndarray], np.ndarray]
-    linear: Callable[[csr_array], np.ndarray]
-    """Maps rows (users, m) to R P, dense."""
-    item_degrees: np.ndarray
-
-    def __post_init__(self) -> None:
-        assert all(f.sharpening_steps == 1 and not f.average_points for f, _ in self.filters.values())
-        self._roots = np.sqrt(self.item_degrees)
-        self._ideals = {name: self._ideal(*chosen) for name, chosen in self.filters.items()}
-
-    def _ideal(self, bspm: BSPM, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(m, K) and (K, m), whose product maps R to its ideal part, sharpened if the filter merges early."""
-        kept = vectors[:, : bspm.ideal_dims]
-        inverse = np.divide(1, self._roots, out=np.zeros_like(self._roots), where=self._roots > 0)
-        left, right = inverse[:, None] * kept, (kept * self._roots[:, None]).astype(vectors.dtype)
-        if bspm.early_merge:
-            right = self._combined(bspm, self._sequence(right, len(bspm.step_coefficients)))
-        return left.astype(vectors.dtype), np.ascontiguousarray(right.T, dtype=vectors.dtype)
-
-    def _sequence(self, signals: np.ndarray, length: int) -> Iterator[np.ndarray]:
-        """Y, P Y, P^2 Y, ... of columns (m, n)."""
-        for power in range(length):
-            if power:
-                signals = self.smooth(signals)
-            yield signals
-
-    @staticmethod
-    def _combined(bspm: BSPM, sequence: Iterator[np.ndarray]) -> np.ndarray:
-        return sum(
-            np.asarray(c, signals.dtype) * signals for c, signals in zip(bspm.step_coefficients, sequence, strict=False)
-        )
-
-    def scores(self, rows: csr_array) -> Iterator[tuple[str, np.ndarray]]:
-        """(name, scores (users, m)) of every filter for `rows`."""
-        length = max(len(bspm.step_coefficients) for bspm, _ in self.filters.values())
-        sequence = list(self._sequence(np.ascontiguousarray(self.linear(rows).T), length))
-        for name, (bspm, vectors) in self.filters.items():
-            left, right = self._ideals[name]
-            sharpened = self._combined(bspm, iter(sequence)).T
-            yield name, sharpened + np.asarray(bspm.beta, vectors.dtype) * ((rows.astype(vectors.dtype) @ left) @ right)
+"""Those of late merge are not published; those of early merge give the paper's figure (docs/results.md)."""
 
 
 # --- PriviRec's three sums as a masked round computes them, modulo 2^bits, for all clients at once
@@ -149,10 +54,6 @@ class Subspace:
     """(m, K), orthonormal columns in the order of the QR: the first k are those of an iteration with k columns."""
     eigenvalues: np.ndarray
     """(K,), |diag R| of the last QR: PriviRec's eq. 17, an estimate of P's eigenvalues."""
-    before: np.ndarray
-    """(m, K): the vectors that the last product was taken with."""
-    product: np.ndarray
-    """(m, K): P times `before`."""
 
 
 def normalised(interactions: Interactions, user_exponent: float = 0.5) -> csr_array:
@@ -181,20 +82,8 @@ def power_iteration(
     vectors = start_vectors(n_items, columns, seed)
     for _ in range(iterations - 1):
         vectors, _ = np.linalg.qr(product(vectors))
-    last = product(vectors)
-    found, triangle = np.linalg.qr(last)
-    return Subspace(found, np.abs(np.diag(triangle)), vectors, last)
-
-
-def rayleigh_ritz(subspace: Subspace, keep: int) -> tuple[np.ndarray, np.ndarray]:
-    """The best `keep` eigenvectors (m, keep) and eigenvalues of P within the last Q, without another sum.
-
-    Q^T P Q = U L U^T follows from the last sum P Q; the vectors are Q U.
-    """
-    small = subspace.before.T @ subspace.product
-    values, rotation = np.linalg.eigh((small + small.T) / 2)
-    best = np.argsort(-values)[:keep]
-    return subspace.before @ rotation[:, best], values[best]
+    found, triangle = np.linalg.qr(product(vectors))
+    return Subspace(found, np.abs(np.diag(triangle)))
 
 
 @dataclass(eq=False)
@@ -320,31 +209,13 @@ def exact_vectors(train: Interactions, columns: int) -> np.ndarray:
     return transposed[np.argsort(-values)].T.copy()
 
 
-class Central:
-    """Parts of the users' scores, float64 (users, m), from the interaction matrix itself."""
+def product_of(interactions: Interactions) -> Callable[[np.ndarray], np.ndarray]:
+    """The product P Q for Q (m, K) with the data in one place, float64, without forming P = R~^T R~."""
+    r = normalised(interactions)
+    return lambda vectors: r.T @ (r @ vectors)
 
-    def __init__(self, train: Interactions) -> None:
-        self.rows = interaction_rows(train).astype(np.float64)
-        self.r = normalised(train)
-        self.roots = np.sqrt(train.item_degrees().astype(np.float64))
 
-    def product(self, vectors: np.ndarray) -> np.ndarray:
-        """P Q for Q (m, K), without forming P = R~^T R~."""
-        return self.r.T @ (self.r @ vectors)
-
-    def linear(self, users: np.ndarray) -> np.ndarray:
-        """The linear part R P of `users`, dense (users, m)."""
-        return (self.rows[users] @ self.r.T @ self.r).toarray()
-
-    def ideal(self, users: np.ndarray, vectors: np.ndarray) -> np.ndarray:
-        """The ideal part R D_i^-1/2 V V^T D_i^1/2 of `users`, (users, m)."""
-        inverse = np.divide(1, self.roots, out=np.zeros_like(self.roots), where=self.roots > 0)
-        return (self.rows[users] @ (inverse[:, None] * vectors)) @ (vectors.T * self.roots)
-
-    def powered(self, turbo: TurboCF, train: Interactions) -> csr_array:
-        """P with every entry raised to s. Only the filter's linear form, S = R P^s, is supported."""
-        assert turbo.filter == 1
-        r = normalised(train, turbo.user_exponent)
-        gram = csr_array(r.T @ r)
-        gram.data **= turbo.power
-        return gram
+def central_gram(interactions: Interactions, user_exponent: float = 0.5) -> csr_array:
+    """P with the data in one place, computed in float64, float32 CSR (m, m)."""
+    r = normalised(interactions, user_exponent)
+    return csr_array(r.T @ r).astype(np.float32)

@@ -48,6 +48,7 @@ from protocols.messages import (
     TaskView,
     UploadReceipt,
 )
+from protocols.messages.privacy import PrivacyView
 from protocols.messages.rounds import LARGEST_ATTESTATION_PAGE, LONGEST_ATTESTATION
 from protocols.messages.stages import STAGE_TYPES, StageMessage
 
@@ -96,6 +97,10 @@ class ApiCalls(ApiRequests):
     def task(self, task_id: str) -> Program[TaskView]:
         """Return one task; `NotFound` when there is none with that id."""
         return self._get(path_of_task(task_id), TaskView)
+
+    def privacy(self, task_id: str) -> Program[PrivacyView]:
+        """Return the promise of a task's privacy block, and what is spent of it; `NotFound` for a task without one."""
+        return self._get(path_of_task(task_id, "privacy"), PrivacyView)
 
     def close_task(self, task_id: str) -> Program[TaskView]:
         """Close a task (operators). Closing it again changes nothing."""

@@ -41,7 +41,7 @@ class PlanOptions:
     items: Annotated[int, typer.Option(min=1, help="Number of items.")]
     epsilon: Annotated[float, typer.Option(help="Cost to a client of all its contributions to the task.")]
     delta: Annotated[
-        float | None, typer.Option(help="Probability in the guarantee.", show_default="users to the power of -1.1")
+        float | None, typer.Option(help="Probability in the guarantee.", show_default="users^-1.1, at most 1e-5")
     ] = None
     recipe: Annotated[
         str | None,
@@ -70,9 +70,9 @@ class PlanOptions:
 
         from protocols.messages.privacy import Privacy
         from protocols.parameter_text import first_fault
-        from protocols.privacy_advice import usual_delta
+        from protocols.privacy.guarantee import default_delta
 
-        delta = usual_delta(self.users) if self.delta is None else self.delta
+        delta = default_delta(self.users) if self.delta is None else self.delta
         try:
             return Privacy(epsilon=self.epsilon, delta=delta, clip=self.clip, corrupt=self.corrupt)
         except ValidationError as error:

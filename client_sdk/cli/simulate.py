@@ -87,7 +87,9 @@ class SimulateOptions:
         float | None,
         typer.Option(help="Privacy budget of a client in the whole task: adds its noise.", show_default="no noise"),
     ] = None
-    delta: Annotated[float | None, typer.Option(help="Delta of --epsilon.", show_default="users^-1.1")] = None
+    delta: Annotated[
+        float | None, typer.Option(help="Delta of --epsilon.", show_default="users^-1.1, at most 1e-5")
+    ] = None
     seed: Annotated[int, typer.Option(min=0, help="Seed of the split, the cohorts and the training.")] = 0
     plot: Annotated[Path | None, typer.Option(help="Write the curve to this file, whose name ends in .svg.")] = None
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False

@@ -34,6 +34,7 @@ from protocols.errors import ParameterError
 from protocols.messages.privacy import Privacy
 from protocols.messages.rounds import Evaluation
 from protocols.parameter_text import first_fault
+from protocols.privacy.guarantee import default_delta
 from protocols.recipes.base import Recipe
 from protocols.recipes.evaluated import Evaluated
 from protocols.recipes.evaluation_curve import MODEL_ROUND
@@ -82,7 +83,7 @@ class SimulationRequest:
     its factors; 20 rounds then. None: for pfedclr, which ranks below popularity without. variant: values of recipe
     parameters that are not named, as for `hushrec-server task create`. epsilon: privacy budget of a client in the whole
     task, for which noise is added to every sum, of masked ones in place of plain; None for no noise. delta: None for
-    users^-1.1.
+    users^-1.1, and at most 1e-5.
     """
 
     recipe: str = "auto"
@@ -334,7 +335,7 @@ def _privacy(request: SimulationRequest, clients: int, rounds: int, cohort: int)
     """Return the privacy block. Clients take turns, so each is in so many sums; with a frozen cohort, in all."""
     if request.epsilon is None:
         return None
-    delta = clients**-1.1 if request.delta is None else request.delta
+    delta = default_delta(clients) if request.delta is None else request.delta
     try:
         return Privacy(epsilon=request.epsilon, delta=delta, rounds=ceil(rounds * cohort / clients))
     except ValidationError as error:

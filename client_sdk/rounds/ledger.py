@@ -13,8 +13,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from client_sdk.agreement.policy import Policy
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.calls import ApiCalls
@@ -172,8 +170,7 @@ def check_budget(store: ClientStore, policy: Policy, terms: TaskTerms) -> Spendi
         return None
     own = store.spending(terms.task_id)
     if own is None:
-        curves = [recipe.noise(sum_index).curve(recipe.terms.honest) for sum_index in recipe.sum_kinds()]
-        own = Spending(terms.name, recipe.terms.sums, recipe.terms.sums * np.max(curves, axis=0))
+        own = Spending(terms.name, recipe.terms.sums, recipe.cost(recipe.terms.sums))
     if terms.view.state != "open":
         return replace(own, over=True)
     own = replace(own, over=False)  # a task that failed may go on

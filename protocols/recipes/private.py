@@ -33,7 +33,7 @@ from protocols.errors import CodecError, ParameterError
 from protocols.layout import Block, Route, Segment, VectorLayout, whole_route
 from protocols.messages.privacy import Privacy
 from protocols.privacy.noise import NoiseTerms, SumNoise, bound_in_steps, within_steps
-from protocols.privacy.renyi import Sensitive
+from protocols.privacy.renyi import Curve, Sensitive
 from protocols.privacy.rounding import norm_of, round_within
 from protocols.privacy.skellam import skellam
 from protocols.recipes.base import (
@@ -47,7 +47,7 @@ from protocols.recipes.base import (
     SingleGroupRecipe,
 )
 
-__all__ = ["Private", "noise_terms", "unwrapped", "with_privacy"]
+__all__ = ["Private", "most_sums", "noise_terms", "unwrapped", "with_privacy"]
 
 _RATE: Final = 0.2
 """How fast the bound adapts: the value of Andrew et al., section 3."""
@@ -101,6 +101,11 @@ class Private(SingleGroupRecipe):
     def noise(self, sum_index: int) -> SumNoise:
         """Return the noise in sum `sum_index`."""
         return self.terms.noise(self._sensitive(sum_index), self.multiplier)
+
+    def cost(self, contributions: int) -> Curve:
+        """Return what so many contributions of a client cost at most, whichever sums they are in."""
+        kinds = [self.noise(sum_index).curve(self.terms.honest) for sum_index in self.inner.sum_kinds()]
+        return np.asarray(contributions * np.max(kinds, axis=0))
 
     def _adapts(self, own: Sensitivity) -> bool:
         return own.l2 is None and not own.counts and self.privacy.quantile is not None
@@ -302,12 +307,17 @@ def _limited(counts: NDArray[np.float64], most: int, random: Randomness) -> tupl
     return steps, ones.size - most
 
 
+def most_sums(privacy: Privacy, rounds: int) -> int:
+    """Return to how many sums a client contributes at most; rounds: of the schedule."""
+    return min(rounds, privacy.rounds or rounds)
+
+
 def noise_terms(privacy: Privacy, rounds: int, cohort_size: int, min_clients: int) -> NoiseTerms:
     """Return what the noise of a task follows from; `ParameterError` if no honest client is left in the smallest round.
 
     rounds, cohort_size, min_clients: of the schedule.
     """
-    sums = min(rounds, privacy.rounds or rounds)
+    sums = most_sums(privacy, rounds)
     return NoiseTerms.of(privacy.epsilon, privacy.delta, sums, privacy.corrupt, cohort_size, min_clients)
 
 

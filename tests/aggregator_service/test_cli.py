@@ -236,6 +236,37 @@ def test_members_are_listed_and_revoked(command: Command) -> None:
     assert "no such member" in command("member", "revoke", "movies", "c_nobody", status=1)
 
 
+def _noisy(name: str, cohort: int, fewest: int) -> list[str]:
+    given = ["-r", "items=50", "-s", f"cohort_size={cohort}", "-s", f"min_clients={fewest}", "-s", "rounds=10"]
+    return ["task", "create", name, "--recipe", "colr", "--mechanism", "masked", *given]
+
+
+NOISY = _noisy("x", 20, 15)
+
+
+def test_a_privacy_budget_is_created_and_shown_with_what_is_spent(command: Command) -> None:
+    command("init")
+    made = json.loads(command(*NOISY, "--epsilon", "4", "--client-sums", "3", "--corrupt", "0.2", "--fixed-clip"))
+    block = {"epsilon": 4.0, "delta": 1e-5, "clip": 1.0, "quantile": None, "most_items": 100}
+    assert made["privacy"] == {**block, "rounds": 3, "corrupt": 0.2}
+    spent = json.loads(command("task", "show", "x"))["spent"]
+    assert (spent["largest_epsilon"], spent["most_sums"], spent["honest_clients"]) == (0.0, 3, 11)
+    assert "up to 4 of the 20 clients" in spent["against"][0]
+    other = json.loads(command(*_noisy("y", 20, 15), "-s", "start_clients=400000", "--epsilon", "4"))
+    assert other["privacy"]["delta"] == pytest.approx(400_000**-1.1)
+    command(*_noisy("z", 20, 15))
+    assert "spent" not in json.loads(command("task", "show", "z"))
+
+
+def test_noise_that_drowns_the_signal_is_said_when_a_task_is_created(command: Command) -> None:
+    command("init")
+    made = json.loads(command(*_noisy("x", 20, 8), "--epsilon", "0.5"))
+    (text,) = [text for text in made["warnings"] if "noise drowns" in text]
+    assert "The noise of 6 of them alone must reach the target: a larger min_clients means less noise." in text
+    made = json.loads(command(*_noisy("y", 20_000, 15_000), "--epsilon", "100"))
+    assert not [text for text in made["warnings"] if "noise drowns" in text]
+
+
 MEASURED = ["task", "create", "x", "--recipe", "colr", "-r", "items=5", "--evaluate-every", "5"]
 """An encrypted task that is measured."""
 
@@ -259,6 +290,15 @@ MEASURED = ["task", "create", "x", "--recipe", "colr", "-r", "items=5", "--evalu
         ([*MEASURED, "--stop-after", "0"], "evaluation: stop_after"),
         ([*MEASURED, "--keep", "best", "--final-rounds", "2"], "final_rounds needs keep 'last'"),
         ([*MEASURED, "--stop-after", "2"], "does not see the curve"),
+        ([*NOISY, "--epsilon", "0"], "privacy: epsilon: must be greater than 0"),
+        ([*NOISY, "--epsilon", "4", "--delta", "1"], "privacy: delta: must be less than 0.01"),
+        ([*NOISY, "--epsilon", "4", "--client-sums", "0"], "privacy: client-sums: must be at least 1"),
+        ([*NOISY, "--epsilon", "0.0001"], "no noise gives epsilon"),
+        ([*NOISY, "--epsilon", "0.02"], "raise epsilon or min_clients, or shrink the model"),
+        ([*NOISY, "--epsilon", "4", "--corrupt", "0.9"], "leaves no client whose noise can be counted on"),
+        ([*NOISY, "--epsilon", "4", "--mechanism", "plain"], "cannot use 'plain'"),
+        ([*NOISY, "--epsilon", "4", "--recipe", "rfrec"], "cannot be trained with a privacy block"),
+        ([*NOISY, "--delta", "1e-6"], "need --epsilon"),
     ],
 )
 def test_errors_are_one_line(command: Command, arguments: list[str], word: str) -> None:

@@ -31,6 +31,7 @@ from aggregator_service.round_states import TABLE
 from aggregator_service.settings import Settings
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.directory import DirectoryBlobs
+from aggregator_service.tasks.privacy import spent_budgets
 from tests.support.needs import POSTGRES_SCRIPT, required
 from tests.support.proxies import CADDYFILE
 
@@ -255,7 +256,7 @@ def metric_names(tmp_path: Path) -> set[str]:
     database, metrics = Database(f"sqlite:///{tmp_path / 'hushrec.db'}", connections=1), Metrics()
     with closing(database):
         migrate(database)
-        metrics.watch(database, DirectoryBlobs(tmp_path), tmp_path / "server.pem")
+        metrics.watch(database, DirectoryBlobs(tmp_path), spent_budgets, tmp_path / "server.pem")
         text = (metrics.text() + metrics.database_text()).decode()
     return set(re.findall(r"^# TYPE (?!\S+_created)(\S+)", text, flags=re.MULTILINE))
 

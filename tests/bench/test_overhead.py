@@ -1,22 +1,21 @@
-"""The table of what encryption costs: its rows, its measurement in five mechanisms, and the committed pages."""
+"""What encryption costs: the rows, their measurement in five mechanisms, and the tables of the documentation."""
 
 from __future__ import annotations
 
 import pytest
 
-from bench.cost_table import KB, MECHANISMS, ROWS, Row, main
-from bench.overhead import Costs, measure_mechanism, measure_tenseal, medians
+from bench.doc_tables import KB, MECHANISMS, ROWS, Row, main, recipes_table, with_tables
+from bench.overhead import Costs, measure_mechanism, measure_tenseal
 
 BY_KEY = {row.key: row for row in ROWS}
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.key)
 def test_the_published_ratio_is_ciphertext_size_by_plaintext_size(row: Row) -> None:
-    published = row.published
     plaintext = row.plaintext_bytes / KB
-    assert published.plaintext_kb == pytest.approx(plaintext, abs=1.0)
+    assert row.plaintext_kb == pytest.approx(plaintext, abs=1.0)
     # the paper's own plaintext files are up to 450 bytes longer than their values
-    assert published.ciphertext_kb / published.ratio == pytest.approx(plaintext, abs=0.7)
+    assert row.ciphertext_kb / row.ratio == pytest.approx(plaintext, abs=0.7)
 
 
 def test_the_rows_are_the_papers() -> None:
@@ -42,15 +41,22 @@ def test_figures_of_a_row() -> None:
     assert measure_tenseal(100, 1).sent > 100_000
 
 
-@pytest.mark.parametrize(("warm", "expected"), [(True, 12), (False, 9)])
-def test_steps_take_turns_and_the_warm_up_does_not_count(warm: bool, expected: int) -> None:
-    called: list[str] = []
-    steps = {name: lambda name=name: called.append(name) for name in ("seal", "open")}
-    found = medians(steps, 3, calls=3, warm=warm)
-    assert called == (["seal"] * 3 + ["open"] * 3) * (expected // 3)
-    assert set(found) == {"seal", "open"}
-    assert all(0 <= seconds < 10 for seconds in found.values())
-
-
 def test_the_committed_pages_are_those_of_the_committed_figures(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--check"]) == 0, capsys.readouterr().out
+
+
+def test_a_table_of_recipes_by_data_sets() -> None:
+    figures = {
+        "ml-1m.colr.ndcg20_over_central": 1.066,
+        "ml-100k.privirec-k.ndcg20_over_central": 1.2,
+        "ml-100k.privirec-k-64.ndcg20_over_central": 1.1,
+        "ml-100k.colr.hr10": 0.5,
+        "ml-100k.best_over_central": 0.97,
+    }
+    rows = ["| `colr` | - | 1.07 |", "| `privirec-k` | 1.20 | - |"]
+    assert recipes_table({"quality": figures}).splitlines()[2:] == rows
+    page = with_tables("before\n<!-- table:recipes -->\nold\n<!-- end -->\nafter\n", {"quality": figures})
+    assert page.startswith("before\n<!-- table:recipes -->\n| recipe |")
+    assert page.endswith("| 1.20 | - |\n<!-- end -->\nafter\n")
+    with pytest.raises(ValueError, match="no <!-- table"):
+        with_tables("no marks", {})

@@ -38,11 +38,9 @@ def random_data(seed: int = 0) -> LeaveOneOut:
 def test_only_the_held_out_item_is_excluded_and_a_warning_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     data = random_data()
     with caplog.at_level(logging.WARNING):
-        excluded, warning = paper_protocol(data)
+        excluded = paper_protocol(data)
     assert (excluded.dtype, excluded.shape) == (np.int32, (USERS, 1))
-    assert warning == LEAK_WARNING
     assert caplog.messages == [LEAK_WARNING]
-    assert "LEAKS" in warning
     for user, held in enumerate(data.test_items):
         positives = data.train.positives(user)
         clean, leaky = negative_pool(positives, ITEMS), negative_pool(positives, ITEMS, excluded[user])
@@ -53,7 +51,7 @@ def test_only_the_held_out_item_is_excluded_and_a_warning_is_logged(caplog: pyte
 def test_control_measures_the_leak_and_is_random_without_it() -> None:
     data = random_data()
     candidates = candidates_of(data, np.random.default_rng(0)).negatives
-    excluded = paper_protocol(data).excluded
+    excluded = paper_protocol(data)
 
     def both(**protocol) -> tuple[float, float]:
         sampled, full = drawn_as_negative_control(data, candidates, np.random.default_rng(1), **protocol)
@@ -78,7 +76,7 @@ def test_excluding_all_hundred_items_as_colr_does_favours_none() -> None:
 
 def test_every_draw_is_counted() -> None:
     data, draws = random_data(), NegativeDraws(rounds=7, participation=0.5, negatives=3)
-    scores = DrawnScores(data.train, draws, np.random.default_rng(5), paper_protocol(data).excluded)
+    scores = DrawnScores(data.train, draws, np.random.default_rng(5), paper_protocol(data))
     assert scores.participations.sum() == 7 * USERS // 2
     assert scores.participations.max() <= 7
     for user in range(0, USERS, 17):
@@ -104,12 +102,6 @@ def test_draws_have_the_distribution_of_training_negatives() -> None:
             counts[1] += np.bincount(drawn, minlength=20)
     expected = np.where(np.isin(np.arange(20), [*range(12), 15]), 0, repeats * rounds * 48 / 7)
     assert np.all(np.abs(counts - expected) <= 5 * np.sqrt(expected))
-
-
-@pytest.mark.parametrize(("name", "value"), [("rounds", 0), ("negatives", 0), ("participation", 0.0)])
-def test_invalid_parameters_of_draws_are_refused(name, value) -> None:
-    with pytest.raises(ParameterError, match=name):
-        NegativeDraws(**{name: value})
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(2, 60))

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from bench.experiments.quality_models import RANKING_SETS
-from bench.experiments.which_recipe import RESULTS
+from bench.registry import read_results
+from bench.run_all import COMMITTED
 from protocols.advice import QUALITY_BY_COMPONENTS
 
 
 @pytest.mark.parametrize("count", sorted(QUALITY_BY_COMPONENTS))
 def test_the_worth_of_vectors_is_the_measured_one(count: int) -> None:
-    figures = json.loads(RESULTS.read_text(encoding="utf-8"))
+    figures = read_results(COMMITTED)["quality"]
     shares = [
         figures[f"{name}.privirec-k-{count}.ndcg20"] / figures[f"{name}.privirec-k.ndcg20"] for name in RANKING_SETS
     ]

@@ -1,16 +1,13 @@
-"""The benchmark's devices train the same model as a federation, also with absent clients; runs keep their figures."""
+"""The benchmark's devices train the same model as a federation, also with absent clients."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from bench.experiments.rfrec import Devices, RFRecRun, rfrec_runs, rfrecf_runs
-from bench.experiments.runs import path_of
+from bench.experiments.rfrec import Devices
 from client_sdk.lab.data.interactions import Interactions
 from client_sdk.lab.federation import Federation
 from protocols.recipes.registry import recipe
@@ -64,28 +61,3 @@ def test_a_device_of_several_users_trains_them_all(data: Interactions) -> None:
         devices.round(devices.able)
     assert devices.able.tolist() == [0, 1, 2, 3]
     assert (np.abs(devices.users - before).max(axis=1) > 0.01).all()
-
-
-def test_a_run_keeps_its_errors_or_the_sum_in_which_it_diverged(tmp_path: Path, data: Interactions) -> None:
-    rows = [f"{u + 1}\t{i + 1}\t{int(r)}\t0" for u, i, r in zip(data.users, data.items, data.ratings, strict=True)]
-    (tmp_path / "u.data").write_text("\n".join(rows) + "\n")
-    ticks: dict[str, int] = {}
-    good = RFRecRun("released", "ml-100k", "rfrec", {"variant": "released", "dim": 3}, 20, dropped=50)
-    good.execute(tmp_path, tmp_path, ticks)
-    figures = json.loads(path_of(good, tmp_path).read_text())
-    assert good.key == "ml100k.rfrec.released.users.dropped50"
-    assert ticks == {good.key: 20}
-    assert 0 < figures["mae"] < figures["rmse"] < 3
-    assert [point["sums"] for point in figures["curve"]] == [10, 20]
-    steep = {"variant": "paper", "dim": 3, "learning_rate": 5.0, "scaling": "raw"}
-    bad = RFRecRun("paper", "ml-100k", "rfrec", steep, 50)
-    bad.execute(tmp_path, tmp_path, ticks)
-    figures = json.loads(path_of(bad, tmp_path).read_text())
-    assert figures["diverged_at"] > 1
-    assert "mae" not in figures
-
-
-def test_keys_of_runs_are_unique() -> None:
-    for runs in (rfrec_runs, rfrecf_runs):
-        keys = [run.key for quick in (True, False) for run in runs(quick=quick, protocol="clean", seed=int(quick))]
-        assert len(set(keys)) == len(keys)

@@ -99,7 +99,7 @@ def test_targets_are_met_missed_or_not_measured(monkeypatch: pytest.MonkeyPatch)
 
 def test_every_script_exists_and_gets_quick_unless_the_run_is_full(tmp_path: Path) -> None:
     quick, full = jobs(tmp_path, quick=True), jobs(tmp_path, quick=False)
-    assert {"ckks", "memory", "overhead", "fidelity-colr", "training"} <= {job.name for job in quick}
+    assert {"ckks", "memory", "overhead", "fidelity-colr", "quality"} <= {job.name for job in quick}
     assert all("--quick" in job.command for job in quick)
     assert not any("--quick" in job.command for job in full)
     assert all(find_spec(job.command[2]) for job in quick)
@@ -108,7 +108,7 @@ def test_every_script_exists_and_gets_quick_unless_the_run_is_full(tmp_path: Pat
 def test_missing_requirements_are_known_before_anything_runs(tmp_path: Path) -> None:
     without = {job.name: job.missing for job in jobs(None, quick=False)}
     assert "DATA_DIR" in without["fidelity-colr"]
-    assert "DATA_DIR" in without["training"]
+    assert "DATA_DIR" in without["quality"]
     assert without["ckks"] == ""
     given = {job.name: job for job in jobs(tmp_path, quick=True, peer_python=Path("peers/python"))}
     assert given["fidelity-colr"].missing == ""

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import pytest
 
-from bench.bare_application import Bare
+from bench.bare_application import bare_server
 from bench.service import one_round
 from bench.service_load import Answer, Run, closed_loop, request_bytes
 
@@ -109,10 +109,10 @@ def test_a_proxys_field_is_added_to_each_request() -> None:
 def test_the_bare_server_stores_or_discards_bodies() -> None:
     bodies = [bytes([number]) * 300_000 for number in range(3)]
     answers: list[Answer] = []
-    with Bare() as bare:
+    with bare_server() as port:
         for target in ("/discarded", "/stored"):
             calls = [request_bytes("PUT", target, {}, body) for body in bodies]
-            closed_loop(bare.port, calls, 2, keep=answers.append).expect(201)
+            closed_loop(port, calls, 2, keep=answers.append).expect(201)
     found = [json.loads(answer.body) for answer in answers]
     assert found[:3] == [300_000] * 3
     assert set(found[3:]) == {hashlib.sha256(body).hexdigest() for body in bodies}

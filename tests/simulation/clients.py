@@ -12,24 +12,21 @@ from numpy.typing import NDArray
 
 from aggregator_service.rounds.masked_stages import round_context
 from aggregator_service.storage.schema import RoundRow, TaskRow
-from aggregator_service.storage.stages import Handout
 from aggregator_service.tasks.plans import TaskPlan, plan_round, round_spec
 from client_sdk.store.signed_sets import SignedSets, member_tags
 from protocols.errors import RefusalError, ThresholdError
-from protocols.layout import VectorLayout, whole_route
+from protocols.layout import VectorLayout
 from protocols.sums.masked import client
-from protocols.sums.masked.context import ClientPolicy
-from protocols.sums.masked.plan import encode
 from protocols.sums.masked.roster import Roster
 from protocols.sums.masked.wire import decode_set
 from tests.simulation.plan import MEMBERS, Part
 from tests.simulation.process import Message, Process
+from tests.support.masked import POLICY, handout_for, next_step
 
 __all__ = ["PLACES", "Client", "counted", "vector"]
 
 PLACES: Final = MEMBERS + 2
 """Members at the beginning, and newcomers at most."""
-_POLICY: Final = ClientPolicy(modes=frozenset({"curious", "semi-malicious"}))
 
 
 def vector(layout: VectorLayout, number: int, index: int) -> NDArray[np.float64]:
@@ -133,34 +130,23 @@ class Client:
 
     def _step(self, process: Process, task: TaskRow, round_: RoundRow, part: Part) -> bytes | None:
         if part == "advertise":
-            self.state, body = client.advertise(round_context(task, round_), self.id, self.identity, _POLICY)
+            self.state, body = client.advertise(round_context(task, round_), self.id, self.identity, POLICY)
             return body
         if self.state is None:
             self.left = True  # it missed an earlier stage
             return None
-        curious = part == "unmask" and not round_.confirms
-        needs: dict[Part, Handout] = {"share": "roster", "contribute": "inbox", "confirm": "survivors"}
-        kind = needs.get(part, "survivors" if curious else "confirmations")
+        kind = handout_for(part, task.mechanism_parameters["mode"])
         handed = process.hand_out(task.id, round_.number, kind, self.id)
         if handed is None:
             return None
         state, self.state = self.state, None
-        if part == "share":
-            self.state, body = client.share(state, handed, lambda entry: True)
-            body = bytes([self.index + 1]) * len(body) if self.garbage else body
+        self.state, body = next_step(state, part, handed, lambda layout: vector(layout, round_.number, self.index))
+        if part == "share" and self.garbage:
+            body = bytes([self.index + 1]) * len(body)
         elif part == "contribute":
-            plan = state.context.plan
-            blocks = plan.layout.split(vector(plan.layout, round_.number, self.index))
-            self.state, body = client.contribute(state, handed, encode(plan, whole_route(plan.layout), blocks))
             self.owed = self.state.unopened
-        elif part == "confirm":
-            self.state, body = client.confirm(state, handed)
+        elif kind == "survivors":
             self._sign(state.roster, handed, round_.sum_index)
-        elif curious:
-            self.state, body = client.unmask_unconfirmed(state, handed)
-            self._sign(state.roster, handed, round_.sum_index)
-        else:
-            self.state, body = client.unmask(state, handed)
         return body
 
     def _sign(self, roster: Roster, survivors: bytes, sum_index: int) -> None:

@@ -30,7 +30,7 @@ from aggregator_service.storage.database import DATABASE_GONE, Database, discard
 from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.storage.rounds import lock_round_exclusive
 from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundRow, TaskRow
-from aggregator_service.uploads import chunks, contributions, receive
+from aggregator_service.uploads import contributions
 from aggregator_service.uploads.admission import Admission
 from aggregator_service.uploads.contributions import Stored, UploadOutcome
 from protocols.messages import Schedule, UploadReceipt
@@ -41,15 +41,20 @@ from tests.simulation.storage import Disk
 from tests.simulation.world import ScheduleError, World, play
 
 SCHEDULES: Final = int(os.environ.get("HUSHREC_SCHEDULES", "25"))
-SEED: Final = os.environ.get("HUSHREC_SEED")
-_SOME: Final = 25
 _REPEATED: Final = (0, 2, 4, 9, 13)
 
 
-@pytest.mark.parametrize("first", [int(SEED)] if SEED else range(0, SCHEDULES, _SOME))
-def test_schedules(disk: Disk, first: int) -> None:
-    for seed in range(first, first + 1 if SEED else min(first + _SOME, SCHEDULES)):
-        play(draw_plan(seed), disk)
+def test_schedules_keep_the_invariants_and_every_fault_happens(disk: Disk) -> None:
+    """All kinds of tasks complete and fail rounds. The closing of a task is too rare to happen in a few schedules."""
+    ends = (seed for seed in count(190) if any(fault.kind == "closed" for fault in draw_plan(seed).faults))
+    missing = {*FAULTS, *product(get_args(Job), ("complete", "failed"))}
+    for number, seed in enumerate((*range(SCHEDULES), *islice(ends, 3), *range(100, 190)), start=1):
+        world = play(draw_plan(seed), disk)
+        assert set(world.injector.injected) <= set(FAULTS)
+        missing -= {*world.injector.injected, *((world.plan.job, end) for end in world.ledger.ended.values())}
+        if number >= SCHEDULES and not missing:
+            break
+    assert not missing
 
 
 def traces(disk: Disk) -> str:
@@ -73,19 +78,7 @@ def test_a_seed_repeats_its_schedule(disk: Disk) -> None:
     found = subprocess.run(
         [sys.executable, "-c", elsewhere], env=environment, capture_output=True, text=True, check=True
     )
-    assert traces(disk) == traces(disk) == found.stdout.strip()
-
-
-def test_every_fault_happens_and_sums_are_released(disk: Disk) -> None:
-    ends = (seed for seed in count(190) if any(fault.kind == "closed" for fault in draw_plan(seed).faults))
-    missing = {*FAULTS, *product(get_args(Job), ("complete", "failed"))}
-    for seed in (*islice(ends, 3), *range(100, 190)):  # the closing of a task is too rare to happen in a few schedules
-        world = play(draw_plan(seed), disk)
-        assert set(world.injector.injected) <= set(FAULTS)
-        missing -= {*world.injector.injected, *((world.plan.job, end) for end in world.ledger.ended.values())}
-        if not missing:
-            break
-    assert not missing
+    assert traces(disk) == found.stdout.strip()
 
 
 Patch = pytest.MonkeyPatch
@@ -172,30 +165,9 @@ def blob_gone_with_the_answer(patch: Patch) -> None:
     patch.setattr(contributions, "_delete_unless_named", delete)
 
 
-def bodies_as_they_come(patch: Patch) -> None:
-    """The digest of the received body is not compared with the announced one."""
-    patch.setattr(receive, "hmac", SimpleNamespace(compare_digest=lambda given, stated: True))
-
-
-def chunks_in_any_order(patch: Patch) -> None:
-    """A chunk is accepted at any offset."""
-    patch.setattr(routes, "_check_offset", lambda request, admission: int(request.headers["upload-offset"]))
-    patch.setattr(chunks, "upload_progress", lambda session, round_id, client_id: (_Any(), 0))
-
-
-class _Any(int):
-    def __ne__(self, other: object) -> bool:
-        return False
-
-
 def never_swept(patch: Patch) -> None:
     """The orphans of a dead server are not deleted."""
     patch.setattr(process, "collect_orphans", lambda database, blobs: 0)
-
-
-def revoked_and_still_asked(patch: Patch) -> None:
-    """A cohort is drawn from all members, also revoked ones."""
-    patch.setattr(cohorts, "eligible_clause", lambda task, sum_class, sum_index: ClientRow.retired_in.is_(None))
 
 
 def no_guard(patch: Patch) -> None:
@@ -222,18 +194,6 @@ def no_second_receipt(patch: Patch) -> None:
     patch.setattr(routes, "same_or_conflict", same_or_conflict)
 
 
-def failures_without_a_reason(patch: Patch) -> None:
-    """A failed round has no reason."""
-    fail = transactions.fail_round
-
-    def fail_round(
-        session: Session, task: TaskRow, round_: RoundRow, event: RoundEvent, _: str, now: float, *, counts: bool = True
-    ) -> None:
-        fail(session, task, round_, event, "", now, counts=counts)
-
-    patch.setattr(transactions, "fail_round", fail_round)
-
-
 def unopened_sums_of_anybody(patch: Patch) -> None:
     """A sum that was not opened is asked of a new cohort."""
     patch.setattr(openings, "repeat_or_abandon", lambda *_: None)
@@ -253,8 +213,6 @@ _WHERE: Final[Mapping[Callable[[Patch], None], Callable[[Plan], bool]]] = {
     blob_gone_with_the_answer: lambda plan: (
         plan.inline_bytes == 0 and not plan.masked and _has(plan, "commit unanswered")
     ),
-    chunks_in_any_order: lambda plan: not plan.masked and bool(plan.chunks) and _has(plan, "duplicate"),
-    revoked_and_still_asked: lambda plan: _has(plan, "revoked"),
     contributions_at_any_time: lambda plan: plan.job == "plain" and _has(plan, "aborted", "closed"),
     receipts_before_rows: lambda plan: (
         plan.inline_bytes == 0 and not plan.masked and _has(plan, "database unavailable")
@@ -276,14 +234,10 @@ _WHERE: Final[Mapping[Callable[[Patch], None], Callable[[Plan], bool]]] = {
         (contributions_at_any_time, {4, 7}),
         (receipts_before_rows, {4}),
         (blob_gone_with_the_answer, {8}),
-        (bodies_as_they_come, {1, 8}),
-        (chunks_in_any_order, {1, 8}),
         (never_swept, {7}),
-        (revoked_and_still_asked, {10}),
         (no_guard, {9}),
         (any_group, {10}),
         (no_second_receipt, {8}),
-        (failures_without_a_reason, {4}),
         (unopened_sums_of_anybody, {8}),
         (unopened_sums_count, {11}),
     ],

@@ -6,7 +6,7 @@ import base64
 import hashlib
 import time
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 import numpy as np
@@ -19,16 +19,19 @@ from protocols.codec import b64decode, b64encode
 from protocols.crypto.aggregate_chain import AggregateChain, extend_chain
 from protocols.crypto.envelope import enrolment_message
 from protocols.crypto.keyring import Keyring
-from protocols.messages import OrganiserPin
+from protocols.messages import OrganiserPin, TaskView
 from protocols.messages.stages import RoundState
 from protocols.recipes.base import Recipe, RoundSpec
 from protocols.recipes.registry import recipe
 from protocols.sums.base import Mechanism, SumPlan
 from protocols.sums.participation import plan_of_task
 from protocols.sums.registry import mechanism
-from tests.support.signing import SIGNED, know_identity
+from protocols.task_binding import broadcast_digest
+from tests.support.signing import SIGNED, enrolled_as, know_identity
 
 __all__ = ["Api", "TestMember", "TestTask", "digest_field", "signed_enrolment"]
+
+Kind = TypeVar("Kind", bound="TestMember")
 
 
 def digest_field(body: bytes) -> str:
@@ -86,6 +89,7 @@ class Api:
         organiser: OrganiserPin | None = None,
         evaluation: dict[str, Any] | None = None,
         catalogue_digest: str | None = None,
+        privacy: dict[str, Any] | None = None,
         **schedule: Any,
     ) -> TestTask:
         """A task, by default a small plain FedMF one."""
@@ -101,6 +105,7 @@ class Api:
             "organiser": None if organiser is None else organiser.model_dump(),
             "evaluation": evaluation,
             "catalogue_digest": catalogue_digest,
+            "privacy": privacy,
         }
         answer = self.http.post("/v1/tasks", json=request, headers=self.operator)
         assert answer.status_code == 201, answer.text
@@ -139,15 +144,29 @@ class TestTask:
             return spec
         return replace(spec, levels=tuple(self.wait_round(number, *RoundState)["levels"]))
 
+    def plan_of(self, step: int) -> SumPlan:
+        """How sum `step` is laid out."""
+        parameters, cohort = self.view["mechanism"]["parameters"], self.view["schedule"]["cohort_size"]
+        return self.mechanism.plan(parameters, self.recipe.layout(step), cohort)
+
     def enrol(self, count: int, role: str = "member", device_group: int | None = None) -> list[TestMember]:
         """`count` new members with one invitation."""
+        return self.enrol_as(TestMember, count, role, device_group)
+
+    def enrol_as(
+        self, kind: type[Kind], count: int, role: str = "member", device_group: int | None = None
+    ) -> list[Kind]:
+        """`count` new members of class `kind` with one invitation, in order of enrolment."""
         invitation = self.api.invite(self.id, uses=count, role=role)
         members = []
         for _ in range(count):
-            body = signed_enrolment(invitation, Ed25519PrivateKey.generate(), X25519PrivateKey.generate(), device_group)
+            mailbox = X25519PrivateKey.generate()
+            body = signed_enrolment(invitation, Ed25519PrivateKey.generate(), mailbox, device_group)
             answer = self.api.http.post("/v1/enrolments", json=body)
             assert answer.status_code == 201, answer.text
-            members.append(TestMember(self, answer.json()["client_id"], answer.json()["token"]))
+            made = answer.json()
+            assert made["role"] == role
+            members.append(kind(self, made["client_id"], made["token"], mailbox.public_key().public_bytes_raw()))
         return members
 
     def round(self, number: int) -> dict[str, Any]:
@@ -194,17 +213,53 @@ class TestTask:
 
 @dataclass
 class TestMember:
-    """An enrolled client."""
+    """An enrolled client. mailbox_key: the public one, 32 bytes; empty where no test needs it."""
 
     __test__ = False
 
     task: TestTask
     client_id: str
     token: str
+    mailbox_key: bytes = b""
 
     @property
     def auth(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.token}"}
+
+    @property
+    def identity(self) -> Ed25519PrivateKey:
+        """The key that it enrolled with."""
+        return enrolled_as(self.token)[2]
+
+    def get(self, path: str) -> httpx.Response:
+        """GET a path below the task's."""
+        return self.task.api.http.get(f"{self.task.path}/{path}".rstrip("/"), headers=self.auth)
+
+    def found(self, path: str) -> httpx.Response:
+        """The answer to GET of a path below the task's, which exists."""
+        answer = self.get(path)
+        assert answer.status_code == 200, answer.text
+        return answer
+
+    def view(self, number: int) -> dict[str, Any]:
+        """The round as this client sees it."""
+        return dict(self.found(f"rounds/{number}").json())
+
+    def fetch(self, number: int, what: str) -> bytes:
+        """Something that the server hands out in a round."""
+        return self.found(f"rounds/{number}/{what}").content
+
+    def deliver(self, path: str, body: bytes) -> httpx.Response:
+        """PUT a body to a path below the task's."""
+        headers = {**self.auth, "Content-Digest": digest_field(body)}
+        return self.task.api.http.put(f"{self.task.path}/{path}", content=body, headers=headers)
+
+    def model_digest(self, round_: dict[str, Any]) -> bytes:
+        """The digest of what a round starts from, of what the server shows this client (32 bytes)."""
+        task, latest = TaskView.model_validate(self.found("").json()), self.get("snapshots/latest")
+        assert latest.status_code in (200, 404), latest.text
+        digest = bytes.fromhex(latest.json()["digest"]) if latest.status_code == 200 else None
+        return broadcast_digest(task, round_["step"], digest, round_["levels"])
 
     def path(self, number: int) -> str:
         return f"{self.task.path}/rounds/{number}/contributions/{self.client_id}"

@@ -43,10 +43,12 @@ class Furnished:
     with_metrics: TestTask
     songs: TestTask
     books: TestTask
+    diaries: TestTask
 
 
 def furnish(api: Api, server: AggregatorProcess) -> Furnished:
-    """Create the tasks movies (complete, failed, active rounds), taste (metrics), songs (masked), books (no keys)."""
+    """Create the tasks movies (complete, failed, active rounds), taste (metrics), songs (masked), books (no keys),
+    diaries (noise)."""
     books = api.create_task("books", cohort=6, recipe_name="colr", mechanism_name="ckks", dim=8, clip=1.0)
     books.enrol(2)
     songs = masked_task(api, "songs", 5, rounds=40)
@@ -55,6 +57,8 @@ def furnish(api: Api, server: AggregatorProcess) -> Furnished:
     songs.wait_round(1, "complete")
     play(server, songs, singers, 2, drop={3: "contribute"}, until="confirm")
     with_metrics = _task_with_metrics(api)
+    noise = {"epsilon": 4.0, "delta": 1e-6, "rounds": 5}
+    diaries = masked_task(api, "diaries", 5, rounds=40, privacy=noise)
     movies = api.create_task("movies", cohort=8, min_clients=3, rounds=20, collect_seconds=2700)
     members = movies.enrol(8)
     for number, delivering in enumerate((8, 6, 2, 7, 8), 1):
@@ -67,7 +71,7 @@ def furnish(api: Api, server: AggregatorProcess) -> Furnished:
     movies.wait_round(6, "collecting")
     for member in members[:3]:
         assert member.put(6, member.contribution(6, 1.0)).status_code == 201
-    return Furnished(movies, members, with_metrics, songs, books)
+    return Furnished(movies, members, with_metrics, songs, books, diaries)
 
 
 def _task_with_metrics(api: Api) -> TestTask:
@@ -144,6 +148,7 @@ def places(house: Furnished) -> dict[str, str]:
         "task": movies,
         "task-quality": f"/dashboard/tasks/{house.with_metrics.id}",
         "task-waiting": f"/dashboard/tasks/{house.books.id}",
+        "task-private": f"/dashboard/tasks/{house.diaries.id}",
         "round": f"{movies}/rounds/6",
         "round-failed": f"{movies}/rounds/3",
         "round-masked": f"{songs}/rounds/2",

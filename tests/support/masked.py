@@ -8,28 +8,39 @@ from typing import Any
 
 import httpx
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 from sqlalchemy import update
 
 from aggregator_service.storage.database import Database, changed_rows
 from aggregator_service.storage.schema import RoundRow
+from aggregator_service.storage.stages import Handout
 from protocols.codec import b64decode
-from protocols.layout import whole_route
-from protocols.messages import TaskView
+from protocols.layout import VectorLayout, whole_route
 from protocols.messages.stages import STATE_FOR, MaskedMessage
 from protocols.sums.masked import client
 from protocols.sums.masked.context import ClientPolicy, RoundContext
 from protocols.sums.masked.plan import MaskedPlan, encode
-from protocols.task_binding import broadcast_digest
-from tests.support.api import Api, TestTask, digest_field, signed_enrolment
+from tests.support.api import Api, TestMember, TestTask, digest_field
 from tests.support.server import AggregatorProcess
 
-__all__ = ["STAGES", "MaskedClient", "Step", "enrol_masked", "expire", "masked_task", "plan_of", "play", "steps_of"]
+__all__ = [
+    "POLICY",
+    "STAGES",
+    "MaskedClient",
+    "Step",
+    "enrol_masked",
+    "expire",
+    "handout_for",
+    "masked_task",
+    "next_step",
+    "play",
+    "steps_of",
+    "vector_of",
+]
 
 Step = MaskedMessage
 STAGES = STATE_FOR
+POLICY = ClientPolicy(modes=frozenset({"curious", "semi-malicious"}))
 
 
 def masked_task(
@@ -44,47 +55,49 @@ def masked_task(
     return api.create_task(name, cohort=cohort, mechanism_name="masked", mechanism_parameters=parameters, **schedule)
 
 
-def plan_of(task: TestTask, step: int) -> MaskedPlan:
-    """How sum `step` is laid out."""
-    view = task.view
-    cohort = view["schedule"]["cohort_size"]
-    return MaskedPlan.of(task.mechanism.plan(view["mechanism"]["parameters"], task.recipe.layout(step), cohort))
-
-
-def vector_of(plan: MaskedPlan, value: float) -> NDArray[np.float64]:
+def vector_of(layout: VectorLayout, value: float) -> NDArray[np.float64]:
     """A whole vector whose every value is `value`, 1 where counts stand."""
-    integral = np.concatenate([block.integral_mask() for block in plan.layout.blocks])
+    integral = np.concatenate([block.integral_mask() for block in layout.blocks])
     return np.where(integral, 1.0, value)
 
 
-@dataclass
-class MaskedClient:
-    """One client: its keys, and its state within the round it is in."""
+def handout_for(step: Step, mode: str) -> Handout:
+    """What a client needs from the server before it takes a step after the first."""
+    needs: dict[Step, Handout] = {"share": "roster", "contribute": "inbox", "confirm": "survivors"}
+    return needs.get(step, "survivors" if mode == "curious" else "confirmations")
 
-    task: TestTask
-    client_id: str
-    token: str
-    identity: Ed25519PrivateKey
+
+def next_step(
+    state: Any, step: Step, handed: bytes, vector: Callable[[VectorLayout], NDArray[np.float64]]
+) -> tuple[Any, bytes]:
+    """Take a step after the first; return the new state of the client, and what it sends.
+
+    handed: `handout_for` the step. vector: what the client contributes, by layout.
+    """
+    match step:
+        case "share":
+            return client.share(state, handed, lambda entry: True)
+        case "contribute":
+            plan = state.context.plan
+            blocks = plan.layout.split(vector(plan.layout))
+            return client.contribute(state, handed, encode(plan, whole_route(plan.layout), blocks))
+        case "confirm":
+            return client.confirm(state, handed)
+    if state.context.plan.mode == "curious":
+        return client.unmask_unconfirmed(state, handed)
+    return client.unmask(state, handed)
+
+
+@dataclass
+class MaskedClient(TestMember):
+    """One client, and its state within the round it is in. bodies: what it sent last, by step."""
+
     state: Any = None
     bodies: dict[str, bytes] = field(default_factory=dict)
 
-    @property
-    def auth(self) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self.token}"}
-
-    @property
-    def mode(self) -> str:
-        return MaskedPlan.of(self.task.plan).mode
-
-    def view(self, number: int) -> dict[str, Any]:
-        answer = self.task.api.http.get(f"{self.task.path}/rounds/{number}", headers=self.auth)
-        assert answer.status_code == 200, answer.text
-        return dict(answer.json())
-
     def fetch(self, number: int, what: str) -> bytes:
-        """Something the server hands out."""
-        answer = self.task.api.http.get(f"{self.task.path}/rounds/{number}/{what}", headers=self.auth)
-        assert answer.status_code == 200, answer.text
+        """Something that the server hands out in a round, with its digest."""
+        answer = self.found(f"rounds/{number}/{what}")
         assert answer.headers["content-digest"] == digest_field(answer.content)
         return answer.content
 
@@ -92,9 +105,7 @@ class MaskedClient:
         """PUT the body of a step."""
         self.bodies[step] = body
         place = "contributions" if step == "contribute" else f"stages/{step}"
-        path = f"{self.task.path}/rounds/{number}/{place}/{self.client_id}"
-        headers = {**self.auth, "Content-Digest": digest_field(body)}
-        return self.task.api.http.put(path, content=body, headers=headers)
+        return self.deliver(f"rounds/{number}/{place}/{self.client_id}", body)
 
     def context(self, number: int) -> RoundContext:
         """The round as this client sees it: the model's digest is its own doing. The task is asked for once a round."""
@@ -102,19 +113,12 @@ class MaskedClient:
         kept = self.task.contexts.get(number)
         if kept is not None and kept[0] == round_["levels"]:
             return kept[1]
-        api, path = self.task.api, self.task.path
-        seen = api.http.get(path, headers=self.auth)
-        assert seen.status_code == 200, seen.text
-        view = TaskView.model_validate(seen.json())
-        latest = api.http.get(f"{path}/snapshots/latest", headers=self.auth)
-        assert latest.status_code in (200, 404), latest.text
-        digest = bytes.fromhex(latest.json()["digest"]) if latest.status_code == 200 else None
         context = RoundContext(
             task_id=self.task.id,
             round_number=number,
             round_seed=b64decode(round_["seed"], 32),
-            plan=plan_of(self.task, round_["step"]),
-            model_digest=broadcast_digest(view, round_["step"], digest, round_["levels"]),
+            plan=MaskedPlan.of(self.task.plan_of(round_["step"])),
+            model_digest=self.model_digest(round_),
             cohort=round_["cohort"],
         )
         self.task.contexts[number] = round_["levels"], context
@@ -123,21 +127,10 @@ class MaskedClient:
     def make(self, number: int, step: Step, value: float = 1.0) -> bytes:
         """Take a step of the protocol; what it sends."""
         if step == "advertise":
-            policy = ClientPolicy(modes=frozenset({"curious", "semi-malicious"}))
-            self.state, body = client.advertise(self.context(number), self.client_id, self.identity, policy)
-        elif step == "share":
-            self.state, body = client.share(self.state, self.fetch(number, "roster"), lambda entry: True)
-        elif step == "contribute":
-            plan = self.state.context.plan
-            blocks = plan.layout.split(vector_of(plan, value))
-            elements = encode(plan, whole_route(plan.layout), blocks)
-            self.state, body = client.contribute(self.state, self.fetch(number, "inbox"), elements)
-        elif step == "confirm":
-            self.state, body = client.confirm(self.state, self.fetch(number, "survivors"))
-        elif self.mode == "curious":
-            self.state, body = client.unmask_unconfirmed(self.state, self.fetch(number, "survivors"))
+            self.state, body = client.advertise(self.context(number), self.client_id, self.identity, POLICY)
         else:
-            self.state, body = client.unmask(self.state, self.fetch(number, "confirmations"))
+            handed = self.fetch(number, handout_for(step, mode_of(self.task)))
+            self.state, body = next_step(self.state, step, handed, lambda layout: vector_of(layout, value))
         return body
 
     def take(self, number: int, step: Step, value: float = 1.0) -> httpx.Response:
@@ -147,22 +140,17 @@ class MaskedClient:
 
 def enrol_masked(task: TestTask, count: int) -> dict[int, MaskedClient]:
     """`count` new clients, numbered in ascending order of their ids."""
-    invitation = task.api.invite(task.id, uses=count)
-    clients = []
-    for _ in range(count):
-        identity = Ed25519PrivateKey.generate()
-        answer = task.api.http.post(
-            "/v1/enrolments", json=signed_enrolment(invitation, identity, X25519PrivateKey.generate())
-        )
-        assert answer.status_code == 201, answer.text
-        clients.append(MaskedClient(task, answer.json()["client_id"], answer.json()["token"], identity))
-    return dict(enumerate(sorted(clients, key=lambda made: made.client_id)))
+    return dict(enumerate(sorted(task.enrol_as(MaskedClient, count), key=lambda made: made.client_id)))
+
+
+def mode_of(task: TestTask) -> str:
+    """The mode of a masked task."""
+    return MaskedPlan.of(task.plan).mode
 
 
 def steps_of(task: TestTask) -> list[Step]:
     """The steps of a round of this task."""
-    curious = MaskedPlan.of(task.plan).mode == "curious"
-    return [step for step in STAGES if not (curious and step == "confirm")]
+    return [step for step in STAGES if not (mode_of(task) == "curious" and step == "confirm")]
 
 
 def expire(server: AggregatorProcess, task: TestTask, number: int) -> None:

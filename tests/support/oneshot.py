@@ -8,12 +8,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import httpx
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.layout import whole_route
-from protocols.messages import TaskView
 from protocols.sums.oneshot import client, member
 from protocols.sums.oneshot.committee import (
     Committee,
@@ -28,20 +26,17 @@ from protocols.sums.oneshot.context import OneshotContext, OneshotPolicy
 from protocols.sums.oneshot.plan import OneshotPlan, encode
 from protocols.sums.oneshot.sealing import signed_statement
 from protocols.sums.oneshot.wire import Statement, Upload, body_digest
-from protocols.task_binding import broadcast_digest
-from tests.support.api import Api, TestTask, digest_field, signed_enrolment
+from tests.support.api import Api, TestMember, TestTask
 from tests.support.masked import expire, vector_of
 from tests.support.server import AggregatorProcess
 
 __all__ = [
     "OneshotClient",
     "OneshotMember",
-    "OneshotParty",
     "committee_turn",
     "enrol_clients",
     "enrol_committee",
     "expire",
-    "oneshot_plan",
     "oneshot_task",
     "publish_keys",
 ]
@@ -57,66 +52,23 @@ def oneshot_task(api: Api, name: str, cohort: int, **changes: Any) -> TestTask:
     return api.create_task(name, cohort=cohort, mechanism_name="oneshot", mechanism_parameters=parameters, **schedule)
 
 
-def oneshot_plan(task: TestTask, step: int) -> OneshotPlan:
-    """How sum `step` is laid out."""
-    view = task.view
-    cohort = view["schedule"]["cohort_size"]
-    return OneshotPlan.of(task.mechanism.plan(view["mechanism"]["parameters"], task.recipe.layout(step), cohort))
-
-
-@dataclass
-class OneshotParty:
-    """A client or a member of the committee of one task, with its identity."""
-
-    task: TestTask
-    client_id: str
-    token: str
-    identity: Ed25519PrivateKey
-    mailbox: X25519PrivateKey
-    certificate: bytes | None = None
-
-    @property
-    def auth(self) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self.token}"}
-
-    def get(self, path: str) -> httpx.Response:
-        return self.task.api.http.get(f"{self.task.path}/{path}".rstrip("/"), headers=self.auth)
-
-    def put(self, path: str, body: bytes) -> httpx.Response:
-        headers = {**self.auth, "Content-Digest": digest_field(body)}
-        return self.task.api.http.put(f"{self.task.path}/{path}", content=body, headers=headers)
-
-    def view(self, number: int) -> dict[str, Any]:
-        """The round as this party sees it."""
-        return dict(self._fetch(f"rounds/{number}").json())
-
-    def fetch(self, number: int, what: str) -> bytes:
-        """Something that the server hands out in a round."""
-        return self._fetch(f"rounds/{number}/{what}").content
-
-    def _fetch(self, path: str) -> httpx.Response:
-        answer = self.get(path)
-        assert answer.status_code == 200, answer.text
-        return answer
+class OneshotParty(TestMember):
+    """A client or a member of the committee of one task."""
 
     def committee(self, number: int) -> Committee:
         """The committee of a round; the model's digest is this party's own doing."""
-        view, round_ = TaskView.model_validate(self._fetch("").json()), self.view(number)
-        latest = self.get("snapshots/latest")
-        assert latest.status_code in (200, 404), latest.text
-        digest = bytes.fromhex(latest.json()["digest"]) if latest.status_code == 200 else None
+        round_ = self.view(number)
         context = OneshotContext(
             task_id=self.task.id,
             round_number=number,
             step=round_["step"],
-            plan=oneshot_plan(self.task, round_["step"]),
-            model_digest=broadcast_digest(view, round_["step"], digest),
+            plan=OneshotPlan.of(self.task.plan_of(round_["step"])),
+            model_digest=self.model_digest(round_),
             cohort=round_["cohort"],
         )
         return make_committee(context, split_keys(self.fetch(number, "committee")), lambda _: True)
 
 
-@dataclass
 class OneshotClient(OneshotParty):
     """A client of the cohort."""
 
@@ -124,12 +76,12 @@ class OneshotClient(OneshotParty):
         """Its upload: every value is `value`, 1 where counts stand."""
         committee = self.committee(number)
         plan = committee.context.plan
-        blocks = plan.layout.split(vector_of(plan, value))  # type: ignore[arg-type]  # only the layout is used
+        blocks = plan.layout.split(vector_of(plan.layout, value))
         steps = encode(plan, whole_route(plan.layout), blocks)
         return client.contribute(committee, self.client_id, self.identity, _POLICY, steps)
 
     def send(self, number: int, body: bytes) -> httpx.Response:
-        return self.put(f"rounds/{number}/contributions/{self.client_id}", body)
+        return self.deliver(f"rounds/{number}/contributions/{self.client_id}", body)
 
     def take(self, number: int, value: float = 1.0) -> httpx.Response:
         """Make an upload and send it."""
@@ -147,8 +99,8 @@ class OneshotClient(OneshotParty):
         statement = Statement(
             self.client_id,
             self.identity.public_key().public_bytes_raw(),
-            self.mailbox.public_key().public_bytes_raw(),
-            self.certificate or NO_CERTIFICATE,
+            self.mailbox_key,
+            NO_CERTIFICATE,
             upload.ticket.ephemeral_key,
             body_digest(body),
             tuple(map(body_digest, shares)),
@@ -170,17 +122,15 @@ class OneshotMember(OneshotParty):
     def key(self, number: int) -> bytes:
         """Its encoded key of a round."""
         if number not in self.keys:
-            mailbox = self.mailbox.public_key().public_bytes_raw()
-            certificate = self.certificate or NO_CERTIFICATE
             self.secrets[number], made = make_committee_key(
-                self.identity, self.task.id, number, self.client_id, mailbox, certificate
+                self.identity, self.task.id, number, self.client_id, self.mailbox_key, NO_CERTIFICATE
             )
             self.keys[number] = made.encode()
         return self.keys[number]
 
     def publish(self, number: int, body: bytes | None = None) -> httpx.Response:
         """PUT its key of a round."""
-        return self.put(f"committee/{self.client_id}/keys/{number}", self.key(number) if body is None else body)
+        return self.deliver(f"committee/{self.client_id}/keys/{number}", self.key(number) if body is None else body)
 
     def inspect(self, number: int) -> member.Inspection:
         """Fetch statements and shares of the proposed set and check them."""
@@ -201,7 +151,7 @@ class OneshotMember(OneshotParty):
         ledger = self.ledgers.get(step, member.Ledger()).begin()
         state, _ = member.confirm(self._ready(committee, number), found, ledger, 3, os.urandom(32))
         self.confirmed[number] = state
-        return self.put(f"rounds/{number}/stages/confirm/{self.client_id}", state.signature)
+        return self.deliver(f"rounds/{number}/stages/confirm/{self.client_id}", state.signature)
 
     def name_bad(self, number: int, clients: Collection[str]) -> httpx.Response:
         """Name clients whose share does not open."""
@@ -220,37 +170,17 @@ class OneshotMember(OneshotParty):
     def unmask(self, number: int, body: bytes | None = None) -> httpx.Response:
         """Send the summed share."""
         sent = self.summed_share(number) if body is None else body
-        return self.put(f"rounds/{number}/stages/unmask/{self.client_id}", sent)
+        return self.deliver(f"rounds/{number}/stages/unmask/{self.client_id}", sent)
 
 
 def enrol_clients(task: TestTask, count: int) -> list[OneshotClient]:
     """`count` new clients in ascending order of their ids."""
-    return sorted((OneshotClient(**one) for one in _enrolled(task, count, "member")), key=lambda one: one.client_id)
+    return sorted(task.enrol_as(OneshotClient, count), key=lambda one: one.client_id)
 
 
 def enrol_committee(task: TestTask, count: int) -> list[OneshotMember]:
     """`count` new members of the committee in order of enrolment."""
-    return [OneshotMember(**one) for one in _enrolled(task, count, "committee")]
-
-
-def _enrolled(task: TestTask, count: int, role: str) -> list[dict[str, Any]]:
-    invitation, found = task.api.invite(task.id, uses=count, role=role), []
-    for _ in range(count):
-        identity, mailbox = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
-        answer = task.api.http.post("/v1/enrolments", json=signed_enrolment(invitation, identity, mailbox))
-        assert answer.status_code == 201, answer.text
-        made = answer.json()
-        assert made["role"] == role
-        found.append(
-            {
-                "task": task,
-                "client_id": made["client_id"],
-                "token": made["token"],
-                "identity": identity,
-                "mailbox": mailbox,
-            }
-        )
-    return found
+    return task.enrol_as(OneshotMember, count, role="committee")
 
 
 def publish_keys(members: Sequence[OneshotMember], *numbers: int) -> None:

@@ -13,17 +13,19 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import httpx
 
 from aggregator_service.settings import Tuning
 from aggregator_service.storage.blobs import BlobStore
 from aggregator_service.storage.stores import open_store
 from tests.support.forked import ForkedProcess, can_fork
 
-__all__ = ["OPERATOR_TOKEN", "AggregatorProcess", "free_port", "running_aggregator", "tuned"]
+__all__ = ["OPERATOR_TOKEN", "AggregatorProcess", "Persistent", "free_port", "running_aggregator", "tuned"]
 
 OPERATOR_TOKEN = "hro_operator-token-of-the-tests"
 _START_SECONDS = 180.0
@@ -184,3 +186,33 @@ def running_aggregator(
         yield server
     finally:
         server.stop()
+
+
+# --- requests that restart the server when it died --------------------------------------------------------------------
+
+Answer = TypeVar("Answer")
+
+
+class Persistent:
+    """Repeats a request until it is answered, restarting the server when it died. Counts the deaths."""
+
+    def __init__(self, server: AggregatorProcess, points: Iterable[str] = ()) -> None:
+        """points: crash points for the restarts, one after the other."""
+        self.server = server
+        self.deaths = 0
+        self._points = iter(points)
+
+    def __call__(self, request: Callable[[], Answer]) -> Answer:
+        """Return the result of `request`, after at most five attempts."""
+        for _ in range(5):
+            try:
+                return request()
+            except httpx.TransportError:
+                self.revive()
+        raise AssertionError("no answer after five attempts")
+
+    def revive(self) -> None:
+        """Wait until the server was killed, and start it again."""
+        assert self.server.wait_dead() == -signal.SIGKILL
+        self.deaths += 1
+        self.server.start(crash_at=next(self._points, ""))

@@ -1,21 +1,26 @@
-"""Small tasks on a real aggregator for the SDK's tests."""
+"""Small tasks on a real aggregator for the SDK's tests, and single steps of their clients."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from client_sdk import Operator, task_request
+from client_sdk import Operator, RoundReport, Task, task_request
+from client_sdk.api.wire import Program
 from client_sdk.rounds.certificates import CertificateSource
+from client_sdk.rounds.events import Progress
+from client_sdk.rounds.key_holder import Deliveries, KeyHolder
+from client_sdk.rounds.loop import run_round
+from client_sdk.rounds.masked import MaskedRound
 from protocols.crypto.certificates import CertifiedRole
-from protocols.messages import Schedule
+from protocols.messages import RoundView, Schedule
 from tests.support.organiser import TRIAL
 
-__all__ = ["ITEMS", "SmallTask", "interactions", "small_task"]
+__all__ = ["ITEMS", "GivenElements", "SmallTask", "deliver_keys", "interactions", "play_round", "small_task"]
 
 ITEMS = 60
 
@@ -87,3 +92,32 @@ def small_task(
         operator.invite(view.task_id, role="holder").invitation if keyed else None,
         certified,
     )
+
+
+# --- one step of a client's part in a task, where a test needs less than `take_part` and `serve` do -------------------
+
+
+def play_round(task: Task, view: RoundView, interactions: object, progress: Progress | None = None) -> RoundReport:
+    """Take part in one round, and raise the errors that `take_part` reports as events."""
+    part = task.part
+    part.seen = part.history(interactions)
+    return task._driver.run(run_round(part, view, part.seen, progress))
+
+
+def deliver_keys(task: Task, progress: Progress | None = None) -> Deliveries:
+    """As the key holder, send the keyring to every member without one."""
+    return task._driver.run(KeyHolder(task.part.member, progress).deliver())
+
+
+# --- a client's masked round whose vector is given instead of trained -------------------------------------------------
+
+
+@dataclass
+class GivenElements(MaskedRound):
+    """A round that has begun, with `spec` and `context`. elements: called once, when the client contributes."""
+
+    elements: Callable[[], NDArray[np.unsignedinteger[Any]]] = field(kw_only=True)
+
+    def _elements(self) -> Program[NDArray[np.unsignedinteger[Any]]]:
+        yield from ()
+        return self.elements()

@@ -1,4 +1,4 @@
-"""The privacy block of a task. Revision: 0004."""
+"""The privacy block of a task, how often its members contributed, and why it ended. Revision: 0004."""
 
 from __future__ import annotations
 
@@ -13,3 +13,6 @@ depends_on = None
 
 def upgrade() -> None:
     op.add_column("tasks", sa.Column("privacy", sa.JSON(), nullable=True))
+    op.add_column("tasks", sa.Column("ended", sa.String(length=400), nullable=True))
+    contributed = sa.Column("times_contributed", sa.Integer(), nullable=False, server_default="0")
+    op.add_column("clients", contributed)

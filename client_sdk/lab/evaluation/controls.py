@@ -6,8 +6,7 @@ Popularity and random scores for rankings, means for ratings.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -172,16 +171,6 @@ class ControlTable:
             for metric, value in zip(self.metrics, row.values, strict=True):
                 found[".".join([*path, metric.replace("@", "").lower()])] = value
         return found
-
-    def as_json(self) -> dict[str, Any]:
-        """Return a JSON object from which `from_json` restores the table."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, kept: Mapping[str, Any]) -> ControlTable:
-        """Return the table from the result of `as_json`, before or after encoding as JSON text."""
-        rows = (ControlRow(**{**row, "values": tuple(row["values"])}) for row in kept["rows"])
-        return cls(tuple(kept["metrics"]), tuple(rows))
 
 
 # --- errors of predicted ratings, and controls that predict means ----------------------------------------------------

@@ -14,7 +14,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import ValidationError
 
 from aggregator_service.clock import ManualClock
-from aggregator_service.http import authentication
 from aggregator_service.http.authentication import own_authorities
 from aggregator_service.settings import Settings
 from protocols.crypto.http_signature import SIGNATURE, SIGNATURE_INPUT
@@ -296,20 +295,13 @@ def answer_to(member: TestMember, request: httpx.Request) -> httpx.Response:
 
 
 @pytest.mark.parametrize("host", ["evil.example", "test", "localhost"])
-def test_attack_a_contribution_signed_for_another_server_is_forwarded(
-    any_api: Api, monkeypatch: pytest.MonkeyPatch, host: str
-) -> None:
+def test_attack_a_contribution_signed_for_another_server_is_forwarded(any_api: Api, host: str) -> None:
     """A malicious server has the client's token, task and ids here, and forwards what the client signs for it."""
     member = new_member(any_api)
     recorded = signed_for(EVIL, member, host, member.contribution(1, 5.0))
     answer = answer_to(member, recorded)
     assert (answer.status_code, answer.json()["type"]) == (401, "urn:hushrec:problem:bad-signature")
     assert member.task.round(1)["received"] == 0
-
-    # undefended: the verifier takes the authority from the header Host, which the attacker chooses
-    monkeypatch.setattr(authentication, "own_authorities", lambda scope, public: ["evil.example"])
-    assert answer_to(member, recorded).status_code == 201
-    assert member.task.round(1)["received"] == 1
 
 
 def test_an_unknown_address_names_the_setting_to_the_operator(any_api: Api) -> None:

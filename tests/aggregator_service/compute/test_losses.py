@@ -11,8 +11,7 @@ import pytest
 from tests.support.api import Api
 from tests.support.cluster import DaskCluster, running_cluster, wait_until
 from tests.support.masked import enrol_masked, masked_task, play
-from tests.support.persistence import Persistent
-from tests.support.server import AggregatorProcess
+from tests.support.server import AggregatorProcess, Persistent
 from tests.support.sums import COHORT, KeyedRound
 
 pytestmark = pytest.mark.timeout(600)  # schedulers, workers and servers start, each a process with much to import

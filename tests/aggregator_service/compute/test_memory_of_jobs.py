@@ -1,8 +1,10 @@
-"""Folds and releases of a long vector: the memory that a worker allocates, in float32 vectors of the model's length."""
+"""What a worker imports before its first job, and the memory that folds and releases of a long vector allocate."""
 
 from __future__ import annotations
 
 import mmap
+import subprocess
+import sys
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -71,3 +73,16 @@ def test_forgotten_pages_are_read_again_and_other_memory_is_left_alone(tmp_path:
     (tmp_path / "empty").touch()
     with (tmp_path / "empty").open("rb") as file:
         assert map_open_file(file) == b""
+
+
+# --- what a worker imports before its first job: each package that it does not need delays the first fold of a  -------
+
+NEEDLESS = ("anyio", "fastapi", "httpx", "prometheus_client", "scipy", "sqlalchemy", "starlette", "tenseal")
+
+
+def test_jobs_need_neither_the_database_nor_http() -> None:
+    program = (
+        f"import aggregator_service.compute.jobs, sys; print([name for name in {NEEDLESS} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.strip() == "[]"

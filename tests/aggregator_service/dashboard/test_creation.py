@@ -24,6 +24,8 @@ pytestmark = pytest.mark.usefixtures("nobody")
 
 GOOD = {"recipe": "colr", "mechanism": "plain", "name": "from-a-form", "recipe.items": "40"}
 
+MASKED = {"mechanism": "masked", "schedule.cohort_size": "20", "schedule.min_clients": "15"}
+
 
 def send(api: Api, place: str, **fields: str) -> httpx.Response:
     return api.http.post(f"/dashboard{place}", data={"form_token": enter(api), **fields}, headers=OURS)
@@ -58,6 +60,19 @@ def test_a_task_has_what_the_form_says_and_recommended_values_otherwise(api: Api
         ({"organiser": "nonsense"}, "the organiser's public key is what hushrec organiser init printed"),
         ({"mechanism.set": "compact"}, "takes no parameters"),
         ({"evaluation.keep": "best"}, "evaluation: every: is required"),
+        ({"privacy.epsilon": "0"}, "differential privacy: epsilon: must be greater than 0"),
+        ({"privacy.epsilon": "4", "privacy.delta": "1"}, "differential privacy: delta: must be less than 0.01"),
+        ({"privacy.clip": "2"}, "differential privacy: epsilon: is required"),
+        ({"privacy.epsilon": "4"}, "a task with a privacy block cannot use 'plain'"),
+        (
+            {"privacy.epsilon": "4", **MASKED, "privacy.corrupt": "0.9"},
+            "leaves no client whose noise can be counted on",
+        ),
+        ({"privacy.epsilon": "0.05", **MASKED}, "raise epsilon or min_clients, or shrink the model"),
+        (
+            {"privacy.epsilon": "4", "recipe": "rfrec", **MASKED},
+            "recipe 'rfrec' cannot be trained with a privacy block",
+        ),
     ],
 )
 def test_a_wrong_value_is_named_and_the_others_are_kept(api: Api, fields: dict[str, str], words: str) -> None:
@@ -68,6 +83,28 @@ def test_a_wrong_value_is_named_and_the_others_are_kept(api: Api, fields: dict[s
     assert words.lower() in shown.lower()
     assert 'value="12"' in text
     assert api.http.get("/v1/tasks", params={"name": "not-made"}, headers=api.operator).json()["tasks"] == []
+
+
+def test_a_privacy_block_has_defaults_and_a_panel_shows_what_is_spent(api: Api) -> None:
+    given = {"privacy.epsilon": "4", "privacy.rounds": "5", "privacy.corrupt": "0.2"}
+    answer = send(api, "/new", **{**GOOD, **MASKED, "name": "noisy"}, **given)
+    assert answer.status_code == 303, answer.text
+    block = task_named(api, "noisy")["privacy"]
+    assert isinstance(block, dict)
+    assert (block["epsilon"], block["delta"], block["rounds"], block["corrupt"]) == (4.0, 1e-5, 5, 0.2)
+    page = html.unescape(api.http.get(answer.headers["location"]).text)
+    for words in ("0 of 4", "at delta 1e-05", "contributes to 5 at most; 0 have", "11 in each sum", "who takes part"):
+        assert words in page
+    other = api.http.get(f"/dashboard/tasks/{api.create_task('not-noisy').id}").text
+    assert "Epsilon spent" not in other
+    assert 'id="privacy"' not in other
+
+
+def test_only_mechanisms_that_hide_contributions_offer_a_privacy_block(api: Api) -> None:
+    enter(api)
+    for mechanism, offers in (("masked", True), ("paillier", True), ("plain", False)):
+        page = api.http.get("/dashboard/new", params={"recipe": "colr", "mechanism": mechanism}).text
+        assert ('name="privacy.epsilon"' in page) is offers
 
 
 ITEMS = '\ufeffid,title\nSKU-1,Kettle\nü,"Pot, big"\n'

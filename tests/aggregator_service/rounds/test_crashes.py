@@ -21,8 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from aggregator_service.crash_points import CRASH_POINTS
 from tests.support.api import Api, TestMember, TestTask, digest_field, signed_enrolment
-from tests.support.persistence import Persistent
-from tests.support.server import AggregatorProcess
+from tests.support.server import AggregatorProcess, Persistent
 from tests.support.signing import raw_head
 
 COHORT = 7

@@ -12,8 +12,6 @@ from typing import Any, cast
 import pytest
 from sqlalchemy import select
 
-from aggregator_service.rounds import advance, masked_stages, transactions
-from aggregator_service.rounds.masked_stages import fail_stage
 from aggregator_service.storage.schema import ClientRow
 from protocols.crypto.http_signature import format_digests
 from protocols.messages import TaskView
@@ -26,7 +24,6 @@ from tests.support.inside import aggregator_inside, services
 from tests.support.masked import MaskedClient, enrol_masked, masked_task, play
 from tests.support.server import AggregatorProcess, running_aggregator
 
-DEFENDED = pytest.mark.parametrize("defended", [True, False], ids=["defended", "defence taken out"])
 NO_PROCESS = cast("Any", None)
 
 
@@ -106,19 +103,12 @@ def retired(task: TestTask) -> set[str]:
         return set(session.scalars(query))
 
 
-@DEFENDED
-def test_attack_random_bytes_as_sealed_shares(defended: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attack_random_bytes_as_sealed_shares(tmp_path: Path) -> None:
     """The round fails before anybody's survivors are fixed, and the next one does without the attacker."""
-    if not defended:
-        monkeypatch.setattr(masked_stages, "add_disputes", lambda *_: False)  # reports are not heard
     with aggregator_inside(tmp_path / "data") as api:
         task, clients = world(api, "garbage", 9, Garbage)
         failed = play_while_open(task, clients, 1)
         assert failed["state"] == "failed"
-        if not defended:
-            assert retired(task) == set()
-            assert clients[0].client_id in api_cohort(task, 2)
-            return
         assert retired(task) == {clients[0].client_id}
         assert clients[0].client_id in failed["failure"]
         assert state_of(task) == "open"
@@ -233,29 +223,11 @@ def faulty(clients: dict[int, MaskedClient], kind: type[MaskedClient], *places: 
     return {index: kind(**vars(one)) if index in places else one for index, one in clients.items()}
 
 
-def failing_retired(api: Api, task: TestTask) -> set[str]:
-    with services(api).database.read() as session:
-        query = select(ClientRow.id).where(ClientRow.task_id == task.id, ClientRow.retired_in.is_not(None))
-        return set(session.scalars(query))
-
-
-@DEFENDED
 @pytest.mark.parametrize(("kind", "places"), [(Dealer, (2,)), (Holder, (1, 4, 5, 7))])
 def test_attack_failing_every_round(
-    defended: bool,
-    kind: type[MaskedClient],
-    places: tuple[int, ...],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    kind: type[MaskedClient], places: tuple[int, ...], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Without the defence the members at fault stay and no sum is opened; with it, the others complete the next one."""
-    if not defended:
-        monkeypatch.setattr(
-            advance,
-            "fail_at_fault",
-            lambda session, task, round_, error, now: fail_stage(session, task, round_, "", now),
-        )
+    """The members at fault are retired, and the others complete the next round."""
     with caplog.at_level(logging.WARNING), aggregator_inside(tmp_path / "data") as api:
         task = masked_task(api, "faulty", COHORT, min_clients=4, max_failed_rounds=1, rounds=2)
         clients = faulty(enrol_masked(task, COHORT), kind, *places)
@@ -263,21 +235,13 @@ def test_attack_failing_every_round(
         failed = task.wait_round(1, "failed")
         at_fault = {clients[place].client_id for place in places}
         state = api.http.get(task.path, headers=api.operator).json()["state"]
-        if not defended:
-            assert failing_retired(api, task) == set()
-            play(NO_PROCESS, task, clients, 2)
-            task.wait_round(2, "failed")
-            return
         assert state == "open"
-        assert failing_retired(api, task) == at_fault
+        assert retired(task) == at_fault
         assert all(one in failed["failure"] for one in at_fault)
         assert caplog.text.count("client at fault, retired") == len(places)
         honest = {index: one for index, one in clients.items() if index not in places}
         play(NO_PROCESS, task, honest, 2)
         assert task.wait_round(2, "complete", "failed")["survivors"] == len(honest)
-
-
-REFUSING_DEFENDED = pytest.mark.parametrize("waits", [False, True], ids=["gone at once", "waited for"])
 
 
 @pytest.fixture(scope="module")
@@ -292,14 +256,9 @@ def refuse(client: TestMember | MaskedClient, reason: str) -> None:
     assert answer.status_code == 200, answer.text
 
 
-@REFUSING_DEFENDED
-def test_a_masked_stage_does_not_wait_for_a_client_that_refused(
-    api: Api, monkeypatch: pytest.MonkeyPatch, waits: bool
-) -> None:
+def test_a_masked_stage_does_not_wait_for_a_client_that_refused(api: Api) -> None:
     """Its deadline is an hour away."""
-    if waits:
-        monkeypatch.setattr(transactions, "refused_now", lambda *_: 0)
-    task = masked_task(api, f"refusals-{int(waits)}", cohort=5, mode="curious")
+    task = masked_task(api, "refusals", cohort=5, mode="curious")
     clients = enrol_masked(task, 5)
     task.wait_round(1, "advertising")
     for one in clients.values():
@@ -309,10 +268,6 @@ def test_a_masked_stage_does_not_wait_for_a_client_that_refused(
     stayed = [clients[index] for index in range(1, 5)]
     for one in stayed:
         assert one.take(1, "share").status_code == 201
-    if waits:
-        with pytest.raises(AssertionError, match="did not become"):
-            task.wait_round(1, "collecting", seconds=1.0)
-        return
     task.wait_round(1, "collecting")
     assert task.round(1)["refusals"] == {"roster": 1}
     refuse(clients[1], "sharers")

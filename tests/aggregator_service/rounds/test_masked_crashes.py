@@ -21,8 +21,7 @@ from tests.support.oneshot import (
     oneshot_task,
     publish_keys,
 )
-from tests.support.persistence import Persistent
-from tests.support.server import AggregatorProcess
+from tests.support.server import AggregatorProcess, Persistent
 
 COHORT = 5
 OF_STAGES = [point for point in CRASH_POINTS if point.startswith("stage.")]

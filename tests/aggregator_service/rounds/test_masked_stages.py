@@ -12,7 +12,7 @@ import pytest
 from protocols.crypto.keys import public_key
 from protocols.sums.masked.keys import sign_advertisement
 from tests.support.api import Api, TestTask, digest_field
-from tests.support.masked import STAGES, Step, enrol_masked, expire, masked_task, plan_of, play
+from tests.support.masked import STAGES, Step, enrol_masked, expire, masked_task, play
 from tests.support.server import AggregatorProcess, running_aggregator
 
 COHORT = 6
@@ -281,7 +281,7 @@ def test_a_masked_task_with_a_frozen_cohort(server: AggregatorProcess, api: Api)
     assert 2 not in stay
     play(server, task, stay, 3, value=lambda index: 0.01 * index)
     assert task.wait_round(3, "complete")["survivors"] == 7
-    plan = plan_of(task, 2)
+    plan = task.plan_of(2)
     total = task.mechanism.open(plan, task.aggregate(3), 7, None)
     assert np.allclose(total, 0.01 * sum(stay), rtol=0, atol=plan.predicted_error)
 

@@ -88,7 +88,7 @@ def test_clients_and_members_see_only_their_own_part(server: AggregatorProcess, 
     assert client["contribution_bytes"] == plan.ticket_bytes + plan.body_bytes
     assert clients[0].get("rounds/1/statements").status_code == 403
     assert members[0].get("rounds/1/statements").status_code == 404  # no set is proposed yet
-    refused = members[0].put(f"rounds/1/contributions/{members[0].client_id}", b"x" * client["contribution_bytes"])
+    refused = members[0].deliver(f"rounds/1/contributions/{members[0].client_id}", b"x" * client["contribution_bytes"])
     assert refused.json()["type"] == "urn:hushrec:problem:not-in-cohort"
     contribute(clients)
     task.wait_round(1, "confirming")
@@ -200,7 +200,7 @@ def test_keys_of_the_committee(server: AggregatorProcess, api: Api) -> None:
     assert member.publish(1, member.key(2)).status_code == 400  # signed for another round
     assert member.publish(1, members[0].key(1)).status_code == 400  # another member's
     assert member.publish(1, member.key(1)[:-1]).status_code == 400
-    assert clients[0].put(f"committee/{clients[0].client_id}/keys/1", member.key(1)).status_code == 403
+    assert clients[0].deliver(f"committee/{clients[0].client_id}/keys/1", member.key(1)).status_code == 403
     assert members[0].publish(1).status_code == 200
     assert api.http.delete(f"{task.path}/members/{members[0].client_id}", headers=api.operator).status_code == 200
     assert waiting() == "the committee: 3 of 5 members have published keys for round 1"

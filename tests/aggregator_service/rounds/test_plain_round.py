@@ -17,8 +17,7 @@ import pytest
 
 from protocols.recipes.base import RoundSpec
 from tests.support.api import Api, digest_field
-from tests.support.persistence import Persistent
-from tests.support.server import AggregatorProcess, running_aggregator
+from tests.support.server import AggregatorProcess, Persistent, running_aggregator
 from tests.support.sums import COHORT, KeyedRound
 
 PRIMES = (2.0, 3.0, 5.0, 7.0, 11.0, 13.0, 17.0, 19.0)

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
-import pytest
 from sqlalchemy import select, update
 
-from aggregator_service.rounds import oneshot_stages
 from aggregator_service.storage.schema import ClientRow, RoundRow
 from tests.support.api import Api, TestTask
 from tests.support.inside import aggregator_inside, services
@@ -23,7 +21,6 @@ from tests.support.oneshot import (
     publish_keys,
 )
 
-DEFENDED = pytest.mark.parametrize("defended", [True, False], ids=["defended", "defence taken out"])
 NO_PROCESS = cast("Any", None)
 COHORT, COMMITTEE = 6, 5
 CONFLICT = "urn:hushrec:problem:conflict"
@@ -87,14 +84,8 @@ def pass_deadline(task: TestTask, number: int = 1) -> None:
         session.execute(ended)
 
 
-@DEFENDED
-def test_attack_a_member_of_the_committee_reports_good_shares(
-    defended: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_attack_a_member_of_the_committee_reports_good_shares(tmp_path: Path) -> None:
     """Its word alone changes nothing: the others can open the sum, and no client leaves."""
-    if not defended:
-        named_by_one = oneshot_stages.reported_by_many
-        monkeypatch.setattr(oneshot_stages, "reported_by_many", lambda session, task, _: named_by_one(session, task, 0))
     with aggregator_inside(tmp_path / "data") as api:
         task, clients, members = begin(api, ())
         victims = [client.client_id for client in clients[:5]]
@@ -103,26 +94,18 @@ def test_attack_a_member_of_the_committee_reports_good_shares(
         assert (told["state"], told["received"], told["survivors_digest"]) == ("confirming", COHORT, proposed)
         committee_turn(NO_PROCESS, task, members[1:])  # nobody waits for the liar
         assert task.wait_round(1, "complete", "failed")["survivors"] == COHORT
-        assert retired(task) == (set() if defended else set(victims))
+        assert retired(task) == set()
 
 
-@DEFENDED
-def test_attack_random_bytes_sealed_for_the_committee(
-    defended: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_attack_random_bytes_sealed_for_the_committee(tmp_path: Path) -> None:
     """More members than may collude report the client: it leaves the round and the task, and both go on."""
-    if not defended:
-        monkeypatch.setattr(oneshot_stages, "add_disputes", lambda *_: False)  # reports are not heard
     with aggregator_inside(tmp_path / "data") as api:
         task, clients, members = begin(api, range(COMMITTEE))
         attacker = clients[-1].client_id
         stale = members[2].view(1)["survivors_digest"]
         for member in members[:2]:
             told = report(member)
-        assert retired(task) == ({attacker} if defended else set())
-        if not defended:
-            assert (told["received"], members[2].inspect(1).bad) == (COHORT, (attacker,))  # nobody can confirm
-            return
+        assert retired(task) == {attacker}
         assert (told["state"], told["received"]) == ("confirming", COHORT - 1)
         assert told["survivors_digest"] != stale
         committee_turn(NO_PROCESS, task, members)
@@ -156,11 +139,8 @@ def test_attack_a_lying_member_beside_a_client_at_fault(tmp_path: Path) -> None:
         assert cohort(task, 2) == {client.client_id for client in clients[:-1]}
 
 
-@DEFENDED
-def test_attack_reports_after_a_confirmation(defended: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attack_reports_after_a_confirmation(tmp_path: Path) -> None:
     """A member signs one set in a round, so the round fails. That does not count: the next cohort is another one."""
-    if not defended:
-        monkeypatch.setattr(oneshot_stages, "openable", lambda _session, _task, clients, *_: list(range(COHORT)))
     with aggregator_inside(tmp_path / "data") as api:
         task, clients, members = begin(api, [0])
         assert members[2].confirm(1).status_code == 201
@@ -170,9 +150,7 @@ def test_attack_reports_after_a_confirmation(defended: bool, tmp_path: Path, mon
         assert (told["state"], told["aggregate_digest"]) == ("failed", None)
         assert clients[-1].client_id in told["failure"]
         state = api.http.get(task.path, headers=api.operator).json()["state"]
-        assert (state, retired(task)) == ("open" if defended else "failed", set())
-        if not defended:
-            return
+        assert (state, retired(task)) == ("open", set())
         contribute(task, clients, 2)
         assert cohort(task, 2) == {client.client_id for client in clients[:-1]}
         committee_turn(NO_PROCESS, task, members, 2)

@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from aggregator_service import cli
 from aggregator_service.cli import main
-from aggregator_service.commands import serve
 from aggregator_service.settings import Settings
 from aggregator_service.storage.blobs import new_key
 from aggregator_service.storage.cleanup import body_path, make_private, own_data_directory
@@ -130,16 +128,12 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     return int(ended.value.code or 0)
 
 
-@pytest.mark.parametrize("defended", [True, False], ids=["defended", "defence taken out"])
-def test_commands_create_private_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, defended: bool) -> None:
-    if not defended:
-        monkeypatch.setattr(cli, "_UMASK", 0o022)
-        monkeypatch.setattr(serve, "make_private", lambda *_: None)
+def test_commands_create_private_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = tmp_path / "data"
     data.mkdir(mode=0o755)
     assert run(monkeypatch, "init", "--data-dir", str(data)) == 0
     assert data.joinpath("hushrec.db").exists()
-    assert (open_to_others(data) == []) is defended
+    assert open_to_others(data) == []
 
 
 def test_a_server_creates_private_files_in_an_open_directory(tmp_path: Path) -> None:

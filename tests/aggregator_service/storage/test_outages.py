@@ -17,10 +17,9 @@ from aggregator_service.storage.cleanup import collect_orphans
 from aggregator_service.storage.database import Database
 from tests.support.api import Api, TestMember, TestTask
 from tests.support.masked import enrol_masked, masked_task, play
-from tests.support.persistence import Persistent
 from tests.support.postgres import TestDatabase
 from tests.support.s3 import BUCKET, S3Server, running_s3
-from tests.support.server import AggregatorProcess, running_aggregator
+from tests.support.server import AggregatorProcess, Persistent, running_aggregator
 
 COHORT = 4
 

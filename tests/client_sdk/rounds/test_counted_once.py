@@ -29,8 +29,7 @@ from protocols.messages import Schedule
 from protocols.recipes.factors import CountedFactors
 from tests.support.organiser import TRIAL
 from tests.support.server import AggregatorProcess, running_aggregator
-from tests.support.single_steps import play_round
-from tests.support.tasks import ITEMS, SmallTask, interactions
+from tests.support.tasks import ITEMS, SmallTask, interactions, play_round
 
 Counts = NDArray[np.float64]
 

@@ -29,7 +29,7 @@ from protocols.messages.tasks import Evaluation
 from protocols.recipes.evaluated import with_evaluation
 from protocols.recipes.registry import recipe, recipe_entry, recipes
 from tests.support.server import AggregatorProcess, running_aggregator
-from tests.support.single_steps import play_round
+from tests.support.tasks import play_round
 
 ITEMS: Final = 30
 SMALL: Final[Mapping[str, Any]] = {"items": ITEMS, "dim": 4, "rank": 2, "components": 2, "epochs": 1, "count_sums": 1}

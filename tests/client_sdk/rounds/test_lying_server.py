@@ -38,7 +38,7 @@ from protocols.sums.masked.plan import MaskedPlan
 from protocols.sums.masked.roster import Roster, RosterEntry, make_roster
 from protocols.sums.ring import unpack
 from tests.protocols.sums.masked.rounds import LAYOUT, complete_plan, names, round_context
-from tests.support.masked_rounds import GivenElements
+from tests.support.tasks import GivenElements
 
 SCOLR = make_recipe("scolr", {"items": 4, "dim": 2, "rank": 2})
 CLIENTS = names(6)

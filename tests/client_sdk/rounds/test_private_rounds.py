@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from client_sdk import Client, Identity, MemoryStore, Operator, Policy, PolicyRefused, task_request
+from client_sdk import Client, Identity, MemoryStore, NotFound, Operator, Policy, PolicyRefused, task_request
 from client_sdk.lab.fleet import Fleet
 from client_sdk.lab.fleet_rounds import FleetOptions
 from client_sdk.store.states import total_epsilon
@@ -93,17 +93,46 @@ def test_a_client_joins_no_task_that_its_budget_does_not_allow(server: Aggregato
         client.preview(second)
 
 
-def test_a_client_abstains_once_the_sums_that_the_task_pays_for_have_its_data(
-    server: AggregatorProcess, operator: Operator
+@pytest.mark.parametrize(("recipe", "mechanism"), [("colr", "masked"), ("privirec-k", "masked"), ("colr", "oneshot")])
+def test_a_task_ends_once_the_sums_that_it_pays_for_have_the_data_of_its_members(
+    server: AggregatorProcess, operator: Operator, recipe: str, mechanism: str
 ) -> None:
-    wanted = request("two-sums", "colr", "masked", PRIVACY.model_copy(update={"rounds": 2}))
+    """The cohort of privirec-k is frozen. A committee keeps publishing keys for one-shot rounds until the end."""
+    two = PRIVACY.model_copy(update={"rounds": 2})
+    wanted = request(f"two-sums-{recipe}-{mechanism}", recipe, mechanism, two)
     with enrolled(server, operator, wanted) as fleet:
-        rounds = fleet.run()
-        first, second, *others = rounds
-        assert (first.state, second.state) == ("complete", "complete")
-        assert not any(done.state == "complete" for done in others)
+        assert [done.state for done in fleet.run()] == ["complete", "complete"]
         member = fleet.clients[0].member
         spending = member.store.spending(member.task_id)
     assert spending is not None
     assert spending.sums == 2
     assert np.array_equal(np.maximum(spending.spent, spending.reserved), spending.reserved)
+    ended = operator.task(member.task_id)
+    assert ended.state == "complete"
+    assert "0 of 8 members may contribute once more, and a sum needs 8" in ended.warnings[0]
+    assert [view.number for view in operator.rounds(member.task_id)] == [1, 2]
+    found = operator.privacy(member.task_id)
+    assert (found.most_sums, found.released_sums, found.spent_members) == (2, 2, USERS)
+    assert total_epsilon([spending], PRIVACY.delta) == pytest.approx(found.largest_epsilon)
+
+
+def test_members_and_operators_read_what_the_block_promises_and_what_is_spent(
+    server: AggregatorProcess, operator: Operator
+) -> None:
+    wanted = request("shown", "colr", "masked")
+    with enrolled(server, operator, wanted) as fleet:
+        fleet.run(rounds=1)
+        member = fleet.clients[0].member
+    found = operator.privacy(member.task_id)
+    assert found.terms == PRIVACY
+    assert 0 < found.largest_epsilon < PRIVACY.epsilon
+    assert found.sampled_epsilon == found.largest_epsilon  # every member is in every cohort
+    assert [noise.sum_index for noise in found.sums] == [1, 2]
+    assert "0 of the 8 clients" in found.against[0]
+    plain = operator.create_task(wanted.model_copy(update={"name": "no-block", "privacy": None})).task_id
+    with pytest.raises(NotFound, match="no privacy block"):
+        operator.privacy(plain)
+    invitation = operator.invite(member.task_id).invitation
+    with Client(server.url, Identity.generate(), MemoryStore(), Policy(max_epsilon=8.0)) as client:
+        task = client.join(invitation=invitation, certificate=TRIAL.source("member"))
+        assert task.privacy() == found

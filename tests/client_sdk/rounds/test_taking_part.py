@@ -49,8 +49,7 @@ from protocols.crypto.envelope import EnvelopeSender
 from protocols.errors import CertificateError, KeyringError, ParameterError
 from tests.support.organiser import TRIAL
 from tests.support.server import AggregatorProcess, running_aggregator
-from tests.support.single_steps import deliver_keys, play_round
-from tests.support.tasks import ITEMS, SmallTask, interactions, small_task
+from tests.support.tasks import ITEMS, SmallTask, deliver_keys, interactions, play_round, small_task
 
 PLAIN = Policy(mechanisms=frozenset({"plain", "ckks", "paillier"}), snapshot_every=1)
 

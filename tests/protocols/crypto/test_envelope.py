@@ -1,8 +1,9 @@
-"""Sealed envelopes and snapshots: they open only for the right party, and any change is detected."""
+"""Sealed envelopes, snapshots and keyrings: they open only for the right party, and any change is detected."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocols.codec import pack
 from protocols.crypto.aggregate_chain import AggregateChain
 from protocols.crypto.domain import domain_tag
 from protocols.crypto.envelope import (
@@ -23,7 +25,7 @@ from protocols.crypto.envelope import (
     seal_snapshot,
     sealed_bytes,
 )
-from protocols.crypto.keyring import Keyring, decode_keyring, encode_keyring
+from protocols.crypto.keyring import STATE_KEY_BYTES, Keyring, decode_keyring, encode_keyring
 from protocols.errors import CertificateError, CodecError, EnvelopeError, KeyringError
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "envelope.json").read_text())
@@ -196,3 +198,52 @@ def test_a_keyring_shows_no_key() -> None:
     others = {keyring(**{"secret_key": b"SECRET" * 9, name: value}).fingerprint for name, value in changes.items()}
     assert len(others | {whole.fingerprint}) == 6
     assert len(bytes.fromhex(whole.fingerprint)) == 16
+
+
+# --- keyring ----------------------------------------------------------------------------------------------------------
+
+KEYRING = Keyring("ckks", bytes(range(32)), b"public", b"secret", bytes(STATE_KEY_BYTES))
+OTHER = replace(KEYRING, secret_key=b"another")
+
+
+@given(st.tuples(*[st.binary(max_size=40)] * 3), st.binary(min_size=32, max_size=32))
+def test_a_keyring_comes_back_from_its_bytes(keys: tuple[bytes, bytes, bytes], state_key: bytes) -> None:
+    keyring = Keyring("paillier", *keys, state_key)
+    assert decode_keyring(encode_keyring(keyring)) == keyring
+
+
+def test_keyrings_are_equal_when_all_their_keys_are() -> None:
+    assert decode_keyring(encode_keyring(KEYRING)) == KEYRING
+    assert OTHER != KEYRING
+    assert encode_keyring(KEYRING) != KEYRING
+
+
+def test_members_with_the_same_keys_see_the_same_fingerprint() -> None:
+    assert len(KEYRING.fingerprint) == 32
+    assert len({KEYRING, decode_keyring(encode_keyring(KEYRING)), OTHER}) == 2
+    assert replace(KEYRING, state_key=b"\1" * STATE_KEY_BYTES).fingerprint != KEYRING.fingerprint
+
+
+def test_a_keyring_shows_its_mechanism_and_fingerprint() -> None:
+    assert repr(KEYRING) == f"<Keyring ckks {KEYRING.fingerprint}>"
+
+
+def test_a_state_key_of_another_length_is_refused() -> None:
+    with pytest.raises(KeyringError, match="32 bytes"):
+        Keyring("ckks", b"", b"", b"", bytes(31))
+
+
+@pytest.mark.parametrize(
+    ("body", "fault"),
+    [
+        (b"", "version"),
+        (b"hushrec keyring 2\n" + encode_keyring(KEYRING)[18:], "version"),
+        (encode_keyring(KEYRING)[:-1], "bytes"),
+        (encode_keyring(KEYRING) + b"\0", "trailing"),
+        (b"hushrec keyring 3\n" + pack(b"\xff", b"", b"", b"", bytes(32)), "ASCII"),
+    ],
+    ids=["empty", "another version", "too short", "too long", "mechanism"],
+)
+def test_bytes_that_are_no_keyring_are_refused(body: bytes, fault: str) -> None:
+    with pytest.raises(CodecError, match=fault):
+        decode_keyring(body)

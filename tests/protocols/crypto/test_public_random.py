@@ -1,9 +1,12 @@
+"""Public random numbers, and the places in the cohorts of a repeatable task that follow from them."""
+
 from __future__ import annotations
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocols.crypto.domain import digest, repeatable_place
 from protocols.crypto.public_random import normals, permutation, uniforms, words
 
 SEED = bytes(range(32))
@@ -51,3 +54,21 @@ def test_long_arrays_hold_what_one_piece_after_the_other_would() -> None:
     radius, angle = np.sqrt(-2.0 * np.log(u[:half])), 2.0 * np.pi * u[half:]
     expected = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count]
     np.testing.assert_allclose(normals(SEED, "n", count), expected, rtol=1e-12, atol=1e-12)
+
+
+# --- places in the cohorts of a repeatable task -----------------------------------------------------------------------
+
+
+def test_places_follow_from_the_seed_and_the_key_alone() -> None:
+    keys = [bytes([number]) * 32 for number in range(50)]
+    places = [repeatable_place(b"s" * 32, key) for key in keys]
+    assert places == [repeatable_place(b"s" * 32, key) for key in keys]
+    assert len(set(places)) == len(keys)
+    assert all(0 <= place < 2**62 for place in places)
+    assert [repeatable_place(b"t" * 32, key) for key in keys] != places
+
+
+def test_a_place_is_the_first_62_bits_of_a_digest() -> None:
+    """Operators and clients of other versions must find the same places."""
+    expected = int.from_bytes(digest("round-robin place", b"s" * 32, b"k" * 32)[:8], "big") >> 2
+    assert repeatable_place(b"s" * 32, b"k" * 32) == expected

@@ -1,3 +1,5 @@
+"""The mechanisms that there are: their names, their run pages, and which folds are slow."""
+
 from __future__ import annotations
 
 import importlib
@@ -5,14 +7,21 @@ import importlib.util
 import subprocess
 import sys
 from importlib.machinery import ModuleSpec
+from typing import Any
 
+import numpy as np
 import pytest
 
 from protocols.errors import ParameterError
 from protocols.layout import TRAINED, Block, Segment, VectorLayout
 from protocols.sums.base import Mechanism
+from protocols.sums.ckks.mechanism import CKKS
+from protocols.sums.masked.mechanism import MASKED
+from protocols.sums.plain import PLAIN
 from protocols.sums.registry import OWN as MECHANISMS
 from protocols.sums.registry import mechanism, parameters_of, resolved_parameters
+from protocols.sums.run import run_sum, split_along
+from tests.protocols.sums.paillier.cases import MadeUpKeys
 
 
 @pytest.mark.parametrize("name", sorted(MECHANISMS))
@@ -68,3 +77,49 @@ def test_a_missing_package_is_named_with_the_extra(extra: str, package: str, mon
     monkeypatch.setattr(importlib.util, "find_spec", without)
     with pytest.raises(ParameterError, match=rf"pip install 'hushrec\[{extra}\]'"):
         importlib.reload(module)
+
+
+# --- run --------------------------------------------------------------------------------------------------------------
+
+LAYOUT = VectorLayout((Block("a", (Segment("v", 3, 1.0),)), Block("b", (Segment("w", 2, 1.0),))), sum_class=TRAINED)
+PLAN = PLAIN.plan({}, LAYOUT, 4)
+
+
+def test_a_vector_is_split_along_its_route() -> None:
+    blocks = split_along(PLAN, ((1,), (0,)), np.arange(5.0))
+    assert [block.tolist() for block in blocks] == [[0, 1], [2, 3, 4]]
+
+
+def test_a_vector_of_another_length_than_its_route_is_refused() -> None:
+    with pytest.raises(ParameterError, match=r"2 values, got shape \(3,\)"):
+        split_along(PLAN, ((1,),), np.zeros(3))
+
+
+def test_every_vector_needs_a_route() -> None:
+    with pytest.raises(ParameterError, match="2 vectors but 1 routes"):
+        run_sum(PLAIN, PLAN, [np.zeros(5)] * 2, [((0,), (1,))])
+
+
+def test_the_transcript_holds_what_was_sent_and_the_sum() -> None:
+    transcript = run_sum(PLAIN, PLAN, [np.full(3, 0.5), np.full(2, 0.25)], [((0,),), ((1,),)])
+    assert [len(body) for body in transcript.contributions] == [12, 8]
+    assert transcript.total.tolist() == [0.5, 0.5, 0.5, 0.25, 0.25]
+
+
+# --- plans say whether the server should add contributions soon after they arrive -------------------------------------
+
+TEN_VALUES = VectorLayout((Block("a", (Segment("v", 10, 1.0),)),), sum_class=TRAINED)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "parameters", "slow"),
+    [
+        (CKKS, {"wire": "seeded"}, True),
+        (CKKS, {"wire": "expanded"}, False),
+        (MadeUpKeys(), {"key_bits": 2048}, True),
+        (MASKED, {}, False),
+        (PLAIN, {}, False),
+    ],
+)
+def test_seeded_ciphertexts_and_products_are_slow(mechanism: Mechanism, parameters: dict[str, Any], slow: bool) -> None:
+    assert mechanism.plan(parameters, TEN_VALUES, 5).folds_slowly is slow

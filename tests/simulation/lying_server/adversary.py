@@ -25,7 +25,6 @@ __all__ = [
     "Data",
     "Opened",
     "Reply",
-    "SELF_MASKS",
     "SentShares",
     "combinations_without",
     "left_kernel",
@@ -96,8 +95,6 @@ def _centre(value: int) -> int:
     return value - _PRIME if value > _PRIME // 2 else value
 
 
-SELF_MASKS: Final = [True]
-"""Whether contributions have a self mask; a test that takes it out empties the list."""
 Data = tuple[int, int]
 """A vector: (member, which data)."""
 
@@ -244,11 +241,10 @@ def _split_masks(
     stream, own, elements = seen.stream, seen.own, seen.elements.copy()
     unknown: dict[Hashable, int] = {}
     known: list[Any] = []
-    if SELF_MASKS:
-        if own.commitment in seeds:
-            known.append((seeds[own.commitment], stream, -1))
-        else:
-            unknown["self", own.commitment, stream] = 1
+    if own.commitment in seeds:
+        known.append((seeds[own.commitment], stream, -1))
+    else:
+        unknown["self", own.commitment, stream] = 1
     for place in seen.roster.neighbours_of(seen.place):
         if place not in seen.sharers:
             continue

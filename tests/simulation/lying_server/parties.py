@@ -38,7 +38,7 @@ from protocols.sums.masked.parameters import MaskedParameters, Neighbourhood
 from protocols.sums.masked.plan import MaskedPlan
 from protocols.sums.masked.roster import RosterEntry
 from tests.simulation.lying_server.schedule import SUMS, Attempt, Invention, Task, summed_in
-from tests.support.masked_rounds import GivenElements
+from tests.support.tasks import GivenElements
 
 __all__ = [
     "LAYOUT",

@@ -1,4 +1,4 @@
-"""A federation in one process: each recipe trains the same model over plain, CKKS and masked sums."""
+"""A federation in one process: each recipe trains the same model over plain and encrypted sums, whole or by clients."""
 
 from __future__ import annotations
 
@@ -7,11 +7,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_sdk.lab.data.interactions import LeaveOneOut, leave_one_out
+from client_sdk.lab.data.interactions import Interactions, LeaveOneOut, leave_one_out
 from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
 from client_sdk.lab.federation import FOLD_BATCH, Federation
+from client_sdk.lab.whole import whole_sum
+from client_sdk.training import client_half
+from client_sdk.training.fair import USER_VECTORS, FairConfig
 from client_sdk.training.mf import MFConfig
 from protocols.errors import CombinationError
+from protocols.recipes.privirec import PriviRecK
+from protocols.recipes.rfrec import RFRecState
+from protocols.recipes.state import state_as
+from protocols.sums.masked.plan import MaskedPlan
+from protocols.sums.masked.run import run_masked_sum
 
 USERS, COHORT, ROUNDS = 60, FOLD_BATCH + 4, 4
 RECIPES: dict[str, dict[str, Any]] = {"fedmf": {}, "colr": {"rank": 2}}
@@ -84,3 +92,145 @@ def test_the_run_depends_on_the_seed_only(data: LeaveOneOut) -> None:
 def test_unsupported_combinations_are_refused(data: LeaveOneOut, recipe: str) -> None:
     with pytest.raises(CombinationError, match="cannot be combined"):
         Federation(data.train, recipe, {"items": data.train.n_items, "dim": 6, "rank": 2}, "ckks")
+
+
+# --- FAIR in one process: encrypted and plain sums of devices of unequal memory train the same model ------------------
+
+DEVICES, DEVICES_ASKED = 40, 8
+CAPACITIES = (0, 2)
+MOST = 20
+
+
+@pytest.fixture(scope="module")
+def train() -> Interactions:
+    return synthetic(SyntheticConfig(users=DEVICES, items=80, positives=12))
+
+
+def fair_federation(train: Interactions, mechanism: str, **changes: Any) -> Federation:
+    parameters = {
+        "items": train.n_items,
+        "dim": 4,
+        "capacities": CAPACITIES,
+        "max_interactions": MOST,
+        "reveal_weights": True,
+    }
+    device_groups = np.arange(DEVICES) % len(CAPACITIES)
+    training = FairConfig(learning_rate=0.02, epochs=2, batch_size=8)
+    return Federation(
+        train,
+        "fair",
+        parameters,
+        mechanism,
+        training=training,
+        cohort_size=DEVICES_ASKED,
+        user_groups=device_groups,
+        **changes,
+    )
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "parameters"), [("ckks", {"set": "standard"}), ("masked", {"dropout": 0.0}), ("plain", {})]
+)
+def test_encrypted_and_plain_sums_of_unequal_devices_train_the_same_model(
+    train: Interactions, mechanism: str, parameters: dict[str, Any]
+) -> None:
+    """Each turn starts from one model: Adam divides by the root of squared gradients and so amplifies rounding."""
+    plain, hidden = fair_federation(train, "plain"), fair_federation(train, mechanism, mechanism_parameters=parameters)
+    # a sum's error, over the turn's weight: every client has 6 interactions or more
+    least = len(CAPACITIES) * DEVICES_ASKED * 6 / MOST
+    predicted = sum(
+        made.mechanism.plan(made.mechanism_parameters, made.recipe.layout(step), DEVICES_ASKED).predicted_error
+        for made in (plain, hidden)
+        for step in (1, 2)
+    )
+    for _ in range(3):
+        plain.state, plain.client_states = hidden.state, list(hidden.client_states)
+        before = hidden.state.tables
+        for made in (plain, hidden):
+            list(made.run(len(CAPACITIES)))
+        np.testing.assert_allclose(hidden.state.tables, plain.state.tables, atol=predicted / least + 1e-7)
+        np.testing.assert_allclose(hidden.state.dense, plain.state.dense, atol=predicted / least + 1e-7)
+        for ours, theirs in zip(hidden.client_states, plain.client_states, strict=True):
+            np.testing.assert_array_equal(ours[USER_VECTORS], theirs[USER_VECTORS])
+        assert np.abs(hidden.state.tables - before).max() > 0.02
+
+
+def test_a_small_device_uploads_only_its_view(train: Interactions) -> None:
+    made = fair_federation(train, "plain")
+    full, small = made.run(2)
+    layers = made.recipe.layout(1).length - 2 * train.n_items * 4
+    assert full.bytes_up == 4 * (2 * train.n_items * 4 + layers)
+    assert small.bytes_up == 4 * (2 * train.n_items + layers)
+    assert full.survivors == small.survivors == DEVICES_ASKED
+
+
+def test_paillier_is_refused(train: Interactions) -> None:
+    with pytest.raises(CombinationError, match="cannot be combined"):
+        fair_federation(train, "paillier")
+
+
+# --- sums computed as whole matrix products are what the clients' contributions add up to -----------------------------
+
+EXPONENTS = [{}, {"user_exponent": 0.25, "item_exponent": 0.3125}, {"user_exponent": 0.0, "item_exponent": 0.0}]
+
+
+def rows(users: int = 40, items: int = 30) -> Interactions:
+    return synthetic(SyntheticConfig(users=users, items=items, positives=8))
+
+
+@pytest.mark.parametrize("exponents", EXPONENTS)
+@pytest.mark.parametrize(("mechanism", "parameters"), [("plain", {}), ("masked", {"bits": 24}), ("masked", {})])
+def test_whole_sums_are_those_of_the_clients(
+    mechanism: str, parameters: dict[str, int], exponents: dict[str, float]
+) -> None:
+    train = rows()
+    given = {"items": 30, "components": 6, "iterations": 3, "rayleigh_ritz": True, **exponents}
+    made = Federation(train, "privirec-k", given, mechanism, parameters, cohort_size=25, seed=2, masks=False)
+    recipe = made.recipe
+    assert isinstance(recipe, PriviRecK)
+    half = client_half(recipe)
+    for number in range(1, recipe.steps + 1):
+        spec = recipe.round_spec(made.task_seed, number)
+        plan, cohort = made._plan(spec.sum_index), made.cohort(spec)
+        vectors = {
+            str(user): half.contribute(
+                spec, str(user), made.state, train.history(int(user)), {}, np.random.default_rng(0)
+            ).blocks[0]
+            for user in cohort
+        }
+        found = whole_sum(recipe, plan, spec, made.state, train, cohort)
+        if isinstance(plan, MaskedPlan):
+            np.testing.assert_array_equal(found, run_masked_sum(plan, vectors).total)
+        else:
+            np.testing.assert_allclose(found, sum(vectors.values()), rtol=1e-6, atol=1e-6)
+        assert np.ptp(found) > 0
+        next(made.run(1))
+
+
+def test_users_are_scored_together_as_on_their_devices() -> None:
+    train = rows()
+    made = Federation(train, "privirec-k", {"items": 30, "components": 6, "iterations": 3}, cohort_size=40)
+    list(made.run(9))
+    alone = [made.half.scores(made.state, {}, train.history(user)) for user in range(40)]
+    np.testing.assert_allclose(made.scores(np.arange(40)), np.stack(alone), atol=1e-5)
+
+
+def test_ratings_of_all_devices_are_trained_together_as_on_each() -> None:
+    rng = np.random.default_rng(4)
+    owners, items = np.nonzero(rng.random((30, 20)) < 0.4)
+    train = Interactions.from_pairs(
+        owners, items, n_users=30, n_items=20, ratings=rng.integers(1, 6, owners.size).astype(np.float32)
+    )
+    parameters = {"items": 20, "dim": 4, "item_bias": "means", "penalty": 0.3, "learning_rate": 0.03}
+    apart, together = (
+        Federation(train, "rfrec", parameters, mechanism, cohort_size=30, seed=5) for mechanism in ("masked", "plain")
+    )
+    for made in (apart, together):
+        made.masks = False  # masked sums are computed client by client
+        list(made.run(1 + 12))
+    everybody = np.arange(30)
+    expected = apart.scores(everybody)
+    assert np.ptp(expected) > 1
+    np.testing.assert_allclose(together.scores(everybody), expected, atol=2e-3)
+    factors = (state_as(made.state, RFRecState).item_factors for made in (together, apart))
+    np.testing.assert_allclose(*factors, atol=2e-3)

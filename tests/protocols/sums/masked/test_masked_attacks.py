@@ -27,13 +27,17 @@ from protocols.sums.masked.shamir import SHARE_BYTES
 from protocols.sums.masked.shares import open_pair, point
 from protocols.sums.masked.wire import SEALED_BYTES, split_slots
 from protocols.sums.ring import unpack
-from tests.protocols.sums.masked.attacks import DEFENDED, VICTIM, Patch, always_true, secrets_of
 from tests.protocols.sums.masked.rounds import (
+    DEFENDED,
     LAYOUT,
+    VICTIM,
+    Patch,
     Round,
+    always_true,
     entry_of,
     names,
     new_round,
+    secrets_of,
     with_model,
     with_threshold,
 )

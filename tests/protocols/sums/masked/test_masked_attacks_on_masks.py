@@ -21,15 +21,16 @@ from protocols.sums.masked.shamir import SHARE_BYTES
 from protocols.sums.masked.shares import open_pair, split_secrets
 from protocols.sums.masked.wire import SEALED_BYTES, decode_set, join_slots, split_slots
 from protocols.sums.ring import ring_dtype, unpack
-from tests.protocols.sums.masked.attacks import VICTIM, secrets_of
 from tests.protocols.sums.masked.rounds import (
     LAYOUT,
+    VICTIM,
     Round,
     complete_plan,
     entry_of,
     names,
     new_round,
     round_context,
+    secrets_of,
     sum_of,
 )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_args
 
 import numpy as np
@@ -11,15 +11,58 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from protocols.errors import ThresholdError
-from protocols.layout import whole_route
+from protocols.crypto.keyring import Keyring
+from protocols.errors import ParameterError, ThresholdError
+from protocols.layout import Route, whole_route
 from protocols.messages.stages import MASKED_MESSAGES, MaskedMessage
-from protocols.sums.masked.mechanism import MASKED
+from protocols.sums.base import SumPlan, one_message
+from protocols.sums.masked.mechanism import MASKED, MaskedMechanism
 from protocols.sums.masked.parameters import Mode
 from protocols.sums.masked.plan import MaskedPlan, encode, make_plan
 from protocols.sums.masked.run import run_masked_sum
 from protocols.sums.ring import pack
+from tests.protocols.sums.conformance import MechanismConformance
 from tests.protocols.sums.masked.rounds import LAYOUT, complete_plan, names
+
+
+class WithoutMasks(MaskedMechanism):
+    """Contributions as a round makes them, less the masks."""
+
+    interactive = False
+
+    def seal(
+        self, plan: SumPlan, route: Route, blocks: Sequence[NDArray[np.float64]], keyring: Keyring | None
+    ) -> bytes:
+        own = MaskedPlan.of(plan)
+        return pack(encode(own, route, blocks), own.bits)
+
+
+class TestDefault(MechanismConformance):
+    mechanism = WithoutMasks()
+
+
+class TestSixteenBits(MechanismConformance):
+    mechanism = WithoutMasks()
+    parameters = {"bits": 16, "mode": "curious"}
+
+
+class TestPacked(MechanismConformance):
+    mechanism = WithoutMasks()
+    parameters = {"bits": 23}
+
+
+class TestWide(MechanismConformance):
+    mechanism = WithoutMasks()
+    parameters = {"bits": 64}
+
+
+def test_outside_a_round_nothing_is_sealed() -> None:
+    assert MASKED.interactive
+    with pytest.raises(ParameterError, match="within a round"):
+        one_message(MASKED)
+
+
+# --- whole masked sums: with any dropouts a sum is exact, or the round fails with a reason; it is never wrong ---------
 
 MODES = st.sampled_from(get_args(Mode))
 AFTER_CONTRIBUTING = ("confirm", "unmask")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -9,20 +10,65 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from protocols.codec import Reader
 from protocols.crypto.certificates import NO_CERTIFICATE
+from protocols.crypto.keyring import Keyring
 from protocols.errors import CodecError, ContributionError, ParameterError, RefusalError, ThresholdError
-from protocols.layout import TRAINED, Block, Segment, VectorLayout
+from protocols.layout import TRAINED, Block, Route, Segment, VectorLayout
+from protocols.sums.base import SumPlan, one_message
 from protocols.sums.oneshot import client, member, server
 from protocols.sums.oneshot.committee import check_committee_key, make_committee, make_committee_key
 from protocols.sums.oneshot.context import OneshotContext, OneshotPolicy
-from protocols.sums.oneshot.mechanism import ONESHOT, release_unmasked
-from protocols.sums.oneshot.plan import make_plan
+from protocols.sums.oneshot.mechanism import ONESHOT, OneshotMechanism, release_unmasked
+from protocols.sums.oneshot.packing import packed_residues
+from protocols.sums.oneshot.plan import OneshotPlan, encode, make_plan
 from protocols.sums.oneshot.run import run_oneshot_sum
 from protocols.sums.oneshot.sealing import open_share, seal_share, signed_sum
 from protocols.sums.oneshot.wire import CommitteeKey, Statement, Ticket, Upload, body_digest, survivors_digest
+from tests.protocols.sums.conformance import MechanismConformance
 from tests.protocols.sums.oneshot.rounds import Round, counting_random, small_plan
+
+
+class WithoutMasks(OneshotMechanism):
+    """Contributions as a round makes them, less the masks."""
+
+    interactive = False
+
+    def seal(
+        self, plan: SumPlan, route: Route, blocks: Sequence[NDArray[np.float64]], keyring: Keyring | None
+    ) -> bytes:
+        own = OneshotPlan.of(plan)
+        shape = (len(own.ring.primes), own.coefficients)
+        residues = packed_residues(
+            own.ring, encode(own, route, blocks), np.zeros(own.coefficients, np.int64), np.zeros(shape)
+        )
+        return residues.astype("<u4").tobytes()
+
+
+class TestConformance(MechanismConformance):
+    mechanism = WithoutMasks()
+    parameters = {}
+
+
+class TestConformanceWithFewBits(MechanismConformance):
+    mechanism = WithoutMasks()
+    parameters = {"bits": 16, "committee": 3, "corrupt": 0}
+
+
+class TestConformanceWithManyBits(MechanismConformance):
+    mechanism = WithoutMasks()
+    parameters = {"bits": 52, "committee": 7, "corrupt": 2}
+
+
+def test_contributions_need_a_round() -> None:
+    assert ONESHOT.interactive
+    with pytest.raises(ParameterError, match="within a round"):
+        one_message(ONESHOT)
+
+
+# --- rounds of all parties, and the checks that each of them makes of the others' messages ----------------------------
 
 
 @pytest.fixture(scope="module")

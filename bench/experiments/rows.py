@@ -1,0 +1,89 @@
+"""Rows of an experiment: measured in processes, each kept in a file, so that an interrupted run can be resumed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from bench._report import arguments, bars
+
+__all__ = ["Row", "Values", "flat", "measured", "options_of"]
+
+Values = dict[str, Any]
+"""Figures of a row by name."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a table.
+
+    key: its name and that of its file. measure: maps the folder of the data sets to the figures; another process calls
+    it, so it is a function of a module, or a `partial` of one. It returns nothing where a library is missing.
+    published: the paper's figures, with the same names as ours. prefix: what the keys of its figures begin with, if it
+    is not `key`.
+    """
+
+    key: str
+    measure: Callable[[Path], Values]
+    published: Mapping[str, float] = field(default_factory=dict)
+    prefix: str = ""
+
+
+def options_of(about: str, seeds: Sequence[int]) -> argparse.ArgumentParser:
+    """A parser with the options of all experiments that have rows.
+
+    about: the help; the first script that it names, `python -m bench...`, names the folder of finished rows.
+    """
+    parser = arguments(about)
+    work = Path("bench/results/local") / about.partition("python -m bench.")[2].split()[0].rpartition(".")[2]
+    parser.add_argument("--data-dir", type=Path, default=Path("data"), help="folder of the data sets (default: data)")
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(seeds), help="seeds (default: %(default)s)")
+    parser.add_argument("--only", nargs="*", default=[], help="only rows whose key contains one of these texts")
+    parser.add_argument("--jobs", type=int, default=2, help="number of rows measured at the same time (default: 2)")
+    parser.add_argument("--work", type=Path, default=work, help="folder of finished rows")
+    return parser
+
+
+def measured(rows: Sequence[Row], options: argparse.Namespace, kind: str) -> dict[str, Values]:
+    """Measure the rows that are asked for and not finished; the figures of all of them by key, with their `seconds`.
+
+    kind: name of the folder of these rows, below that of the experiment. Raises what a row raises.
+    """
+    folder: Path = options.work / kind
+    folder.mkdir(parents=True, exist_ok=True)
+    asked = [row for row in rows if not options.only or any(part in row.key for part in options.only)]
+    waiting = [row for row in asked if not (folder / f"{row.key}.json").exists()]
+    with bars() as progress, ProcessPoolExecutor(options.jobs, multiprocessing.get_context("spawn")) as pool:
+        started = [pool.submit(_measure, row, options.data_dir, folder) for row in waiting]
+        for done in progress.track(as_completed(started), len(started), description="rows"):
+            done.result()
+    kept = {row.key: folder / f"{row.key}.json" for row in asked}
+    return {key: json.loads(path.read_text()) for key, path in kept.items() if path.exists()}
+
+
+def _measure(row: Row, data_dir: Path, folder: Path) -> None:
+    started = perf_counter()
+    values = row.measure(data_dir)
+    if values:
+        partial = folder / f"{row.key}.partial"  # an interrupted run leaves no half file
+        partial.write_text(json.dumps({**values, "seconds": perf_counter() - started}, indent=1))
+        partial.replace(folder / f"{row.key}.json")
+
+
+def flat(rows: Sequence[Row], found: Mapping[str, Values]) -> Values:
+    """All figures by `<prefix>.<name>`, and the published ones by `<prefix>.paper.<name>`."""
+    figures: Values = {}
+    for row in rows:
+        if row.key in found:
+            prefix, own = row.prefix or row.key, found[row.key]
+            figures |= {f"{prefix}.{name}": value for name, value in own.items() if name != "seconds"}
+            figures |= {f"{prefix}.paper.{name}": value for name, value in row.published.items()}
+            figures[f"{row.key}.seconds"] = own["seconds"]
+    return figures
