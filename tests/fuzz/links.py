@@ -23,6 +23,7 @@ _OF_A_TASK: Final = (
     f"GET {_TASK}/rounds/current",
     f"GET {_TASK}/snapshots/latest",
     f"GET {_TASK}/ledger",
+    f"GET {_TASK}/privacy",
     f"PUT {_TASK}/catalogue",
     f"GET {_TASK}/catalogue",
     f"PUT {_TASK}/revocations",

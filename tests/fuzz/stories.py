@@ -313,6 +313,24 @@ def masked(world: World, name: str = "masked") -> Story:
     yield
 
 
+def private(world: World, name: str = "private") -> Story:
+    """A task with a privacy block: what it promises, for the operator and for a member."""
+    parameters = {"corrupt": 0.0, "dropout": 0.0}
+    task = world.api.create_task(
+        name,
+        cohort=4,
+        mechanism_name="masked",
+        mechanism_parameters=parameters,
+        privacy={"epsilon": 4.0, "delta": 1e-6},
+        min_clients=4,
+    )
+    yield
+    (member,) = task.enrol(1)
+    for headers in (world.api.operator, member.auth):
+        get(world, f"{task.path}/privacy", headers)
+        yield
+
+
 def certified(world: World, name: str = "certified") -> Story:
     """A task with an organiser: enrolments with and without a certificate, a renewal, a revocation."""
     organiser, scope = Ed25519PrivateKey.generate(), "fuzzed"
@@ -378,6 +396,7 @@ STORIES: Final[tuple[Callable[[World], Story], ...]] = (
     keyed,
     masked,
     paillier,
+    private,
     certified,
     oneshot,
     evaluated,

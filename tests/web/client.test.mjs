@@ -145,7 +145,7 @@ test("a committee with too many new members gets no shares of the same data", as
   await rememberCommittee(store, of("a", "b", "c", "d", "f"), { step: 1, plan });
   await assert.rejects(rememberCommittee(store, of("a", "b", "c", "f", "g"), { step: 1, plan }), { name: "RefusalError" });
   await rememberCommittee(store, of("v", "w", "x", "y", "z"), { step: 2, plan });
-  await assert.rejects(rememberCommittee(store, of("a", "b", "c", "d", "e"), { step: 1, plan }), { name: "RefusalError" });
+  await assert.rejects(rememberCommittee(store, of("a", "b", "c", "d", "e"), { step: 1, plan }), { name: "AlreadySummedError" });
 });
 
 test("requests are repeated after failures that pass, and not after others", async () => {
