@@ -62,7 +62,7 @@ RECOMMENDED: Final[Mapping[str, Mapping[str, Any]]] = {
 
 _NOISY: Final[Mapping[str, Any]] = {"user_exponent": 0.5, "item_exponent": 0.0}
 NOISY: Final[Mapping[str, Mapping[str, Any]]] = {
-    "privirec": {**_NOISY, "iterations": 1},
+    "privirec": {**_NOISY, "iterations": 0},
     "privirec-k": {**_NOISY, "iterations": 3},
 }
 """Recipe -> what differs in tasks with a privacy block: rows of length 1, and few sums, on which the noise depends.

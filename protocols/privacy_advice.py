@@ -59,11 +59,11 @@ _WIDTH: Final = 32
 _SPECTRUM: Final[Mapping[str, Any]] = {"components": 64, "user_exponent": 0.5, "item_exponent": 0.0}
 _PARAMETERS: Final[Mapping[str, Mapping[str, Any]]] = {
     "privirec-k": {**_SPECTRUM, "iterations": 3},
-    "privirec": {**_SPECTRUM, "iterations": 1},
+    "privirec": {**_SPECTRUM, "iterations": 0},
     "colr": {"rank": 4, "item_bias": "counts"},
     "fedmf": {"dim": _WIDTH, "item_bias": "counts"},
 }
-_SUMS_OF_SPECTRUM: Final = {"privirec-k": 4, "privirec": 3}
+_SUMS_OF_SPECTRUM: Final = {"privirec-k": 4, "privirec": 2}
 """Of the degrees, of the planned iterations and, in `privirec`, of the Gram matrix."""
 _ROUNDS: Final = 100
 """Rounds of a task that trains."""

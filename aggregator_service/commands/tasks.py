@@ -212,7 +212,7 @@ def task_create(
     given = named_values(recipe_parameter or [])
     if catalogue is not None:
         given = _with_items(recipe, given, len(catalogue))
-    chosen = parameters_for(recipe, given, variant, started=start_from is not None)
+    chosen = parameters_for(recipe, given, variant, started=start_from is not None, noisy=privacy is not None)
     values = None if initial is None else read_initial(initial)
     if values is not None:
         chosen = {"shapes": shapes_of(values), **chosen}

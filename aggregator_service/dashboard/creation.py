@@ -174,17 +174,18 @@ def requested_task(form: Mapping[str, str], catalogue: Catalogue | None = None) 
     evaluation = _values(form, "evaluation")
     key = form.get("organiser", "").strip()
     schedule = _checked(Schedule, _values(form, "schedule"), "schedule: ")
+    privacy = _privacy(form, schedule)
     return _checked(
         TaskRequest,
         {
             "name": name,
-            "recipe": {"name": recipe, "parameters": parameters_for(recipe, parameters)},
+            "recipe": {"name": recipe, "parameters": parameters_for(recipe, parameters, noisy=privacy is not None)},
             "mechanism": {"name": mechanism, "parameters": _values(form, "mechanism")},
             "schedule": schedule,
             "data_set": form.get("data_set", "").strip() or None,
             "organiser": _organiser(key, form.get("scope", "").strip() or name) if key else None,
             "evaluation": _checked(Evaluation, evaluation, "evaluation: ") if evaluation else None,
-            "privacy": _privacy(form, schedule),
+            "privacy": privacy,
             "catalogue_digest": None if catalogue is None else catalogue.digest,
         },
     )

@@ -259,7 +259,8 @@ class Federation:
                 f"round {number} counts, and every client of its cohort was counted before: choose fewer count_sums"
             )
         recipe, hidden = unwrapped(self.recipe), isinstance(plan, MaskedPlan) and self.masks
-        if isinstance(recipe, PriviRecK) and not hidden and recipe.sum_of(spec.sum_index) != "gram":
+        gram = isinstance(recipe, PriviRecK) and recipe.sum_of(spec.sum_index) == "gram"
+        if isinstance(recipe, PriviRecK) and not hidden and (isinstance(self.recipe, Private) or not gram):
             total = self._sum_whole(recipe, plan, spec, cohort, tally)
         elif self._trains_whole(spec, cohort):
             total = self._train_whole(plan, spec, cohort, tally)

@@ -8,6 +8,7 @@ has the same bits as the sum of the clients' ring elements.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -17,11 +18,12 @@ from client_sdk.lab.data.interactions import Interactions, interaction_rows
 from client_sdk.training.adam import Adam
 from client_sdk.training.rfrec import predicted_ratings, scaled_ratings
 from protocols.errors import ParameterError
-from protocols.privacy.rounding import longest_norm
+from protocols.privacy.rounding import longest_norm, round_within
 from protocols.recipes.base import ModelState, Recipe, RoundSpec
 from protocols.recipes.private import Private
 from protocols.recipes.privirec import PriviRecK, PriviRecState
 from protocols.recipes.rfrec import RFRec, RFRecMeansState, RFRecState, item_means, rating_offsets
+from protocols.recipes.spectrum import triangle_places
 from protocols.recipes.state import state_as
 from protocols.sums.base import SumPlan
 from protocols.sums.masked.plan import MaskedPlan
@@ -76,15 +78,24 @@ def noisy_whole_sum(
     recipe, noise = private.inner, private.noise(spec.sum_index)
     if not isinstance(recipe, PriviRecK):
         raise ParameterError(f"recipe {recipe.name!r} has no sums that are computed at once")
-    rows = interaction_rows(train)[cohort].astype(np.float64)
-    if recipe.sum_of(spec.sum_index) == "degrees":
+    rows, kind = interaction_rows(train)[cohort].astype(np.float64), recipe.sum_of(spec.sum_index)
+    if kind == "degrees":
         order = np.lexsort((rng.random(rows.nnz), np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))))
         place = np.arange(rows.nnz) - np.repeat(rows.indptr[:-1], np.diff(rows.indptr))
         kept = order[place < private.privacy.most_items]
         total = np.bincount(rows.indices[kept], minlength=rows.shape[1]).astype(np.int64)
+    elif kind == "gram":
+        scaled = _scaled(recipe, state_as(state, PriviRecState), rows)
+        bound = private.l2_bound(spec.sum_index)
+        unit = (private.sensitivity(spec.sum_index).l2 or 1.0) / bound
+        total = np.zeros(private.inner.layout(spec.sum_index).length, np.int64)
+        for start, end in pairwise(scaled.indptr):
+            places, (one, other) = triangle_places(scaled.indices[start:end], recipe.parameters.items)
+            own = scaled.data[start:end]
+            total[places] += round_within(own[one] * own[other] / unit, bound, rng.bytes)[0]
     else:
-        own = state_as(state, PriviRecState)
-        scaled, basis = _scaled(recipe, own, rows), own.basis.astype(np.float64)
+        model = state_as(state, PriviRecState)
+        scaled, basis = _scaled(recipe, model, rows), model.basis.astype(np.float64)
         bound = private.l2_bound(spec.sum_index)
         total = np.zeros((basis.shape[0], basis.shape[1]), np.int64)
         for chunk in _chunks(scaled, basis.shape[1]):

@@ -145,12 +145,17 @@ class PriviRecKParameters(ItemParameters):
 class PriviRecParameters(PriviRecKParameters):
     """PriviRec with the Gram matrix, which needs explicit consent."""
 
+    iterations: int = Field(
+        default=5, ge=0, le=100, description="Power iterations before the Gram sum, one sum each; 0 with noise only."
+    )
     reveal_gram: bool = Field(default=False, description="Consent that everyone sees the item-item matrix.")
 
     @model_validator(mode="after")
     def _agreed(self, info: ValidationInfo) -> Self:
         if not (self.reveal_gram or self.is_noisy(info)):
             raise ValueError(f"{GRAM_REVEALS}; consent with reveal_gram=true, or use privirec-k, which never sums it")
+        if not self.iterations and not self.is_noisy(info):
+            raise ValueError("iterations 0 needs a privacy block, with which the vectors come from the Gram matrix")
         if self.items > MAX_GRAM_ITEMS:
             mega = self.items * (self.items + 1) // 2 * 4 / 1e6
             raise ValueError(

@@ -10,6 +10,7 @@ import pytest
 from client_sdk.training.graph_filters import FILTERS, user_row
 from client_sdk.training.privirec import components_of
 from protocols.advice import NOISY, parameters_for
+from protocols.errors import ParameterError
 from protocols.recipes.arrays import Arrays, arrays_of
 from protocols.recipes.base import RoundSpec, noise_level
 from protocols.recipes.factors import CountedFactors
@@ -114,6 +115,22 @@ def test_a_noisy_gram_matrix_becomes_the_matrix_of_its_clear_components() -> Non
     assert made.decode_state(3, made.encode_state(own)).round_number == 3
 
 
+def test_with_noise_the_gram_matrix_needs_no_iteration_before_it() -> None:
+    given = {"items": ITEMS, "components": 40, "iterations": 0, "item_exponent": 0.0}
+    with pytest.raises(ParameterError, match="iterations 0 needs a privacy block"):
+        recipe("privirec", {**given, "reveal_gram": True})
+    made = recipe("privirec", given, noisy=True)
+    assert isinstance(made, PriviRecK)
+    rows = rows_of_groups(np.random.default_rng(5)) / np.sqrt(8)
+    p, state = rows.T @ rows, made.initial_state(SEED)
+    for number, total in ((1, np.full(ITEMS, 9.0)), (2, p[np.triu_indices(ITEMS)])):
+        state = made.absorb(state, spec_of(made, number, 0.1), total, CLIENTS)
+    assert made.is_done(state)
+    own = state_as(state, PriviRecState)
+    np.testing.assert_allclose(own.singular_values[:3] ** 2, np.linalg.eigvalsh(p)[::-1][:3], rtol=0.05)
+    assert components_of(made, own).gram is not None
+
+
 def test_a_gram_matrix_of_noise_has_one_component() -> None:
     noise = np.random.default_rng(1).standard_normal(60 * 61 // 2)
     assert symmetric_above_noise(noise, 60, 1.1).eigenvalues.size == 1
@@ -196,7 +213,7 @@ def test_an_array_without_weights_is_divided_by_the_clients_however_large_the_no
 def test_recommended_parameters_of_a_task_with_a_privacy_block_are_allowed_in_it(name: str) -> None:
     made = recipe(name, parameters_for(name, {"items": 300}, noisy=True), noisy=True)
     assert isinstance(made, PriviRecK)
-    assert made.sensitivity(2).l2 == 1.0
+    assert made.sensitivity(2).l2 == {"privirec": np.sqrt(0.5), "privirec-k": 1.0}[name]
     assert made.parameters.components == 256
-    assert made.steps == {"privirec": 3, "privirec-k": 4}[name]
+    assert made.steps == {"privirec": 2, "privirec-k": 4}[name]
     assert parameters_for(name, {"items": 300})["user_exponent"] == 0.25
