@@ -180,7 +180,10 @@ def serve(
     app = create_issuer(Organiser.open(folder), scopes=scope, lifetime=round(days * _DAY))
     if not host or (tls_certificate is None) != (tls_key is None):
         fail("--host is empty" if not host else "--tls-certificate and --tls-key must be given together")
-    config = uvicorn.Config(app, ssl_certfile=tls_certificate, ssl_keyfile=tls_key, log_level="warning")
+    # uvicorn's own set-up of logging would close the handlers of the whole process
+    config = uvicorn.Config(
+        app, ssl_certfile=tls_certificate, ssl_keyfile=tls_key, log_config=None, log_level="warning"
+    )
     try:
         config.load()
     except (OSError, ValueError) as error:  # of the TLS files: `ssl.SSLError` is an `OSError`

@@ -186,7 +186,7 @@ def test_a_sum_that_most_clients_took_part_in_before_is_abandoned_at_once(
     server: AggregatorProcess, api: Api, refusing: int, reason: str, abandoned: int
 ) -> None:
     """As after a restore: 7 of 9 refuse it, and 2 are fewer than min_clients, 3. The stage is an hour long."""
-    task = masked_task(api, f"taken-{refusing}-{reason}", COHORT, max_failed_rounds=2, rounds=5)
+    task = masked_task(api, f"taken-{refusing}-{reason}", COHORT, max_failed_rounds=2, rounds=5, min_clients=3)
     clients = enrol_masked(task, COHORT)
     for number in (1, 2):
         task.wait_round(number, "advertising")
