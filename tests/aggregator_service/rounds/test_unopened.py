@@ -180,20 +180,20 @@ def refuse(task: TestTask, number: int, clients: Mapping[int, MaskedClient], rea
 
 @pytest.mark.parametrize(
     ("refusing", "reason", "abandoned"),
-    [(7, "survivors", 1), (6, "survivors", 0), (9, "survivors", 1), (9, "policy", 0)],
+    [(6, "survivors", 1), (5, "survivors", 0), (9, "survivors", 1), (9, "policy", 0)],
 )
 def test_a_sum_that_most_clients_took_part_in_before_is_abandoned_at_once(
     server: AggregatorProcess, api: Api, refusing: int, reason: str, abandoned: int
 ) -> None:
-    """As after a restore: 7 of 9 refuse it, and 2 are fewer than min_clients, 3. The stage is an hour long."""
-    task = masked_task(api, f"taken-{refusing}-{reason}", COHORT, max_failed_rounds=2, rounds=5, min_clients=3)
+    """As after a restore: 6 of 9 refuse it, and 3 are fewer than min_clients, 4. The stage is an hour long."""
+    task = masked_task(api, f"taken-{refusing}-{reason}", COHORT, max_failed_rounds=2, rounds=5)
     clients = enrol_masked(task, COHORT)
     for number in (1, 2):
         task.wait_round(number, "advertising")
         refuse(task, number, dict(list(clients.items())[:refusing]), reason)
         for one in list(clients.values())[refusing:]:
             assert one.take(number, "advertise").status_code == 201
-        if refusing == 6:  # the others go on without them
+        if refusing == 5:  # the others go on without them
             assert task.wait_round(number, "sharing", "failed")["step"] == 1
             assert state_of(task)["abandoned_sums"] == 0
             return
