@@ -195,7 +195,7 @@ def test_single_clients_choose_their_group_and_store_their_view(server: Aggregat
             client_store, device_group = client._account.store, part.membership.device_group
             kept = client_store.read(task.task_id, "item_state.bin")
             assert kept is not None
-            assert len(kept) == 16 + part.terms.recipe.view_bytes(TURN, device_group)
+            assert len(kept) == 8 + part.terms.recipe.view_bytes(TURN, device_group)
             assert Client(server.url, client._account.identity, store).memberships() == [part.membership]
     finally:
         for client in clients:

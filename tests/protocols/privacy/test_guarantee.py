@@ -18,7 +18,7 @@ def test_delta_falls_faster_than_one_client_in_all(clients: int, delta: float) -
 def test_an_epsilon_that_no_noise_reaches_is_refused() -> None:
     """At the largest order the conversion alone costs 0.0035 at delta 1e-5, whatever the noise is."""
     for epsilon in (1e-320, 1e-4, 0.003):
-        with pytest.raises(ParameterError, match=r"choose one above 0\.00"):
+        with pytest.raises(ParameterError, match=r"choose an epsilon above 0\.00"):
             smallest_multiplier([(10.0, 4.0)], 3, epsilon, 1e-5)
     found = smallest_multiplier([(10.0, 4.0)], 3, 0.01, 1e-5)
     assert epsilon_of(3 * skellam_curve((10.0, 4.0), (found * 4) ** 2), 1e-5) <= 0.01
