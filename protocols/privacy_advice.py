@@ -24,11 +24,8 @@ from functools import lru_cache
 from math import ceil, exp, floor, lgamma, log, log1p, log10, pow, sqrt
 from typing import Any, Final, Literal
 
-from pydantic import ValidationError
-
 from protocols.errors import ParameterError
 from protocols.messages.privacy import Privacy
-from protocols.parameter_text import first_fault
 from protocols.privacy.noise import NoiseTerms
 from protocols.privacy.renyi import epsilon_of, sampled_curve
 from protocols.recipes.private import Private
@@ -43,7 +40,6 @@ __all__ = [
     "Sizes",
     "SumOutlook",
     "modelled_eigenvalue",
-    "noise_outlook",
     "outlook",
     "outlook_of",
     "sizes_for",
@@ -180,63 +176,31 @@ class NoiseOutlook:
     text: str
 
 
-def noise_outlook(
-    recipe: str,
-    users: int,
-    items: int,
-    epsilon: float,
-    delta: float,
-    sums: int,
-    honest: int,
-    *,
-    cohort: int | None = None,
-    interactions: int = INTERACTIONS,
-    parameters: Mapping[str, Any] | None = None,
-) -> str:
-    """Return in one sentence what the noise of a privacy block leaves.
-
-    users: in the population. sums: that one client contributes to. honest: clients whose noise is counted on. cohort:
-    clients in a sum; None: all users for PriviRec, otherwise `honest`. interactions: mean items of a user.
-    parameters: of the recipe, where they are not the planned ones. Raises `ParameterError` for a recipe that is not in
-    `NOISY_RECIPES`, values out of range, and noise that cannot be drawn.
-    """
-    size = cohort or (users if recipe in _SUMS_OF_SPECTRUM else min(users, honest))
-    sizes = Sizes(sums, size, min(size, honest), sums, size == users)
-    try:
-        privacy = Privacy(epsilon=epsilon, delta=delta)
-    except ValidationError as error:
-        raise ParameterError(first_fault(error, Privacy.model_fields)) from None
-    return outlook(recipe, users, items, privacy, sizes, honest, interactions=interactions, parameters=parameters).text
-
-
 def outlook(
     recipe: str,
     users: int,
     items: int,
     privacy: Privacy,
     sizes: Sizes,
-    honest: int | None = None,
     *,
     interactions: int = INTERACTIONS,
     parameters: Mapping[str, Any] | None = None,
 ) -> NoiseOutlook:
-    """Return what a task with these sizes costs, and what its noise leaves; see `noise_outlook` for the arguments.
+    """Return what a task with these sizes costs, and what its noise leaves.
 
-    honest: None: what follows from the sizes and the block's `corrupt`.
+    users: in the population. interactions: mean items of a user. parameters: of the recipe, where they are not the
+    planned ones. Raises `ParameterError` for a recipe that is not in `NOISY_RECIPES`, and noise that cannot be drawn.
     """
     if recipe not in NOISY_RECIPES:
         raise ParameterError(f"no plan for recipe {recipe!r}: choose one of {', '.join(NOISY_RECIPES)}")
-    if honest is None:
-        of_block = (privacy.epsilon, privacy.delta, sizes.sums, privacy.corrupt, sizes.cohort, sizes.min_clients)
-        terms = NoiseTerms.of(*of_block)
-    else:
-        terms = NoiseTerms(privacy.epsilon, privacy.delta, sizes.sums, honest)
+    of_block = (privacy.epsilon, privacy.delta, sizes.sums, privacy.corrupt, sizes.cohort, sizes.min_clients)
+    terms = NoiseTerms.of(*of_block)
     made = Private(make_recipe(recipe, _parameters(recipe, items, parameters), noisy=True), privacy, terms)
     return outlook_of(made, users, items, sizes, interactions)
 
 
 def outlook_of(made: Private, users: int, items: int, sizes: Sizes, interactions: int = INTERACTIONS) -> NoiseOutlook:
-    """Return what the noise of a task leaves, whose recipe is `made`; see `noise_outlook` for the arguments."""
+    """Return what the noise of a task leaves, whose recipe is `made`; see `outlook` for the arguments."""
     recipe, privacy, terms = made.name, made.privacy, made.terms
     first, last = made.sum_kinds()[0], made.main_sum if made.main_sum > 1 else made.sum_kinds()[-1]
     kinds = tuple(_sum_outlook(made, index, sizes, items, interactions) for index in sorted({first, last}))
