@@ -9,8 +9,8 @@ A row is `<set>.<method>.eps<epsilon>` or `<set>.users<n>.<method>.eps<epsilon>`
 n^-1.1, and a tenth of the clients is not counted on. In rows of `users` the clients are resampled from the set's users,
 each with a random 70 % of its rows. Ranked is the held-out item of the set's own users, from all their training rows.
 
-The recipes absorb noisy sums as in a task (`protocols.recipes.private`). PriviRec's sums over a population are P Q,
-with P computed once, and one draw of the noise of all clients, of the same distribution as the sum of their shares.
+The recipes absorb noisy sums as in a task (`protocols.recipes.private`). PriviRec's sums over a population are
+P Q, or P, and one draw of the noise of all clients, of the same distribution as the sum of their shares.
 What rounding to steps adds, below 2 % of the noise's variance, is left out. `colr` and `arrays` run client by client,
 each of which takes part in two sums.
 
@@ -38,6 +38,7 @@ from bench.experiments.rows import Values
 from bench.privacy_models import train_arrays, train_colr
 from client_sdk.lab.data.interactions import interaction_rows
 from client_sdk.lab.evaluation.leave_one_out import FullScorer
+from client_sdk.lab.whole import noise_of_all
 from client_sdk.training.graph_filters import FILTERS
 from client_sdk.training.privirec import components_of
 from protocols.advice import parameters_for
@@ -66,58 +67,80 @@ _CHUNK: Final = 2000
 
 @dataclass(frozen=True)
 class Population:
-    """n clients, resampled from `rows` or all of them, and what their sums follow from."""
+    """n clients, resampled from `users` or all of them, and what their sums follow from."""
 
-    rows: csr_array[Any, Any]
+    users: csr_array[Any, Any]
     n: int | None
     seed: int
 
     @property
     def clients(self) -> int:
         """Number of clients."""
-        return self.rows.shape[0] if self.n is None else self.n
-
-    def _chunks(self) -> Iterator[NDArray[np.float32]]:
-        """Yield the clients' binary rows, float32 (clients, items), without clients that have none."""
-        rng = np.random.default_rng([self.seed, 7])
-        who = np.arange(self.clients) if self.n is None else rng.integers(0, self.rows.shape[0], self.n)
-        for start in range(0, who.size, _CHUNK):
-            chunk = self.rows[who[start : start + _CHUNK]].copy()
-            if self.n is not None:
-                chunk.data = chunk.data * (rng.random(chunk.nnz) < _KEPT)
-            dense = chunk.toarray().astype(np.float32)
-            yield dense[dense.any(axis=1)]
+        return self.users.shape[0] if self.n is None else self.n
 
     @cached_property
-    def sums(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Degrees (items,) with at most `most_items` of a client, in expectation, and P of rows of length 1.
-
-        In such a row each of d items is d^-1/2.
-        """
-        items, most = self.rows.shape[1], Privacy.model_fields["most_items"].default
-        degrees, p = np.zeros(items), np.zeros((items, items))
-        for dense in self._chunks():
-            counts = dense.sum(axis=1, keepdims=True)
-            degrees += (dense * np.minimum(1.0, most / counts)).sum(axis=0)
-            scaled = dense / np.sqrt(counts)
-            p += scaled.T @ scaled
-        return degrees, p
+    def rows(self) -> csr_array[Any, Any]:
+        """The clients' binary rows, float32 CSR (clients, items), without clients that have none."""
+        if self.n is None:
+            found = self.users
+        else:
+            rng = np.random.default_rng([self.seed, 7])
+            found = self.users[rng.integers(0, self.users.shape[0], self.n)]
+            found.data *= rng.random(found.nnz) < _KEPT
+            found.eliminate_zeros()
+        return csr_array(found[np.diff(found.indptr) > 0])
 
     @cached_property
-    def gram(self) -> NDArray[np.float64]:
-        """The upper triangle of P with each client within 2^-1/2; a row of d items has (1 + 1/d)^1/2 of that."""
-        items = self.rows.shape[1]
-        total = np.zeros((items, items))
-        for dense in self._chunks():
-            counts = dense.sum(axis=1, keepdims=True)
-            within = dense / np.sqrt(counts) * (1 + 1 / counts) ** -0.25
-            total += within.T @ within
-        return np.asarray(total[np.triu_indices(items)])
+    def _scaled(self) -> csr_array[Any, Any]:
+        """The rows with length 1: of d items each is d^-1/2."""
+        counts = np.diff(self.rows.indptr)
+        scaled = self.rows.copy()
+        scaled.data = np.repeat(counts**-0.5, counts).astype(np.float32)
+        return scaled
+
+    @cached_property
+    def degrees(self) -> NDArray[np.float64]:
+        """Users of each item, (items,), with at most `most_items` items of a client, in expectation."""
+        counts = np.diff(self.rows.indptr)
+        shares = np.minimum(1.0, Privacy.model_fields["most_items"].default / counts)
+        return np.bincount(self.rows.indices, np.repeat(shares, counts), self.rows.shape[1])
+
+    def product(self, basis: NDArray[np.float32]) -> NDArray[np.float64]:
+        """P Q of rows of length 1, (items x K,)."""
+        if self.n is not None:  # of so many clients P is quicker
+            return (self._exact @ basis.astype(np.float64)).ravel()
+        total = np.zeros(basis.shape)
+        for chunk in range(0, self._scaled.shape[0], _CHUNK):
+            part = self._scaled[chunk : chunk + _CHUNK]
+            total += part.T @ (part @ basis)
+        return total.ravel()
+
+    def gram(self, bounded: bool) -> NDArray[np.float64]:
+        """The upper triangle of P, (items (items + 1) / 2,). bounded: with each client's part within 2^-1/2."""
+        return np.asarray((self._bounded if bounded else self._exact)[np.triu_indices(self.rows.shape[1])])
+
+    @cached_property
+    def _exact(self) -> NDArray[np.float64]:
+        return self._sum_of_squares(np.ones(self.rows.shape[0]))
+
+    @cached_property
+    def _bounded(self) -> NDArray[np.float64]:
+        """Parts of rows of d items have the norm ((1 + 1/d) / 2)^1/2 before."""
+        return self._sum_of_squares((1 + 1 / np.diff(self.rows.indptr)) ** -0.25)
+
+    def _sum_of_squares(self, factors: NDArray[np.float64]) -> NDArray[np.float64]:
+        """X^T X of the rows of length 1, times a factor each, (items, items)."""
+        total = np.zeros((self.rows.shape[1],) * 2)
+        for chunk in range(0, factors.size, _CHUNK):
+            part = self._scaled[chunk : chunk + _CHUNK].toarray()
+            part *= factors[chunk : chunk + _CHUNK, None].astype(np.float32)
+            total += part.T @ part
+        return total
 
 
 def train_spectrum(population: Population, name: str, epsilon: float | None, seed: int, local: bool) -> FullScorer:
-    """Run a task of `privirec-k` or `privirec` over the population; the result scores users of `rows`."""
-    items = population.rows.shape[1]
+    """Run a task of `privirec-k` or `privirec` over the population; the result scores its `users`."""
+    items = population.users.shape[1]
     given = {"items": items} | ({"components": min(_LOCAL_COMPONENTS, items)} if local else {})
     given |= _WITHOUT_NOISE if epsilon is None else {}
     inner = make_recipe(name, parameters_for(name, given, noisy=True), noisy=True)
@@ -125,27 +148,23 @@ def train_spectrum(population: Population, name: str, epsilon: float | None, see
     made = privately(inner, epsilon, inner.steps, population.clients, local)
     rng = np.random.default_rng([seed, 8])
     state = made.initial_state(bytes(32))
-    degrees, p = population.sums
     for number in range(1, inner.steps + 1):
         spec = made.round_spec(bytes(32), number)
-        match inner.sum_of(number):
-            case "degrees":
-                exact = np.rint(degrees)
-            case "iteration":
-                exact = (p @ state_as(state, PriviRecState).basis.astype(np.float64)).ravel()
-            case "gram":
-                exact = population.gram if isinstance(made, Private) else p[np.triu_indices(items)]
+        if inner.sum_of(number) == "iteration":
+            exact = population.product(inner.basis_before(state_as(state, PriviRecState), spec))
+        else:
+            exact = population.gram(isinstance(made, Private))
         state = made.absorb(state, spec, noisy(made, spec, state, exact, population.clients, rng), population.clients)
-    scores = FILTERS["ease"].scores(components_of(inner, state), population.rows)
+    scores = FILTERS["ease"].scores(components_of(inner, state), population.users)
     return lambda users: scores[users]
 
 
 def train_popularity(population: Population, epsilon: float | None, seed: int, local: bool) -> FullScorer:
     """Sum the item counts once; all users have the same scores."""
-    inner = make_recipe("fedmf", {"items": population.rows.shape[1], "dim": 1, "item_bias": "counts"})
+    inner = make_recipe("fedmf", {"items": population.users.shape[1], "dim": 1, "item_bias": "counts"})
     made = privately(inner, epsilon, 1, population.clients, local)
     state, spec, rng = made.initial_state(bytes(32)), made.round_spec(bytes(32), 1), np.random.default_rng([seed, 8])
-    total = noisy(made, spec, state, np.rint(population.sums[0]), population.clients, rng)
+    total = noisy(made, spec, state, np.rint(population.degrees), population.clients, rng)
     biases = state_as(made.absorb(state, spec, total, population.clients), CountedFactors).biases
     return lambda users: np.broadcast_to(biases, (users.size, biases.size))
 
@@ -172,8 +191,7 @@ def noisy(
     if not isinstance(made, Private):
         return exact
     units, _ = made.in_own_units(state, spec, np.ones(exact.size), clients)
-    mean = made.noise(spec.sum_index).share * clients / 2
-    return np.asarray(np.rint(exact / units) + rng.poisson(mean, exact.size) - rng.poisson(mean, exact.size), float)
+    return np.asarray(np.rint(exact / units) + noise_of_all(made, spec, exact.size, clients, rng))
 
 
 # --- rows

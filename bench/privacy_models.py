@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from client_sdk.lab.data.interactions import Interactions
 from client_sdk.lab.evaluation.leave_one_out import FullScorer
 from client_sdk.lab.federation import Federation
+from client_sdk.lab.whole import noise_of_all
 from protocols.advice import parameters_for
 from protocols.messages.privacy import Privacy
 from protocols.recipes.arrays import Arrays
@@ -76,8 +77,10 @@ def train_arrays(train: Interactions, privacy: Privacy | None, seed: int, quick:
             change = _trained(inner.arrays(state), train.positives(int(user)), rng)
             sent = inner.contribute(state, spec, Local(change))
             if isinstance(made, Private):
-                sent = made.noised(state, spec, sent, os.urandom)
+                sent = made.limited(state, spec, sent, os.urandom)
             total += sent.vector
+        if isinstance(made, Private):
+            total += noise_of_all(made, spec, total.size, asked.size, rng)
         state = made.absorb(state, spec, total, asked.size)
     arrays = inner.arrays(state)
 

@@ -60,12 +60,15 @@ RECOMMENDED: Final[Mapping[str, Mapping[str, Any]]] = {
 }
 """Recipe -> its recommended parameters. A recipe that is not listed has its paper's."""
 
-_NOISY: Final[Mapping[str, Any]] = {"user_exponent": 0.5, "item_exponent": 0.0}
+_NOISY: Final[Mapping[str, Any]] = {"user_exponent": 0.5, "item_exponent": 0.0, "degrees": False}
 NOISY: Final[Mapping[str, Mapping[str, Any]]] = {
     "privirec": {**_NOISY, "iterations": 0},
     "privirec-k": {**_NOISY, "iterations": 3},
 }
 """Recipe -> what differs in tasks with a privacy block: rows of length 1, and few sums, on which the noise depends.
+
+Rows are not scaled by the items' degrees, so these need no sum. A start from the vectors of an earlier task makes one
+iteration better than three: docs/results.md.
 
 The noise in a value does not depend on the number of vectors, and with more of them three iterations find the leading
 ones: 256 vectors ranked better than 64 at every epsilon and number of users. Chosen on validation rows.
@@ -132,6 +135,8 @@ def parameters_for(
         return dict(given)
     more = STARTED.get(recipe, {}) if started else {}
     chosen = {**RECOMMENDED.get(recipe, {}), **(NOISY.get(recipe, {}) if noisy else {}), **more}
+    if noisy and started and recipe == "privirec-k":
+        chosen["iterations"] = 1
     items = given.get("items")
     if isinstance(items, int) and items > 0:
         within = components_within(items, budget)
@@ -139,6 +144,8 @@ def parameters_for(
             chosen["components"] = within
         elif started:
             chosen["dim"] = min(MOST_FACTORS, within)
+    if given.get("item_exponent"):
+        chosen.pop("degrees", None)  # such rows are scaled by degrees
     return {**chosen, **given}
 
 
@@ -250,7 +257,7 @@ def choose(
     components = components_within(items, budget)
     if able and components >= min(_FEWEST_COMPONENTS, items):
         parameters = parameters_for("privirec-k", {"items": items}, budget=budget)
-        rounds = 1 + int(parameters.get("iterations", 5))
+        rounds = 1 + int(parameters.get("iterations", 5))  # and the degrees
         more = "" if components >= min(MOST_COMPONENTS, items) else "; a larger budget would rank better"
         why = (
             "of all recipes privirec-k ranks best by NDCG@20 over all items, and it needs no training",

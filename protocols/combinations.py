@@ -9,7 +9,7 @@ from protocols.recipes.private import Private
 from protocols.recipes.registry import recipe_entry
 from protocols.sums.registry import MechanismEntry, mechanism_entry, mechanisms
 
-__all__ = ["carriers", "check_combination"]
+__all__ = ["carriers", "check_combination", "noisy_carriers"]
 
 
 def carriers(recipe: str) -> frozenset[str]:
@@ -40,7 +40,7 @@ def check_combination(what: Recipe | str, mechanism: str) -> None:
         if isinstance(what, Private) and "noise" not in how.carries:
             raise CombinationError(
                 f"a task with a privacy block cannot use {mechanism!r}: the server would see each contribution with "
-                f"one client's share of the noise; choose one of: {', '.join(sorted(_noisy(name)))}"
+                f"one client's share of the noise; choose one of: {', '.join(sorted(noisy_carriers(name)))}"
             )
         counting = what.main_sum - 1
         if counting > 1 and what.layout(2).sum_class.once and "clear contributions" not in how.carries:
@@ -53,7 +53,8 @@ def check_combination(what: Recipe | str, mechanism: str) -> None:
         _check_layout(name, how, layout)
 
 
-def _noisy(recipe: str) -> frozenset[str]:
+def noisy_carriers(recipe: str) -> frozenset[str]:
+    """Return the mechanisms that can carry the recipe's sums with noise in them."""
     return frozenset(name for name in carriers(recipe) if "noise" in mechanism_entry(name).carries)
 
 

@@ -24,6 +24,8 @@ from functools import lru_cache
 from math import ceil, exp, floor, lgamma, log, log1p, log10, pow, sqrt
 from typing import Any, Final, Literal
 
+from protocols.advice import MESSAGE_BUDGET, Choice, parameters_for
+from protocols.combinations import noisy_carriers
 from protocols.errors import ParameterError
 from protocols.messages.privacy import Privacy
 from protocols.privacy.noise import NoiseTerms
@@ -39,6 +41,7 @@ __all__ = [
     "NoiseOutlook",
     "Sizes",
     "SumOutlook",
+    "choose_noisy",
     "modelled_eigenvalue",
     "outlook",
     "outlook_of",
@@ -52,15 +55,10 @@ INTERACTIONS: Final = 50
 
 _WIDTH: Final = 32
 """Values of an item in the planned tasks of `fedmf` and `arrays`."""
-_SPECTRUM: Final[Mapping[str, Any]] = {"components": 64, "user_exponent": 0.5, "item_exponent": 0.0}
-_PARAMETERS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "privirec-k": {**_SPECTRUM, "iterations": 3},
-    "privirec": {**_SPECTRUM, "iterations": 0},
-    "colr": {"rank": 4, "item_bias": "counts"},
-    "fedmf": {"dim": _WIDTH, "item_bias": "counts"},
-}
-_SUMS_OF_SPECTRUM: Final = {"privirec-k": 4, "privirec": 2}
-"""Of the degrees, of the planned iterations and, in `privirec`, of the Gram matrix."""
+_RANK: Final = 4
+"""Values of an item in the planned tasks of `colr`."""
+_SUMS_OF_SPECTRUM: Final = {"privirec-k": 3, "privirec": 1}
+"""Of the recommended iterations or of the Gram matrix."""
 _ROUNDS: Final = 100
 """Rounds of a task that trains."""
 _COHORT, _SHARE = 1000, 0.01
@@ -70,10 +68,15 @@ _FLOOR: Final = 0.8
 _MISSED: Final = 1e-3
 """Share of the clients that are asked more often than is planned, and abstain then."""
 
-_FEW, _MANY = 12, 25
-"""Visible components below which popularity is all that is left, and from which most of the rest is."""
-_LOUD, _QUIET = 0.2, 0.02
+_FEW, _MANY = 5, 60
+"""Visible components below which popularity is all that is left, and from which most of the rest is: 0.9 of NDCG@20."""
+_LOUD, _QUIET = 0.4, 0.2
 """Noise of the mean update, in units of the bound, above which it drowns updates, and up to which it hardly matters."""
+_FEW_COUNTS, _MANY_COUNTS = 50, 150
+"""Visible counts from which popularity is left, and from which it is nearly what it is without noise.
+
+These three follow from the measurements of `bench.privacy` on ML-1M and Gowalla (docs/results.md).
+"""
 
 _CLEARLY: Final = 1.3
 """Share by which an eigenvalue of a Gram matrix is clearly above the level of the noise."""
@@ -193,10 +196,15 @@ def outlook(
     """
     if recipe not in NOISY_RECIPES:
         raise ParameterError(f"no plan for recipe {recipe!r}: choose one of {', '.join(NOISY_RECIPES)}")
+    return outlook_of(_planned(recipe, items, privacy, sizes, parameters), users, items, sizes, interactions)
+
+
+def _planned(
+    recipe: str, items: int, privacy: Privacy, sizes: Sizes, parameters: Mapping[str, Any] | None = None
+) -> Private:
     of_block = (privacy.epsilon, privacy.delta, sizes.sums, privacy.corrupt, sizes.cohort, sizes.min_clients)
-    terms = NoiseTerms.of(*of_block)
-    made = Private(make_recipe(recipe, _parameters(recipe, items, parameters), noisy=True), privacy, terms)
-    return outlook_of(made, users, items, sizes, interactions)
+    made = make_recipe(recipe, _parameters(recipe, items) if parameters is None else parameters, noisy=True)
+    return Private(made, privacy, NoiseTerms.of(*of_block))
 
 
 def outlook_of(made: Private, users: int, items: int, sizes: Sizes, interactions: int = INTERACTIONS) -> NoiseOutlook:
@@ -211,7 +219,7 @@ def outlook_of(made: Private, users: int, items: int, sizes: Sizes, interactions
     if not sizes.all_users:
         unknown = epsilon_of(sizes.rounds * sampled_curve(curve, sizes.cohort / users), privacy.delta)
         sampled = min(known, unknown)  # the limit on the sums of a client holds against everybody
-    enough = None if left == "most" else _enough(main, users, items, interactions, sizes)
+    enough = None if left == "most" else _enough(main, kinds[0], users, items, interactions, sizes)
     text = f"{recipe} with {users:,} users at epsilon {privacy.epsilon:g}: {_WORDS[left]} ({main.in_words})"
     if left in ("nothing", "popularity") and kinds[0].what == "counts":
         text += f"; {kinds[0].in_words}"
@@ -240,15 +248,12 @@ _WORDS: Final[Mapping[Left, str]] = {
 }
 
 
-def _parameters(recipe: str, items: int, given: Mapping[str, Any] | None) -> dict[str, Any]:
-    if given is not None:
-        return dict(given)
+def _parameters(recipe: str, items: int) -> dict[str, Any]:
     if recipe == "arrays":
         return {"shapes": {"items": [items, _WIDTH]}}
-    planned = {"items": items, **_PARAMETERS[recipe]}
-    if "components" in planned:
-        planned["components"] = min(planned["components"], items)
-    return planned
+    if recipe == "fedmf":
+        return {"items": items, "dim": _WIDTH, "item_bias": "counts"}
+    return parameters_for_noise(recipe, items)
 
 
 def _sum_outlook(made: Private, index: int, sizes: Sizes, items: int, interactions: int) -> SumOutlook:
@@ -275,6 +280,56 @@ def _sum_outlook(made: Private, index: int, sizes: Sizes, items: int, interactio
     return SumOutlook("update", values, bound, deviation, noisy / bound, words)
 
 
+_ADVISED: Final = ("privirec", "privirec-k", "colr")
+"""The best first, where noise leaves the same of them (docs/results.md)."""
+_ORDER: Final = ("nothing", "popularity", "part", "most")
+
+
+def choose_noisy(
+    items: int,
+    users: int,
+    interactions: int,
+    privacy: Privacy,
+    *,
+    budget: int = MESSAGE_BUDGET,
+    mechanism: str = "masked",
+) -> tuple[Choice, Sizes]:
+    """Return the recipe of which the noise of a privacy block leaves most, and the sizes of its task.
+
+    interactions: of all users together. budget: bytes of a client's longest message, at 4 bytes a value. Raises
+    `ParameterError` if no recipe fits mechanism, budget and noise.
+    """
+    found: list[tuple[NoiseOutlook, Private]] = []
+    missing: dict[str, None] = {}  # in order, each once
+    for name in _ADVISED:
+        try:
+            if mechanism not in noisy_carriers(name):
+                raise ParameterError(f"{mechanism} sums cannot carry {name} with noise")
+            sizes = sizes_for(name, users)
+            made = _planned(name, items, privacy, sizes, parameters_for_noise(name, items, budget))
+            if (length := _message_bytes(made)) > budget:
+                raise ParameterError(f"{name} has messages of {length / 1e6:.3g} MB")
+            found.append((outlook_of(made, users, items, sizes, max(1, interactions // users)), made))
+        except ParameterError as error:
+            missing[str(error)] = None
+    if not found:
+        raise ParameterError(f"no recipe can be trained with this privacy block: {'; '.join(missing)}")
+    best, made = max(found, key=lambda one: _ORDER.index(one[0].left))  # the first of equals
+    chosen = parameters_for_noise(best.recipe, items, budget)
+    why = (best.text, *(one.text for one, _ in found if one is not best), *missing)
+    return Choice(best.recipe, chosen, best.sizes.rounds, best.sizes.cohort, _message_bytes(made), why), best.sizes
+
+
+def _message_bytes(made: Private) -> int:
+    return 4 * max(made.layout(sum_index).length for sum_index in made.sum_kinds())
+
+
+def parameters_for_noise(recipe: str, items: int, budget: int = MESSAGE_BUDGET) -> dict[str, Any]:
+    """Return the parameters of a planned task with a privacy block: the recommended ones."""
+    given: dict[str, Any] = {"items": items, "rank": _RANK} if recipe == "colr" else {"items": items}
+    return parameters_for(recipe, given, noisy=True, budget=budget)
+
+
 def modelled_eigenvalue(j: int, clients: int, items: int, interactions: int) -> float:
     """Return eigenvalue j = 1, 2, ... of so many clients' rows of length 1, by the model of the module's docstring."""
     slope = _slope(items, interactions)
@@ -298,17 +353,24 @@ def _weights(items: int, slope: float) -> float:
 
 
 def _left(main: SumOutlook, first: SumOutlook) -> Left:
-    some, most = (
-        (main.signal >= min(_FEW, main.most), main.signal >= min(_MANY, main.most))
-        if main.level
-        else (main.signal <= _LOUD, main.signal <= _QUIET)
-    )
-    if some:
-        return "most" if most else "part"
-    return "popularity" if first.what == "counts" and first.signal >= min(_FEW, first.most) else "nothing"
+    if main.level:
+        if main.signal >= min(_FEW, main.most):
+            return "most" if main.signal >= min(_MANY, main.most) else "part"
+        return "popularity" if main.signal or _counted(first, _FEW_COUNTS) else "nothing"
+    counts = first.what == "counts"
+    if main.signal <= _QUIET and (not counts or _counted(first, _MANY_COUNTS)):
+        return "most"
+    if main.signal <= _LOUD and (not counts or _counted(first, _FEW_COUNTS)):
+        return "part"
+    return "popularity" if _counted(first, _FEW_COUNTS) else "nothing"
 
 
-def _enough(main: SumOutlook, users: int, items: int, interactions: int, sizes: Sizes) -> int:
+def _counted(first: SumOutlook, least: int) -> bool:
+    """Whether at least so many counts, or all of them, are above the noise."""
+    return first.what == "counts" and first.signal >= min(least, first.most)
+
+
+def _enough(main: SumOutlook, first: SumOutlook, users: int, items: int, interactions: int, sizes: Sizes) -> int:
     """Return from how many users most is left, to two digits, with the same share of them in a sum.
 
     The noise in a sum stays as it is then, and what it is compared with grows with the number of users.
@@ -317,6 +379,9 @@ def _enough(main: SumOutlook, users: int, items: int, interactions: int, sizes: 
         found = users * main.level / modelled_eigenvalue(min(_MANY, main.most), sizes.cohort, items, interactions)
     else:
         found = users * main.signal / _QUIET
+        if first.what == "counts" and not _counted(first, _MANY_COUNTS):
+            share = (min(_MANY_COUNTS, first.most) + 1) / max(1.0, first.signal)
+            found = max(found, users * pow(share, _slope(items, interactions)))
     return _rounded(found)
 
 

@@ -75,6 +75,8 @@ from protocols.catalogue import Catalogue
 from protocols.errors import CodecError
 from protocols.messages import InvitationRequest, OrganiserPin, Role, Schedule, TaskRequest, TaskView
 from protocols.parameter_text import first_fault, named_values
+from protocols.privacy.guarantee import default_delta
+from protocols.privacy_advice import choose_noisy
 from protocols.recipes.arrays import shapes_of
 from protocols.recipes.private import Private
 from protocols.recipes.registry import recipe_entry, recipes
@@ -295,26 +297,42 @@ def task_advise(
     mechanism_parameter: Annotated[
         list[str] | None, typer.Option("-m", help="Mechanism parameter, name=value; repeatable.")
     ] = None,
+    epsilon: Epsilon = None,
+    delta: Delta = None,
 ) -> None:
     """Choose a recipe and sizes for data of this size, say why, and print the command that creates the task.
 
     For recipes of vectors it prints what a larger or smaller message is worth; for
     masked sums the neighbours of a client, the probabilities of failure, and the
-    bytes that a client sends.
+    bytes that a client sends. With --epsilon it chooses by what the noise of a
+    privacy block leaves of each recipe.
 
     Example: hushrec-server task advise --items 1682 --clients 943 --interactions 100000 --budget 2
     """
-    choice = choose(items, clients, interactions, budget=round(budget * 1e6), mechanism=mechanism, ratings=ratings)
+    most_bytes = round(budget * 1e6)
+    if epsilon is not None and delta is None:
+        delta = default_delta(clients)
+    privacy = privacy_of(epsilon, Schedule(), fixed_clip=False, delta=delta)
+    if privacy is None:
+        choice = choose(items, clients, interactions, budget=most_bytes, mechanism=mechanism, ratings=ratings)
+        schedule, more = Schedule(cohort_size=choice.cohort_size, rounds=choice.rounds), ""
+    elif ratings:
+        raise CommandError("no recipe of ratings can be trained with a privacy block: leave out --ratings or --epsilon")
+    else:
+        choice, sizes = choose_noisy(items, clients, interactions, privacy, budget=most_bytes, mechanism=mechanism)
+        privacy = privacy.model_copy(update={"rounds": sizes.sums})
+        schedule = Schedule(cohort_size=sizes.cohort, rounds=sizes.rounds, min_clients=sizes.min_clients)
+        of_block = f"--epsilon {privacy.epsilon:g} --delta {privacy.delta:.3g} --client-sums {sizes.sums}"
+        more = f"-s min_clients={sizes.min_clients} {of_block} "
     typer.echo(f"{choice.recipe}: {choice.rounds} sums of {choice.cohort_size} clients")
     for reason in choice.why:
         typer.echo(f"  {reason}")
     for name, value in sorted(choice.parameters.items()):
         typer.echo(f"  {name} = {value}")
-    if choice.recipe == "privirec-k":
+    if choice.recipe == "privirec-k" and privacy is None:
         _say_what_vectors_are_worth(items)
-    schedule = Schedule(cohort_size=choice.cohort_size, rounds=choice.rounds)
     own = named_values(mechanism_parameter or [])
-    terms = task_terms(choice.recipe, choice.parameters, mechanism, own, schedule, None)
+    terms = task_terms(choice.recipe, choice.parameters, mechanism, own, schedule, None, privacy=privacy)
     planned = plan_task(terms)
     plan = planned.sum_plan
     if isinstance(plan, MaskedPlan):
@@ -324,7 +342,7 @@ def task_advise(
             typer.echo(f"  {name} = {value}")
         for stage, length in upload_bytes(neighbourhood, planned.recipe.longest_vector(), plan.bits).items():
             typer.echo(f"  a client sends {length} bytes to {stage}, at most")
-    if choice.recipe in STARTED:
+    if choice.recipe in STARTED and privacy is None:
         start = advise_start(items, round(budget * 1e6))
         typer.echo(
             "for a spectral start, which ranks better: a masked privirec-k task with "
@@ -335,7 +353,7 @@ def task_advise(
     pairs = "".join(f"-m {pair} " for pair in mechanism_parameter or [])
     typer.echo(
         f"hushrec-server task create NAME --recipe {choice.recipe} {given}--mechanism {mechanism} {pairs}"
-        f"-s cohort_size={choice.cohort_size} -s rounds={choice.rounds} --organiser KEY"
+        f"-s cohort_size={choice.cohort_size} -s rounds={choice.rounds} {more}--organiser KEY"
     )
 
 

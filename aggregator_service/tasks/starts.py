@@ -56,14 +56,16 @@ def with_start(request: TaskRequest, source: StartSource, blobs: BlobStore) -> t
     Raises `ParameterError` if the recipe cannot start from this source, `BlobDamagedError` if the snapshot is damaged.
     """
     # recipes that only this command needs
+    from protocols.recipes.private import unwrapped
     from protocols.recipes.privirec import PriviRecK
     from protocols.recipes.spectral_start import Source, start_parameters
 
     body = bytes(blobs.view(source.blob_key, source.digest))
-    made = plan_task(source.terms).recipe
+    recipe_of_source = plan_task(source.terms).recipe
+    made = unwrapped(recipe_of_source)
     if not isinstance(made, PriviRecK):
         raise ParameterError(f"a task of recipe {made.name!r} cannot be started from: only one of privirec-k")
-    state = made.decode_state(source.round, body)
+    state = recipe_of_source.decode_state(source.round, body)
     plain = make_recipe(request.recipe.name, request.recipe.parameters, noisy=request.privacy is not None)
     recipe = with_evaluation(plain, request.evaluation, request.schedule.rounds)
     given = request.recipe.parameters

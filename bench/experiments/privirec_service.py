@@ -33,7 +33,8 @@ from client_sdk.operator import Operator, task_request
 from client_sdk.organiser import TrialOrganiser
 from client_sdk.training.graph_filters import GFCF, Components
 from protocols.messages import Schedule
-from protocols.recipes.privirec import PriviRecK, PriviRecKParameters
+from protocols.recipes.privirec import PriviRecK
+from protocols.recipes.privirec_parameters import PriviRecKParameters
 from protocols.sums.masked.mechanism import MASKED
 
 DROPOUTS = {1: 0.06, 3: 0.04}

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from client_sdk.history import History
 from client_sdk.lab.data.interactions import Interactions
-from client_sdk.lab.whole import WholeRatings, can_train_whole
+from client_sdk.lab.whole import WholeRatings, can_train_whole, noise_of_all, noisy_whole_sum, whole_sum
 from client_sdk.store.states import ClientState, GivenData
 from client_sdk.training import client_half
 from client_sdk.training.base import LocalResult, MayAbstain, TrainingConfig, why_abstain
@@ -264,10 +264,12 @@ class Federation:
             total = self._sum_whole(recipe, plan, spec, cohort, tally)
         elif self._trains_whole(spec, cohort):
             total = self._train_whole(plan, spec, cohort, tally)
-        elif isinstance(plan, MaskedPlan) and self.masks:
+        elif isinstance(plan, MaskedPlan) and hidden:
             total = self._sum_masked(plan, spec, cohort, tally)
         else:
             total = self._sum_sealed(plan, spec, cohort, tally)
+            if isinstance(self.recipe, Private) and not self._noised_alone(plan):
+                total += self._noise(self.recipe, spec, total.size, cohort.size)
         self.state = self.recipe.absorb(self.state, spec, total, cohort.size)
         return tally.round(number, cohort.size)
 
@@ -283,8 +285,6 @@ class Federation:
         self, recipe: PriviRecK, plan: SumPlan, spec: RoundSpec, cohort: NDArray[np.int64], tally: _Tally
     ) -> NDArray[np.float64]:
         """Return what the clients' contributions add up to, computed at once; nothing is clipped, as in their rows."""
-        from client_sdk.lab.whole import noisy_whole_sum, whole_sum  # scipy, which other recipes do not need
-
         with tally.clock("train"):
             if isinstance(self.recipe, Private):
                 draws = np.random.default_rng([self.seed, 4, spec.number])
@@ -369,6 +369,13 @@ class Federation:
         tally.bytes += sum(map(len, transcript.contributions.values()))
         return transcript.total
 
+    def _noised_alone(self, plan: SumPlan) -> bool:
+        """Whether each client adds its share of noise, as devices do; else a sum gets that of all in one draw."""
+        return self.masks or not isinstance(plan, MaskedPlan)
+
+    def _noise(self, private: Private, spec: RoundSpec, values: int, clients: int) -> NDArray[np.float64]:
+        return noise_of_all(private, spec, values, clients, np.random.default_rng([self.seed, 4, spec.number]))
+
     def _plan(self, sum_index: int) -> SumPlan:
         layout = self.recipe.layout(sum_index)
         if layout not in self._plans:
@@ -382,8 +389,8 @@ class Federation:
         with tally.clock("train"):
             local = self.half.contribute(spec, str(user), self._view, history, self.client_states[user], rng)
             if isinstance(self.recipe, Private):
-                sent = self.recipe.noised(self._view, spec, local.contribution, os.urandom)
-                local = replace(local, contribution=sent)
+                finish = self.recipe.noised if self._noised_alone(self._plan(spec.sum_index)) else self.recipe.limited
+                local = replace(local, contribution=finish(self._view, spec, local.contribution, os.urandom))
             self.client_states[user] = local.client_state if local.finish is None else local.finish()
         if self.recipe.layout(spec.sum_index).sum_class.once:
             self.given[user] = self.given[user].with_counted("", spec.sum_index)

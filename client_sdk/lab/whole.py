@@ -34,6 +34,7 @@ if TYPE_CHECKING:  # what only spectra need
 __all__ = [
     "WholeRatings",
     "can_train_whole",
+    "noise_of_all",
     "noisy_whole_sum",
     "whole_sum",
 ]
@@ -55,7 +56,7 @@ def whole_sum(
         return np.bincount(rows.indices, minlength=rows.shape[1]).astype(np.float64)
     own = state_as(state, PriviRecState)
     scaled = _scaled(recipe, own, rows)
-    basis = own.basis.astype(np.float64)
+    basis = recipe.basis_before(own, spec).astype(np.float64)
     if isinstance(plan, MaskedPlan):
         return _ring_sum(plan, scaled, basis)
     return np.asarray(scaled.T @ (scaled @ basis)).ravel().astype(np.float32).astype(np.float64)
@@ -72,10 +73,9 @@ def noisy_whole_sum(
     """Return the opened sum of a PriviRec task with a privacy block, in steps, float64 (layout.length,).
 
     It has the distribution of the sum of the clients' contributions: each is limited, scaled and rounded as on its
-    device, and the sum of n shares of Skellam noise is one draw of n times the variance. Draws are from `rng`: this is
-    for simulations only.
+    device, and the noise is that of all of them (`noise_of_all`). Draws are from `rng`: this is for simulations only.
     """
-    recipe, noise = private.inner, private.noise(spec.sum_index)
+    recipe = private.inner
     if not isinstance(recipe, PriviRecK):
         raise ParameterError(f"recipe {recipe.name!r} has no sums that are computed at once")
     rows, kind = interaction_rows(train)[cohort].astype(np.float64), recipe.sum_of(spec.sum_index)
@@ -95,7 +95,7 @@ def noisy_whole_sum(
             total[places] += round_within(own[one] * own[other] / unit, bound, rng.bytes)[0]
     else:
         model = state_as(state, PriviRecState)
-        scaled, basis = _scaled(recipe, model, rows), model.basis.astype(np.float64)
+        scaled, basis = _scaled(recipe, model, rows), recipe.basis_before(model, spec).astype(np.float64)
         bound = private.l2_bound(spec.sum_index)
         total = np.zeros((basis.shape[0], basis.shape[1]), np.int64)
         for chunk in _chunks(scaled, basis.shape[1]):
@@ -103,9 +103,18 @@ def noisy_whole_sum(
                 chunk, chunk.data[:, None] * np.repeat(chunk @ basis, np.diff(chunk.indptr), 0), bound, rng
             )
             total += _placed(chunk, basis.shape[0]).T @ steps
-    mean = noise.share * rows.shape[0] / 2
-    noisy = total.ravel() + rng.poisson(mean, total.size) - rng.poisson(mean, total.size)
-    return np.asarray(noisy.astype(np.float64))
+    return total.ravel() + noise_of_all(private, spec, total.size, rows.shape[0], rng)
+
+
+def noise_of_all(
+    private: Private, spec: RoundSpec, values: int, clients: int, rng: np.random.Generator
+) -> NDArray[np.float64]:
+    """Return one draw of the distribution of the sum of all clients' shares of noise, in steps, float64 (values,).
+
+    A sum of Skellam shares is Skellam noise, and that is the difference of two Poisson draws. For simulations only.
+    """
+    mean = private.noise(spec.sum_index).share * clients / 2
+    return np.asarray(rng.poisson(mean, values) - rng.poisson(mean, values), np.float64)
 
 
 def _rounded_rows(
@@ -130,12 +139,10 @@ def _rounded_rows(
 
 def _scaled(recipe: PriviRecK, state: PriviRecState, rows: csr_array[Any, Any]) -> csr_array[Any, Any]:
     """Return the users' rows of R~, float64 CSR."""
-    p, degrees = recipe.parameters, state.item_degrees
-    items = np.power(degrees, -p.degree_exponent, out=np.zeros_like(degrees), where=degrees > 0)
-    users = np.diff(rows.indptr).astype(np.float64) ** -p.user_exponent
     from scipy.sparse import csr_array, diags_array
 
-    return csr_array(diags_array(users) @ rows @ diags_array(items))
+    users = np.diff(rows.indptr).astype(np.float64) ** -recipe.parameters.user_exponent
+    return csr_array(diags_array(users) @ rows @ diags_array(recipe.item_scales(state)))
 
 
 def _ring_sum(plan: MaskedPlan, scaled: csr_array[Any, Any], basis: NDArray[np.float64]) -> NDArray[np.float64]:

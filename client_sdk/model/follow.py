@@ -199,7 +199,7 @@ class ModelFollower:
         chain = AggregateChain.first(self.terms.task_id) if self.terms.chained else None
         start = recipe.parameters.start_digest
         if start is not None:
-            length = recipe.state_bytes(1)
+            length = recipe.state_bytes(0)
             view = SnapshotView(round=0, bytes=length, digest=start, author="server")
             body = yield from self.calls.snapshot(self.terms.task_id, view, length)
             if body is None:

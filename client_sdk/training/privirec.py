@@ -18,7 +18,8 @@ from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig
 from client_sdk.training.graph_filters import FILTERS, Components, Filter, TurboCF, user_row
 from protocols.errors import ParameterError
 from protocols.recipes.base import Local, ModelState, RoundSpec
-from protocols.recipes.privirec import PriviRecK, PriviRecKParameters, PriviRecState
+from protocols.recipes.privirec import PriviRecK, PriviRecState
+from protocols.recipes.privirec_parameters import PriviRecKParameters
 from protocols.recipes.state import state_as
 
 if TYPE_CHECKING:
@@ -71,13 +72,13 @@ class PriviRecHalf:
 def components_of(recipe: PriviRecK, state: ModelState) -> Components:
     """Return the components of a model for the filters. Raises `ParameterError` before the first iteration."""
     own, p = state_as(state, PriviRecState), recipe.parameters
-    if own.sum_index < 2:
+    if own.sum_index < recipe.first_vectors:
         raise ParameterError(
-            "the model has no singular vectors yet, which recommendations need: "
-            f"{own.sum_index} of {recipe.steps} sums are complete, and the first vectors come with sum 2"
+            f"the model has no singular vectors yet, which recommendations need: {own.sum_index} of {recipe.steps} "
+            f"sums are complete, and the first vectors come with sum {recipe.first_vectors}"
         )
     return Components(
-        own.item_degrees,
+        own.item_degrees if p.degrees else np.ones(p.items),  # b = 0: degrees scale nothing
         own.basis[:, : p.components],
         own.singular_values[: p.components],
         _whole_matrix(own.gram, p.items) if own.gram.size else None,

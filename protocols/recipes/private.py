@@ -152,8 +152,19 @@ class Private(SingleGroupRecipe):
         `os.urandom` on devices; asked for 32, which are expanded. Also for a client that has nothing to add: its zeros
         carry noise like every other contribution. Raises `ParameterError` for values that are not finite.
         """
-        own, noise, random = self.inner.sensitivity(spec.sum_index), self.noise(spec.sum_index), expanded(random)
-        vector, clipped = contribution.vector, contribution.clipped
+        random = expanded(random)
+        limited = self.limited(state, spec, contribution, random)
+        share = skellam(limited.values, self.noise(spec.sum_index).share, random)
+        return replace(limited, blocks=self._split(spec, limited.vector + share))
+
+    def limited(
+        self, state: ModelState, spec: RoundSpec, contribution: Contribution, random: Randomness
+    ) -> Contribution:
+        """Return the contribution within its bound, in steps, without noise, which must not leave a device.
+
+        Simulations add the noise of all clients in one draw. Arguments and errors: of `noised`.
+        """
+        own, vector, clipped = self.inner.sensitivity(spec.sum_index), contribution.vector, contribution.clipped
         if own.counts:
             steps, left_out = _limited(vector, self._most_counts(vector.size), random)
             clipped, scale = clipped + left_out, 1.0
@@ -163,9 +174,12 @@ class Private(SingleGroupRecipe):
             steps, scale = round_within(vector / unit, bound, random)
             if self._adapts(own):
                 steps = np.append(steps, within_steps(bound) * within)
-        sent = (steps + skellam(steps.size, noise.share, random)).astype(np.float64)
+        blocks = self._split(spec, steps.astype(np.float64))
+        return replace(contribution, blocks=blocks, clipped=clipped, scaled=contribution.scaled * scale)
+
+    def _split(self, spec: RoundSpec, vector: NDArray[np.float64]) -> list[NDArray[np.float64]]:
         edges = np.cumsum([block.length for block in self.layout(spec.sum_index).blocks])[:-1]
-        return replace(contribution, blocks=np.split(sent, edges), clipped=clipped, scaled=contribution.scaled * scale)
+        return np.split(vector, edges)
 
     def in_own_units(
         self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int
@@ -266,8 +280,8 @@ class Private(SingleGroupRecipe):
         return replace(state, l2_clip=self.privacy.clip)
 
     def state_bytes(self, sum_index: int) -> int:
-        """Return the wrapped recipe's length and that of the bound."""
-        return self.inner.state_bytes(sum_index) + _CLIP.size
+        """Return the wrapped recipe's length and, after the first sum, that of the bound."""
+        return self.inner.state_bytes(sum_index) + (_CLIP.size if sum_index else 0)
 
     def longest_state_bytes(self) -> int:
         """Return the wrapped recipe's length and that of the bound."""

@@ -9,11 +9,14 @@ a task, by index:
     q+2 (privirec)  the upper triangle of P = sum_u r_u^T r_u                 (theorem 3.1) m (m+1) / 2 values
 
 privirec-k has no Gram sum: P ~ Q diag(|diag R|) Q^T of the last QR (approximation 3.3, eq. 17). A client scales its own
-row: it knows d_u, and d_i from the first sum.
+row: it knows d_u, and d_i from the first sum. With b = 0 nobody needs d_i: `degrees` false leaves that sum out, the
+others have an index one lower, and Q_0 is drawn from the seed of the first round. Or Q_0 are the vectors of an earlier
+task (`start_from`), after which one iteration is enough: docs/results.md.
 
 **With noise** in the sums (a privacy block) this is the private power method of Nicolas et al. (arXiv 2411.01931v3):
-the noise in Y does not grow with K, so K is as large as messages allow. Degrees have the level of the noise as their
-lowest value, and components below the noise are 0 (`spectrum.above_noise`).
+the noise in Y does not grow with K, so K is as large as messages allow. Each sum takes its part of the budget, so
+recommended tasks leave the degrees out; where they are summed, they have the level of the noise as their lowest value.
+Components below the noise are 0 (`spectrum.above_noise`).
 
 **The bound on the sums.** Every value of a sum from index 2 on is at most n^(1-2b) c in size, n the number of clients
 and c = m^(1-2a) for a < 1/2, otherwise 1: so 1 for a = b = 1/2. Schur's test with weights d_u^(1-a) and d_i^b:
@@ -39,17 +42,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from math import sqrt
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, ValidationInfo, model_validator
 
 from protocols.errors import CodecError, ParameterError
 from protocols.layout import REPEATED_ROWS, Block, Segment, VectorLayout
 from protocols.recipes.base import (
     Contribution,
-    ItemParameters,
     Local,
     ModelState,
     RoundSpec,
@@ -58,10 +59,12 @@ from protocols.recipes.base import (
     check_follows,
     noise_level,
 )
+from protocols.recipes.privirec_parameters import GRAM_REVEALS, PriviRecKParameters, PriviRecParameters
 from protocols.recipes.registry import RecipeEntry
 from protocols.recipes.spectrum import (
     above_noise,
     captured,
+    completed,
     iterate,
     relative_change,
     ritz,
@@ -70,103 +73,25 @@ from protocols.recipes.spectrum import (
     triangle_length,
     triangle_places,
 )
-from protocols.recipes.state import SUM_INDEX, StateField, StateFields, as_counts, count_fields, state_as, sum_index_of
+from protocols.recipes.state import (
+    SUM_INDEX,
+    StateField,
+    StateFields,
+    as_counts,
+    count_fields,
+    encode,
+    state_as,
+    sum_index_of,
+)
 
 __all__ = [
-    "MAX_GRAM_ITEMS",
     "PRIVIREC",
     "PRIVIREC_K",
     "PriviRec",
     "PriviRecK",
-    "PriviRecKParameters",
-    "PriviRecParameters",
     "PriviRecState",
     "Sum",
 ]
-
-
-MAX_GRAM_ITEMS: Final = 10_000
-"""Most items of a task with a Gram sum: 50 million pairs, 200 MB per contribution at 32 bits."""
-
-GRAM_REVEALS: Final = (
-    "the item-item matrix in the clear is not anonymous: on Gowalla 77.9 % of its non-zero pairs (Yelp2018: 68.5 %) "
-    "come from exactly one user, and 99.4 % of the users (99.7 %) own at least one such pair, whose value 1/d_u links "
-    "all pairs of that user"
-)
-
-
-class PriviRecKParameters(ItemParameters):
-    """The number of vectors, the power iteration, and the normalisation of rows."""
-
-    components: int = Field(default=256, ge=1, le=4096, description="Number k of singular vectors for the filters.")
-    iterations: int = Field(default=5, ge=1, le=100, description="Largest number of power iterations, one sum each.")
-    oversampling: int = Field(
-        default=0, ge=0, le=1024, description="Vectors iterated beyond `components`; needs rayleigh_ritz."
-    )
-    rayleigh_ritz: bool = Field(
-        default=False, description="Whether the last iteration ends with a Rayleigh-Ritz step in its subspace."
-    )
-    tolerance: float | None = Field(
-        default=None, gt=0, lt=1, description="End early when the relative change of the singular values is below this."
-    )
-    user_exponent: float = Field(
-        default=0.5, ge=0, le=1, description="a of D_u^-a R D_i^-b: 0.5 for GF-CF and BSPM, tuned for Turbo-CF."
-    )
-    item_exponent: float | None = Field(
-        default=None, ge=0, le=0.5, description="b of D_u^-a R D_i^-b; none: 1 - a, as in the papers, for a >= 0.5."
-    )
-
-    @property
-    def columns(self) -> int:
-        """K: number of columns that are iterated and sent."""
-        return self.components + self.oversampling
-
-    @property
-    def degree_exponent(self) -> float:
-        """b, the exponent of the items' degrees."""
-        return 1.0 - self.user_exponent if self.item_exponent is None else self.item_exponent
-
-    @model_validator(mode="after")
-    def _check_consistency(self) -> Self:
-        if self.columns > self.items:
-            raise ValueError(
-                f"components + oversampling is {self.columns}, but {self.items} items have at most {self.items} vectors"
-            )
-        if self.item_exponent is None and self.user_exponent < 0.5:
-            raise ValueError(f"user_exponent {self.user_exponent:g} is below 0.5, which needs an item_exponent")
-        if self.oversampling and not self.rayleigh_ritz:
-            raise ValueError(
-                "oversampling needs rayleigh_ritz: the first columns of a QR do not depend on later ones, so without "
-                "rayleigh_ritz the extra vectors have no effect"
-            )
-        return self
-
-
-class PriviRecParameters(PriviRecKParameters):
-    """PriviRec with the Gram matrix, which needs explicit consent."""
-
-    iterations: int = Field(
-        default=5, ge=0, le=100, description="Power iterations before the Gram sum, one sum each; 0 with noise only."
-    )
-    reveal_gram: bool = Field(default=False, description="Consent that everyone sees the item-item matrix.")
-
-    @model_validator(mode="after")
-    def _agreed(self, info: ValidationInfo) -> Self:
-        if not (self.reveal_gram or self.is_noisy(info)):
-            raise ValueError(f"{GRAM_REVEALS}; consent with reveal_gram=true, or use privirec-k, which never sums it")
-        if not self.iterations and not self.is_noisy(info):
-            raise ValueError("iterations 0 needs a privacy block, with which the vectors come from the Gram matrix")
-        if self.items > MAX_GRAM_ITEMS:
-            mega = self.items * (self.items + 1) // 2 * 4 / 1e6
-            raise ValueError(
-                f"the Gram matrix of {self.items} items would take {mega:,.0f} MB per contribution: the limit is "
-                f"{MAX_GRAM_ITEMS} items; privirec-k has no such limit"
-            )
-        if self.tolerance is not None:
-            raise ValueError(
-                "tolerance needs privirec-k: privirec has a fixed number of iterations before the Gram sum"
-            )
-        return self
 
 
 def _empty_array(*shape: int) -> Any:
@@ -175,7 +100,7 @@ def _empty_array(*shape: int) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class PriviRecState(ModelState):
-    """The results of `sum_index` sums; arrays are empty before their sum.
+    """The results of `sum_index` sums; arrays are empty before their sum, and degrees in tasks that do not sum them.
 
     item_degrees: float64 (m,), whole numbers. clients: how many clients they were summed over. basis: Q, float32
     (m, K), orthonormal columns. singular_values: float32 (K,), of R~, zeros before the first iteration. captured:
@@ -222,15 +147,27 @@ class PriviRecK(SingleGroupRecipe):
         return True
 
     @property
+    def first_vectors(self) -> int:
+        """The index of the first sum whose state has vectors."""
+        return 1 + self.parameters.degrees
+
+    @property
+    def last_iteration(self) -> int:
+        """The index of the last power iteration."""
+        return self.parameters.degrees + self.parameters.iterations
+
+    @property
     def steps(self) -> int:
         """Largest number of sums of a task."""
-        return 1 + self.parameters.iterations
+        return self.last_iteration
 
     def sum_of(self, sum_index: int) -> Sum:
         """Return what sum `sum_index` is of; `ParameterError` if the task has no such sum."""
         if not 1 <= sum_index <= self.steps:
             raise ParameterError(f"a task of this recipe has {self.steps} sums, there is no sum {sum_index}")
-        return "degrees" if sum_index == 1 else "iteration" if sum_index <= 1 + self.parameters.iterations else "gram"
+        if sum_index < self.first_vectors:
+            return "degrees"
+        return "iteration" if sum_index <= self.last_iteration else "gram"
 
     def layout(self, sum_index: int = 1) -> VectorLayout:
         """Return one block of one segment, with the bounds proven in the module's docstring."""
@@ -256,18 +193,21 @@ class PriviRecK(SingleGroupRecipe):
     def state_fields(self, sum_index: int) -> StateFields:
         """Return the sum index, what is known from the first sum on, and after a Gram sum the triangle of P.
 
+        Before the first sum: the basis, in a task that starts from one.
+
         Raises `ParameterError` if the task has no such sum.
         """
         p = self.parameters
         if not 0 <= sum_index <= self.steps:
             raise ParameterError(f"a task of this recipe has {self.steps} sums, there is no sum {sum_index}")
+        basis = StateField("basis", "<f4", (p.items, p.columns))
         if not sum_index:
-            return (SUM_INDEX,)
-        gram = (StateField("gram", "<f4", (triangle_length(p.items),)),) if sum_index > 1 + p.iterations else ()
+            return (SUM_INDEX,) if p.start_from is None else (SUM_INDEX, basis)
+        gram = (StateField("gram", "<f4", (triangle_length(p.items),)),) if sum_index > self.last_iteration else ()
         return (
             SUM_INDEX,
-            *count_fields(p.items, "item_degrees"),
-            StateField("basis", "<f4", (p.items, p.columns)),
+            *(count_fields(p.items, "item_degrees") if p.degrees else ()),
+            basis,
             StateField("singular_values", "<f4", (p.columns,)),
             StateField("captured", "<f8"),
             StateField("change", "<f8"),
@@ -289,8 +229,8 @@ class PriviRecK(SingleGroupRecipe):
         return Sensitivity(l2=1.0, per_item=self.parameters.columns)
 
     def sum_kinds(self) -> tuple[int, ...]:
-        """Return the sum of the degrees, the first iteration, and the last sum."""
-        return tuple(sorted({1, 2, self.steps}))
+        """Return the sum of the degrees, the first iteration, and the last sum, as far as the task has them."""
+        return tuple(sorted({1, min(2, self.steps), self.steps}))
 
     def longest_state_bytes(self) -> int:
         """Return the length in bytes of the state after the last sum."""
@@ -301,8 +241,21 @@ class PriviRecK(SingleGroupRecipe):
         return max(self.layout(sum_index).length for sum_index in self.sum_kinds())
 
     def initial_state(self, task_seed: bytes) -> PriviRecState:
-        """Return the empty state before the first sum. Q_0 is drawn after that sum and is part of its state."""
+        """Return the empty state before the first sum. Q_0 is part of the state after the sum of the degrees."""
         return PriviRecState(0)
+
+    def starting_from(self, vectors: NDArray[np.float32]) -> tuple[PriviRecState, bytes]:
+        """Return the state of round 0 with Q_0 of `vectors`, float32 (m, any), and its encoding, whose digest
+        `start_from` has.
+
+        Columns of 0, which noise hid, and missing ones become random directions. Raises `ParameterError` for vectors of
+        another number of items.
+        """
+        p = self.parameters
+        if len(vectors) != p.items:
+            raise ParameterError(f"the task has {p.items} items, the task that it starts from has {len(vectors)}")
+        state = PriviRecState(0, basis=completed(vectors, p.columns).astype(np.float32))
+        return state, encode((SUM_INDEX, StateField("basis", "<f4", (p.items, p.columns))), vars(state))
 
     def decode_state(self, round_number: int, body: bytes) -> ModelState:
         """Decode the bytes of `encode_state`.
@@ -317,12 +270,12 @@ class PriviRecK(SingleGroupRecipe):
 
     def state_from(self, round_number: int, values: dict[str, Any]) -> PriviRecState:
         """Return the state; raises as `decode_state` does."""
-        if values["sum_index"]:
+        if "item_degrees" in values:
             values["item_degrees"] = as_counts(values["item_degrees"], values["clients"])
-            if values["singular_values"].min() < 0:
-                raise CodecError("a model state holds negative singular values")
-            if not (np.linalg.norm(values["basis"], axis=0) <= _UNIT).all():
-                raise CodecError("a model state's basis has a column with a norm over 1")
+        if "singular_values" in values and values["singular_values"].min() < 0:
+            raise CodecError("a model state holds negative singular values")
+        if "basis" in values and not (np.linalg.norm(values["basis"], axis=0) <= _UNIT).all():
+            raise CodecError("a model state's basis has a column with a norm over 1")
         return PriviRecState(round_number, **values)
 
     def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
@@ -344,17 +297,29 @@ class PriviRecK(SingleGroupRecipe):
         if kind == "degrees":
             vector[positives] = 1.0
             return Contribution([vector])
-        degrees = own.item_degrees[positives]
-        scales = np.power(degrees, -p.degree_exponent, out=np.zeros_like(degrees), where=degrees > 0)
-        row = scales * float(positives.size) ** -p.user_exponent  # of R~ at the positives
+        row = self.item_scales(own)[positives] * float(positives.size) ** -p.user_exponent  # of R~ at the positives
         if kind == "iteration":
-            values = np.outer(row, row @ own.basis[positives].astype(np.float64))
+            values = np.outer(row, row @ self.basis_before(own, spec)[positives].astype(np.float64))
             vector.reshape(-1, p.columns)[positives] = np.clip(values, -bound, bound)
         else:
             places, (first, second) = triangle_places(positives, p.items)
             values = row[first] * row[second]
             vector[places] = np.clip(values, -bound, bound)
         return Contribution([vector], int(np.count_nonzero(np.abs(values) > bound)))
+
+    def item_scales(self, state: PriviRecState) -> NDArray[np.float64]:
+        """Return the diagonal of D_i^-b, float64 (m,): 0 for an item without users, 1 where degrees are not summed."""
+        if not self.parameters.degrees:
+            return np.ones(self.parameters.items)
+        degrees = state.item_degrees
+        return np.power(degrees, -self.parameters.degree_exponent, out=np.zeros_like(degrees), where=degrees > 0)
+
+    def basis_before(self, state: PriviRecState, spec: RoundSpec) -> NDArray[np.float32]:
+        """Return Q before the sum of `spec`: of the state; from the round's seed if it has none, before a first sum."""
+        return state.basis if state.basis.size else self._first_basis(spec)
+
+    def _first_basis(self, spec: RoundSpec) -> NDArray[np.float32]:
+        return start_basis(spec.seed, self.parameters.items, self.parameters.columns).astype(np.float32)
 
     def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> ModelState:
         """Return the state after the sum: with degrees and Q_0, with the next Q, or with the Gram matrix."""
@@ -382,23 +347,22 @@ class PriviRecK(SingleGroupRecipe):
         # would be noise
         least = min(np.ceil(noise_level(spec.noise)), contributions)
         degrees = np.clip(np.rint(total), least, contributions)
-        basis = start_basis(spec.seed, p.items, p.columns).astype(np.float32)
         return state.following(
             spec,
             item_degrees=degrees,
             clients=contributions,
-            basis=basis,
+            basis=self._first_basis(spec),
             singular_values=np.zeros(p.columns, dtype=np.float32),
         )
 
     def _iterated(self, state: PriviRecState, spec: RoundSpec, product: NDArray[np.float64]) -> PriviRecState:
         p = self.parameters
-        basis = state.basis.astype(np.float64)
+        basis = self.basis_before(state, spec).astype(np.float64)
         found = iterate(product)
         values = np.sqrt(found.eigenvalues)
-        change = relative_change(state.singular_values.astype(np.float64), values)
+        change = _change(state, values)
         share = captured(basis, found.vectors)
-        if p.rayleigh_ritz and (spec.sum_index == 1 + p.iterations or self._converged(change)):
+        if p.rayleigh_ritz and (spec.sum_index == self.last_iteration or self._converged(change)):
             found = ritz(basis, product)
         return state.following(
             spec,
@@ -416,13 +380,13 @@ class PriviRecK(SingleGroupRecipe):
         """
         found = above_noise(product, spec.noise)
         values = np.sqrt(found.eigenvalues)
-        change = relative_change(state.singular_values.astype(np.float64), values)
-        last = spec.sum_index == 1 + self.parameters.iterations or self._converged(change)
+        change = _change(state, values)
+        last = spec.sum_index == self.last_iteration or self._converged(change)
         return state.following(
             spec,
             basis=(found.vectors * (values > 0) if last else found.vectors).astype(np.float32),
             singular_values=values.astype(np.float32),
-            captured=captured(state.basis.astype(np.float64), found.vectors),
+            captured=captured(self.basis_before(state, spec).astype(np.float64), found.vectors),
             change=change,
         )
 
@@ -443,7 +407,7 @@ class PriviRecK(SingleGroupRecipe):
     def report(self, state: ModelState) -> dict[str, float]:
         """Return convergence figures after the first iteration: `captured`, `change`, extreme singular values."""
         own = state_as(state, PriviRecState)
-        if own.sum_index < 2:
+        if own.sum_index < self.first_vectors:
             return {}
         return {
             "captured": own.captured,
@@ -455,16 +419,21 @@ class PriviRecK(SingleGroupRecipe):
     def is_done(self, state: ModelState) -> bool:
         """Return whether the last sum is absorbed, or the singular values have converged (`tolerance`)."""
         own = state_as(state, PriviRecState)
-        return own.sum_index >= self.steps or (own.sum_index >= 2 and self._converged(own.change))
+        return own.sum_index >= self.steps or (own.sum_index >= self.first_vectors and self._converged(own.change))
 
     def warnings(self) -> tuple[str, ...]:
         """Return what the sums reveal with any mechanism."""
         p = self.parameters
-        sums = f"{p.iterations} x {p.items * p.columns:,}"
+        sums = f"{'the item degrees and ' if p.degrees else ''}{p.iterations} x {p.items * p.columns:,}"
         return (
-            f"The server and all members see the item degrees and {sums} sums of the power iteration: an item that one "
+            f"The server and all members see {sums} sums of the power iteration: an item that one "
             "user alone has reveals that this user takes part, and its row of each sum is that user's own.",
         )
+
+
+def _change(state: PriviRecState, values: NDArray[np.float64]) -> float:
+    """Return the relative change of the singular values; 1.0 in a first sum, before which there are none."""
+    return relative_change(state.singular_values.astype(np.float64), values) if state.sum_index else 1.0
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,9 @@ takes from them
 so that b_i + p . q_i is, up to a factor and with popularity added, the score D_i^b (V diag(w) V^T) D_i^-b r of EASE
 before its division by the diagonal of G. A device computes p from the model it has and its own row.
 
+A `privirec-k` task that does not sum degrees starts from the vectors themselves: they are the basis of its first
+iteration.
+
 The server derives the state of round 0 once and stores it as the task's snapshot of round 0. Its digest is part of the
 task's parameters, so every client begins with the same bytes and masked rounds are bound to them.
 """
@@ -28,8 +31,8 @@ from protocols.errors import ParameterError
 from protocols.recipes.base import ModelState, Recipe
 from protocols.recipes.evaluated import Evaluated, EvaluatedState
 from protocols.recipes.factors import BiasedParameters, CountedFactors, StartFrom
-from protocols.recipes.private import Private
-from protocols.recipes.privirec import PriviRecState
+from protocols.recipes.private import Private, unwrapped
+from protocols.recipes.privirec import PriviRecK, PriviRecState
 from protocols.recipes.rows import FactorModel
 from protocols.recipes.spectrum import chosen_weight, shares_and_diagonal
 from protocols.recipes.state import state_as
@@ -83,6 +86,8 @@ def start_state(recipe: Recipe, source: Source) -> ModelState:
     startable = isinstance(recipe, FactorModel) and not isinstance(recipe, TopKRecipe)
     if not (startable and isinstance(parameters, BiasedParameters)):
         raise ParameterError(f"recipe {recipe.name!r} cannot start from a spectrum")
+    if spectrum.sum_index and not spectrum.item_degrees.size:
+        raise ParameterError("the task that it starts from did not sum item degrees, the first values of item biases")
     if spectrum.item_degrees.size != parameters.items:
         raise ParameterError(
             f"the task has {parameters.items} items, the task that it starts from has {spectrum.item_degrees.size}"
@@ -99,8 +104,11 @@ def start_parameters(
     recipe: made from `parameters`. task, snapshot: id of the source task, and the encoding of its state. Raises
     `ParameterError` as `start_state` does.
     """
-    state = start_state(recipe, source)
-    body = recipe.encode_state(state)
+    inner = unwrapped(recipe)
+    if isinstance(inner, PriviRecK):
+        _, body = inner.starting_from(state_as(source.state, PriviRecState).basis)
+    else:
+        body = recipe.encode_state(start_state(recipe, source))
     start = StartFrom(
         task=task,
         round=source.state.round_number,

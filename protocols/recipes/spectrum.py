@@ -39,6 +39,7 @@ __all__ = [
     "above_noise",
     "captured",
     "chosen_weight",
+    "completed",
     "iterate",
     "relative_change",
     "ritz",
@@ -66,6 +67,16 @@ def start_basis(seed: bytes, items: int, columns: int) -> NDArray[np.float64]:
     """Return Q_0, float64 (items, columns): an orthonormal basis of a Gaussian subspace drawn from `seed`."""
     gaussian = normals(seed, "start of the power iteration", items * columns).reshape(columns, items).T
     return _signed_qr(gaussian)[0]
+
+
+def completed(vectors: NDArray[np.floating], columns: int) -> NDArray[np.float64]:
+    """Return an orthonormal basis, float64 (m, columns), of the first columns of `vectors` that are not 0, (m, any).
+
+    What is missing are public random directions.
+    """
+    own = vectors[:, np.linalg.norm(vectors, axis=0) > 0][:, :columns].astype(np.float64)
+    gaussian = start_basis(bytes(32), len(vectors), columns)
+    return _signed_qr(np.hstack([own, gaussian]))[0][:, :columns]
 
 
 def iterate(product: NDArray[np.float64]) -> Spectrum:

@@ -189,6 +189,9 @@ def test_tokens_are_created_listed_rotated_and_revoked(command: Command) -> None
         (("--budget", "0.004"), "privirec-k", {"components": 20}),
         (("--mechanism", "ckks"), "colr", {"item_bias": "counts", "rank": 4}),
         (("--ratings",), "rfrec", {"item_bias": "means", "user_penalty": 3.0}),
+        (("--epsilon", "8"), "privirec", {"components": 50, "degrees": False, "iterations": 0}),
+        (("--epsilon", "8", "--budget", "0.004"), "privirec-k", {"components": 20, "iterations": 3}),
+        (("--epsilon", "8", "--delta", "1e-4", "--mechanism", "ckks"), "colr", {"item_bias": "counts", "rank": 4}),
     ],
 )
 def test_the_advised_command_creates_a_task(
@@ -212,6 +215,23 @@ def test_advice_names_what_a_budget_is_worth_and_refuses_what_fits_nowhere(comma
     assert "64 vectors, 0.43 MB a message" in text
     assert "more than the budget" in command("task", "advise", *size, "--budget", "0.001", status=1)
     assert "unknown mechanism" in command("task", "advise", *size, "--mechanism", "rot13", status=1)
+
+
+def test_advice_with_a_privacy_block_says_what_its_noise_leaves_of_each_recipe(command: Command) -> None:
+    size = ("--items", "3706", "--clients", "100000", "--interactions", "11600000", "--epsilon", "2")
+    text = command("task", "advise", *size)
+    assert text.startswith("privirec-k: 3 sums of 100000 clients")
+    assert "privirec has messages of 27.5 MB" in text
+    assert "colr with 100,000 users at epsilon 2: " in text
+    assert "--epsilon 2 --delta 3.16e-06 --client-sums 3" in text
+    assert command("task", "advise", *size, "--budget", "30").startswith("privirec: 1 sums")
+    for wrong, words in (
+        (("--mechanism", "plain"), "plain sums cannot carry privirec with noise"),
+        (("--ratings",), "no recipe of ratings"),
+        (("--epsilon", "-1"), "epsilon: must be greater than 0"),
+        (("--clients", "1"), "at least 2 users"),
+    ):
+        assert words in command("task", "advise", *size, *wrong, status=1)
 
 
 def test_the_papers_values_are_taken_on_request(command: Command) -> None:

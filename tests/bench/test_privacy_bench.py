@@ -13,6 +13,7 @@ from protocols.recipes.base import Local
 from protocols.recipes.private import Private
 from protocols.recipes.privirec import PriviRecK
 from protocols.recipes.registry import recipe
+from protocols.recipes.spectrum import row_starts
 
 ITEMS, USERS = 24, 60
 
@@ -31,26 +32,26 @@ def test_sums_of_a_population_are_those_of_its_contributions() -> None:
     )
     assert isinstance(made, PriviRecK)
     whole = population()
-    degrees, p = whole.sums
     state, bound = made.initial_state(bytes(32)), made.sensitivity(3).l2
     for number in (1, 2, 3):
         spec = made.round_spec(bytes(32), number)
         parts = [made.contribute(state, spec, Local(whole.rows[[user]].indices)).vector for user in range(USERS)]
         total = np.sum(parts, axis=0)
         if number == 1:
-            np.testing.assert_array_equal(total, degrees)
+            np.testing.assert_array_equal(total, whole.degrees)
         elif number == 2:
-            np.testing.assert_allclose(total, (p @ state.basis.astype(float)).ravel(), atol=1e-4)
+            np.testing.assert_allclose(total, whole.product(state.basis), atol=1e-4)
         else:
+            np.testing.assert_allclose(total, whole.gram(bounded=False), atol=1e-4)
             clipped = sum(part * min(1.0, bound / np.linalg.norm(part)) for part in parts)
-            np.testing.assert_allclose(clipped, whole.gram, atol=1e-4)
+            np.testing.assert_allclose(clipped, whole.gram(bounded=True), atol=1e-4)
         state = made.absorb(state, spec, total, USERS)
 
 
 def test_resampled_clients_keep_most_of_their_rows() -> None:
-    degrees, p = population(5000).sums
-    assert degrees.sum() / 5000 == pytest.approx(0.7 * population().rows.nnz / USERS, rel=0.03)
-    assert np.trace(p) == pytest.approx(5000, rel=0.01)
+    many = population(5000)
+    assert many.degrees.sum() / 5000 == pytest.approx(0.7 * population().rows.nnz / USERS, rel=0.03)
+    assert many.gram(bounded=False)[row_starts(ITEMS)].sum() == pytest.approx(5000, rel=0.01)
 
 
 def test_the_noise_of_a_sum_has_the_deviation_that_the_recipe_is_told() -> None:
@@ -77,7 +78,7 @@ def test_every_method_scores_all_users(epsilon: float | None) -> None:
         assert scores.shape == (USERS, ITEMS)
         assert np.isfinite(scores).all()
     counts = train_popularity(whole, epsilon, 0, local=False)(users)[0]
-    order = np.corrcoef(counts, np.log(whole.sums[0] + 1))[0, 1]
+    order = np.corrcoef(counts, np.log(whole.degrees + 1))[0, 1]
     assert order > 0.8
 
 

@@ -46,6 +46,7 @@ _OTHER_SUMS: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
     ("privirec-k", {"items": 6, "components": 2, "user_exponent": 0.75}),
     ("privirec-k", {"items": 6, "components": 2, "user_exponent": 0.25, "item_exponent": 0.3125}),
     ("privirec", {"items": 6, "components": 2, "user_exponent": 0.0, "item_exponent": 0.0, "reveal_gram": True}),
+    ("privirec-k", {"items": 6, "components": 2, "user_exponent": 0.5, "item_exponent": 0.0, "degrees": False}),
     ("rfrec", {"items": 5, "dim": 4, "item_bias": "means"}),
     ("rfrec", {"items": 5, "dim": 4, "ldp": {"clip": 0.5, "scale": 0.25}}),
     ("colr", {"items": 5, "dim": 4, "rank": 2, **_TOUCHED}),

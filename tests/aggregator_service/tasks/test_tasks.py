@@ -109,6 +109,29 @@ def test_every_mechanism_trains_on_from_the_announced_factors(
     assert np.array_equal(model.item_counts, spectrum.item_degrees)
 
 
+def test_a_task_with_a_privacy_block_starts_from_the_vectors_of_an_earlier_one(
+    server: AggregatorProcess, operator: Operator, source: Any
+) -> None:
+    """The earlier one is without noise; then one with noise is the earlier one."""
+    for name, before in (("warm", "spectrum"), ("warmer", "warm")):
+        arguments = [
+            "create", name, "--recipe", "privirec-k", "--mechanism", "masked", "-r", f"items={ITEMS}",
+            "-r", "components=4", "-s", f"cohort_size={USERS}", "-s", f"start_clients={USERS}", "-s", "rounds=1",
+            "-s", f"min_clients={USERS}", "--epsilon", "8", "--delta", "1e-4", "--start-from", before,
+            "--data-dir", str(server.data_dir), "--organiser", TRIAL.pin.key, "--scope", TRIAL.pin.scope,
+        ]  # fmt: skip
+        done = CliRunner().invoke(tasks, arguments)
+        assert done.exit_code == 0, (done.output, done.exception)
+        made = json.loads(done.stdout)
+        parameters = made["recipe"]["parameters"]
+        assert (parameters["iterations"], parameters["degrees"]) == (1, False)
+        terms, model = run_fleet(server, operator, made["task_id"], "masked")
+        assert terms.recipe.parameters.start_digest == parameters["start_from"]["digest"]
+        assert model.round_number == 1
+        assert model.singular_values.any()
+    assert "did not sum item degrees" in create(server, "colder", "plain", "warm", status=1)
+
+
 def test_attack_another_initial_model_is_not_used(
     server: AggregatorProcess, operator: Operator, source: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

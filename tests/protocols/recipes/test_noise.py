@@ -213,7 +213,11 @@ def test_an_array_without_weights_is_divided_by_the_clients_however_large_the_no
 def test_recommended_parameters_of_a_task_with_a_privacy_block_are_allowed_in_it(name: str) -> None:
     made = recipe(name, parameters_for(name, {"items": 300}, noisy=True), noisy=True)
     assert isinstance(made, PriviRecK)
-    assert made.sensitivity(2).l2 == {"privirec": np.sqrt(0.5), "privirec-k": 1.0}[name]
+    assert made.sensitivity(1).l2 == {"privirec": np.sqrt(0.5), "privirec-k": 1.0}[name]
     assert made.parameters.components == 256
-    assert made.steps == {"privirec": 2, "privirec-k": 4}[name]
+    assert made.steps == {"privirec": 1, "privirec-k": 3}[name]
+    assert parameters_for(name, {"items": 300}, noisy=True, started=True)["iterations"] == {"privirec": 0}.get(name, 1)
+    with_degrees = recipe(name, parameters_for(name, {"items": 300, "item_exponent": 0.25}, noisy=True), noisy=True)
+    assert isinstance(with_degrees, PriviRecK)
+    assert with_degrees.sum_of(1) == "degrees"
     assert parameters_for(name, {"items": 300})["user_exponent"] == 0.25

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from client_sdk.training.graph_filters import FILTERS
+from client_sdk.training.privirec import components_of
 from protocols.combinations import check_combination
 from protocols.errors import CodecError, CombinationError, ParameterError
 from protocols.fixed_point import FixedPoint
 from protocols.layout import REPEATED_ROWS
-from protocols.recipes.base import FactorState
+from protocols.recipes.base import FactorState, Local
 from protocols.recipes.privirec import PriviRec, PriviRecK, PriviRecState
 from protocols.recipes.registry import recipe
 from protocols.recipes.spectrum import triangle_length, triangle_places
@@ -47,22 +50,27 @@ def normalised(rows: np.ndarray, exponent: float = 0.5, item_exponent: float | N
     return rows.sum(1)[:, None] ** -exponent * rows * by_item
 
 
-def play(chosen: PriviRecK, rows: np.ndarray) -> list[PriviRecState]:
+START = {"task": "t", "round": 3, "snapshot": "0" * 64, "digest": "0" * 64, "item_exponent": 0.0}
+WITHOUT_DEGREES = {"degrees": False, "item_exponent": 0.0}
+
+
+def play(chosen: PriviRecK, rows: np.ndarray, start: PriviRecState | None = None) -> list[PriviRecState]:
     """Every state of a task whose sums are exact: P Q in float64."""
     p = chosen.parameters
     scaled = normalised(rows, p.user_exponent, p.item_exponent)
     gram = scaled.T @ scaled
-    states = [chosen.initial_state(TASK_SEED)]
+    states = [start or chosen.initial_state(TASK_SEED)]
     while not chosen.is_done(states[-1]):
         sum_index = states[-1].sum_index + 1
+        spec = chosen.round_spec(TASK_SEED, sum_index)
         match chosen.sum_of(sum_index):
             case "degrees":
                 total = rows.sum(0)
             case "iteration":
-                total = (gram @ states[-1].basis.astype(float)).ravel()
+                total = (gram @ chosen.basis_before(states[-1], spec).astype(float)).ravel()
             case "gram":
                 total = gram[np.triu_indices(p.items)]
-        after = chosen.absorb(states[-1], chosen.round_spec(TASK_SEED, sum_index), total, rows.shape[0])
+        after = chosen.absorb(states[-1], spec, total, rows.shape[0])
         assert isinstance(after, PriviRecState)
         states.append(after)
     return states
@@ -92,6 +100,58 @@ def test_iterations_end_at_the_exact_vectors() -> None:
     np.testing.assert_allclose(np.abs(np.diag(transposed[:K] @ states[-1].basis)), 1, atol=1e-3)
     assert [state.sum_index for state in states] == list(range(102))
     np.testing.assert_array_equal(states[-1].item_degrees, rows.sum(0))
+
+
+def test_without_degrees_the_first_sum_is_an_iteration_and_all_rows_have_their_weight() -> None:
+    rows = matrix(1)
+    chosen = make(iterations=60, **WITHOUT_DEGREES)
+    assert (chosen.steps, chosen.sum_of(1), chosen.sum_kinds()) == (60, "iteration", (1, 2, 60))
+    states = play(chosen, rows)
+    _, values, transposed = np.linalg.svd(normalised(rows, 0.5, 0.0))
+    np.testing.assert_allclose(states[-1].singular_values, values[:K], atol=1e-4)
+    np.testing.assert_allclose(np.abs(np.diag(transposed[:K] @ states[-1].basis)), 1, atol=1e-3)
+    assert not states[-1].item_degrees.size
+    spec, users = chosen.round_spec(TASK_SEED, 1), [np.flatnonzero(row) for row in rows]
+    sent = sum(chosen.contribute(states[0], spec, Local(own)).vector for own in users)
+    total = normalised(rows, 0.5, 0.0)
+    exact = total.T @ total @ chosen.basis_before(states[0], spec)
+    np.testing.assert_allclose(sent.reshape(ITEMS, K), exact, atol=1e-6)
+    assert (states[1].change, states[2].change < 1) == (1.0, True)
+    assert make("privirec", iterations=1, **WITHOUT_DEGREES).sum_of(2) == "gram"
+    scores = FILTERS["ease"].scores(components_of(chosen, states[-1]), rows.astype(np.float32))
+    assert np.isfinite(scores).all()
+    with pytest.raises(ParameterError, match="first vectors come with sum 1"):
+        components_of(chosen, states[0])
+
+
+@pytest.mark.parametrize(("columns", "zeros"), [(K, 2), (2, 0), (9, 0)])
+def test_a_task_that_starts_from_vectors_has_them_first_and_random_ones_where_they_end(
+    columns: int, zeros: int
+) -> None:
+    rows = matrix(2)
+    earlier = np.linalg.svd(normalised(rows, 0.5, 0.0))[2][:columns].T.astype(np.float32)
+    earlier[:, columns - zeros :] = 0
+    state, body = make(**WITHOUT_DEGREES).starting_from(earlier)
+    named = {**START, "digest": sha256(body).hexdigest()}
+    chosen = make(iterations=1, start_from=named, **WITHOUT_DEGREES)
+    assert chosen.parameters.start_digest == named["digest"]
+    start = chosen.decode_state(0, body)
+    assert isinstance(start, PriviRecState)
+    assert chosen.encode_state(start) == body
+    assert len(body) == chosen.state_bytes(0)
+    np.testing.assert_array_equal(start.basis, state.basis)
+    kept = min(columns - zeros, K)
+    np.testing.assert_allclose(np.abs((start.basis[:, :kept] * earlier[:, :kept]).sum(0)), 1, atol=1e-5)
+    np.testing.assert_allclose(start.basis.T @ start.basis, np.eye(K), atol=1e-5)
+    last = play(chosen, rows, start)[-1]
+    exact = np.linalg.svd(normalised(rows, 0.5, 0.0))[1][:kept]
+    np.testing.assert_allclose(last.singular_values[:kept], exact, atol=1e-3)
+    long = np.frombuffer(body, "<f4", offset=len(body) - 4 * ITEMS * K).copy()
+    long[0] = 2
+    with pytest.raises(CodecError, match="norm over 1"):
+        chosen.decode_state(0, body[: -4 * ITEMS * K] + long.tobytes())
+    with pytest.raises(ParameterError, match="12 items, the task that it starts from has 11"):
+        chosen.starting_from(earlier[1:])
 
 
 @pytest.mark.parametrize("iterations", [2, 3])
@@ -200,9 +260,10 @@ def test_sums_in_the_ring_are_the_sums_of_what_was_encoded(seed: int, bits: int)
     assert np.abs(ring.decode(ring.reduce(total)) - (scaled.T @ scaled @ q).ravel()).max() <= USERS / 2 / ring.scale
 
 
+@pytest.mark.parametrize("changes", [{}, WITHOUT_DEGREES])
 @pytest.mark.parametrize("name", ["privirec", "privirec-k"])
-def test_every_state_round_trips_at_its_exact_length(name: str) -> None:
-    chosen = make(name)
+def test_every_state_round_trips_at_its_exact_length(name: str, changes: dict[str, Any]) -> None:
+    chosen = make(name, **changes)
     for state in play(chosen, matrix(6)):
         body = chosen.encode_state(state)
         assert len(body) == chosen.state_bytes(state.sum_index)
@@ -300,6 +361,9 @@ def test_a_settled_spectrum_ends_the_job_early_and_is_reported() -> None:
         ("privirec-k", {"user_exponent": -0.1}, "user_exponent"),
         ("privirec-k", {"item_exponent": 0.6}, "item_exponent"),
         ("privirec-k", {"tolerance": 0}, "tolerance"),
+        ("privirec-k", {"degrees": False}, "needs item_exponent 0, not 0.5"),
+        ("privirec-k", {"start_from": START}, "start_from needs degrees false"),
+        ("privirec", {"start_from": START, **WITHOUT_DEGREES}, "start_from needs privirec-k"),
     ],
 )
 def test_parameters_that_are_refused(name: str, changes: dict[str, Any], problem: str) -> None:
@@ -315,6 +379,8 @@ def test_a_gram_matrix_is_not_revealed_by_default() -> None:
 def test_what_a_task_reveals_is_said() -> None:
     (iterations,) = make().warnings()
     assert "one user alone" in iterations
+    assert "item degrees" in iterations
+    assert "item degrees" not in make(**WITHOUT_DEGREES).warnings()[0]
     gram, again = make("privirec").warnings()
     assert "77.9 %" in gram
     assert "99.7 %" in gram
