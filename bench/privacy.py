@@ -14,6 +14,7 @@ P Q, or P, and one draw of the noise of all clients, of the same distribution as
 What rounding to steps adds, below 2 % of the noise's variance, is left out. `colr` and `arrays` run client by client,
 each of which takes part in two sums.
 
+`later`: a task of one iteration that starts from the vectors of a task of other clients, with the same epsilon.
 `local`: each client's noise alone gives the guarantee, so that no sum need hide it.
 """
 
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -138,25 +139,55 @@ class Population:
         return total
 
 
-def train_spectrum(population: Population, name: str, epsilon: float | None, seed: int, local: bool) -> FullScorer:
-    """Run a task of `privirec-k` or `privirec` over the population; the result scores its `users`."""
+def train_spectrum(
+    population: Population,
+    name: str,
+    epsilon: float | None,
+    seed: int,
+    local: bool = False,
+    earlier: Population | None = None,
+) -> FullScorer:
+    """Run a task of `privirec-k` or `privirec` over the population; the result scores its `users`.
+
+    earlier: clients of a task before, with the same epsilon, from whose vectors this one starts.
+    """
     items = population.users.shape[1]
-    given = {"items": items} | ({"components": min(_LOCAL_COMPONENTS, items)} if local else {})
+    given: dict[str, Any] = {"items": items} | ({"components": min(_LOCAL_COMPONENTS, items)} if local else {})
     given |= _WITHOUT_NOISE if epsilon is None else {}
-    inner = make_recipe(name, parameters_for(name, given, noisy=True), noisy=True)
-    assert isinstance(inner, PriviRecK)
+    start = None
+    if earlier is not None:
+        before = _spectrum_recipe(name, given)
+        vectors = _spectrum(earlier, before, epsilon, seed + 1, local, before.initial_state(bytes(32))).basis
+        given = parameters_for(name, given, noisy=True, started=True)
+        start, _ = _spectrum_recipe(name, given).starting_from(vectors)
+    inner = _spectrum_recipe(name, given)
+    state = _spectrum(population, inner, epsilon, seed, local, start or inner.initial_state(bytes(32)))
+    scores = FILTERS["ease"].scores(components_of(inner, state), population.users)
+    return lambda users: scores[users]
+
+
+def _spectrum_recipe(name: str, given: dict[str, Any]) -> PriviRecK:
+    made = make_recipe(name, parameters_for(name, given, noisy=True), noisy=True)
+    assert isinstance(made, PriviRecK)
+    return made
+
+
+def _spectrum(
+    population: Population, inner: PriviRecK, epsilon: float | None, seed: int, local: bool, start: PriviRecState
+) -> PriviRecState:
+    """Return the state after the task's last sum. start: of round 0."""
     made = privately(inner, epsilon, inner.steps, population.clients, local)
     rng = np.random.default_rng([seed, 8])
-    state = made.initial_state(bytes(32))
+    state = made.starting(start) if isinstance(made, Private) else start
     for number in range(1, inner.steps + 1):
         spec = made.round_spec(bytes(32), number)
         if inner.sum_of(number) == "iteration":
-            exact = population.product(inner.basis_before(state_as(state, PriviRecState), spec))
+            exact = population.product(inner.basis_before(state, spec))
         else:
             exact = population.gram(isinstance(made, Private))
-        state = made.absorb(state, spec, noisy(made, spec, state, exact, population.clients, rng), population.clients)
-    scores = FILTERS["ease"].scores(components_of(inner, state), population.users)
-    return lambda users: scores[users]
+        total = noisy(made, spec, state, exact, population.clients, rng)
+        state = state_as(made.absorb(state, spec, total, population.clients), PriviRecState)
+    return state
 
 
 def train_popularity(population: Population, epsilon: float | None, seed: int, local: bool) -> FullScorer:
@@ -203,12 +234,13 @@ def _rows() -> Iterator[str]:
             yield from (f"{dataset}.{method}.eps{epsilon}" for epsilon in _EPSILONS if _has(method, epsilon))
     for users in _USERS:
         for epsilon in ("2", "4", "none"):
-            for method in ("popularity", "privirec", "privirec-k"):
-                yield f"ml-1m.users{users}.{method}.eps{epsilon}"
+            for method in ("popularity", "privirec", "privirec-k", "privirec-k-later"):
+                if _has(method, epsilon):
+                    yield f"ml-1m.users{users}.{method}.eps{epsilon}"
 
 
 def _has(method: str, epsilon: str) -> bool:
-    return epsilon != "none" or not method.endswith("local")
+    return epsilon != "none" or not method.endswith(("local", "later"))
 
 
 _populations: dict[tuple[str, int, int | None], tuple[Split, Population]] = {}
@@ -233,7 +265,8 @@ def _measured(dataset: str, name: str, seed: int, validation: bool, quick: bool,
     if quick and ((users or 0) > _USERS[0] or epsilon not in (None, 4.0)):
         return {}
     split, population = _population(dataset, seed, users, validation, data_dir)
-    local, kind = method.endswith("-local"), method.removesuffix("-local")
+    local, kind = method.endswith("-local"), method.removesuffix("-local").removesuffix("-later")
+    earlier = replace(population, seed=seed + 100) if method.endswith("-later") else None
     match kind:
         case "popularity":
             scorer = train_popularity(population, epsilon, seed, local)
@@ -241,7 +274,7 @@ def _measured(dataset: str, name: str, seed: int, validation: bool, quick: bool,
             train = train_colr if kind == "colr" else train_arrays
             scorer = train(split.data.train, _block(population, epsilon), seed, quick)
         case _:
-            scorer = train_spectrum(population, kind, epsilon, seed, local)
+            scorer = train_spectrum(population, kind, epsilon, seed, local, earlier)
     return values_of(scorer, split)
 
 
@@ -256,7 +289,7 @@ def figures_of(found: Found) -> dict[str, Figure]:
     figures = means(found)
     for row in found:
         base = row.partition(".eps")[0]
-        exact, popular = f"{base}.epsnone", f"{base.rpartition('.')[0]}.popularity.epsnone"
+        exact, popular = f"{base.removesuffix('-later')}.epsnone", f"{base.rpartition('.')[0]}.popularity.epsnone"
         for name, other in (("kept", exact), ("over_popularity", popular)):
             if other in found and other != row:
                 ratio = float(figures[f"{row}.ndcg20"] or 0) / float(figures[f"{other}.ndcg20"] or 1)  # type: ignore[arg-type]

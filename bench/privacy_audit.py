@@ -30,6 +30,7 @@ from scipy import stats
 
 from bench._report import Figure, arguments, bars, show, write_figures
 from bench.registry import verdicts
+from protocols.advice import NOISY
 from protocols.crypto.domain import derive_seed
 from protocols.crypto.table_sampler import Randomness
 from protocols.messages.privacy import Privacy
@@ -149,13 +150,17 @@ class Unclipped(Private):
 
 @dataclass(frozen=True)
 class Case:
-    """A recipe that is audited: `sums` sums of a task. width: values per item, of which a canary uses the first."""
+    """A recipe that is audited: `sums` sums of a task.
+
+    width: values per item, of which a canary uses the first. pairs: whether the sum is of pairs of items.
+    """
 
     name: str
     recipe: str
     parameters: Callable[[int], Mapping[str, Any]]
     sums: int
     width: int = 1
+    pairs: bool = False
 
     def private(self, clients: int, items: int, corrupt: float, kind: type[Private] = Private) -> Private:
         """Return the recipe under a block whose noise is for exactly the honest clients. items: its size."""
@@ -170,12 +175,17 @@ def _rows(items: int) -> dict[str, Any]:
     return {"items": items, "dim": 4, "item_bias": "counts"}
 
 
+def _spectrum(items: int) -> dict[str, Any]:
+    return {"items": items, **NOISY["privirec-k"]}
+
+
 CASES: Final = (
     Case("counts", "colr", lambda items: {**_rows(items), "rank": 2}, 1),
     Case("colr", "colr", lambda items: {**_rows(items), "rank": 2}, 2, width=2),
     Case("fedmf", "fedmf", _rows, 2, width=4),
     Case("arrays", "arrays", lambda items: {"shapes": {"w": [items]}}, 2),
-    Case("privirec-k", "privirec-k", lambda items: {"items": items, "components": 2, "iterations": 1}, 2, width=2),
+    Case("privirec-k", "privirec-k", lambda items: {**_spectrum(items), "components": 2, "iterations": 2}, 2, width=2),
+    Case("privirec", "privirec", lambda items: {**_spectrum(items), "components": 1, "iterations": 0}, 1, pairs=True),
 )
 
 
@@ -265,7 +275,7 @@ def variance_epsilon(case: Case, values: int, noiseless: int) -> tuple[float, fl
 
     Four honest clients, of whom `noiseless` add no noise. values: of the sum, at least.
     """
-    honest, items = 4, values // case.width
+    honest, items = 4, math.isqrt(2 * values) if case.pairs else values // case.width
     private = case.private(honest, items, 0.0)
     task = Task(private, case.sums, honest, 0, noiseless)
     totals = task.run(lambda number, _, __: np.zeros(private.inner.layout(number).length))
