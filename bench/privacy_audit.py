@@ -257,7 +257,8 @@ def canary_bound(
 
         score = np.zeros(honest)
         for number, total in enumerate(task.run(vector), start=1):
-            own = total[: lengths[number] : lengths[number] // honest]
+            stride = lengths[number] // honest
+            own = total[: honest * stride : stride]
             score += (own * steps[number] - steps[number] ** 2 / 2) / variances[number]
         scores.append(score)
         coins.append(included)

@@ -90,7 +90,9 @@ MostItems = Annotated[
 ]
 ClientSums = Annotated[
     int | None,
-    typer.Option(help="Sums that a client contributes to at most: the fewer, the less noise.", show_default="rounds"),
+    typer.Option(
+        help="Sums that a client contributes to at most: the fewer, the less noise.", show_default="all of the task"
+    ),
 ]
 Corrupt = Annotated[
     float | None,

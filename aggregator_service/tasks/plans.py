@@ -17,7 +17,7 @@ from protocols.messages import Evaluation, Schedule
 from protocols.messages.privacy import Privacy
 from protocols.recipes.base import Recipe, RoundSpec, main_layout
 from protocols.recipes.evaluated import with_evaluation
-from protocols.recipes.private import most_sums, with_privacy
+from protocols.recipes.private import Private, with_privacy
 from protocols.recipes.registry import recipe
 from protocols.sums.base import Mechanism, NamesPublicKey, SumPlan
 from protocols.sums.participation import plan_of_task
@@ -151,8 +151,10 @@ def row_privacy(task: TaskRow) -> Privacy | None:
 
 def row_most_sums(task: TaskRow) -> int | None:
     """Return to how many sums of a stored task one member contributes at most; None without a privacy block."""
-    privacy = row_privacy(task)
-    return None if privacy is None else most_sums(privacy, Schedule.model_validate(task.schedule).rounds)
+    if task.privacy is None:
+        return None
+    recipe = plan_task(row_terms(task)).recipe
+    return recipe.terms.sums if isinstance(recipe, Private) else None
 
 
 def keeps_best(task: TaskRow) -> bool:

@@ -11,8 +11,8 @@ from protocols.messages.base import Message
 __all__ = ["Privacy", "PrivacyView", "SumNoiseView"]
 
 _SUMS: Final = (
-    "Most sums of the task that one client contributes to, failed rounds included; null: the schedule's rounds. A "
-    "client that reached it abstains."
+    "Most sums of the task that one client contributes to, failed rounds included; null: the schedule's rounds, or as "
+    "many sums as the recipe ends after, if they are fewer. A client that reached it abstains."
 )
 
 

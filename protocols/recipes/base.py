@@ -219,6 +219,11 @@ class BaseRecipe:
         """The index of a sum that stands for the task's sums: the first one."""
         return 1
 
+    @property
+    def ends_after(self) -> int | None:
+        """None: the schedule alone ends training."""
+        return None
+
     def layout(self, sum_index: int = 1) -> VectorLayout:
         """Return the layout of the aggregate of sum `sum_index`."""
         raise NotImplementedError
@@ -407,6 +412,10 @@ class Recipe(Protocol):
     @property
     def main_sum(self) -> int:
         """The index of a sum whose layout stands for the task's sums, in plans and costs: usually of the first."""
+
+    @property
+    def ends_after(self) -> int | None:
+        """The most sums that a task has, whatever its schedule allows; None if the schedule alone ends it."""
 
     @property
     def device_groups(self) -> int:

@@ -47,7 +47,7 @@ from protocols.recipes.base import (
     SingleGroupRecipe,
 )
 
-__all__ = ["Private", "most_sums", "noise_terms", "unwrapped", "with_privacy"]
+__all__ = ["Private", "noise_terms", "unwrapped", "with_privacy"]
 
 _RATE: Final = 0.2
 """How fast the bound adapts: the value of Andrew et al., section 3."""
@@ -90,6 +90,11 @@ class Private(SingleGroupRecipe):
     def main_sum(self) -> int:
         """That of the wrapped recipe."""
         return self.inner.main_sum
+
+    @property
+    def ends_after(self) -> int | None:
+        """That of the wrapped recipe."""
+        return self.inner.ends_after
 
     # --- noise ---------------------------------------------------------------------------------------------------
 
@@ -321,17 +326,15 @@ def _limited(counts: NDArray[np.float64], most: int, random: Randomness) -> tupl
     return steps, ones.size - most
 
 
-def most_sums(privacy: Privacy, rounds: int) -> int:
-    """Return to how many sums a client contributes at most; rounds: of the schedule."""
-    return min(rounds, privacy.rounds or rounds)
-
-
-def noise_terms(privacy: Privacy, rounds: int, cohort_size: int, min_clients: int) -> NoiseTerms:
+def noise_terms(
+    privacy: Privacy, rounds: int, cohort_size: int, min_clients: int, ends_after: int | None = None
+) -> NoiseTerms:
     """Return what the noise of a task follows from; `ParameterError` if no honest client is left in the smallest round.
 
-    rounds, cohort_size, min_clients: of the schedule.
+    rounds, cohort_size, min_clients: of the schedule. ends_after: of the recipe. Where the block does not say to how
+    many sums a client contributes, it is to all that the task can have.
     """
-    sums = most_sums(privacy, rounds)
+    sums = min(rounds, privacy.rounds or ends_after or rounds)
     return NoiseTerms.of(privacy.epsilon, privacy.delta, sums, privacy.corrupt, cohort_size, min_clients)
 
 
@@ -342,7 +345,7 @@ def with_privacy(recipe: Recipe, privacy: Privacy | None, rounds: int, cohort_si
     """
     if privacy is None:
         return recipe
-    return Private(recipe, privacy, noise_terms(privacy, rounds, cohort_size, min_clients))
+    return Private(recipe, privacy, noise_terms(privacy, rounds, cohort_size, min_clients, recipe.ends_after))
 
 
 def unwrapped(recipe: Recipe) -> Recipe:

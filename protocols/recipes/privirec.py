@@ -161,6 +161,11 @@ class PriviRecK(SingleGroupRecipe):
         """Largest number of sums of a task."""
         return self.last_iteration
 
+    @property
+    def ends_after(self) -> int | None:
+        """`steps`."""
+        return self.steps
+
     def sum_of(self, sum_index: int) -> Sum:
         """Return what sum `sum_index` is of; `ParameterError` if the task has no such sum."""
         if not 1 <= sum_index <= self.steps:

@@ -97,7 +97,7 @@ def test_sums_are_of_whole_numbers_with_room_for_bound_and_noise(name: str) -> N
 def test_the_honest_shares_in_all_sums_of_the_task_cost_the_budget(name: str) -> None:
     made = ALL[name]
     curves = [made.noise(number).curve(made.terms.honest) for number in made.inner.sum_kinds()]
-    assert 3.99 < epsilon_of(ROUNDS * np.max(curves, axis=0), 1e-5) <= 4
+    assert 3.99 < epsilon_of(made.terms.sums * np.max(curves, axis=0), 1e-5) <= 4
     assert made.terms.honest == CLIENTS - 2
     (warning,) = made.warnings()
     assert "epsilon 4 at delta 1e-05, if at least 18 clients" in warning
@@ -109,6 +109,17 @@ def test_fewer_paid_rounds_need_less_noise() -> None:
     terms = [noise_terms(Privacy(epsilon=4, delta=1e-5, rounds=rounds), 6, 20, 20).sums for rounds in (None, 2, 9)]
     assert terms == [6, 2, 6]
     assert private("fedmf", Privacy(epsilon=4, delta=1e-5, rounds=1)).multiplier < private("fedmf").multiplier
+
+
+@pytest.mark.parametrize(("rounds", "sums"), [(None, 3), (2, 2), (5, 5), (200, 100)])
+def test_a_recipe_that_ends_by_itself_has_no_noise_for_sums_that_it_never_has(rounds: int | None, sums: int) -> None:
+    inner = recipe("privirec-k", RECIPES["privirec-k"], noisy=True)
+    assert inner.ends_after == 3
+    made = with_privacy(inner, Privacy(epsilon=4, delta=1e-5, rounds=rounds), 100, CLIENTS, CLIENTS)
+    assert isinstance(made, Private)
+    assert made.terms.sums == sums
+    assert made.ends_after == 3
+    assert recipe("fedmf", RECIPES["fedmf"]).ends_after is None
 
 
 @pytest.mark.parametrize("name", ["colr", "arrays", "privirec-k"])
