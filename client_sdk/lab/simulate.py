@@ -35,6 +35,7 @@ from protocols.messages.privacy import Privacy
 from protocols.messages.rounds import Evaluation
 from protocols.parameter_text import first_fault
 from protocols.privacy.guarantee import default_delta
+from protocols.privacy_advice import choose_noisy
 from protocols.recipes.base import Recipe
 from protocols.recipes.evaluated import Evaluated
 from protocols.recipes.evaluation_curve import MODEL_ROUND
@@ -184,9 +185,9 @@ def simulate(split: Split, request: SimulationRequest, progress: Progress | None
     The sums are computed by the mechanism's own arithmetic; only the network is left out. Raises `ParameterError` for
     parameters that do not fit, and `DataError` for data that the recipe cannot use.
     """
-    request, chosen = _resolved(split, request)
     if request.epsilon is not None and request.mechanism == "plain":
         request = replace(request, mechanism="masked")
+    request, chosen = _resolved(split, request)
     if request.mechanism == "oneshot":
         raise ParameterError("one-shot sums are not simulated: choose masked, whose sums are the same up to rounding")
     federation = _federation(split, request)
@@ -272,7 +273,10 @@ def _resolved(split: Split, request: SimulationRequest) -> tuple[SimulationReque
 def _choice(split: Split, request: SimulationRequest) -> Choice:
     train = split.train
     clients = int(np.count_nonzero(train.user_degrees()))
-    return choose(train.n_items, clients, train.size, budget=request.budget, mechanism=request.mechanism)
+    block, sizes = _privacy(request, clients), (train.n_items, clients, train.size)
+    if block is None:
+        return choose(*sizes, budget=request.budget, mechanism=request.mechanism)
+    return choose_noisy(*sizes, block, budget=request.budget, mechanism=request.mechanism)[0]
 
 
 def _advised(split: Split, request: SimulationRequest, recipe: Recipe) -> Advised:
@@ -326,20 +330,20 @@ def _federation(split: Split, request: SimulationRequest) -> Federation:
     return Federation(
         train, request.recipe, parameters, request.mechanism, request.mechanism_parameters, request.training, cohort,
         request.seed, user_groups=groups, masks=False, evaluation=request.evaluation, schedule_rounds=rounds,
-        privacy=_privacy(request, able.size, rounds, cohort),
+        privacy=_privacy(request, able.size, ceil(rounds * cohort / able.size)),  # clients take turns
         start=spectrum_of(train, request.seed, request.budget) if request.starts else None,
     )  # fmt: skip
 
 
-def _privacy(request: SimulationRequest, clients: int, rounds: int, cohort: int) -> Privacy | None:
-    """Return the privacy block. Clients take turns, so each is in so many sums; with a frozen cohort, in all."""
+def _privacy(request: SimulationRequest, clients: int, sums: int | None = None) -> Privacy | None:
+    """Return the privacy block. sums: of a client."""
     if request.epsilon is None:
         if request.delta is not None:
             raise ParameterError("delta is of a privacy budget: give epsilon, too, or leave it out")
         return None
     delta = default_delta(clients) if request.delta is None else request.delta
     try:
-        return Privacy(epsilon=request.epsilon, delta=delta, rounds=ceil(rounds * cohort / clients))
+        return Privacy(epsilon=request.epsilon, delta=delta, rounds=sums)
     except ValidationError as error:
         raise ParameterError(f"privacy: {first_fault(error, Privacy.model_fields)}") from None
 
@@ -396,9 +400,10 @@ def _range_of_ratings(split: Split) -> dict[str, float]:
 
 
 def _can_score(federation: Federation) -> bool:
-    if not isinstance(unwrapped(federation.recipe), PriviRecK):
+    recipe = unwrapped(federation.recipe)
+    if not isinstance(recipe, PriviRecK):
         return True
-    return state_as(federation.state, PriviRecState).sum_index > 1  # the first sum is that of the items' degrees
+    return state_as(federation.state, PriviRecState).sum_index >= recipe.first_vectors
 
 
 def _user(train: Interactions, name: str) -> int:

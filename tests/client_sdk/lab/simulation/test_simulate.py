@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -245,6 +246,9 @@ def test_curve_of_privirec_has_a_verdict_over_popularity() -> None:
 def test_recommended_parameters_fit_a_privacy_budget(split: Split) -> None:
     request = SimulationRequest("privirec-k", {"components": 6}, mechanism="masked", epsilon=100.0, delta=1e-3)
     found = simulate(split, request)
+    chosen = simulate(split, replace(request, recipe="auto", recipe_parameters={}, rounds=1))
+    assert (chosen.recipe, chosen.mechanism) == ("privirec", "masked")
+    assert any("components are above the noise" in why for why in chosen.chosen)
     named = ("user_exponent", "item_exponent", "degrees")
     assert (found.rounds, *(found.recipe_parameters[name] for name in named)) == (3, 0.5, 0, False)
     assert found.points[-1].values["NDCG@20"] > 0
