@@ -66,7 +66,9 @@ for _how in ("no_noise", "epsilon8", "epsilon4", "epsilon1", "chance"):
     figure(_of, "", "", "share of what an observer is after: {a}", a=("constants", "rows", "touches", "weights"))
 _NOISY: Final = ("colr", "privirec-k")
 figure("privacy_cost.{r}.cpu_ratio", "", "<= 1.3", "client's time for a round, noise / no noise, {r}", r=_NOISY)
-figure("privacy_cost.{r}.contribution_ratio", "", "", "to train, encode and mask, noise / no noise, {r}", r=_NOISY)
+figure(
+    "privacy_cost.{r}.clients*.contribution_ratio", "", "", "to train, encode and mask, noise / no noise, {r}", r=_NOISY
+)
 figure("privacy_cost.{r}.bytes_ratio", "", "<= 1.002", "bytes, noise / no noise, {r}", r=_NOISY)
 # --- rounds over HTTP, memory, load
 figure("masked_round.round1000.exact", "", ">= 1", "1,000 clients: the released sum is exact", always=False)

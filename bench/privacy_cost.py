@@ -42,6 +42,7 @@ from protocols.sums.ring import pack
 ITEMS: Final = 3706
 _POSITIVES: Final = 165
 _CLIENTS: Final = 1000
+_SIZES: Final = (_CLIENTS, 10_000, 100_000)
 _SEED: Final = bytes(range(32))
 _RECIPES: Final[dict[str, tuple[dict[str, Any], int]]] = {
     "privirec-k": ({"items": ITEMS, "components": 64, "iterations": 4}, 5),
@@ -49,17 +50,20 @@ _RECIPES: Final[dict[str, tuple[dict[str, Any], int]]] = {
 }
 
 
-def contributions(name: str) -> tuple[dict[str, Callable[[], object]], dict[str, Figure]]:
-    """Return the steps `plain` and `noisy`, each a whole contribution, `noise` alone; and bytes and bits of both."""
+def contributions(name: str, clients: int) -> tuple[dict[str, Callable[[], object]], dict[str, Figure]]:
+    """Return the steps `plain` and `noisy`, each a whole contribution, `noise` alone; and bytes and bits of both.
+
+    clients: of a cohort; the more there are, the smaller is a share of the noise.
+    """
     parameters, rounds = _RECIPES[name]
     plain = recipe(name, parameters)
-    noisy = with_privacy(plain, Privacy(epsilon=4, delta=_CLIENTS**-1.1), rounds, _CLIENTS, _CLIENTS)
+    noisy = with_privacy(plain, Privacy(epsilon=4, delta=clients**-1.1), rounds, clients, clients)
     assert isinstance(noisy, Private)
     rng = np.random.default_rng(0)
     history = History(np.sort(rng.choice(ITEMS, _POSITIVES, replace=False)).astype(np.int32))
     half, state = client_half(plain, None), noisy.initial_state(_SEED)
     if name == "privirec-k":  # the first sum is of degrees
-        state = noisy.absorb(state, noisy.round_spec(_SEED, 1), np.full(ITEMS, 50.0), _CLIENTS)
+        state = noisy.absorb(state, noisy.round_spec(_SEED, 1), np.full(ITEMS, 50.0), clients)
     spec, own = noisy.round_spec(_SEED, 2), half.initial_client_state(rng)
 
     def whole(plan: MaskedPlan, masks: list[Mask], private: Private | None) -> bytes:
@@ -72,9 +76,9 @@ def contributions(name: str) -> tuple[dict[str, Callable[[], object]], dict[str,
     steps: dict[str, Callable[[], object]] = {}
     figures: dict[str, Figure] = {}
     for label, chosen in (("plain", plain), ("noisy", noisy)):
-        plan = plan_of_task(MASKED, {}, chosen.layout(2), _CLIENTS, main_layout(chosen))
+        plan = plan_of_task(MASKED, {}, chosen.layout(2), clients, main_layout(chosen))
         assert isinstance(plan, MaskedPlan)
-        degree = plan.neighbourhood(_CLIENTS).degree
+        degree = plan.neighbourhood(clients).degree
         masks: list[Mask] = [(os.urandom(32), b"bench", -1 if place % 2 else 1) for place in range(degree + 1)]
         steps[label] = partial(whole, plan, masks, noisy if label == "noisy" else None)
         figures |= {f"{label}_bytes": plan.contribution_bytes(whole_route(plan.layout)), f"{label}_bits": plan.bits}
@@ -122,15 +126,18 @@ def main() -> None:
     rest = rest_of_a_round(50 if options.quick else _CLIENTS)
     figures: dict[str, Figure] = {"rest_of_a_round_ms": 1e3 * rest}
     for name in _RECIPES:
-        steps, sizes = contributions(name)
-        timings = time_in_turn(steps, 2 if options.quick else 15, clock=time.process_time)
-        for step, timing in timings.items():
-            figures |= timing.figures(f"{name}.{step}")
-        figures |= {f"{name}.{key}": value for key, value in sizes.items()}
-        noisy, plain = timings["noisy"].median, timings["plain"].median
-        figures[f"{name}.contribution_ratio"] = noisy / plain
-        figures[f"{name}.cpu_ratio"] = (rest + noisy) / (rest + plain)
-        figures[f"{name}.bytes_ratio"] = float(sizes["noisy_bytes"] or 0) / float(sizes["plain_bytes"] or 1)
+        for clients in _SIZES:
+            steps, sizes = contributions(name, clients)
+            timings = time_in_turn(steps, 2 if options.quick else 15, clock=time.process_time)
+            noisy, plain = timings["noisy"].median, timings["plain"].median
+            figures[f"{name}.clients{clients}.contribution_ratio"] = noisy / plain
+            if clients != _CLIENTS:
+                continue
+            for step, timing in timings.items():
+                figures |= timing.figures(f"{name}.{step}")
+            figures |= {f"{name}.{key}": value for key, value in sizes.items()}
+            figures[f"{name}.cpu_ratio"] = (rest + noisy) / (rest + plain)
+            figures[f"{name}.bytes_ratio"] = float(sizes["noisy_bytes"] or 0) / float(sizes["plain_bytes"] or 1)
     show("A masked contribution with noise, compared with one without", verdicts("privacy_cost", figures))
     write_figures(options.json, figures)
 
