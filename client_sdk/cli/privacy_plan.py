@@ -58,7 +58,7 @@ class PlanOptions:
     ] = None
     corrupt: Annotated[float, typer.Option(help="Share of a cohort whose noise is not counted on.")] = 0.1
     rounds: Annotated[
-        int | None, typer.Option(min=1, help="Rounds of the task.", show_default="4 and 2 for PriviRec, otherwise 101")
+        int | None, typer.Option(min=1, help="Rounds of the task.", show_default="3 and 1 for PriviRec, otherwise 101")
     ] = None
     interactions_per_user: Annotated[int, typer.Option(min=1, help="Mean number of items of a user.")] = 50
     clip: Annotated[float, typer.Option(help="L2 bound on an update, from which it adapts, in tasks that train.")] = 1.0
