@@ -7,6 +7,7 @@ masked sums. The client half of a recipe, its local training, is in `client_sdk.
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Final, Protocol, runtime_checkable
@@ -190,7 +191,7 @@ class ItemParameters(RecipeParameters):
     items: int = Field(ge=1, le=MAX_ITEMS, description="Number of items, N: rows of the item factors.")
 
 
-class BaseRecipe:
+class BaseRecipe(ABC):
     """What most recipes have in common: defaults, and an encoding of the state from its fields.
 
     A recipe defines `initial_state`, `layout`, `contribute`, `absorb`, and `state_fields` and `state_class`, or the
@@ -200,9 +201,9 @@ class BaseRecipe:
     state_class: ClassVar[type[ModelState]] = ModelState
 
     @property
+    @abstractmethod
     def name(self) -> str:
         """The name by which tasks choose the recipe."""
-        raise NotImplementedError
 
     @property
     def predicts_ratings(self) -> bool:
@@ -224,9 +225,9 @@ class BaseRecipe:
         """None: the schedule alone ends training."""
         return None
 
+    @abstractmethod
     def layout(self, sum_index: int = 1) -> VectorLayout:
         """Return the layout of the aggregate of sum `sum_index`."""
-        raise NotImplementedError
 
     def longest_vector(self) -> int:
         """Return the length of the first sum or of the main sum, whichever is longer: most recipes have no others."""
@@ -259,9 +260,9 @@ class BaseRecipe:
         """Return the first sum and the main one: most recipes have no others."""
         return tuple(sorted({1, self.main_sum}))
 
+    @abstractmethod
     def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
         """Return what the client adds to the sum; see `Recipe`."""
-        raise NotImplementedError
 
     def report(self, state: ModelState) -> dict[str, float]:
         """Return nothing: only clients have data to evaluate the model with."""
@@ -277,13 +278,13 @@ class BaseRecipe:
 
     # --- states --------------------------------------------------------------------------------------------------
 
+    @abstractmethod
     def initial_state(self, task_seed: bytes) -> ModelState:
         """Return the state of round 0, from the task's seed alone."""
-        raise NotImplementedError
 
     def state_fields(self, sum_index: int) -> StateFields:
-        """Return the fields of a state after `sum_index` sums, in the order of its encoding."""
-        raise NotImplementedError
+        """Return the fields of a state after `sum_index` sums, in their order; none for another encoding."""
+        return ()
 
     def state_bytes(self, sum_index: int) -> int:
         """Return the length in bytes of an encoded state after `sum_index` sums."""

@@ -22,6 +22,7 @@ n is public, and where few have an item, a small divisor would make a large chan
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from functools import cached_property, lru_cache
 from typing import Any, Final, Literal, Self
 
@@ -198,9 +199,9 @@ class FactorModel(SingleGroupRecipe):
         """Return the layout of the item counts for the first sums of a task with item biases, else of the changes."""
         return count_layout(self.parameters.items) if sum_index <= self.count_sums else self.change_layout()
 
+    @abstractmethod
     def change_layout(self) -> VectorLayout:
         """Return the layout of a sum of changes, the same for all of them."""
-        raise NotImplementedError
 
     def route(self, spec: RoundSpec, client_id: str) -> Route:
         """Return the route to the blocks of the sum, the same for every client."""
@@ -218,11 +219,11 @@ class FactorModel(SingleGroupRecipe):
         rate = self.parameters.server_rate if isinstance(self.parameters, BiasedParameters) else 1.0
         return advance(state, spec, self.change(state, spec, total, contributions), rate)
 
+    @abstractmethod
     def change(
         self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int
     ) -> NDArray[np.float64]:
         """Return the change of the item factors from the opened sum over `contributions`, float64 (items, dim)."""
-        raise NotImplementedError
 
     def state_fields(self, sum_index: int) -> StateFields:
         """Return the item factors and, with item biases, the counts and the number of clients."""
@@ -256,9 +257,9 @@ class FactorModel(SingleGroupRecipe):
 class FactorRecipe(FactorModel):
     """A recipe over item factors whose contributions are laid out from the rows of change alone."""
 
+    @abstractmethod
     def projection(self, spec: RoundSpec, client_id: str) -> NDArray[np.float32] | None:
         """Return B, float32 (client's rank, dim), for local training; None if the full matrix is trained."""
-        raise NotImplementedError
 
 
 class RowRecipe(FactorRecipe):
@@ -267,9 +268,9 @@ class RowRecipe(FactorRecipe):
     parameters: NormalisedParameters
 
     @property
+    @abstractmethod
     def width(self) -> int:
         """Number of values per item in a contribution."""
-        raise NotImplementedError
 
     def change_layout(self) -> VectorLayout:
         """Return one block: update rows (items x width, row-major) and, with normalise "touched", touch counts."""

@@ -38,7 +38,7 @@ from protocols.crypto.public_random import permutation
 from protocols.errors import CodecError, ParameterError
 from protocols.layout import TRAINED, Block, Route, Segment, VectorLayout, clip_to_bounds, whole_route
 from protocols.recipes.base import Contribution, FactorState, Local, ModelState, RoundSpec, Update
-from protocols.recipes.factors import CountedFactors, advance, dense_rows
+from protocols.recipes.factors import CountedFactors, dense_rows
 from protocols.recipes.registry import RecipeEntry
 from protocols.recipes.rows import TOUCHED, FactorRecipe, NormalisedParameters, divisors, touch_segments
 from protocols.recipes.state import StateField, StateFields, state_as
@@ -235,20 +235,33 @@ class SharedTopK(TopKRecipe):
         """Return the state after a sum of counts, or the one whose support entries are moved by `gain` times their mean
         change, with the next support, which follows from this sum and the round's seed.
         """
+        moved = super().absorb(state, spec, total, contributions)
         if spec.sum_index <= self.count_sums:
-            return super().absorb(state, spec, total, contributions)
-        p, support = self.parameters, state_as(state, TopKState).support
-        parts = self.change_layout().blocks[0].split(total)
-        mean = parts["update"] / divisors(p, state, contributions, parts.get(TOUCHED))[support // p.dim]
-        change = np.zeros(p.entries)
-        change[support] = self.gain * mean
-        moved = advance(state, spec, change.reshape(p.items, p.dim), p.server_rate)
+            return moved
+        p = self.parameters
         if p.support_from == "vote":
-            strongest = strongest_first(np.arange(p.items), parts["votes"])
+            votes = self.change_layout().blocks[0].split(total)["votes"]
+            strongest = strongest_first(np.arange(p.items), votes)
         else:
-            strongest = strongest_first(support.astype(np.int64), np.abs(mean))
+            support = state_as(state, TopKState).support.astype(np.int64)
+            strongest = strongest_first(support, np.abs(self._mean(state, total, contributions)))
         units = renewed_units(strongest, spec.seed, self._units, self._kept_units)
-        return _with_support(moved, self._support(units))
+        return _with_support(state_as(moved, FactorState), self._support(units))
+
+    def change(
+        self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int
+    ) -> NDArray[np.float64]:
+        """Return `gain` times the mean change on the support, 0 elsewhere, float64 (items, dim)."""
+        p = self.parameters
+        change = np.zeros(p.entries)
+        change[state_as(state, TopKState).support] = self.gain * self._mean(state, total, contributions)
+        return change.reshape(p.items, p.dim)
+
+    def _mean(self, state: ModelState, total: NDArray[np.float64], contributions: int) -> NDArray[np.float64]:
+        """Return the mean change of the support's entries, float64 (K,)."""
+        p, parts = self.parameters, self.change_layout().blocks[0].split(total)
+        rows = state_as(state, TopKState).support // p.dim
+        return np.asarray(parts["update"] / divisors(p, state, contributions, parts.get(TOUCHED))[rows])
 
     @property
     def _units(self) -> int:
