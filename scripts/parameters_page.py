@@ -34,7 +34,7 @@ MECHANISM_SOURCES: Final = {
     "ckks": "Cheon, Kim, Kim and Song, 2017, with SEAL. Guide: [CKKS sums](ckks.md)",
     "masked": "Bell et al., CCS 2020 (SecAgg+). Guide: [masked sums](masked.md)",
     "oneshot": "OPA (Karthikeyan and Polychroniadou, eprint 2024/723), ring-LWE masks as in LERNA and Willow",
-    "paillier": "Paillier, 1999, with gmpy2. Guide: [Paillier sums](paillier.md)",
+    "paillier": "Paillier, 1999, with gmpy2. Guide: [Paillier sums](ckks.md#paillier-choosing)",
     "plain": "Nothing is hidden: the baseline of the benchmarks, and for locally private recipes.",
 }
 TRAINING: Final[dict[type[TrainingConfig], str]] = {

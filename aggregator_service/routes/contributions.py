@@ -52,7 +52,7 @@ _REFUSALS: Final = (
     "body-too-long",
 )
 _OF_ENCRYPTED_TASKS: Final = {
-    "Aggregate-Chain": "Tasks whose sums not anyone can open: 64 hexadecimal digits, see docs/wire/identities.md.",
+    "Aggregate-Chain": "Tasks whose sums not anyone can open: 64 hexadecimal digits, see docs/wire/requests.md.",
 }
 _RECEIPT: Final = {"model": UploadReceipt, "description": "The same contribution was stored before."}
 _COMPLETE: Final = {

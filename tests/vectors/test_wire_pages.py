@@ -117,9 +117,9 @@ def length(page: str, before: str) -> int:
 @pytest.mark.parametrize(
     ("page", "before", "expected"),
     [
-        ("identities", "## Membership certificate", certificates.CERTIFICATE_BYTES),
-        ("identities", "## Keyring envelope", envelope._HEAD + 32 + 12),
-        ("identities", "## Snapshot", envelope.sealed_bytes(0) - CHAIN_BYTES - 16),
+        ("requests", "## Membership certificate", certificates.CERTIFICATE_BYTES),
+        ("requests", "## Keyring envelope", envelope._HEAD + 32 + 12),
+        ("requests", "## Snapshot", envelope.sealed_bytes(0) - CHAIN_BYTES - 16),
         ("masked", "Advertisement:", wire.ADVERTISEMENT_BYTES),
         ("masked", "Entry of the roster", 1 + 64 + certificates.CERTIFICATE_BYTES + wire.ADVERTISEMENT_BYTES),
         ("masked", "Slot of shares", wire.SEALED_BYTES),

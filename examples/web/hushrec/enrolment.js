@@ -1,4 +1,4 @@
-/** Joining a task: certificate, enrolment, membership (docs/wire/identities.md). */
+/** Joining a task: certificate, enrolment, membership (docs/wire/requests.md). */
 
 import { readTask } from "./terms.js";
 import { baseUrl } from "./api.js";

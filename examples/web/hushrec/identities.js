@@ -1,4 +1,4 @@
-/** Enrolment, certificates, envelopes, keyrings and the chain of aggregates (docs/wire/identities.md). */
+/** Enrolment, certificates, envelopes, keyrings and the chain of aggregates (docs/wire/requests.md). */
 
 import { concat, equal, exact, fromHex, pack, Reader, toHex, utf8 } from "./codec.js";
 import { deriveKey, digest, open, tag } from "./domain.js";

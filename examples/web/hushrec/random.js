@@ -1,4 +1,4 @@
-/** Public random numbers (docs/wire/randomness.md): Philox4x64-10 and what is drawn from it. */
+/** Public random numbers (docs/wire/index.md): Philox4x64-10 and what is drawn from it. */
 
 import { Reader } from "./codec.js";
 import { digest } from "./domain.js";

@@ -1,6 +1,6 @@
 """The plan of a masked sum: the ring, the scale of each segment, lengths, and the encoding as ring elements.
 
-A masked contribution is always the whole aggregate vector, whatever its route (docs/adr/0006-masked-sums-are-dense.md):
+A masked contribution is always the whole aggregate vector, whatever its route (docs/adr/0004-blocks-and-routes.md):
 blocks outside the route are masked zeros, and a block with two targets appears twice.
 
 The segments share the ring Z_{2^bits} and have a scale each (`protocols.sums.ring`).

@@ -1,7 +1,7 @@
 """The plan of a one-shot sum: ring, packing, scale of each segment, committee and all lengths.
 
 A one-shot contribution is always the whole aggregate vector, whatever its route: blocks outside the route are masked
-zeros, and a block with two targets appears twice, as in masked sums (docs/adr/0006-masked-sums-are-dense.md).
+zeros, and a block with two targets appears twice, as in masked sums (docs/adr/0004-blocks-and-routes.md).
 """
 
 from __future__ import annotations

@@ -19,7 +19,8 @@ from tests.support.server import free_port
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "docs" / "tutorials"
-PAGES = [*sorted(FOLDER.glob("*.md")), FOLDER.parent / "deploy.md"]
+COSTS = FOLDER.parent / "what-encryption-costs.md"
+PAGES = [*sorted(FOLDER.glob("*.md")), COSTS, FOLDER.parent / "deploy.md"]
 APPS = {"hushrec": client_sdk.cli.app, "hushrec-server": aggregator_service.cli.command_line()}
 
 
@@ -101,7 +102,7 @@ def test_the_settings_of_a_tutorial_exist(page: Path) -> None:
 
 def test_the_commands_of_the_page_on_cost_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    lines = command_lines(FOLDER / "cost-of-encryption.md")
+    lines = command_lines(COSTS)
     assert [line.split()[1] for line in lines] == ["cost", "cost", "cost", "simulate"]
     for line in lines:
         done = CliRunner().invoke(client_sdk.cli.app, shlex.split(line)[1:])

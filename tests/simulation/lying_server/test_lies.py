@@ -2,7 +2,7 @@
 
 The invariants are listed in `tests/simulation/lying_server/play.py`; docs/testing.md describes how to replay a seed.
 `test_both_invariants_can_break` takes out single checks of the clients: the simulation notices. That every check is
-needed is what the tests of `protocols/sums/masked` and `client_sdk/rounds` show, and their mutants (docs/mutants.md).
+needed is what the tests of `protocols/sums/masked` and `client_sdk/rounds` show, and their mutants (docs/testing.md).
 """
 
 from __future__ import annotations
