@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Final
 
 GROUPS: Final[dict[str, tuple[list[str], list[str]]]] = {  # name: (modules to mutate, tests to run)
-    "masked": (["protocols/sums/masked/*"], ["tests/protocols/sums/masked", "tests/vectors/test_masked_vectors.py"]),
+    "masked": (["protocols/sums/masked/*"], ["tests/protocols/sums/masked", "tests/vectors/test_vectors.py"]),
     "oneshot": (
         ["protocols/sums/oneshot/*"],
-        ["tests/protocols/sums/oneshot", "tests/vectors/test_oneshot_vectors.py"],
+        ["tests/protocols/sums/oneshot", "tests/vectors/test_vectors.py"],
     ),
-    "ckks": (["protocols/sums/ckks/*"], ["tests/protocols/sums/ckks", "tests/vectors/test_ckks_vectors.py"]),
+    "ckks": (["protocols/sums/ckks/*"], ["tests/protocols/sums/ckks", "tests/vectors"]),
     "paillier": (["protocols/sums/paillier/*"], ["tests/protocols/sums/paillier", "tests/vectors"]),
     "sums": (["protocols/sums/[!/]*.py"], ["tests/protocols/sums", "tests/vectors"]),
     "privacy": (["protocols/privacy/*"], ["tests/protocols/privacy", "tests/vectors"]),

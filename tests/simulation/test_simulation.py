@@ -10,7 +10,7 @@ import mmap
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count, islice, product
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,11 +37,18 @@ from protocols.messages import Schedule, UploadReceipt
 from tests.simulation import process
 from tests.simulation.faults import FAULTS
 from tests.simulation.plan import Job, Plan, draw_plan
-from tests.simulation.storage import Disk
+from tests.simulation.storage import Disk, new_disk
 from tests.simulation.world import ScheduleError, World, play
 
 SCHEDULES: Final = int(os.environ.get("HUSHREC_SCHEDULES", "25"))
 _REPEATED: Final = (0, 2, 4, 9, 13)
+
+
+@pytest.fixture(scope="module")
+def disk() -> Iterator[Disk]:
+    """The storage for all schedules, which run one after the other."""
+    with new_disk() as made:
+        yield made
 
 
 def test_schedules_keep_the_invariants_and_every_fault_happens(disk: Disk) -> None:

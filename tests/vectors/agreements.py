@@ -12,7 +12,7 @@ from protocols.crypto.keyring import Keyring, decode_keyring, encode_keyring
 from protocols.layout import TRAINED, Block, Segment, VectorLayout
 from protocols.sums.masked.parameters import Mode, choose_neighbourhood, quorum
 from protocols.sums.registry import mechanism
-from tests.vectors.common import SEED, error_of
+from tests.vectors.common import SEED, refusals, segment_facts
 
 __all__ = ["enrolments", "keyrings", "neighbourhoods", "plans"]
 
@@ -75,11 +75,7 @@ def plans() -> dict[str, Any]:
         "scale the largest power of two with contributions * (sqrt(2) * (1 + 2^-22) * scale + 1/2 + B) < q / 2, "
         "B = 21.",
         "layouts": {
-            name: [
-                {"name": s.name, "length": s.length, "clip": s.clip, "integral": s.integral, "sum_bound": s.sum_bound}
-                for block in layout.blocks
-                for s in block.segments
-            ]
+            name: [segment_facts(segment) for block in layout.blocks for segment in block.segments]
             for name, layout in _LAYOUTS.items()
         },
         "cases": cases,
@@ -138,30 +134,17 @@ def keyrings() -> dict[str, Any]:
     made = Keyring("ckks", digest("vector parameters"), b"", b"secret key", SEED)
     other = Keyring("paillier", digest("vector parameters"), b"public key", b"secret key", SEED)
     good = encode_keyring(made)
-    bad = {
-        "another magic": b"X" + good[1:],
-        "trailing byte": good + b"\0",
-        "cut": good[:-1],
-    }
+    bad = {"another magic": b"X" + good[1:], "trailing byte": good + b"\0", "cut": good[:-1]}
     return {
         "about": "body: 'hushrec keyring 3' and a line feed, then pack (codec.json) of mechanism, "
         "parameter id, public key, secret key, state key. fingerprint: first 32 hex digits of digest('keyring "
         "fingerprint', mechanism, parameter id, public key, digest('keyring secret key', secret key), digest('keyring "
         "state key', state key)).",
         "cases": [
-            {
-                "mechanism": keyring.mechanism,
-                "parameter_id": keyring.parameter_id.hex(),
-                "public_key": keyring.public_key.hex(),
-                "secret_key": keyring.secret_key.hex(),
-                "state_key": keyring.state_key.hex(),
-                "body": encode_keyring(keyring).hex(),
-                "fingerprint": keyring.fingerprint,
-            }
+            {"mechanism": keyring.mechanism}
+            | {name: getattr(keyring, name).hex() for name in ("parameter_id", "public_key", "secret_key", "state_key")}
+            | {"body": encode_keyring(keyring).hex(), "fingerprint": keyring.fingerprint}
             for keyring in (made, other)
         ],
-        "refused": [
-            {"what": what, "body": body.hex(), "error": error_of(lambda body=body: decode_keyring(body))}
-            for what, body in bad.items()
-        ],
+        "refused": refusals(bad, decode_keyring),
     }

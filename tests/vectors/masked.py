@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from itertools import count
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -24,7 +24,7 @@ from protocols.sums.masked.run import MaskedRun
 from protocols.sums.masked.shamir import PRIME, SHARE_BYTES, combine, split
 from protocols.sums.masked.shares import open_pair
 from protocols.sums.ring import pack, ring_dtype, unpack
-from tests.vectors.common import SEED, error_of
+from tests.vectors.common import SEED, drawn_for, error_of, failures
 
 __all__ = ["masked_keys", "masked_round", "masks", "shamir"]
 
@@ -60,11 +60,13 @@ def masks() -> dict[str, Any]:
         "streams": streams,
         "packed": packed,
         "refused": refused
-        + [
-            {"what": "a secret of 31 bytes", "error": error_of(lambda: add_mask(target, SEED[:31], CONTEXT, 1))},
-            {"what": "the sign 0", "error": error_of(lambda: add_masks(target, [(SEED, CONTEXT, 0)]))},  # type: ignore[list-item]
-            {"what": "a negative start", "error": error_of(lambda: add_mask(target, SEED, CONTEXT, 1, -1))},
-        ],
+        + failures(
+            {
+                "a secret of 31 bytes": lambda: add_mask(target, SEED[:31], CONTEXT, 1),
+                "the sign 0": lambda: add_masks(target, [(SEED, CONTEXT, 0)]),  # type: ignore[list-item]
+                "a negative start": lambda: add_mask(target, SEED, CONTEXT, 1, -1),
+            }
+        ),
         "graphs": [
             {"clients": n, "degree": k, "seed": SEED.hex(), "neighbours": neighbours(n, k, SEED).tolist()}
             for n, k in ((3, 2), (4, 3), (7, 4), (12, 6))
@@ -129,17 +131,6 @@ GONE = "cyd"
 """Shares, but does not contribute."""
 
 
-def drawn(label: str) -> Callable[[int], bytes]:
-    """Made-up randomness: 32 bytes a digest, counted."""
-    numbers = count()
-
-    def random(size: int) -> bytes:
-        blocks = (digest("vector masked", label, next(numbers)) for _ in range(-(-size // 32)))
-        return b"".join(blocks)[:size]
-
-    return random
-
-
 def plan_of(mode: str, bits: int) -> MaskedPlan:
     layout = VectorLayout((Block("b", (Segment("v", 5, 1.0),)),), sum_class=TRAINED)
     return make_plan({"mode": mode, "bits": bits, "corrupt": 0.0, "dropout": 0.25}, layout, len(NAMES))
@@ -166,7 +157,9 @@ def new_run(context: RoundContext) -> MaskedRun:
         return RosterEntry(name, identities[name].public_key().public_bytes_raw(), bytes(32), NO_CERTIFICATE, body)
 
     policy = ClientPolicy(modes=frozenset({context.plan.mode}))
-    return MaskedRun(context, identities, policy, encoded, entry, lambda _: True, drawn).advertise()
+    return MaskedRun(
+        context, identities, policy, encoded, entry, lambda _: True, partial(drawn_for, "vector masked")
+    ).advertise()
 
 
 def masked_keys() -> dict[str, Any]:
@@ -176,7 +169,7 @@ def masked_keys() -> dict[str, Any]:
     states, roster = begun.advertised, begun.roster
     ann, bob = states["ann"], states["bob"]
     entry = roster.entries[0]
-    shared, shares = client.share(ann, roster.body, lambda _: True, drawn("ann shares"))
+    shared, shares = client.share(ann, roster.body, lambda _: True, drawn_for("vector masked", "ann shares"))
     sealed = shares[:114]
     pair = open_pair(sealed, bob.sealing_secret, roster, 0, 1)
     assert pair is not None
@@ -249,17 +242,12 @@ def masked_keys() -> dict[str, Any]:
             for what, other in others.items()
         ]
         + [{"what": "ann's advertisement as bob's", "error": advertisement_fault(context, entry, "bob")}]
-        + [
-            {"what": f"a roster: {what}", "error": error_of(lambda b=body: open_roster(context, b))}
-            for what, body in bad_rosters.items()
-        ]
-        + [{"what": "the same state again", "error": error_of(lambda: client.share(ann, roster.body, lambda _: True))}]
-        + [{"what": "an inbox of another length", "error": error_of(lambda: client.contribute(shared, b"", zeros()))}],
+        + failures(
+            {f"a roster: {what}": partial(open_roster, context, body) for what, body in bad_rosters.items()}
+            | {"the same state again": lambda: client.share(ann, roster.body, lambda _: True)}
+            | {"an inbox of another length": lambda: client.contribute(shared, b"", np.zeros(5, np.uint32))}
+        ),
     }
-
-
-def zeros() -> np.ndarray:  # type: ignore[type-arg]
-    return np.zeros(5, np.uint32)
 
 
 def advertisement_fault(context: RoundContext, entry: RosterEntry, name: str) -> str:
@@ -323,11 +311,9 @@ def bad_replies(
         return server.unmask(roster, shares, contributions, changed)
 
     named = unmask(altered_share("bob", GONE)).bad_shares
+    without_bob = {name: body for name, body in replies.items() if name != "bob"}
     return [
         {"what": "bob's share of cyd's mask key", "bad_shares": [[bad.owner, bad.holder] for bad in named]},
         {"what": "bob's share of ann's seed", "error": error_of(lambda: unmask(altered_share("bob", "ann")))},
-        {
-            "what": "bob never replied",
-            "error": error_of(lambda: unmask({name: body for name, body in replies.items() if name != "bob"})),
-        },
+        {"what": "bob never replied", "error": error_of(lambda: unmask(without_bob))},
     ]

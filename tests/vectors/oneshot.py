@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
 from dataclasses import replace
 from hashlib import sha256
-from itertools import count
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,7 @@ from protocols.sums.oneshot.sampler import gaussian, gaussian_table
 from protocols.sums.oneshot.sealing import open_share
 from protocols.sums.oneshot.wire import CommitteeKey, Statement, Upload, body_digest, survivors_digest
 from protocols.sums.ring_security import DEGREES
-from tests.vectors.common import error_of
+from tests.vectors.common import drawn_for, failures
 
 __all__ = ["oneshot_ring", "oneshot_round"]
 
@@ -38,17 +37,6 @@ POLICY = OneshotPolicy(min_corrupt=0)
 ROUTE = ((0,),)
 
 
-def drawn(label: str) -> Callable[[int], bytes]:
-    """Made-up randomness: 32 bytes a digest, counted over all calls; a call drops what is left of its last digest."""
-    numbers = count()
-
-    def random(size: int) -> bytes:
-        blocks = (digest("vector oneshot", label, next(numbers)) for _ in range(-(-size // 32)))
-        return b"".join(blocks)[:size]
-
-    return random
-
-
 def hashed(values: NDArray[np.uint32]) -> str:
     """SHA-256 of residues, uint32 little-endian."""
     return sha256(values.astype("<u4").tobytes()).hexdigest()
@@ -56,7 +44,7 @@ def hashed(values: NDArray[np.uint32]) -> str:
 
 def oneshot_ring() -> dict[str, Any]:
     """Primes, the sampler, public polynomials and their products with a secret."""
-    binding, random = bytes(range(32)), drawn("ring")
+    binding, random = bytes(range(32)), drawn_for("vector oneshot", "ring")
     cases = []
     for degree, primes in ((2048, 1), (4096, 3)):
         chosen = primes_below(degree, primes)
@@ -78,7 +66,7 @@ def oneshot_ring() -> dict[str, Any]:
                 "products_sha256": hashed(products),
             }
         )
-    words = drawn("words")(8 * 12)
+    words = drawn_for("vector oneshot", "words")(8 * 12)
     return {
         "about": "primes: the largest p = 1 mod 2 degree below 2^32, descending. gaussian: a sample takes 8 bytes, a "
         "little-endian word w; its size is the number of table entries that w >> 1 reaches, its sign is negative if w "
@@ -124,7 +112,9 @@ def one_round(bits: int) -> dict[str, Any]:
     context = OneshotContext("t_1", 7, 2, plan, MODEL, 3)
     steps = {name: np.arange(7) * (place + 2) * (-1) ** place - 3 for place, name in enumerate(NAMES)}
     identities = {name: identity_of(name) for name in (*MEMBERS, *NAMES)}
-    run = OneshotRun(context, MEMBERS, identities, POLICY, steps.__getitem__, random=drawn)
+    run = OneshotRun(
+        context, MEMBERS, identities, POLICY, steps.__getitem__, random=functools.partial(drawn_for, "vector oneshot")
+    )
     run.contribute(*NAMES)
     committee, uploads, partial = run.committee, run.uploads, run.partial()
     confirmed = {name: run.confirm(name)[0] for name in MEMBERS}
@@ -194,19 +184,18 @@ def refused(
     few = {name: shares[name] for name in MEMBERS[: plan.threshold - 1]}
     wrong = {name: share[::-1] if name == "m0" else share for name, share in shares.items()}
     wrong = dict(list(wrong.items())[: plan.threshold])
-    return [
-        {"what": what, "error": error_of(call)}
-        for what, call in (
-            ("a committee key of round 7 in round 8", lambda: check_committee_key("t_1", 8, key)),
-            ("a residue equal to its prime", lambda: ONESHOT.check(plan, ROUTE, beyond)),
-            ("a contribution of another length", lambda: ONESHOT.check(plan, ROUTE, ann.contribution[:-1])),
-            ("sealed shares in another order", lambda: statement_of(committee, "ann", swapped)),
-            ("ann's upload as bob's", lambda: statement_of(committee, "bob", ann)),
-            ("ann's contribution twice and none of bob's", lambda: server.unmask(committee, twice, 3, shares)),
-            ("fewer summed shares than t", lambda: server.unmask(committee, partial, 3, few)),
-            ("t summed shares, one of them wrong", lambda: server.unmask(committee, partial, 3, wrong)),
-        )
-    ]
+    return failures(
+        {
+            "a committee key of round 7 in round 8": lambda: check_committee_key("t_1", 8, key),
+            "a residue equal to its prime": lambda: ONESHOT.check(plan, ROUTE, beyond),
+            "a contribution of another length": lambda: ONESHOT.check(plan, ROUTE, ann.contribution[:-1]),
+            "sealed shares in another order": lambda: statement_of(committee, "ann", swapped),
+            "ann's upload as bob's": lambda: statement_of(committee, "bob", ann),
+            "ann's contribution twice and none of bob's": lambda: server.unmask(committee, twice, 3, shares),
+            "fewer summed shares than t": lambda: server.unmask(committee, partial, 3, few),
+            "t summed shares, one of them wrong": lambda: server.unmask(committee, partial, 3, wrong),
+        }
+    )
 
 
 def not_opened(committee: Committee, secrets: dict[str, X25519PrivateKey], ann: Upload) -> list[dict[str, Any]]:

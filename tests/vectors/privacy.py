@@ -18,7 +18,7 @@ from protocols.privacy.skellam import MAX_VARIANCE, largest_skellam, skellam, sk
 from protocols.recipes.base import Contribution
 from protocols.recipes.private import Private, with_privacy
 from protocols.recipes.registry import recipe
-from tests.vectors.common import SEED, error_of
+from tests.vectors.common import SEED, error_of, failures
 
 __all__ = ["privacy"]
 
@@ -78,10 +78,12 @@ def _rounding() -> dict[str, Any]:
     up = partial(round_within, np.full(4, 0.5), 1.9, bytes)
     return {
         "cases": cases,
-        "failing": [
-            {"what": "100 values of 0.5 within a norm of 1", "error": error_of(small)},
-            {"what": "4 values of 0.5 within a norm of 1.9, from zero bytes: 128 tries", "error": error_of(up)},
-        ],
+        "failing": failures(
+            {
+                "100 values of 0.5 within a norm of 1": small,
+                "4 values of 0.5 within a norm of 1.9, from zero bytes: 128 tries": up,
+            }
+        ),
     }
 
 
@@ -131,7 +133,7 @@ def _accountant() -> dict[str, Any]:
         "kinds": _KINDS,
         "curves": curves,
         "shares": shares,
-        "failing": [{"what": what, "error": error_of(call)} for what, call in failing.items()],
+        "failing": failures(failing),
     }
 
 
@@ -178,7 +180,7 @@ def _contributions() -> dict[str, Any]:
         "privacy": block.model_dump(),
         "schedule": {"rounds": 3, "cohort_size": 1000, "min_clients": 1000},
         "cases": cases,
-        "failing": [{"what": what, "error": error_of(call)} for what, call in failing.items()],
+        "failing": failures(failing),
     }
 
 

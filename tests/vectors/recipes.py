@@ -15,7 +15,7 @@ from protocols.recipes.registry import OWN, recipe
 from protocols.recipes.rows import FactorRecipe
 from protocols.recipes.topk import first_units, renewed_units, strongest_first
 from protocols.sums.plain import PLAIN
-from tests.vectors.common import SEED, error_of
+from tests.vectors.common import SEED, error_of, segment_facts
 
 __all__ = ["SMALL", "absorbed", "chosen", "derived", "layouts", "supports"]
 
@@ -86,19 +86,7 @@ def derived() -> dict[str, Any]:
 def layout_rows(layout: VectorLayout) -> list[dict[str, Any]]:
     """Return the blocks of a layout, each with its segments."""
     return [
-        {
-            "name": block.name,
-            "segments": [
-                {
-                    "name": s.name,
-                    "length": s.length,
-                    "clip": s.clip,
-                    "integral": s.integral,
-                    "sum_bound": s.sum_bound,
-                }
-                for s in block.segments
-            ],
-        }
+        {"name": block.name, "segments": [segment_facts(segment) for segment in block.segments]}
         for block in layout.blocks
     ]
 

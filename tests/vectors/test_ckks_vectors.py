@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,32 +14,20 @@ from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
 from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.ckks.plan import PARAMETER_SETS
 from protocols.sums.ckks.seal_io import MemoryFile, seal_context
-from tests.vectors.ckks_lattice import expand_seed
-
-FOLDER = Path(__file__).parent
-
-
-def load(name: str) -> Any:
-    return json.loads((FOLDER / name).read_text())
+from tests.vectors.ckks_lattice import Ring
+from tests.vectors.common import load
 
 
-def expanded_by_seal(name: str, degree: int, seed: bytes) -> list[int]:
-    """Return the second polynomial of a ciphertext that SEAL loads with this seed."""
-    context = seal_context(name, degree)
-    prefix, zeros = context.ciphertext_prefix(1.0, 1), np.zeros(degree, np.uint64)
-    ciphertext = sealapi.Ciphertext()
+def test_seal_encodes_as_the_page_says() -> None:
+    """SEAL's plaintext of random slots, in its order of the residues, by the formulas of the page."""
+    degree, scale = 2048, 2.0**20
+    slots = np.random.default_rng(1).uniform(-1, 1, degree).view(np.complex128)
+    context, plaintext = seal_context("compact", degree), sealapi.Plaintext()
+    context.encoder.encode(slots.tolist(), scale, plaintext)
+    ring = Ring(degree, PARAMETER_SETS["compact"].modulus)
     with MemoryFile() as file:
-        context.load(file, ciphertext, context.stream(prefix, zeros, context.seed_marker() + seed))
-        residues, _ = file.saved(ciphertext, context.ciphertext_prefix(1.0, 2), 2 * degree, 0)
-        return [int(residue) for residue in residues[degree:]]
-
-
-def test_seal_expands_the_seeds() -> None:
-    for case in load("ckks_seeds.json")["cases"]:
-        found = expanded_by_seal(case["set"], case["degree"], bytes.fromhex(case["seed"]))
-        assert [str(residue) for residue in found[:4]] == case["first"]
-        assert [str(residue) for residue in found[-4:]] == case["last"]
-        assert found == expand_seed(bytes.fromhex(case["seed"]), PARAMETER_SETS[case["set"]].modulus, case["degree"])
+        residues, _ = file.saved(plaintext, context.plaintext_prefix(scale), degree, 0)
+        assert residues.reshape(-1).tolist() == ring.residues(ring.encode(slots, scale))
 
 
 @pytest.mark.parametrize("case", load("ckks_keys.json")["cases"], ids=lambda case: str(case["set"]))

@@ -1,8 +1,9 @@
-"""The tables of the wire specification agree with the code: labels, lengths, layouts, signatures and constants."""
+"""The wire specification agrees with code and vectors: tables, labels, lengths, layouts, constants, examples."""
 
 from __future__ import annotations
 
 import ast
+import hashlib
 import itertools
 import json
 import re
@@ -11,14 +12,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from aggregator_service.tasks.plans import plan_task, task_terms
 from aggregator_service.uploads.chunks import MOST_CHUNKS
+from protocols.codec import b64decode
 from protocols.crypto import certificates, envelope, http_signature
 from protocols.crypto.aggregate_chain import CHAIN_BYTES
+from protocols.crypto.domain import digest, domain_tag
+from protocols.messages import Schedule
 from protocols.messages import stages as media_types
 from protocols.messages.problem import PROBLEM_TYPES, problem_uri
 from protocols.recipes.registry import OWN as RECIPES
 from protocols.recipes.registry import recipe
+from protocols.recipes.spectrum import start_basis
 from protocols.sums.ckks.plan import PARAMETER_SETS
 from protocols.sums.masked import shamir, wire
 from protocols.sums.masked.parameters import _MOST_NEIGHBOURS
@@ -28,6 +35,7 @@ from protocols.sums.ring_security import DEGREES, LOG_Q_CAPS
 from protocols.task_binding import bound_terms
 from tests.protocols.messages.test_messages import task
 from tests.vectors import generate
+from tests.vectors.common import load
 
 ROOT = Path(__file__).parents[2]
 SMALL: dict[str, Any] = {"items": 7, "dim": 3}
@@ -221,32 +229,6 @@ def test_every_vector_file_is_named_and_every_named_file_exists() -> None:
     assert named == set(generate.FILES)
 
 
-def test_ckks_encodes_as_the_page_says() -> None:
-    """SEAL's plaintext of random slots, by the formula of the page."""
-    from tenseal import sealapi
-
-    from protocols.sums.ckks.seal_io import MemoryFile, seal_context
-
-    degree, scale, chosen = 2048, 2.0**20, PARAMETER_SETS["compact"]
-    slots = np.random.default_rng(1).uniform(-1, 1, degree).view(np.complex128)
-    context, plaintext = seal_context("compact", degree), sealapi.Plaintext()
-    context.encoder.encode(slots.tolist(), scale, plaintext)
-    with MemoryFile() as file:
-        residues, _ = file.saved(plaintext, context.plaintext_prefix(scale), degree, 0)
-        residues = residues.copy()
-    powers = np.array([pow(3, j, 2 * degree) for j in range(degree // 2)])
-    turns = np.outer(np.arange(degree), powers) % (2 * degree)
-    coefficients = np.rint(2 / degree * scale * (np.exp(-1j * np.pi * turns / degree) @ slots).real).astype(np.int64)
-    q = chosen.modulus
-    roots = (pow(base, (q - 1) // (2 * degree), q) for base in range(2, 50))
-    root = next(root for root in roots if pow(root, degree, q) == q - 1)
-    smallest = min(pow(root, odd, q) for odd in range(1, 2 * degree, 2))
-    for index in (0, 1, 2, 1000, degree - 1):
-        exponent = 2 * int(format(index, "011b")[::-1], 2) + 1
-        value = sum(int(c) * pow(smallest, exponent * k % (2 * degree), q) for k, c in enumerate(coefficients)) % q
-        assert value == residues[index]
-
-
 def test_media_types_of_bodies() -> None:
     rows = {row[0]: row[1].strip("`") for row in table_under("requests", "any other type is refused")[1:]}
     stages = {name.removeprefix("stage "): kind for name, kind in rows.items() if name.startswith("stage ")}
@@ -265,3 +247,81 @@ def test_uploads_in_chunks() -> None:
     assert {name: str(known[name]) for name in refusals} == refusals
     assert f"at most {MOST_CHUNKS:,} chunks" in PAGES["requests"]
     assert f"`{media_types.PARTIAL_UPLOAD}`" in PAGES["requests"]
+
+
+# --- what is said beside the tables gives the vectors: seeds, numbers of primes, made-up secrets ----------------------
+
+
+def test_the_seed_of_the_power_iteration() -> None:
+    """The seed that the table names gives the basis that PriviRec has after the sum of degrees."""
+    named = {row[0].strip("`"): row[2] for row in table_under("index", "## Labels")[1:] if row[1] == "stream"}
+    case = load("state_privirec.json")["cases"][0]
+    task_seed, first = b64decode(case["task"]["seed"]), case["sums"][0]
+    seeds = {"task seed": task_seed, "round seed": digest("round", task_seed, first["round"])}
+    made = recipe("privirec", case["task"]["recipe"]["parameters"])
+    state = made.decode_state(1, bytes.fromhex(first["state"]))
+    p = made.parameters
+    basis = start_basis(seeds[named["start of the power iteration"]], p.items, p.columns)
+    assert np.allclose(basis, state.basis, rtol=1e-5, atol=1e-7)
+
+
+def test_primes_of_one_shot_sums_are_counted_from_the_number_of_the_page() -> None:
+    ring, (start,) = load("oneshot_ring.json"), re.findall(r"for prime number j, from (\d)", PAGES["oneshot"])
+    assert f"number of the prime, from {start}" in PAGES["index"]
+    for case in ring["products"]:
+        for j, (prime, first) in enumerate(zip(case["primes"], case["first"], strict=True), int(start)):
+            tag = domain_tag("oneshot polynomials", bytes.fromhex(ring["binding"]), j)
+            words = np.frombuffer(hashlib.shake_128(tag).digest(64), "<u4")
+            assert words[words < prime][:3].tolist() == first[0]
+
+
+def rings(mechanism: str, parameters: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what the plans of the first two sums of a task state: of counts, and of updates."""
+    recipe_parameters = {"items": 3000, "rank": 16, "item_bias": "counts", "count_sums": 1}
+    terms = task_terms("colr", recipe_parameters, mechanism, parameters, Schedule(rounds=3, cohort_size=4))
+    return [plan_task(terms, number).sum_plan.describe() for number in (1, 2)]
+
+
+def test_the_sums_of_a_one_shot_task_may_have_different_rings_and_those_of_a_ckks_task_have_one() -> None:
+    assert "The sums of one task may have different rings" in PAGES["oneshot"]
+    first, second = rings("oneshot", {"bits": 18})
+    assert (first["degree"], len(first["primes"]), first["values_per_coefficient"]) == (2048, 1, 1)
+    assert (second["degree"], len(second["primes"]), second["values_per_coefficient"]) == (4096, 2, 3)
+    assert "both the same for all sums of\na task" in PAGES["encrypted"]
+    first, second = rings("ckks", {})
+    assert first["ring_degree"] == second["ring_degree"]
+
+
+def made_up(file: str) -> str:
+    """Return what the page says of the randomness in a file of vectors."""
+    return next(row[1] for row in table_under("index", "| file |") if row[0] == f"`{file}`")
+
+
+def identity_of(file: str, name: str) -> Ed25519PublicKey:
+    """Return the identity key that a client has in a file of vectors, by the label of the page."""
+    (label,) = re.findall(r'digest\("([a-z ]+)", (?:id|label)\)', made_up(file))
+    return Ed25519PrivateKey.from_private_bytes(digest(label, name)).public_key()
+
+
+def test_identities_in_masked_and_one_shot_vectors() -> None:
+    for played in load("masked_round.json")["rounds"]:
+        roster = bytes.fromhex(played["roster"])
+        for one in played["secrets"]:
+            key = identity_of("masked_round.json", one["id"]).public_bytes_raw()
+            assert bytes([len(one["id"])]) + one["id"].encode() + key in roster
+    for played in load("oneshot_round.json")["rounds"]:
+        committee = bytes.fromhex(played["committee_digest"])
+        for one in played["members"]:
+            key = identity_of("oneshot_round.json", one["label"]).public_bytes_raw()
+            assert bytes.fromhex(one["key"])[1 + len(one["id"]) :].startswith(key)
+        for one in played["clients"]:
+            ephemeral, shares = bytes.fromhex(one["ephemeral_key"]), map(bytes.fromhex, one["sealed_sha256"])
+            contribution = hashlib.sha256(bytes.fromhex(one["contribution"])).digest()
+            signed = domain_tag("oneshot upload", committee, one["id"], ephemeral, contribution, *shares)
+            identity_of("oneshot_round.json", one["label"]).verify(bytes.fromhex(one["signature"]), signed)
+
+
+def test_keys_in_the_vectors_of_domain_separation() -> None:
+    assert {len(case["key"]) // 2 for case in load("domain.json")["cases"] if "key" in case} == {
+        int(size) for size in re.findall(r"`key` has (\d+) bytes", made_up("domain.json"))
+    }

@@ -1,28 +1,29 @@
-"""Layouts, multipliers, clips and states of tasks with a privacy block, by the rules of docs/wire/privacy.md alone.
+"""Kinds of sums, layouts, clips and states of tasks with a privacy block, by the rules of docs/wire/privacy.md.
 
-This is a second implementation: it shares no code with `protocols.privacy` and `protocols.recipes.private`.
+It shares no code with `protocols.recipes.private`; the accountant and the noise are computed again in JavaScript:
+tests/web/vectors_privacy.mjs.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from dataclasses import replace
-from math import ceil, exp, floor, log, sqrt
+from math import ceil, exp, floor, sqrt
 from typing import Any
 
-import mpmath
 import numpy as np
 import pytest
 
 from protocols.messages import Schedule
 from protocols.messages.privacy import Privacy
 from protocols.messages.rounds import Evaluation
-from protocols.recipes.base import Contribution
+from protocols.privacy.renyi import smallest_multiplier
+from protocols.privacy.skellam import largest_skellam
 from protocols.recipes.evaluated import with_evaluation
 from protocols.recipes.private import Private, with_privacy
 from protocols.recipes.registry import recipe
 
-ORDERS = [*range(2, 65), 80, 96, 128, 192, 256, 512, 1024]
 BLOCK = Privacy(epsilon=3.0, delta=1e-6, clip=0.5, quantile=0.6, most_items=8, rounds=5, corrupt=0.15)
 SCHEDULE = Schedule(rounds=20, cohort_size=60, min_clients=50)
 SEED = bytes(32)
@@ -50,43 +51,8 @@ def sensitivities(kind: Kind, p: Privacy) -> tuple[float, float]:
     return d1 + w, sqrt(b**2 + w**2)
 
 
-def cost(z: float, kinds: list[Kind], t: int, p: Privacy) -> float:
-    found = []
-    for a in ORDERS:
-        worst = 0.0
-        for kind in kinds:
-            d1, d2 = sensitivities(kind, p)
-            m = (z * d2) ** 2
-            beyond = min(((2 * a - 1) * d2**2 + 6 * d1) / (4 * m**2), 3 * d1 / (2 * m))
-            worst = max(worst, a * d2**2 / (2 * m) + beyond)
-        found.append(t * worst + log(1 - 1 / a) - (log(p.delta) + log(a)) / (a - 1))
-    return max(0.0, min(found))
-
-
-def multiplier(kinds: list[Kind], t: int, p: Privacy) -> float:
-    high = 1.0
-    while cost(high, kinds, t, p) > p.epsilon:
-        high *= 2
-    low = high / 2
-    while cost(low, kinds, t, p) <= p.epsilon:
-        high, low = low, low / 2
-    while high > low * (1 + 1e-6):
-        middle = sqrt(low * high)
-        if cost(middle, kinds, t, p) <= p.epsilon:
-            high = middle
-        else:
-            low = middle
-    return high
-
-
-def largest(s: float) -> int:
-    with mpmath.workdps(50):
-        variance, total, k = mpmath.mpf(s), mpmath.mpf(0), 0
-        while True:
-            total += (2 if k else 1) * mpmath.exp(-variance) * mpmath.besseli(k, variance, maxterms=10**6)
-            if int(mpmath.floor(2**63 * total)) >= 2**63 - 1:
-                return k
-            k += 1
+def multiplier(kinds: Iterable[Kind], sums: int, p: Privacy) -> float:
+    return smallest_multiplier([sensitivities(kind, p) for kind in kinds], sums, p.epsilon, p.delta)
 
 
 ITEMS, DIM = 12, 4
@@ -123,13 +89,13 @@ def test_layouts_follow_from_the_page(name: str, quantile: float | None) -> None
     p = BLOCK.model_copy(update={"quantile": quantile})
     made, kinds = wrapped(name, p), CASES[name][2]
     honest = 50 - floor(0.15 * 60)
-    z = multiplier(list(kinds.values()), min(20, 5), p)
+    z = multiplier(kinds.values(), min(20, 5), p)
     assert made.multiplier == pytest.approx(z, rel=2e-6)
     for sum_index, kind in kinds.items():
         _, d2 = sensitivities(kind, p)
         layout = made.layout(sum_index)
         segments = [segment for block in layout.blocks for segment in block.segments]
-        clip = ceil(d2) + largest((made.multiplier * d2) ** 2 / honest)
+        clip = ceil(d2) + largest_skellam((made.multiplier * d2) ** 2 / honest)
         assert {(s.clip, s.integral, s.signed, s.sum_bound) for s in segments} == {(float(clip), True, True, None)}
         adapts = kind[0] == "training" and quantile is not None
         assert layout.length == kind[1] + adapts
@@ -149,7 +115,7 @@ def test_measurements_of_a_task_have_kinds_of_their_own() -> None:
         3: ("training", 24, 10),
         8: ("measurement", 1 + 2, 0),
     }
-    assert made.multiplier == pytest.approx(multiplier(list(kinds.values()), 5, BLOCK), rel=2e-6)
+    assert made.multiplier == pytest.approx(multiplier(kinds.values(), 5, BLOCK), rel=2e-6)
     for sum_index, kind in kinds.items():
         assert made.noise(sum_index).bound == pytest.approx(sensitivities(kind, BLOCK)[1])
         assert made.layout(sum_index).length == kind[1] + (kind[0] == "training")
@@ -174,23 +140,3 @@ def test_the_opened_sum_and_the_state_follow_from_the_page() -> None:
     assert made.decode_state(1, body).l2_clip == after.l2_clip
     assert made.encode_state(made.initial_state(SEED)) == made.inner.encode_state(made.inner.initial_state(SEED))
     assert made.initial_state(SEED).l2_clip == BLOCK.clip
-
-
-def test_a_contribution_without_noise_follows_from_the_page() -> None:
-    """Whole values within the bound stay; longer vectors are shortened to at most r'; `within` says which."""
-    made = wrapped("arrays")
-    b, spec = bound(CASES["arrays"][2][1], BLOCK), made.round_spec(SEED, 1)
-    state, u = made.initial_state(SEED), BLOCK.clip / bound(CASES["arrays"][2][1], BLOCK)
-    for steps, within in (([3.0, -4.0], True), ([1e4, 1e4], False)):
-        x = np.zeros(1207)
-        x[:2] = np.array(steps) * u
-        sent = [
-            np.concatenate(made.noised(state, spec, Contribution([x]), np.random.default_rng(seed).bytes).blocks)
-            for seed in range(100)
-        ]
-        mean = np.mean(sent, axis=0)
-        error = 5 * sqrt(made.noise(1).share / 100)
-        r = sqrt(b**2 - (sqrt(2) / 2 + 0.5) ** 2 + 0.5) - 0.5
-        wanted = np.array(steps) if within else np.full(2, r / sqrt(2))
-        assert np.abs(mean[:2] - wanted).max() < error + 0.5  # rounding within the norm shortens by less
-        assert abs(mean[-1] - (ceil(b / 10) if within else 0)) < error

@@ -20,7 +20,6 @@ from protocols.messages.stages import (
     MASKED_STAGES,
     MASKED_STATES,
     MESSAGE_IN,
-    STATE_FOR,
     MaskedMessage,
     RoundState,
     StageMessage,
@@ -86,7 +85,6 @@ def test_problem_types_are_errors_with_titles_of_their_own() -> None:
     assert len({title for _, title in PROBLEM_TYPES.values()}) == len(PROBLEM_TYPES)
 
 
-STATES: TypeAdapter[RoundState] = TypeAdapter(RoundState)
 ENDED = {RoundState.COMPLETE, RoundState.FAILED}
 
 
@@ -99,10 +97,6 @@ def test_the_stages_are_in_the_order_of_their_states_and_messages() -> None:
 def test_clients_send_a_message_in_every_state_but_folding_and_the_last() -> None:
     assert set(MASKED_STATES) == set(RoundState) - ENDED - {RoundState.FOLDING}
     assert set(MESSAGE_IN) == set(MASKED_STATES)
-
-
-def test_the_two_mappings_are_each_others_inverse() -> None:
-    assert {state: message for message, state in STATE_FOR.items()} == dict(MESSAGE_IN)
 
 
 def test_every_message_but_the_contribution_has_a_resource_of_its_own() -> None:
@@ -128,21 +122,6 @@ def test_the_prerequisite_of_a_message(confirms: bool, expected: list[str | None
 def test_the_opening_state() -> None:
     assert opening_state("masked") is RoundState.ADVERTISING is MASKED_STATES[0]
     assert opening_state("oneshot") is opening_state("ckks") is RoundState.COLLECTING
-
-
-@pytest.mark.parametrize("state", RoundState)
-def test_every_state_is_read_from_json(state: RoundState) -> None:
-    assert STATES.validate_json(f'"{state}"') is state
-
-
-def test_the_json_schema_lists_every_state_once() -> None:
-    listed = STATES.json_schema()["enum"]
-    assert sorted(listed) == sorted(state.value for state in RoundState)
-
-
-def test_another_state_is_refused() -> None:
-    with pytest.raises(ValidationError):
-        STATES.validate_json('"resting"')
 
 
 SNAPSHOT = bytes(range(32))

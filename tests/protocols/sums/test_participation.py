@@ -20,7 +20,7 @@ from protocols.sums.participation import (
 from protocols.sums.plain import PLAIN
 from protocols.sums.registry import mechanism
 from protocols.sums.run import run_sum
-from tests.protocols.sums.paillier.cases import made_up_keyring
+from tests.protocols.sums.paillier.cases import keyring_of
 
 FLOOR = 3
 LEVEL = (Segment("v", 2, 1.0),)
@@ -37,7 +37,7 @@ def summed(name: str, layout: VectorLayout, contributions: list[tuple[Route, boo
     """Return the plan and the opened sum of contributions of 0.5, or of zeros, along these routes."""
     how = mechanism(name)
     plan = plan_of_task(how, PARAMETERS[name], layout, 8)
-    keyring = made_up_keyring(plan) if name == "paillier" else how.generate_keyring(plan)  # type: ignore[arg-type]
+    keyring = keyring_of(how, plan)
     bodies = []
     for route, participates in contributions:
         blocks = [np.full(2, 0.5 * participates) for _ in route]

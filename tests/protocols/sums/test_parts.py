@@ -116,9 +116,8 @@ def test_blocks_of_polynomials_are_the_polynomials() -> None:
 
 def test_masks_come_off_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several blocks, and a last one that is cut: as if the masks came off the whole sum at once."""
-    played = Round(small_plan(values=30_000))
-    played.contribute()
-    points = {played.committee.place(name) + 1: share for name, share in played.summed().items()}
+    played = Round(small_plan(values=30_000)).contribute()
+    points = played.points(played.summed())
     ((secret, _),) = candidates(points, played.plan.threshold, played.plan.ring.primes[0], len(played.names))
     partial, binding, plan = played.partial(), played.context.binding, played.plan
     expected = oneshot_fold.release_unmasked(plan, partial, binding, secret)  # in one block

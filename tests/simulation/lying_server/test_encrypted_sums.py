@@ -26,7 +26,7 @@ from protocols.errors import CertificateError, EnvelopeError, KeyringError
 from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
 from protocols.messages import OrganiserPin
 from protocols.sums.registry import mechanism
-from tests.protocols.sums.paillier.cases import made_up_keyring
+from tests.protocols.sums.paillier.cases import keyring_of
 
 _LAYOUT: Final = VectorLayout((Block("b", (Segment("v", 8, 1.0),)),), sum_class=TRAINED)
 BOTH = pytest.mark.parametrize("name", ["ckks", "paillier"])
@@ -63,7 +63,8 @@ class Task:
 def task(name: str) -> Task:
     of = mechanism(name)
     plan = of.plan({"key_bits": 2048} if name == "paillier" else {}, _LAYOUT, 4)
-    keyring = made_up_keyring(plan) if name == "paillier" else of.generate_keyring(plan)  # type: ignore[attr-defined,arg-type]
+    keyring = keyring_of(of, plan)
+    assert keyring is not None
     vectors = [np.random.default_rng(member).uniform(-1, 1, 8) for member in range(3)]
     route = whole_route(_LAYOUT)
     bodies = [bytes(of.seal(plan, route, _LAYOUT.split(vector), keyring)) for vector in vectors]

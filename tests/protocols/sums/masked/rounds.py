@@ -27,7 +27,7 @@ from protocols.sums.masked.roster import RosterEntry
 from protocols.sums.masked.run import MaskedRun
 from protocols.sums.masked.shamir import SHARE_BYTES
 from protocols.sums.masked.shares import point
-from protocols.sums.masked.wire import split_slots
+from protocols.sums.masked.wire import join_slots, split_slots
 from protocols.sums.ring import ring_dtype, unpack
 
 LAYOUT = VectorLayout(
@@ -136,6 +136,20 @@ def with_threshold(count: int, threshold: int) -> Round:
 def with_model(context: RoundContext, model: bytes) -> RoundContext:
     """Return the context of a client with another model."""
     return replace(context, model_digest=model_digest(b"terms", model))
+
+
+def alter_share(
+    played: Round,
+    holder: str,
+    owner: str,
+    change: Callable[[bytes], bytes | None] = lambda share: bytes([share[0] ^ 1]) + share[1:],
+) -> None:
+    """Change the share of a secret of `owner` in the reply of `holder`: one bit of it, or as `change` does."""
+    roster = played.roster
+    slot = roster.neighbours_of(roster.index(holder)).index(roster.index(owner))
+    slots = list(split_slots(played.replies[holder], roster.degree, SHARE_BYTES, "a reply"))
+    slots[slot] = change(slots[slot] or bytes(SHARE_BYTES))
+    played.replies[holder] = join_slots(slots, SHARE_BYTES)
 
 
 # --- helpers of the attack tests: removing a defence, and what a server can reconstruct from all messages -------------

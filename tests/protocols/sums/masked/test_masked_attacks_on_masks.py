@@ -17,14 +17,14 @@ from protocols.sums.masked import shares as reconstruction
 from protocols.sums.masked.keys import is_mask_secret, mask_context, pair_mask_key
 from protocols.sums.masked.masks import add_masks
 from protocols.sums.masked.roster import make_roster
-from protocols.sums.masked.shamir import SHARE_BYTES
 from protocols.sums.masked.shares import open_pair, split_secrets
-from protocols.sums.masked.wire import SEALED_BYTES, decode_set, join_slots, split_slots
+from protocols.sums.masked.wire import SEALED_BYTES, decode_set
 from protocols.sums.ring import ring_dtype, unpack
 from tests.protocols.sums.masked.rounds import (
     LAYOUT,
     VICTIM,
     Round,
+    alter_share,
     complete_plan,
     entry_of,
     names,
@@ -127,24 +127,13 @@ def test_sharer_equivocation() -> None:
 # --- shares -----------------------------------------------------------------------------------------------------------
 
 
-def altered_share(body: bytes, degree: int, slot: int) -> bytes:
-    """A reply with one share changed."""
-    slots = list(split_slots(body, degree, SHARE_BYTES, "a reply"))
-    share = slots[slot] or bytes(SHARE_BYTES)
-    slots[slot] = bytes([share[0] ^ 1]) + share[1:]
-    return join_slots(slots, SHARE_BYTES)
-
-
 def test_a_bad_share_is_named() -> None:
     """Wrong shares, one of a survivor's seed and one of a dropout's mask key: the sum is right and both are named."""
     played = new_round(9).advertise().share().contribute(without=["c_008"]).confirm().unmask()
     for liar, owner in (("c_001", VICTIM), ("c_002", "c_008")):
-        slot = played.roster.neighbours_of(played.roster.index(liar)).index(played.roster.index(owner))
-        played.replies[liar] = altered_share(played.replies[liar], played.roster.degree, slot)
-    assert set(played.unmasking().bad_shares) == {
-        server.BadShare(VICTIM, "c_001"),
-        server.BadShare("c_008", "c_002"),
-    }
+        alter_share(played, liar, owner)
+    lies = {server.BadShare(VICTIM, "c_001"), server.BadShare("c_008", "c_002")}
+    assert set(played.unmasking().bad_shares) == lies
     np.testing.assert_array_equal(played.opened(), played.expected())
 
 
@@ -164,8 +153,7 @@ def test_a_bad_share_never_makes_a_wrong_sum() -> None:
     """Without an extra share, a wrong one fails the round, and the error names its holder."""
     played = new_round(9).advertise().share().contribute().confirm()
     played.unmask(without=names(9)[6:])
-    slot = played.roster.neighbours_of(played.roster.index("c_001")).index(played.roster.index(VICTIM))
-    played.replies["c_001"] = altered_share(played.replies["c_001"], played.roster.degree, slot)
+    alter_share(played, "c_001", VICTIM)
     with pytest.raises(AtFaultError) as failed:
         played.opened()
     assert failed.value.clients == ("c_001",)
@@ -182,9 +170,7 @@ def test_holders_cannot_frame_an_owner() -> None:
     other = split_secrets(bytes(32), bytes(32), played.roster.threshold, neighbours)
     for liar in liars:
         pair = other[neighbours.index(played.roster.index(liar))]
-        slots = list(split_slots(played.replies[liar], played.roster.degree, SHARE_BYTES, "a reply"))
-        slots[played.roster.neighbours_of(played.roster.index(liar)).index(owner)] = pair.of_seed
-        played.replies[liar] = join_slots(slots, SHARE_BYTES)
+        alter_share(played, liar, VICTIM, lambda _, pair=pair: pair.of_seed)  # type: ignore[misc]
     with pytest.raises(AtFaultError) as failed:
         played.unmasking()
     assert failed.value.clients == tuple(liars)

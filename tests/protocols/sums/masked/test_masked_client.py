@@ -15,9 +15,16 @@ from protocols.sums.masked.parameters import MaskedParameters
 from protocols.sums.masked.plan import MaskedPlan
 from protocols.sums.masked.roster import RosterEntry
 from protocols.sums.masked.wire import SEALED_BYTES
-from tests.protocols.sums.masked.rounds import ANY_MODE, LAYOUT, Round, complete_plan, names, new_round, round_context
-
-VICTIM = "c_000"
+from tests.protocols.sums.masked.rounds import (
+    ANY_MODE,
+    LAYOUT,
+    VICTIM,
+    Round,
+    complete_plan,
+    names,
+    new_round,
+    round_context,
+)
 
 
 def test_every_state_is_good_for_one_step() -> None:

@@ -49,25 +49,15 @@ def test_slots_come_back(slots: list[bytes | None]) -> None:
         wire.split_slots(body + b"\0", len(slots), 4, "slots")
 
 
-def test_lengths_are_what_the_page_says() -> None:
-    """k=22 of 100 clients."""
-    assert wire.ADVERTISEMENT_BYTES == 160
-    assert wire.share_bytes(22) == 22 * 114
-    assert wire.inbox_bytes(100, 22) == 13 + 22 * 114
-    assert wire.set_bytes(100) == 13
-    assert wire.CONFIRMATION_BYTES == 64
-    assert wire.confirmations_bytes(100) == 100 * 64
-    assert wire.reply_bytes(22) == 22 * 33
-
-
 def test_every_message_of_a_round_has_its_length() -> None:
     played = new_round(9).advertise().share(without=["c_007"]).contribute().confirm().unmask()
-    n, k = 9, 8
+    k = 8
     assert {len(entry.advertisement) for entry in played.entries.values()} == {160}
-    assert {len(body) for body in played.shares.values()} == {wire.share_bytes(k)}
-    assert {len(body) for body in played.inboxes.values()} == {wire.inbox_bytes(n, k)}
-    assert {len(body) for body in played.confirmations.values()} == {64}
-    assert {len(body) for body in played.replies.values()} == {wire.reply_bytes(k)}
+    assert {len(body) for body in played.shares.values()} == {wire.share_bytes(k)} == {k * 114}
+    assert {len(body) for body in played.inboxes.values()} == {wire.inbox_bytes(9, k)} == {2 + k * 114}
+    assert {len(body) for body in played.confirmations.values()} == {wire.CONFIRMATION_BYTES} == {64}
+    assert (wire.set_bytes(100), wire.confirmations_bytes(100)) == (13, 100 * 64)
+    assert {len(body) for body in played.replies.values()} == {wire.reply_bytes(k)} == {k * 33}
     assert len(played.roster.body) == 4 + 9 * (306 + 5)
     longest = RosterEntry("c" * 64, bytes(32), bytes(32), bytes(81), bytes(160))
     assert longest_roster(9) == 4 + 9 * len(longest.encode())

@@ -116,16 +116,6 @@ def test_dropouts_in_every_stage(mode: Mode, stage: MaskedMessage) -> None:
     assert failed.value.stage == named["unmask" if mode == "curious" and stage == "confirm" else stage]
 
 
-@pytest.mark.parametrize("mode", get_args(Mode))
-def test_dropouts_in_all_stages_at_once_on_a_sparse_graph(mode: Mode) -> None:
-    plan = make_plan({"mode": mode, "corrupt": 0.02, "dropout": 0.2}, LAYOUT, 40)
-    assert plan.neighbourhood(40).degree < 39
-    drop: dict[str, MaskedMessage] = dict(
-        zip(["c_003", "c_011", "c_017", "c_024", "c_038"], MASKED_MESSAGES, strict=True)
-    )
-    check_run(plan, names(40), drop)
-
-
 @settings(max_examples=40)
 @given(mode=MODES, clients=st.integers(3, 8), data=st.data(), seed=st.integers(0, 99))
 def test_exact_or_failed(mode: Mode, clients: int, data: st.DataObject, seed: int) -> None:

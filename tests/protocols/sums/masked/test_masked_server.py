@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -18,10 +19,17 @@ from protocols.sums.masked.plan import make_plan
 from protocols.sums.masked.roster import make_roster, open_roster
 from protocols.sums.masked.wire import SEALED_BYTES, split_inbox
 from protocols.sums.ring import Ring
-from tests.protocols.sums.masked.rounds import LAYOUT, Round, entry_of, names, new_round, round_context, with_model
-
-VICTIM = "c_000"
-
+from tests.protocols.sums.masked.rounds import (
+    LAYOUT,
+    VICTIM,
+    Round,
+    alter_share,
+    entry_of,
+    names,
+    new_round,
+    round_context,
+    with_model,
+)
 
 # --- advertisements ---------------------------------------------------------------------------------------------------
 
@@ -119,34 +127,25 @@ def test_lengths_are_checked() -> None:
 
 
 def test_each_stage_names_what_it_misses() -> None:
-    roster = new_round(9).advertise().roster
-    everyone, six, five = names(9), names(6), names(5)
-    server.check_sharers(roster, six)
-    with pytest.raises(ThresholdError, match="sharing: 6 clients are needed in the round, 5 are present"):
-        server.check_sharers(roster, five)
-    server.check_survivors(roster, everyone, six)
-    with pytest.raises(ThresholdError, match="collecting: 6 clients are needed in the round, 5 are present"):
-        server.check_survivors(roster, everyone, five)
-    server.check_confirmed(roster, everyone, everyone, six)
-    with pytest.raises(ThresholdError, match="confirming: 6 clients are needed in the round, 5 are present"):
-        server.check_confirmed(roster, everyone, everyone, five)
-    server.check_replies(roster, everyone, everyone, six)
-    with pytest.raises(ThresholdError, match="unmasking: 5 clients are needed among the neighbours of c_000, 4 are"):
-        server.check_replies(roster, everyone, everyone, five)
-
-
-@pytest.mark.parametrize("stage", ["sharing", "collecting", "confirming", "unmasking"])
-def test_nobody_there(stage: str) -> None:
-    roster, everyone = new_round(5).advertise().roster, names(5)
-    with pytest.raises(ThresholdError, match=stage):
-        if stage == "sharing":
-            server.check_sharers(roster, [])
-        elif stage == "collecting":
-            server.check_survivors(roster, everyone, [])
-        elif stage == "confirming":
-            server.check_confirmed(roster, everyone, everyone, [])
-        else:
-            server.check_replies(roster, everyone, everyone, [])
+    roster, everyone = new_round(9).advertise().roster, names(9)
+    checks: dict[str, Callable[[list[str]], None]] = {
+        "sharing: 6 clients are needed in the round, 5": lambda present: server.check_sharers(roster, present),
+        "collecting: 6 clients are needed in the round, 5": lambda present: server.check_survivors(
+            roster, everyone, present
+        ),
+        "confirming: 6 clients are needed in the round, 5": lambda present: server.check_confirmed(
+            roster, everyone, everyone, present
+        ),
+        "unmasking: 5 clients are needed among the neighbours of c_000, 4": lambda present: server.check_replies(
+            roster, everyone, everyone, present
+        ),
+    }
+    for missed, check in checks.items():
+        check(names(6))
+        with pytest.raises(ThresholdError, match=f"{missed} are present"):
+            check(names(5))
+        with pytest.raises(ThresholdError, match=f"{missed[:-1]}0 are present"):
+            check([])
 
 
 def test_a_dropout_without_surviving_neighbours_is_not_needed() -> None:
@@ -243,10 +242,7 @@ def test_workers_get_about_equally_many_masks() -> None:
 
 def test_a_bad_share_is_named_by_the_worker_that_meets_it() -> None:
     played = new_round(9).advertise().share().contribute().confirm().unmask()
-    slot = played.roster.neighbours_of(1).index(0)
-    body = bytearray(played.replies["c_001"])
-    body[33 * slot + 5] ^= 1
-    played.replies["c_001"] = bytes(body)
+    alter_share(played, "c_001", VICTIM)
     held = server.collect_shares(played.roster, played.shares, played.contributions, played.replies)
     groups = server.split_shares(played.roster, played.contributions, held, 3)
     named = [
@@ -269,10 +265,7 @@ def test_any_five_replies_of_each_neighbourhood_do() -> None:
 def test_an_empty_slot_is_a_missing_share() -> None:
     """A reply counts for the stage; a share that is not in it is missed when the secret is put together."""
     played = new_round(9).advertise().share().contribute().confirm().unmask(without=names(9)[6:])
-    slot = played.roster.neighbours_of(1).index(0)
-    body = bytearray(played.replies["c_001"])
-    body[33 * slot : 33 * (slot + 1)] = bytes(33)
-    played.replies["c_001"] = bytes(body)
+    alter_share(played, "c_001", VICTIM, lambda _: None)
     with pytest.raises(ThresholdError, match="unmasking: 5 clients are needed among the neighbours of c_000, 4 are"):
         played.unmasking()
 

@@ -24,9 +24,7 @@ from tests.protocols.sums.oneshot.rounds import SEED, Round, counting_random, sm
 
 @pytest.fixture
 def played() -> Round:
-    made = Round(small_plan())
-    made.contribute()
-    return made
+    return Round(small_plan()).contribute()
 
 
 def shares_of(played: Round, victim: str, members: list[str]) -> dict[int, NDArray[np.uint32]]:
@@ -94,9 +92,7 @@ def test_attack_two_sets_signed_by_different_members(played: Round) -> None:
         member.sum_share(states["m3"], {**signatures, "m2": corrupt.signature})
 
     # With t = 3 of 5, which is only above c / 2, both sets would open.
-    weak = Round(small_plan(corrupt=0))
-    weak.policy = OneshotPolicy(min_corrupt=0)
-    weak.contribute()
+    weak = Round(small_plan(corrupt=0), policy=OneshotPolicy(min_corrupt=0)).contribute()
     assert weak.plan.threshold == 3
     sides = {(*everyone,): ["m0", "m1", "m2"], (*fewer,): ["m2", "m3", "m4"]}
     for names, side in sides.items():
@@ -128,8 +124,7 @@ def read_by_colluding_members(played: Round, colluding: int, first: int) -> NDAr
 )
 def test_attack_two_sets_with_the_help_of_colluding_members(committee: int, corrupt: int, bound: int) -> None:
     """A vector stays hidden from a lying server with 0 to 2t - c - 1 members, and from one with more it does not."""
-    played = Round(small_plan(committee=committee, corrupt=corrupt), policy=OneshotPolicy(min_corrupt=0))
-    played.contribute()
+    played = Round(small_plan(committee=committee, corrupt=corrupt), policy=OneshotPolicy(min_corrupt=0)).contribute()
     parameters = played.plan.parameters
     assert parameters.collusion_bound == bound and corrupt <= bound <= corrupt + 1
     for colluding in range(committee + 1):
@@ -246,7 +241,7 @@ def test_attack_a_member_sends_a_wrong_sum(played: Round, offset: int) -> None:
     prime, shares = played.plan.ring.primes[0], played.summed()
     shifted = (shares["m1"].astype(np.uint64) + np.uint64(offset)) % np.uint64(prime)
     wrong = {**shares, "m1": shifted.astype(np.uint32)}
-    points = {played.committee.place(name) + 1: share for name, share in wrong.items()}
+    points = played.points(wrong)
     assert (len(candidates(points, 4, prime, len(played.names))) > 1) == (offset == 1)
     done = server.unmask(played.committee, played.partial(), len(played.names), wrong)
     assert done.wrong == ("m1",)
@@ -277,7 +272,7 @@ def unchecked(played: Round, partial: bytes, secret: NDArray[np.int64]) -> list[
 
 def test_nothing_is_released_if_two_sums_of_secrets_fit(played: Round, monkeypatch: pytest.MonkeyPatch) -> None:
     shares, names = played.summed(), played.names
-    points = {played.committee.place(name) + 1: share for name, share in shares.items()}
+    points = played.points(shares)
     ((secret, _),) = candidates(points, 4, played.plan.ring.primes[0], len(names))
     both = [(secret, frozenset({1})), (secret, frozenset({2}))]
     monkeypatch.setattr(server, "candidates", lambda *_: both)
@@ -295,7 +290,7 @@ def test_attack_a_member_shifts_the_sum_of_secrets_by_little(played: Round) -> N
     shift = np.zeros(played.plan.ring.degree, np.uint64)
     shift[5] = pow(weight, -1, prime)
     shares["m0"] = ((shares["m0"] + shift) % np.uint64(prime)).astype(np.uint32)
-    points = {played.committee.place(name) + 1: share for name, share in shares.items()}
+    points = played.points(shares)
     ((_, wrong),) = candidates(points, 4, prime, len(played.names))
     assert wrong == frozenset()  # the secret is as small as an honest one
     with pytest.raises(CodecError):
@@ -307,8 +302,7 @@ def test_attack_the_server_adds_a_contribution_twice_or_its_own(played: Round) -
     twice = ONESHOT.fold(
         played.plan, None, [(route, played.uploads[name].contribution) for name in ["c0", "c0", *names[2:]]]
     )
-    own = Round(played.plan, seed=5)
-    own.contribute("c0")
+    own = Round(played.plan, seed=5).contribute("c0")
     strange = ONESHOT.fold(
         played.plan,
         None,
@@ -317,7 +311,7 @@ def test_attack_the_server_adds_a_contribution_twice_or_its_own(played: Round) -
     for partial in (twice, strange):
         with pytest.raises(CodecError):
             played.open(names, shares, partial)
-    points = {played.committee.place(name) + 1: share for name, share in shares.items()}
+    points = played.points(shares)
     ((secret, _),) = candidates(points, played.plan.threshold, played.plan.ring.primes[0], len(names))
     truth = sum(map(played.steps, names)).tolist()
     assert unchecked(played, played.partial(), secret) == truth
@@ -327,8 +321,7 @@ def test_attack_the_server_adds_a_contribution_twice_or_its_own(played: Round) -
 
 def test_attack_a_step_is_summed_twice_with_one_client_fewer(played: Round) -> None:
     _, ledger = played.confirm("m0")
-    later = Round(played.plan, number=2, seed=3)
-    later.contribute()
+    later = Round(played.plan, number=2, seed=3).contribute()
     with pytest.raises(RefusalError, match="too few clients"):
         later.confirm("m0", later.names[1:], ledger.begin())
     later.confirm("m0", later.names, ledger.begin())
@@ -339,8 +332,7 @@ def test_attack_a_step_is_summed_twice_with_one_client_fewer(played: Round) -> N
 
 
 def test_attack_a_client_whose_contribution_does_not_match_its_secret(played: Round) -> None:
-    other = Round(played.plan, seed=8)
-    other.contribute("c0")
+    other = Round(played.plan, seed=8).contribute("c0")
     played.tamper("c0", contribution=other.uploads["c0"].contribution)
     shares = played.summed()
     assert all(played.inspect(name).bad == () for name in played.members)  # nobody can see it before the sum

@@ -1,8 +1,7 @@
-"""`arrays`: updates, one round as a weighted mean over every mechanism, and the four server optimisers."""
+"""`arrays`: updates, one round as a weighted mean over every mechanism, the server optimisers, states, parameters."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,10 +10,11 @@ import pytest
 from numpy.typing import NDArray
 
 from protocols.combinations import check_combination
-from protocols.errors import ParameterError
+from protocols.errors import CodecError, ParameterError
 from protocols.layout import VectorLayout
-from protocols.recipes.arrays import Arrays, ArraysState
-from protocols.recipes.arrays_update import Rows, block_of, contribution, touched_name
+from protocols.recipes.arrays import Arrays, ArraysState, state_of
+from protocols.recipes.arrays_update import Rows, Update, block_of, contribution, touched_name
+from protocols.recipes.registry import recipe
 from protocols.recipes.state import state_as
 from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.masked.plan import make_plan as masked_plan
@@ -23,8 +23,59 @@ from protocols.sums.oneshot.plan import make_plan as oneshot_plan
 from protocols.sums.oneshot.run import run_oneshot_sum
 from protocols.sums.plain import PLAIN
 from protocols.sums.run import run_sum
-from tests.protocols.recipes.arrays.cases import CLIENTS, SEED, SHAPES, expected_mean, make, updates
 from tests.protocols.sums.paillier.cases import MadeUpKeys
+
+SEED = bytes(range(32))
+SHAPES: dict[str, list[int]] = {"layer.weight": [4, 3], "bias": [3], "table": [7, 2, 2], "scale": []}
+BASE: dict[str, Any] = {"shapes": SHAPES, "clip": 0.5, "clips": {"bias": 2.0}, "rows": ["table"], "reveal_rows": True}
+CLIENTS = 5
+
+
+def make(**changes: Any) -> Arrays:
+    made = recipe("arrays", {**BASE, **changes})
+    assert isinstance(made, Arrays)
+    return made
+
+
+def updates(seed: int = 0) -> list[dict[str, Any]]:
+    """One update a client, within the clips; no client touches row 6 of the table, and client 0 no row at all."""
+    rng, made = np.random.default_rng(seed), []
+    for client in range(CLIENTS):
+        rows = rng.permutation(6)[:client]
+        made.append(
+            {
+                "layer.weight": rng.uniform(-0.5, 0.5, (4, 3)).astype(np.float32),
+                "bias": rng.uniform(-2, 2, 3),
+                "table": Rows(rows, rng.uniform(-0.5, 0.5, (rows.size, 2, 2))),
+                "scale": np.array(rng.uniform(-0.5, 0.5), np.float32),
+            }
+        )
+    return made
+
+
+def dense(update: Update) -> dict[str, Any]:
+    """The update with a whole table, and in "touched" which rows it has."""
+    table, touched, rows = np.zeros((7, 2, 2)), np.zeros(7), update["table"]
+    assert isinstance(rows, Rows)
+    table[rows.indices], touched[rows.indices] = rows.values, 1.0
+    return {**update, "table": table, "touched": touched}
+
+
+def expected_mean(made: list[dict[str, Any]], weights: list[float]) -> dict[str, Any]:
+    """The weighted mean of the updates, written with numpy alone."""
+    whole, total = [dense(update) for update in made], float(sum(weights))
+    mean = {
+        name: sum(w * update[name] for w, update in zip(weights, whole, strict=True)) / total
+        for name in SHAPES
+        if name != "table"
+    }
+    touched = sum(w * update["touched"] for w, update in zip(weights, whole, strict=True))
+    table = sum(w * update["table"] for w, update in zip(weights, whole, strict=True))
+    mean["table"] = np.where(touched > 0, 1 / np.maximum(touched, 1e-9), 0.0)[:, None, None] * table
+    return mean
+
+
+# --- updates, rounds and optimisers -----------------------------------------------------------------------------------
 
 
 def change(**given: Any) -> dict[str, Any]:
@@ -62,32 +113,6 @@ def test_a_whole_table_touches_the_rows_that_changed() -> None:
     sparse, whole = contribution(p, change(table=rows)), contribution(p, change(table=table))
     np.testing.assert_array_equal(sparse.vector, whole.vector)
     assert block_of(p).split(sparse.vector)[touched_name("table")].tolist() == [0, 0, 1, 0, 0, 1, 0]
-
-
-def test_clipped_values_are_counted() -> None:
-    p = make().parameters
-    made = contribution(p, change(layer_weight=np.full((4, 3), -0.75), bias=np.array([2.0, 2.5, -9.0])))
-    parts = block_of(p).split(made.vector)
-    assert made.clipped == 14 and made.scaled == 1.0
-    assert set(parts["layer.weight"]) == {-0.5} and parts["bias"].tolist() == [2.0, 2.0, -2.0]
-
-
-def test_an_update_is_scaled_to_its_l2_clip_before_values_are_clipped() -> None:
-    p = make(shapes={"a": [2], "b": [1]}, rows=[], clips={}, l2_clip=0.5).parameters
-    made = contribution(p, {"a": np.array([0.0, 3.0]), "b": np.array([4.0])})
-    assert made.scaled == pytest.approx(0.1) and made.clipped == 0
-    np.testing.assert_allclose(made.vector, [0.0, 0.3, 0.4])
-    assert contribution(p, {"a": np.array([0.0, 0.3]), "b": np.array([0.4])}).scaled == pytest.approx(1.0)
-
-
-def test_a_weight_multiplies_the_update_and_is_summed_with_it() -> None:
-    p = make(max_weight=10.0, reveal_weights=True).parameters
-    parts = block_of(p).split(contribution(p, change(bias=np.array([1.0, -2.0, 0.0])), 4.0).vector)
-    np.testing.assert_allclose(parts["bias"], [0.4, -0.8, 0.0])
-    np.testing.assert_allclose(parts[" weight"], [0.4])
-    assert sorted(set(parts[touched_name("table")])) == [0.0, 0.4]
-    most = contribution(p, change(), 1e9).vector
-    np.testing.assert_array_equal(most, contribution(p, change(), 10.0).vector)
 
 
 def test_wrong_weights_are_refused() -> None:
@@ -189,49 +214,6 @@ def test_no_error_of_a_sum_moves_a_value_further_than_its_clip() -> None:
     assert not any(array.any() for array in recipe.arrays(none).values())
 
 
-RATE, BETA_1, BETA_2, TAU, ROUNDS = 0.3, 0.8, 0.95, 0.01, 6
-CHOICE: dict[str, Any] = {"server_rate": RATE, "momentum": BETA_1, "second_momentum": BETA_2, "adaptivity": TAU}
-
-
-def reference(kind: str, x: float, updates: list[float]) -> float:
-    """One value, in Python's own numbers."""
-    m, v = 0.0, TAU**2
-    for delta in updates:
-        if kind == "mean":
-            x += RATE * delta
-            continue
-        if kind == "momentum":
-            m = BETA_1 * m + delta
-            x += RATE * m
-            continue
-        m = BETA_1 * m + (1 - BETA_1) * delta
-        if kind == "adam":
-            v = BETA_2 * v + (1 - BETA_2) * delta**2
-        else:
-            v = v - (1 - BETA_2) * delta**2 * math.copysign(1.0, v - delta**2)
-        x += RATE * m / (math.sqrt(v) + TAU)
-    return x
-
-
-@pytest.mark.parametrize("kind", ["mean", "momentum", "adam", "yogi"])
-def test_optimiser_is_the_reference(kind: str) -> None:
-    recipe = make(shapes={"w": [40]}, clips={}, rows=[], optimiser=kind, clip=1.0, **CHOICE)
-    rng, plan = np.random.default_rng(1), PLAIN.plan({}, recipe.layout(), 2)
-    state = recipe.initial_state(SEED)
-    start, means = state.values.astype(float), []
-    for number in range(1, ROUNDS + 1):
-        made = [rng.uniform(-1, 1, 40) * rng.uniform(0, 1, 40) ** 4 for _ in range(2)]
-        vectors = [contribution(recipe.parameters, {"w": update}).vector for update in made]
-        total = run_sum(PLAIN, plan, vectors).total
-        state = recipe.absorb(state, recipe.round_spec(SEED, number), total, 2)
-        state = recipe.decode_state(number, recipe.encode_state(state))  # what the optimiser remembers is in it
-        means.append((made[0] + made[1]) / 2)
-    for place in range(40):
-        expected = reference(kind, start[place], [float(mean[place]) for mean in means])
-        assert state.values[place] == pytest.approx(expected, abs=2e-5)
-    assert np.abs(state.values - start).max() > 0.05
-
-
 def test_members_who_replay_and_who_load_a_snapshot_have_the_same_state() -> None:
     recipe = make(optimiser="yogi", std=0.1)
     rng, states = np.random.default_rng(2), [recipe.initial_state(SEED), recipe.initial_state(SEED)]
@@ -240,3 +222,76 @@ def test_members_who_replay_and_who_load_a_snapshot_have_the_same_state() -> Non
         states = [recipe.absorb(state, recipe.round_spec(SEED, number), total, 3) for state in states]
         states[1] = state_as(recipe.decode_state(number, recipe.encode_state(states[1])), ArraysState)
     assert recipe.encode_state(states[0]) == recipe.encode_state(states[1])
+
+
+# --- states and parameters --------------------------------------------------------------------------------------------
+
+
+def test_initial_values_follow_from_the_seed() -> None:
+    made = make(shapes={"a": [600, 500], "b": [3]}, rows=[], clips={}, std=0.5, stds={"b": 0.0})
+    arrays = made.arrays(made.initial_state(SEED))
+    assert abs(arrays["a"].std() - 0.5) < 0.01 and abs(arrays["a"].mean()) < 0.01 and not arrays["b"].any()
+    assert made.encode_state(made.initial_state(SEED)) == made.encode_state(made.initial_state(SEED))
+    assert (arrays["a"] != made.arrays(made.initial_state(bytes(32)))["a"]).any()
+    assert (arrays["a"].ravel()[: 1 << 15] != arrays["a"].ravel()[1 << 18 :][: 1 << 15]).any()
+
+
+@pytest.mark.parametrize("kind", ["adam", "yogi"])
+def test_a_mean_of_squares_is_not_negative(kind: str) -> None:
+    made = make(optimiser=kind)
+    body = made.encode_state(made.initial_state(SEED))
+    with pytest.raises(CodecError):
+        made.decode_state(7, body[:-4] + np.array([-1.0], "<f4").tobytes())
+
+
+def test_state_of_given_values() -> None:
+    p, rng = make().parameters, np.random.default_rng(3)
+    given = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in SHAPES.items()}
+    held = make().arrays(state_of(p, given))
+    for name in SHAPES:
+        np.testing.assert_array_equal(held[name], given[name])
+    with pytest.raises(ValueError, match="read-only"):
+        held["bias"][0] = 1.0
+    for wrong, fault in (
+        ({**given, "bias": np.zeros(4)}, "array 'bias' must have shape"),
+        ({**given, "bias": np.full(3, np.nan)}, "array 'bias' holds values that are not finite"),
+        ({**given, "bias": np.full(3, 1e300)}, "array 'bias' holds values that are not finite"),
+        ({**given, "more": np.zeros(4)}, "'more' is not an array"),
+        ({name: given[name] for name in SHAPES if name != "bias"}, "'bias' is missing"),
+    ):
+        with pytest.raises(ParameterError, match=fault):
+            state_of(p, wrong)
+
+
+def test_a_task_with_uploaded_values_has_none_from_the_seed() -> None:
+    made = make(initial={"digest": "0" * 64})
+    assert made.parameters.start_digest == "0" * 64
+    with pytest.raises(ParameterError, match="uploaded"):
+        made.initial_state(SEED)
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"shapes": {}}, "1 or more entries"),
+        ({"shapes": {"a b": [3]}, "rows": [], "clips": {}}, "pattern"),
+        ({"shapes": {"a": [0]}, "rows": [], "clips": {}}, "a: 0: must be at least 1"),
+        ({"shapes": {"a": [2**14, 2**14, 2]}, "rows": [], "clips": {}}, "more than 268,435,456"),
+        ({"clips": {"nothing": 1.0}}, "clips names 'nothing'"),
+        ({"rows": ["bias"], "reveal_rows": True}, "rows names 'bias', which has no rows"),
+        ({"rows": ["table", "table"]}, "twice"),
+        ({"max_weight": 0.5}, "max_weight"),
+        ({"max_weight": 5.0}, "consent with reveal_weights=true, or leave max_weight out"),
+        ({"reveal_rows": False}, "consent with reveal_rows=true, or leave rows out"),
+        ({"optimiser": "sgd"}, "optimiser"),
+    ],
+)
+def test_wrong_parameters_are_refused(changes: dict[str, Any], fault: str) -> None:
+    with pytest.raises(ParameterError, match=fault):
+        recipe("arrays", {**BASE, **changes})
+
+
+def test_warnings_say_what_the_sums_show() -> None:
+    assert make(rows=[]).warnings() == ()
+    assert "how many clients touched each row of table" in make().warnings()[0]
+    assert "total weight" in make(max_weight=5.0, reveal_weights=True).warnings()[1]

@@ -1,8 +1,9 @@
-"""RFRec's sums: coin tosses in stretches against tosses one by one; ratings and the means of items."""
+"""RFRec and RFRecF: which sums follow which, noise, parameters, coin tosses in stretches, and item means."""
 
 from __future__ import annotations
 
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,11 +16,123 @@ from client_sdk.lab.federation import Federation
 from client_sdk.training import client_half
 from protocols.advice import parameters_for
 from protocols.errors import CodecError, ParameterError
+from protocols.recipes.base import MOVES_ALIKE, Local
 from protocols.recipes.registry import recipe
-from protocols.recipes.rfrec import item_means, rating_offsets
+from protocols.recipes.rfrec import RFRec, RFRecF, item_means, rating_offsets
 from protocols.recipes.rfrec_parameters import Moves, Stretch, stretches, tosses
 
 SEED = bytes(range(32))
+ITEMS, DIM = 12, 3
+
+
+def make(name: str, **changes: Any) -> RFRec:
+    made = recipe(name, {"items": ITEMS, "dim": DIM, "variant": "paper", **changes})
+    assert isinstance(made, RFRec)
+    return made
+
+
+def test_an_abandoned_sum_changes_nothing() -> None:
+    made = make("rfrec")
+    state = made.absorb(made.initial_state(SEED), made.round_spec(SEED, 1), np.zeros(ITEMS * DIM), 3)
+    after = made.absorb(state, made.round_spec(SEED, 5, 3), np.full(ITEMS * DIM, 6.0), 3)
+    assert (after.round_number, after.sum_index) == (5, 3)
+    np.testing.assert_allclose(after.item_factors, state.item_factors + 2.0, atol=1e-6)
+
+
+def test_a_sum_is_absorbed_in_its_turn() -> None:
+    made = make("rfrec")
+    state = made.absorb(made.initial_state(SEED), made.round_spec(SEED, 1), np.zeros(ITEMS * DIM), 3)
+    with pytest.raises(ParameterError, match="does not follow"):
+        made.absorb(state, made.round_spec(SEED, 2, 1), np.zeros(ITEMS * DIM), 3)
+
+
+def test_diverged_training_is_refused() -> None:
+    made = make("rfrec")
+    with pytest.raises(ParameterError, match="diverged"):
+        own = Local(np.full((ITEMS, DIM), np.nan, np.float32))
+        made.contribute(made.initial_state(SEED), made.round_spec(SEED, 1), own)
+
+
+def test_noise_is_on_the_clipped_difference_and_drawn_for_each_value() -> None:
+    made = make("rfrec", items=4000, clip=9.0, ldp={"clip": 0.2, "scale": 0.04})
+    state = made.initial_state(SEED)
+    own = Local(state.item_factors + np.float32(0.3), entropy=np.random.default_rng(1).bytes)
+    sent = made.contribute(state, made.round_spec(SEED, 1), own)
+    noise = sent.vector - 0.2
+    assert sent.clipped == noise.size
+    assert np.unique(noise).size > 0.9 * noise.size
+    assert abs(float(noise.std()) / (0.04 * np.sqrt(2)) - 1) < 0.05
+    assert made.layout().blocks[0].bounds()[0] == made.parameters.ldp.bound != 9.0
+    (warning,) = made.warnings()
+    assert "epsilon 10 for each" in warning
+    assert f"{10 * 4000 * DIM:,}" in warning
+    assert make("rfrec").warnings() == (MOVES_ALIKE,)
+
+
+def test_rfrec_steps_once_a_sum_and_never_ends() -> None:
+    made = make("rfrec")
+    state = made.initial_state(SEED)
+    assert made.stretch(state, 7) == Stretch(1, 0, 7)
+    assert not made.is_done(state)
+
+
+def test_rfrecf_is_done_when_its_coins_are_used_up() -> None:
+    made = make("rfrecf", iterations=40)
+    assert isinstance(made, RFRecF)
+    state = made.initial_state(SEED)
+    in_all = len(made.stretches(state))
+    assert 1 < in_all <= 20
+    for number in range(1, in_all + 1):
+        assert not made.is_done(state)
+        state = made.absorb(state, made.round_spec(SEED, number), np.zeros(ITEMS * DIM), 2)
+    assert made.is_done(state)
+    assert made.report(state) == {"iterations": 40.0, "sums": in_all, "sums_in_all": in_all}
+    assert made.stretch(state, in_all + 1) == Stretch(0, 0, 40)  # if the last sum was abandoned
+    with pytest.raises(ParameterError, match="there is no sum"):
+        made.stretch(state, 0)
+
+
+def test_coins_that_never_train_are_refused_when_the_task_is_made() -> None:
+    made = make("rfrecf", iterations=1, probability=0.999)
+    with pytest.raises(ParameterError, match="no iteration of this task trains"):
+        made.initial_state(SEED)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "expected"),
+    [
+        ("rfrec", {}, (0.05, False, 10.0, 0.2, 0.0)),
+        ("rfrec", {"variant": "released"}, (0.1, True, 20.0, 0.2, 0.0)),
+        ("rfrecf", {}, (0.05, False, 0.0, 0.2, 0.5)),
+        ("rfrecf", {"variant": "released"}, (0.1, True, 0.0, 0.1, 1.0)),
+        ("rfrecf", {"variant": "released", "user_norm": "squared"}, (0.1, True, 0.0, 0.2, 1.0)),
+        ("rfrecf", {"learning_rate": 0.01, "probability": 0.2}, (0.0125, False, 0.0, 0.2, 0.5)),
+    ],
+)
+def test_rules(name: str, changes: dict[str, Any], expected: tuple[Any, ...]) -> None:
+    rule = make(name, **changes).parameters.rule
+    assert (rule.rate, rule.adam, rule.pull, rule.decay, rule.move) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "problem"),
+    [
+        ("rfrec", {"rating_min": 5}, "must be less than"),
+        ("rfrec", {"variant": "released", "scaling": "raw"}, "sigmoid"),
+        ("rfrec", {"iterations": 5}, "iterations"),
+        ("rfrec", {"ldp": {"clip": 0.2}}, "scale"),
+        ("rfrecf", {"learning_rate": 0.2}, "away from the average"),
+        ("rfrecf", {"probability": 1.0}, "probability"),
+    ],
+)
+def test_wrong_parameters_name_what_is_wrong(name: str, changes: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ParameterError, match=problem):
+        make(name, **changes)
+
+
+# --- coin tosses in stretches against tosses one by one ---------------------------------------------------------------
+
+
 MOVE, RATE = 0.3, 0.1
 
 
@@ -88,21 +201,17 @@ def test_sums_are_about_p_times_one_minus_p_of_the_iterations() -> None:
     assert abs(np.mean(tosses(SEED, 40_000, 0.8)) - 0.8) < 0.01
 
 
-def test_another_seed_tosses_other_coins() -> None:
-    assert tosses(SEED, 100, 0.5) == tosses(SEED, 100, 0.5) != tosses(SEED[::-1], 100, 0.5)
-
-
 # --- RFRec with item means: the first sums are of ratings, and predictions begin with shrunk user and item mean -------
 
-ITEMS = 6
-CHOSEN = {"items": ITEMS, "dim": 2, "item_bias": "means"}
+RATED_ITEMS = 6
+CHOSEN = {"items": RATED_ITEMS, "dim": 2, "item_bias": "means"}
 
 
 def rated(users: int = 9) -> Interactions:
     rng = np.random.default_rng(3)
-    pairs = [(user, item) for user in range(users) for item in rng.permutation(ITEMS)[:4]]
+    pairs = [(user, item) for user in range(users) for item in rng.permutation(RATED_ITEMS)[:4]]
     owners, items = np.array(pairs).T
-    return Interactions.from_pairs(owners, items, n_items=ITEMS, ratings=rng.integers(1, 6, owners.size))
+    return Interactions.from_pairs(owners, items, n_items=RATED_ITEMS, ratings=rng.integers(1, 6, owners.size))
 
 
 @pytest.mark.parametrize(("mechanism", "parameters"), [("plain", {}), ("ckks", {}), ("masked", {"dropout": 0.0})])
@@ -113,7 +222,7 @@ def test_the_first_sum_gives_every_items_mean(mechanism: str, parameters: dict[s
     totals = made.state.item_totals
     np.testing.assert_array_equal(np.rint(totals[0]), train.item_degrees())
     above = (train.ratings - 1) / 4 - 0.5
-    np.testing.assert_allclose(totals[1], np.bincount(train.items, above, ITEMS), atol=1e-3)
+    np.testing.assert_allclose(totals[1], np.bincount(train.items, above, RATED_ITEMS), atol=1e-3)
     assert made.recipe.report(made.state) == {"iterations": 1.0}
 
 
@@ -137,7 +246,7 @@ def test_means_are_shrunk_and_offsets_are_their_logits() -> None:
 
 def test_a_device_that_never_took_part_predicts_the_means() -> None:
     chosen = recipe("rfrec", CHOSEN)
-    total = np.concatenate([np.full(ITEMS, 50.0), np.linspace(-20, 20, ITEMS)])
+    total = np.concatenate([np.full(RATED_ITEMS, 50.0), np.linspace(-20, 20, RATED_ITEMS)])
     state = chosen.absorb(chosen.initial_state(SEED), chosen.round_spec(SEED, 1), total, 50)
     half, history = client_half(chosen), History(np.array([0, 5], np.int32), np.array([1.0, 5.0], np.float32))
     prepared = half.prepare(chosen.round_spec(SEED, 2), state, history, np.random.default_rng(0))
@@ -146,14 +255,12 @@ def test_a_device_that_never_took_part_predicts_the_means() -> None:
     assert scores.min() >= 1 and scores.max() <= 5
 
 
-def test_the_state_keeps_its_totals() -> None:
+def test_totals_that_are_no_numbers_are_refused() -> None:
     chosen = recipe("rfrec", CHOSEN)
-    total = np.arange(2.0 * ITEMS)
+    total = np.arange(2.0 * RATED_ITEMS)
     state = chosen.absorb(chosen.initial_state(SEED), chosen.round_spec(SEED, 1), total, 50)
     body = chosen.encode_state(state)
-    assert len(body) == chosen.state_bytes(1)
-    np.testing.assert_array_equal(chosen.decode_state(1, body).item_totals.ravel(), total)
-    damaged = body[:4] + np.full(2 * ITEMS, np.nan, "<f4").tobytes() + body[4 + 8 * ITEMS :]
+    damaged = body[:4] + np.full(2 * RATED_ITEMS, np.nan, "<f4").tobytes() + body[4 + 8 * RATED_ITEMS :]
     with pytest.raises(CodecError, match="not finite"):
         chosen.decode_state(1, damaged)
 

@@ -1,4 +1,4 @@
-"""FAIR: a turn of sums gives the paper's weighted mean of recovered device models."""
+"""FAIR: a turn of sums gives the paper's weighted mean of recovered device models; the hashed subspaces of tables."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from protocols.errors import CodecError, ParameterError
 from protocols.recipes.base import Local, ModelState
-from protocols.recipes.fair import Fair, FairChange, FairState, FairView, dense_length, spaces_of
+from protocols.recipes.fair import Fair, FairChange, FairState, spaces_of
 from protocols.recipes.registry import recipe
+from protocols.recipes.subspaces import Subspace, bucket_counts, fold, hash_key, splitmix64, unfold
 
 TASK_SEED = bytes(range(32))
 ITEMS, DIM, MOST = 50, 4, 100
@@ -74,36 +75,6 @@ def test_a_turn_is_the_papers_weighted_mean_of_recovered_models(capacities: tupl
     assert state.sum_index == state.round_number == 2 * chosen.device_groups
 
 
-@pytest.mark.parametrize("capacities", SCHEMES)
-def test_adding_moves_by_the_mean_of_recovered_changes(capacities: tuple[int, ...]) -> None:
-    """The tables move by the recovered changes alone; the old model stays."""
-    replacing, adding = make(capacities), make(capacities, mixing="add")
-    old = replacing.initial_state(TASK_SEED)
-    expected = np.zeros_like(old.tables, dtype=np.float64)
-    states, rng, weights = [old, old], np.random.default_rng(3), np.arange(1.0, len(capacities) + 1)
-    for device_group, weight in enumerate(weights):
-        spec = replacing.round_spec(TASK_SEED, device_group + 1)
-        total = rng.uniform(-0.3, 0.3, replacing.layout(spec.sum_index).length)
-        total[-1] = weight
-        states = [made.absorb(state, spec, total, 2) for made, state in zip((replacing, adding), states, strict=True)]
-        buckets = replacing.buckets[device_group]
-        for t, space in enumerate(spaces_of(old.seed, 200, buckets)):
-            expected[t] += space.recover(total[t * buckets : (t + 1) * buckets], slice(0, 200)) / weights.sum()
-    np.testing.assert_allclose(states[1].tables, old.tables + expected, atol=1e-6)
-    np.testing.assert_array_equal(states[1].dense, states[0].dense)
-    assert (np.abs(states[0].tables - states[1].tables).max() > 1e-3) == (capacities != (0,))
-
-
-def test_groups_take_turns_and_upload_no_more_than_they_hold() -> None:
-    chosen = make((0, 1, 4))
-    assert [chosen.device_group_of(sum_index) for sum_index in range(1, 8)] == [0, 1, 2, 0, 1, 2, 0]
-    lengths = [chosen.layout(sum_index).length for sum_index in (1, 2, 3)]
-    others = dense_length(DIM) + 1
-    assert lengths == [2 * 200 + others, 2 * 96 + others, 2 * 12 + others]
-    for device_group in range(3):
-        assert chosen.view(chosen.initial_state(TASK_SEED), device_group).tables.size == lengths[device_group] - others
-
-
 def test_the_model_rests_until_the_last_group_was_asked() -> None:
     chosen = make((0, 2))
     state = chosen.initial_state(TASK_SEED)
@@ -148,42 +119,6 @@ def test_an_abandoned_sum_counts_as_zeros(capacities: tuple[int, ...]) -> None:
     assert (state.sum_index, len(state.given)) == (last, last % groups)
 
 
-@pytest.mark.parametrize("capacities", SCHEMES)
-def test_states_and_views_have_the_stated_lengths_and_come_back(capacities: tuple[int, ...]) -> None:
-    chosen = make(capacities)
-    state: ModelState = chosen.initial_state(TASK_SEED)
-    for sum_index in range(2 * chosen.device_groups + 1):
-        if sum_index:
-            total = np.full(chosen.layout(sum_index).length, 0.25)
-            state = chosen.absorb(state, chosen.round_spec(TASK_SEED, sum_index), total, 2)
-        body = chosen.encode_state(state)
-        assert len(body) == chosen.state_bytes(sum_index)
-        assert len(body) <= chosen.longest_state_bytes()
-        again = chosen.decode_state(sum_index, body)
-        assert chosen.encode_state(again) == body
-        assert len(again.given) == sum_index % chosen.device_groups
-        for device_group in range(chosen.device_groups):
-            view = chosen.view(state, device_group)
-            seen = chosen.encode_view(view, device_group)
-            assert len(seen) == chosen.view_bytes(sum_index, device_group)
-            decoded = chosen.decode_view(sum_index, seen, device_group)
-            assert isinstance(decoded, FairView)
-            np.testing.assert_array_equal(decoded.tables, view.tables)
-            np.testing.assert_array_equal(decoded.dense, view.dense)
-            assert (decoded.sum_index, decoded.seed) == (sum_index, view.seed)
-
-
-@pytest.mark.parametrize("capacities", SCHEMES)
-def test_the_first_view_needs_no_model(capacities: tuple[int, ...]) -> None:
-    chosen = make(capacities)
-    for device_group in range(chosen.device_groups):
-        ours, theirs = (
-            chosen.initial_view(TASK_SEED, device_group),
-            chosen.view(chosen.initial_state(TASK_SEED), device_group),
-        )
-        assert chosen.encode_view(ours, device_group) == chosen.encode_view(theirs, device_group)
-
-
 def test_the_first_view_is_made_in_the_memory_of_a_view() -> None:
     chosen = make((0, 6), items=250_000)
     tracemalloc.start()
@@ -191,30 +126,6 @@ def test_the_first_view_is_made_in_the_memory_of_a_view() -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 2 * 4 * chosen.parameters.elements / 1.5, "chunks and buckets, not the tables"
-
-
-def test_fresh_values_have_their_spread() -> None:
-    state = make((0, 1), items=5000, dim=8).initial_state(TASK_SEED)
-    assert state.tables.std() == pytest.approx(0.01, rel=0.02)
-    assert abs(state.tables.mean()) < 1e-4
-    assert abs(np.corrcoef(state.tables)[0, 1]) < 0.02
-    assert np.abs(state.dense[:128]).max() <= np.sqrt(6 / 24)
-    assert not state.dense[128:136].any()
-
-
-def test_what_exceeds_the_clip_is_clipped_and_counted() -> None:
-    chosen = make((1,), clip=0.5)
-    spec = chosen.round_spec(TASK_SEED, 1)
-    changes, dense = np.array([0.75, -2.0, 0.25], dtype=np.float32), np.zeros(chosen.dense_values, dtype=np.float32)
-    dense[3] = 0.51
-    change = FairChange(np.array([5, 0, 9]), changes, dense)
-    made = chosen.contribute(chosen.initial_view(TASK_SEED, 0), spec, Local(change, examples=MOST // 2))
-    vector = made.vector
-    assert made.clipped == 3
-    np.testing.assert_allclose(vector[[5, 0, 9]], [0.25, -0.25, 0.125])
-    assert np.count_nonzero(vector) == 5
-    assert vector[-1] == 0.5
-    assert (np.abs(vector) <= chosen.layout(1).blocks[0].bounds()).all()
 
 
 def test_diverged_training_is_refused() -> None:
@@ -268,3 +179,110 @@ def test_a_turn_without_weight_is_refused() -> None:
 def test_everyone_is_told_that_sizes_are_known() -> None:
     assert "memory sizes" in make((0, 1)).warnings()[0]
     assert make((2,)).warnings() == ()
+
+
+# --- hashed subspaces: nested, consistent, adjoint, and computed in little memory -------------------------------------
+
+
+SEED = bytes(range(32))
+KEYS = st.integers(0, 2**64 - 1)
+SIZES = st.tuples(st.integers(64, 2000), st.sets(st.integers(0, 6), min_size=2).map(sorted).map(tuple))
+
+
+def whole(space: Subspace, psi: np.ndarray) -> np.ndarray:
+    return space.recover(psi, slice(0, space.elements))
+
+
+def test_words_are_those_of_splitmix64() -> None:
+    """Of the generator's reference implementation (Vigna), started from 0 and from 1234567."""
+    assert [int(word) for word in splitmix64(0, np.arange(3))] == [
+        0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F,
+    ]  # fmt: skip
+    assert [int(word) for word in splitmix64(1234567, np.arange(2))] == [6457827717110365317, 3203168211198807973]
+
+
+@given(SIZES)
+def test_bucket_counts_divide_each_other_and_fit_the_memory(sizes: tuple[int, tuple[int, ...]]) -> None:
+    elements, capacities = sizes
+    counts = bucket_counts(elements, capacities)
+    for p, buckets in zip(capacities, counts, strict=True):
+        assert 0 < buckets <= elements / 2**p
+        assert buckets > elements / 2**p - 2 ** (max(capacities) - p)
+    hashed = [buckets for p, buckets in zip(capacities, counts, strict=True) if p]
+    assert all(larger % smaller == 0 for larger, smaller in zip(hashed, hashed[1:], strict=False))
+
+
+def test_less_memory_than_one_value_is_refused() -> None:
+    with pytest.raises(ParameterError, match="cannot be held"):
+        bucket_counts(31, (0, 5))
+
+
+@given(SIZES, KEYS)
+def test_a_smaller_space_is_a_larger_one_folded(sizes: tuple[int, tuple[int, ...]], key: int) -> None:
+    elements, capacities = sizes
+    counts = [buckets for p, buckets in zip(capacities, bucket_counts(elements, capacities), strict=True) if p]
+    spaces = [Subspace(elements, buckets, key) for buckets in counts]
+    theta = np.random.default_rng(key % 1000).standard_normal(elements)
+    for space in spaces:
+        np.testing.assert_allclose(fold(spaces[0].sums(theta), space.buckets), space.sums(theta), atol=1e-4)
+        np.testing.assert_array_equal(fold(spaces[0].counts(), space.buckets), space.counts())
+    # the column space of a smaller one lies within the larger ones' (definition 4.1)
+    psi = np.random.default_rng(1).standard_normal(counts[-1])
+    expected = whole(spaces[-1], psi)
+    for space in spaces:
+        np.testing.assert_array_equal(whole(space, unfold(psi, space.buckets)), expected)
+
+
+@given(st.integers(50, 3000), st.integers(1, 5), KEYS)
+def test_projection_is_the_nearest_and_recovery_its_adjoint(elements: int, p: int, key: int) -> None:
+    space = Subspace(elements, *bucket_counts(elements, (p,)), key)
+    rng = np.random.default_rng(key % 1000)
+    theta, psi = rng.standard_normal(elements).astype(np.float32), rng.standard_normal(space.buckets)
+    totals, counts = space.sums(theta), space.counts()
+    np.testing.assert_allclose(totals @ psi, theta.astype(np.float64) @ whole(space, psi), rtol=1e-4, atol=1e-3)
+    assert counts.sum() == elements
+    # what is in the space stays as it is, but for buckets that no element falls into
+    np.testing.assert_allclose(space.project(whole(space, psi)), np.where(counts > 0, psi, 0), atol=1e-6)
+    # what is left over has nothing in the space: S psi is the nearest there is (eq. 3)
+    rest = theta - whole(space, space.project(theta))
+    np.testing.assert_allclose(space.sums(rest), 0, atol=1e-4)
+
+
+def test_recovered_values_are_right_on_average_over_keys() -> None:
+    """E[g(a) sum_b g(b) theta[b] over b in a's bucket] = theta[a]: signs cancel what shares the bucket."""
+    elements, keys = 60, 4000
+    theta = np.linspace(-1, 1, elements)
+    made = np.zeros(elements)
+    for key in range(keys):
+        space = Subspace(elements, 15, hash_key(key.to_bytes(32), "gmf"))
+        made += whole(space, space.sums(theta))
+    # one draw's variance is at most sum(theta^2) / buckets
+    error = np.sqrt((theta @ theta) / 15 / keys)
+    assert np.abs(made / keys - theta).max() < 5 * error
+
+
+def test_buckets_and_signs_are_even() -> None:
+    space = Subspace(2**18, 2**8, hash_key(SEED, "mlp"))
+    places, signs = space.places(np.arange(space.elements))
+    counts = np.bincount(places, minlength=space.buckets)
+    # chi-squared with 255 degrees of freedom
+    assert abs(((counts - 1024) ** 2 / 1024).sum() - 255) < 6 * np.sqrt(2 * 255)
+    assert abs(signs.sum()) < 6 * np.sqrt(space.elements)
+    assert abs((signs * (places % 2 * 2 - 1)).sum()) < 6 * np.sqrt(space.elements)
+
+
+def test_the_whole_vector_is_not_hashed() -> None:
+    theta = np.arange(10, dtype=np.float32)
+    space = Subspace(10, 10, 3)
+    np.testing.assert_array_equal(space.project(theta), theta)
+    np.testing.assert_array_equal(space.recover(theta, slice(2, 5)), theta[2:5])
+
+
+def test_rows_are_recovered_without_memory_for_all_elements() -> None:
+    space = Subspace(50_000_000, 1000, 5)
+    tracemalloc.start()
+    space.places(np.arange(49_000_000, 49_001_000))
+    space.recover(np.zeros(1000), slice(7_000_000, 7_001_000))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 200_000
