@@ -30,7 +30,8 @@ from protocols.sums.masked.roster import Roster, RosterEntry
 from protocols.sums.masked.run import MaskedRun
 from protocols.sums.masked.shares import split_secrets
 from protocols.sums.masked.wire import share_bytes
-from tests.support.cluster import running_cluster, wait_until
+from tests.support.cluster import running_cluster
+from tests.support.replicas import wait_until
 
 __all__ = [
     "DROPOUTS",
@@ -180,7 +181,7 @@ def cluster_of(workers: int, folder: Path, blobs: DirectoryBlobs) -> Iterator[Ti
         running_cluster(folder / f"dask-{workers}", workers) as cluster,
         closing(ClusterPool(cluster.executor, blobs)) as pool,
     ):
-        wait_until("a connection to the workers", lambda: _is_ready(pool, workers))
+        wait_until(lambda: _is_ready(pool, workers), "a connection to the workers")
         yield TimedWorkers(pool, workers, processes=tuple(psutil.Process(one.pid) for one in cluster.workers))
 
 

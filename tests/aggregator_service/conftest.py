@@ -1,20 +1,28 @@
-"""For the service's tests: each kind of database and of blob store, the two pairs that are run, and an operator."""
+"""For the service's tests: each kind of database and of blob store, a server, an operator, and the command line."""
 
 from __future__ import annotations
 
+import os
 import secrets
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from aggregator_service.cli import main
+from aggregator_service.clock import ManualClock
+from aggregator_service.migrations.migrate import migrate
 from aggregator_service.storage.blobs import BlobStore
+from aggregator_service.storage.database import Database
 from aggregator_service.storage.stores import open_store
 from tests.support.api import Api
+from tests.support.inside import aggregator_inside
 from tests.support.postgres import TestDatabase, postgres_database
 from tests.support.s3 import BUCKET, S3Server, running_s3
-from tests.support.server import AggregatorProcess
+from tests.support.server import AggregatorProcess, running_aggregator
+from tests.support.world import World
 
 
 @pytest.fixture(scope="session")
@@ -75,6 +83,61 @@ def storage(request: pytest.FixtureRequest) -> dict[str, str]:
         return {}
     url, prefix = request.getfixturevalue("postgres").schema(), request.getfixturevalue("new_prefix")()
     return {"database_url": url, "blobs": prefix}
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    """A database of each kind with its tables."""
+    made = Database(database_url, connections=8)
+    migrate(made)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """A round engine over SQLite and a directory."""
+    made = World(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """The clock of a server in the test process."""
+    return ManualClock(1_790_000_000.0)
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[..., str]]:
+    """Runs `hushrec-server`; returns what it printed, after a failure (`status`) the error."""
+
+    def call(*arguments: str, status: int = 0) -> str:
+        monkeypatch.setattr(sys, "argv", ["hushrec-server", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capsys.readouterr()
+        assert (ended.value.code or 0) == status, err
+        return err if status else out
+
+    umask = os.umask(0o022)  # the usual one of a login shell, which lets everybody read; the command changes it
+    yield call
+    os.umask(umask)
+
+
+@pytest.fixture(scope="module")
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
+    """A server process for the test module, with the settings in its `SERVER`."""
+    settings = getattr(request.module, "SERVER", {})
+    with running_aggregator(tmp_path_factory.mktemp("server") / "data", **settings) as running:
+        yield running
+
+
+@pytest.fixture
+def inside(tmp_path: Path) -> Iterator[Api]:
+    """An operator of a server in the test process."""
+    with aggregator_inside(tmp_path / "data") as made:
+        yield made
 
 
 @pytest.fixture

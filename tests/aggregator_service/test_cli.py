@@ -8,18 +8,16 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
 import httpx
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from aggregator_service.cli import main
 from aggregator_service.storage.database import Database
-from tests.support.api import Api, TestMember, TestTask, signed_enrolment
+from tests.support.api import Api, TestMember, TestTask, serving, signed_enrolment
 from tests.support.organiser import TRIAL
 from tests.support.rows import round_row
 from tests.support.server import free_port, running_aggregator
@@ -29,18 +27,12 @@ from tests.support.signing import SIGNED
 class Command:
     """Runs `hushrec-server` in the test process; the server is another process."""
 
-    def __init__(self, data_dir: Path, patch: pytest.MonkeyPatch, output: pytest.CaptureFixture[str]) -> None:
-        self.data_dir, self.patch, self.output = data_dir, patch, output
+    def __init__(self, data_dir: Path, run: Callable[..., str]) -> None:
+        self.data_dir, self._run = data_dir, run
 
     def __call__(self, *arguments: str, status: int = 0) -> str:
         """Return the output of a command, or its error text if a failure is expected."""
-        self.patch.setenv("HUSHREC_DATA_DIR", str(self.data_dir))
-        self.patch.setattr(sys, "argv", ["hushrec-server", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = self.output.readouterr()
-        assert (ended.value.code or 0) == status, err
-        return err if status else out
+        return self._run(*arguments, status=status)
 
     def token(self, *arguments: str) -> str:
         """Return the token that a command wrote to a file, as it does where its output is no terminal."""
@@ -50,8 +42,9 @@ class Command:
 
 
 @pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    return Command(tmp_path / "data", monkeypatch, capsys)
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[..., str]) -> Command:
+    monkeypatch.setenv("HUSHREC_DATA_DIR", str(tmp_path / "data"))
+    return Command(tmp_path / "data", run)
 
 
 def test_create_a_task_enrol_and_close_it_while_the_server_runs(command: Command) -> None:
@@ -66,11 +59,8 @@ def test_create_a_task_enrol_and_close_it_while_the_server_runs(command: Command
         invitation = command("invite", "movies", "--uses", "2").strip()
         api = Api(server.url, token)  # the token of `init` is good
         task = TestTask(api, api.http.get(f"/v1/tasks/{task_id}", headers=api.operator).json())
-        members = []
-        for _ in range(2):
-            body = signed_enrolment(invitation, Ed25519PrivateKey.generate(), X25519PrivateKey.generate())
-            answer = api.http.post("/v1/enrolments", json=body).json()
-            members.append(TestMember(task, answer["client_id"], answer["token"]))
+        enrolled = [api.http.post("/v1/enrolments", json=signed_enrolment(invitation)).json() for _ in range(2)]
+        members = [TestMember(task, one["client_id"], one["token"]) for one in enrolled]
         task.wait_round(1, "collecting")  # the server noticed the task, which another process created
         assert "movies" in command("task", "list")
         current = api.http.get(f"{task.path}/rounds/current", headers=members[0].auth)
@@ -246,7 +236,7 @@ def test_members_are_listed_and_revoked(command: Command) -> None:
     assert command("member", "list", "movies") == ""
     invitation = command("invite", "movies").strip()
     with running_aggregator(command.data_dir) as server:
-        body = signed_enrolment(invitation, Ed25519PrivateKey.generate(), X25519PrivateKey.generate())
+        body = signed_enrolment(invitation)
         made = httpx.post(f"{server.url}/v1/enrolments", json=body, auth=SIGNED).json()
         assert command("member", "list", "movies") == f"{made['client_id']}  member  active\n"
         command("member", "revoke", "movies", made["client_id"])
@@ -369,17 +359,11 @@ def test_a_port_in_use_is_an_error_before_a_token_is_created(command: Command) -
 
 
 def test_a_server_that_stops_answers_long_polls(tmp_path: Path) -> None:
-    with running_aggregator(tmp_path / "data") as server:
-        api = Api(server.url, server.operator_token)
-        task = api.http.post("/v1/tasks", headers=api.operator, json={
-            "name": "quiet", "recipe": {"name": "fedmf", "parameters": {"items": 5}}, "mechanism": {"name": "plain"},
-        }).json()  # fmt: skip
-        path = f"/v1/tasks/{task['task_id']}"
-        invitation = api.http.post(f"{path}/invitations", headers=api.operator, json={}).json()["invitation"]
-        body = signed_enrolment(invitation, Ed25519PrivateKey.generate(), X25519PrivateKey.generate())
-        member = {"Authorization": f"Bearer {api.http.post('/v1/enrolments', json=body).json()['token']}"}
+    with serving(tmp_path / "data") as (server, api):
+        (member,) = api.create_task("quiet").enrol(1)
+        path = member.task.path
         with ThreadPoolExecutor(1) as pool:
-            answer = pool.submit(api.http.get, f"{path}/rounds/current?wait=20", headers=member, timeout=90)
+            answer = pool.submit(api.http.get, f"{path}/rounds/current?wait=20", headers=member.auth, timeout=90)
             while not answer.running():
                 time.sleep(0.01)
             time.sleep(0.5)  # the poll has probably started; if not, it gets no answer
@@ -388,7 +372,6 @@ def test_a_server_that_stops_answers_long_polls(tmp_path: Path) -> None:
                 assert answer.result().status_code == 204
         assert "Traceback" not in server.log()
         assert "graceful shutdown exceeded" not in server.log()
-        api.close()
 
 
 def test_invitations_are_listed_and_revoked(command: Command) -> None:
@@ -410,8 +393,7 @@ def test_a_round_is_extended_and_aborted_while_the_server_runs(command: Command)
     with running_aggregator(command.data_dir) as server:
         api = Api(server.url, token)
         task = api.create_task("long", cohort=2, collect_seconds=3600.0)
-        task.enrol(2)
-        task.wait_round(1, "collecting")
+        task.begin(2)
         output = command("round", "extend", "long", "1", "--seconds", "600")
         assert output.startswith("long  round 1  collecting  4")
         assert 4000 < task.round(1)["seconds_left"] <= 4200

@@ -1,4 +1,7 @@
-"""The files in docs/deploy are valid and refer to existing settings, commands, ports, paths and files."""
+"""The files in docs/deploy are valid and refer to existing settings, commands, ports, paths and files.
+
+The server also runs under the system call filters of docs/deploy/systemd/hushrec.service.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -13,9 +17,11 @@ from collections.abc import Iterator
 from contextlib import closing
 from importlib import import_module, metadata
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import urlsplit
 
+import httpx
 import kubernetes_validate
 import pytest
 import typer.main
@@ -32,8 +38,14 @@ from aggregator_service.settings import Settings
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.tasks.privacy import spent_budgets
+from client_sdk import Operator
+from client_sdk.lab.fleet import Fleet
+from client_sdk.lab.fleet_rounds import FleetOptions
 from tests.support.needs import POSTGRES_SCRIPT, required
 from tests.support.proxies import CADDYFILE
+from tests.support.server import AggregatorProcess
+from tests.support.tasks import interactions, small_task
+from tests.support.unit_filter import command_under, settings_of
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "docs" / "deploy"
@@ -392,3 +404,59 @@ def test_the_service_of_compose_is_no_superuser_and_owns_its_database() -> None:
     finally:
         subprocess.run([POSTGRES_SCRIPT, "stop", cluster], check=True, capture_output=True)
         shutil.rmtree(cluster)
+
+
+UNIT = DEPLOY / "systemd" / "hushrec.service"
+USERS = 6
+
+
+def started_command() -> list[str | Path]:
+    """Return the unit's command, with the programs of this interpreter in place of those in /opt/hushrec."""
+    (line,) = settings_of(UNIT, "ExecStart")
+    program, *arguments = line.split()
+    return [Path(sys.executable).parent / Path(program).name, *arguments]
+
+
+@pytest.fixture
+def data_dir() -> Iterator[Path]:
+    """An empty directory of mode 0700 that its owner can reach, whoever that becomes; pytest's own are for one user."""
+    required("systemd-analyze")
+    required("libseccomp")
+    with TemporaryDirectory() as folder:
+        Path(folder).chmod(0o711)
+        (Path(folder) / "data").mkdir(mode=0o700)
+        yield Path(folder) / "data"
+
+
+def test_the_server_runs_masked_rounds_under_the_filters_of_the_unit(data_dir: Path) -> None:
+    server = AggregatorProcess(data_dir, command=command_under(UNIT, started_command(), data_dir), workers=2)
+    server.start()
+    try:
+        assert httpx.get(f"{server.url}/healthz").status_code == 200
+        with Operator(server.url, server.operator_token) as operator:
+            parameters = {"dropout": 0.2}
+            task = small_task(
+                operator, "filtered", users=USERS, mechanism="masked", mechanism_parameters=parameters, rounds=2
+            )
+            with Fleet(server.url, interactions(USERS), FleetOptions(seed=3)) as fleet:
+                fleet.enrol(task.invitation, certificates=task.certificates)
+                played = fleet.run()
+            assert [(each.state, each.survivors) for each in played] == [("complete", USERS)] * 2
+            assert operator.task(task.task_id).state == "complete"
+        os.kill(server.pid, signal.SIGTERM)
+        assert server.wait_dead(seconds=30) == 0
+    finally:
+        server.stop()
+
+
+def test_the_filters_of_the_unit_end_a_process_that_makes_another_call(data_dir: Path) -> None:
+    """So the test above does not pass for want of a filter."""
+
+    def run(code: str) -> int:
+        command = command_under(UNIT, [sys.executable, "-c", code], data_dir)
+        return subprocess.run(command, capture_output=True, check=False).returncode
+
+    assert run("import numpy") == 0
+    assert run("import os; os.chroot('/')") == -signal.SIGSYS
+    family = "import errno, socket\ntry: socket.socket(socket.AF_NETLINK)\nexcept OSError as e: exit(e.errno)"
+    assert run(family) == 97  # EAFNOSUPPORT

@@ -98,6 +98,7 @@ TLS = [
     ({"tls_key": "FOLDER/server.key"}, "HUSHREC_TLS_CERT and HUSHREC_TLS_KEY"),
     ({"client_ca": "FOLDER/server.pem"}, "HUSHREC_CLIENT_CA needs HUSHREC_TLS_CERT"),
     ({"tls_cert": "no.pem", "tls_key": "FOLDER/server.key"}, "cannot read no.pem: No such file"),
+    ({"tls_cert": "FOLDER/server.pem", "tls_key": "no.key"}, "cannot read no.key: No such file"),
     ({"tls_cert": "FOLDER", "tls_key": "FOLDER/server.key"}, "Is a directory. HUSHREC_TLS_CERT"),
     ({"tls_cert": "FOLDER/server.key", "tls_key": "FOLDER/server.pem"}, "--tls-cert FOLDER/server.key holds no cert"),
     ({"tls_cert": "FOLDER/server.pem", "tls_key": "FOLDER/other.key"}, "--tls-key FOLDER/other.key do not fit"),

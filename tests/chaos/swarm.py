@@ -15,7 +15,7 @@ import httpx
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.support.api import TestMember, TestTask, digest_field
+from tests.support.api import TestMember, TestTask
 from tests.support.masked import STAGES, MaskedClient, steps_of
 
 __all__ = ["BASE", "Ledger", "MaskedPlayer", "PlainPlayer", "Player", "swarming", "until", "value_of"]
@@ -152,15 +152,7 @@ class PlainPlayer:
             return head
         piece = body[start : start + self._choose.randint(1, len(body))]
         last = start + len(piece) == len(body)
-        headers = {
-            **self._member.auth,
-            "Content-Type": "application/partial-upload",
-            "Content-Digest": digest_field(piece),
-            "Upload-Offset": str(start),
-            "Upload-Complete": "?1" if last else "?0",
-            "Repr-Digest": digest_field(body),
-        }
-        return http.patch(path, content=piece, headers=headers)
+        return self._member.piece(start, piece, body if last else None, number=number)
 
 
 class MaskedPlayer:

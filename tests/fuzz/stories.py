@@ -41,8 +41,7 @@ def get(world: World, path: str, headers: dict[str, str], *allowed: int) -> Any:
 
 def put(member: TestMember, path: str, body: bytes, *allowed: int) -> None:
     """PUT a body as a member; the status of the answer is among `allowed` (201)."""
-    headers = {**member.auth, "Content-Digest": digest_field(body)}
-    answer = member.task.api.http.put(f"{member.task.path}/{path}", content=body, headers=headers)
+    answer = member.deliver(path, body)
     assert answer.status_code in (allowed or (201,)), answer.text
 
 
@@ -168,10 +167,8 @@ def _in_chunks(member: TestMember, number: int) -> Story:
     http, body = member.task.api.http, member.contribution(number, 1.0)
     assert http.head(member.path(number), headers=member.auth).headers["upload-offset"] == "0"
     yield
-    for start, chunk, last in ((0, body[:20], "?0"), (20, body[20:], "?1"), (20, body[20:], "?1")):
-        headers = {"Upload-Offset": str(start), "Upload-Complete": last, "Content-Digest": digest_field(chunk)}
-        headers |= {**member.auth, "Content-Type": "application/partial-upload", "Repr-Digest": digest_field(body)}
-        answer = http.patch(member.path(number), content=chunk, headers=headers)
+    for start, chunk, last in ((0, body[:20], False), (20, body[20:], True), (20, body[20:], True)):
+        answer = member.piece(start, chunk, body if last else None, number=number)
         assert answer.status_code in (200, 201, 204), answer.text
         yield
 

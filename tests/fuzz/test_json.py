@@ -1,8 +1,9 @@
-"""Invalid or unusual JSON at any place of a body: huge numbers, deep nesting, broken text."""
+"""Invalid or unusual JSON at any place of a body, and valid bodies of callers that are not let in."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,85 +13,23 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from hypothesis import given, seed
 from hypothesis import strategies as st
 
-from tests.fuzz.runs import AGAIN, EXAMPLES, SEED, limits
-from tests.fuzz.world import World
-from tests.support.api import signed_enrolment
+from tests.fuzz.judge import OPERATIONS
+from tests.fuzz.world import AGAIN, EXAMPLES, NOBODY, SEED, Principal, World, limits
+from tests.support.api import digest_field, signed_enrolment
+from tests.support.promises import CALLERS, promised
 
 LIMIT = 64 * 1024
+_NUMBERS = b"NaN Infinity -Infinity 1e400 -1e400 1e-400 -0 -0.0 9223372036854775808 1e19 -9223372036854775809"
+_NUMBERS += b" 01 +1 1. .5 0x10 1_0 1.5 1e3 1, /**/1"
+_VALUES = rb'true null "" "\u0000" "\ud800" "\udfff\ud800" "\x" "\u202e" [] {} [[[[]]]] {"a":{"a":{}}} [1]'
+_VALUES += rb' undefined "1" "plain"'
 HOSTILE = [
-    *(
-        b"NaN",
-        b"Infinity",
-        b"-Infinity",
-        b"1e400",
-        b"-1e400",
-        b"1e-400",
-        b"-0",
-        b"-0.0",
-        b"9223372036854775808",
-        b"1e19",
-    ),
-    *(
-        b"-9223372036854775809",
-        b"9" * 400,
-        b"0." + b"9" * 400,
-        b"1" + b"0" * 5000,
-        b"01",
-        b"+1",
-        b"1.",
-        b".5",
-        b"0x10",
-        b"1_0",
-    ),
-    *(
-        b"true",
-        b"null",
-        b'""',
-        b'"\\u0000"',
-        b'"\\ud800"',
-        b'"\\udfff\\ud800"',
-        b'"\xff"',
-        b'"\xc0\xaf"',
-        b'"\xed\xa0\x80"',
-    ),
-    *(b'"\\x"', b'"a\nb"', b"'a'", b"[]", b"{}", b"[[[[]]]]", b'{"a":{"a":{}}}', b"[" * 900 + b"]" * 900, b"[" * 9000),
-    *(
-        b'{"a":' * 900 + b"1" + b"}" * 900,
-        b'"' + b"a" * 60_000 + b'"',
-        b"undefined",
-        b"",
-        b"1,",
-        b"/**/1",
-        b'"\\u202e"',
-    ),
-    *(b'"1"', b'"plain"', b"1.5", b"1e3", b"[1]", b'"' + "\U0001f4a9".encode() * 100 + b'"', b'"A' + b"=" * 42 + b'"'),
+    *_NUMBERS.split(),
+    *_VALUES.split(),
+    *(b"9" * 400, b"0." + b"9" * 400, b"1" + b"0" * 5000, b"", b'"\xff"', b'"\xc0\xaf"', b'"\xed\xa0\x80"'),
+    *(b"[" * 900 + b"]" * 900, b"[" * 9000, b'{"a":' * 900 + b"1" + b"}" * 900, b'"' + b"a" * 60_000 + b'"'),
+    *(b'"a\nb"', b"'a'", b'"' + "\U0001f4a9".encode() * 100 + b'"', b'"A' + b"=" * 42 + b'"'),
 ]
-WHOLE = [
-    *(
-        b"",
-        b" ",
-        b"\xef\xbb\xbf{}",
-        b"\xff\xfe{\x00}\x00",
-        b"{}{}",
-        b"[{}]",
-        b"null",
-        b'"{}"',
-        b"{",
-        b"}",
-        b"\0",
-        b"{}\0",
-    ),
-    *(b'{"name": "a", "name": "b"}', b"[" * LIMIT, b"{" * LIMIT, b" " * LIMIT, b'"' + b"\\u0000" * 10_000 + b'"'),
-    *(
-        b" " * (LIMIT - 2) + b"{}",
-        b" " * (LIMIT - 1) + b"{}",
-        b"%s" % (b'{"a":' * 12_000),
-        b"1" * LIMIT,
-        b"[1" + b",1" * 32_000 + b"]",
-    ),
-]
-
-
 READ_ALL_THE_SAME = [
     b"\xef\xbb\xbf{}",
     b"\xff\xfe{\x00}\x00",
@@ -98,6 +37,20 @@ READ_ALL_THE_SAME = [
     b" " * (LIMIT - 2) + b"{}",
 ]
 """A byte order mark, UTF-16, a duplicate name (the last one counts), a body of exactly the largest length."""
+WHOLE = [
+    *READ_ALL_THE_SAME,
+    *b'{}{} [{}] null "{}" { } \0 {}\0'.split(b" "),
+    *(
+        b"",
+        b" ",
+        b"[" * LIMIT,
+        b"{" * LIMIT,
+        b" " * LIMIT,
+        b'"' + b"\\u0000" * 10_000 + b'"',
+        b" " * (LIMIT - 1) + b"{}",
+    ),
+    *(b'{"a":' * 12_000, b"1" * LIMIT, b"[1" + b",1" * 32_000 + b"]"),
+]
 
 
 def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -175,3 +128,48 @@ def test_bodies_that_are_none(world: World, which: int) -> None:
 def test_other_media_types(world: World, media_type: str) -> None:
     for path, good in bodies(world).items():
         send(world, path, json.dumps(good).encode(), media_type)
+
+
+PROMISED = promised()
+
+
+@pytest.fixture(scope="module")
+def callers(world: World) -> dict[str, Principal]:
+    """Return one caller of each kind; the clients are members of one task, the committee of one of its own."""
+    for role in ("read-only", "operator"):
+        made = world.api.http.post("/v1/operators", json={"name": role, "role": role}, headers=world.api.operator)
+        assert made.status_code == 201
+    holder = world.of_kind("holder")[0]
+    member = next(one for one in world.of_kind("member") if one.known.task == holder.known.task)
+    made = {kind: world.of_kind(kind)[0] for kind in ("read-only", "operator", "admin")}
+    return {"nobody": NOBODY, "holder": holder, "member": member, "committee": world.of_kind("committee")[0], **made}
+
+
+def test_nobody_changes_anything_that_is_not_theirs_to_change(world: World, callers: dict[str, Principal]) -> None:
+    known = {
+        "number": "1",
+        "stage": "advertise",
+        "name": "read-only",
+        "invitation": "i_0",
+    }
+    good = {re.sub(r"t_[0-9a-f]+", "{task}", path): body for path, body in bodies(world).items()}
+    before, tried = world.rows.strict(), 0
+    for method, template in OPERATIONS:
+        for kind in CALLERS:
+            if kind in PROMISED[method, template]:
+                continue
+            own = callers[kind if kind == "committee" else "member"].known
+            names = known | {"task": own.task, "client": own.client}
+            path = re.sub(r"\{(\w+)\}", lambda found: str(names[found.group(1)]), template)  # noqa: B023
+            body = json.dumps(good.get(template, {})).encode() if method == "POST" else b"sealed"
+            headers = {**callers[kind].auth, "Content-Type": "application/json"}
+            if method in ("PUT", "PATCH"):
+                headers |= {"Content-Digest": digest_field(body), "Content-Type": "application/partial-upload"}
+                headers |= {"Upload-Offset": "0", "Upload-Complete": "?0"}
+            content = body if method in ("POST", "PUT", "PATCH") else None
+            answer = world.api.http.request(method, path, content=content, headers=headers)
+            assert answer.status_code == (401 if kind == "nobody" else 403), (kind, method, path, answer.text)
+            tried += 1
+    assert tried > 50
+    assert world.rows.strict() == before
+    assert not list((world.server.data_dir / "uploads").glob("body*")), "a body that nobody may send is kept"

@@ -1,28 +1,52 @@
 """A real aggregator under fuzz: every exchange passes through here, is checked, and updates what is known.
 
-Tokens, invitations and tasks in answers are remembered, whoever asked for them, so that later calls can use them.
+Tokens, invitations and tasks in answers are remembered, whoever asked for them, so that later calls can use them. The
+number of examples and the seed: see docs/testing.md.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import httpx
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hypothesis import HealthCheck, Phase, settings
 
 from tests.fuzz.judge import Answer, Judge, Known, operation_of, strings_in
 from tests.support.api import Api, TestTask
 from tests.support.server import AggregatorProcess
 
-__all__ = ["NOBODY", "Principal", "Rows", "World"]
+__all__ = ["AGAIN", "EXAMPLES", "NOBODY", "SEED", "Principal", "Rows", "World", "limits"]
+
+_GIVEN: Final = os.environ.get("HUSHREC_FUZZ_EXAMPLES", "")
+EXAMPLES: Final = int(_GIVEN or "60")
+SEED: Final = int(os.environ.get("HUSHREC_SEED", "0")) or (Random().randrange(1, 2**31) if _GIVEN else 1)
+"""Fixed in a plain run of the suite; random in longer runs."""
+AGAIN: Final = f"HUSHREC_SEED={SEED} HUSHREC_FUZZ_EXAMPLES={EXAMPLES}"
+
+
+def limits(examples: int, **changes: Any) -> settings:
+    """Return settings without shrinking, database or deadline: the server keeps state, so failures may not repeat."""
+    return settings(
+        max_examples=max(1, examples),
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+        report_multiple_bugs=False,
+        **changes,
+    )
+
 
 _ORDINARY: Final = frozenset(
     {"host", "accept", "accept-encoding", "connection", "content-length", "content-type", "transfer-encoding"}

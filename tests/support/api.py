@@ -5,7 +5,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
@@ -27,9 +30,10 @@ from protocols.sums.base import Mechanism, SumPlan
 from protocols.sums.participation import plan_of_task
 from protocols.sums.registry import mechanism
 from protocols.task_binding import broadcast_digest
+from tests.support.server import AggregatorProcess, running_aggregator
 from tests.support.signing import SIGNED, enrolled_as, know_identity
 
-__all__ = ["Api", "TestMember", "TestTask", "digest_field", "signed_enrolment"]
+__all__ = ["Api", "TestMember", "TestTask", "contribute", "digest_field", "serving", "signed_enrolment", "slug"]
 
 Kind = TypeVar("Kind", bound="TestMember")
 
@@ -39,15 +43,21 @@ def digest_field(body: bytes) -> str:
     return f"sha-256=:{base64.b64encode(hashlib.sha256(body).digest()).decode()}:"
 
 
+def slug(answer: httpx.Response) -> str:
+    """The name of the problem that a refusal states."""
+    return str(answer.json()["type"]).rpartition(":")[2]
+
+
 def signed_enrolment(
     invitation: str,
-    identity: Ed25519PrivateKey,
-    mailbox: X25519PrivateKey,
+    identity: Ed25519PrivateKey | None = None,
+    mailbox: X25519PrivateKey | None = None,
     device_group: int | None = None,
     certificate: bytes | None = None,
     renewal: int = 0,
 ) -> dict[str, Any]:
-    """The JSON of an honest enrolment; from its answer on, `SIGNED` signs for the client."""
+    """The JSON of an honest enrolment, by default with new keys; from its answer on, `SIGNED` signs for the client."""
+    identity, mailbox = identity or Ed25519PrivateKey.generate(), mailbox or X25519PrivateKey.generate()
     know_identity(identity)
     identity_key = identity.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
     mailbox_key = mailbox.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
@@ -107,6 +117,10 @@ class Api:
             "catalogue_digest": catalogue_digest,
             "privacy": privacy,
         }
+        return self.task_of(request)
+
+    def task_of(self, request: dict[str, Any]) -> TestTask:
+        """The task that a whole request asks for."""
         answer = self.http.post("/v1/tasks", json=request, headers=self.operator)
         assert answer.status_code == 201, answer.text
         return TestTask(self, answer.json())
@@ -169,6 +183,28 @@ class TestTask:
             members.append(kind(self, made["client_id"], made["token"], mailbox.public_key().public_bytes_raw()))
         return members
 
+    def begin(self, count: int) -> list[TestMember]:
+        """`count` new members, once round 1 collects."""
+        members = self.enrol(count)
+        self.wait_round(1, "collecting")
+        return members
+
+    def now(self) -> dict[str, Any]:
+        """The task as its operator sees it now."""
+        answer = self.api.http.get(self.path, headers=self.api.operator)
+        assert answer.status_code == 200, answer.text
+        return dict(answer.json())
+
+    def close(self) -> None:
+        """Close the task."""
+        answer = self.api.http.post(f"{self.path}/close", headers=self.api.operator)
+        assert answer.status_code == 200, answer.text
+
+    def cohort(self, number: int) -> set[str]:
+        """The ids of the clients that a round asks."""
+        answer = self.api.http.get(f"{self.path}/rounds/{number}/cohort", headers=self.api.operator)
+        return set(answer.json()["clients"])
+
     def round(self, number: int) -> dict[str, Any]:
         answer = self.api.http.get(f"{self.path}/rounds/{number}", headers=self.api.operator)
         assert answer.status_code == 200, answer.text
@@ -209,6 +245,15 @@ class TestTask:
         """The sum of a completed round."""
         survivors = self.round(number)["survivors"]
         return self.mechanism.open(self.plan, self.aggregate(number), survivors, keyring)
+
+    def assert_sum(self, number: int, values: Iterable[float]) -> None:
+        """The round releases the sum of contributions of these values, within the plan's error; counts are exact."""
+        given = list(values)
+        assert self.wait_round(number, "complete", "failed")["survivors"] == len(given)
+        total = self.opened(number)
+        mask = np.concatenate([block.integral_mask() for block in self.plan.layout.blocks])
+        assert np.array_equal(total[mask], np.full(mask.sum(), float(len(given))))
+        assert np.allclose(total[~mask], sum(given), rtol=0, atol=max(self.plan.predicted_error, 1e-6))
 
 
 @dataclass
@@ -272,8 +317,44 @@ class TestMember:
         vectors = [np.where(block.integral_mask(), 1.0, value) for block in blocks]
         return task.mechanism.seal(task.plan, route, vectors, keyring)
 
+    def piece(
+        self, start: int, piece: bytes, whole: bytes | None = None, number: int = 1, **changes: str
+    ) -> httpx.Response:
+        """PATCH a piece of the contribution to a round, the last one if it is given the `whole`.
+
+        changes: other headers, with _ for -.
+        """
+        headers = {
+            **self.auth,
+            "Content-Type": "application/partial-upload",
+            "Upload-Offset": str(start),
+            "Upload-Complete": "?0" if whole is None else "?1",
+            "Content-Digest": digest_field(piece),
+            **({} if whole is None else {"Repr-Digest": digest_field(whole)}),
+            **{name.replace("_", "-"): value for name, value in changes.items()},
+        }
+        return self.task.api.http.patch(self.path(number), content=piece, headers=headers)
+
+    def offset(self) -> int:
+        """How much of the contribution to round 1 the server has."""
+        return int(self.task.api.http.head(self.path(1), headers=self.auth).headers["upload-offset"])
+
     def put(self, number: int, body: bytes, headers: dict[str, str] | None = None) -> httpx.Response:
         """Upload a body with its true digest, unless `headers` say otherwise."""
         all_headers = {**self.auth, "Content-Digest": digest_field(body), **self.task.chain(number)}
         all_headers |= headers or {}
         return self.task.api.http.put(self.path(number), content=body, headers=all_headers)
+
+
+def contribute(members: Sequence[TestMember], number: int, value: float | None = None) -> None:
+    """All contribute `value`; by default the one at place `index` contributes 2^index."""
+    for index, member in enumerate(members):
+        answer = member.put(number, member.contribution(number, 2.0**index if value is None else value))
+        assert answer.status_code == 201, answer.text
+
+
+@contextmanager
+def serving(data_dir: Path, **settings: str | int | float | Path) -> Iterator[tuple[AggregatorProcess, Api]]:
+    """An aggregator that runs within the block, and an operator of it. Settings: see `AggregatorProcess`."""
+    with running_aggregator(data_dir, **settings) as server, closing(Api(server.url, server.operator_token)) as api:
+        yield server, api

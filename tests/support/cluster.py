@@ -7,25 +7,18 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from tests.support.forked import ForkedProcess, can_fork
+from tests.support.replicas import wait_until
 from tests.support.server import free_port
 
-__all__ = ["DaskCluster", "DaskWorker", "running_cluster", "wait_until"]
+__all__ = ["DaskCluster", "DaskWorker", "running_cluster"]
 
 Popen = subprocess.Popen[bytes] | ForkedProcess
 _SECONDS = 120.0
-
-
-def wait_until(what: str, condition: Callable[[], bool], seconds: float = _SECONDS) -> None:
-    """Wait until `condition()` is true. Raises `AssertionError` after a timeout."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"timed out waiting for: {what}"
-        time.sleep(0.05)
 
 
 class _Process:
@@ -56,7 +49,7 @@ class _Process:
             assert self._process.poll() is None, f"ended with {self._process.returncode}:\n{self.log()[-3000:]}"
             return text in self.log()
 
-        wait_until(text, there)
+        wait_until(there, text)
 
     def kill(self) -> None:
         """Kill the process with kill -9 if it runs."""

@@ -105,9 +105,7 @@ def _made(api: Api, parameters: dict[str, int]) -> TestTask:
         "mechanism": {"name": "plain", "parameters": {}},
         "schedule": {"rounds": 5, "cohort_size": 4, "min_clients": 2},
     }
-    answer = api.http.post("/v1/tasks", json=request, headers=api.operator)
-    assert answer.status_code == 201, answer.text
-    return TestTask(api, answer.json())
+    return api.task_of(request)
 
 
 def sign_in(http: httpx.Client, url: str, token: str) -> httpx.Response:

@@ -10,16 +10,18 @@ from typing import Any
 
 from fastapi.testclient import TestClient
 from opentelemetry.trace import TracerProvider
+from sqlalchemy import select
 
 from aggregator_service.app import create_app
 from aggregator_service.clock import Clock
 from aggregator_service.services import Services
 from aggregator_service.settings import Settings
-from tests.support.api import Api
+from aggregator_service.storage.schema import ClientRow
+from tests.support.api import Api, TestTask
 from tests.support.server import OPERATOR_TOKEN, tuned
 from tests.support.signing import SIGNED, Signatures
 
-__all__ = ["aggregator_inside", "services"]
+__all__ = ["aggregator_inside", "retired", "services"]
 
 
 @contextmanager
@@ -41,3 +43,10 @@ def services(api: Api) -> Services:
     """Return the services of this aggregator."""
     found: Services = api.http.app.state.services  # type: ignore[attr-defined]
     return found
+
+
+def retired(task: TestTask) -> set[str]:
+    """The ids of the clients that are asked no more, because they were found at fault."""
+    with services(task.api).database.read() as session:
+        query = select(ClientRow.id).where(ClientRow.task_id == task.id, ClientRow.retired_in.is_not(None))
+        return set(session.scalars(query))

@@ -30,6 +30,7 @@ __all__ = [
     "Step",
     "enrol_masked",
     "expire",
+    "frozen_task",
     "handout_for",
     "masked_task",
     "next_step",
@@ -53,6 +54,19 @@ def masked_task(
     parameters = {"mode": mode, "corrupt": 0.0, "dropout": dropout}
     schedule = {"min_clients": 4, "stage_seconds": 3600, "collect_seconds": 3600, **changes}
     return api.create_task(name, cohort=cohort, mechanism_name="masked", mechanism_parameters=parameters, **schedule)
+
+
+def frozen_task(api: Api, name: str, **changes: Any) -> TestTask:
+    """A masked PriviRec-k task of nine clients, whose sums are over the same data. `changes` go to the schedule."""
+    schedule = {"cohort_size": 9, "min_clients": 4, "stage_seconds": 3600, "collect_seconds": 3600, **changes}
+    return api.task_of(
+        {
+            "name": name,
+            "recipe": {"name": "privirec-k", "parameters": {"items": 6, "components": 2, "iterations": 2}},
+            "mechanism": {"name": "masked", "parameters": {"corrupt": 0.0, "dropout": 0.34}},
+            "schedule": schedule,
+        }
+    )
 
 
 def vector_of(layout: VectorLayout, value: float) -> NDArray[np.float64]:

@@ -13,12 +13,14 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
+import psutil
 
 from aggregator_service.settings import Tuning
 from aggregator_service.storage.blobs import BlobStore
@@ -101,6 +103,16 @@ class AggregatorProcess:
     def blobs(self) -> BlobStore:
         """The server's blobs, to look into behind its back."""
         return open_store(self._blobs, self.data_dir.parent)
+
+    def kinds(self) -> Counter[str]:
+        """How many blobs of each kind the server has."""
+        return Counter(key.partition("/")[0] for key in self.blobs.keys())  # noqa: SIM118 - a store, not a dict
+
+    def fold_worker(self) -> psutil.Process:
+        """The fold worker (`test_spawns_workers`): the child that is no resource tracker of multiprocessing."""
+        children = psutil.Process(self.pid).children()
+        (worker,) = [child for child in children if "spawn_main" in " ".join(child.cmdline())]
+        return worker
 
     @property
     def running(self) -> bool:

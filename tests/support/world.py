@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from aggregator_service.clock import ManualClock
@@ -24,10 +27,10 @@ from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.storage.rounds import cohort_clients, last_round, list_rounds
 from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundRow, TaskRow
 from aggregator_service.storage.tags import tag_of
-from aggregator_service.tasks.plans import plan_task, round_spec, row_terms
-from aggregator_service.tasks.tasks import create_task, plan_request
+from aggregator_service.tasks.plans import plan_round, round_spec
+from aggregator_service.tasks.tasks import create_task, plan_request, task_view
 from protocols.layout import REPEATED_ROWS, VectorLayout
-from protocols.messages import TaskRequest
+from protocols.messages import TaskRequest, TaskView
 from protocols.recipes.rows import FactorModel
 
 __all__ = ["SECONDS", "World"]
@@ -118,18 +121,20 @@ class World:
             )
         )
 
-    def contribute(self, task_id: str, *clients: str) -> None:
-        """Store a contribution of value 2^index for each client."""
+    def contribute(
+        self, task_id: str, *clients: str, vector: Callable[[int], NDArray[np.float64]] | None = None
+    ) -> None:
+        """Store a contribution for each client: `vector` of the number in its id; by default 2^(number mod 16)."""
+        round_ = self.round(task_id)
         with self.database.write() as session:
-            task = session.get_one(TaskRow, task_id)
-            round_ = self._round(task_id)
-            plan = plan_task(row_terms(task))
+            plan = plan_round(session.get_one(TaskRow, task_id), round_)
             for client in clients:
-                route = plan.route(round_spec(round_), client)
+                route, number = plan.route(round_spec(round_), client), int(re.split("[._]", client)[-1])
                 (block,) = plan.sum_plan.layout.contribution_blocks(route)
-                values = np.where(block.integral_mask(), 1.0, 2.0 ** int(client[2:]))
+                usual = np.where(block.integral_mask(), 1.0, 2.0 ** (number % 16))
+                values = usual if vector is None else vector(number)
                 body = plan.mechanism.seal(plan.sum_plan, route, [values], None)
-                tag = tag_of(body) if int(client[2:]) % 2 else None  # None: stored before there were tags
+                tag = tag_of(body) if number % 2 else None  # None: stored before there were tags
                 self.store(session, round_, client, body, tag)
 
     def run(self, task_id: str) -> float | None:
@@ -144,30 +149,45 @@ class World:
 
         return asyncio.run(steps())
 
-    def _round(self, task_id: str) -> RoundRow:
+    def round(self, task_id: str) -> RoundRow:
+        """The newest round."""
         with self.database.read() as session:
             found = last_round(session, task_id)
             assert found is not None
             return found
 
-    def round(self, task_id: str) -> RoundRow:
-        return self._round(task_id)
+    def row(self, task_id: str) -> TaskRow:
+        with self.database.read() as session:
+            return session.get_one(TaskRow, task_id)
+
+    def view(self, task_id: str) -> TaskView:
+        with self.database.read() as session:
+            return task_view(session, session.get_one(TaskRow, task_id))
+
+    def rounds(self, task_id: str, state: str | None = None) -> list[RoundRow]:
+        """All rounds (in a state), in order."""
+        with self.database.read() as session:
+            return list_rounds(session, task_id, 0, 1000, state)
+
+    def left(self) -> set[str]:
+        """The ids of the clients that are in no sum over their data any more."""
+        with self.database.read() as session:
+            return set(session.scalars(select(ClientRow.id).where(ClientRow.left_data_in.is_not(None))))
 
     def cohort(self, task_id: str) -> list[str]:
         with self.database.read() as session:
-            return cohort_clients(session, self._round(task_id).id)
+            return cohort_clients(session, self.round(task_id).id)
 
     def state(self, task_id: str) -> str:
-        with self.database.read() as session:
-            return session.get_one(TaskRow, task_id).state
+        return self.row(task_id).state
 
-    def total(self, task_id: str, number: int) -> float:
-        with self.database.read() as session:
-            (row,) = [row for row in list_rounds(session, task_id, 0, 100, None) if row.number == number]
-            plan = plan_task(row_terms(session.get_one(TaskRow, task_id)))
+    def total(self, task_id: str, number: int) -> NDArray[np.float64]:
+        """The sum that a round released."""
+        (row,) = [row for row in self.rounds(task_id) if row.number == number]
+        plan = plan_round(self.row(task_id), row)
         assert row.aggregate_key is not None and row.aggregate_digest is not None
         body = bytes(self.blobs.view(row.aggregate_key, row.aggregate_digest))
-        return float(plan.mechanism.open(plan.sum_plan, body, row.survivors, None)[0])
+        return plan.mechanism.open(plan.sum_plan, body, row.survivors, None)
 
     def close(self) -> None:
         self.executor.shutdown()

@@ -22,11 +22,11 @@ from aggregator_service.storage.schema import Base
 from protocols.codec import b64encode
 from protocols.crypto.certificates import certify
 from protocols.messages import OrganiserPin
-from tests.aggregator_service.access.test_tokens import promised
 from tests.protocols.sums.paillier.cases import made_up_keyring
-from tests.support.api import Api, TestMember, digest_field, signed_enrolment
+from tests.support.api import Api, TestMember, signed_enrolment
 from tests.support.inside import aggregator_inside
 from tests.support.masked import enrol_masked, masked_task, play
+from tests.support.promises import promised
 
 CHANGING = ("DELETE", "PATCH", "POST", "PUT")
 HARMLESS = {200, 409}
@@ -84,21 +84,12 @@ def check(recorder: Recorder, tmp_path: Path, *kinds: str) -> None:
 
 def test_contributions_and_chunks(api: Api, tmp_path: Path) -> None:
     recorder, task = Recorder(api), api.create_task(cohort=2)
-    members = task.enrol(2)
-    task.wait_round(1, "collecting")
+    members = task.begin(2)
     assert members[0].put(1, members[0].contribution(1, 5.0)).status_code == 201
     body = members[1].contribution(1, 6.0)
     for start in range(0, len(body), 40):
         chunk, last = body[start : start + 40], start + 40 >= len(body)
-        headers = {
-            **members[1].auth,
-            "Content-Type": "application/partial-upload",
-            "Upload-Offset": str(start),
-            "Upload-Complete": "?1" if last else "?0",
-            "Content-Digest": digest_field(chunk),
-            **({"Repr-Digest": digest_field(body)} if last else {}),
-        }
-        answer = api.http.patch(members[1].path(1), content=chunk, headers=headers)
+        answer = members[1].piece(start, chunk, body if last else None)
         assert answer.status_code == (201 if last else 204), answer.text
     task.wait_round(1, "complete")
     assert task.opened(1).max() == pytest.approx(11.0)
@@ -128,26 +119,21 @@ def test_reports_of_bad_shares(api: Api, tmp_path: Path) -> None:
     check(recorder, tmp_path, "PUT advertise", "PUT share", "POST 1")
 
 
-def put(member: TestMember, where: str, body: bytes) -> None:
-    headers = {**member.auth, "Content-Digest": digest_field(body)}
-    answer = member.task.api.http.put(f"{member.task.path}/{where}", content=body, headers=headers)
-    assert answer.status_code == 201, answer.text
-
-
 def test_keys_envelopes_and_snapshots(api: Api, tmp_path: Path) -> None:
     recorder = Recorder(api)
     keyed = {"key_bits": 2048}
     task = api.create_task(cohort=2, items=20, dim=4, clip=0.5, mechanism_name="paillier", mechanism_parameters=keyed)
     (holder,), members = task.enrol(1, role="holder"), task.enrol(2)
     keyring = made_up_keyring(task.plan)  # type: ignore[arg-type]
-    put(holder, "public-key", keyring.public_key)
+    assert holder.deliver("public-key", keyring.public_key).status_code == 201
     for member in members:
-        put(holder, f"keyring/{member.client_id}", os.urandom(64))
+        assert holder.deliver(f"keyring/{member.client_id}", os.urandom(64)).status_code == 201
     task.wait_round(1, "collecting")
     for member in members:
         assert member.put(1, member.contribution(1, 0.25, keyring)).status_code == 201
     task.wait_round(1, "complete")
-    put(members[0], "snapshots/1", os.urandom(snapshot_bytes(members[0])))
+    length = members[0].deliver("snapshots/1", b"x").json()["expected_bytes"]
+    assert members[0].deliver("snapshots/1", os.urandom(length)).status_code == 201
     task_path = f"PUT {task.id}"
     check(recorder, tmp_path, task_path, "PUT keyring", "PUT contributions", "PUT snapshots")
 
@@ -174,9 +160,7 @@ def test_certificates(api: Api, tmp_path: Path) -> None:
     answer = api.http.post("/v1/enrolments", json=signed_enrolment(api.invite(task.id), identity, mailbox, None, first))
     member = TestMember(task, answer.json()["client_id"], answer.json()["token"])
     for certificate in later:
-        headers = {**member.auth, "Content-Digest": digest_field(certificate)}
-        path = f"{task.path}/members/me/certificate"
-        assert api.http.put(path, content=certificate, headers=headers).status_code == 200
+        assert member.deliver("members/me/certificate", certificate).status_code == 200
     check(recorder, tmp_path, "PUT me")
 
 
@@ -197,13 +181,6 @@ def test_enrolments(api: Api, tmp_path: Path) -> None:
         assert altered.status_code == 403
     assert rows(tmp_path) == before
     assert api.http.get(task.path, headers=member.auth).status_code == 200
-
-
-def snapshot_bytes(member: TestMember) -> int:
-    """Return the length of a snapshot, from the problem that a wrong length gets."""
-    headers = {**member.auth, "Content-Digest": digest_field(b"x")}
-    answer = member.task.api.http.put(f"{member.task.path}/snapshots/1", content=b"x", headers=headers)
-    return int(answer.json()["expected_bytes"])
 
 
 def test_every_changing_route_of_clients_is_replayed() -> None:

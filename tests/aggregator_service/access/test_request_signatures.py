@@ -19,17 +19,11 @@ from aggregator_service.settings import Settings
 from protocols.crypto.http_signature import SIGNATURE, SIGNATURE_INPUT
 from protocols.messages import TaskView
 from protocols.task_binding import broadcast_digest
-from tests.support.api import Api, TestMember, TestTask, digest_field
+from tests.support.api import Api, TestMember, TestTask, digest_field, serving, slug
 from tests.support.inside import aggregator_inside
-from tests.support.server import running_aggregator
 from tests.support.signing import UNSIGNED, enrolled_as, signature_of
 
 WINDOW = 60
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock(1790000000.0)
 
 
 @pytest.fixture
@@ -41,13 +35,7 @@ def api(tmp_path: Path, clock: ManualClock) -> Iterator[Api]:
 @pytest.fixture
 def members(api: Api) -> list[TestMember]:
     task = api.create_task(cohort=2)
-    members = task.enrol(2)
-    task.wait_round(1, "collecting")
-    return members
-
-
-def slug(answer: httpx.Response) -> str:
-    return str(answer.json()["type"]).removeprefix("urn:hushrec:problem:")
+    return task.begin(2)
 
 
 def build(member: TestMember, body: bytes | None = None) -> httpx.Request:
@@ -249,8 +237,7 @@ def test_signatures_can_be_switched_off_with_a_warning(
 
 
 def test_signatures_behind_a_proxy_that_removes_a_path_prefix(tmp_path: Path) -> None:
-    with running_aggregator(tmp_path / "data", root_path="/hushrec/one") as server:
-        api = Api(server.url, server.operator_token)
+    with serving(tmp_path / "data", root_path="/hushrec/one") as (server, api):
         task: TestTask = api.create_task(cohort=2)
         member = task.enrol(1)[0]
         client_id, _, key = enrolled_as(member.token)
@@ -261,7 +248,6 @@ def test_signatures_behind_a_proxy_that_removes_a_path_prefix(tmp_path: Path) ->
         unaware = api.http.build_request("GET", task.path, headers=member.auth)
         unaware.headers.update(signature_of(unaware, client_id, key))
         assert slug(api.http.send(unaware, auth=None)) == "bad-signature"
-        api.close()
 
 
 EVIL = "http://evil.example"
@@ -328,15 +314,13 @@ def test_a_proxy_may_rewrite_the_host_if_the_public_origins_are_set(tmp_path: Pa
 
 
 def test_a_server_without_the_setting_is_reached_at_its_address_and_at_localhost(tmp_path: Path) -> None:
-    with running_aggregator(tmp_path / "data") as server:
-        any_api = Api(server.url, server.operator_token)
+    with serving(tmp_path / "data") as (server, any_api):
         member = new_member(any_api)
         for host, status in (("127.0.0.1", 200), ("localhost", 200), ("127.0.0.2", 401), ("example.org", 401)):
             address = f"{host}:{server.port}"
             assert answer_to(member, signed_for(f"http://{address}", member, address)).status_code == status
             elsewhere = f"{host}:{server.port ^ 1}"  # another server of this machine
             assert answer_to(member, signed_for(f"http://{elsewhere}", member, elsewhere)).status_code == 401
-        any_api.close()
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
-"""One Dask cluster with two workers, for all tests that do not stop them."""
+"""Dask clusters: one for all tests that do not stop its workers, and one to which a test adds its own."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -13,4 +14,11 @@ from tests.support.cluster import DaskCluster, running_cluster
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaskCluster]:
     """A scheduler and two workers."""
     with running_cluster(tmp_path_factory.mktemp("cluster")) as running:
+        yield running
+
+
+@pytest.fixture
+def bare_cluster(tmp_path: Path) -> Iterator[DaskCluster]:
+    """A scheduler; the tests add workers."""
+    with running_cluster(tmp_path / "cluster", workers=0) as running:
         yield running

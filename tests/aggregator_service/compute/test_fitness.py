@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,21 +13,15 @@ from aggregator_service.compute.open_workers import open_workers
 from aggregator_service.settings import Settings
 from aggregator_service.storage.directory import DirectoryBlobs
 from protocols.errors import ParameterError
-from tests.support.api import Api
+from tests.support.api import serving
 from tests.support.certificates import Authority
-from tests.support.cluster import DaskCluster, running_cluster, wait_until
+from tests.support.cluster import DaskCluster, running_cluster
+from tests.support.replicas import wait_until
 from tests.support.s3 import S3Server
-from tests.support.server import AggregatorProcess, free_port, running_aggregator
+from tests.support.server import AggregatorProcess, free_port
 from tests.support.sums import KeyedRound
 
 pytestmark = pytest.mark.timeout(600)  # schedulers, workers and servers start, each a process with much to import
-
-
-@pytest.fixture
-def bare_cluster(tmp_path: Path) -> Iterator[DaskCluster]:
-    """A scheduler; the tests add workers."""
-    with running_cluster(tmp_path / "cluster", workers=0) as running:
-        yield running
 
 
 def refusal(data_dir: Path, **settings: str) -> str:
@@ -95,15 +89,13 @@ def test_workers_without_the_project_or_with_another_version_are_refused(
     bare_cluster.start_worker(PYTHONPATH=of_version(tmp_path / "other", "0.0.1"))
     assert "has hushrec 0.0.1, and this server is" in refusal(tmp_path / "second", executor=bare_cluster.executor)
     bare_cluster.start_worker()
-    with running_aggregator(tmp_path / "third", executor=bare_cluster.executor, split_bytes=1) as server:
-        api = Api(server.url, server.operator_token)
+    with serving(tmp_path / "third", executor=bare_cluster.executor, split_bytes=1) as (server, api):
         # the first answers may be from before the scheduler noticed that the killed worker is gone
         expected = {"status": "ready", "executor": "unfit workers: 1"}
-        wait_until("one worker is unfit", lambda: api.http.get("/readyz").json() == expected)
+        wait_until(lambda: api.http.get("/readyz").json() == expected, "one worker is unfit")
         round_ = KeyedRound(api, "plain")
         round_.contribute()
         round_.assert_exact()
-        api.close()
 
 
 def test_workers_that_cannot_open_the_blob_store_are_refused(
@@ -116,12 +108,10 @@ def test_workers_that_cannot_open_the_blob_store_are_refused(
     assert "credentials for the bucket" in said
     bare_cluster.workers[0].kill()
     bare_cluster.start_worker(**s3.environment)
-    with running_aggregator(tmp_path / "second", executor=bare_cluster.executor, blobs=new_prefix()) as server:
-        api = Api(server.url, server.operator_token)
+    with serving(tmp_path / "second", executor=bare_cluster.executor, blobs=new_prefix()) as (server, api):
         round_ = KeyedRound(api, "plain")
         round_.contribute()
         round_.assert_exact()
-        api.close()
 
 
 def test_a_cluster_with_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,22 +126,18 @@ def test_a_cluster_with_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         assert "no TLS to the Dask scheduler" in refusal(tmp_path / "first", executor=cluster.executor)
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
-        with running_aggregator(tmp_path / "second", executor=cluster.executor) as server:
-            api = Api(server.url, server.operator_token)
+        with serving(tmp_path / "second", executor=cluster.executor) as (server, api):
             round_ = KeyedRound(api, "plain")
             round_.contribute()
             round_.assert_exact()
-            api.close()
 
 
 def test_a_worker_that_connects_later_is_checked(bare_cluster: DaskCluster, tmp_path: Path) -> None:
-    with running_aggregator(tmp_path / "data", executor=bare_cluster.executor) as server:
-        api = Api(server.url, server.operator_token)
+    with serving(tmp_path / "data", executor=bare_cluster.executor) as (server, api):
         assert api.http.get("/readyz").json()["executor"] == "waiting for workers"
         bare_cluster.start_worker(PYTHONPATH=of_version(tmp_path / "other", "0.0.1"))
-        wait_until("the server is not ready", lambda: api.http.get("/readyz").status_code == 503)
+        wait_until(lambda: api.http.get("/readyz").status_code == 503, "the server is not ready")
         assert "has hushrec 0.0.1" in server.log()
-        api.close()
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,27 @@
-"""Several workers compute bit for bit the sum that one computes: local processes, and a Dask cluster."""
+"""Clusters give the same sums as one process, and jobs need the memory of few vectors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import mmap
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pytest
 
+from aggregator_service.compute.jobs import BlobRef, FoldJob, ReleaseJob, StoredBody, fold_batch, release_sum
+from aggregator_service.storage.blobs import forget_pages, map_open_file
+from aggregator_service.storage.directory import DirectoryBlobs
+from aggregator_service.tasks.plans import plan_task, task_terms
+from protocols.messages import Schedule
 from tests.support.api import Api
-from tests.support.cluster import DaskCluster, wait_until
+from tests.support.cluster import DaskCluster
 from tests.support.masked import enrol_masked, masked_task, play
+from tests.support.replicas import wait_until
 from tests.support.server import AggregatorProcess, running_aggregator
 from tests.support.sums import COHORT, PARAMETERS, KeyedRound
 
@@ -63,7 +75,7 @@ def test_the_blobs_of_parts_are_deleted(server: AggregatorProcess, api: Api) -> 
     def kinds() -> set[str]:
         return {key.partition("/")[0] for key in server.blobs.keys()}  # noqa: SIM118 - a store, not a dict
 
-    wait_until("all parts are deleted", lambda: kinds() <= {"aggregates", "snapshots", "envelopes"})
+    wait_until(lambda: kinds() <= {"aggregates", "snapshots", "envelopes"}, "all parts are deleted")
 
 
 def test_the_logs_of_the_cluster_contain_no_secrets(cluster: DaskCluster) -> None:
@@ -71,3 +83,73 @@ def test_the_logs_of_the_cluster_contain_no_secrets(cluster: DaskCluster) -> Non
     for worker in cluster.workers:
         assert "SomeMasks" not in worker.log()
         assert "Traceback" not in worker.log()
+
+
+VALUES = 1_000_000
+T = TypeVar("T")
+
+
+def vectors_of(work: Callable[[], T]) -> tuple[T, float]:
+    """The result, and the memory that was allocated at the same time, at most. Mapped files are not counted."""
+    tracemalloc.start()
+    try:
+        return work(), tracemalloc.get_traced_memory()[1] / (4 * VALUES)
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "fold", "release"), [("plain", 2.5, 4.5), ("masked", 1.5, 4.5), ("oneshot", 1.5, 0)]
+)
+def test_jobs_need_few_vectors(tmp_path: Path, mechanism: str, fold: float, release: float) -> None:
+    blobs = DirectoryBlobs(tmp_path)
+    blobs.prepare()
+    terms = task_terms("arrays", {"shapes": {"a": [VALUES]}}, mechanism, {}, Schedule(cohort_size=9, min_clients=3))
+    task = plan_task(terms)
+    spec = task.recipe.round_spec(bytes(32), 1)
+    body, sent = bytes(task.contribution_bytes(spec, "c")), []
+    for number in range(3):
+        key = f"contributions/t-{number}"
+        sent.append((f"c{number}", StoredBody(key, blobs.put(key, body), None)))
+    partial: BlobRef | None = None
+    for _ in range(2):  # the second batch is added to the partial sum of the first
+        job = FoldJob(blobs, "t", terms, spec, partial, tuple(sent))
+        partial, used = vectors_of(lambda job=job: fold_batch(job))  # type: ignore[misc]
+        assert used < fold
+    if release:
+        done = ReleaseJob(blobs, "t", terms, bytes(32), spec, partial, 6, None, absorb=True, state=None)
+        released, used = vectors_of(lambda: release_sum(done))
+        assert used < release
+        assert released.state is not None and released.state.bytes == 4 * VALUES
+
+
+def test_forgotten_pages_are_read_again_and_other_memory_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "body"
+    path.write_bytes(bytes(range(256)) * 4096)
+    with path.open("rb") as file:
+        view = map_open_file(file)
+    before = bytes(view)
+    forget_pages(view[5:])
+    assert view == before
+    anonymous = mmap.mmap(-1, 4096)
+    anonymous.write(b"kept")
+    forget_pages(memoryview(anonymous))
+    assert anonymous[:4] == b"kept"
+    forget_pages(b"bytes")
+    forget_pages(None)
+    (tmp_path / "empty").touch()
+    with (tmp_path / "empty").open("rb") as file:
+        assert map_open_file(file) == b""
+
+
+# --- what a worker imports before its first job: each package that it does not need delays the first fold of a  -------
+
+NEEDLESS = ("anyio", "fastapi", "httpx", "prometheus_client", "scipy", "sqlalchemy", "starlette", "tenseal")
+
+
+def test_jobs_need_neither_the_database_nor_http() -> None:
+    program = (
+        f"import aggregator_service.compute.jobs, sys; print([name for name in {NEEDLESS} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.strip() == "[]"

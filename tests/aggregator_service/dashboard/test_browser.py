@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from aggregator_service.rounds.interventions import ABORTED
-from tests.support.api import Api, TestTask
+from tests.support.api import Api, TestTask, contribute
 from tests.support.browser import MILLISECONDS, SCHEMES, SIZES, artifacts, visiting
 from tests.support.dashboard import Furnished, page_of, places
 from tests.support.server import AggregatorProcess
@@ -47,8 +47,7 @@ def test_a_task_is_created_with_a_file_of_items(
 
 def test_a_round_page_updates_without_a_reload(browser: Browser, server: AggregatorProcess, live_api: Api) -> None:
     task = started(live_api, "before-eyes")
-    members = task.enrol(3)
-    task.wait_round(1, "collecting")
+    members = task.begin(3)
     with visiting(browser, server) as page:
         page.goto(page_of(task))
         expect(page.locator("#live-state")).to_have_text("Live")
@@ -61,8 +60,7 @@ def test_a_round_page_updates_without_a_reload(browser: Browser, server: Aggrega
         expect(delivered).to_have_attribute("value", "1")
         expect(abort).to_be_focused()  # the fragment that contains it was replaced
         page.screenshot(path=artifacts() / "live-one-delivered.png", full_page=True)
-        for member in members[1:]:
-            member.put(1, member.contribution(1, 1.0))
+        contribute(members[1:], 1, 1.0)
         expect(page.locator("main .sub .state")).to_have_text("complete")
         expect(page.get_by_role("status")).to_have_text("Round 1 is complete.")
         expect(page.get_by_role("link", name="Round 2 →")).to_be_visible()
@@ -73,8 +71,7 @@ def test_a_round_page_updates_without_a_reload(browser: Browser, server: Aggrega
 
 def test_the_page_updates_remaining_time(browser: Browser, server: AggregatorProcess, live_api: Api) -> None:
     task = started(live_api, "counted")
-    task.enrol(3)
-    task.wait_round(1, "collecting")
+    task.begin(3)
     with visiting(browser, server) as page:
         page.goto(page_of(task))
         left = page.locator(".figures .wide time").first
@@ -86,8 +83,7 @@ def test_the_page_updates_remaining_time(browser: Browser, server: AggregatorPro
 
 def test_pages_work_without_a_script(browser: Browser, server: AggregatorProcess, live_api: Api) -> None:
     task = started(live_api, "scriptless")
-    members = task.enrol(3)
-    task.wait_round(1, "collecting")
+    members = task.begin(3)
     with visiting(browser, server, script=False) as page:
         page.goto(page_of(task))
         members[0].put(1, members[0].contribution(1, 1.0))
@@ -146,8 +142,7 @@ def test_extend_and_abort_after_confirmation(browser: Browser, server: Aggregato
 
 def test_the_keyboard_alone_signs_in_and_aborts(browser: Browser, server: AggregatorProcess, live_api: Api) -> None:
     task = started(live_api, "by-keyboard")
-    task.enrol(3)
-    task.wait_round(1, "collecting")
+    task.begin(3)
     context = browser.new_context(base_url=server.url)
     context.set_default_timeout(MILLISECONDS)
     page = context.new_page()

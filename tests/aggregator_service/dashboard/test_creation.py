@@ -8,8 +8,6 @@ from typing import Any
 
 import httpx
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from aggregator_service.dashboard.creation import LONGEST_ITEMS_FILE
 from aggregator_service.storage.directory import DirectoryBlobs
@@ -228,7 +226,7 @@ def test_an_invitation_is_shown_once_and_works(api: Api) -> None:
     assert (answer.status_code, answer.headers["cache-control"]) == (200, "no-store")
     (invitation,) = re.findall(r"hri_[\w-]+", answer.text)
     assert "hushrec join http://test --invitation INVITATION" in answer.text
-    body = signed_enrolment(invitation, Ed25519PrivateKey.generate(), X25519PrivateKey.generate())
+    body = signed_enrolment(invitation)
     assert api.http.post("/v1/enrolments", json=body).status_code == 201
     (listed,) = api.http.get(f"{task.path}/invitations", headers=api.operator).json()["invitations"]
     assert (listed["role"], listed["uses"], listed["used"]) == ("member", 2, 1)
@@ -288,7 +286,7 @@ def test_who_may_not_act_and_foreign_forms_make_nothing(api: Api) -> None:
 
 def test_a_closed_task_invites_nobody(api: Api) -> None:
     task = api.create_task("over-for-good")
-    api.http.post(f"{task.path}/close", headers=api.operator)
+    task.close()
     answer = send(api, f"/tasks/{task.id}/invite", role="member", uses="1", hours="1")
     assert answer.status_code == 409
     assert api.http.get(f"/dashboard/tasks/{task.id}/invite").status_code == 409

@@ -7,7 +7,6 @@ import threading
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine, event, insert
@@ -18,7 +17,6 @@ from aggregator_service.dashboard.facts import overview, task_facts
 from aggregator_service.dashboard.screens import round_screen, task_screen, tasks_screen
 from aggregator_service.dashboard.tallies import Tally, tallies
 from aggregator_service.dashboard.words import Series, figures, quality, security_level, security_terms
-from aggregator_service.migrations.migrate import migrate
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.rounds import find_round
 from aggregator_service.storage.schema import (
@@ -32,12 +30,13 @@ from aggregator_service.storage.schema import (
     TaskRow,
 )
 from protocols.messages import TaskView
-from tests.support.api import Api, TestTask, digest_field
+from tests.support.api import Api, TestTask, contribute
 from tests.support.dashboard import ROOT, sign_in
 from tests.support.inside import aggregator_inside, services
 from tests.support.masked import STAGES, enrol_masked, masked_task, steps_of
 from tests.support.oneshot import enrol_clients, enrol_committee, oneshot_task, publish_keys
 from tests.support.rows import client_row, round_row, task_row
+from tests.support.world import World
 
 CLOCK = ManualClock(1_800_000_000.0)
 
@@ -100,8 +99,7 @@ def test_the_funnel_and_the_states_of_a_masked_round(api: Api) -> None:
 
 def test_an_active_and_a_failed_round(api: Api) -> None:
     task = api.create_task("two-ways", cohort=4, collect_seconds=100.0)
-    members = task.enrol(4)
-    task.wait_round(1, "collecting")
+    members = task.begin(4)
     members[0].put(1, members[0].contribution(1, 1.0))
     found = tally(api, task, 1)
     assert [step.count for step in found.funnel()] == [4, 1, 1, None]
@@ -129,20 +127,10 @@ def test_an_active_and_a_failed_round(api: Api) -> None:
 
 def test_an_incomplete_upload_counts_as_joined(api: Api) -> None:
     task = api.create_task("begun", cohort=3, items=300, collect_seconds=100.0)
-    members = task.enrol(3)
-    task.wait_round(1, "collecting")
-    for member in members[:2]:
-        member.put(1, member.contribution(1, 1.0))
+    members = task.begin(3)
+    contribute(members[:2], 1, 1.0)
     part = members[2].contribution(1, 1.0)[:64]
-    headers = {
-        **members[2].auth,
-        "Content-Type": "application/partial-upload",
-        "Upload-Offset": "0",
-        "Upload-Complete": "?0",
-        "Content-Digest": digest_field(part),
-    }
-    answer = api.http.patch(members[2].path(1), content=part, headers=headers)
-    assert answer.status_code == 204, answer.text
+    assert members[2].piece(0, part).status_code == 204
     assert [step.count for step in tally(api, task, 1).funnel()] == [3, 3, 2, None]
     CLOCK.advance(101)
     task.wait_round(1, "complete")
@@ -229,9 +217,7 @@ def test_rounds_are_paginated(api: Api) -> None:
     assert f'data-live="{link.partition("?")[0]}/live?before=36"' in second
 
 
-def test_counts_are_the_same_on_each_database(database_url: str) -> None:
-    database = Database(database_url, connections=2)
-    migrate(database)
+def test_counts_are_the_same_on_each_database(database: Database) -> None:
     agreed = {"cohort_size": 4, "min_clients": 2, "rounds": 9}
     with database.write() as session:
         session.add(task_row(recipe_parameters={"items": 2, "dim": 2, "clip": 1.0}, schedule=agreed))
@@ -263,7 +249,6 @@ def test_counts_are_the_same_on_each_database(database_url: str) -> None:
     assert found.uploads == 1
     first, second = found.states()[:2]
     assert (first.seconds(9.0), first.received, second.received, second.handed_out) == (2.0, 30, 20, 77)
-    database.close()
 
 
 def test_security_terms_of_each_mechanism(api: Api) -> None:
@@ -328,17 +313,20 @@ def test_the_committee_of_a_one_shot_task(api: Api) -> None:
     assert states["confirming"].handed_out == 5 * (statements + 3 * sealed)
 
 
-def test_reported_metrics_become_plots_and_tables(tmp_path: Path) -> None:
-    database = Database(f"sqlite:///{tmp_path / 'test.db'}", connections=2)
-    migrate(database)
-    with database.write() as session:
+def curves(world: World, reports: dict[int, dict[str, float]]) -> list[Series]:
+    """The curves of a task whose rounds reported these metrics; a round without any has failed."""
+    with world.database.write() as session:
         session.add(task_row())
         session.flush()
-        for number, value in enumerate((0.25, 0.5, float("inf"), 1.0), 1):
-            session.add(round_row(number=number, state="complete", report={"recall": value, "loss": 1 - value}))
-        session.add(round_row(number=5, state="failed", report={}))
-    with database.read() as session:
-        loss, recall = quality(session, "t_1")
+        for number, report in reports.items():
+            session.add(round_row(number=number, state="complete" if report else "failed", report=report))
+    with world.database.read() as session:
+        return quality(session, "t_1")
+
+
+def test_reported_metrics_become_plots_and_tables(world: World) -> None:
+    values = enumerate((0.25, 0.5, float("inf"), 1.0), 1)
+    loss, recall = curves(world, {n: {"recall": value, "loss": 1 - value} for n, value in values} | {5: {}})
     assert recall.points == [(1, 0.25), (2, 0.5), (4, 1.0)]
     assert (loss.low, loss.high, loss.last) == (0.0, 0.75, 0.0)
     xs, ys = zip(*recall.places(), strict=True)
@@ -346,25 +334,15 @@ def test_reported_metrics_become_plots_and_tables(tmp_path: Path) -> None:
     assert ys == pytest.approx((152.0, 104.0, 8.0))
     assert figures([loss, recall])[0] == (4, {"loss": 0.0, "recall": 1.0})
     assert Series("flat", [(3, 1.0)]).places() == [(8.0, 80.0)]
-    database.close()
 
 
-def test_a_metric_is_drawn_beside_the_same_metric_of_popularity(tmp_path: Path) -> None:
-    database = Database(f"sqlite:///{tmp_path / 'test.db'}", connections=2)
-    migrate(database)
-    with database.write() as session:
-        session.add(task_row())
-        session.flush()
-        for number, value in ((1, 0.25), (3, 0.75)):
-            report = {"hr@10": value, "popularity hr@10": 0.5 - value / 2}
-            session.add(round_row(number=number, state="complete", report=report))
-    with database.read() as session:
-        (ratio,) = quality(session, "t_1")
+def test_a_metric_is_drawn_beside_the_same_metric_of_popularity(world: World) -> None:
+    reports = {n: {"hr@10": value, "popularity hr@10": 0.5 - value / 2} for n, value in ((1, 0.25), (3, 0.75))}
+    (ratio,) = curves(world, reports)
     assert ratio.popularity == [(1, 0.375), (3, 0.125)]
     assert (ratio.low, ratio.high, ratio.last) == (0.125, 0.75, 0.75)
     assert ratio.path(ratio.popularity) == "M8.0 94.4 L632.0 152.0"
     assert figures([ratio])[0] == (3, {"hr@10": 0.75, "popularity hr@10": 0.125})
-    database.close()
 
 
 def test_durations_bytes_and_volatile_text() -> None:

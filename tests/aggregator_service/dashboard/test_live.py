@@ -15,8 +15,8 @@ from aggregator_service.access.principals import Operator
 from aggregator_service.dashboard.access import Visitor
 from aggregator_service.dashboard.live import Streams
 from aggregator_service.problems import Problem
-from tests.support.api import Api, TestTask
-from tests.support.dashboard import form_token, sign_in
+from tests.support.api import Api, TestTask, contribute
+from tests.support.dashboard import form_token, new_operator, sign_in
 from tests.support.server import AggregatorProcess
 
 SECONDS = 60.0
@@ -100,15 +100,13 @@ def started(live_api: Api, name: str, **schedule: Any) -> TestTask:
 
 def test_a_change_sends_the_changed_fragments(live_api: Api, visitor: httpx.Client) -> None:
     task = started(live_api, "seen-live")
-    members = task.enrol(3)
-    task.wait_round(1, "collecting")
+    members = task.begin(3)
     with watching(visitor, f"/tasks/{task.id}/rounds/1") as stream:
         assert "0<small>of 3 clients" in parts(stream, "round_status", "round_facts")["round_status"]
         members[0].put(1, members[0].contribution(1, 1.0))
         changed = stream.until(lambda name, data: name == "part" and data["name"] == "round_status")
         assert "1<small>of 3 clients" in changed["html"]
-        for member in members[1:]:
-            member.put(1, member.contribution(1, 1.0))
+        contribute(members[1:], 1, 1.0)
         said = stream.until(lambda name, data: name == "say" and "complete" in data["text"])
         assert said == {"text": "Round 1 is complete."}
 
@@ -116,8 +114,7 @@ def test_a_change_sends_the_changed_fragments(live_api: Api, visitor: httpx.Clie
 def test_passing_time_alone_sends_nothing(live_api: Api, visitor: httpx.Client) -> None:
     """Ages and remaining times change at every check, but the browser updates them itself."""
     task = started(live_api, "quiet")
-    (first, *_) = task.enrol(3)
-    task.wait_round(1, "collecting")
+    (first, *_) = task.begin(3)
     with watching(visitor, f"/tasks/{task.id}/rounds/1") as stream:
         assert set(parts(stream, "round_status", "round_facts")) == {"round_status", "round_facts"}
         assert stream.next()[0] == "now"
@@ -148,8 +145,7 @@ def test_signing_out_ends_every_stream_of_the_sign_in(server: AggregatorProcess,
 
 @pytest.mark.parametrize("how", ["revoked", "rotated"])
 def test_a_void_token_ends_its_streams(live_api: Api, server: AggregatorProcess, how: str) -> None:
-    body = {"name": f"stream-{how}", "role": "read-only"}
-    token = live_api.http.post("/v1/operators", json=body, headers=live_api.operator).json()["token"]
+    token = new_operator(live_api, f"stream-{how}", "read-only")
     with _signed_in(server, token) as http, watching(http, "") as stream:
         parts(stream, "task_list")
         path = f"/v1/operators/stream-{how}"

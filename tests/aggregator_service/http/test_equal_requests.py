@@ -10,19 +10,15 @@ from contextlib import closing
 
 import pytest
 
-from tests.support.api import Api, TestMember
+from tests.support.api import Api, TestMember, contribute
 from tests.support.raw_http import Door, Response, converse
-from tests.support.server import AggregatorProcess, running_aggregator
+from tests.support.server import AggregatorProcess
 from tests.support.signing import raw_head
 
 ORIGIN = "https://app.example.org"
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
-    folder = tmp_path_factory.mktemp("equal")
-    with running_aggregator(folder / "data", cors_origins=ORIGIN) as running:
-        yield running
+SERVER = {"cors_origins": ORIGIN}
 
 
 @pytest.fixture(scope="module")
@@ -30,10 +26,8 @@ def members(server: AggregatorProcess) -> Iterator[list[TestMember]]:
     """Two members of three of a task: round 1 is complete, and round 2 is collecting, until they contribute."""
     with closing(Api(server.url, server.operator_token)) as api:
         task = api.create_task("equal", cohort=3, rounds=50)
-        found = task.enrol(3)
-        task.wait_round(1, "collecting")
-        for member in found:
-            assert member.put(1, member.contribution(1, 1.0)).status_code == 201
+        found = task.begin(3)
+        contribute(found, 1, 1.0)
         task.wait_round(2, "collecting")
         yield found
 

@@ -1,7 +1,7 @@
 """Connections that cost the service memory or time: trailers, long heads, pipelines, peers that do not read.
 
 Nothing here measures seconds: memory has a bound, and others are served meanwhile. What only a proxy limits is tested
-in test_behind_proxy.py.
+in test_tls_and_proxies.py.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -19,9 +19,9 @@ import pytest
 
 from aggregator_service.commands.serve import bind
 from aggregator_service.settings import Settings
-from tests.support.api import Api, digest_field
-from tests.support.cluster import wait_until
+from tests.support.api import digest_field, serving
 from tests.support.raw_http import Door, converse
+from tests.support.replicas import wait_until
 from tests.support.server import OPERATOR_TOKEN, AggregatorProcess, running_aggregator
 from tests.support.signing import raw_head
 
@@ -32,10 +32,7 @@ LAST: Final = b"GET /healthz HTTP/1.1\r\n" + HOST + b"X-Request-Id: last\r\nConn
 CHUNKED_JSON: Final = HOST + b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n"
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
-    with running_aggregator(tmp_path_factory.mktemp("server") / "data", failure_rate=0.05, threads=4) as running:
-        yield running
+SERVER = {"failure_rate": 0.05, "threads": 4}
 
 
 @pytest.fixture(scope="module")
@@ -93,10 +90,7 @@ def test_attack_an_address_in_a_trailer_does_not_hide_who_failed(door: Door) -> 
 
 def test_attack_a_signed_request_is_not_accepted_with_another_body(tmp_path: Path) -> None:
     """The signed digest moves into a trailer, where it arrives after the body that was exchanged."""
-    with (
-        running_aggregator(tmp_path / "data") as server,
-        closing(Api(server.url, server.operator_token)) as api,
-    ):
+    with serving(tmp_path / "data") as (server, api):
         member, _ = api.create_task(cohort=2).enrol(2)
         member.task.wait_round(1, "collecting")
         honest, other = json.dumps({"reason": "policy"}).encode(), json.dumps({"reason": "roster"}).encode()
@@ -233,7 +227,7 @@ def test_attack_more_sockets_than_the_server_allows(tmp_path: Path) -> None:
                 assert [response.status for response in converse(door, LAST).responses] == [503]
                 waiting.sendall(b"{}")
                 assert waiting.recv(4096).startswith(b"HTTP/1.1 422")
-        wait_until("connections are free again", lambda: converse(door, LAST).ids == ["last"])
+        wait_until(lambda: converse(door, LAST).ids == ["last"], "connections are free again")
 
 
 def test_the_system_closes_a_connection_whose_peer_takes_nothing_for_a_minute(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.proxies import running_caddy, running_nginx
 from tests.support.raw_http import Conversation, Door, converse
-from tests.support.server import AggregatorProcess, running_aggregator
+from tests.support.server import AggregatorProcess
 
 HOST: Final = b"Host: localhost\r\n"
 SMUGGLED: Final = b"GET /healthz HTTP/1.1\r\n" + HOST + b"X-Request-Id: smuggled\r\n\r\n"
@@ -194,10 +194,7 @@ FORMS: Final = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
-    with running_aggregator(tmp_path_factory.mktemp("server") / "data", failure_rate=0, threads=4) as running:
-        yield running
+SERVER = {"failure_rate": 0, "threads": 4}
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""What the server logs: lines as text and as JSON, requests and their ids, the start, and no secrets."""
+"""What the server logs, and spans of a round: lines as text and as JSON, requests and their ids, no secrets."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import hashlib
 import json
 import logging
 import re
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -18,14 +19,20 @@ import h11
 import httpx
 import pytest
 from alembic import command
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import NoOpTracerProvider, StatusCode
 from sqlalchemy import make_url
 
 from aggregator_service.access.principals import hash_token
-from aggregator_service.logs import REQUEST_ID, JsonFormatter, TextFormatter, configure_logging, fields
+from aggregator_service.logs import REQUEST_ID, JsonFormatter, configure_logging, fields
 from aggregator_service.migrations.migrate import alembic_config
+from aggregator_service.observability.tracing import tracing
 from aggregator_service.storage.database import Database
 from client_sdk import Client, Identity, MemoryStore, Operator, Policy
 from client_sdk.api.http import SyncDriver
+from protocols.errors import ParameterError
 from tests.support.api import Api, digest_field
 from tests.support.inside import aggregator_inside
 from tests.support.postgres import TestDatabase
@@ -202,8 +209,7 @@ def test_every_request_gets_its_own_id_also_when_refused(api: Api) -> None:
 
 def test_each_request_is_one_line_with_ids_sizes_and_times(api: Api, request_lines: Lines) -> None:
     task = api.create_task(cohort=2)
-    (member, _) = task.enrol(2)
-    task.wait_round(1, "collecting")
+    (member, _) = task.begin(2)
     request_lines.lines.clear()
     body = member.contribution(1, 5.0)
     assert member.put(1, body, {"X-Request-Id": "upload-1"}).status_code == 201
@@ -264,12 +270,6 @@ def test_an_unexpected_exception_is_a_problem_with_an_id_and_a_logged_traceback(
     assert failure["request"] == "boom"
     assert "ZeroDivisionError" in failure["exception"]
     assert request_lines.requests()[0]["problem"] == "internal-error"
-
-
-def test_text_lines_hold_the_same_fields(request_lines: Lines) -> None:
-    record = logging.LogRecord("x", logging.INFO, "", 0, "round opened", (), None)
-    record.hushrec_fields = {"task": "t_1", "round": 3}
-    assert TextFormatter().format(record).endswith(" INFO round opened task=t_1 round=3")
 
 
 def test_what_only_reads_and_succeeds_is_logged_at_debug_level(api: Api, request_lines: Lines) -> None:
@@ -359,8 +359,7 @@ def send_bad_requests(server: AggregatorProcess, record: Record) -> None:
     api = Api(server.url, server.operator_token)
     api.http = httpx.Client(base_url=server.url, transport=record, timeout=30, auth=SIGNED)
     task = api.create_task("provoked", cohort=2)
-    member, other = task.enrol(2)
-    task.wait_round(1, "collecting")
+    member, other = task.begin(2)
     good = member.contribution(1, 5.0)
     assert member.put(1, good).status_code == 201
     wrong = SENTINEL.encode() * 50
@@ -387,7 +386,7 @@ def send_bad_requests(server: AggregatorProcess, record: Record) -> None:
     ]
     for refusal in refusals:
         assert refusal().status_code >= 400 or refusal is refusals[-1]
-    api.http.post(f"{task.path}/close", headers=api.operator)
+    task.close()
     api.http.close()
 
 
@@ -426,3 +425,67 @@ def test_logs_and_problems_contain_no_secret(tmp_path: Path, caplog: pytest.LogC
         assert text not in everything
     leaked = [form for secret in secrets for form in forms(secret) if form in everything]
     assert not leaked
+
+
+CALLER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+@pytest.fixture
+def spans() -> Iterator[tuple[TracerProvider, InMemorySpanExporter]]:
+    exporter, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    yield provider, exporter
+    provider.shutdown()
+
+
+def test_spans_of_a_whole_round(tmp_path: Path, spans: tuple[TracerProvider, InMemorySpanExporter]) -> None:
+    provider, exporter = spans
+    with aggregator_inside(tmp_path / "data", tracer_provider=provider) as api:
+        task = api.create_task(cohort=2)
+        members = task.begin(2)
+        for member in members:
+            body = member.contribution(1, 2.0)
+            headers = {"traceparent": CALLER, "X-Request-Id": "upload"}
+            assert member.put(1, body, headers).status_code == 201
+        task.wait_round(1, "complete")
+        assert api.http.get("/v1/tasks/t_secretname/rounds/1?wait=0&x=hri_secret").status_code == 401
+    found = exporter.get_finished_spans()
+    by_name = {span.name: span for span in found}
+    upload = by_name["PUT /v1/tasks/{task}/rounds/{number}/contributions/{client}"]
+    assert upload.attributes is not None
+    assert dict(upload.attributes) == {
+        "http.request.method": "PUT",
+        "http.route": "/v1/tasks/{task}/rounds/{number}/contributions/{client}",
+        "http.response.status_code": 201,
+        "hushrec.request_id": "upload",
+        "hushrec.task": task.id,
+        "hushrec.round": 1,
+    }
+    assert upload.parent is not None
+    assert f"{upload.parent.trace_id:032x}" in CALLER
+    assert upload.status.status_code is not StatusCode.ERROR
+    for name, numbers in {"fold": {"hushrec.batch": 2}, "release": {"hushrec.survivors": 2}}.items():
+        attributes = by_name[name].attributes
+        assert attributes is not None
+        assert dict(attributes) == {"hushrec.task": task.id, "hushrec.round": 1, **numbers}
+    everything = " ".join(span.to_json() for span in found)
+    assert "secret" not in everything
+    assert members[0].token not in everything
+
+
+def test_no_spans_are_recorded_by_default() -> None:
+    provider, _ = tracing("none")
+    assert isinstance(provider, NoOpTracerProvider)
+
+
+def test_the_error_names_the_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
+    with pytest.raises(ParameterError, match=r"hushrec\[otel\]"):
+        tracing("otlp")
+
+
+def test_spans_are_exported_to_a_collector(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    provider, flush = tracing("otlp")
+    assert provider.get_tracer("x").start_span("y").is_recording()
+    flush()  # no span has ended, so none is exported

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import re
-import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -20,8 +20,9 @@ from sqlalchemy.exc import OperationalError
 from aggregator_service.clock import SystemClock
 from aggregator_service.dashboard.facts import health_facts
 from protocols.messages.stages import RoundState
-from tests.support.api import Api, digest_field
+from tests.support.api import Api, contribute, digest_field, serving
 from tests.support.certificates import Authority
+from tests.support.dashboard import new_operator
 from tests.support.inside import aggregator_inside, services
 from tests.support.postgres import TestDatabase, connect
 from tests.support.replicas import wait_until
@@ -35,22 +36,26 @@ def api(tmp_path: Path) -> Iterator[Api]:
         yield running
 
 
-def figures(api: Api) -> dict[tuple[str, ...], float]:
-    """Return every sample: (name, label values in order of the labels' names) -> value."""
-    answer = api.http.get("/metrics", headers=api.operator)
-    assert answer.status_code == 200, answer.text
-    assert answer.headers["content-type"].startswith("text/plain")
+def samples(text: str) -> dict[tuple[str, ...], float]:
+    """Every sample: (name, label values in order of the labels' names) -> value."""
     return {
         (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
-        for family in text_string_to_metric_families(answer.text)
+        for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
 
 
+def figures(api: Api) -> dict[tuple[str, ...], float]:
+    """The samples that an operator reads."""
+    answer = api.http.get("/metrics", headers=api.operator)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"].startswith("text/plain")
+    return samples(answer.text)
+
+
 def test_metrics_of_a_whole_round(api: Api) -> None:
     task = api.create_task(cohort=3, collect_seconds=600)
-    members = task.enrol(3)
-    task.wait_round(1, "collecting")
+    members = task.begin(3)
     seen = figures(api)
     assert seen["hushrec_rounds", "collecting"] == 1
     assert seen["hushrec_members", "member"] == 3
@@ -61,8 +66,7 @@ def test_metrics_of_a_whole_round(api: Api) -> None:
     assert members[0].put(1, members[0].contribution(1, 6.0)).status_code == 409
     assert members[1].put(1, body[:-1]).status_code == 400
     assert figures(api)["hushrec_queue_depth",] == 1
-    for member in members[1:]:
-        assert member.put(1, member.contribution(1, 2.0)).status_code == 201
+    contribute(members[1:], 1, 2.0)
     task.wait_round(1, "complete")
     seen = figures(api)
     contributions = {key[1:]: value for key, value in seen.items() if key[0] == "hushrec_contributions_total"}
@@ -88,8 +92,7 @@ def test_metrics_of_a_whole_round(api: Api) -> None:
 
 
 def test_bytes_of_bodies_are_counted_also_when_refused(tmp_path: Path) -> None:
-    with running_aggregator(tmp_path / "data") as server:
-        api = Api(server.url, server.operator_token)
+    with serving(tmp_path / "data") as (server, api):
         task = api.create_task(items=30_000, cohort=2, collect_seconds=600)
         member = task.enrol(2)[0]
         task.wait_round(1, "collecting")
@@ -99,15 +102,12 @@ def test_bytes_of_bodies_are_counted_also_when_refused(tmp_path: Path) -> None:
             answer = api.http.put(member.path(1), content=body, headers={**member.auth, "Content-Digest": digest})
             assert answer.status_code == status, answer.text
             assert figures(api)["hushrec_upload_bytes_total", "contribution"] == times * len(body)
-        api.close()
 
 
 def test_dropouts_are_counted(api: Api) -> None:
     task = api.create_task(cohort=4, collect_seconds=1)
-    members = task.enrol(4)
-    task.wait_round(1, "collecting")
-    for member in members[:3]:
-        assert member.put(1, member.contribution(1, 2.0)).status_code == 201
+    members = task.begin(4)
+    contribute(members[:3], 1, 2.0)
     task.wait_round(1, "complete")
     assert figures(api)["hushrec_dropouts_total", "collecting"] == 1
 
@@ -115,8 +115,7 @@ def test_dropouts_are_counted(api: Api) -> None:
 def test_refusals_are_counted_and_logged(api: Api, caplog: pytest.LogCaptureFixture) -> None:
     """Of the cohort's clients alone, with reasons of the list alone; the round goes on without the client."""
     task = api.create_task(cohort=3, collect_seconds=600)
-    members = task.enrol(3)
-    task.wait_round(1, "collecting")
+    members = task.begin(3)
     late = task.enrol(1)[0]
     path = f"{task.path}/rounds/1/refusals"
     assert figures(api)["hushrec_refusals_total", "roster"] == 0
@@ -136,9 +135,8 @@ def test_refusals_are_counted_and_logged(api: Api, caplog: pytest.LogCaptureFixt
 
 def test_the_outcome_of_a_failed_round_is_counted(api: Api) -> None:
     task = api.create_task(cohort=2)
-    task.enrol(2)
-    task.wait_round(1, "collecting")
-    api.http.post(f"{task.path}/close", headers=api.operator)
+    task.begin(2)
+    task.close()
     seen = figures(api)
     assert seen["hushrec_round_outcomes_total", "task_closed"] == 1
     assert seen["hushrec_round_outcomes_total", "deadline_missed"] == 0  # the series exists before its first event
@@ -146,8 +144,7 @@ def test_the_outcome_of_a_failed_round_is_counted(api: Api) -> None:
 
 def test_no_label_holds_text_from_a_request(api: Api) -> None:
     task = api.create_task(cohort=2)
-    (member, _) = task.enrol(2)
-    task.wait_round(1, "collecting")
+    (member, _) = task.begin(2)
     before = set(figures(api))
     for path in (f"{task.path}/rounds/1", f"{task.path}/rounds/77", f"/v1/tasks/{task.id}x", "/v1/nothing/here"):
         api.http.get(path, headers=member.auth)
@@ -198,14 +195,10 @@ def test_every_metric_is_on_the_monitoring_page(api: Api) -> None:
     assert all(f"`{state}`" in page for state in RoundState)
 
 
-def scraped_figures(text: str) -> dict[str, float]:
-    """Return the samples that have no labels, by name."""
-    return {
-        sample.name: sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-        if not sample.labels
-    }
+@pytest.fixture
+def server_api(server: AggregatorProcess) -> Iterator[Api]:
+    with closing(Api(server.url, server.operator_token)) as made:
+        yield made
 
 
 @pytest.fixture
@@ -219,97 +212,78 @@ def server(tmp_path: Path, url: str) -> Iterator[AggregatorProcess]:
         yield running
 
 
-@pytest.fixture
-def scraped_api(server: AggregatorProcess) -> Iterator[Api]:
-    with closing(Api(server.url, server.operator_token)) as made:
-        yield made
-
-
 class Scraper:
     """Prometheus with a token of its own, as the tutorial creates one."""
 
-    def __init__(self, scraped_api: Api, name: str) -> None:
-        made = scraped_api.http.post(
-            "/v1/operators", json={"name": name, "role": "read-only"}, headers=scraped_api.operator
-        )
-        assert made.status_code == 201, made.text
-        self.headers = {"Authorization": f"Bearer {made.json()['token']}"}
-        self.url = f"{scraped_api.http.base_url}/metrics"
+    def __init__(self, server_api: Api, name: str) -> None:
+        self.headers = {"Authorization": f"Bearer {new_operator(server_api, name, 'read-only')}"}
+        self.url = f"{server_api.http.base_url}/metrics"
 
     def __call__(self) -> httpx.Response:
         return httpx.get(self.url, headers=self.headers, timeout=10)  # as long as Prometheus waits
 
 
-def test_the_token_of_a_scraper_reads_that_the_database_is_down(scraped_api: Api, postgres: TestDatabase) -> None:
-    known, new = Scraper(scraped_api, "prometheus"), Scraper(scraped_api, "another")
-    assert scraped_figures(known().text)["hushrec_database_up"] == 1
+def test_the_token_of_a_scraper_reads_that_the_database_is_down(server_api: Api, postgres: TestDatabase) -> None:
+    known, new = Scraper(server_api, "prometheus"), Scraper(server_api, "another")
+    assert samples(known().text)["hushrec_database_up",] == 1
     with postgres.unavailable():
         answer = known()
-        assert (answer.status_code, scraped_figures(answer.text)["hushrec_database_up"]) == (200, 0)
+        assert (answer.status_code, samples(answer.text)["hushrec_database_up",]) == (200, 0)
         assert "hushrec_rounds{" not in answer.text
         assert "hushrec_requests_total{" in answer.text
         assert new().status_code == 503  # whose it is cannot be asked
     wait_until(lambda: new().status_code == 200, "the database answers again")
-    assert scraped_figures(known().text)["hushrec_database_up"] == 1
+    assert samples(known().text)["hushrec_database_up",] == 1
 
 
 def test_a_revoked_token_reads_no_metrics_also_when_the_database_is_down(
-    scraped_api: Api, postgres: TestDatabase
+    server_api: Api, postgres: TestDatabase
 ) -> None:
-    scraper = Scraper(scraped_api, "prometheus")
+    scraper = Scraper(server_api, "prometheus")
     assert scraper().status_code == 200
-    assert scraped_api.http.delete("/v1/operators/prometheus", headers=scraped_api.operator).status_code == 200
+    assert server_api.http.delete("/v1/operators/prometheus", headers=server_api.operator).status_code == 200
     assert scraper().status_code == 401
     with postgres.unavailable():
         assert scraper().status_code == 503
 
 
-def test_a_database_that_hangs_is_reported_within_the_time_of_a_scrape(scraped_api: Api, url: str) -> None:
-    scraper = Scraper(scraped_api, "prometheus")
+def test_a_database_that_hangs_is_reported_within_the_time_of_a_scrape(server_api: Api, url: str) -> None:
+    scraper = Scraper(server_api, "prometheus")
     assert scraper().status_code == 200
     with connect(make_url(url)) as connection:
         with connection.transaction():
             connection.execute("LOCK TABLE operators, rounds")  # queries wait for up to 15 seconds
-            answers = [scraper(), httpx.get(scraper.url, headers=scraped_api.operator, timeout=10)]
-        assert [(one.status_code, scraped_figures(one.text)["hushrec_database_up"]) for one in answers] == [
-            (200, 0)
-        ] * 2
-    assert scraped_figures(scraper().text)["hushrec_database_up"] == 1
+            answers = [scraper(), httpx.get(scraper.url, headers=server_api.operator, timeout=10)]
+        assert [(one.status_code, samples(one.text)["hushrec_database_up",]) for one in answers] == [(200, 0)] * 2
+    assert samples(scraper().text)["hushrec_database_up",] == 1
 
 
 def test_the_blob_directory_is_measured(tmp_path: Path) -> None:
     with aggregator_inside(tmp_path / "data") as scraped_api:
-        seen = scraped_figures(scraped_api.http.get("/metrics", headers=scraped_api.operator).text)
-        assert seen["hushrec_blobs_up"] == 1
-        assert 0 < seen["hushrec_blobs_free_bytes"] < seen["hushrec_blobs_size_bytes"]
+        seen = figures(scraped_api)
+        assert seen["hushrec_blobs_up",] == 1
+        assert 0 < seen["hushrec_blobs_free_bytes",] < seen["hushrec_blobs_size_bytes",]
         (tmp_path / "data" / "blobs").rename(tmp_path / "elsewhere")
-        seen = scraped_figures(scraped_api.http.get("/metrics", headers=scraped_api.operator).text)
-        assert seen["hushrec_blobs_up"] == 0
-        assert "hushrec_blobs_free_bytes" not in seen
+        seen = figures(scraped_api)
+        assert seen["hushrec_blobs_up",] == 0
+        assert ("hushrec_blobs_free_bytes",) not in seen
 
 
 def test_the_end_of_the_certificate_is_a_metric(tmp_path: Path) -> None:
     pair = Authority(tmp_path).sign("server", server=True)
     end = x509.load_pem_x509_certificate(pair.certificate.read_bytes()).not_valid_after_utc.timestamp()
     with aggregator_inside(tmp_path / "tls", tls_cert=pair.certificate, tls_key=pair.key) as scraped_api:
-        seen = scraped_figures(scraped_api.http.get("/metrics", headers=scraped_api.operator).text)
-        assert seen["hushrec_tls_certificate_expiry_timestamp_seconds"] == end
+        seen = figures(scraped_api)
+        assert seen["hushrec_tls_certificate_expiry_timestamp_seconds",] == end
     with aggregator_inside(tmp_path / "plain") as scraped_api:
         assert "hushrec_tls" not in scraped_api.http.get("/metrics", headers=scraped_api.operator).text
 
 
 def test_concurrent_scrapes_are_all_answered(tmp_path: Path) -> None:
-    with (
-        running_aggregator(tmp_path / "data") as server,
-        closing(Api(server.url, server.operator_token)) as scraped_api,
-    ):
-        scraper, answers = Scraper(scraped_api, "prometheus"), []
-        threads = [threading.Thread(target=lambda: answers.append(scraper().status_code)) for _ in range(12)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert answers == [200] * 12
+    with serving(tmp_path / "data") as (server, scraped_api):
+        scraper = Scraper(scraped_api, "prometheus")
+        with ThreadPoolExecutor(12) as pool:
+            assert [answer.status_code for answer in pool.map(lambda _: scraper(), range(12))] == [200] * 12
 
 
 class WrongClock:
@@ -322,15 +296,6 @@ class WrongClock:
         return time.time() + self.ahead
 
 
-def samples(api: Api) -> dict[tuple[str, ...], float]:
-    text = api.http.get("/metrics", headers=api.operator).text
-    return {
-        (sample.name, *sample.labels.values()): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
-
-
 @pytest.mark.parametrize("ahead", [10.0, -10.0])
 def test_a_clock_that_differs_from_the_databases_is_reported(
     tmp_path: Path, postgres: TestDatabase, caplog: pytest.LogCaptureFixture, ahead: float
@@ -339,7 +304,7 @@ def test_a_clock_that_differs_from_the_databases_is_reported(
     clock = WrongClock(ahead)
     with aggregator_inside(tmp_path / "data", clock=clock, database_url=postgres.schema()) as api:
         wait_until(lambda: services(api).clocks.offset != 0.0, "the first measurement")
-        assert samples(api)["hushrec_clock_offset_seconds",] == pytest.approx(ahead, abs=1.0)
+        assert figures(api)["hushrec_clock_offset_seconds",] == pytest.approx(ahead, abs=1.0)
         answer = api.http.get("/readyz")
         assert answer.status_code == 200
         words = answer.json()["clock"]
@@ -367,7 +332,7 @@ def test_a_clock_beyond_half_of_the_window_makes_a_replica_unready(tmp_path: Pat
 def test_sqlite_has_no_clock_of_its_own(tmp_path: Path) -> None:
     with aggregator_inside(tmp_path / "data", clock=WrongClock(300.0)) as api:
         services(api).clocks.measure()
-        assert samples(api)["hushrec_clock_offset_seconds",] == 0.0
+        assert figures(api)["hushrec_clock_offset_seconds",] == 0.0
         assert api.http.get("/readyz").json() == {"status": "ready"}
 
 
@@ -376,11 +341,11 @@ def test_clients_clocks_are_counted_and_logged_once(tmp_path: Path, caplog: pyte
     with aggregator_inside(tmp_path / "data", clock=SystemClock()) as api:
         task = api.create_task(cohort=2)
         member = task.enrol(1)[0]
-        before = samples(api)
+        before = figures(api)
         api.http.auth = Signatures(WrongClock(-20.0).now)
         for _ in range(3):
             assert api.http.get(task.path, headers=member.auth).status_code == 200
-        seen = samples(api)
+        seen = figures(api)
         within, counted = ("hushrec_client_clock_seconds_bucket", "10.0"), ("hushrec_client_clock_seconds_count",)
         assert (seen[within], seen[counted]) == (before[within], before[counted] + 3)
         (line,) = [record for record in caplog.records if "clock of a client" in record.getMessage()]

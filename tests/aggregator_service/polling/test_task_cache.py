@@ -23,8 +23,9 @@ from aggregator_service.rounds.transactions import close_task
 from aggregator_service.storage.database import Database, Delivery, announce, progress, void_token
 from aggregator_service.storage.schema import CohortRow, RoundRow, TaskRow
 from aggregator_service.tasks.members import revoke_member
-from tests.support.api import Api, TestMember, signed_enrolment
+from tests.support.api import Api, TestMember, contribute, signed_enrolment
 from tests.support.inside import aggregator_inside, services
+from tests.support.replicas import wait_until
 from tests.support.rows import client_row, round_row, task_row
 from tests.support.signing import UNSIGNED, know
 
@@ -69,13 +70,6 @@ def other_process(api: Api, work: Callable[[Database], None]) -> None:
         database.close()
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < end, "timed out"
-        time.sleep(0.02)
-
-
 def started(api: Api, cohort: int = 4) -> list[TestMember]:
     members = api.create_task(cohort=cohort).enrol(cohort)
     members[0].task.wait_round(1, "collecting")
@@ -112,21 +106,20 @@ def answered_from_cache(member: TestMember) -> bool:
 def test_a_poll_from_the_cache_queries_nothing_and_answers_the_same(api: Api) -> None:
     first, second, *_ = members = started(api)
     check_same_answer(first)
-    wait_until(lambda: answered_from_cache(first))  # a query may be needed after a slow poll
+    wait_until(lambda: answered_from_cache(first), "the cache follows")  # a query may be needed after a slow poll
     assert first.put(1, first.contribution(1, 0.5)).status_code == 201
     for member in (first, second):
         check_same_answer(member)
     assert poll(first).json()["contributed"] is True
-    for member in members[1:]:
-        assert member.put(1, member.contribution(1, 0.5)).status_code == 201
+    contribute(members[1:], 1, 0.5)
     first.task.wait_round(1, "complete")
-    wait_until(lambda: poll(first).json()["state"] == "complete")
+    wait_until(lambda: poll(first).json()["state"] == "complete", "the cache follows")
     check_same_answer(first)
 
 
 def test_all_polls_are_counted_and_logged_at_debug_level(api: Api, caplog: pytest.LogCaptureFixture) -> None:
     member = started(api)[0]
-    wait_until(lambda: answered_from_cache(member))
+    wait_until(lambda: answered_from_cache(member), "the cache follows")
     etag = poll(member).headers["etag"]
     logger = "aggregator_service.observability.requests"
     for level, expected in (("INFO", []), ("DEBUG", [200, 304])):
@@ -197,7 +190,7 @@ def test_a_membership_revoked_by_another_process_is_void_after_the_next_check(ap
             revoke_member(session, first.task.id, first.client_id, 0.0)
 
     other_process(api, revoke)
-    wait_until(lambda: poll(first).status_code == 401)
+    wait_until(lambda: poll(first).status_code == 401, "the cache follows")
     assert poll(second).status_code == 200
 
 
@@ -210,7 +203,7 @@ def test_a_task_closed_by_another_process_is_seen_after_the_next_check(api: Api)
             close_task(session, session.get_one(TaskRow, first.task.id), 0.0)
 
     other_process(api, close)
-    wait_until(lambda: poll(first).json()["state"] == "failed")
+    wait_until(lambda: poll(first).json()["state"] == "failed", "the cache follows")
     assert first.put(1, first.contribution(1, 0.5)).json()["type"].endswith("round-closed")
 
 

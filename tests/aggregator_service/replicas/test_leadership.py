@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import numpy as np
-import psutil
 import pytest
 from psycopg.sql import SQL, Identifier
 from sqlalchemy import make_url
@@ -68,8 +66,7 @@ class Watch:
 def begun(api: Api, name: str) -> tuple[TestTask, list[TestMember]]:
     """A round in which most clients have contributed and the first batch is folded."""
     task = api.create_task(name, cohort=COHORT)
-    members = task.enrol(COHORT)
-    task.wait_round(1, "collecting")
+    members = task.begin(COHORT)
     for index, member in enumerate(members[:5]):
         assert member.put(1, member.contribution(1, 2.0**index)).status_code == 201
     wait_until(lambda: task.round(1)["folded"] == 4, "the first batch is not folded")
@@ -80,10 +77,7 @@ def finish(task: TestTask, members: list[TestMember]) -> None:
     """The other clients contribute; check that the sum is that of all clients."""
     for index, member in enumerate(members[5:], start=5):
         assert member.put(1, member.contribution(1, 2.0**index)).status_code == 201
-    assert task.wait_round(1, "complete", seconds=60)["survivors"] == COHORT
-    total, mask = task.opened(1), task.plan.layout.blocks[0].integral_mask()
-    assert np.array_equal(total[mask], np.full(mask.sum(), float(COHORT)))
-    assert np.allclose(total[~mask], 2.0**COHORT - 1, atol=1e-6)
+    task.assert_sum(1, (2.0**index for index in range(COHORT)))
 
 
 def test_exactly_one_server_leads(replicas: Replicas) -> None:
@@ -145,7 +139,7 @@ def test_a_leader_that_hangs_is_replaced_and_changes_nothing_later(replicas: Rep
     alive = [server for server in replicas.servers if server is not leader]
     with replicas.api(*alive) as api:
         task, members = begun(api, "still")
-        worker = worker_of(leader)
+        worker = leader.fold_worker()
         worker.suspend()
         for index, member in enumerate(members[5:], start=5):
             assert member.put(1, member.contribution(1, 2.0**index)).status_code == 201
@@ -161,13 +155,6 @@ def test_a_leader_that_hangs_is_replaced_and_changes_nothing_later(replicas: Rep
         wait_until(lambda: leader.log().rfind(stood_down) > leader.log().rfind("drives the rounds now"), "it goes on")
         assert task.round(1) == released
         assert len(replicas.leaders()) == 1
-
-
-def worker_of(server: AggregatorProcess) -> psutil.Process:
-    """The process id of the fold worker: the child that is not the resource tracker of multiprocessing."""
-    children = psutil.Process(server.pid).children()
-    (worker,) = [child for child in children if "spawn_main" in " ".join(child.cmdline())]
-    return worker
 
 
 def test_a_second_server_on_a_data_directory_is_refused(replicas: Replicas) -> None:
@@ -270,8 +257,7 @@ def test_a_leader_that_hangs_in_a_transaction_is_replaced(two: Replicas) -> None
     (other,) = (server for server in two.servers if server is not leader)
     with two.api(other) as api:
         task: TestTask = api.create_task("hangs", cohort=HANGING_COHORT, rounds=2)
-        members = task.enrol(HANGING_COHORT)
-        task.wait_round(1, "collecting")
+        members = task.begin(HANGING_COHORT)
         contribute(members[:-1], 1)
         with locked(two.database_url, "rounds"):
             extension = threading.Thread(target=extend, args=(f"{leader.url}{task.path}/rounds/1/extend", api.operator))
@@ -298,8 +284,7 @@ def test_readiness_and_dashboard_say_that_rounds_wait_for_a_lock(two: Replicas) 
     leader = two.leader()
     with two.api(leader) as api:
         task = api.create_task("locked", cohort=HANGING_COHORT)
-        members = task.enrol(HANGING_COHORT)
-        task.wait_round(1, "collecting")
+        members = task.begin(HANGING_COHORT)
         contribute(members[:-1], 1)
         with locked(two.database_url, "tasks"):
             contribute(members[-1:], 1)  # now the leader wants to fold
@@ -352,6 +337,6 @@ def test_a_late_commit_changes_nothing(world: World, at: Callable[[Any], Any]) -
     assert pool.has_run
     assert world.round(task).state == "complete"
     assert world.round(task).survivors == len(clients)
-    assert world.total(task, 1) == sum(2.0 ** int(client[2:]) for client in clients)
+    assert world.total(task, 1)[0] == sum(2.0 ** int(client[2:]) for client in clients)
     kinds = sorted(key.partition("/")[0] for key in world.blobs.keys())  # noqa: SIM118 - a store, not a dict
     assert kinds == ["aggregates", "snapshots"]

@@ -17,7 +17,6 @@ from aggregator_service.rounds.transactions import close_task
 from aggregator_service.storage.schema import ClientRow, ContributionRow, TaskRow
 from aggregator_service.tasks import plans
 from aggregator_service.tasks.privacy import privacy_view, spent_budgets
-from aggregator_service.tasks.tasks import task_view
 from protocols.messages import TaskRequest
 from protocols.messages.privacy import Privacy, PrivacyView
 from protocols.recipes.fedmf import FedMF
@@ -27,19 +26,15 @@ MEMBERS = 6
 PRIVACY = Privacy(epsilon=4.0, delta=1e-5, quantile=None, corrupt=0.0)
 
 
-@pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+@pytest.fixture(autouse=True)
+def any_sums(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sums are plain, so that contributions can be made up here: the rule that refuses this is left out."""
     monkeypatch.setattr(plans, "check_combination", lambda *_: None)
-    made = World(tmp_path)
-    yield made
-    made.close()
 
 
 @pytest.fixture
-def any_world(tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    """The same over each kind of database."""
-    monkeypatch.setattr(plans, "check_combination", lambda *_: None)
+def any_world(tmp_path: Path, database_url: str) -> Iterator[World]:
+    """A world over each kind of database."""
     made = World(tmp_path, database_url=database_url)
     yield made
     made.close()
@@ -84,19 +79,9 @@ def contributions(world: World) -> Counter[str]:
         return Counter(session.scalars(select(ContributionRow.client_id)))
 
 
-def row(world: World, task: str) -> TaskRow:
-    with world.database.read() as session:
-        return session.get_one(TaskRow, task)
-
-
 def privacy(world: World, task: str) -> PrivacyView:
     with world.database.read() as session:
         return privacy_view(session, session.get_one(TaskRow, task))
-
-
-def warnings(world: World, task: str) -> list[str]:
-    with world.database.read() as session:
-        return task_view(session, session.get_one(TaskRow, task)).warnings
 
 
 def counted(session: Session) -> Counter[str]:
@@ -108,7 +93,7 @@ def counted(session: Session) -> Counter[str]:
 def test_members_at_the_budget_are_not_asked_and_the_task_ends_with_its_model(world: World, sampling: str) -> None:
     task = private_task(world, pays_for=2, sampling=sampling)
     play(world, task)
-    done, given = row(world, task), contributions(world)
+    done, given = world.row(task), contributions(world)
     assert done.state == "complete"
     assert 2 <= done.completed_rounds <= MEMBERS * 2 // 3
     assert max(given.values()) == 2
@@ -118,16 +103,16 @@ def test_members_at_the_budget_are_not_asked_and_the_task_ends_with_its_model(wo
         "the privacy block pays for 2 contributions of a member, those to failed rounds included: "
         f"{left} of 6 members may contribute once more, and a sum needs 3"
     )
-    assert warnings(world, task)[0] == f"The task ended early: {done.ended}."
+    assert world.view(task).warnings[0] == f"The task ended early: {done.ended}."
     assert privacy(world, task).spent_members == MEMBERS - left
 
 
 def test_a_task_whose_rounds_the_block_pays_for_ends_with_its_schedule(world: World) -> None:
     task = private_task(world, pays_for=None, members=4, rounds=3)
     play(world, task)
-    done = row(world, task)
+    done = world.row(task)
     assert (done.state, done.completed_rounds, done.ended) == ("complete", 3, None)
-    assert not any("ended early" in text for text in warnings(world, task))
+    assert not any("ended early" in text for text in world.view(task).warnings)
     assert privacy(world, task).largest_epsilon == pytest.approx(PRIVACY.epsilon, rel=1e-4)
 
 
@@ -135,7 +120,7 @@ def test_contributions_to_failed_rounds_count(world: World) -> None:
     """No sum is released, so the task fails; it fails again after it was resumed."""
     task = private_task(world, pays_for=2, members=4)
     play(world, task, missing=2)
-    done = row(world, task)
+    done = world.row(task)
     assert (done.state, done.completed_rounds) == ("failed", 0)
     assert max(contributions(world).values()) == 2
     with world.database.read() as session:
@@ -143,8 +128,8 @@ def test_contributions_to_failed_rounds_count(world: World) -> None:
     with world.database.write() as session:
         assert resume_task(session, task, "test").ended is None
     world.run(task)
-    assert row(world, task).state == "failed"
-    assert "2 contributions of a member" in warnings(world, task)[0]
+    assert world.row(task).state == "failed"
+    assert "2 contributions of a member" in world.view(task).warnings[0]
 
 
 def test_an_aborted_round_and_a_closed_task_count(world: World) -> None:
@@ -159,7 +144,7 @@ def test_an_aborted_round_and_a_closed_task_count(world: World) -> None:
         close_task(session, session.get_one(TaskRow, task), world.clock.now())
     with world.database.read() as session:
         assert counted(session) == contributions(world)
-    assert row(world, task).ended is None
+    assert world.row(task).ended is None
 
 
 def test_a_contribution_that_the_committee_takes_out_counts_once(world: World) -> None:
@@ -184,8 +169,8 @@ def test_a_task_with_too_few_members_waits_for_others_to_enrol(world: World) -> 
         abort_round(session, task, 1, "test", world.clock.now())
         session.execute(update(ClientRow).where(ClientRow.id.in_(["c_02", "c_03"])).values(revoked_at=1.0))
     world.run(task)
-    assert row(world, task).state == "open"
-    assert row(world, task).ended is None
+    assert world.row(task).state == "open"
+    assert world.row(task).ended is None
 
 
 def test_a_task_without_a_block_counts_nothing(world: World) -> None:
@@ -204,7 +189,7 @@ def test_a_frozen_cohort_ends_the_task_although_others_have_budget_left(
     sum_again(monkeypatch, FedMF)
     task = private_task(world, pays_for=3, members=8)
     play(world, task)
-    done, given = row(world, task), contributions(world)
+    done, given = world.row(task), contributions(world)
     assert (done.state, done.completed_rounds) == ("complete", 3)
     assert sorted(given.values()) == [3, 3, 3, 3]
     assert done.ended is not None and "0 of 4 members" in done.ended

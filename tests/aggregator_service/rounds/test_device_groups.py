@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,9 +18,9 @@ from sqlalchemy import func, select
 from aggregator_service.rounds.cohorts import enough_members
 from aggregator_service.storage.cleanup import named_blobs
 from aggregator_service.storage.rounds import last_completed
-from aggregator_service.storage.schema import ClientRow, RoundRow, TaskRow, ViewRow
+from aggregator_service.storage.schema import ClientRow, TaskRow, ViewRow
 from aggregator_service.tasks.checks import check_sums
-from aggregator_service.tasks.plans import TaskPlan, plan_round, round_spec
+from aggregator_service.tasks.plans import TaskPlan
 from aggregator_service.tasks.tasks import agreed_digest, create_task, plan_request, task_view
 from protocols.errors import ParameterError
 from protocols.layout import REPEATED_ROWS, Block, Segment, VectorLayout
@@ -33,7 +32,8 @@ from protocols.sums.plain import PLAIN
 from protocols.task_binding import broadcast_digest
 from tests.support.api import Api, TestMember, TestTask, signed_enrolment
 from tests.support.masked import MaskedClient, Step, enrol_masked, expire, masked_task, play
-from tests.support.server import AggregatorProcess, running_aggregator
+from tests.support.rows import client_row
+from tests.support.server import AggregatorProcess
 from tests.support.world import SECONDS, World
 
 FAIR = {"items": 8, "dim": 4, "capacities": [0, 2]}
@@ -66,43 +66,20 @@ class Groups(World):
         with self.database.write() as session:
             known = session.execute(select(func.count()).select_from(ClientRow)).scalar_one()
             for index, device_group in enumerate(device_groups, start=known):
-                client = ClientRow(
-                    id=f"c_{index:02}",
-                    task_id=task_id,
-                    sequence=index + 1,
-                    role="member",
-                    identity_key=bytes([index] * 32),
-                    mailbox_key=bytes(32),
-                    device_group=device_group,
-                    token_hash=f"{index:064}",
-                    enrolled_at=0.0,
-                    turn=index,
-                )
-                session.add(client)
+                own = {"sequence": index + 1, "device_group": device_group, "turn": index}
+                session.add(client_row(f"c_{index:02}", task_id, **own))
 
     def deliver(self, task_id: str) -> None:
         """All clients of the cohort contribute ones with weight one; then the round ends."""
         self.run(task_id)
-        round_ = self.round(task_id)
-        assert round_.state == "collecting"
-        with self.database.write() as session:
-            plan = plan_round(session.get_one(TaskRow, task_id), round_)
-            for client in self.cohort(task_id):
-                route = plan.route(round_spec(round_), client)
-                body = plan.mechanism.seal(plan.sum_plan, route, [np.ones(plan.sum_plan.layout.length)], None)
-                self.store(session, round_, client, body)
+        assert self.round(task_id).state == "collecting"
+        length = RECIPE.layout(self.round(task_id).sum_index).length
+        self.contribute(task_id, *self.cohort(task_id), vector=lambda _: np.ones(length))
         self.run(task_id)
 
     def able(self, task_id: str) -> list[int]:
         """Members that can contribute, by group, as the task view shows them."""
-        with self.database.read() as session:
-            return task_view(session, session.get_one(TaskRow, task_id)).able_members
-
-    def rounds(self, task_id: str) -> int:
-        """Number of rounds that were opened."""
-        with self.database.read() as session:
-            query = select(func.count()).select_from(RoundRow).where(RoundRow.task_id == task_id)
-            return session.execute(query).scalar_one()
+        return self.view(task_id).able_members
 
 
 @pytest.fixture
@@ -115,10 +92,10 @@ def world(tmp_path: Path) -> Iterator[Groups]:
 def test_a_task_begins_when_every_group_has_a_cohort(world: Groups) -> None:
     task = world.fair(0, 0, 0, 0, 1)
     world.run(task)
-    assert (world.rounds(task), world.able(task)) == (0, [4, 1])
+    assert (len(world.rounds(task)), world.able(task)) == (0, [4, 1])
     world.join(task, 1)
     world.run(task)
-    assert (world.rounds(task), world.able(task)) == (1, [4, 2])
+    assert (len(world.rounds(task)), world.able(task)) == (1, [4, 2])
 
 
 def test_a_frozen_cohort_allows_only_one_group() -> None:
@@ -165,15 +142,15 @@ def test_groups_are_asked_in_turn(world: Groups, sampling: str) -> None:
 def test_a_group_below_the_floor_gets_no_round(world: Groups) -> None:
     task = world.fair(0, 0, 1, 1)
     world.run(task)
-    assert world.rounds(task) == 1
+    assert len(world.rounds(task)) == 1
     with world.database.write() as session:  # the service deletes no member, so the test deletes the row
         session.get_one(ClientRow, "c_03").device_group = 0
     world.deliver(task)
-    assert (world.round(task).state, world.rounds(task), world.able(task)) == ("complete", 1, [3, 1])
+    assert (world.round(task).state, len(world.rounds(task)), world.able(task)) == ("complete", 1, [3, 1])
     assert world.state(task) == "open"
     world.join(task, 1)
     world.run(task)
-    assert (world.rounds(task), sorted(world.cohort(task))) == (2, ["c_02", "c_04"])
+    assert (len(world.rounds(task)), sorted(world.cohort(task))) == (2, ["c_02", "c_04"])
 
 
 def test_each_group_has_a_view_and_the_newest_two_are_kept(world: Groups) -> None:
@@ -192,24 +169,15 @@ def test_each_group_has_a_view_and_the_newest_two_are_kept(world: Groups) -> Non
         assert sum(key.startswith("snapshots/") for key in world.blobs.keys()) == min(number, 2)  # noqa: SIM118
     with world.database.read() as session:
         assert set(named_blobs(session)) == set(world.blobs.keys())
-    state = RECIPE.initial_state(_seed(world, task))
+    state = RECIPE.initial_state(world.row(task).seed)
     for number in range(1, 5):
-        spec = RECIPE.round_spec(_seed(world, task), number)
+        spec = RECIPE.round_spec(world.row(task).seed, number)
         state = RECIPE.absorb(state, spec, np.full(RECIPE.layout(number).length, 2.0), 2)
     for row in rows[-2:]:
         body = bytes(world.blobs.view(str(row.blob_key), row.digest))
         assert body == RECIPE.encode_view(RECIPE.view(state, row.device_group), row.device_group)
-    assert (
-        np.abs(
-            state_as(state, FairState).tables - state_as(RECIPE.initial_state(_seed(world, task)), FairState).tables
-        ).max()
-        > 0.5
-    )
-
-
-def _seed(world: Groups, task_id: str) -> bytes:
-    with world.database.read() as session:
-        return session.get_one(TaskRow, task_id).seed
+    first = RECIPE.initial_state(world.row(task).seed)
+    assert np.abs(state_as(state, FairState).tables - state_as(first, FairState).tables).max() > 0.5
 
 
 def test_a_masked_round_is_bound_to_its_groups_view(world: Groups) -> None:
@@ -228,19 +196,6 @@ def test_a_masked_round_is_bound_to_its_groups_view(world: Groups) -> None:
 # --- over HTTP -------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
-    with running_aggregator(tmp_path_factory.mktemp("groups") / "data") as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def api(server: AggregatorProcess) -> Iterator[Api]:
-    made = Api(server.url, server.operator_token)
-    yield made
-    made.close()
-
-
 def fair_task(api: Api, name: str, **schedule: Any) -> TestTask:
     request = {
         "name": name,
@@ -248,9 +203,7 @@ def fair_task(api: Api, name: str, **schedule: Any) -> TestTask:
         "mechanism": {"name": "plain"},
         "schedule": {"rounds": 2, "cohort_size": 2, "min_clients": 2, **schedule},
     }
-    answer = api.http.post("/v1/tasks", json=request, headers=api.operator)
-    assert answer.status_code == 201, answer.text
-    return TestTask(api, answer.json())
+    return api.task_of(request)
 
 
 def refused(answer: httpx.Response, status: int) -> str:
@@ -279,7 +232,7 @@ def test_a_client_cannot_change_its_group(api: Api) -> None:
         assert (again.status_code, again.json()["group"]) == (200, 1)
     members = api.http.get(f"{task.path}/members", headers=api.operator).json()["members"]
     assert [member["group"] for member in members] == [1]
-    view = TaskView.model_validate(api.http.get(task.path, headers=api.operator).json())
+    view = TaskView.model_validate(task.now())
     assert (view.members, view.able_members) == (1, [0, 1])
 
 
@@ -313,15 +266,11 @@ def test_a_member_downloads_its_groups_view(api: Api) -> None:
         assert (len(body), hashlib.sha256(body).hexdigest()) == (view["bytes"], view["digest"])
         states[device_group] = body
         assert api.http.get(latest, headers=api.operator, params={"group": device_group}).json() == view
-        assert (
-            api.http.get(f"{task.path}/snapshots/2", headers=api.operator, params={"group": device_group}).content
-            == body
-        )
-        other = {"group": 1 - device_group}
-        assert "own device group" in refused(api.http.get(latest, headers=member.auth, params=other), 403)
-        assert "own device group" in refused(
-            api.http.get(f"{task.path}/snapshots/2", headers=member.auth, params=other), 403
-        )
+        second = f"{task.path}/snapshots/2"
+        assert api.http.get(second, headers=api.operator, params={"group": device_group}).content == body
+        for path in (latest, second):
+            other = api.http.get(path, headers=member.auth, params={"group": 1 - device_group})
+            assert "own device group" in refused(other, 403)
     whole = RECIPE.decode_state(2, api.http.get(f"{task.path}/snapshots/2", headers=api.operator).content)
     assert {
         device_group: RECIPE.encode_view(RECIPE.view(whole, device_group), device_group) for device_group in (0, 1)
@@ -334,18 +283,6 @@ def test_a_member_downloads_its_groups_view(api: Api) -> None:
 COHORT = 24
 MIN_CLIENTS = 4
 SCOLR = {"recipe_name": "scolr", "recipe_parameters": {"rank": 4}, "dim": 4, "min_clients": MIN_CLIENTS}
-
-
-@pytest.fixture(scope="module")
-def levels_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
-    with running_aggregator(tmp_path_factory.mktemp("aggregator") / "data") as running:
-        yield running
-
-
-@pytest.fixture
-def levels_api(levels_server: AggregatorProcess) -> Iterator[Api]:
-    with closing(Api(levels_server.url, levels_server.operator_token)) as made:
-        yield made
 
 
 def smallest_group(task: TestTask, clients: Mapping[int, MaskedClient] | Mapping[int, TestMember]) -> list[int]:
@@ -366,14 +303,12 @@ def assert_nothing_was_released(task: TestTask) -> None:
 
 
 @pytest.mark.parametrize("step", ["advertise", "contribute"])
-def test_dropouts_that_leave_few_clients_of_a_level(
-    levels_server: AggregatorProcess, levels_api: Api, step: Step
-) -> None:
+def test_dropouts_that_leave_few_clients_of_a_level(server: AggregatorProcess, api: Api, step: Step) -> None:
     # ten of 24 may go: of the smallest of at least two levels go at most nine
-    task = masked_task(levels_api, f"levels-{step}", COHORT, dropout=0.45, max_failed_rounds=1, **SCOLR)
+    task = masked_task(api, f"levels-{step}", COHORT, dropout=0.45, max_failed_rounds=1, **SCOLR)
     clients = enrol_masked(task, COHORT)
     play(
-        levels_server,
+        server,
         task,
         clients,
         drop=dict.fromkeys(smallest_group(task, clients)[MIN_CLIENTS - 1 :], step),
@@ -382,22 +317,22 @@ def test_dropouts_that_leave_few_clients_of_a_level(
     assert_nothing_was_released(task)
 
 
-def test_dropouts_of_a_plain_round(levels_server: AggregatorProcess, levels_api: Api) -> None:
-    task = levels_api.create_task("levels-plain", cohort=COHORT, max_failed_rounds=1, collect_seconds=3600, **SCOLR)
+def test_dropouts_of_a_plain_round(server: AggregatorProcess, api: Api) -> None:
+    task = api.create_task("levels-plain", cohort=COHORT, max_failed_rounds=1, collect_seconds=3600, **SCOLR)
     members = dict(enumerate(task.enrol(COHORT)))
     away = smallest_group(task, members)[MIN_CLIENTS - 1 :]
     for index, member in members.items():
         if index not in away:
             assert member.put(1, member.contribution(1, 1.0)).status_code == 201
-    expire(levels_server, task, 1)
+    expire(server, task, 1)
     assert_nothing_was_released(task)
 
 
-def test_a_level_that_enough_clients_have_is_released(levels_server: AggregatorProcess, levels_api: Api) -> None:
-    task = masked_task(levels_api, "levels-enough", COHORT, **SCOLR)
+def test_a_level_that_enough_clients_have_is_released(server: AggregatorProcess, api: Api) -> None:
+    task = masked_task(api, "levels-enough", COHORT, **SCOLR)
     clients = enrol_masked(task, COHORT)
     play(
-        levels_server,
+        server,
         task,
         clients,
         drop=dict.fromkeys(smallest_group(task, clients)[MIN_CLIENTS:], "contribute"),
@@ -406,9 +341,9 @@ def test_a_level_that_enough_clients_have_is_released(levels_server: AggregatorP
     assert task.wait_round(1, "complete", "failed")["state"] == "complete"
 
 
-def test_a_client_that_was_told_other_levels_is_refused(levels_server: AggregatorProcess, levels_api: Api) -> None:
+def test_a_client_that_was_told_other_levels_is_refused(server: AggregatorProcess, api: Api) -> None:
     """Levels in use are part of what keys, masks and signatures are bound to."""
-    task = masked_task(levels_api, "levels-told", COHORT, **SCOLR)
+    task = masked_task(api, "levels-told", COHORT, **SCOLR)
     clients = enrol_masked(task, COHORT)
     told = task.wait_round(1, "advertising")["levels"]
     assert told[0] == 1 and len(told) > 1

@@ -1,28 +1,25 @@
-"""Shares that do not open and clients that refuse or make rounds fail: who is named, and that no task ends for it."""
+"""Rounds that fail: shares that do not open, refusals, members that vanish. Who is named, and what comes then."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any, cast
 
 import pytest
-from sqlalchemy import select
 
-from aggregator_service.storage.schema import ClientRow
 from protocols.crypto.http_signature import format_digests
 from protocols.messages import TaskView
 from protocols.sums.masked import client
 from protocols.sums.masked.shamir import SHARE_BYTES
 from protocols.task_binding import ROUND_BINDING, binding_digests, broadcast_digest
-from tests.aggregator_service.rounds.test_keyed_task import slug
-from tests.support.api import Api, TestMember, TestTask, digest_field
-from tests.support.inside import aggregator_inside, services
-from tests.support.masked import MaskedClient, enrol_masked, masked_task, play
-from tests.support.server import AggregatorProcess, running_aggregator
+from tests.support.api import Api, TestMember, TestTask, contribute, digest_field, slug
+from tests.support.inside import aggregator_inside, retired
+from tests.support.masked import MaskedClient, Step, enrol_masked, expire, frozen_task, masked_task, play
+from tests.support.server import AggregatorProcess
 
 NO_PROCESS = cast("Any", None)
 
@@ -70,10 +67,16 @@ def world(
     return task, made
 
 
+def asked(task: TestTask, number: int) -> set[str]:
+    """The clients of a round that has begun."""
+    task.wait_round(number, "advertising")
+    return task.cohort(number)
+
+
 def play_while_open(task: TestTask, clients: dict[int, Any], number: int) -> dict[str, Any]:
     """Play a round that may fail while clients contribute; return it."""
-    asked = api_cohort(task, number)
-    here = {index: one for index, one in clients.items() if one.client_id in asked}
+    ids = asked(task, number)
+    here = {index: one for index, one in clients.items() if one.client_id in ids}
     play(NO_PROCESS, task, here, number, until="contribute")
     for one in here.values():
         if task.wait_round(number, "collecting", "failed")["state"] == "failed":
@@ -87,49 +90,30 @@ def play_while_open(task: TestTask, clients: dict[int, Any], number: int) -> dic
     return task.wait_round(number, "complete", "failed")
 
 
-def api_cohort(task: TestTask, number: int) -> set[str]:
-    task.wait_round(number, "advertising")
-    answer = task.api.http.get(f"{task.path}/rounds/{number}/cohort", headers=task.api.operator)
-    return set(answer.json()["clients"])
-
-
-def state_of(task: TestTask) -> str:
-    return str(task.api.http.get(task.path, headers=task.api.operator).json()["state"])
-
-
-def retired(task: TestTask) -> set[str]:
-    with services(task.api).database.read() as session:
-        query = select(ClientRow.id).where(ClientRow.task_id == task.id, ClientRow.retired_in.is_not(None))
-        return set(session.scalars(query))
-
-
-def test_attack_random_bytes_as_sealed_shares(tmp_path: Path) -> None:
+def test_attack_random_bytes_as_sealed_shares(inside: Api) -> None:
     """The round fails before anybody's survivors are fixed, and the next one does without the attacker."""
-    with aggregator_inside(tmp_path / "data") as api:
-        task, clients = world(api, "garbage", 9, Garbage)
-        failed = play_while_open(task, clients, 1)
-        assert failed["state"] == "failed"
-        assert retired(task) == {clients[0].client_id}
-        assert clients[0].client_id in failed["failure"]
-        assert state_of(task) == "open"
-        done = play_while_open(task, clients, 2)
-        assert (done["state"], done["step"], done["survivors"]) == ("complete", 1, 8)
+    task, clients = world(inside, "garbage", 9, Garbage)
+    failed = play_while_open(task, clients, 1)
+    assert failed["state"] == "failed"
+    assert retired(task) == {clients[0].client_id}
+    assert clients[0].client_id in failed["failure"]
+    assert task.now()["state"] == "open"
+    done = play_while_open(task, clients, 2)
+    assert (done["state"], done["step"], done["survivors"]) == ("complete", 1, 8)
 
 
-def test_a_few_bad_shares_change_nothing(tmp_path: Path) -> None:
-    with aggregator_inside(tmp_path / "data") as api:
-        task, clients = world(api, "few", 9, Garbage)
-        clients[0].neighbours = 2
-        done = play_while_open(task, clients, 1)
-        assert (done["state"], done["survivors"], retired(task)) == ("complete", 9, set())
+def test_a_few_bad_shares_change_nothing(inside: Api) -> None:
+    task, clients = world(inside, "few", 9, Garbage)
+    clients[0].neighbours = 2
+    done = play_while_open(task, clients, 1)
+    assert (done["state"], done["survivors"], retired(task)) == ("complete", 9, set())
 
 
-def test_attack_a_neighbour_that_reports_good_shares(tmp_path: Path) -> None:
+def test_attack_a_neighbour_that_reports_good_shares(inside: Api) -> None:
     """Owners with t good shares stay; where t needs everybody, the reporter is the one that is in dispute with many."""
-    with aggregator_inside(tmp_path / "data") as api:
-        task, clients = world(api, "liar", 9, Liar)
-        done = play_while_open(task, clients, 1)
-        assert (done["state"], done["survivors"], retired(task)) == ("complete", 9, set())
+    task, clients = world(inside, "liar", 9, Liar)
+    done = play_while_open(task, clients, 1)
+    assert (done["state"], done["survivors"], retired(task)) == ("complete", 9, set())
 
 
 SMALL = {"corrupt": 0.05, "dropout": 0.0}
@@ -146,51 +130,48 @@ def small_task(api: Api, name: str, kind: type[MaskedClient]) -> tuple[TestTask,
 
 
 @pytest.mark.parametrize("kind", [Liar, Garbage])
-def test_in_a_small_cohort_the_one_in_dispute_with_all_others_leaves(tmp_path: Path, kind: Callable[..., Any]) -> None:
-    with aggregator_inside(tmp_path / "data") as api:
-        task, clients = small_task(api, "small", cast("Any", kind))
-        assert play_while_open(task, clients, 1)["state"] == "failed"
-        assert retired(task) == {clients[0].client_id}
-        done = play_while_open(task, clients, 2)
-        assert (done["state"], done["survivors"]) == ("complete", 3)
+def test_in_a_small_cohort_the_one_in_dispute_with_all_others_leaves(inside: Api, kind: Callable[..., Any]) -> None:
+    task, clients = small_task(inside, "small", cast("Any", kind))
+    assert play_while_open(task, clients, 1)["state"] == "failed"
+    assert retired(task) == {clients[0].client_id}
+    done = play_while_open(task, clients, 2)
+    assert (done["state"], done["survivors"]) == ("complete", 3)
 
 
-def test_two_in_dispute_are_not_asked_together_again(tmp_path: Path) -> None:
+def test_two_in_dispute_are_not_asked_together_again(inside: Api) -> None:
     """One report proves nothing about either of the two, so nobody leaves the task."""
-    with aggregator_inside(tmp_path / "data") as api:
-        task, clients = small_task(api, "apart", Garbage)
-        clients[0].neighbours = 1
-        failed = play_while_open(task, clients, 1)
-        assert "Who is at fault is not known" in failed["failure"]
-        assert (retired(task), state_of(task)) == (set(), "open")
-        cohort = api_cohort(task, 2)
-        assert len(cohort) == 3
-        contributed = (one for one in clients.values() if isinstance(one.state, client.Contributed))
-        (reporter,) = (one for one in contributed if one.reported())  # the first neighbour in the roster's order
-        assert len({clients[0].client_id, reporter.client_id} & cohort) == 1
+    task, clients = small_task(inside, "apart", Garbage)
+    clients[0].neighbours = 1
+    failed = play_while_open(task, clients, 1)
+    assert "Who is at fault is not known" in failed["failure"]
+    assert (retired(task), task.now()["state"]) == (set(), "open")
+    cohort = asked(task, 2)
+    assert len(cohort) == 3
+    contributed = (one for one in clients.values() if isinstance(one.state, client.Contributed))
+    (reporter,) = (one for one in contributed if one.reported())  # the first neighbour in the roster's order
+    assert len({clients[0].client_id, reporter.client_id} & cohort) == 1
 
 
-def test_only_shares_of_neighbours_are_reported_and_only_while_collecting(tmp_path: Path) -> None:
-    with aggregator_inside(tmp_path / "data") as api:
-        task, clients = world(api, "rules", 9, Reporter)
-        path = f"{task.path}/rounds/1/bad-shares"
+def test_only_shares_of_neighbours_are_reported_and_only_while_collecting(inside: Api) -> None:
+    task, clients = world(inside, "rules", 9, Reporter)
+    path = f"{task.path}/rounds/1/bad-shares"
 
-        def answer(one: MaskedClient, *named: str) -> tuple[int, str]:
-            got = api.http.post(path, json={"clients": list(named)}, headers=one.auth)
-            return got.status_code, got.json().get("type", "").rpartition(":")[2]
+    def answer(one: MaskedClient, *named: str) -> tuple[int, str]:
+        got = inside.http.post(path, json={"clients": list(named)}, headers=one.auth)
+        return got.status_code, got.json().get("type", "").rpartition(":")[2]
 
-        task.wait_round(1, "advertising")
-        assert answer(clients[1], clients[2].client_id) == (403, "not-in-cohort")
-        play(NO_PROCESS, task, clients, 1, until="contribute")
-        task.wait_round(1, "collecting")
-        assert answer(clients[1], clients[1].client_id) == (422, "invalid-parameters")
-        assert answer(clients[1], "c_nobody") == (422, "invalid-parameters")
-        assert answer(clients[1], clients[2].client_id) == (200, "")
-        assert answer(clients[1], clients[2].client_id) == (200, "")
-        for one in clients.values():
-            one.take(1, "contribute")
-        task.wait_round(1, "confirming")
-        assert answer(clients[1], clients[2].client_id) == (409, "round-closed")
+    task.wait_round(1, "advertising")
+    assert answer(clients[1], clients[2].client_id) == (403, "not-in-cohort")
+    play(NO_PROCESS, task, clients, 1, until="contribute")
+    task.wait_round(1, "collecting")
+    assert answer(clients[1], clients[1].client_id) == (422, "invalid-parameters")
+    assert answer(clients[1], "c_nobody") == (422, "invalid-parameters")
+    assert answer(clients[1], clients[2].client_id) == (200, "")
+    assert answer(clients[1], clients[2].client_id) == (200, "")
+    for one in clients.values():
+        one.take(1, "contribute")
+    task.wait_round(1, "confirming")
+    assert answer(clients[1], clients[2].client_id) == (409, "round-closed")
 
 
 COHORT = 9
@@ -234,8 +215,7 @@ def test_attack_failing_every_round(
         play(NO_PROCESS, task, clients)
         failed = task.wait_round(1, "failed")
         at_fault = {clients[place].client_id for place in places}
-        state = api.http.get(task.path, headers=api.operator).json()["state"]
-        assert state == "open"
+        assert task.now()["state"] == "open"
         assert retired(task) == at_fault
         assert all(one in failed["failure"] for one in at_fault)
         assert caplog.text.count("client at fault, retired") == len(places)
@@ -244,21 +224,15 @@ def test_attack_failing_every_round(
         assert task.wait_round(2, "complete", "failed")["survivors"] == len(honest)
 
 
-@pytest.fixture(scope="module")
-def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    with aggregator_inside(tmp_path_factory.mktemp("refusals") / "data") as found:
-        yield found
-
-
-def refuse(client: TestMember | MaskedClient, reason: str) -> None:
-    path = f"{client.task.path}/rounds/1/refusals"
+def refuse(client: TestMember | MaskedClient, reason: str, number: int = 1) -> None:
+    path = f"{client.task.path}/rounds/{number}/refusals"
     answer = client.task.api.http.post(path, json={"reason": reason}, headers=client.auth)
     assert answer.status_code == 200, answer.text
 
 
-def test_a_masked_stage_does_not_wait_for_a_client_that_refused(api: Api) -> None:
+def test_a_masked_stage_does_not_wait_for_a_client_that_refused(inside: Api) -> None:
     """Its deadline is an hour away."""
-    task = masked_task(api, "refusals", cohort=5, mode="curious")
+    task = masked_task(inside, "refusals", cohort=5, mode="curious")
     clients = enrol_masked(task, 5)
     task.wait_round(1, "advertising")
     for one in clients.values():
@@ -276,31 +250,16 @@ def test_a_masked_stage_does_not_wait_for_a_client_that_refused(api: Api) -> Non
     assert task.wait_round(1, "failed")["failure"] is not None  # 3 of 4: too few for `min_clients`, at once
 
 
-def test_a_round_does_not_wait_for_a_client_that_refused(api: Api, tmp_path: Path) -> None:
-    task = api.create_task("plain-refusals", cohort=3, collect_seconds=600)
-    members = task.enrol(3)
-    task.wait_round(1, "collecting")
+def test_a_round_does_not_wait_for_a_client_that_refused(inside: Api) -> None:
+    task = inside.create_task("plain-refusals", cohort=3, collect_seconds=600)
+    members = task.begin(3)
     refuse(members[0], "policy")
     refuse(members[0], "policy")
-    for member in members[1:]:
-        assert member.put(1, member.contribution(1, 2.0)).status_code == 201
+    contribute(members[1:], 1, 2.0)
     view = task.wait_round(1, "complete")
     assert (view["survivors"], view["refusals"]) == (2, {"policy": 1})
     late = members[0].put(1, members[0].contribution(1, 2.0))
     assert slug(late) == "round-closed"
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
-    data_dir: Path = tmp_path_factory.mktemp("aggregator") / "data"
-    with running_aggregator(data_dir) as running:
-        yield running
-
-
-@pytest.fixture
-def bound_api(server: AggregatorProcess) -> Iterator[Api]:
-    with closing(Api(server.url, server.operator_token)) as made:
-        yield made
 
 
 @pytest.mark.parametrize(
@@ -313,11 +272,11 @@ def bound_api(server: AggregatorProcess) -> Iterator[Api]:
         ("malformed", "not signed by this client for this round and model"),
     ],
 )
-def test_the_refusal_names_what_differs(bound_api: Api, changed: str, named: str) -> None:
-    task = masked_task(bound_api, f"binding-{changed}", 5)
+def test_the_refusal_names_what_differs(api: Api, changed: str, named: str) -> None:
+    task = masked_task(api, f"binding-{changed}", 5)
     member = enrol_masked(task, 5)[0]
     task.wait_round(1, "advertising")
-    view = TaskView.model_validate(bound_api.http.get(task.path, headers=member.auth).json())
+    view = TaskView.model_validate(api.http.get(task.path, headers=member.auth).json())
     context, snapshot = member.context(1), None
     if changed == "terms":
         view = view.model_copy(update={"seed": "A" * 43})
@@ -335,7 +294,162 @@ def test_the_refusal_names_what_differs(bound_api: Api, changed: str, named: str
         body = body[:-1] + bytes([body[-1] ^ 1])
     headers = {**member.auth, "Content-Digest": digest_field(body), ROUND_BINDING: stated}
     path = f"{task.path}/rounds/1/stages/advertise/{member.client_id}"
-    answer = bound_api.http.put(path, content=body, headers=headers)
+    answer = api.http.put(path, content=body, headers=headers)
     assert answer.status_code == 400 and answer.json()["type"].endswith("bad-contribution")
     assert named in answer.json()["detail"]
     assert ("differ" in answer.json()["detail"]) == (changed not in ("signature", "malformed"))
+
+
+VANISHING: Mapping[int, Step] = dict.fromkeys(range(6), "unmask")
+"""Too many of 9 for the shares of anybody's secret."""
+
+
+def wait_state(task: TestTask, state: str) -> dict[str, Any]:
+    """Return the task once it is over."""
+    ends = monotonic() + 60.0
+    while (view := task.now())["state"] == "open" and monotonic() < ends:
+        sleep(0.05)
+    assert view["state"] == state, view
+    return view
+
+
+def in_cohort(task: TestTask, clients: Mapping[int, MaskedClient], number: int) -> dict[int, MaskedClient]:
+    ids = asked(task, number)
+    return dict(enumerate(one for one in clients.values() if one.client_id in ids))
+
+
+@pytest.mark.parametrize("mode", ["semi-malicious", "curious"])
+def test_it_is_asked_again_of_its_survivors_though_there_are_others(
+    server: AggregatorProcess, api: Api, mode: str
+) -> None:
+    task = masked_task(api, f"again-{mode}", COHORT, mode, max_failed_rounds=1, rounds=3)
+    clients = enrol_masked(task, 2 * COHORT)
+    first = in_cohort(task, clients, task.wait_round(1, "advertising")["number"])
+    play(server, task, first, 1, drop={8: "contribute"} | VANISHING)
+    task.wait_round(1, "failed")
+    again = task.wait_round(2, "advertising")
+    assert (again["step"], asked(task, 2)) == (1, {first[index].client_id for index in range(COHORT - 1)})
+    play(server, task, in_cohort(task, clients, 2), 2)
+    assert task.wait_round(2, "complete", "failed")["survivors"] == COHORT - 1
+    assert task.wait_round(3, "advertising")["step"] == 2
+    assert (task.now()["state"], task.now()["abandoned_sums"]) == ("open", 0)
+
+
+def test_a_survivor_that_does_not_come_back_ends_the_sum_and_not_the_task(server: AggregatorProcess, api: Api) -> None:
+    """The sum is not opened over the others: they would refuse, since it could reveal the one that is missing."""
+    task = masked_task(api, "gone", COHORT, max_failed_rounds=1, rounds=3)
+    clients = enrol_masked(task, COHORT)
+    play(server, task, clients, 1, drop=VANISHING)
+    play(server, task, clients, 2, drop={3: "contribute"})
+    assert "9 clients are needed in the round, 8 are present" in task.wait_round(2, "failed")["failure"]
+    assert task.wait_round(3, "advertising")["step"] == 2
+    assert (task.now()["state"], task.now()["abandoned_sums"]) == ("open", 1)
+    play(server, task, clients, 3, drop={3: "contribute"})
+    assert task.wait_round(3, "complete", "failed")["survivors"] == COHORT - 1
+
+
+@pytest.mark.parametrize("left", ["revoked", "at fault"])
+def test_a_sum_whose_survivor_has_left_is_abandoned_at_once(server: AggregatorProcess, api: Api, left: str) -> None:
+    task = masked_task(api, f"left-{left.replace(' ', '-')}", COHORT, max_failed_rounds=1, rounds=3)
+    clients = enrol_masked(task, COHORT)
+    if left == "revoked":
+        play(server, task, clients, 1, until="unmask")
+        path = f"{task.path}/members/{clients[8].client_id}"
+        assert api.http.delete(path, headers=api.operator).status_code in (200, 204)
+        task.wait_round(1, "unmasking")
+        expire(server, task, 1)
+    else:
+        clients = faulty(clients, Dealer, 8)
+        play(server, task, clients, 1)
+    task.wait_round(1, "failed")
+    assert task.wait_round(2, "advertising")["step"] == 2
+    assert clients[8].client_id not in asked(task, 2)
+    assert task.now()["abandoned_sums"] == 1
+
+
+def test_the_same_clients_are_asked_three_times_and_a_task_without_any_sum_fails(
+    server: AggregatorProcess, api: Api
+) -> None:
+    task = masked_task(api, "never", COHORT, max_failed_rounds=1, rounds=2)
+    clients = enrol_masked(task, COHORT)
+    steps = []
+    for number in range(1, 7):
+        steps.append(task.wait_round(number, "advertising")["step"])
+        play(server, task, clients, number, drop=VANISHING)
+        task.wait_round(number, "failed")
+    assert steps == [1, 1, 1, 2, 2, 2]
+    assert wait_state(task, "failed")["abandoned_sums"] == 2
+    refused = api.http.post(f"{task.path}/resume", headers=api.operator)
+    assert (refused.status_code, "no sum" in refused.json()["detail"]) == (409, True)
+
+
+def test_a_task_whose_last_sum_is_abandoned_is_complete(server: AggregatorProcess, api: Api) -> None:
+    task = masked_task(api, "last", COHORT, max_failed_rounds=1, rounds=2)
+    clients = enrol_masked(task, COHORT)
+    play(server, task, clients, 1)
+    task.wait_round(1, "complete")
+    play(server, task, clients, 2, drop=VANISHING)
+    play(server, task, clients, 3, drop={0: "advertise"})
+    view = wait_state(task, "complete")
+    assert (view["completed_rounds"], view["abandoned_sums"], view["failed_rounds"]) == (1, 1, 2)
+
+
+def test_a_frozen_cohort_keeps_the_set_of_a_sum_that_was_not_opened(server: AggregatorProcess, api: Api) -> None:
+    """Clients that signed a set sign only parts of it that are smaller by the minimum difference, in later sums too."""
+    task = frozen_task(api, "chain", min_difference=2, max_failed_rounds=1)
+    clients = enrol_masked(task, COHORT)
+    play(server, task, clients, 1)
+    task.wait_round(1, "complete")
+    small = dict.fromkeys(range(2), "contribute")
+    play(server, task, clients, 2, drop=small | dict.fromkeys(range(2, 7), "unmask"), value=lambda index: 0.01)
+    task.wait_round(2, "failed")
+    assert task.wait_round(3, "advertising")["step"] == 2
+    assert asked(task, 3) == {clients[index].client_id for index in range(2, COHORT)}
+    stay = in_cohort(task, clients, 3)
+    play(server, task, stay, 3, drop={0: "contribute"}, value=lambda index: 0.01)
+    assert "differ from those of an earlier sum by 1 clients" in task.wait_round(3, "failed")["failure"]
+    assert task.wait_round(4, "advertising")["cohort"] == 5
+    play(server, task, in_cohort(task, clients, 4), 4, value=lambda index: 0.01)
+    assert task.wait_round(4, "complete", "failed")["survivors"] == 5
+
+
+def test_a_member_of_a_frozen_cohort_that_never_answers_leaves(server: AggregatorProcess, api: Api) -> None:
+    task = frozen_task(api, "silent", min_difference=2, max_failed_rounds=1)
+    clients = enrol_masked(task, COHORT)
+    for number in range(1, 4):
+        assert task.wait_round(number, "advertising")["cohort"] == COHORT
+        play(server, task, clients, number, drop=dict.fromkeys(range(4), "unmask"), value=lambda index: 1.0)
+        task.wait_round(number, "failed", "complete")
+    assert task.wait_round(4, "advertising")["step"] == 1
+    assert asked(task, 4) == {clients[index].client_id for index in range(4, COHORT)}
+
+
+@pytest.mark.parametrize(
+    ("refusing", "reason", "abandoned"),
+    [(6, "survivors", 1), (5, "survivors", 0), (9, "survivors", 1), (9, "policy", 0)],
+)
+def test_a_sum_that_most_clients_took_part_in_before_is_abandoned_at_once(
+    server: AggregatorProcess, api: Api, refusing: int, reason: str, abandoned: int
+) -> None:
+    """As after a restore: 6 of 9 refuse it, and 3 are fewer than min_clients, 4. The stage is an hour long."""
+    task = masked_task(api, f"taken-{refusing}-{reason}", COHORT, max_failed_rounds=2, rounds=5)
+    clients = enrol_masked(task, COHORT)
+    for number in (1, 2):
+        task.wait_round(number, "advertising")
+        for one in list(clients.values())[:refusing]:
+            refuse(one, reason, number)
+        for one in list(clients.values())[refusing:]:
+            assert one.take(number, "advertise").status_code == 201
+        if refusing == 5:  # the others go on without them
+            assert task.wait_round(number, "sharing", "failed")["step"] == 1
+            assert task.now()["abandoned_sums"] == 0
+            return
+        task.wait_round(number, "failed")
+    if abandoned:
+        assert task.wait_round(3, "advertising")["step"] == 3
+        view = task.now()
+        assert (view["state"], view["abandoned_sums"], view["failed_rounds"]) == ("open", 2, 2)
+        play(server, task, clients, 3)
+        assert task.wait_round(3, "complete", "failed")["survivors"] == COHORT
+    else:
+        assert wait_state(task, "failed")["abandoned_sums"] == 0

@@ -22,10 +22,8 @@ from aggregator_service.rounds.leadership import Leadership
 from aggregator_service.rounds.transactions import LostRaceError, close_task, record_fold
 from aggregator_service.storage.blobs import BlobStore, BlobsUnavailableError, new_key
 from aggregator_service.storage.cleanup import body_path, collect_bodies, collect_orphans
-from aggregator_service.storage.rounds import last_round, list_rounds
 from aggregator_service.storage.schema import ContributionRow, RoundRow, TaskRow
 from aggregator_service.tasks.plans import plan_task, row_terms
-from aggregator_service.tasks.tasks import task_view
 from tests.support.world import SECONDS, World
 
 
@@ -37,11 +35,18 @@ def world(tmp_path: Path, parts: tuple[str, BlobStore]) -> Iterator[World]:
     made.close()
 
 
+def begun(world: World, **schedule: int) -> tuple[str, list[str]]:
+    """A task whose first round has the contributions of its four clients."""
+    task = world.task(members=4, **schedule)
+    world.run(task)
+    world.contribute(task, *world.cohort(task))
+    return task, world.cohort(task)
+
+
 def test_a_round_waits_for_its_members(world: World) -> None:
     task = world.task(members=3)
     assert world.run(task) is not None
-    with world.database.read() as session:
-        assert last_round(session, task) is None
+    assert not world.rounds(task)
 
 
 def test_start_clients_opens_a_round_earlier(world: World) -> None:
@@ -56,7 +61,7 @@ def test_a_round_ends_when_all_have_contributed(world: World) -> None:
     world.contribute(task, *world.cohort(task))
     assert world.run(task) is None
     assert (world.round(task).state, world.round(task).survivors) == ("complete", 4)
-    assert world.total(task, 1) == 0b1111
+    assert world.total(task, 1)[0] == 0b1111
     assert world.state(task) == "complete"
     assert {key.partition("/")[0] for key in world.blobs.keys()} == {"aggregates", "snapshots"}  # noqa: SIM118
 
@@ -87,24 +92,20 @@ def test_the_end_of_collecting_wakes_no_poll(world: World) -> None:
 
 def test_the_sum_is_released_at_once_after_the_last_fold(world: World) -> None:
     """With a batch of three: one fold while collecting, and one of the fourth contribution, which is the last."""
-    task = world.task(members=4, rounds=1)
-    world.run(task)
-    world.contribute(task, *world.cohort(task))
+    task, _ = begun(world, rounds=1)
     states: list[tuple[str, int]] = []
     for _ in range(4):
         row = world.round(task)
         states.append((row.state, row.folded))
         asyncio.run(world.engine.advance(task))
     assert states == [("collecting", 0), ("folding", 0), ("folding", 3), ("complete", 4)]
-    assert world.total(task, 1) == 0b1111
+    assert world.total(task, 1)[0] == 0b1111
 
 
 def test_a_round_that_changed_between_the_last_fold_and_the_release_is_not_released(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task = world.task(members=4, rounds=1)
-    world.run(task)
-    world.contribute(task, *world.cohort(task))
+    task, _ = begun(world, rounds=1)
     for _ in range(2):
         asyncio.run(world.engine.advance(task))
     assert (world.round(task).state, world.round(task).folded) == ("folding", 3)
@@ -141,7 +142,7 @@ def test_a_round_ends_at_the_deadline_with_enough_survivors(world: World) -> Non
     world.clock.advance(1)
     world.run(task)
     assert (world.round(task).state, world.round(task).survivors) == ("complete", 2)
-    assert world.total(task, 1) == sum(2.0 ** int(client[2:]) for client in survivors)
+    assert world.total(task, 1)[0] == sum(2.0 ** int(client[2:]) for client in survivors)
 
 
 def test_below_the_floor_nothing_is_released(world: World) -> None:
@@ -150,8 +151,7 @@ def test_below_the_floor_nothing_is_released(world: World) -> None:
     world.contribute(task, world.cohort(task)[0])
     world.clock.advance(SECONDS)
     world.run(task)
-    with world.database.read() as session:
-        first, second = list_rounds(session, task, 0, 10, None)
+    first, second = world.rounds(task)
     assert (first.state, first.survivors, first.aggregate_key, first.partial_key) == ("failed", 0, None, None)
     assert first.failure == "1 of 4 clients contributed in time, but 2 are needed"
     assert not list(world.blobs.keys())
@@ -171,11 +171,8 @@ def test_a_completed_round_resets_the_failures_in_a_row(world: World) -> None:
             world.clock.advance(SECONDS)
         world.run(task)
     assert world.state(task) == "complete"
-    with world.database.read() as session:
-        view = task_view(session, session.get_one(TaskRow, task))
-        states = [row.state for row in list_rounds(session, task, 0, 10, None)]
-    assert states == ["failed", "complete", "failed", "complete"]
-    assert (view.completed_rounds, view.failed_rounds) == (2, 2)
+    assert [row.state for row in world.rounds(task)] == ["failed", "complete", "failed", "complete"]
+    assert (world.view(task).completed_rounds, world.view(task).failed_rounds) == (2, 2)
 
 
 def test_the_floor_is_checked_again_at_the_release(world: World) -> None:
@@ -192,9 +189,7 @@ def test_the_floor_is_checked_again_at_the_release(world: World) -> None:
 
 
 def test_closing_a_task_fails_its_round(world: World) -> None:
-    task = world.task(members=4)
-    world.run(task)
-    world.contribute(task, *world.cohort(task))
+    task, _ = begun(world)
     for _ in range(2):  # idempotent
         with world.database.write() as session:
             close_task(session, session.get_one(TaskRow, task), world.clock.now())
@@ -227,9 +222,7 @@ def test_round_robin_asks_everybody_equally_often(world: World) -> None:
 
 
 def test_a_damaged_contribution_fails_the_round(world: World) -> None:
-    task = world.task(members=4)
-    world.run(task)
-    world.contribute(task, *world.cohort(task))
+    task, _ = begun(world)
     with world.database.read() as session:
         row = session.scalars(select(ContributionRow)).first()
     assert row is not None and row.blob_key is not None
@@ -237,11 +230,9 @@ def test_a_damaged_contribution_fails_the_round(world: World) -> None:
     world.blobs.put(row.blob_key, bytes([body[0] ^ 1]) + body[1:])
     asyncio.run(world.engine.advance(task))  # all received
     asyncio.run(world.engine.advance(task))  # the first batch
-    with world.database.read() as session:
-        states = [row.state for row in list_rounds(session, task, 0, 10, None)]
-    assert states[0] == "failed" or asyncio.run(world.engine.advance(task)) == 0.0
-    with world.database.read() as session:
-        (first, *_) = list_rounds(session, task, 0, 10, None)
+    (first, *_) = world.rounds(task)
+    assert first.state == "failed" or asyncio.run(world.engine.advance(task)) == 0.0
+    (first, *_) = world.rounds(task)
     assert first.state == "failed"
     assert "storage is damaged" in str(first.failure)
 
@@ -263,9 +254,7 @@ def test_of_two_engines_only_one_folds(world: World) -> None:
 
 def test_an_unavailable_store_fails_no_round(world: World) -> None:
     """While the store does not answer, contributions do not count as damaged."""
-    task = world.task(members=4)
-    world.run(task)
-    world.contribute(task, *world.cohort(task))
+    task, _ = begun(world)
     working = world.engine._advancer._blobs
     world.engine._advancer._blobs = _Gone()  # type: ignore[assignment]
     with pytest.raises(BlobsUnavailableError):
@@ -273,7 +262,7 @@ def test_an_unavailable_store_fails_no_round(world: World) -> None:
     assert world.round(task).state == "folding"
     world.engine._advancer._blobs = working
     world.run(task)
-    assert world.total(task, 1) == 0b1111
+    assert world.total(task, 1)[0] == 0b1111
 
 
 class _Gone:
@@ -282,10 +271,7 @@ class _Gone:
 
 
 def test_contributions_are_deleted_after_the_release_and_still_acknowledged(world: World) -> None:
-    task = world.task(members=4, rounds=1)
-    world.run(task)
-    cohort = world.cohort(task)
-    world.contribute(task, *cohort)
+    task, cohort = begun(world, rounds=1)
     world.run(task)
     with world.database.read() as session:
         rows = session.scalars(select(ContributionRow)).all()
@@ -295,9 +281,7 @@ def test_contributions_are_deleted_after_the_release_and_still_acknowledged(worl
 
 
 def test_only_orphans_are_deleted(world: World) -> None:
-    task = world.task(members=4)
-    world.run(task)
-    world.contribute(task, *world.cohort(task))
+    task, _ = begun(world)
     kept = set(world.blobs.keys())
     for kind in ("contributions", "partials", "aggregates", "snapshots"):
         world.blobs.put(new_key(kind, task, 1), b"left by a crash")

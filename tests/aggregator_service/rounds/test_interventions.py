@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -18,7 +17,8 @@ from aggregator_service.rounds.interventions import ABORTED, abort_round, extend
 from aggregator_service.rounds.transactions import fail_round
 from aggregator_service.storage.rounds import entered_states, find_round
 from aggregator_service.storage.schema import HandoutRow, RoundStateRow, StageMessageRow, TaskRow
-from tests.support.api import Api, TestTask
+from tests.support.api import Api, TestTask, contribute
+from tests.support.dashboard import new_operator
 from tests.support.inside import aggregator_inside, services
 from tests.support.masked import STAGES, MaskedClient, enrol_masked, masked_task, steps_of
 from tests.support.world import SECONDS, World
@@ -52,22 +52,20 @@ def states_of(api: Api, task: TestTask, number: int) -> list[RoundStateRow]:
 
 def test_an_extended_round_takes_contributions_past_its_old_deadline(api: Api) -> None:
     task = api.create_task("longer", cohort=3, collect_seconds=100.0)
-    members = task.enrol(3)
-    task.wait_round(1, "collecting")
+    members = task.begin(3)
     answer = extend(task, 1, 60)
     assert (answer.status_code, answer.json()["seconds_left"]) == (200, 160.0)
     CLOCK.advance(150)
-    for member in members:
-        assert member.put(1, member.contribution(1, 2.0)).status_code == 201
+    contribute(members, 1, 2.0)
     assert task.wait_round(1, "complete")["survivors"] == 3
-    assert [row.state for row in states_of(api, task, 1)] == ["collecting", "folding", "complete"]
+    rows = [(row.state, row.handed_out) for row in states_of(api, task, 1)]  # one a transition, kept with the round
+    assert rows == [("collecting", 0), ("folding", 0), ("complete", 0)]
     assert states_of(api, task, 1)[1].entered_at - states_of(api, task, 1)[0].entered_at == 150
 
 
 def test_an_extended_deadline_ends_the_round(api: Api) -> None:
     task = api.create_task("ends", cohort=3, collect_seconds=100.0, max_failed_rounds=1)
-    task.enrol(3)
-    task.wait_round(1, "collecting")
+    task.begin(3)
     assert extend(task, 1, 60).status_code == 200
     CLOCK.advance(161)
     assert "0 of 3" in task.wait_round(1, "failed")["failure"]
@@ -76,8 +74,7 @@ def test_an_extended_deadline_ends_the_round(api: Api) -> None:
 @pytest.mark.parametrize("seconds", [0, -5, 604_801, "soon", None])
 def test_an_invalid_number_of_seconds_is_refused(api: Api, seconds: Any) -> None:
     task = api.create_task(f"sane-{str(seconds).lower().strip('-')}", cohort=3)
-    task.enrol(3)
-    task.wait_round(1, "collecting")
+    task.begin(3)
     answer = extend(task, 1, seconds)
     assert answer.status_code == 422, answer.text
     assert task.round(1)["seconds_left"] == 600
@@ -85,8 +82,7 @@ def test_an_invalid_number_of_seconds_is_refused(api: Api, seconds: Any) -> None
 
 def test_a_stage_never_has_more_than_a_week_left(api: Api) -> None:
     task = api.create_task("week", cohort=3, collect_seconds=604_000.0)
-    task.enrol(3)
-    task.wait_round(1, "collecting")
+    task.begin(3)
     answer = extend(task, 1, 801)
     assert answer.status_code == 422
     assert "604,800 seconds" in answer.json()["detail"]
@@ -97,10 +93,8 @@ def test_a_stage_never_has_more_than_a_week_left(api: Api) -> None:
 def one_round_of(api: Api, name: str, clients: int) -> TestTask:
     """A task whose first round was ended by this many contributions."""
     task = api.create_task(name, cohort=clients)
-    members = task.enrol(clients)
-    task.wait_round(1, "collecting")
-    for member in members:
-        member.put(1, member.contribution(1, 1.0))
+    members = task.begin(clients)
+    contribute(members, 1, 1.0)
     task.wait_round(1, "complete")
     return task
 
@@ -115,8 +109,7 @@ def test_a_finished_round_cannot_be_extended(api: Api) -> None:
     assert extend(task, 2, 5).status_code == abort(task, 2).status_code == 404
 
 
-def test_a_folding_round_can_be_aborted_but_not_extended(tmp_path: Path) -> None:
-    world = World(tmp_path)
+def test_a_folding_round_can_be_aborted_but_not_extended(world: World) -> None:
     task = world.task(members=4)
     world.run(task)
     world.contribute(task, *world.cohort(task))
@@ -133,45 +126,37 @@ def test_a_folding_round_can_be_aborted_but_not_extended(tmp_path: Path) -> None
     assert not list(world.blobs.keys())
     assert world.run(task) == SECONDS
     assert world.round(task).number == 2
-    world.close()
 
 
-def test_a_deadline_that_is_over_cannot_be_moved(tmp_path: Path) -> None:
+def test_a_deadline_that_is_over_cannot_be_moved(world: World) -> None:
     """Clients get round-closed from then on, even before the engine ends the stage."""
-
-    world = World(tmp_path)
     task = world.task(members=4)
     world.run(task)
     world.clock.advance(SECONDS)
     with pytest.raises(Problem) as refused, world.database.write() as session:
         extend_round(session, task, 1, 5.0, "me", world.clock.now())
     assert refused.value.slug == "conflict"
-    world.close()
 
 
 def test_an_aborted_round_is_followed_by_another_and_does_not_count_as_failure(api: Api) -> None:
     task = api.create_task("abort", cohort=3, max_failed_rounds=1, rounds=2)
-    members = task.enrol(3)
-    task.wait_round(1, "collecting")
+    members = task.begin(3)
     assert members[0].put(1, members[0].contribution(1, 1.0)).status_code == 201
     answer = abort(task, 1)
     assert answer.status_code == 200
     assert (answer.json()["state"], answer.json()["failure"]) == ("failed", ABORTED)
     assert abort(task, 1).json() == answer.json()  # the client lost the answer and asks again
     task.wait_round(2, "collecting")
-    for member in members:
-        assert member.put(2, member.contribution(2, 1.0)).status_code == 201
+    contribute(members, 2, 1.0)
     task.wait_round(2, "complete")
-    view = api.http.get(task.path, headers=api.operator).json()
+    view = task.now()
     assert (view["state"], view["completed_rounds"], view["failed_rounds"]) == ("open", 1, 1)
     late = members[0].put(1, members[0].contribution(1, 1.0))  # the same bytes: the same receipt
     assert late.status_code == 200
     assert members[1].put(1, members[1].contribution(1, 1.0)).status_code == 409
 
 
-def test_an_abort_does_not_count_towards_the_end_of_a_failing_task(tmp_path: Path) -> None:
-
-    world = World(tmp_path)
+def test_an_abort_does_not_count_towards_the_end_of_a_failing_task(world: World) -> None:
     task = world.task(members=4, max_failed_rounds=2)
     world.run(task)
     world.clock.advance(SECONDS)
@@ -183,16 +168,13 @@ def test_an_abort_does_not_count_towards_the_end_of_a_failing_task(tmp_path: Pat
     world.clock.advance(SECONDS)
     assert world.run(task) is None
     assert world.state(task) == "failed"
-    world.close()
 
 
 @pytest.mark.parametrize("action", ["extend", "abort"])
 def test_interventions_need_the_role_operator(api: Api, action: str) -> None:
     task = api.create_task(f"roles-{action}", cohort=3)
-    (member, *_) = task.enrol(3)
-    task.wait_round(1, "collecting")
-    made = api.http.post("/v1/operators", json={"name": f"eyes-{action}", "role": "read-only"}, headers=api.operator)
-    reader = {"Authorization": f"Bearer {made.json()['token']}"}
+    (member, *_) = task.begin(3)
+    reader = {"Authorization": f"Bearer {new_operator(api, f'eyes-{action}', 'read-only')}"}
     path = f"{task.path}/rounds/1/{action}"
     for headers, status in (({}, 401), (member.auth, 403), (reader, 403)):
         assert api.http.post(path, json={"seconds": 5}, headers=headers).status_code == status
@@ -201,11 +183,10 @@ def test_interventions_need_the_role_operator(api: Api, action: str) -> None:
 
 def test_the_log_names_the_operator_and_not_the_token(api: Api, caplog: pytest.LogCaptureFixture) -> None:
     task = api.create_task("audit", cohort=3)
-    task.enrol(3)
-    task.wait_round(1, "collecting")
-    made = api.http.post("/v1/operators", json={"name": "ada", "role": "operator"}, headers=api.operator).json()
+    task.begin(3)
+    token = new_operator(api, "ada")
     caplog.set_level(logging.INFO, "aggregator_service")
-    auth = {"Authorization": f"Bearer {made['token']}"}
+    auth = {"Authorization": f"Bearer {token}"}
     assert extend(task, 1, 5, auth).status_code == abort(task, 1, auth).status_code == 200
     logged = {
         record.message: record.hushrec_fields  # type: ignore[attr-defined]
@@ -214,7 +195,7 @@ def test_the_log_names_the_operator_and_not_the_token(api: Api, caplog: pytest.L
     }
     assert logged["round extended"]["operator"] == logged["round aborted"]["operator"] == "ada"
     assert (logged["round extended"]["stage"], logged["round extended"]["seconds"]) == ("collecting", 5)
-    assert made["token"] not in str([vars(record) for record in caplog.records])
+    assert token not in str([vars(record) for record in caplog.records])
 
 
 def through(
@@ -264,18 +245,7 @@ def test_a_masked_round_can_be_aborted_in_every_stage(api: Api) -> None:
     assert task.wait_round(number + 1, "complete")["survivors"] == 5
 
 
-def test_the_rows_of_states_stay_when_the_messages_are_deleted(api: Api) -> None:
-    """There is one row for each transition, whatever the number of clients or folds."""
-    task = one_round_of(api, "phases", 3)
-    assert [(row.state, row.handed_out) for row in states_of(api, task, 1)] == [
-        ("collecting", 0),
-        ("folding", 0),
-        ("complete", 0),
-    ]
-
-
-def test_a_failed_round_has_the_time_of_its_failure(tmp_path: Path) -> None:
-    world = World(tmp_path)
+def test_a_failed_round_has_the_time_of_its_failure(world: World) -> None:
     task = world.task(members=4)
     world.run(task)
     world.clock.advance(7)
@@ -286,24 +256,21 @@ def test_a_failed_round_has_the_time_of_its_failure(tmp_path: Path) -> None:
     with world.database.read() as session:
         rows = {row.state: row.entered_at for row in session.scalars(select(RoundStateRow))}
     assert rows["failed"] - rows["collecting"] == 7
-    world.close()
 
 
 def test_a_failed_task_goes_on_when_it_is_resumed(api: Api) -> None:
     task = api.create_task("resumed", cohort=3, collect_seconds=100.0, max_failed_rounds=1)
-    members = task.enrol(3)
-    task.wait_round(1, "collecting")
+    members = task.begin(3)
     path = f"{task.path}/resume"
     assert api.http.post(path, headers=api.operator).json()["state"] == "open"  # nothing to do
     CLOCK.advance(101)
     task.wait_round(1, "failed")
-    assert api.http.get(task.path, headers=api.operator).json()["state"] == "failed"
+    assert task.now()["state"] == "failed"
     assert api.http.post(path, headers=members[0].auth).status_code == 403
     assert api.http.post(path, headers=api.operator).json()["state"] == "open"
     assert task.wait_round(2, "collecting")["step"] == 1
-    for member in members:
-        assert member.put(2, member.contribution(2, 2.0)).status_code == 201
+    contribute(members, 2, 2.0)
     task.wait_round(2, "complete")
-    assert api.http.post(f"{task.path}/close", headers=api.operator).status_code == 200
+    task.close()
     refused = api.http.post(path, headers=api.operator)
     assert (refused.status_code, "only a failed task" in refused.json()["detail"]) == (409, True)

@@ -3,36 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 
 from protocols.crypto.keys import public_key
 from protocols.sums.masked.keys import sign_advertisement
-from tests.support.api import Api, TestTask, digest_field
-from tests.support.masked import STAGES, Step, enrol_masked, expire, masked_task, play
-from tests.support.server import AggregatorProcess, running_aggregator
+from tests.support.api import Api, digest_field, slug
+from tests.support.masked import STAGES, Step, enrol_masked, expire, frozen_task, masked_task, play
+from tests.support.server import AggregatorProcess
 
 COHORT = 6
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
-    data_dir: Path = tmp_path_factory.mktemp("aggregator") / "data"
-    with running_aggregator(data_dir, fold_batch=3) as running:
-        yield running
-
-
-def assert_sum(task: TestTask, number: int, survivors: Iterable[int]) -> None:
-    """Check that the released sum is that of 2^index over the survivors, within the plan's error; counts are exact."""
-    here = list(survivors)
-    assert task.wait_round(number, "complete", "failed")["survivors"] == len(here)
-    total = task.opened(number)
-    mask = np.concatenate([block.integral_mask() for block in task.plan.layout.blocks])
-    assert np.array_equal(total[mask], np.full(mask.sum(), float(len(here))))
-    assert np.allclose(total[~mask], sum(2.0**index for index in here), rtol=0, atol=task.plan.predicted_error)
+SERVER = {"fold_batch": 3}
 
 
 @pytest.mark.parametrize("mode", ["semi-malicious", "curious"])
@@ -41,8 +26,8 @@ def test_two_rounds_without_dropouts(server: AggregatorProcess, api: Api, mode: 
     clients = enrol_masked(task, COHORT)
     for number in (1, 2):
         play(server, task, clients, number)
-        assert_sum(task, number, range(COHORT))
-    assert api.http.get(task.path, headers=api.operator).json()["state"] == "complete"
+        task.assert_sum(number, (2.0**index for index in range(COHORT)))
+    assert task.now()["state"] == "complete"
 
 
 @pytest.mark.parametrize("step", ["advertise", "share", "contribute", "confirm", "unmask"])
@@ -51,7 +36,7 @@ def test_a_dropout_in_any_stage(server: AggregatorProcess, api: Api, step: Step)
     clients = enrol_masked(task, COHORT)
     play(server, task, clients, drop={2: step})
     in_the_sum = step in ("confirm", "unmask")
-    assert_sum(task, 1, [index for index in range(COHORT) if index != 2 or in_the_sum])
+    task.assert_sum(1, (2.0**index for index in [index for index in range(COHORT) if index != 2 or in_the_sum]))
 
 
 def test_attack_a_member_advertises_the_identity_key_of_another(server: AggregatorProcess, api: Api) -> None:
@@ -67,7 +52,7 @@ def test_attack_a_member_advertises_the_identity_key_of_another(server: Aggregat
         assert answer.status_code == 400, answer.text
         assert "a key of the round is the identity key of a client" in answer.json()["detail"]
     play(server, task, clients, drop={2: "advertise"})
-    assert_sum(task, 1, [index for index in range(COHORT) if index != 2])
+    task.assert_sum(1, (2.0**index for index in [index for index in range(COHORT) if index != 2]))
 
 
 @pytest.mark.parametrize("mode", ["semi-malicious", "curious"])
@@ -75,7 +60,7 @@ def test_dropouts_in_several_stages_of_one_round(server: AggregatorProcess, api:
     task = masked_task(api, f"drops-{mode}", 9, mode)
     clients = enrol_masked(task, 9)
     play(server, task, clients, drop={1: "advertise", 3: "contribute", 5: "unmask"})
-    assert_sum(task, 1, [0, 2, 4, 5, 6, 7, 8])
+    task.assert_sum(1, (2.0**index for index in [0, 2, 4, 5, 6, 7, 8]))
 
 
 @pytest.mark.parametrize(
@@ -101,7 +86,7 @@ def test_a_round_below_a_threshold_fails_and_the_next_one_has_new_keys(
     assert (again["step"], again["seed"] != failed["seed"]) == (1, True)
     first = {index: client.bodies.get("advertise") for index, client in clients.items()}
     play(server, task, clients, 2)
-    assert_sum(task, 2, range(COHORT))
+    task.assert_sum(2, (2.0**index for index in range(COHORT)))
     assert all(client.bodies["advertise"] != first[index] for index, client in clients.items())
 
 
@@ -117,14 +102,14 @@ def test_a_late_upload_is_refused(server: AggregatorProcess, api: Api) -> None:
     expire(server, task, 1)
     task.wait_round(1, "confirming")
     answer = clients[4].send(1, "contribute", late)
-    assert (answer.status_code, answer.json()["type"]) == (409, "urn:hushrec:problem:round-closed")
+    assert (answer.status_code, slug(answer)) == (409, "round-closed")
     assert clients[4].view(1)["expected"] is False
     rest = {index: client for index, client in clients.items() if index != 4}
     for step in ("confirm", "unmask"):
         task.wait_round(1, "confirming" if step == "confirm" else "unmasking")
         for client in rest.values():
             assert client.take(1, step).status_code == 201
-    assert_sum(task, 1, rest)
+    task.assert_sum(1, (2.0**index for index in rest))
 
 
 def test_a_wrong_share_is_logged_and_does_no_harm(server: AggregatorProcess, api: Api) -> None:
@@ -136,7 +121,7 @@ def test_a_wrong_share_is_logged_and_does_no_harm(server: AggregatorProcess, api
         body = client.make(1, "unmask")
         sent = body if index else bytes([body[0] ^ 1]) + body[1:]
         assert client.send(1, "unmask", sent).status_code == 201
-    assert_sum(task, 1, range(COHORT))
+    task.assert_sum(1, (2.0**index for index in range(COHORT)))
     wrong = [json.loads(line) for line in server.log().splitlines() if "does not match its commitment" in line]
     assert clients[0].client_id in [line["holder"] for line in wrong if line["task"] == task.id]
 
@@ -160,7 +145,7 @@ def test_clients_that_share_a_key_are_rejected(server: AggregatorProcess, api: A
         task.wait_round(1, STAGES[step])
         for index in range(4):
             assert clients[index].take(1, step, 2.0**index).status_code == 201
-    assert_sum(task, 1, range(4))
+    task.assert_sum(1, (2.0**index for index in range(4)))
 
 
 def test_messages_are_accepted_only_from_the_right_clients_in_their_stage(server: AggregatorProcess, api: Api) -> None:
@@ -171,8 +156,8 @@ def test_messages_are_accepted_only_from_the_right_clients_in_their_stage(server
     assert [one.view(1)[name] for name in ("in_cohort", "expected", "delivered")] == [True, True, False]
     body = one.make(1, "advertise")
 
-    def refusal(answer: object) -> tuple[int, str]:
-        return answer.status_code, answer.json()["type"].removeprefix("urn:hushrec:problem:")  # type: ignore[attr-defined]
+    def refusal(answer: httpx.Response) -> tuple[int, str]:
+        return answer.status_code, slug(answer)
 
     # lengths, digests, signatures, other people's places, other stages
     assert refusal(one.send(1, "advertise", body[:-1])) == (400, "body-too-short")
@@ -219,52 +204,30 @@ def test_messages_are_accepted_only_from_the_right_clients_in_their_stage(server
     expire(server, task, 1)
     task.wait_round(1, "collecting")
     assert refusal(one.send(1, "contribute", bytes(4))) == (403, "not-in-cohort")  # it did not share
-    assert api.http.post(f"{task.path}/close", headers=api.operator).status_code == 200
+    task.close()
     assert refusal(api.http.get(f"{task.path}/rounds/1/roster", headers=two.auth)) == (404, "not-found")
     assert two.send(1, "share", two.bodies["share"]).status_code == 200
 
 
 def test_clients_outside_the_cohort_and_plain_rounds(server: AggregatorProcess, api: Api) -> None:
     task = masked_task(api, "unasked", COHORT)
-    clients = enrol_masked(task, COHORT)
+    enrol_masked(task, COHORT)
     task.wait_round(1, "advertising")
     stranger = enrol_masked(task, 1)[0]
     assert stranger.take(1, "advertise").status_code == 403
     assert [stranger.view(1)[name] for name in ("in_cohort", "expected")] == [False, False]
     plain = api.create_task("no-stages", cohort=2)
-    first, _ = plain.enrol(2)
-    plain.wait_round(1, "collecting")
-    answer = api.http.put(
-        f"{plain.path}/rounds/1/stages/advertise/{first.client_id}",
-        content=bytes(160),
-        headers={**first.auth, "Content-Digest": digest_field(bytes(160))},
-    )
-    assert answer.status_code == 404
-    view = api.http.get(f"{plain.path}/rounds/1", headers=first.auth).json()
-    assert (view["expected"], view["delivered"]) == (True, False)
-    assert first.put(1, first.contribution(1, 1.0)).status_code == 201
-    view = api.http.get(f"{plain.path}/rounds/1", headers=first.auth).json()
-    assert (view["expected"], view["delivered"]) == (True, True)
-    assert len(clients) == COHORT
+    first, _ = plain.begin(2)
+    assert first.deliver(f"rounds/1/stages/advertise/{first.client_id}", bytes(160)).status_code == 404
+    for delivered in (False, True):
+        view = first.view(1)
+        assert (view["expected"], view["delivered"]) == (True, delivered)
+        first.put(1, first.contribution(1, 1.0))
 
 
 def test_a_masked_task_with_a_frozen_cohort(server: AggregatorProcess, api: Api) -> None:
     """One client drops out of the second sum: nothing is released, two leave, and the seven that remain repeat it."""
-    request = {
-        "name": "frozen",
-        "recipe": {"name": "privirec-k", "parameters": {"items": 6, "components": 2, "iterations": 2}},
-        "mechanism": {"name": "masked", "parameters": {"corrupt": 0.0, "dropout": 0.34}},
-        "schedule": {
-            "cohort_size": 9,
-            "min_clients": 4,
-            "min_difference": 2,
-            "stage_seconds": 3600,
-            "collect_seconds": 3600,
-        },
-    }
-    answer = api.http.post("/v1/tasks", json=request, headers=api.operator)
-    assert answer.status_code == 201, answer.text
-    task = TestTask(api, answer.json())
+    task = frozen_task(api, "frozen", min_difference=2)
     assert any("none over fewer than 5 of 9 clients" in warning for warning in task.view["warnings"])
     clients = enrol_masked(task, 9)
     play(server, task, clients, 1)
@@ -275,7 +238,7 @@ def test_a_masked_task_with_a_frozen_cohort(server: AggregatorProcess, api: Api)
     assert failed["aggregate_digest"] is None
     again = task.wait_round(3, "advertising")
     assert (again["step"], again["cohort"]) == (2, 7)
-    asked = api.http.get(f"{task.path}/rounds/3/cohort", headers=api.operator).json()["clients"]
+    asked = task.cohort(3)
     stay = {index: client for index, client in clients.items() if client.client_id in asked}
     assert len(stay) == 7
     assert 2 not in stay
@@ -286,20 +249,12 @@ def test_a_masked_task_with_a_frozen_cohort(server: AggregatorProcess, api: Api)
     assert np.allclose(total, 0.01 * sum(stay), rtol=0, atol=plan.predicted_error)
 
 
-FROZEN = {
-    "name": "frozen-again",
-    "recipe": {"name": "privirec-k", "parameters": {"items": 6, "components": 2, "iterations": 2}},
-    "mechanism": {"name": "masked", "parameters": {"corrupt": 0.0, "dropout": 0.34}},
-    "schedule": {"cohort_size": 9, "min_clients": 4, "stage_seconds": 3600, "collect_seconds": 3600},
-}
-
-
 def test_a_first_sum_over_a_frozen_cohort_is_repeated_within_its_roster(server: AggregatorProcess, api: Api) -> None:
     """Clients keep to the roster in which they contributed first: one that was not in it is not asked again.
 
     A roster over which clients would confirm no sum is not closed.
     """
-    task = TestTask(api, api.http.post("/v1/tasks", json=FROZEN, headers=api.operator).json())
+    task = frozen_task(api, "frozen-again")
     clients = enrol_masked(task, 9)
     play(server, task, clients, 1, drop=dict.fromkeys(range(5), "advertise"))
     assert "none over 4 clients: 5 are needed" in task.wait_round(1, "failed")["failure"]
@@ -307,33 +262,35 @@ def test_a_first_sum_over_a_frozen_cohort_is_repeated_within_its_roster(server: 
     play(server, task, clients, 2, drop={8: "advertise"} | dict.fromkeys(range(4), "contribute"))
     task.wait_round(2, "failed")
     assert task.wait_round(3, "advertising")["cohort"] == 8
-    asked = api.http.get(f"{task.path}/rounds/3/cohort", headers=api.operator).json()["clients"]
+    asked = task.cohort(3)
     assert clients[8].client_id not in asked
 
 
-def test_a_frozen_cohort_that_could_not_be_summed_again_is_refused(api: Api) -> None:
-    schedule = {"cohort_size": 9, "start_clients": 5}
-    mechanism = {"name": "masked", "parameters": {"dropout": 0.2}}
-    refused = api.http.post(
-        "/v1/tasks", json=FROZEN | {"mechanism": mechanism, "schedule": schedule}, headers=api.operator
-    )
-    assert refused.status_code == 422
-    assert "start_clients must be at least 6, or 0" in refused.json()["detail"]
+SIX = {"cohort_size": 6, "min_clients": 3}
 
 
-def test_a_task_that_could_not_be_summed_at_its_floor_is_refused(api: Api) -> None:
+@pytest.mark.parametrize(
+    ("recipe", "mechanism", "schedule", "reason"),
+    [
+        ("privirec-k", {"dropout": 0.2}, {"cohort_size": 9, "start_clients": 5}, "must be at least 6, or 0"),
+        ("fedmf", {"corrupt": 0.0, "dropout": 0.34}, SIX, "a masked round of min_clients clients cannot work"),
+        ("fedmf", {"corrupt": 0.9}, SIX, "no neighbourhood of 6 clients"),
+    ],
+    ids=["a frozen cohort again", "at its floor", "with so many who collude"],
+)
+def test_a_task_that_could_not_be_summed_is_refused(
+    api: Api, recipe: str, mechanism: dict[str, float], schedule: dict[str, int], reason: str
+) -> None:
+    own = {"components": 2, "iterations": 2} if recipe == "privirec-k" else {"dim": 3, "clip": 1.0}
     request = {
         "name": "impossible",
-        "recipe": {"name": "fedmf", "parameters": {"items": 5, "dim": 3, "clip": 1.0}},
-        "mechanism": {"name": "masked", "parameters": {"corrupt": 0.0, "dropout": 0.34}},
-        "schedule": {"cohort_size": 6, "min_clients": 3},
+        "recipe": {"name": recipe, "parameters": {"items": 6, **own}},
+        "mechanism": {"name": "masked", "parameters": mechanism},
+        "schedule": schedule,
     }
     refused = api.http.post("/v1/tasks", json=request, headers=api.operator)
-    assert (refused.status_code, refused.json()["type"]) == (422, "urn:hushrec:problem:invalid-parameters")
-    assert "a masked round of min_clients clients cannot work" in refused.json()["detail"]
-    request["mechanism"]["parameters"] = {"corrupt": 0.9}  # type: ignore[index]
-    refused = api.http.post("/v1/tasks", json=request, headers=api.operator)
-    assert "no neighbourhood of 6 clients" in refused.json()["detail"]
+    assert (refused.status_code, slug(refused)) == (422, "invalid-parameters")
+    assert reason in refused.json()["detail"]
 
 
 @pytest.mark.parametrize("mode", ["semi-malicious", "curious"])

@@ -12,11 +12,10 @@ from contextlib import closing
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 
 from protocols.recipes.base import RoundSpec
-from tests.support.api import Api, digest_field
+from tests.support.api import Api, serving
 from tests.support.server import AggregatorProcess, Persistent, running_aggregator
 from tests.support.sums import COHORT, KeyedRound
 
@@ -38,13 +37,8 @@ def test_two_rounds_sum_every_contribution_once(api: Api) -> None:
         for member, prime in zip(members, PRIMES, strict=True):
             answer = member.put(number, member.contribution(number, prime))
             assert answer.status_code == 201, answer.text
-        done = task.wait_round(number, "complete")
-        assert done["survivors"] == 8
-        total = task.opened(number)
-        mask = task.plan.layout.blocks[0].integral_mask()
-        assert np.allclose(total[~mask], sum(PRIMES))
-        assert np.array_equal(total[mask], np.full(mask.sum(), 8.0))
-    assert api.http.get(task.path, headers=api.operator).json()["state"] == "complete"
+        task.assert_sum(number, PRIMES)
+    assert task.now()["state"] == "complete"
     snapshot = api.http.get(f"{task.path}/snapshots/latest", headers=members[0].auth).json()
     assert (snapshot["round"], snapshot["author"]) == (2, "server")
     body = api.http.get(f"{task.path}/snapshots/2", headers=members[0].auth).content
@@ -60,8 +54,7 @@ def test_two_rounds_sum_every_contribution_once(api: Api) -> None:
 def test_uploads_of_one_client_at_the_same_moment(api: Api, same: bool) -> None:
     """One of several simultaneous uploads is stored: the same bytes are acknowledged, others refused."""
     task = api.create_task(f"at-once-{same}".lower(), cohort=2)
-    first, second = task.enrol(2)
-    task.wait_round(1, "collecting")
+    first, second = task.begin(2)
     bodies = [first.contribution(1, 2.0 if same else 2.0 + index) for index in range(6)]
     with ThreadPoolExecutor(len(bodies)) as pool:
         answers = list(pool.map(lambda body: first.put(1, body), bodies))
@@ -71,32 +64,7 @@ def test_uploads_of_one_client_at_the_same_moment(api: Api, same: bool) -> None:
     assert len(digests) == 1
     (winner,) = {body for body in bodies if hashlib.sha256(body).hexdigest() in digests}
     assert second.put(1, second.contribution(1, 100.0)).status_code == 201
-    task.wait_round(1, "complete")
-    value = 2.0 if same else 2.0 + bodies.index(winner)
-    mask = task.plan.layout.blocks[0].integral_mask()
-    assert np.allclose(task.opened(1)[~mask], value + 100.0)
-
-
-def test_an_unfinished_upload_is_deleted_with_its_round(api: Api, server: AggregatorProcess) -> None:
-    task = api.create_task("half", cohort=2)
-    (member, _) = task.enrol(2)
-    task.wait_round(1, "collecting")
-    chunk = member.contribution(1, 2.0)[:40]
-    headers = {
-        **member.auth,
-        "Content-Type": "application/partial-upload",
-        "Content-Digest": digest_field(chunk),
-        "Upload-Offset": "0",
-        "Upload-Complete": "?0",
-    }
-    assert api.http.patch(member.path(1), content=chunk, headers=headers).status_code == 204
-    (key,) = chunks = [key for key in server.blobs.keys() if key.startswith("chunks/")]  # noqa: SIM118
-    assert bytes(server.blobs.view(key, hashlib.sha256(chunk).hexdigest())) == chunk
-    api.http.post(f"{task.path}/close", headers=api.operator)
-    assert not set(chunks) & set(server.blobs.keys())
-    assert not list((server.data_dir / "uploads").iterdir())
-    late = {**headers, "Upload-Offset": "40"}
-    assert api.http.patch(member.path(1), content=chunk, headers=late).status_code == 409
+    task.assert_sum(1, [2.0 if same else 2.0 + bodies.index(winner), 100.0])
 
 
 EARLY = 4
@@ -104,15 +72,15 @@ EARLY = 4
 
 
 @pytest.fixture
-def early_server(tmp_path: Path) -> Iterator[AggregatorProcess]:
+def slow(tmp_path: Path) -> Iterator[AggregatorProcess]:
     process = AggregatorProcess(tmp_path / "data", split_bytes=1, test_spawns_workers=1)
     yield process
     process.stop()
 
 
 @pytest.fixture
-def early_api(early_server: AggregatorProcess) -> Iterator[Api]:
-    with closing(Api(early_server.url, early_server.operator_token)) as made:
+def slow_api(slow: AggregatorProcess) -> Iterator[Api]:
+    with closing(Api(slow.url, slow.operator_token)) as made:
         yield made
 
 
@@ -124,30 +92,19 @@ def wait_folded(round_: KeyedRound, least: int) -> None:
     assert round_.task.round(1)["state"] == "collecting"
 
 
-def leftovers(early_server: AggregatorProcess) -> set[str]:
-    return {key.partition("/")[0] for key in early_server.blobs.keys()} & {"contributions", "partials"}  # noqa: SIM118
-
-
-def worker_of(early_server: AggregatorProcess) -> psutil.Process:
-    (worker,) = [
-        child for child in psutil.Process(early_server.pid).children() if "spawn_main" in " ".join(child.cmdline())
-    ]
-    return worker
-
-
 @pytest.mark.parametrize("mechanism_name", ["ckks", "paillier"])
 def test_a_few_slow_contributions_are_folded_while_collecting(
-    early_server: AggregatorProcess, early_api: Api, mechanism_name: str
+    slow: AggregatorProcess, slow_api: Api, mechanism_name: str
 ) -> None:
-    early_server.start()
-    round_ = KeyedRound(early_api, mechanism_name)
+    slow.start()
+    round_ = KeyedRound(slow_api, mechanism_name)
     round_.contribute(0, EARLY)
     wait_folded(round_, EARLY)
     round_.contribute(EARLY, COHORT - 1)
     wait_folded(round_, COHORT - EARLY)
     round_.contribute(COHORT - 1)
     round_.assert_exact()
-    assert leftovers(early_server) == set()
+    assert not slow.kinds().keys() & {"contributions", "partials"}
 
 
 @pytest.mark.parametrize(("mechanism_name", "split_bytes"), [("plain", 1), ("ckks", 2**22)], ids=["fast", "short"])
@@ -155,11 +112,8 @@ def test_fast_or_short_contributions_wait_for_a_whole_batch(
     tmp_path: Path, mechanism_name: str, split_bytes: int
 ) -> None:
     """A fold of a few of them would cost more than it adds."""
-    with (
-        running_aggregator(tmp_path / "data", split_bytes=split_bytes, fold_batch=32) as early_server,
-        closing(Api(early_server.url, early_server.operator_token)) as early_api,
-    ):
-        round_ = KeyedRound(early_api, mechanism_name)
+    with serving(tmp_path / "data", split_bytes=split_bytes, fold_batch=32) as (slow, slow_api):
+        round_ = KeyedRound(slow_api, mechanism_name)
         round_.contribute(0, 31)
         time.sleep(1.0)
         assert round_.task.round(1)["folded"] == 0
@@ -167,36 +121,36 @@ def test_fast_or_short_contributions_wait_for_a_whole_batch(
         wait_folded(round_, 32)
 
 
-def test_the_server_dies_while_it_folds_early(early_server: AggregatorProcess, early_api: Api) -> None:
+def test_the_server_dies_while_it_folds_early(slow: AggregatorProcess, slow_api: Api) -> None:
     """Killed before the commit of a fold, and after that of another: each contribution is in the sum exactly once."""
-    early_server.start(crash_at="fold.blob-written-before-commit")
-    round_ = KeyedRound(early_api, "ckks")
-    attempt = Persistent(early_server, ["fold.committed"])
+    slow.start(crash_at="fold.blob-written-before-commit")
+    round_ = KeyedRound(slow_api, "ckks")
+    attempt = Persistent(slow, ["fold.committed"])
     for member, body in zip(round_.members, round_.bodies, strict=True):
         answer = attempt(lambda member=member, body=body: member.put(1, body))
         assert answer.status_code in (200, 201), answer.text
     attempt(round_.assert_exact)
     assert attempt.deaths == 2
-    assert leftovers(early_server) == set()
+    assert not slow.kinds().keys() & {"contributions", "partials"}
 
 
 @pytest.mark.parametrize("victim", ["server", "worker"])
-def test_death_in_the_middle_of_an_early_fold(early_server: AggregatorProcess, early_api: Api, victim: str) -> None:
-    early_server.start()
-    round_ = KeyedRound(early_api, "ckks")
+def test_death_in_the_middle_of_an_early_fold(slow: AggregatorProcess, slow_api: Api, victim: str) -> None:
+    slow.start()
+    round_ = KeyedRound(slow_api, "ckks")
     round_.contribute(0, EARLY)
     wait_folded(round_, EARLY)
-    worker = worker_of(early_server)
+    worker = slow.fold_worker()
     worker.suspend()
     round_.contribute(EARLY, 3 * EARLY)  # the engine has handed out a batch of these, or is about to
     time.sleep(0.5)
     if victim == "server":
-        early_server.kill()
+        slow.kill()
         worker.resume()  # without its server it exits; what it wrote before does not count
-        early_server.start()
+        slow.start()
     else:
         os.kill(worker.pid, signal.SIGKILL)
     wait_folded(round_, 2 * EARLY + 1)  # a first batch of five to seven leaves too few for another one
     round_.contribute(3 * EARLY)
     round_.assert_exact()
-    assert leftovers(early_server) == set()
+    assert not slow.kinds().keys() & {"contributions", "partials"}

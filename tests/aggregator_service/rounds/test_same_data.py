@@ -1,83 +1,70 @@
-"""Several tasks over the same data: their sums differ by enough clients, compared by identity keys."""
+"""Sums over the same data, of one task or of several: who is asked, who leaves, and that no difference is a few people.
+
+A frozen cohort is that of a task that sums the same data in every round. Tasks with one label are compared by identity
+keys. Each attack on item counts, at the end, succeeds with the defence taken out.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select
 
 from aggregator_service.rounds.transactions import end_collecting
-from aggregator_service.storage.rounds import list_rounds
 from aggregator_service.storage.schema import ClientRow, RoundRow, TaskRow
 from aggregator_service.storage.stages import clients_with
-from aggregator_service.tasks.plans import plan_task, round_spec, row_terms
 from protocols.messages import TaskRequest
 from protocols.privacy import combinations as released_combinations
 from protocols.recipes.fedmf import FedMF
 from tests.support.world import SECONDS, World, sum_again
 
 FLOOR = 4
+SUM = {"cohort_size": 10, "start_clients": 10, "min_clients": FLOOR, "rounds": 50}
 
 
 @pytest.fixture(autouse=True)
 def frozen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the recipe one that sums the same data in every round."""
+    """Make FedMF a recipe that sums the same data in every round."""
     sum_again(monkeypatch, FedMF)
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path)
-    yield made
-    made.close()
-
-
-def job(world: World, name: str, people: Collection[int], data_set: str | None = "ratings") -> str:
+def job(
+    world: World,
+    name: str,
+    people: Collection[int],
+    data_set: str | None = "ratings",
+    recipe: tuple[str, dict[str, object]] = ("fedmf", {"items": 2, "dim": 2, "clip": 1e6}),
+    **schedule: int,
+) -> str:
     """A task with these people as members. A person has the same key in every task, and a client id in each."""
-    size = len(people)
+    given = {"cohort_size": len(people), "min_clients": FLOOR, "collect_seconds": SECONDS, "rounds": 50, **schedule}
     request = TaskRequest.model_validate(
         {
             "name": name,
-            "recipe": {"name": "fedmf", "parameters": {"items": 2, "dim": 2, "clip": 5.0}},
+            "recipe": {"name": recipe[0], "parameters": recipe[1]},
             "mechanism": {"name": "plain"},
-            "schedule": {"cohort_size": size, "min_clients": FLOOR, "collect_seconds": SECONDS, "rounds": 50},
+            "schedule": given,
             "data_set": data_set,
         }
     )
     return world.task_of(request, {f".{one:02}": (bytes([one] * 32), one) for one in sorted(people)})
 
 
-def contribute(world: World, task_id: str, clients: Collection[str]) -> None:
-    """Store a contribution of ones for each client."""
-    round_ = world.round(task_id)
-    with world.database.write() as session:
-        plan = plan_task(row_terms(session.get_one(TaskRow, task_id)))
-        for client in clients:
-            route = plan.route(round_spec(round_), client)
-            (block,) = plan.sum_plan.layout.contribution_blocks(route)
-            body = plan.mechanism.seal(plan.sum_plan, route, [np.ones(len(block.integral_mask()))], None)
-            world.store(session, round_, client, body)
-
-
-def deliver(world: World, task: str, away: Collection[int] = ()) -> RoundRow:
-    """The cohort except the absent clients contributes; return the round after it ended."""
+def deliver(world: World, task: str, missing: int = 0, away: Collection[int] = ()) -> RoundRow:
+    """The cohort but its first `missing` clients and `away` contributes; return the round after it ended."""
+    world.run(task)
     number = world.round(task).number
-    there = [client for client in world.cohort(task) if person(client) not in away]
-    contribute(world, task, there)
+    world.contribute(task, *(one for one in world.cohort(task)[missing:] if int(one[-2:]) not in away))
     world.clock.advance(SECONDS)
     world.run(task)
-    with world.database.read() as session:
-        return session.scalars(select(RoundRow).where(RoundRow.task_id == task, RoundRow.number == number)).one()
-
-
-def person(client: str) -> int:
-    return int(client[-2:])
+    (row,) = [row for row in world.rounds(task) if row.number == number]
+    return row
 
 
 def released(world: World) -> list[tuple[str, frozenset[bytes]]]:
@@ -85,18 +72,124 @@ def released(world: World) -> list[tuple[str, frozenset[bytes]]]:
     found = []
     with world.database.read() as session:
         for task in session.scalars(select(TaskRow)):
-            for row in list_rounds(session, task.id, 0, 1000, "complete"):
+            for row in world.rounds(task.id, "complete"):
                 keys = select(ClientRow.identity_key).where(ClientRow.id.in_(clients_with(row.id, "contribute")))
                 found.append((task.data_set or task.id, frozenset(session.scalars(keys))))
     return found
 
 
+def test_later_rounds_ask_only_the_survivors(world: World) -> None:
+    task = world.task(members=12, **SUM)
+    world.run(task)
+    first = world.cohort(task)
+    assert len(first) == 10
+    deliver(world, task)
+    assert world.cohort(task) == first
+    dropouts, stay = first[:5], first[5:]
+    assert deliver(world, task, missing=5).state == "complete"
+    assert world.cohort(task) == stay
+    assert not world.left() & set(dropouts + stay)
+    (warning,) = [text for text in world.view(task).warnings if "one cohort" in text]
+    assert "leaves the task for good" in warning
+
+
+def test_a_sum_that_differs_by_one_is_repeated_over_fewer(world: World) -> None:
+    task = world.task(members=12, max_failed_rounds=1, **SUM)
+    world.run(task)
+    first = world.cohort(task)
+    deliver(world, task)
+    refused = deliver(world, task, missing=1)
+    assert (refused.state, refused.survivors, refused.aggregate_key) == ("failed", 0, None)
+    assert refused.failure == (
+        "the survivors differ from those of an earlier sum by 1 clients, but sums over the same data must differ by at "
+        "least 4: nothing is released, 4 clients leave such sums, 6 remain"
+    )
+    assert first[0] in world.left()
+    assert set(world.cohort(task)) == set(first) - world.left()
+    assert (world.round(task).number, world.round(task).sum_index, world.round(task).cohort) == (3, 2, 6)
+    assert deliver(world, task).state == "complete"
+    stay = set(first) - world.left()
+    assert world.total(task, 3)[0] == sum(2.0 ** int(client[2:]) for client in stay)
+    row = world.row(task)
+    assert (row.state, row.completed_rounds, row.failed_rounds, row.failures_in_a_row) == ("open", 2, 1, 0)
+
+
+def test_retired_clients_stay_retired_after_a_restart(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    task = world.task(members=12, **SUM)
+    deliver(world, task)
+    deliver(world, task, missing=1)
+    cohort, out = world.cohort(task), world.left()
+    world.close()
+    again = World(tmp_path)
+    assert (again.cohort(task), again.left()) == (cohort, out)
+    deliver(again, task)
+    assert again.cohort(task) == cohort
+    again.close()
+
+
+def test_the_task_fails_when_too_few_would_remain(world: World) -> None:
+    task = world.task(members=7, **SUM | {"cohort_size": 7, "start_clients": 7})
+    deliver(world, task)
+    refused = deliver(world, task, missing=1)
+    assert "4 clients leave such sums, 3 remain; the task fails, since it needs at least 4" in str(refused.failure)
+    assert world.state(task) == "failed"
+    assert world.run(task) is None
+
+
+def test_the_minimum_difference_can_be_set(world: World) -> None:
+    task = world.task(members=10, **SUM, min_difference=2)
+    deliver(world, task)
+    assert deliver(world, task, missing=2).state == "complete"
+    assert deliver(world, task, missing=1).state == "failed"
+    assert world.round(task).cohort == 6
+
+
+def test_other_recipes_draw_a_new_cohort(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    task = world.task(members=10, **SUM)
+    deliver(world, task)
+    assert deliver(world, task, missing=1).state == "complete"
+    assert world.round(task).cohort == 10
+
+
+def test_a_round_below_its_floor_keeps_the_cohort(world: World) -> None:
+    task = world.task(members=10, **SUM)
+    world.run(task)
+    first = world.cohort(task)
+    deliver(world, task)
+    assert deliver(world, task, missing=8).state == "failed"
+    assert world.cohort(task) == first
+    assert not world.left()
+
+
+@settings(
+    max_examples=8,
+    deadline=None,
+    phases=[Phase.generate],  # shrinking would create hundreds of databases
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=5), st.integers(2, 4))
+def test_sums_over_random_dropouts_never_differ_by_a_few(
+    tmp_path_factory: pytest.TempPathFactory, dropouts: list[int], wanted: int
+) -> None:
+    world = World(tmp_path_factory.mktemp("frozen"))
+    task = world.task(members=10, **SUM, min_difference=wanted, max_failed_rounds=1000)
+    world.run(task)
+    for missing in dropouts:
+        if world.state(task) == "open":
+            deliver(world, task, missing=min(missing, len(world.cohort(task))))
+    sets = [keys for _, keys in released(world)]
+    world.close()
+    for one, other in combinations(sets, 2):
+        assert len(one ^ other) == 0 or len(one ^ other) >= wanted
+    assert all(len(survivors) >= FLOOR for survivors in sets)
+
+
 def test_a_second_task_over_all_but_one_client_releases_nothing(world: World) -> None:
     first = job(world, "first", range(10))
-    world.run(first)
     assert deliver(world, first).state == "complete"
     second = job(world, "second", range(1, 10))
-    world.run(second)
     refused = deliver(world, second)
     assert (refused.state, refused.aggregate_key) == ("failed", None)
     assert "differ from those of an earlier sum by 1 clients" in str(refused.failure)
@@ -108,7 +201,6 @@ def test_a_second_task_over_all_but_one_client_releases_nothing(world: World) ->
 def test_sums_over_the_same_or_entirely_different_people_are_released(world: World) -> None:
     for name, people in {"first": range(10), "same": range(10), "strangers": range(20, 30)}.items():
         task = job(world, name, people)
-        world.run(task)
         assert deliver(world, task).state == "complete"
 
 
@@ -116,10 +208,8 @@ def test_a_sum_that_isolates_a_client_together_with_two_others_is_refused(world:
     """S(0..4), S(5..9) and S(0..10): the sets differ by five clients or more, the sums by one client's vector."""
     for name, people in {"first": range(5), "second": range(5, 10)}.items():
         task = job(world, name, people)
-        world.run(task)
         assert deliver(world, task).state == "complete"
     third = job(world, "third", range(11))
-    world.run(third)
     refused = deliver(world, third)
     assert (refused.state, refused.aggregate_key) == ("failed", None)
     assert refused.failure == (
@@ -135,17 +225,14 @@ def test_a_sum_that_is_too_complex_to_judge_is_refused_and_counts_as_failed(
 ) -> None:
     for name, people in {"first": range(5), "second": range(5, 10)}.items():
         task = job(world, name, people)
-        world.run(task)
         assert deliver(world, task).state == "complete"
     monkeypatch.setattr(released_combinations, "MOST_SETS", 2)
     third = job(world, "third", range(11))
     for number in range(1, 6):  # max_failed_rounds
-        world.run(third)
         refused = deliver(world, third)
         assert (refused.number, refused.state, refused.aggregate_key) == (number, "failed", None)
         assert str(refused.failure).startswith("cannot compute what this sum reveals together with earlier sums")
-    with world.database.read() as session:
-        assert not session.scalars(select(ClientRow.id).where(ClientRow.left_data_in.is_not(None))).all()
+    assert not world.left()
     assert world.state(third) == "failed"
 
 
@@ -153,7 +240,6 @@ def test_a_sum_that_is_too_complex_to_judge_is_refused_and_counts_as_failed(
 def test_tasks_of_other_labels_are_not_compared(world: World, label: str | None) -> None:
     first, second = job(world, "first", range(10)), job(world, "second", range(1, 10), label)
     for task in (first, second):
-        world.run(task)
         assert deliver(world, task).state == "complete"
 
 
@@ -162,7 +248,7 @@ def test_a_sum_that_is_about_to_be_released_is_compared(world: World) -> None:
     world.run(first)
     world.run(second)
     for task in (first, second):
-        contribute(world, task, world.cohort(task))
+        world.contribute(task, *world.cohort(task))
     with world.database.write() as session:  # both are judged before either is folded
         one = end_collecting(session, world.round(first).id, world.clock.now())
     with world.database.write() as session:
@@ -172,7 +258,6 @@ def test_a_sum_that_is_about_to_be_released_is_compared(world: World) -> None:
 
 def test_a_task_without_a_sum_draws_another_cohort_and_ends(world: World) -> None:
     first = job(world, "first", range(10))
-    world.run(first)
     deliver(world, first)
     second = job(world, "second", range(1, 7))  # too similar whoever leaves
     for _ in range(20):
@@ -206,8 +291,58 @@ def test_sums_of_a_label_never_differ_by_a_few_people(
         for task, away in tasks:
             world.run(task)
             if world.state(task) == "open" and world.round(task).state == "collecting":
-                deliver(world, task, away if turn == 1 else ())
+                deliver(world, task, away=away if turn == 1 else ())
     for (label, one), (other_label, other) in combinations(released(world), 2):
         assert label != other_label or one == other or len(one ^ other) >= FLOOR
         assert len(one) >= FLOOR
     world.close()
+
+
+ITEMS, VICTIM = 12, 5
+LISTS = np.random.default_rng(3).integers(0, 2, (VICTIM + 1, ITEMS)).astype(float)
+"""Whether each of six people has each item."""
+DEGREES = "privirec-k", {"items": ITEMS, "components": 2, "iterations": 2}
+COUNTS = "colr", {"items": ITEMS, "dim": 2, "rank": 2, "clip": 1.0, "item_bias": "counts"}
+SMALL = {"cohort_size": 6, "min_clients": 3, "start_clients": 5}
+
+
+def deliver_lists(world: World, task: str) -> None:
+    """Let the whole cohort contribute its lists, and end the round."""
+    world.run(task)
+    world.contribute(task, *world.cohort(task), vector=lambda person: LISTS[person])
+    world.run(task)
+
+
+def test_item_counts_less_degrees_of_another_task(world: World) -> None:
+    """PriviRec-k sums the degrees of five people, a CoLR task the same counts of six, which would show the sixth's."""
+    first = job(world, "first", range(VICTIM), recipe=DEGREES, **SMALL)
+    second = job(world, "second", range(VICTIM + 1), recipe=COUNTS, **SMALL)
+    deliver_lists(world, first)
+    deliver_lists(world, second)
+    assert world.round(second).cohort == VICTIM, "the sum is repeated over the five"
+    deliver_lists(world, second)
+    np.testing.assert_array_equal(world.total(second, 2), world.total(first, 1))
+
+
+def test_item_counts_less_those_of_another_task(world: World) -> None:
+    """Two CoLR tasks: the second counts nobody again, and waits for members that are not counted."""
+    first = job(world, "first", range(VICTIM), recipe=COUNTS, **SMALL)
+    second = job(world, "second", range(VICTIM + 1), recipe=COUNTS, **SMALL)
+    deliver_lists(world, first)
+    world.run(second)
+    assert not world.rounds(second, "complete")
+    assert world.view(second).waiting_for == (
+        "new members: sum 1 counts each client's data once in data set 'ratings'; it needs 3 members that no other sum "
+        "holds, and has 1"
+    )
+
+
+def test_who_leaves_the_counts_goes_on_training(world: World) -> None:
+    """The sixth is in no sum over the same data, and in the cohorts that train."""
+    first = job(world, "first", range(VICTIM), recipe=DEGREES, **SMALL)
+    second = job(world, "second", range(VICTIM + 1), recipe=COUNTS, **SMALL)
+    deliver_lists(world, first)
+    deliver_lists(world, second)
+    deliver_lists(world, second)
+    assert len(world.cohort(second)) == VICTIM + 1
+    assert world.left() == {f"{second}.{VICTIM:02}"}

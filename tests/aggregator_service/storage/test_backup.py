@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from aggregator_service.cli import main
 from aggregator_service.migrations.migrate import migrate
 from aggregator_service.storage import backup
 from aggregator_service.storage.backup import BackupError, StorageNotEmptyError, back_up, copy_rows
@@ -20,7 +16,7 @@ from aggregator_service.storage.cleanup import named_blobs
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.storage.schema import ClientRow
-from tests.support.api import Api, TestMember, TestTask
+from tests.support.api import Api, TestMember, TestTask, contribute, serving
 from tests.support.postgres import TestDatabase
 from tests.support.rows import client_row, round_row, task_row
 from tests.support.server import OPERATOR_TOKEN, AggregatorProcess, running_aggregator
@@ -30,35 +26,11 @@ COHORT = 4
 Run = Callable[..., str]
 
 
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs `hushrec-server`; returns what it printed, after a failure the error."""
-
-    def call(*arguments: str, status: int = 0) -> str:
-        monkeypatch.setattr(sys, "argv", ["hushrec-server", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capsys.readouterr()
-        assert (ended.value.code or 0) == status, err
-        return err if status else out
-
-    return call
-
-
-@pytest.fixture(autouse=True)
-def umask() -> Iterator[None]:
-    before = os.umask(0o022)
-    yield
-    os.umask(before)
-
-
 def half_a_round(api: Api) -> tuple[TestTask, list[TestMember]]:
     """A task whose round 1 has half of its contributions."""
     task = api.create_task(cohort=COHORT)
-    members = task.enrol(COHORT)
-    task.wait_round(1, "collecting")
-    for index in range(COHORT // 2):
-        assert members[index].put(1, members[index].contribution(1, 2.0**index)).status_code == 201
+    members = task.begin(COHORT)
+    contribute(members[: COHORT // 2], 1)
     return task, members
 
 
@@ -69,9 +41,7 @@ def complete(server: AggregatorProcess, task: TestTask, members: list[TestMember
         for index in range(COHORT // 2, COHORT):
             member = TestMember(moved, members[index].client_id, members[index].token)
             assert member.put(1, member.contribution(1, 2.0**index)).status_code == 201
-        moved.wait_round(1, "complete")
-        total, mask = moved.opened(1), moved.plan.layout.blocks[0].integral_mask()
-        assert np.allclose(total[~mask], 2.0**COHORT - 1, atol=1e-6)
+        moved.assert_sum(1, (2.0**index for index in range(COHORT)))
 
 
 @pytest.mark.parametrize(("inline_bytes", "blobs"), [(0, 2), (65_536, 0)], ids=["as blobs", "as rows"])
@@ -79,10 +49,7 @@ def test_a_backup_of_a_running_server_continues_its_round(
     tmp_path: Path, run: Run, inline_bytes: int, blobs: int
 ) -> None:
     data, copy = tmp_path / "data", tmp_path / "copy"
-    with (
-        running_aggregator(data, fold_batch=100, inline_bytes=inline_bytes) as server,
-        closing(Api(server.url, OPERATOR_TOKEN)) as api,
-    ):
+    with serving(data, fold_batch=100, inline_bytes=inline_bytes) as (server, api):
         task, members = half_a_round(api)
         assert f"{blobs} blobs" in run("backup", str(copy), "--data-dir", str(data))
         complete(server, task, members)  # the original goes on, and deletes what the backup holds
@@ -99,10 +66,7 @@ def test_storage_moves_to_postgresql_and_s3(
 ) -> None:
     data, url, prefix = tmp_path / "data", postgres.schema(), new_prefix()
     move = ("migrate-storage", "--data-dir", str(data), "--to-database-url", url, "--to-blobs", prefix)
-    with (
-        running_aggregator(data, fold_batch=100, inline_bytes=inline_bytes) as server,
-        closing(Api(server.url, OPERATOR_TOKEN)) as api,
-    ):
+    with serving(data, fold_batch=100, inline_bytes=inline_bytes) as (server, api):
         task, members = half_a_round(api)
         assert "a server runs on this database" in run(*move, status=1)
     output = run(*move)
@@ -123,10 +87,7 @@ def test_storage_moves_to_postgresql_and_s3(
 
 def test_blobs_move_alone_and_the_old_ones_are_refused(tmp_path: Path, run: Run) -> None:
     data, place = tmp_path / "data", f"dir:{tmp_path / 'elsewhere'}"
-    with (
-        running_aggregator(data, fold_batch=100, inline_bytes=0) as server,
-        closing(Api(server.url, OPERATOR_TOKEN)) as api,
-    ):
+    with serving(data, fold_batch=100, inline_bytes=0) as (server, api):
         task, members = half_a_round(api)
     assert "copied 2 blobs" in run("migrate-storage", "--data-dir", str(data), "--to-blobs", place)
     with pytest.raises(RuntimeError, match="is not the one of this database"):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import func, select, update
+from sqlalchemy import func, select
 
 from aggregator_service.compute.jobs import StoredBody
 from aggregator_service.services import Services
@@ -87,10 +87,11 @@ def test_uploads_are_tagged_until_their_round_is_over(tmp_path: Path) -> None:
     """A whole one, and one in two pieces. A changed blob fails the round."""
     with aggregator_inside(tmp_path / "data", inline_bytes=0) as api:
         stored, task = services(api), api.create_task(cohort=3, min_clients=3)
-        whole, pieces, last = task.enrol(3)
-        task.wait_round(1, "collecting")
+        whole, pieces, last = task.begin(3)
         assert whole.put(1, whole.contribution(1, 1.0)).status_code == 201
-        assert [answer.status_code for answer in put_in_pieces(pieces, pieces.contribution(1, 2.0))] == [204, 201]
+        body = pieces.contribution(1, 2.0)
+        assert pieces.piece(0, body[:50]).status_code == 204
+        assert pieces.piece(50, body[50:], body).status_code == 201
         rows = contributions(stored)
         assert len(rows) == 2
         for row in rows:
@@ -103,20 +104,6 @@ def test_uploads_are_tagged_until_their_round_is_over(tmp_path: Path) -> None:
         assert last.put(1, last.contribution(1, 3.0)).status_code == 201
         assert "storage is damaged" in str(task.wait_round(1, "failed")["failure"])
         assert [(row.blob_key, row.tag) for row in contributions(stored)] == [(None, None)] * 3
-
-
-def put_in_pieces(member: TestMember, body: bytes) -> Iterator[httpx.Response]:
-    for start, piece in ((0, body[:50]), (50, body[50:])):
-        headers = {
-            "Content-Type": "application/partial-upload",
-            "Upload-Offset": str(start),
-            "Upload-Complete": "?1" if start else "?0",
-            "Content-Digest": digest_field(piece),
-            **member.auth,
-        }
-        if start:
-            headers["Repr-Digest"] = digest_field(body)
-        yield member.task.api.http.patch(member.path(1), content=piece, headers=headers)
 
 
 def contributions(stored: Services) -> list[ContributionRow]:
@@ -133,12 +120,8 @@ def database_of(folder: Path) -> Database:
 
 
 def kept(folder: Path) -> int:
-    database = database_of(folder)
-    try:
-        with database.read() as session:
-            return session.execute(select(func.count()).select_from(SmallBodyRow)).scalar_one()
-    finally:
-        database.close()
+    with closing(database_of(folder)) as database, database.read() as session:
+        return session.execute(select(func.count()).select_from(SmallBodyRow)).scalar_one()
 
 
 def begun(api: Api) -> list[TestMember]:
@@ -166,53 +149,46 @@ def test_a_short_contribution_is_a_row_until_its_round_is_over(tmp_path: Path, l
         assert kept(folder) == 0
 
 
-def test_a_damaged_row_fails_its_round(tmp_path: Path) -> None:
-    folder = tmp_path / "data"
-    with aggregator_inside(folder) as api:
-        members = begun(api)
-        assert [put(member, 1.0).status_code for member in members[:2]] == [201, 201]
-        database = database_of(folder)
-        with database.write() as session:
-            key = session.scalars(select(ContributionRow.blob_key).limit(1)).one()
-            session.execute(update(SmallBodyRow).where(SmallBodyRow.key == key).values(body=b"other bytes"))
-        database.close()
-        assert put(members[2], 1.0).status_code == 201
-        members[0].task.wait_round(1, "failed")
-
-
-def test_a_lost_row_fails_its_round(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lost", [True, False], ids=["lost", "damaged"])
+def test_a_lost_or_damaged_row_fails_its_round(tmp_path: Path, lost: bool) -> None:
     folder = tmp_path / "data"
     with aggregator_inside(folder) as api:
         members = begun(api)
         assert put(members[0], 1.0).status_code == 201
-        database = database_of(folder)
-        with database.write() as session:
-            session.delete(session.scalars(select(SmallBodyRow)).one())
-        database.close()
+        with closing(database_of(folder)) as database, database.write() as session:
+            row = session.scalars(select(SmallBodyRow)).one()
+            if lost:
+                session.delete(row)
+            else:
+                row.body = b"other bytes"
         assert [put(member, 1.0).status_code for member in members[1:]] == [201, 201]
         members[0].task.wait_round(1, "failed")
 
 
-def test_a_revoked_members_envelope_is_deleted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("length", [300, 120_000], ids=["a row", "a blob"])
+def test_a_revoked_members_envelope_is_deleted_and_no_other_accepted(tmp_path: Path, length: int) -> None:
     folder = tmp_path / "data"
     with aggregator_inside(folder) as api:
         task = api.create_task(mechanism_name="ckks", mechanism_parameters={"set": "standard"}, cohort=2)
         (holder,), (member,) = task.enrol(1, role="holder"), task.enrol(1)
-        path, envelope = f"{task.path}/keyring/{member.client_id}", b"x" * 300
+        envelope = b"x" * length
 
         def leave(body: bytes) -> int:
-            headers = {**holder.auth, "Content-Digest": digest_field(body)}
-            return api.http.put(path, content=body, headers=headers).status_code
+            return holder.deliver(f"keyring/{member.client_id}", body).status_code
 
-        assert [leave(envelope), leave(envelope), leave(b"y" * 300)] == [201, 200, 409]
-        fetched = api.http.get(f"{task.path}/keyring", headers=member.auth)
+        def stored() -> int:
+            return kept(folder) + sum(path.is_file() for path in (folder / "blobs" / "envelopes").rglob("*"))
+
+        assert [leave(envelope), leave(envelope), leave(b"y" * length)] == [201, 200, 409]
+        fetched = member.found("keyring")
         assert (fetched.content, fetched.headers["content-digest"]) == (envelope, digest_field(envelope))
         unchanged = {**member.auth, "If-None-Match": fetched.headers["etag"]}
         assert api.http.get(f"{task.path}/keyring", headers=unchanged).status_code == 304
-        assert kept(folder) == 1
+        assert stored() == 1
         assert api.http.delete(f"{task.path}/members/{member.client_id}", headers=api.operator).status_code == 200
-        assert kept(folder) == 0
+        assert stored() == 0
         assert leave(envelope) == 404
+        assert holder.found("members?unkeyed=true").json()["members"] == []
 
 
 @pytest.fixture

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from aggregator_service.cli import main
 from aggregator_service.settings import Settings
 from aggregator_service.storage.blobs import new_key
 from aggregator_service.storage.cleanup import body_path, make_private, own_data_directory
@@ -21,6 +19,7 @@ from tests.support.needs import required
 from tests.support.server import running_aggregator
 
 OTHER_USER = 12_345
+Run = Callable[..., str]
 
 
 def give_away(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,28 +109,18 @@ def test_only_unfinished_blobs_are_cleaned_up(tmp_path: Path) -> None:
 
 
 @pytest.fixture(autouse=True)
-def open_umask() -> Iterator[None]:
-    """The usual umask of a login shell, which lets everybody read."""
-    before = os.umask(0o022)
-    yield
-    os.umask(before)
+def usual_umask(run: Run) -> None:
+    """That of `run`, which lets everybody read."""
 
 
 def open_to_others(root: Path) -> list[Path]:
     return [path for path in (root, *root.rglob("*")) if path.stat().st_mode & 0o077]
 
 
-def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["hushrec-server", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    return int(ended.value.code or 0)
-
-
-def test_commands_create_private_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_create_private_files(tmp_path: Path, run: Run) -> None:
     data = tmp_path / "data"
     data.mkdir(mode=0o755)
-    assert run(monkeypatch, "init", "--data-dir", str(data)) == 0
+    run("init", "--data-dir", str(data))
     assert data.joinpath("hushrec.db").exists()
     assert open_to_others(data) == []
 
@@ -144,9 +133,9 @@ def test_a_server_creates_private_files_in_an_open_directory(tmp_path: Path) -> 
         assert open_to_others(data) == []
 
 
-def test_existing_files_are_closed_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_existing_files_are_closed_to_others(tmp_path: Path, run: Run) -> None:
     data = tmp_path / "data"
-    assert run(monkeypatch, "init", "--data-dir", str(data)) == 0
+    run("init", "--data-dir", str(data))
     (data / "blobs").mkdir()
     (data / "hushrec.db-wal").touch()
     for path in (data, *data.rglob("*")):
@@ -155,9 +144,7 @@ def test_existing_files_are_closed_to_others(tmp_path: Path, monkeypatch: pytest
     assert not {data, data / "blobs", data / "hushrec.db", data / "hushrec.db-wal"} & set(open_to_others(data))
 
 
-def test_what_cannot_be_closed_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_closed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     (tmp_path / "hushrec.db").touch()
     tmp_path.joinpath("hushrec.db").chmod(0o644)
 
@@ -166,13 +153,9 @@ def test_what_cannot_be_closed_is_refused(
 
     tmp_path.chmod(0o700)
     monkeypatch.setattr(Path, "chmod", refuse)
-    assert run(monkeypatch, "task", "list", "--data-dir", str(tmp_path)) == 1
-    text = capsys.readouterr().err
+    text = run("task", "list", "--data-dir", str(tmp_path), status=1)
     assert "hushrec.db is open to other users (mode 644)" in text
     assert "chmod it to 600" in text
-
-
-SERVICE_USER = 12_345
 
 
 @pytest.fixture
@@ -181,7 +164,7 @@ def data(tmp_path: Path) -> Path:
     required("root")
     made = tmp_path / "data"
     made.mkdir(mode=0o700)
-    os.chown(made, SERVICE_USER, SERVICE_USER)
+    os.chown(made, OTHER_USER, OTHER_USER)
     return made
 
 
@@ -196,7 +179,7 @@ def root_run(data: Path, *arguments: str, status: int = 0) -> str:
 
 
 def of_root(data: Path) -> list[str]:
-    return [str(path.relative_to(data)) for path in data.rglob("*") if path.lstat().st_uid != SERVICE_USER]
+    return [str(path.relative_to(data)) for path in data.rglob("*") if path.lstat().st_uid != OTHER_USER]
 
 
 def create(data: Path, values: Path, status: int = 0) -> str:

@@ -1,4 +1,7 @@
-"""SQLite and PostgreSQL: what the service relies on."""
+"""SQLite and PostgreSQL: what the service relies on; and every schema revision can be upgraded to the newest.
+
+A new revision needs no new test: the rows are generated from the tables of each revision.
+"""
 
 from __future__ import annotations
 
@@ -7,30 +10,43 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
 import pytest
-from sqlalchemy import select
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Connection,
+    DateTime,
+    Float,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    inspect,
+    select,
+)  # fmt: skip
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
+from sqlalchemy.types import JSON, TypeEngine
 
+import aggregator_service.migrations
 from aggregator_service.clock import SystemClock
-from aggregator_service.migrations.migrate import migrate
+from aggregator_service.migrations.migrate import alembic_config, migrate
 from aggregator_service.polling.cache import TaskCache
 from aggregator_service.polling.notifier import Notifier
 from aggregator_service.storage.database import Announcement, Database, Effects, announce, discard
 from aggregator_service.storage.rounds import lock_round_exclusive, lock_round_shared, lock_task
-from aggregator_service.storage.schema import ClientRow, CohortRow, RoundRow, TaskRow
+from aggregator_service.storage.schema import Base, ClientRow, CohortRow, RoundRow, TaskRow
 from protocols.errors import ParameterError
 from tests.support.postgres import TestDatabase
 from tests.support.rows import client_row, round_row, task_row
-
-
-@pytest.fixture
-def database(database_url: str) -> Iterator[Database]:
-    made = Database(database_url, connections=6)
-    migrate(made)
-    yield made
-    made.close()
 
 
 def test_a_failed_transaction_has_no_effects(database: Database) -> None:
@@ -243,3 +259,95 @@ def test_a_connection_that_is_in_use_when_the_database_closes_is_closed_when_it_
         session.execute(select(TaskRow.id)).all()
     with pytest.raises(Exception, match="closed"):
         connection.execute("SELECT 1")
+
+
+_SCRIPTS = ScriptDirectory(str(Path(aggregator_service.migrations.__file__).parent))
+REVISIONS = [step.revision for step in _SCRIPTS.walk_revisions()][::-1]
+
+
+@pytest.fixture
+def bare_database(database_url: str) -> Iterator[Database]:
+    made = Database(database_url, connections=2)
+    yield made
+    made.close()
+
+
+def test_the_revisions_form_one_line() -> None:
+    assert len(REVISIONS) == len(set(REVISIONS)) >= 1
+    assert sorted(REVISIONS) == REVISIONS
+
+
+def test_the_newest_revision_and_the_models_agree(bare_database: Database) -> None:
+    migrate(bare_database)
+    with bare_database.engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
+        assert compare_metadata(context, Base.metadata) == []
+    migrate(bare_database)  # a second start changes nothing
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+def test_rows_of_every_revision_survive_the_upgrade(bare_database: Database, revision: str) -> None:
+    bare_database.migrating(lambda connection: command.upgrade(alembic_config(connection), revision))
+    with bare_database.engine.begin() as connection:
+        written = _fill(connection)
+    assert written
+    migrate(bare_database)
+    with bare_database.engine.connect() as connection:
+        tables = _tables(connection)
+        for name, row in written.items():
+            if name not in tables:
+                continue
+            (found,) = connection.execute(select(tables[name])).mappings().all()
+            kept = {column: value for column, value in row.items() if column in found}
+            assert {column: found[column] for column in kept} == kept, name
+
+
+def test_a_migration_that_fails_changes_nothing(bare_database: Database) -> None:
+    def broken(connection: Connection) -> None:
+        command.upgrade(alembic_config(connection), "head")
+        raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        bare_database.migrating(broken)
+    with bare_database.engine.connect() as connection:
+        assert inspect(connection).get_table_names() == []
+
+
+def _tables(connection: Connection) -> dict[str, Table]:
+    metadata = MetaData()
+    metadata.reflect(connection)
+    return {table.name: table for table in metadata.sorted_tables if table.name != "alembic_version"}
+
+
+def _fill(connection: Connection) -> dict[str, dict[str, Any]]:
+    """Insert one row into every table, with valid foreign keys; return the rows by table."""
+    rows: dict[str, dict[str, Any]] = {}
+    for table in _tables(connection).values():
+        row: dict[str, Any] = {}
+        for column in table.columns:
+            pointed = next(iter(column.foreign_keys), None)
+            if pointed is not None:
+                row[column.name] = rows[pointed.column.table.name][pointed.column.name]
+            else:
+                row[column.name] = _value(column.type, column.name)
+        connection.execute(table.insert(), row)
+        rows[table.name] = row
+    return rows
+
+
+def _value(kind: TypeEngine[Any], name: str) -> Any:
+    if isinstance(kind, Boolean):
+        return True
+    if isinstance(kind, JSON):
+        return {"a": [1, 2.5, "x"]}
+    if isinstance(kind, BigInteger):
+        return 2**40 + 1
+    if isinstance(kind, Integer):
+        return 7
+    if isinstance(kind, Float):
+        return 1_700_000_000.125
+    if isinstance(kind, LargeBinary) or "BLOB" in str(kind):
+        return bytes(range(32))
+    if isinstance(kind, DateTime):
+        return datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    return f"{name}-1"[: getattr(kind, "length", None) or 200]

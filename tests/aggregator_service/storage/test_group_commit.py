@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextvars import ContextVar
 from functools import partial
+from typing import Any
 
 import pytest
 from sqlalchemy import select
@@ -22,14 +23,6 @@ from tests.support.postgres import TestDatabase
 
 NAME: ContextVar[str] = ContextVar("name", default="nobody")
 KEYS = [new_small_key("t_1") for _ in range(6)]
-
-
-@pytest.fixture
-def database(database_url: str) -> Iterator[Database]:
-    made = Database(database_url, connections=4)
-    migrate(made)
-    yield made
-    made.close()
 
 
 def stored(database: Database) -> set[str]:
@@ -54,6 +47,16 @@ def commits(database: Database) -> list[Effects]:
     return counted
 
 
+def at_once(database: Database, *works: Callable[[Session], Any]) -> list[Any]:
+    """What writes of one group returned or raised."""
+    group = GroupCommit(database)
+
+    async def all_of_them() -> list[Any]:
+        return await asyncio.gather(*(group.run(work) for work in works), return_exceptions=True)
+
+    return asyncio.run(all_of_them())
+
+
 def test_writes_that_wait_share_a_transaction_and_are_durable_before_their_answer(database: Database) -> None:
     group, counted, seen = GroupCommit(database), commits(database), list[set[str]]()
 
@@ -71,17 +74,13 @@ def test_writes_that_wait_share_a_transaction_and_are_durable_before_their_answe
 
 
 def test_a_write_that_raises_is_rolled_back_alone(database: Database) -> None:
-    group, seen = GroupCommit(database), list[set[str]]()
+    seen = list[set[str]]()
 
     def fail(session: Session) -> set[str]:
         add_small_body(session, "rows/t_1-lost", b"body")
         raise LookupError("refused")
 
-    async def all_at_once() -> list[set[str] | BaseException]:
-        works = [adding(KEYS[0], seen, database), fail, adding(KEYS[1], seen, database)]
-        return await asyncio.gather(*(group.run(work) for work in works), return_exceptions=True)
-
-    answers = asyncio.run(all_at_once())
+    answers = at_once(database, adding(KEYS[0], seen, database), fail, adding(KEYS[1], seen, database))
     assert [isinstance(answer, LookupError) for answer in answers] == [False, True, False]
     assert stored(database) == {KEYS[0], KEYS[1]}
 
@@ -89,7 +88,7 @@ def test_a_write_that_raises_is_rolled_back_alone(database: Database) -> None:
 @pytest.mark.parametrize("others", [0, 2])
 def test_what_a_refused_write_did_has_no_effect(database: Database, others: int) -> None:
     """Neither its rows nor its announcements and deliveries: a waiting client would be told of what is not stored."""
-    group, counted, seen = GroupCommit(database), commits(database), list[set[str]]()
+    counted, seen = commits(database), list[set[str]]()
 
     def refused(session: Session) -> None:
         progress(session, Delivery("t_1", 1, "contribute", "c_lost"))
@@ -99,31 +98,20 @@ def test_what_a_refused_write_did_has_no_effect(database: Database, others: int)
     def accepted(session: Session) -> None:
         progress(session, Delivery("t_1", 1, "contribute", "c_kept"))
 
-    async def all_at_once() -> None:
-        works = [*(adding(key, seen, database) for key in KEYS[:others]), refused, accepted]
-        await asyncio.gather(*(group.run(work) for work in works), return_exceptions=True)
-
-    asyncio.run(all_at_once())
+    at_once(database, *(adding(key, seen, database) for key in KEYS[:others]), refused, accepted)
     assert [one.client_id for effects in counted for one in effects.deliveries] == ["c_kept"]
     assert [key for effects in counted for key in effects.orphans] == []
 
 
 def test_a_write_that_breaks_a_constraint_harms_no_other(database: Database) -> None:
-    group, counted, seen = GroupCommit(database), commits(database), list[set[str]]()
-
-    async def all_at_once() -> list[set[str] | BaseException]:
-        works = [adding(key, seen, database) for key in (KEYS[0], KEYS[0], KEYS[1])]
-        return await asyncio.gather(*(group.run(work) for work in works), return_exceptions=True)
-
-    answers = asyncio.run(all_at_once())
+    counted, seen = commits(database), list[set[str]]()
+    answers = at_once(database, *(adding(key, seen, database) for key in (KEYS[0], KEYS[0], KEYS[1])))
     assert [isinstance(answer, IntegrityError) for answer in answers] == [False, True, False]
     assert stored(database) == {KEYS[0], KEYS[1]}
     assert len(counted) == 1
 
 
 def test_writes_of_a_group_see_the_rows_and_not_the_objects_of_others(database: Database) -> None:
-    group = GroupCommit(database)
-
     def add(session: Session) -> None:
         session.add(SmallBodyRow(key="rows/a", body=b"first"))
 
@@ -134,10 +122,7 @@ def test_writes_of_a_group_see_the_rows_and_not_the_objects_of_others(database: 
         assert not session.identity_map
         return session.get_one(SmallBodyRow, "rows/a").body
 
-    async def all_at_once() -> bytes:
-        return (await asyncio.gather(group.run(add), group.run(change), group.run(read)))[2]
-
-    assert asyncio.run(all_at_once()) == b"second"
+    assert at_once(database, add, change, read)[2] == b"second"
 
 
 def test_a_refusal_of_a_single_write_is_final_and_an_error_of_the_database_is_not(database: Database) -> None:
@@ -179,21 +164,15 @@ def test_a_write_has_the_context_of_its_request(database: Database) -> None:
 
 def test_nothing_is_tried_again_when_the_commit_itself_fails(database: Database) -> None:
     """It may have taken effect: a second attempt would find its own row."""
-    group, calls = GroupCommit(database), list[str]()
+    calls = list[str]()
 
     def lose_the_answer(_: Session) -> None:
         calls.append("commit")
         raise OperationalError("COMMIT", None, ConnectionError("the connection broke"))
 
-    async def all_at_once() -> list[None | BaseException]:
-        def work(_: Session) -> None:
-            calls.append("work")
-
-        return await asyncio.gather(*(group.run(work) for _ in range(3)), return_exceptions=True)
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(database, "_notify_all", lambda session, _: lose_the_answer(session))
-        answers = asyncio.run(all_at_once())
+        answers = at_once(database, *[lambda _: calls.append("work")] * 3)
     assert all(isinstance(answer, OperationalError) for answer in answers)
     assert calls == ["work"] * 3 + ["commit"]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from sqlalchemy import text
@@ -97,32 +98,37 @@ def test_a_listener_reconnects(database: Database, listener: Listener, postgres:
     assert listener.received
 
 
-def test_a_deadlock_is_tried_again(database: Database) -> None:
-    """Two transactions lock two tasks in opposite order: one is rolled back and tried again, and both take effect."""
-    barrier = threading.Barrier(2, timeout=10)
-    tries: list[str] = []
+def cross(database: Database, take: Callable[[Session, str], None]) -> int:
+    """Two transactions take two tasks in opposite order, and meet between; return how often work was tried."""
+    barrier, tries = threading.Barrier(2, timeout=10), list[str]()
 
-    def run(first: str, second: str) -> None:
+    def run(pair: tuple[str, str]) -> None:
         met = False
 
         def work(session: Session) -> None:
             nonlocal met
-            tries.append(first)
-            lock_task(session, first).completed_rounds += 1
+            tries.append(pair[0])
+            take(session, pair[0])
             session.flush()
             if not met:
                 met = True
                 barrier.wait()
-            lock_task(session, second).completed_rounds += 1
+            take(session, pair[1])
 
         database.transact(work)
 
-    threads = [threading.Thread(target=run, args=pair) for pair in (("t_1", "t_2"), ("t_2", "t_1"))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(tries) == 3
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(run, (("t_1", "t_2"), ("t_2", "t_1"))))
+    return len(tries)
+
+
+def test_a_deadlock_is_tried_again(database: Database) -> None:
+    """One of the two is rolled back and tried again, and both take effect."""
+
+    def count(session: Session, task_id: str) -> None:
+        lock_task(session, task_id).completed_rounds += 1
+
+    assert cross(database, count) == 3
     with database.read() as session:
         assert [session.get_one(TaskRow, task).completed_rounds for task in ("t_1", "t_2")] == [2, 2]
 
@@ -170,26 +176,7 @@ def test_only_transient_errors_are_tried_again(database: Database) -> None:
 def test_only_the_effects_of_the_committed_attempt_happen(database: Database) -> None:
     received: list[Effects] = []
     database.listeners.append(received.append)
-    barrier = threading.Barrier(2, timeout=10)
-
-    def run(first: str, second: str) -> None:
-        met = False
-
-        def work(session: Session) -> None:
-            nonlocal met
-            announce(session, first, "round")
-            if not met:
-                met = True
-                barrier.wait()
-            announce(session, second, "round")
-
-        database.transact(work)
-
-    threads = [threading.Thread(target=run, args=pair) for pair in (("t_1", "t_2"), ("t_2", "t_1"))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    cross(database, lambda session, task_id: announce(session, task_id, "round"))
     assert sorted(one.version for effects in received for one in effects.announcements) == [1, 1, 2, 2]  # type: ignore[type-var]
 
 
@@ -209,20 +196,8 @@ def test_lost_connections_are_replaced(database: Database, postgres: TestDatabas
 def test_processes_that_start_together_migrate_once(postgres: TestDatabase) -> None:
     databases = [Database(postgres.schema(), connections=1)]
     databases += [Database(databases[0].engine.url.render_as_string(hide_password=False)) for _ in range(3)]
-    failures: list[Exception] = []
-
-    def start(database: Database) -> None:
-        try:
-            migrate(database)
-        except Exception as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=start, args=(database,)) for database in databases]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(migrate, databases))
     for database in databases:
         database.ping()
         database.close()

@@ -2,43 +2,24 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from aggregator_service.cli import main
 from aggregator_service.migrations.migrate import migrate
 from aggregator_service.storage.blobs import BlobMissingError, BlobStore, OtherStoreError, new_key
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.store_ids import bind_store
 from aggregator_service.storage.stores import open_store
-from tests.support.api import Api, TestMember, TestTask
+from tests.support.api import Api, TestMember, TestTask, contribute, serving
 from tests.support.postgres import TestDatabase
 from tests.support.replicas import wait_until
 from tests.support.server import AggregatorProcess, running_aggregator
 
 COHORT = 3
-
-
-@pytest.fixture(autouse=True)
-def umask() -> Iterator[None]:
-    """The command changes it."""
-    before = os.umask(0o022)
-    yield
-    os.umask(before)
-
-
-@pytest.fixture
-def database(database_url: str) -> Iterator[Database]:
-    made = Database(database_url, connections=2)
-    migrate(made)
-    yield made
-    made.close()
 
 
 @pytest.fixture(params=["directory", "s3"])
@@ -118,51 +99,34 @@ def test_a_replica_with_another_directory_does_not_start(postgres: TestDatabase,
 
 
 def test_commands_that_need_no_blobs_need_no_store(
-    postgres: TestDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    postgres: TestDatabase, tmp_path: Path, run: Callable[..., str]
 ) -> None:
     """An operator's machine has the database, and neither the directory nor the keys of the bucket."""
     url = postgres.schema()
     with closing(Database(url, 1)) as database:
         migrate(database)
         bind_store(database, open_store(f"dir:{tmp_path / 'there'}", tmp_path))
-    task = ("task", "create", "movies", "--recipe", "fedmf", "--mechanism", "plain", "-r", "items=5", "-r", "dim=3")
-    for arguments in (task, ("invite", "movies"), ("task", "close", "movies")):
-        monkeypatch.setattr(
-            sys, "argv", ["hushrec-server", *arguments, "--database-url", url, "--data-dir", str(tmp_path / "here")]
-        )
-        with pytest.raises(SystemExit) as ended:
-            main()
-        assert not ended.value.code
-    with monkeypatch.context() as patch, pytest.raises(SystemExit) as ended:
-        patch.setattr(
-            sys, "argv", [*sys.argv[:2], "create", "next", *task[3:], "--start-from", "movies", *sys.argv[-4:]]
-        )
-        main()
-    assert ended.value.code == 1
-    assert "is not the one of this database" in capsys.readouterr().err  # no server reads what it would write there
+    here = ("--database-url", url, "--data-dir", str(tmp_path / "here"))
+    plain = ("--recipe", "fedmf", "--mechanism", "plain", "-r", "items=5", "-r", "dim=3")
+    run("task", "create", "movies", *plain, *here)
+    run("invite", "movies", *here)
+    run("task", "close", "movies", *here)
+    error = run("task", "create", "next", *plain, "--start-from", "movies", *here, status=1)
+    assert "is not the one of this database" in error  # no server reads what it would write there
     assert not (tmp_path / "here").exists()
-
-
-def contribute(members: list[TestMember]) -> None:
-    for index, member in enumerate(members):
-        assert member.put(1, member.contribution(1, 2.0**index)).status_code == 201
 
 
 def begun(api: Api, **schedule: float) -> tuple[TestTask, list[TestMember]]:
     """A round that waits for its last client, in a task that the first failure ends."""
     task = api.create_task(cohort=COHORT, max_failed_rounds=1, rounds=2, **schedule)
-    members = task.enrol(COHORT)
-    task.wait_round(1, "collecting")
-    contribute(members[:-1])
+    members = task.begin(COHORT)
+    contribute(members[:-1], 1)
     return task, members
 
 
 def test_a_directory_that_is_exchanged_while_a_server_runs(tmp_path: Path) -> None:
     blobs, away = tmp_path / "data" / "blobs", tmp_path / "away"
-    with (
-        running_aggregator(tmp_path / "data", inline_bytes=0) as server,
-        closing(Api(server.url, server.operator_token)) as api,
-    ):
+    with serving(tmp_path / "data", inline_bytes=0) as (server, api):
         task, _ = begun(api, collect_seconds=6)
         blobs.rename(away)
         open_store(f"dir:{blobs}", tmp_path).prepare()
@@ -178,13 +142,10 @@ def test_a_directory_that_is_exchanged_while_a_server_runs(tmp_path: Path) -> No
 
 
 def test_a_missing_blob_fails_its_round_and_not_the_task(tmp_path: Path) -> None:
-    with (
-        running_aggregator(tmp_path / "data", inline_bytes=0) as server,
-        closing(Api(server.url, server.operator_token)) as api,
-    ):
+    with serving(tmp_path / "data", inline_bytes=0) as (server, api):
         task, members = begun(api)
         next((tmp_path / "data" / "blobs" / "contributions").iterdir()).unlink()
-        contribute(members[-1:])
+        contribute(members[-1:], 1)
         failed = task.wait_round(1, "failed")
         assert failed["failure"] == "a stored contribution is missing in the server's blob store"
         assert "a stored blob is missing, the round fails: the blob contributions/" in server.log()

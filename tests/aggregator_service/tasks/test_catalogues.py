@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -13,7 +12,6 @@ from pathlib import Path
 import httpx
 import pytest
 
-from aggregator_service.cli import main
 from aggregator_service.storage.cleanup import collect_orphans
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.directory import DirectoryBlobs
@@ -25,8 +23,8 @@ from client_sdk.errors import ContractBroken, DigestMismatch, InvalidParameters
 from protocols.catalogue import Catalogue
 from protocols.errors import ParameterError
 from protocols.messages import Schedule, TaskView
-from tests.support.api import Api, TestTask, digest_field
-from tests.support.server import OPERATOR_TOKEN, AggregatorProcess, running_aggregator
+from tests.support.api import Api, TestTask, digest_field, serving, slug
+from tests.support.server import AggregatorProcess, running_aggregator
 
 ITEMS = Catalogue(("SKU-1", "SKU-2", "a,b", "ü", "0"), ("Kettle", "", 'The "big" pot', "Löffel", "Zero"))
 WAITS = "the item catalogue: the operator has not uploaded it"
@@ -40,21 +38,6 @@ def server(tmp_path_factory: pytest.TempPathFactory, storage: dict[str, str]) ->
         yield running
 
 
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs `hushrec-server`; returns what it printed, after a failure the error."""
-
-    def call(*arguments: str, status: int = 0) -> str:
-        monkeypatch.setattr(sys, "argv", ["hushrec-server", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capsys.readouterr()
-        assert (ended.value.code or 0) == status, err
-        return err if status else out
-
-    return call
-
-
 def put(task: TestTask, body: bytes, digest: bytes | None = None) -> httpx.Response:
     headers = {**task.api.operator, "Content-Digest": digest_field(body if digest is None else digest)}
     return task.api.http.put(f"{task.path}/catalogue", content=body, headers=headers)
@@ -64,22 +47,13 @@ def get(task: TestTask, headers: dict[str, str]) -> httpx.Response:
     return task.api.http.get(f"{task.path}/catalogue", headers=headers)
 
 
-def waiting(task: TestTask) -> str | None:
-    view = task.api.http.get(task.path, headers=task.api.operator).json()
-    return view["waiting_for"]  # type: ignore[no-any-return]
-
-
-def slug(answer: httpx.Response) -> str:
-    return str(answer.json()["type"]).rpartition(":")[2]
-
-
 def test_round_1_waits_for_the_catalogue_and_members_download_it(api: Api) -> None:
     task = api.create_task("awaited", cohort=2, catalogue_digest=ITEMS.digest)
     assert task.view["catalogue_digest"] == ITEMS.digest
     member, _ = task.enrol(2)
     time.sleep(0.5)
     assert api.http.get(f"{task.path}/rounds/1", headers=api.operator).status_code == 404
-    assert waiting(task) == WAITS
+    assert task.now()["waiting_for"] == WAITS
     assert slug(get(task, member.auth)) == "not-found"
     refused = api.http.put(
         f"{task.path}/catalogue",
@@ -89,7 +63,7 @@ def test_round_1_waits_for_the_catalogue_and_members_download_it(api: Api) -> No
     assert (refused.status_code, slug(refused)) == (403, "forbidden")
     assert put(task, ITEMS.encode()).status_code == 201
     task.wait_round(1, "collecting")
-    assert waiting(task) is None
+    assert task.now()["waiting_for"] is None
     found = get(task, member.auth)
     assert Catalogue.decode(found.content) == ITEMS
     assert found.headers["content-digest"] == digest_field(ITEMS.encode())
@@ -108,7 +82,7 @@ def test_one_catalogue_is_stored_once(api: Api) -> None:
     assert (put(task, other).status_code, slug(put(task, other))) == (422, "invalid-parameters")
     assert slug(put(task, ITEMS.encode(), other)) == "invalid-parameters"
     assert slug(put(task, other, ITEMS.encode())) == "bad-digest"
-    assert waiting(task) == WAITS
+    assert task.now()["waiting_for"] == WAITS
     assert [put(task, ITEMS.encode()).status_code for _ in range(2)] == [201, 200]
     assert (put(task, other).status_code, slug(put(task, other))) == (409, "conflict")
     assert get(task, api.operator).content == ITEMS.encode()
@@ -119,7 +93,7 @@ def test_a_catalogue_of_another_number_of_items_is_refused(api: Api) -> None:
     answer = put(task, ITEMS.encode())
     assert (answer.status_code, answer.json()["fault"]) == (422, "client")
     assert "5 lines and the recipe has 6 items: the operator must" in answer.json()["detail"]
-    assert waiting(task) == WAITS
+    assert task.now()["waiting_for"] == WAITS
 
 
 def test_what_is_no_catalogue_is_refused_by_line(api: Api) -> None:
@@ -211,18 +185,17 @@ def test_the_command_reads_a_file_and_a_restart_and_a_backup_keep_it(tmp_path: P
     assert shown["catalogue_digest"] == ITEMS.digest
     create(run, data, file, status=1)  # the name is taken: its blob is deleted again
     assert len(list((data / "blobs" / "catalogues").iterdir())) == 1
-    with running_aggregator(data) as server, closing(Api(server.url, OPERATOR_TOKEN)) as api:
+    with serving(data) as (server, api):
         task = TestTask(api, made)
         assert get(task, api.operator).content == ITEMS.encode()
         assert "1 blobs" in run("backup", str(copy), "--data-dir", str(data))
     database = Database(f"sqlite:///{data / 'hushrec.db'}", 1)
     with closing(database):
         assert collect_orphans(database, DirectoryBlobs(data / "blobs")) == 0
-    with running_aggregator(copy) as restored, closing(Api(restored.url, OPERATOR_TOKEN)) as api:
+    with serving(copy) as (restored, api):
         task = TestTask(api, made)
         assert get(task, api.operator).content == ITEMS.encode()
-        task.enrol(2)
-        task.wait_round(1, "collecting")
+        task.begin(2)
 
 
 def test_one_id_a_line(tmp_path: Path, run: Run) -> None:

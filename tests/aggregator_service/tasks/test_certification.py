@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -17,17 +16,10 @@ from protocols.codec import b64encode
 from protocols.crypto.certificates import MOST_REVOKED, CertifiedRole, certify, revoke
 from protocols.messages import OrganiserPin
 from tests.support.api import Api, TestMember, TestTask, digest_field, signed_enrolment
-from tests.support.server import AggregatorProcess, running_aggregator
 
 SCOPE = "movies"
 ORGANISER, STRANGER = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
 PIN = OrganiserPin(key=b64encode(ORGANISER.public_key().public_bytes_raw()), scope=SCOPE)
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
-    with running_aggregator(tmp_path_factory.mktemp("certification") / "data") as found:
-        yield found
 
 
 class Person:
@@ -79,7 +71,7 @@ def test_only_certified_clients_enrol(api: Api) -> None:
     assert "not signed by the organiser" in detail(eve.enrol(api, task, ann.certificate()), 403)
     assert "expired" in detail(eve.enrol(api, task, eve.certificate(seconds=-5)), 403)
     assert "for the role holder, not member" in detail(eve.enrol(api, task, eve.certificate(role="holder")), 403)
-    assert api.http.get(task.path, headers=api.operator).json()["members"] == 1
+    assert task.now()["members"] == 1
 
 
 def test_the_certificate_is_covered_by_the_enrolment_s_signature(api: Api) -> None:

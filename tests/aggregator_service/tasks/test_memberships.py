@@ -1,11 +1,11 @@
-"""Memberships: invitations expire and have a limited number of uses, also at once; operators revoke members."""
+"""Memberships: invitations expire and have a limited number of uses, operators revoke members; a member's ledger."""
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +15,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from aggregator_service.clock import ManualClock
-from tests.support.api import Api, TestMember, digest_field, signed_enrolment
+from tests.support.api import Api, TestMember, TestTask, serving, signed_enrolment
 from tests.support.inside import aggregator_inside
 from tests.support.postgres import TestDatabase
-from tests.support.server import running_aggregator
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
 
 
 @pytest.fixture
@@ -88,11 +82,10 @@ def test_a_revoked_member_cannot_return(api: Api) -> None:
     assert api.http.get(task.path, headers=revoked_member.auth).status_code == 401
     again = api.http.post("/v1/enrolments", json=body)
     assert (again.status_code, "revoked" in again.json()["detail"]) == (403, True)
-    view = api.http.get(task.path, headers=api.operator).json()
+    view = task.now()
     assert (view["members"], view["able_members"]) == (0, [0])
-    members = task.enrol(3)
-    task.wait_round(1, "collecting")
-    cohort = api.http.get(f"{task.path}/rounds/1/cohort", headers=api.operator).json()["clients"]
+    members = task.begin(3)
+    cohort = task.cohort(1)
     assert sorted(cohort) == sorted(member.client_id for member in members)
     listed = api.http.get(f"{task.path}/members", headers=api.operator).json()["members"]
     assert [one["revoked"] for one in listed] == [True, False, False, False]
@@ -100,8 +93,7 @@ def test_a_revoked_member_cannot_return(api: Api) -> None:
 
 def test_the_contribution_of_a_revoked_member_stays_and_it_is_not_asked_again(api: Api, clock: ManualClock) -> None:
     task = api.create_task(cohort=3, rounds=2, min_clients=2, collect_seconds=60)
-    members = task.enrol(3)
-    task.wait_round(1, "collecting")
+    members = task.begin(3)
     for member in members:
         assert member.put(1, member.contribution(1, 2.0)).status_code == 201
         if member is members[0]:
@@ -109,27 +101,8 @@ def test_the_contribution_of_a_revoked_member_stays_and_it_is_not_asked_again(ap
             assert member.put(1, member.contribution(1, 2.0)).status_code == 401
     assert task.wait_round(1, "complete")["survivors"] == 3
     task.wait_round(2, "collecting")
-    cohort = api.http.get(f"{task.path}/rounds/2/cohort", headers=api.operator).json()["clients"]
+    cohort = task.cohort(2)
     assert sorted(cohort) == sorted(member.client_id for member in members[1:])
-
-
-def test_the_envelope_of_a_revoked_member_is_deleted_and_no_other_accepted(api: Api, tmp_path: Path) -> None:
-    task = api.create_task(cohort=2, recipe_name="colr", mechanism_name="ckks", dim=8, clip=1.0)
-    (holder,), (member,) = task.enrol(1, role="holder"), task.enrol(1)
-
-    def leave() -> int:
-        path, body = f"{task.path}/keyring/{member.client_id}", b"sealed" * 20_000  # a blob, not a row
-        headers = {**holder.auth, "Content-Digest": digest_field(body)}
-        return api.http.put(path, content=body, headers=headers).status_code
-
-    envelopes = tmp_path / "data" / "blobs" / "envelopes"
-    assert leave() == 201
-    assert len([path for path in envelopes.rglob("*") if path.is_file()]) == 1
-    revoke(api, member)
-    assert not [path for path in envelopes.rglob("*") if path.is_file()]
-    assert leave() == 404
-    waiting = api.http.get(f"{task.path}/members?unkeyed=true", headers=holder.auth).json()["members"]
-    assert waiting == []
 
 
 def test_members_of_other_tasks_cannot_be_revoked_by_mistake(api: Api) -> None:
@@ -203,7 +176,7 @@ def test_a_revoked_invitation_enrols_nobody(api: Api) -> None:
         assert (answer.status_code, answer.json()["state"], answer.json()["used"]) == (200, "revoked", 1)
     refused = api.http.post(
         "/v1/enrolments",
-        json=signed_enrolment(invitation, Ed25519PrivateKey.generate(), X25519PrivateKey.generate()),
+        json=signed_enrolment(invitation),
     )
     assert (refused.status_code, refused.json()["type"]) == (410, "urn:hushrec:problem:gone")
     assert "revoked" in refused.json()["detail"]
@@ -226,17 +199,14 @@ def storage(request: pytest.FixtureRequest) -> dict[str, str]:
 
 
 def test_simultaneous_enrolments_do_not_exceed_the_uses(tmp_path: Path, storage: dict[str, str]) -> None:
-    with (
-        running_aggregator(tmp_path / "data", **storage) as server,
-        closing(Api(server.url, server.operator_token)) as api,
-    ):
+    with serving(tmp_path / "data", **storage) as (server, api):
         task = api.create_task()
         counted, revoked = api.invite(task.id, uses=PLACES), api.invite(task.id, uses=CROWD)
         _, entry = api.http.get(f"{task.path}/invitations", headers=api.operator).json()["invitations"]
 
         def enrol(index: int) -> tuple[str, int]:
             invitation = counted if index % 2 else revoked
-            body = signed_enrolment(invitation, Ed25519PrivateKey.generate(), X25519PrivateKey.generate())
+            body = signed_enrolment(invitation)
             answer = httpx.post(f"{server.url}/v1/enrolments", json=body, timeout=60)
             if index == CROWD:
                 path = f"{task.path}/invitations/{entry['invitation_id']}"
@@ -254,4 +224,68 @@ def test_simultaneous_enrolments_do_not_exceed_the_uses(tmp_path: Path, storage:
             ("used up", PLACES),
             ("revoked", answers[revoked, 201]),
         ]
-        assert api.http.get(task.path, headers=api.operator).json()["members"] == PLACES + answers[revoked, 201]
+        assert task.now()["members"] == PLACES + answers[revoked, 201]
+
+
+def play(task: TestTask, members: list[TestMember], rounds: int, away: dict[int, int] | None = None) -> None:
+    """All members but number `away[round]` contribute."""
+    for number in range(1, rounds + 1):
+        task.wait_round(number, "collecting")
+        for place, member in enumerate(members):
+            if (away or {}).get(number) != place:
+                assert member.put(number, member.contribution(number, 1.0)).status_code == 201
+        if number in (away or {}):
+            clock: ManualClock = task.api.http.app.state.services.clock  # type: ignore[attr-defined]
+            clock.advance(601.0)
+        task.wait_round(number, "complete", "failed")
+
+
+def mine(member: TestMember, **query: int) -> dict[str, Any]:
+    answer = member.task.api.http.get(f"{member.task.path}/members/me/ledger", headers=member.auth, params=query)
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json())
+
+
+def test_a_client_sees_the_sums_that_contain_it(api: Api) -> None:
+    task = api.create_task(cohort=3, rounds=3)
+    members = task.enrol(3)
+    play(task, members, 3, away={2: 0})
+    assert [entry["round"] for entry in mine(members[0])["entries"]] == [1, 3]
+    entries = mine(members[1])["entries"]
+    assert [(entry["round"], entry["step"], entry["survivors"]) for entry in entries] == [
+        (1, 1, 3),
+        (2, 2, 2),
+        (3, 3, 3),
+    ]
+    body = members[1].contribution(2, 1.0)
+    assert entries[1]["contribution_digest"] == hashlib.sha256(body).hexdigest()
+    assert entries[0]["survivors_digest"] == entries[2]["survivors_digest"] != entries[1]["survivors_digest"]
+    assert (entries[0]["recipe"], entries[0]["mechanism"], entries[0]["data_set"]) == ("fedmf", "plain", None)
+    assert [entry["released_at"] for entry in entries] == [1_790_000_000.0, 1_790_000_601.0, 1_790_000_601.0]
+
+
+def test_operators_see_every_sum_and_no_failed_round(api: Api) -> None:
+    task = api.create_task(cohort=2, rounds=2, data_set="ratings")
+    members = task.enrol(2)
+    play(task, members, 3, away={2: 0})  # below the floor: fails
+    assert task.round(2)["state"] == "failed"
+    answer = api.http.get(f"{task.path}/ledger", headers=api.operator).json()
+    assert [(entry["round"], entry["step"], entry["data_set"]) for entry in answer["entries"]] == [
+        (1, 1, "ratings"),
+        (3, 2, "ratings"),
+    ]
+    assert all(entry["contribution_digest"] is None for entry in answer["entries"])
+    # It contributed to round 2, too, which failed.
+    assert [entry["round"] for entry in mine(members[1])["entries"]] == [1, 3]
+
+
+def test_the_ledger_has_pages(api: Api) -> None:
+    task = api.create_task(cohort=2, rounds=5)
+    members = task.enrol(2)
+    play(task, members, 5)
+    first = mine(members[0], limit=2)
+    assert ([entry["round"] for entry in first["entries"]], first["more"]) == ([1, 2], True)
+    last = mine(members[0], after=3, limit=2)
+    assert ([entry["round"] for entry in last["entries"]], last["more"]) == ([4, 5], False)
+    everything = api.http.get(f"{task.path}/ledger", headers=api.operator, params={"after": 4}).json()
+    assert ([entry["round"] for entry in everything["entries"]], everything["more"]) == ([5], False)

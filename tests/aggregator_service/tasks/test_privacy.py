@@ -10,7 +10,7 @@ import pytest
 
 from protocols.messages.privacy import PrivacyView
 from tests.aggregator_service.observability.test_metrics import figures
-from tests.support.api import Api, TestTask
+from tests.support.api import Api
 from tests.support.inside import aggregator_inside
 
 BLOCK = {"epsilon": 4.0, "delta": 1e-6}
@@ -62,7 +62,7 @@ def test_a_block_that_cannot_work_is_refused_with_the_reason(
 
 
 def test_operators_and_members_read_the_budget_and_others_do_not(api: Api) -> None:
-    made = TestTask(api, api.http.post("/v1/tasks", json=body("read", BLOCK), headers=api.operator).json())
+    made = api.task_of(body("read", BLOCK))
     other = api.create_task("other")
     member, stranger = made.enrol(1)[0], other.enrol(1)[0]
     path = f"{made.path}/privacy"
@@ -97,11 +97,10 @@ def test_operators_and_members_read_the_budget_and_others_do_not(api: Api) -> No
 )
 def test_each_mechanism_says_whom_the_guarantee_holds_against(api: Api, mechanism: dict[str, Any], words: str) -> None:
     request = body(f"against-{mechanism['name']}", BLOCK, mechanism=mechanism)
-    task = api.http.post("/v1/tasks", json=request, headers=api.operator)
-    assert task.status_code == 201, task.text
-    view = api.http.get(f"/v1/tasks/{task.json()['task_id']}/privacy", headers=api.operator).json()
+    task = api.task_of(request)
+    view = api.http.get(f"{task.path}/privacy", headers=api.operator).json()
     first, released, visible = view["against"]
     assert words in first
-    assert first in task.json()["warnings"]
+    assert first in task.view["warnings"]
     assert "released sums" in released
     assert "who takes part" in visible

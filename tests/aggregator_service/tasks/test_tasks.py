@@ -32,18 +32,12 @@ from protocols.recipes.base import FactorState
 from protocols.recipes.registry import OWN as RECIPES
 from protocols.recipes.spectral_start import Source, start_of, start_state
 from tests.support.organiser import TRIAL
-from tests.support.server import AggregatorProcess, running_aggregator
+from tests.support.server import AggregatorProcess
 from tests.support.tasks import ITEMS, interactions
 from tests.support.world import World
 from tests.vectors.recipes import SMALL
 
 USERS = 5
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
-    with running_aggregator(tmp_path_factory.mktemp("starts") / "data") as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-import httpx
 import pytest
 from sqlalchemy import select
 from sqlalchemy.exc import OperationalError
@@ -24,7 +23,7 @@ from aggregator_service.services import Services
 from aggregator_service.storage.database import Database, Effects, announce
 from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.storage.rounds import find_contribution
-from aggregator_service.storage.schema import ChunkRow, ClientRow, CohortRow, RoundRow
+from aggregator_service.storage.schema import ChunkRow, CohortRow
 from aggregator_service.tasks.tasks import create_task, plan_request
 from aggregator_service.uploads.admission import admit
 from aggregator_service.uploads.chunks import MOST_CHUNKS
@@ -33,21 +32,12 @@ from client_sdk.api.calls import ApiCalls
 from client_sdk.api.http import SyncDriver
 from protocols.messages import TaskRequest
 from tests.support.api import Api, TestMember, TestTask, digest_field
-from tests.support.server import AggregatorProcess, running_aggregator
+from tests.support.rows import client_row, round_row
+from tests.support.server import AggregatorProcess
 from tests.support.signing import enrolled_as, raw_head
 
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
-    with running_aggregator(tmp_path_factory.mktemp("interrupted") / "data", body_idle_seconds=5.0) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def api(server: AggregatorProcess) -> Iterator[Api]:
-    client = Api(server.url, server.operator_token)
-    yield client
-    client.close()
+SERVER = {"body_idle_seconds": 5.0}
+MISMATCH = "https://iana.org/assignments/http-problem-types#mismatching-upload-offset"
 
 
 def chunk_headers(start: int, chunk: bytes, whole: bytes | None = None, digest: str | None = None) -> dict[str, str]:
@@ -58,11 +48,6 @@ def chunk_headers(start: int, chunk: bytes, whole: bytes | None = None, digest: 
         "Content-Digest": digest or digest_field(chunk),
         **({} if whole is None else {"Repr-Digest": digest_field(whole)}),
     }
-
-
-def patch(member: TestMember, start: int, chunk: bytes) -> httpx.Response:
-    headers = {**member.auth, **chunk_headers(start, chunk)}
-    return member.task.api.http.patch(member.path(1), content=chunk, headers=headers)
 
 
 @contextmanager
@@ -111,14 +96,13 @@ def test_the_round_ends_while_a_chunk_arrives(
     server: AggregatorProcess, api: Api, last: bool, wrong: bool, slug: str
 ) -> None:
     task = api.create_task(f"ends-{last}-{wrong}".lower(), cohort=2)
-    member, _ = task.enrol(2)
-    task.wait_round(1, "collecting")
+    member, _ = task.begin(2)
     body = member.contribution(1, 5.0)
-    assert patch(member, 0, body[:20]).status_code == 204
+    assert member.piece(0, body[:20]).status_code == 204
     rest = body[20:] if last else body[20:40]
     headers = chunk_headers(20, rest, body if last else None, digest_field(b"no") if wrong else None)
     with half_sent(server, member, "PATCH", rest, headers) as connection:
-        assert api.http.post(f"{task.path}/close", headers=api.operator).status_code == 200
+        task.close()
         connection.sendall(rest[len(rest) // 2 :])
         status, problem = answer_of(connection)
     assert (status, problem["type"]) == (400 if wrong else 409, f"urn:hushrec:problem:{slug}")
@@ -128,10 +112,9 @@ def test_the_round_ends_while_a_chunk_arrives(
 
 def test_a_whole_upload_replaces_a_partial_one(server: AggregatorProcess, api: Api) -> None:
     task = api.create_task("mixed", cohort=2)
-    members = task.enrol(2)
-    task.wait_round(1, "collecting")
+    members = task.begin(2)
     body = members[0].contribution(1, 101.0)
-    assert patch(members[0], 0, body[:20]).status_code == 204
+    assert members[0].piece(0, body[:20]).status_code == 204
     headers = chunk_headers(20, body[20:], body)
     with half_sent(server, members[0], "PATCH", body[20:], headers) as connection:
         assert members[0].put(1, body).status_code == 201
@@ -145,8 +128,7 @@ def test_a_whole_upload_replaces_a_partial_one(server: AggregatorProcess, api: A
 
 def test_simultaneous_uploads_of_one_client_are_limited(server: AggregatorProcess, api: Api) -> None:
     task = api.create_task("many", cohort=2)
-    members = task.enrol(2)
-    task.wait_round(1, "collecting")
+    members = task.begin(2)
     body = members[0].contribution(1, 101.0)
     headers = {"Content-Digest": digest_field(body)}
     with ExitStack() as stack:
@@ -168,17 +150,13 @@ def test_simultaneous_uploads_of_one_client_are_limited(server: AggregatorProces
 def test_a_chunk_that_hangs_blocks_no_other_request(server: AggregatorProcess, api: Api) -> None:
     """The connection broke unnoticed: the client sends the same chunk on another connection."""
     task = api.create_task("hangs", cohort=2)
-    member, _ = task.enrol(2)
-    task.wait_round(1, "collecting")
+    member, _ = task.begin(2)
     body = member.contribution(1, 101.0)
     with half_sent(server, member, "PATCH", body[:40], chunk_headers(0, body[:40])) as first:
-        assert patch(member, 0, body[:40]).status_code == 204
+        assert member.piece(0, body[:40]).status_code == 204
         first.sendall(body[20:40])  # the first connection is alive: its bytes are stored already
         status, problem = answer_of(first)
-        assert (status, problem["type"]) == (
-            409,
-            "https://iana.org/assignments/http-problem-types#mismatching-upload-offset",
-        )
+        assert (status, problem["type"]) == (409, MISMATCH)
         assert problem["expected-offset"] == 40
     with half_sent(server, member, "PATCH", body[40:80], chunk_headers(40, body[40:80])):
         calls = ApiCalls(server.url, chunk_bytes=40).enrolled(*enrolled_as(member.token))
@@ -190,8 +168,7 @@ def test_a_chunk_that_hangs_blocks_no_other_request(server: AggregatorProcess, a
 def test_of_two_equal_chunks_at_once_one_is_stored(server: AggregatorProcess, api: Api) -> None:
     """Both are complete at the same moment: one is stored, and no blob of the other is left."""
     task = api.create_task("twice", cohort=2)
-    member, _ = task.enrol(2)
-    task.wait_round(1, "collecting")
+    member, _ = task.begin(2)
     body = member.contribution(1, 101.0)
     with ExitStack() as stack:
         headers = chunk_headers(0, body[:40])
@@ -206,11 +183,10 @@ def test_of_two_equal_chunks_at_once_one_is_stored(server: AggregatorProcess, ap
 def test_the_number_of_chunks_is_limited(server: AggregatorProcess, api: Api) -> None:
     """Each takes a blob and a row. The last chunk and a whole upload are accepted at the limit."""
     task = api.create_task("crumbs", cohort=2, items=20)
-    member, _ = task.enrol(2)
-    task.wait_round(1, "collecting")
+    member, _ = task.begin(2)
     body = member.contribution(1, 5.0)
     database = Database(server.database_url, connections=1)
-    assert patch(member, 0, body[:20]).status_code == 204
+    assert member.piece(0, body[:20]).status_code == 204
     with database.write() as session:
         (row,) = session.scalars(select(ChunkRow).where(ChunkRow.client_id == member.client_id))
         session.add_all(
@@ -220,7 +196,7 @@ def test_the_number_of_chunks_is_limited(server: AggregatorProcess, api: Api) ->
             for i in range(MOST_CHUNKS - 1)
         )
     database.close()
-    refused = patch(member, 20, body[20:40])
+    refused = member.piece(20, body[20:40])
     assert (refused.status_code, refused.json()["type"]) == (400, "urn:hushrec:problem:bad-request")
     assert "1000 chunks" in refused.json()["detail"]
     assert member.put(1, body).status_code == 201
@@ -275,18 +251,16 @@ class _LosesAnswers(Database):
 @pytest.mark.parametrize("ends", ["round", "upload"])
 def test_a_chunk_of_a_finished_upload_is_refused(server: AggregatorProcess, api: Api, ends: str, last: bool) -> None:
     task = api.create_task(f"over-{ends}-{last}".lower(), cohort=2)
-    member, _ = task.enrol(2)
-    task.wait_round(1, "collecting")
+    member, _ = task.begin(2)
     body = member.contribution(1, 5.0)
-    assert patch(member, 0, body[:20]).status_code == 204
+    assert member.piece(0, body[:20]).status_code == 204
     assert len(chunks(server, task)) == 1
     if ends == "upload":
         assert member.put(1, body).status_code == 201
     else:
-        assert api.http.post(f"{task.path}/close", headers=api.operator).status_code == 200
+        task.close()
     rest = body[20:] if last else body[20:40]
-    headers = {**member.auth, **chunk_headers(20, rest, body if last else None)}
-    answer = api.http.patch(member.path(1), content=rest, headers=headers)
+    answer = member.piece(20, rest, body if last else None)
     assert answer.status_code == (200 if ends == "upload" and last else 409)
     assert not bodies(server)
     assert not chunks(server, task)
@@ -297,25 +271,20 @@ def test_a_chunk_that_the_storage_lost_or_changed_is_sent_again(
     server: AggregatorProcess, api: Api, fault: str
 ) -> None:
     task = api.create_task(f"{fault}-chunk", cohort=2)
-    member, _ = task.enrol(2)
-    task.wait_round(1, "collecting")
+    member, _ = task.begin(2)
     body = member.contribution(1, 5.0)
-    assert patch(member, 0, body[:20]).status_code == 204
+    assert member.piece(0, body[:20]).status_code == 204
     (key,) = chunks(server, task)
     server.blobs.delete(key)
     if fault == "changed":
         server.blobs.put(key, bytes(20))
-    headers = {**member.auth, **chunk_headers(20, body[20:], body)}
-    answer = api.http.patch(member.path(1), content=body[20:], headers=headers)
-    assert (answer.status_code, answer.json()["type"]) == (
-        409,
-        "https://iana.org/assignments/http-problem-types#mismatching-upload-offset",
-    )
+    answer = member.piece(20, body[20:], body)
+    assert (answer.status_code, answer.json()["type"]) == (409, MISMATCH)
     # the client is told to start again at offset 0
     assert answer.json()["expected-offset"] == 0
-    assert api.http.head(member.path(1), headers=member.auth).headers["upload-offset"] == "0"
-    assert patch(member, 0, body[:20]).status_code == 204
-    assert api.http.patch(member.path(1), content=body[20:], headers=headers).status_code == 201
+    assert member.offset() == 0
+    assert member.piece(0, body[:20]).status_code == 204
+    assert member.piece(20, body[20:], body).status_code == 201
     assert not chunks(server, task)
 
 
@@ -327,24 +296,10 @@ def test_a_commit_whose_answer_is_lost_keeps_its_blob(tmp_path: Path, breaks: st
     blobs.prepare()
     with database.write() as session:
         task = create_task(session, _plain_task(), plan_request(_plain_task()), 0.0)
-        round_ = RoundRow(
-            task_id=task.id,
-            number=1,
-            sum_index=1,
-            sum_rule="trained",
-            state="collecting",
-            seed=bytes(32),
-            opened_at=0.0,
-            deadline=2e6,
-            cohort=2,
-        )
-        client = ClientRow(
-            id="c_1", task_id=task.id, sequence=1, role="member", identity_key=bytes(32), mailbox_key=bytes(32),
-            token_hash="0" * 64, enrolled_at=0.0, turn=0,
-        )  # fmt: skip
-        session.add_all([round_, client])
+        round_ = round_row(task.id)
+        session.add_all([round_, client_row("c_1", task.id)])
         session.flush()
-        session.add(CohortRow(round_id=round_.id, client_id=client.id))
+        session.add(CohortRow(round_id=round_.id, client_id="c_1"))
     services = cast(Services, SimpleNamespace(database=database, blobs=blobs, clock=ManualClock(), checking=_NoQueue()))
     admission = admit(services, Enrolled("c_1", task.id, "member"), task.id, 1, "c_1")
     path = tmp_path / "body"

@@ -187,7 +187,7 @@ def test_contributions_of_a_group_are_in_one_transaction_and_in_the_sum(world: W
         assert (outcome.receipt.client_id, outcome.receipt.digest) == (client, write.digest)
     assert stored(world) == {client: write.body for client, write in zip(CLIENTS, writes, strict=True)}
     world.run(task_id)
-    assert world.total(task_id, 1) == 15.0
+    assert world.total(task_id, 1)[0] == 15.0
 
 
 def test_a_repeated_contribution_and_a_conflict_in_a_group_change_nothing_for_the_others(world: World) -> None:
