@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from protocols.recipes.arrays import Arrays
 from protocols.recipes.registry import recipe
 from tests.support.needs import required
 from tests.support.organiser import TRIAL
-from tests.support.server import AggregatorProcess, running_aggregator
+from tests.support.server import AggregatorProcess
 
 GUIDE = Path(__file__).parents[2] / "docs" / "own-model.md"
 BLOCKS = dict(re.findall(r"<!-- run: (\w+) -->\n```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL))
@@ -42,12 +41,6 @@ GIVEN = {  # the values behind the ellipses
 }
 USERS, ROUNDS = 4, 2
 PARAMETERS = {"shapes": {"w": [3, 2], "b": []}, "max_weight": 10, "reveal_weights": True, "clip": 2.0}
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
-    with running_aggregator(tmp_path_factory.mktemp("guide") / "data") as running:
-        yield running
 
 
 def train(arrays: dict[str, NDArray[np.float32]]) -> tuple[dict[str, NDArray[np.float32]], int]:

@@ -7,11 +7,9 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-import pytest
 from typer.testing import CliRunner
 
 from client_sdk import Client, Identity, MemoryStore, Operator, Policy, task_request
@@ -24,18 +22,6 @@ from tests.support.server import AggregatorProcess, free_port, running_aggregato
 
 ITEMS = 130  # enough to draw 99 negatives from
 SECONDS = 90
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
-    with running_aggregator(tmp_path_factory.mktemp("cli") / "data") as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def operator(server: AggregatorProcess) -> Iterator[Operator]:
-    with Operator(server.url, server.operator_token) as made:
-        yield made
 
 
 class Device:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from client_sdk.cli import app
 from client_sdk.errors import LocalFileError
 from protocols.errors import HushRecError, ParameterError
 from protocols.messages import Schedule
-from tests.support.server import AggregatorProcess, running_aggregator
+from tests.support.server import AggregatorProcess
 
 SHOP = "user,item\n" + "".join(f"u{user},i{(7 * user + step * step) % 40}\n" for user in range(30) for step in range(6))
 TABLES = [
@@ -120,12 +119,6 @@ COMMANDS = [  # FOLDER, ITEMS, SHOP, REQUEST: files; URL: a server; PORT: one th
     ),
     ("demo --dataset nowhere", "unknown data set 'nowhere'"),
 ]
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
-    with running_aggregator(tmp_path_factory.mktemp("wrong") / "data") as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

@@ -36,12 +36,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProce
         yield running
 
 
-@pytest.fixture
-def operator(server: AggregatorProcess) -> Iterator[Operator]:
-    with Operator(server.url, server.operator_token) as opened:
-        yield opened
-
-
 def enrolled(fleet: Fleet, task: SmallTask) -> Fleet:
     fleet.enrol(task.invitation, None, task.certificates)
     fleet.enrol_committee(task.operator.invite(task.task_id, 5, "committee").invitation, task.certificates)

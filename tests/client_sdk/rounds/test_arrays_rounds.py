@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -30,7 +29,7 @@ from protocols.recipes.arrays import Arrays, ArraysState, state_of
 from protocols.recipes.registry import recipe
 from protocols.recipes.state import state_as
 from tests.support.organiser import TRIAL
-from tests.support.server import AggregatorProcess, running_aggregator
+from tests.support.server import AggregatorProcess
 
 USERS, ROUNDS = 3, 2
 PARAMETERS: dict[str, Any] = {
@@ -39,18 +38,6 @@ PARAMETERS: dict[str, Any] = {
 }  # fmt: skip
 WEIGHTS = [1.0, 4.0, 10.0]
 POLICY = Policy(mechanisms=frozenset({"ckks", "masked", "oneshot", "plain"}), snapshot_every=1)
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
-    with running_aggregator(tmp_path_factory.mktemp("arrays") / "data") as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def operator(server: AggregatorProcess) -> Iterator[Operator]:
-    with Operator(server.url, server.operator_token) as found:
-        yield found
 
 
 def create(operator: Operator, name: str, mechanism: str, parameters: dict[str, Any] | None = None) -> str:

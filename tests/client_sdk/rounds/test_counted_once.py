@@ -34,18 +34,6 @@ from tests.support.tasks import ITEMS, SmallTask, interactions, play_round
 Counts = NDArray[np.float64]
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
-    with running_aggregator(tmp_path_factory.mktemp("counted") / "data") as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def operator(server: AggregatorProcess) -> Iterator[Operator]:
-    with Operator(server.url, server.operator_token) as found:
-        yield found
-
-
 def counting_task(
     operator: Operator, name: str, mechanism: str, schedule: Schedule, recipe: str = "colr", **given: Any
 ) -> SmallTask:

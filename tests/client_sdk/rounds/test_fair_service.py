@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -23,7 +23,7 @@ from protocols.recipes.fair import Fair, FairView
 from protocols.recipes.registry import recipe as make_recipe
 from protocols.recipes.state import state_as
 from tests.support.organiser import TRIAL
-from tests.support.server import AggregatorProcess, running_aggregator
+from tests.support.server import AggregatorProcess
 
 ITEMS, DIM, EACH = 400, 8, 4
 GROUPS = (0, 1) * EACH
@@ -39,18 +39,6 @@ SUMS: dict[str, tuple[str, dict[str, Any]]] = {
 ANY = Policy(mechanisms=frozenset({"ckks", "masked", "oneshot", "plain"}))
 RECEIPT = 1000
 """More bytes than the JSON around a contribution has; the tables of a small device have six times as many."""
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
-    with running_aggregator(tmp_path_factory.mktemp("fair") / "data") as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def operator(server: AggregatorProcess) -> Iterator[Operator]:
-    with Operator(server.url, server.operator_token) as found:
-        yield found
 
 
 def chosen(users: int) -> list[np.ndarray]:

@@ -19,16 +19,10 @@ from protocols.messages import Evaluation, Schedule
 from protocols.recipes.evaluated import Evaluated
 from protocols.recipes.evaluation_curve import Curve
 from tests.support.organiser import TRIAL
-from tests.support.server import AggregatorProcess, running_aggregator
+from tests.support.server import AggregatorProcess
 
 USERS, ITEMS = 5, 24
 ANY = Policy(mechanisms=frozenset({"plain", "ckks", "masked"}), min_cohort=2, snapshot_every=0)
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
-    with running_aggregator(tmp_path_factory.mktemp("evaluated") / "data") as running:
-        yield running
 
 
 @pytest.fixture
@@ -36,12 +30,6 @@ def open_clients() -> Iterator[ExitStack]:
     """Closes the clients of a test after it."""
     with ExitStack() as stack:
         yield stack
-
-
-@pytest.fixture(scope="module")
-def operator(server: AggregatorProcess) -> Iterator[Operator]:
-    with Operator(server.url, server.operator_token) as found:
-        yield found
 
 
 NOISE = (8, 0.0, 1.5)

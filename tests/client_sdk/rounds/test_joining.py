@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
@@ -18,16 +17,10 @@ from client_sdk.rounds.events import Event, Waiting
 from protocols.messages import MechanismChoice, RecipeChoice, Schedule, TaskRequest
 from tests.support.api import Api, TestTask
 from tests.support.replicas import wait_until
-from tests.support.server import AggregatorProcess, running_aggregator
+from tests.support.server import AggregatorProcess
 from tests.support.tasks import interactions, small_task
 
 PLAIN = Policy(mechanisms=frozenset({"plain"}), min_cohort=2)
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
-    with running_aggregator(tmp_path_factory.mktemp("enrolment") / "data") as running:
-        yield running
 
 
 def test_enrolling_again_works_and_a_recorded_enrolment_does_not(server: AggregatorProcess) -> None:

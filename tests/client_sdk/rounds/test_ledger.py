@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -20,23 +19,11 @@ from client_sdk.rounds.ledger import read_ledger
 from client_sdk.store.client_store import ClientStore, OwnContribution
 from client_sdk.store.stores import DirectoryStore
 from tests.support.programs import ProgramRunner
-from tests.support.server import AggregatorProcess, running_aggregator
+from tests.support.server import AggregatorProcess
 from tests.support.tasks import SmallTask, interactions, small_task
 
 USERS = 4
 POLICY = Policy(mechanisms=frozenset({"plain", "masked"}), masked_modes=frozenset({"curious", "semi-malicious"}))
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
-    with running_aggregator(tmp_path_factory.mktemp("ledger") / "data") as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def operator(server: AggregatorProcess) -> Iterator[Operator]:
-    with Operator(server.url, server.operator_token) as made:
-        yield made
 
 
 def play(task: SmallTask, clients: list[Client]) -> None:

@@ -25,25 +25,13 @@ from protocols.recipes.base import FactorState
 from protocols.sums.masked import client as stages
 from protocols.sums.masked.roster import RosterEntry
 from tests.support.organiser import TRIAL
-from tests.support.server import AggregatorProcess, running_aggregator
+from tests.support.server import AggregatorProcess
 from tests.support.tasks import SmallTask, interactions, small_task
 
 USERS = 6
 STAGES = ("advertising", "sharing", "collecting", "confirming", "unmasking")
 TOLERANT = {"dropout": 0.2}
 """Six clients, of which one may drop out."""
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
-    with running_aggregator(tmp_path_factory.mktemp("masked") / "data") as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def operator(server: AggregatorProcess) -> Iterator[Operator]:
-    with Operator(server.url, server.operator_token) as found:
-        yield found
 
 
 def enrolled_fleet(server: AggregatorProcess, task: SmallTask, **options: Any) -> Fleet:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,15 +15,9 @@ from client_sdk.store.client_store import ClientStore
 from client_sdk.store.states import GivenData
 from client_sdk.store.stores import Store
 from protocols.messages import Schedule
-from tests.support.server import AggregatorProcess, running_aggregator
+from tests.support.server import AggregatorProcess
 
 PLAIN = Policy(mechanisms=frozenset({"plain"}))
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
-    with running_aggregator(tmp_path_factory.mktemp("moved") / "data") as running:
-        yield running
 
 
 def command(home: Path, *arguments: str, code: int = 0) -> str:

@@ -6,7 +6,6 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,23 +13,11 @@ import pytest
 from client_sdk import AsyncClient, Catalogue, Client, LocalFileError, Operator, ParameterError, Policy, Waiting
 from client_sdk.operator import task_request
 from protocols.messages import Schedule, TaskView
-from tests.support.server import AggregatorProcess, running_aggregator
+from tests.support.server import AggregatorProcess
 
 PLAIN = Policy(mechanisms=frozenset({"plain"}))
 SHOP = Catalogue(tuple(f"SKU-{number:02}" for number in range(30)), tuple(f"Thing {number}" for number in range(30)))
 CHOSEN = [["SKU-01", "SKU-02", "SKU-05"], {"SKU-02", "SKU-05", "SKU-07"}, ("SKU-05", "SKU-11", "SKU-01")]
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
-    with running_aggregator(tmp_path_factory.mktemp("ids") / "data") as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def operator(server: AggregatorProcess) -> Iterator[Operator]:
-    with Operator(server.url, server.operator_token) as found:
-        yield found
 
 
 @pytest.fixture

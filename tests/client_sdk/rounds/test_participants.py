@@ -5,7 +5,6 @@ The attack is run through a real server, with the defence and without it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -23,24 +22,12 @@ from protocols.recipes.arrays import Arrays
 from tests.client_sdk.rounds.test_reaction_attacks import Attack, terms_of
 from tests.protocols.sums.paillier.cases import made_up_keyring
 from tests.support.organiser import TRIAL
-from tests.support.server import AggregatorProcess, running_aggregator
+from tests.support.server import AggregatorProcess
 
 MEMBERS, VICTIM = 5, 2
 SECRET = np.float32([0.25, -0.5, 0.125, 0.75])
 MECHANISMS: dict[str, dict[str, Any]] = {"ckks": {}, "paillier": {"key_bits": 2048}}
 POLICY = Policy(mechanisms=frozenset(MECHANISMS), snapshot_every=1)
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
-    with running_aggregator(tmp_path_factory.mktemp("participants") / "data") as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def operator(server: AggregatorProcess) -> Iterator[Operator]:
-    with Operator(server.url, server.operator_token) as found:
-        yield found
 
 
 def trainer(user: int) -> Any:

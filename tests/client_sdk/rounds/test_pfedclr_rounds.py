@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -24,7 +23,7 @@ from client_sdk.training.pfedclr import BUFFER_ROWS, PFedCLRConfig, PFedCLRHalf
 from protocols.messages import Schedule
 from protocols.recipes.base import FactorState
 from tests.support.organiser import TRIAL
-from tests.support.server import AggregatorProcess, running_aggregator
+from tests.support.server import AggregatorProcess
 from tests.support.tasks import ITEMS, interactions
 
 USERS, COHORT, ROUNDS = 30, 20, 3
@@ -80,18 +79,6 @@ def test_noise_stays_within_the_range_of_the_ring(data: LeaveOneOut) -> None:
 
 
 # --- over the service ------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
-    with running_aggregator(tmp_path_factory.mktemp("pfedclr") / "data") as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def operator(server: AggregatorProcess) -> Iterator[Operator]:
-    with Operator(server.url, server.operator_token) as found:
-        yield found
 
 
 def create(operator: Operator, name: str, mechanism: str, users: int, rounds: int) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
@@ -15,7 +13,7 @@ from protocols.messages import Schedule, TaskRequest
 from protocols.messages.privacy import Privacy
 from protocols.recipes.private import Private
 from tests.support.organiser import TRIAL
-from tests.support.server import AggregatorProcess, running_aggregator
+from tests.support.server import AggregatorProcess
 
 USERS, ITEMS, ROUNDS = 8, 30, 3
 ROWS = [list(range(user, user + 9)) for user in range(USERS)]
@@ -31,18 +29,6 @@ def request(name: str, recipe: str, mechanism: str, privacy: Privacy = PRIVACY, 
     return task_request(
         name, recipe, mechanism, schedule, parameters, HOW[mechanism], organiser=TRIAL.pin, privacy=privacy
     )
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
-    with running_aggregator(tmp_path_factory.mktemp("privacy") / "data") as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def operator(server: AggregatorProcess) -> Iterator[Operator]:
-    with Operator(server.url, server.operator_token) as found:
-        yield found
 
 
 def enrolled(server: AggregatorProcess, operator: Operator, wanted: TaskRequest) -> Fleet:

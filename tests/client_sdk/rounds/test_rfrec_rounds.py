@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from protocols.errors import ParameterError
 from protocols.messages import Schedule
 from protocols.recipes.rfrec import RFRecF, RFRecState
 from tests.support.organiser import TRIAL
-from tests.support.server import AggregatorProcess, running_aggregator
+from tests.support.server import AggregatorProcess
 
 USERS, ITEMS, ROUNDS = 6, 24, 2
 SEED = bytes(range(32))
@@ -68,18 +67,6 @@ def test_encrypted_and_plain_sums_train_the_same_model(case: str, mechanism: str
     start = plain.recipe.initial_state(plain.task_seed)
     assert isinstance(start, RFRecState)
     assert np.abs(plain.state.item_factors - start.item_factors).max() > 100 * atol
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
-    with running_aggregator(tmp_path_factory.mktemp("rfrec") / "data") as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def operator(server: AggregatorProcess) -> Iterator[Operator]:
-    with Operator(server.url, server.operator_token) as found:
-        yield found
 
 
 def create(operator: Operator, case: str, mechanism: str, cohort: int = USERS, rounds: int = ROUNDS) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -19,7 +18,7 @@ from protocols.messages import Schedule
 from protocols.recipes.topk import TopKState
 from protocols.sums.paillier.mechanism import PaillierMechanism
 from tests.support.organiser import TRIAL
-from tests.support.server import AggregatorProcess, running_aggregator
+from tests.support.server import AggregatorProcess
 from tests.support.tasks import ITEMS, interactions
 
 COHORT, ROUNDS = 12, 3
@@ -66,18 +65,6 @@ def test_encrypted_and_plain_sums_train_the_same_model(
     assert moved.any()
     if mode == "feedback":
         assert all(client_state[RESIDUAL_ROWS].size for client_state in plain.client_states)
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
-    with running_aggregator(tmp_path_factory.mktemp("topk") / "data") as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def operator(server: AggregatorProcess) -> Iterator[Operator]:
-    with Operator(server.url, server.operator_token) as found:
-        yield found
 
 
 def create(operator: Operator, name: str, mode: str, mechanism: str, **mechanism_parameters: Any) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,22 +16,10 @@ from client_sdk.model.sync import fetch_catalogue, plan_sync
 from client_sdk.rounds.part import Part
 from protocols.errors import ParameterError
 from protocols.recipes.base import ModelState
-from tests.support.server import AggregatorProcess, running_aggregator
+from tests.support.server import AggregatorProcess
 from tests.support.tasks import SmallTask, interactions, small_task
 
 OFTEN = Policy(mechanisms=frozenset({"ckks", "plain"}), snapshot_every=2)
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
-    with running_aggregator(tmp_path_factory.mktemp("fleet") / "data") as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def operator(server: AggregatorProcess) -> Iterator[Operator]:
-    with Operator(server.url, server.operator_token) as found:
-        yield found
 
 
 def enrolled_fleet(server: AggregatorProcess, task: SmallTask, users: int, **options: Any) -> Fleet:
