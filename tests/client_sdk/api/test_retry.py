@@ -19,7 +19,6 @@ from client_sdk.errors import (
     ServerFault,
     Unavailable,
 )
-from protocols.errors import ParameterError
 from protocols.messages import TaskRequest
 from protocols.messages.problem import PROBLEM_TYPES
 from tests.support.programs import ProgramRunner, problem
@@ -137,14 +136,6 @@ def test_create_task_is_not_repeated_if_it_may_have_been_processed() -> None:
     runner = answering(connection_failed(sent=True))
     with pytest.raises(ConnectionFailed):
         runner.run(ApiCalls(URL, "secret-token", POLICY).create_task(request))
-
-
-@pytest.mark.parametrize(
-    "url", ["ftp://example.org", "example.org", "https://user:pw@example.org", "https://example.org/?a=1"]
-)
-def test_invalid_addresses_and_addresses_with_credentials_are_refused(url: str) -> None:
-    with pytest.raises(ParameterError):
-        ApiCalls(url)
 
 
 def test_ids_are_quoted_in_the_path() -> None:

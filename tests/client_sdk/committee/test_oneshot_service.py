@@ -22,6 +22,7 @@ from protocols.recipes.privirec import PriviRecState
 from protocols.recipes.registry import recipe as make_recipe
 from protocols.recipes.state import state_as
 from tests.client_sdk.cli.test_cli_server import cells, certified, devices, ended, make_task
+from tests.support.fleets import enrolled_fleet
 from tests.support.organiser import TRIAL
 from tests.support.server import AggregatorProcess, running_aggregator
 from tests.support.tasks import SmallTask, interactions, small_task
@@ -36,22 +37,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProce
         yield running
 
 
-def enrolled(fleet: Fleet, task: SmallTask) -> Fleet:
-    fleet.enrol(task.invitation, None, task.certificates)
-    fleet.enrol_committee(task.operator.invite(task.task_id, 5, "committee").invitation, task.certificates)
-    return fleet
-
-
 def trained(server: AggregatorProcess, operator: Operator, mechanism: str, recipe: str) -> NDArray[np.float32]:
     """The item factors after two rounds of a fleet with fixed seeds."""
     task = small_task(
         operator, f"{recipe}-{mechanism}", users=USERS, recipe=recipe, mechanism=mechanism, seed=bytes(32)
     )
-    with Fleet(server.url, interactions(USERS), FleetOptions(seed=5)) as fleet:
-        if mechanism == "oneshot":
-            enrolled(fleet, task)
-        else:
-            fleet.enrol(task.invitation, None, task.certificates)
+    with enrolled_fleet(server.url, task, interactions(USERS), 5) as fleet:
         reports = fleet.run()
         assert [report.state for report in reports] == ["complete", "complete"], reports
         assert all(report.survivors == USERS for report in reports)
@@ -74,14 +65,8 @@ def spectrum(server: AggregatorProcess, operator: Operator, mechanism: str) -> N
     recipe = make_recipe("privirec-k", parameters)
     schedule = Schedule(rounds=recipe.steps, cohort_size=USERS, start_clients=USERS, min_clients=4, min_difference=3)
     organiser = None if mechanism == "plain" else TRIAL.pin
-    task = operator.create_task(
-        task_request(f"spectrum-{mechanism}", recipe, mechanism, schedule, seed=bytes(32), organiser=organiser)
-    )
-    certificates = None if mechanism == "plain" else TRIAL.source
-    with Fleet(server.url, interactions(USERS), FleetOptions(seed=5)) as fleet:
-        fleet.enrol(operator.invite(task.task_id, USERS).invitation, None, certificates)
-        if mechanism == "oneshot":
-            fleet.enrol_committee(operator.invite(task.task_id, 5, "committee").invitation, certificates)
+    request = task_request(f"spectrum-{mechanism}", recipe, mechanism, schedule, seed=bytes(32), organiser=organiser)
+    with enrolled_fleet(server.url, SmallTask.of(operator, request, USERS), interactions(USERS), 5) as fleet:
         assert {report.state for report in fleet.run()} == {"complete"}
         return state_as(fleet.model(), PriviRecState).singular_values
 
@@ -102,12 +87,7 @@ def curve(server: AggregatorProcess, operator: Operator, mechanism: str) -> tupl
         f"measured-{mechanism}", "fedmf", mechanism, schedule, parameters, {}, bytes(32),
         organiser=organiser, evaluation=Evaluation(every=1),
     )  # fmt: skip
-    task = operator.create_task(request).task_id
-    certificates = None if mechanism == "plain" else TRIAL.source
-    with Fleet(server.url, interactions(USERS), FleetOptions(seed=5)) as fleet:
-        fleet.enrol(operator.invite(task, USERS).invitation, None, certificates)
-        if mechanism == "oneshot":
-            fleet.enrol_committee(operator.invite(task, 5, "committee").invitation, certificates)
+    with enrolled_fleet(server.url, SmallTask.of(operator, request, USERS), interactions(USERS), 5) as fleet:
         assert {report.state for report in fleet.run()} == {"complete"}
         terms = fleet.clients[0].member.terms
         assert isinstance(terms.recipe, Evaluated)
@@ -130,9 +110,9 @@ def test_clients_that_vanish_are_left_out_and_the_round_completes(
     server: AggregatorProcess, operator: Operator
 ) -> None:
     task = small_task(operator, "vanishing", users=USERS, mechanism="oneshot", rounds=1, collect_seconds=15.0)
-    options = FleetOptions(seed=5, dropout=0.3, dropout_rng=np.random.default_rng(2))
-    with Fleet(server.url, interactions(USERS), options) as fleet:
-        (report,) = enrolled(fleet, task).run()
+    dropouts = np.random.default_rng(2)
+    with enrolled_fleet(server.url, task, interactions(USERS), 5, dropout=0.3, dropout_rng=dropouts) as fleet:
+        (report,) = fleet.run()
     assert report.state == "complete" and report.missed
     assert report.survivors == len(report.reports) == USERS - len(report.missed)
 

@@ -19,50 +19,17 @@ from client_sdk.model.best import top_items
 from client_sdk.model.sync import Catalogue, SyncPlan, fetch_catalogue, plan_sync
 from protocols.codec import b64encode
 from protocols.errors import ParameterError
-from protocols.messages import MechanismChoice, RecipeChoice, RoundPage, RoundView, Schedule, SnapshotView, TaskView
+from protocols.messages import RoundPage, RoundView, SnapshotView
 from protocols.recipes.registry import recipe
 from tests.support.programs import ProgramRunner
-
-SEED = bytes(range(32))
-
-
-def task_view(
-    mechanism: str = "plain", opened_by: str = "anyone", min_clients: int = 3, **parameters: object
-) -> TaskView:
-    return TaskView(
-        task_id="t_1",
-        name="movies",
-        state="open",
-        recipe=RecipeChoice(name="colr", parameters={"items": 6, "dim": 4, "rank": 2}),
-        mechanism=MechanismChoice(name="plain"),
-        schedule=Schedule(cohort_size=10, min_clients=min_clients),
-        seed=b64encode(SEED),
-        plan={},
-        opened_by=opened_by,  # type: ignore[arg-type]
-        members=10,
-        keyed_members=0,
-        completed_rounds=0,
-        failed_rounds=0,
-    )
-
+from tests.support.views import SEED, round_view, task_view
 
 TERMS = TaskTerms.of(task_view())
 
 
 def complete(number: int, size: int = TERMS.sum_plan.aggregate_bytes, survivors: int = 5) -> RoundView:
-    return RoundView(
-        task_id="t_1",
-        number=number,
-        step=number,
-        state="complete",
-        seed=b64encode(TERMS.recipe.round_spec(SEED, number).seed),
-        cohort=10,
-        received=survivors,
-        survivors=survivors,
-        folded=survivors,
-        seconds_left=None,
-        aggregate_bytes=size,
-    )
+    seed = TERMS.recipe.round_spec(SEED, number).seed
+    return round_view(number, "complete", seed, survivors, aggregate_bytes=size)
 
 
 def snapshot(number: int, size: int) -> SnapshotView:
@@ -167,7 +134,7 @@ def test_the_policy_refuses_tasks_and_rounds_that_are_too_small() -> None:
     allowing = Policy(mechanisms=frozenset({"plain"}), min_cohort=4)
     with pytest.raises(PolicyRefused, match="at least 4"):
         allowing.check_task(TERMS)
-    allowing.check_task(TaskTerms.of(task_view(min_clients=4)))
+    allowing.check_task(TaskTerms.of(task_view(schedule={"cohort_size": 10, "min_clients": 4})))
     with pytest.raises(PolicyRefused, match="has 3 clients"):
         allowing.check_round(complete(1).model_copy(update={"cohort": 3}))
     allowing.check_round(complete(1).model_copy(update={"cohort": 4}))

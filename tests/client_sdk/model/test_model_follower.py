@@ -19,12 +19,12 @@ from client_sdk.model.follow import ModelFollower
 from client_sdk.store.client_store import ClientStore, read_best_state
 from client_sdk.store.states import FollowedState
 from client_sdk.store.stores import MemoryStore
-from protocols.codec import b64encode
 from protocols.messages import RoundPage, SnapshotView, TaskView
 from protocols.recipes.base import ModelState
 from protocols.recipes.evaluated import Evaluated
-from tests.client_sdk.model.test_catch_up import SEED, TERMS, complete
+from tests.client_sdk.model.test_catch_up import TERMS, complete
 from tests.support.programs import ProgramRunner, problem
+from tests.support.views import SEED, task_view
 
 CALLS = ApiCalls("https://example.org", "token")
 AGGREGATE = bytes(TERMS.sum_plan.aggregate_bytes)
@@ -140,15 +140,8 @@ ITEMS = 6
 
 
 def view(mechanism: str, evaluation: dict[str, Any] | None) -> TaskView:
-    return TaskView.model_validate(
-        {
-            "task_id": "t_1", "name": "movies", "state": "complete", "seed": b64encode(bytes(32)), "plan": {},
-            "recipe": {"name": "fedmf", "parameters": {"items": ITEMS, "dim": 3}},
-            "mechanism": {"name": mechanism, "parameters": {}}, "schedule": {"rounds": 9, "cohort_size": 4},
-            "opened_by": "anyone" if mechanism == "plain" else "members", "members": 4, "keyed_members": 0,
-            "completed_rounds": 4, "failed_rounds": 0, "evaluation": evaluation,
-        }
-    )  # fmt: skip
+    schedule = {"rounds": 9, "cohort_size": 4}
+    return task_view("fedmf", {"items": ITEMS, "dim": 3}, mechanism, schedule=schedule, evaluation=evaluation)
 
 
 def states(terms: TaskTerms, values: list[float]) -> list[ModelState]:

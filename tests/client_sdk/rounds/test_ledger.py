@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,7 @@ from client_sdk.store.client_store import ClientStore, OwnContribution
 from client_sdk.store.stores import DirectoryStore
 from tests.support.programs import ProgramRunner
 from tests.support.server import AggregatorProcess
-from tests.support.tasks import SmallTask, interactions, small_task
+from tests.support.tasks import SmallTask, interactions, small_task, take_part_together
 
 USERS = 4
 POLICY = Policy(mechanisms=frozenset({"plain", "masked"}), masked_modes=frozenset({"curious", "semi-malicious"}))
@@ -28,9 +27,7 @@ POLICY = Policy(mechanisms=frozenset({"plain", "masked"}), masked_modes=frozense
 
 def play(task: SmallTask, clients: list[Client]) -> None:
     """Let every client take part until the task ends."""
-    parts = [one.join(task.name, invitation=task.invitation, certificate=task.certificate) for one in clients]
-    with ThreadPoolExecutor(len(parts)) as pool:
-        list(pool.map(lambda part, items: part.take_part(items), parts, interactions(len(parts))))
+    take_part_together([task.join(one) for one in clients], interactions(len(clients)))
 
 
 def members(server: AggregatorProcess) -> tuple[list[Client], list[ClientStore]]:

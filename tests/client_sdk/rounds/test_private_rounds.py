@@ -7,13 +7,14 @@ import pytest
 
 from client_sdk import Client, Identity, MemoryStore, NotFound, Operator, Policy, PolicyRefused, task_request
 from client_sdk.lab.fleet import Fleet
-from client_sdk.lab.fleet_rounds import FleetOptions
 from client_sdk.store.states import total_epsilon
 from protocols.messages import Schedule, TaskRequest
 from protocols.messages.privacy import Privacy
 from protocols.recipes.private import Private
+from tests.support.fleets import enrolled_fleet
 from tests.support.organiser import TRIAL
 from tests.support.server import AggregatorProcess
+from tests.support.tasks import SmallTask
 
 USERS, ITEMS, ROUNDS = 8, 30, 3
 ROWS = [list(range(user, user + 9)) for user in range(USERS)]
@@ -32,14 +33,7 @@ def request(name: str, recipe: str, mechanism: str, privacy: Privacy = PRIVACY, 
 
 
 def enrolled(server: AggregatorProcess, operator: Operator, wanted: TaskRequest) -> Fleet:
-    task_id, mechanism = operator.create_task(wanted).task_id, wanted.mechanism.name
-    holder = operator.invite(task_id, role="holder").invitation if mechanism in ("ckks", "paillier") else None
-    made = Fleet(server.url, ROWS, FleetOptions(seed=3))
-    made.enrol(operator.invite(task_id, uses=USERS).invitation, holder, TRIAL.source)
-    made.give_keys()
-    if mechanism == "oneshot":
-        made.enrol_committee(operator.invite(task_id, role="committee", uses=5).invitation, TRIAL.source)
-    return made
+    return enrolled_fleet(server.url, SmallTask.of(operator, wanted, USERS), ROWS)
 
 
 @pytest.mark.parametrize(

@@ -158,23 +158,6 @@ def test_round_equals_adam_on_the_recovered_tables(capacities: tuple[int, ...], 
     assert np.isfinite(local.loss)
 
 
-@pytest.mark.parametrize("device_group", [0, 1])
-def test_training_ranks_the_users_items_higher(device_group: int) -> None:
-    chosen, half = make((0, 1), learning_rate=0.05, epochs=20)
-    view = chosen.initial_view(TASK_SEED, device_group)
-    history = History(np.arange(0, 120, 6, dtype=np.int32))
-    spec = chosen.round_spec(TASK_SEED, device_group + 1)
-    view = FairView(device_group, device_group, view.seed, view.tables, view.dense)
-    local = half.contribute(
-        spec, "c", view, history, half.initial_client_state(np.random.default_rng(0)), np.random.default_rng(1)
-    )
-    tables = view.tables + local.blocks[0][: view.tables.size].reshape(2, -1) * chosen.parameters.max_interactions / 20
-    dense = view.dense + local.blocks[0][view.tables.size : -1] * chosen.parameters.max_interactions / 20
-    after = FairView(device_group, device_group, view.seed, tables.astype(np.float32), dense.astype(np.float32))
-    ranks = np.argsort(-half.scores(after, local.client_state, history))
-    assert np.isin(ranks[:20], history.items).mean() > 0.7
-
-
 def test_scores_of_a_view_equal_those_of_its_recovered_tables() -> None:
     chosen, half = make((2,))
     view = chosen.initial_view(TASK_SEED, 0)

@@ -53,18 +53,6 @@ def test_metrics_equal_those_of_a_simple_loop_with_and_without_ties(seed, k, tie
     assert (result.k, result.users) == (k, np.count_nonzero(test.user_degrees()))
 
 
-def test_three_users_by_hand() -> None:
-    train = Interactions.from_pairs([0, 1, 2], [0, 0, 0], n_users=3, n_items=5)
-    test = Interactions.from_pairs([0, 0, 1], [1, 4, 2], n_users=3, n_items=5)
-    scores = np.array([[9, 8, 7, 6, 5], [9, 1, 2, 3, 4], [0, 0, 0, 0, 0]], dtype=np.float32)
-    result = rank_all(lambda users: scores[users], train, test, 2)
-    # user 0: item 1 is first, item 4 beyond k; user 1: item 2 is third; user 2 has no test item
-    ideal = 1 + 1 / np.log2(3)
-    assert (result.recall, result.ndcg, result.users) == (pytest.approx(0.25), pytest.approx(0.5 / ideal), 2)
-    only = rank_all(lambda users: scores[users], train, test, 2, users=np.array([1, 2]))
-    assert (only.recall, only.users) == (0, 1)
-
-
 def test_constant_or_nan_scores_give_zero_and_perfect_scores_one() -> None:
     train, test = random_split(4)
     for value in (0.0, np.nan, -np.inf):
