@@ -11,9 +11,7 @@ from re import fullmatch
 
 import httpx
 import pytest
-from typer.testing import CliRunner
 
-from client_sdk.cli import app
 from client_sdk.cli.membership import certificate_choice
 from client_sdk.organiser import Organiser
 from client_sdk.organiser.app import create_issuer
@@ -23,18 +21,14 @@ from client_sdk.store.identity import Identity
 from protocols.codec import b64decode
 from protocols.crypto.certificates import Certificate, CertifiedRole
 from protocols.errors import ParameterError
-
-
-def run(*arguments: str) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, list(arguments))
-    return result.exit_code, result.stdout, result.stderr
+from tests.support.command import hushrec
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> tuple[str, str]:
     """The option of an organiser that was just created."""
     made = ("--folder", str(tmp_path / "organiser"))
-    assert run("organiser", "init", *made)[0] == 0
+    assert hushrec("organiser", "init", *made)[0] == 0
     return made
 
 
@@ -46,26 +40,26 @@ def asked(tmp_path: Path, role: CertifiedRole = "member") -> Path:
 
 
 def test_certify_answers_a_request_file(tmp_path: Path, folder: tuple[str, str]) -> None:
-    status, key, _ = run("organiser", "key", *folder)
+    status, key, _ = hushrec("organiser", "key", *folder)
     assert status == 0
     request = asked(tmp_path)
-    status, out, err = run("organiser", "certify", str(request), "--subject", "ann", *folder)
+    status, out, err = hushrec("organiser", "certify", str(request), "--subject", "ann", *folder)
     assert status == 0, err
     assert json.loads(out)["organiser_key"] == key.strip()
-    assert "ann" in run("organiser", "list", "--scope", "movies", *folder)[1]
+    assert "ann" in hushrec("organiser", "list", "--scope", "movies", *folder)[1]
 
 
 def test_a_revoked_subject_is_certified_again_after_readmit(tmp_path: Path, folder: tuple[str, str]) -> None:
     of_ann = ("--scope", "movies", "--subject", "ann", *folder)
     certify = ("organiser", "certify", str(asked(tmp_path)), "--subject", "ann", *folder)
-    assert run(*certify)[0] == 0
-    assert run("organiser", "revoke", *of_ann, "-o", str(tmp_path / "movies.revoked"))[0] == 0
+    assert hushrec(*certify)[0] == 0
+    assert hushrec("organiser", "revoke", *of_ann, "-o", str(tmp_path / "movies.revoked"))[0] == 0
     asked(tmp_path)  # with new keys
-    status, out, err = run(*certify)
+    status, out, err = hushrec(*certify)
     assert (status, out, "hushrec organiser readmit" in " ".join(err.split())) == (1, "", True)
-    assert run("organiser", "readmit", *of_ann)[:2] == (0, "ann can be certified again in scope movies\n")
-    assert run(*certify)[0] == 0
-    status, _, err = run("organiser", "readmit", *of_ann)
+    assert hushrec("organiser", "readmit", *of_ann)[:2] == (0, "ann can be certified again in scope movies\n")
+    assert hushrec(*certify)[0] == 0
+    status, _, err = hushrec("organiser", "readmit", *of_ann)
     assert (status, "no certificate of subject 'ann' was revoked" in " ".join(err.split())) == (1, True)
 
 
@@ -74,15 +68,15 @@ def test_certify_gives_no_role_that_is_not_stated(tmp_path: Path, folder: tuple[
     request = asked(tmp_path, role)
     certify = ("organiser", "certify", str(request), "--subject", "eve", *folder)
     for stated in ((), ("--role", "member"), ("--role", "committee" if role == "holder" else "holder")):
-        status, out, err = run(*certify, *stated)
+        status, out, err = hushrec(*certify, *stated)
         assert (status, out) == (1, "")
         assert f"the client asks for the role {role}" in " ".join(err.split())
         assert f"hushrec organiser certify --role {role}" in " ".join(err.split())
-    assert "eve" not in run("organiser", "list", "--scope", "movies", *folder)[1]
-    status, out, err = run(*certify, "--role", role)
+    assert "eve" not in hushrec("organiser", "list", "--scope", "movies", *folder)[1]
+    status, out, err = hushrec(*certify, "--role", role)
     assert status == 0, err
     assert Certificate.decode(b64decode(json.loads(out)["certificate"])).role == role
-    assert "unknown role 'chair'" in run(*certify, "--role", "chair")[2]
+    assert "unknown role 'chair'" in hushrec(*certify, "--role", "chair")[2]
 
 
 def test_serve_prints_its_scopes_and_address_and_answers_there(tmp_path: Path, folder: tuple[str, str]) -> None:
@@ -115,7 +109,7 @@ def test_list_and_show_print_certificates_that_an_earlier_version_made_valid_for
     made = Organiser.create(tmp_path / "organiser")
     eve = Identity.generate()
     made.issued.record("movies", "member", "eve", eve.public_key, eve.mailbox_key, 8_641_795_511_460)
-    status, out, err = run("organiser", "list", "--scope", "movies", "--folder", str(tmp_path / "organiser"))
+    status, out, err = hushrec("organiser", "list", "--scope", "movies", "--folder", str(tmp_path / "organiser"))
     assert (status, err) == (0, "")
     assert "after the year 9999" in out
 

@@ -10,13 +10,11 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-from typer.testing import CliRunner
-
 from client_sdk import Client, Identity, MemoryStore, Operator, Policy, task_request
-from client_sdk.cli import app
 from client_sdk.organiser import TrialOrganiser
 from protocols.crypto.certificates import CertifiedRole
 from protocols.messages import CertificateRequest, Schedule, TaskView
+from tests.support.command import cells, hushrec
 from tests.support.organiser import TRIAL
 from tests.support.server import AggregatorProcess, running_aggregator
 
@@ -44,8 +42,7 @@ class Device:
 
     def run(self, *arguments: str) -> tuple[int, str, str]:
         """Run `hushrec ARGUMENTS` in this process; return exit code, standard output and standard error."""
-        result = CliRunner().invoke(app, [*arguments, "--identity", str(self.key)], env=self.environment)
-        return result.exit_code, result.stdout, result.stderr
+        return hushrec(*arguments, "--identity", str(self.key), **self.environment)
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
@@ -55,10 +52,6 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
         process.kill()
         process.wait()
     return process.returncode, out, err
-
-
-def cells(out: str) -> list[list[str]]:
-    return [[cell.strip() for cell in line.strip("│┃").split("│")] for line in out.splitlines() if "│" in line]
 
 
 def make_task(
@@ -259,9 +252,9 @@ def test_ctrl_c_stops_a_waiting_client(operator: Operator, server: AggregatorPro
 
 
 def test_doctor_checks_the_server(server: AggregatorProcess) -> None:
-    result = CliRunner().invoke(app, ["doctor", "--url", server.url], env={"COLUMNS": "200"})
-    assert result.exit_code == 0, result.stderr
-    assert f"{server.url} is ready" in result.stdout
+    code, out, err = hushrec("doctor", "--url", server.url, COLUMNS="200")
+    assert code == 0, err
+    assert f"{server.url} is ready" in out
 
 
 def joined(server: AggregatorProcess, device: Device, invitation: str, text: str) -> subprocess.Popen[str]:

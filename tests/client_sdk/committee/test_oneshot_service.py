@@ -21,7 +21,8 @@ from protocols.recipes.evaluated import Evaluated
 from protocols.recipes.privirec import PriviRecState
 from protocols.recipes.registry import recipe as make_recipe
 from protocols.recipes.state import state_as
-from tests.client_sdk.cli.test_cli_server import cells, certified, devices, ended, make_task
+from tests.client_sdk.cli.test_cli_server import certified, devices, ended, make_task
+from tests.support.command import cells
 from tests.support.fleets import enrolled_fleet
 from tests.support.organiser import TRIAL
 from tests.support.server import AggregatorProcess, running_aggregator

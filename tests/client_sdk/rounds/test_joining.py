@@ -201,29 +201,6 @@ def test_a_catalogue_that_is_not_there_yet_is_waited_for(
         assert joined.catalogue() == SHOP
 
 
-def test_the_command_takes_and_shows_ids(
-    server: AggregatorProcess, operator: Operator, task: TaskView, tmp_path: Path
-) -> None:
-    invitation = operator.invite(task.task_id, 3).invitation
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("HUSHREC_")}
-    started = []
-    for index, items in enumerate(CHOSEN):
-        folder = tmp_path / str(index)
-        folder.mkdir()
-        (folder / "items.csv").write_text("item\n" + "\n".join(sorted(items)) + "\n")
-        command = [sys.executable, "-m", "client_sdk.cli", "join", server.url, "--invitation", invitation]
-        command += ["--interactions", str(folder / "items.csv"), "--allow-plain"]
-        home = {**environment, "HOME": str(folder), "XDG_DATA_HOME": str(folder)}
-        started.append(subprocess.Popen(command, env=home, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
-    for process in started:
-        out, err = process.communicate(timeout=60)
-        assert process.returncode == 0, out + err
-    home = {**environment, "HOME": str(tmp_path / "0"), "XDG_DATA_HOME": str(tmp_path / "0")}
-    command = [sys.executable, "-m", "client_sdk.cli", "recommend", "-k", "3"]
-    shown = subprocess.run(command, env=home, capture_output=True, text=True, timeout=60, check=True).stdout
-    assert shown.count("SKU-") == 3 and shown.count("Thing ") == 3
-
-
 def test_one_home_takes_part_once_at_a_time(
     server: AggregatorProcess, operator: Operator, task: TaskView, tmp_path: Path
 ) -> None:

@@ -96,10 +96,12 @@ def test_a_proxy_without_a_server_is_an_outage(code: int) -> None:
     assert server.run(requesting(GET)) == b"here"
 
 
+@pytest.mark.parametrize("method", ["GET", "PUT"])
 @pytest.mark.parametrize("seconds", [5.0, 60.0, 3600.0])
-def test_retry_after_is_the_minimum_of_a_pause(seconds: float) -> None:
+def test_retry_after_is_the_minimum_of_a_pause(seconds: float, method: str) -> None:
     server = Server(1, status(503, retry_after=f"{seconds:.0f}"))
-    server.run(requesting(GET))
+    server.run(requesting(replace(GET, method=method, body=b"" if method == "GET" else b"12345")))
+    assert server.runner.requests[0] == server.runner.requests[1]
     assert server.clock() == seconds + 1.0
     assert max(server.runner.pauses) <= LONGEST_PAUSE
 

@@ -33,6 +33,7 @@ from protocols.messages import Schedule, TaskRequest
 from protocols.messages.privacy import Privacy
 from protocols.privacy.renyi import epsilon_of, skellam_curve
 from protocols.recipes.private import Private
+from tests.support.command import cells
 from tests.support.fleets import enrolled_fleet
 from tests.support.organiser import TRIAL
 from tests.support.server import AggregatorProcess
@@ -194,13 +195,11 @@ def test_the_command_shows_costs_without_a_server(home: Path) -> None:
     run, key = CliRunner(), str(home / "me.key")
     shown = run.invoke(app, ["ledger", "--offline", "--identity", key])
     assert shown.exit_code == 0, shown.output
-    cells = [
-        [cell.strip() for cell in line.strip("│ ").split("│")] for line in shown.stdout.splitlines() if "│" in line
-    ]
+    rows = cells(shown.stdout)
     spent, reserved = (f"{epsilon_of(times * CURVE, DELTA):.3g}" for times in (1, 4))
-    assert ["movies", "t_open", "1 of 4", spent, reserved, "open"] in cells
-    assert [row[0] for row in cells] == ["books", "movies", "all together"]
-    assert f"{epsilon_of(6 * CURVE, DELTA):.3g}" in cells[-1]
+    assert ["movies", "t_open", "1 of 4", spent, reserved, "open"] in rows
+    assert [row[0] for row in rows] == ["books", "movies", "all together"]
+    assert f"{epsilon_of(6 * CURVE, DELTA):.3g}" in rows[-1]
     assert "at delta 1e-06" in shown.stdout
     assert "exceed 10, or --max-epsilon" in shown.stdout
     answer = json.loads(run.invoke(app, ["ledger", "--offline", "--json", "--identity", key]).stdout)

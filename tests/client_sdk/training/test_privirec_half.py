@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from client_sdk.history import History
-from client_sdk.lab.data.interactions import Interactions, interaction_rows
+from client_sdk.lab.data.interactions import Interactions, LeaveOneOut, interaction_rows
 from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
 from client_sdk.lab.federation import Federation
 from client_sdk.training import client_half
@@ -20,7 +20,7 @@ from client_sdk.training.privirec import PriviRecHalf, components_of, matching_f
 from protocols.errors import ParameterError
 from protocols.recipes.privirec import PriviRecK, PriviRecState
 from protocols.recipes.registry import recipe
-from protocols.recipes.spectrum import chosen_weight
+from protocols.recipes.spectrum import chosen_weight, triangle_length
 
 TASK_SEED = bytes(range(32))
 USERS, ITEMS, K = 60, 40, 6
@@ -210,3 +210,19 @@ def test_filters_do_not_get_oversampled_columns(train: Interactions) -> None:
     assert isinstance(components, Components)
     assert (made.state.basis.shape, components.vectors.shape) == ((ITEMS, K + 5), (ITEMS, K))
     assert components.gram is None
+
+
+def test_masked_and_plain_sums_agree_within_the_predicted_error(train: Interactions) -> None:
+    data = LeaveOneOut(train, np.full(USERS, -1, dtype=np.int32))
+    parameters = {"items": ITEMS, "components": K, "iterations": 1, "reveal_gram": True}
+    made = [
+        Federation(data.train, "privirec", parameters, mechanism, options, cohort_size=USERS, seed=3)
+        for mechanism, options in (("masked", {"dropout": 0.0}), ("plain", {}))
+    ]
+    for federation in made:
+        assert [done.survivors for done in federation.run(9)] == [USERS] * 3
+    masked, plain = (federation.state for federation in made)
+    np.testing.assert_array_equal(masked.item_degrees, plain.item_degrees)
+    assert masked.gram.size == triangle_length(ITEMS)
+    np.testing.assert_allclose(masked.gram, plain.gram, atol=2 * made[0].plan.predicted_error + 1e-6)
+    np.testing.assert_allclose(masked.basis @ masked.basis.T, plain.basis @ plain.basis.T, atol=1e-3)
