@@ -14,6 +14,7 @@ from client_sdk.training.base import distinct
 from client_sdk.training.mf import MFConfig, draw_negatives, train_full, train_locally, train_lowrank
 from protocols.errors import ParameterError
 from protocols.recipes.registry import recipe
+from tests.support.gradients import slopes
 
 ITEMS, DIM = 40, 6
 
@@ -135,16 +136,16 @@ def test_low_rank_step_equals_the_gradient_of_the_loss(seed: int) -> None:
     samples = np.concatenate([positives, negatives])
     labels = np.arange(samples.size) < positives.size
 
-    def loss(flat: np.ndarray) -> float:
+    flat = np.concatenate([user.astype(np.float64), np.zeros(LOW_RANK_ITEMS * RANK)])
+
+    def loss() -> float:
         p, low = flat[:LOW_RANK_DIM], flat[LOW_RANK_DIM:].reshape(LOW_RANK_ITEMS, RANK)
         rows = (item_factors + low @ projection)[samples]
         logits = rows @ p
         decay = BIG_BATCH.weight_decay * ((rows**2).sum() + samples.size * (p**2).sum())
         return float(((np.logaddexp(0, logits) - labels * logits).sum() + decay) / samples.size)
 
-    flat = np.concatenate([user.astype(np.float64), np.zeros(LOW_RANK_ITEMS * RANK)])
-    nudges = 1e-6 * np.eye(flat.size)
-    gradient = np.array([(loss(flat + nudge) - loss(flat - nudge)) / 2e-6 for nudge in nudges])
+    gradient = slopes(loss, flat)
     counts = np.bincount(samples, minlength=LOW_RANK_ITEMS)[got.items]
     mean = gradient[LOW_RANK_DIM:].reshape(LOW_RANK_ITEMS, RANK)[got.items] * samples.size / counts[:, None]
     step = -BIG_BATCH.learning_rate * np.sqrt(RANK / LOW_RANK_DIM) * mean
