@@ -180,7 +180,7 @@ SENDERS = pytest.mark.parametrize(
 
 
 @SENDERS
-def test_nothing_is_sent_over_http_to_another_machine_unless_an_option_allows_it(
+def test_nothing_is_sent_over_http_to_another_machine(
     elsewhere: LyingServer, send: Callable[[str, ClientOptions], None]
 ) -> None:
     with pytest.raises(ParameterError, match=MESSAGE):
