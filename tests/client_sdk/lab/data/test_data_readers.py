@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from client_sdk.lab.data.columns import Columns, parse_columns
 from client_sdk.lab.data.files import read_data_file, read_lightgcn
 from client_sdk.lab.data.interactions import DataError, Interactions
-from client_sdk.lab.data.published import DATASETS, load_dataset, load_train_test, read_ncf
+from client_sdk.lab.data.published import DATASETS, load_dataset, load_interactions, load_train_test, read_ncf
 
 
 def read(path: Path, columns: Columns | None = None) -> Interactions:
@@ -297,6 +297,11 @@ def test_ml_1m_prefers_the_published_split(tmp_path) -> None:
     assert load_dataset("ml-1m", tmp_path).test_negatives is None
     (tmp_path / "ml-1m.test.negative").write_text("(0,1)\t2\t3\n")
     assert load_dataset("ml-1m", tmp_path).test_negatives.tolist() == [[2, 3]]
+
+
+def test_filmtrust_merges_its_repeated_pairs(tmp_path) -> None:
+    (tmp_path / "ratings.txt").write_bytes(b"1 7 2\r\n1 8 3.5\r\n1 7 4\r\n")
+    assert load_interactions("filmtrust", tmp_path).merged == 1
 
 
 def test_gowalla_as_published_and_as_leave_one_out(tmp_path) -> None:

@@ -141,6 +141,8 @@ def digest(config: SyntheticConfig) -> str:
 def test_default_data_is_identical_on_every_machine() -> None:
     assert digest(SyntheticConfig()) == "cb5346c07b2c87938d2368d1fd8ac3483dc297e2fe42912acc319379c376fabb"
     assert digest(SyntheticConfig(seed=1)) != digest(SyntheticConfig())
+    split = load_dataset("synthetic")
+    assert split.train.size + split.tested_users.size == synthetic(SyntheticConfig()).size
 
 
 def test_shape_follows_the_configuration() -> None:
