@@ -32,15 +32,6 @@ def public(module: ModuleType) -> set[str]:
     }
 
 
-@pytest.mark.parametrize("module", [client_sdk, errors])
-def test_all_is_sorted_constants_first_then_classes_then_functions(module: ModuleType) -> None:
-    names = list(module.__all__)
-    constants = [name for name in names if name.isupper()]
-    rest = [name for name in names if name not in constants]
-    assert names == sorted(constants) + sorted(rest, key=lambda name: (name[0].islower(), name))
-    assert len(set(names)) == len(names)
-
-
 def test_every_public_name_is_imported_when_it_is_used() -> None:
     """Type checkers read the imports, programs the table: both have the names of `__all__`, from the same modules."""
     tree = ast.parse(inspect.getsource(client_sdk))

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from protocols.recipes.state import state_as
 from tests.support.organiser import TRIAL
 from tests.support.plugins import installed_plugin, write_files
 from tests.support.server import running_aggregator
+from tests.support.tasks import SmallTask, take_part_together
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "add-a-recipe.md"
@@ -72,25 +73,16 @@ def test_a_task_of_it_completes_on_a_real_server(
         request = task_request(
             "owned", "popularity", mechanism, schedule, {"items": ITEMS}, organiser=organiser, seed=bytes(32)
         )
-        task = operator.create_task(request)
-        invitation = operator.invite(task.task_id, uses=USERS).invitation
+        task = SmallTask.of(operator, request, USERS)
         policy = Policy(mechanisms=frozenset({mechanism}))
-        clients = [Client(server.url, Identity.generate(), MemoryStore(), policy) for _ in range(USERS)]
-        try:
-            certificate = None if mechanism == "plain" else TRIAL.source()
-            parts = [client.join(invitation=invitation, certificate=certificate) for client in clients]
-            with ThreadPoolExecutor(USERS) as pool:
-                assert [
-                    len(mine) for mine in pool.map(lambda part, items: part.take_part(items), parts, histories)
-                ] == (
-                    [1] * USERS  # one sum is enough
-                )
+        with ExitStack() as stack:
+            made = [Client(server.url, Identity.generate(), MemoryStore(), policy) for _ in range(USERS)]
+            parts = [task.join(stack.enter_context(client)) for client in made]
+            reports = take_part_together(parts, histories)
+            assert [len(mine) for mine in reports] == [1] * USERS  # one sum is enough
             expected = np.bincount(np.concatenate(histories), minlength=ITEMS) / USERS
             np.testing.assert_allclose(state_as(parts[0].model(), kind).shares, expected, atol=1e-6)
             assert parts[0].recommend(2).items.tolist() == [9, 10]
-        finally:
-            for client in clients:
-                client.close()
         # the operator's package may be another version than the server's
         other = request.model_copy(update={"recipe": request.recipe.model_copy(update={"version": 2})})
         with pytest.raises(InvalidParameters, match="version 2 on the other side and 1 here"):

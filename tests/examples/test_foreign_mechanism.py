@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
@@ -22,8 +21,6 @@ from typer.testing import CliRunner
 from aggregator_service.commands.tasks import tasks
 from client_sdk import ArraysRound, Client, Identity, MemoryStore, Operator, Policy, task_request
 from client_sdk.errors import InvalidParameters, PolicyRefused
-from client_sdk.lab.fleet import Fleet
-from client_sdk.lab.fleet_rounds import FleetOptions
 from client_sdk.task import Task
 from protocols.combinations import carriers, check_combination
 from protocols.errors import CombinationError, ParameterError
@@ -33,8 +30,10 @@ from protocols.recipes.registry import recipe
 from protocols.sums import registry
 from protocols.sums.registry import mechanism, mechanism_entry, mechanisms
 from tests.protocols.sums.conformance import MechanismConformance
+from tests.support.fleets import enrolled_fleet
 from tests.support.plugins import installed_plugin
 from tests.support.server import AggregatorProcess, running_aggregator
+from tests.support.tasks import SmallTask, take_part_together
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "examples" / "custom_mechanism"
@@ -119,8 +118,7 @@ def test_clients_train_a_model_of_their_own_over_it(server: AggregatorProcess) -
 
             return change
 
-        with ThreadPoolExecutor(USERS) as pool:
-            reports = list(pool.map(lambda part, user: part.take_part(trainer(user)), parts, range(USERS)))
+        reports = take_part_together(parts, [trainer(user) for user in range(USERS)])
         assert [[report.round for report in mine] for mine in reports] == [[1, 2]] * USERS
         last = parts[0].arrays()
         np.testing.assert_allclose(last["w"], first["w"] + ROUNDS * 0.1, atol=1e-5)
@@ -136,11 +134,11 @@ def test_a_fleet_trains_a_recipe_of_items_over_it_in_a_task_of_the_command(serve
     )  # fmt: skip
     assert made.exit_code == 0, (made.output, made.exception)
     task_id = json.loads(made.output)["task_id"]
+    policy = Policy(mechanisms=frozenset({"integers"}))
     with Operator(server.url, server.operator_token) as operator:
-        invitation = operator.invite(task_id, uses=USERS).invitation
-    options = FleetOptions(policy=Policy(mechanisms=frozenset({"integers"})), seed=1)
-    with Fleet(server.url, [[user, user + 5, 12] for user in range(USERS)], options) as fleet:
-        fleet.enrol(invitation)
+        task = SmallTask(operator, task_id, "items", operator.invite(task_id, uses=USERS).invitation, None, False)
+        fleet = enrolled_fleet(server.url, task, [[user, user + 5, 12] for user in range(USERS)], 1, policy=policy)
+    with fleet:
         assert [report.survivors for report in fleet.run()] == [USERS] * ROUNDS
         assert all(scores.shape == (20,) for scores in fleet.scores())
 

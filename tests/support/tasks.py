@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from client_sdk import Operator, RoundReport, Task, task_request
+from client_sdk import Client, Operator, RoundReport, Task, task_request
 from client_sdk.api.wire import Program
 from client_sdk.rounds.certificates import CertificateSource
 from client_sdk.rounds.events import Progress
@@ -17,10 +18,19 @@ from client_sdk.rounds.key_holder import Deliveries, KeyHolder
 from client_sdk.rounds.loop import run_round
 from client_sdk.rounds.masked import MaskedRound
 from protocols.crypto.certificates import CertifiedRole
-from protocols.messages import RoundView, Schedule
+from protocols.messages import RoundView, Schedule, TaskRequest
 from tests.support.organiser import TRIAL
 
-__all__ = ["ITEMS", "GivenElements", "SmallTask", "deliver_keys", "interactions", "play_round", "small_task"]
+__all__ = [
+    "ITEMS",
+    "GivenElements",
+    "SmallTask",
+    "deliver_keys",
+    "interactions",
+    "play_round",
+    "small_task",
+    "take_part_together",
+]
 
 ITEMS = 60
 
@@ -41,6 +51,28 @@ class SmallTask:
     invitation: str
     holder_invitation: str | None
     certified: bool
+
+    @classmethod
+    def of(cls, operator: Operator, request: TaskRequest, users: int) -> SmallTask:
+        """Create what `request` describes, with invitations for its `users` and, where it needs one, the key holder."""
+        task_id = operator.create_task(request).task_id
+        keyed = request.mechanism.name in ("ckks", "paillier")
+        return cls(
+            operator,
+            task_id,
+            request.name,
+            operator.invite(task_id, uses=users + 5).invitation,
+            operator.invite(task_id, role="holder").invitation if keyed else None,
+            request.organiser is not None,
+        )
+
+    def join(self, client: Client, place: int = 1, **options: Any) -> Task:
+        """Let `client` join; at place 0 as the key holder, where the task has one."""
+        holds = place == 0 and self.holder_invitation is not None
+        invitation, certificate = (
+            (self.holder_invitation, self.holder_certificate) if holds else (self.invitation, self.certificate)
+        )
+        return client.join(self.name, invitation=invitation, certificate=certificate, **options)
 
     @property
     def certificate(self) -> CertificateSource | None:
@@ -66,6 +98,7 @@ def small_task(
     recipe: str = "colr",
     mechanism: str = "plain",
     mechanism_parameters: dict[str, Any] | None = None,
+    recipe_parameters: dict[str, Any] | None = None,
     data_set: str | None = None,
     certified: bool | None = None,
     seed: bytes | None = None,
@@ -73,25 +106,33 @@ def small_task(
 ) -> SmallTask:
     """A task over 60 items with factors of length 8, whose cohort is everybody unless told otherwise.
 
-    certified: whether it has the tests' organiser; plain tasks have none unless told otherwise.
+    certified: whether it has the tests' organiser; plain tasks have none unless told otherwise. recipe_parameters: what
+    replaces the length and what goes with it.
     """
-    parameters: dict[str, Any] = {"items": ITEMS, "dim": 8, "clip": 2.0} | ({} if recipe == "fedmf" else {"rank": 4})
+    rank = {} if recipe == "fedmf" else {"rank": 4}
+    parameters = {"items": ITEMS, **(recipe_parameters or {"dim": 8, "clip": 2.0, **rank})}
     plan = Schedule(**{"rounds": 2, "cohort_size": users, "start_clients": users, **schedule})
     certified = mechanism != "plain" if certified is None else certified
     organiser = TRIAL.pin if certified else None
     request = task_request(
         name, recipe, mechanism, plan, parameters, mechanism_parameters, seed, data_set=data_set, organiser=organiser
     )
-    view = operator.create_task(request)
-    keyed = mechanism in ("ckks", "paillier")
-    return SmallTask(
-        operator,
-        view.task_id,
-        name,
-        operator.invite(view.task_id, uses=users + 5).invitation,
-        operator.invite(view.task_id, role="holder").invitation if keyed else None,
-        certified,
-    )
+    return SmallTask.of(operator, request, users)
+
+
+def take_part_together(
+    parts: Sequence[Task], histories: Sequence[Any], play: Callable[[Task, Any], Any] = Task.take_part
+) -> list[Any]:
+    """Let each member `play` in its own thread, and the key holder serve beside them, until the task ends."""
+    holder = parts[0] if parts[0].membership.role == "holder" else None
+    with ThreadPoolExecutor(len(parts) + 1) as pool:
+        if holder is not None:
+            holder.create_keyring()
+        serving = pool.submit(holder.serve, None, None, 1.0) if holder is not None else None
+        reports = list(pool.map(play, parts, histories))
+        if serving is not None:
+            serving.result(timeout=60)
+    return reports
 
 
 # --- one step of a client's part in a task, where a test needs less than `take_part` and `serve` do -------------------

@@ -18,9 +18,9 @@ import { roundSeed } from "../../examples/web/hushrec/recipes.js";
 import { MemoryStore } from "../../examples/web/hushrec/store.js";
 import { readRound, readTask, stepsOf } from "../../examples/web/hushrec/terms.js";
 import { topItems, train, TRAINING } from "../../examples/web/hushrec/training.js";
+import { MASKED, ONESHOT as TASK } from "./tasks.mjs";
 
 const read = (name) => JSON.parse(readFileSync(new URL(name, import.meta.url), "utf8"));
-const [TASK, MASKED] = [read("oneshot_task.json"), read("masked_task.json")];
 const ORGANISER = TASK.organiser;
 
 /** Answers fetch with the given responses, one after the other, and records the requests. */

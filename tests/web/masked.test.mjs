@@ -1,6 +1,5 @@
 /** node --test tests/web/masked.test.mjs: masked rounds of ten JavaScript clients, with an honest and a lying server. */
 
-import { readFileSync } from "node:fs";
 import test from "node:test";
 import assert from "node:assert/strict";
 import { modelDigest } from "../../examples/web/hushrec/canonical.js";
@@ -17,8 +16,9 @@ import { combine, SHARE_BYTES } from "../../examples/web/hushrec/shamir.js";
 import { MemoryStore } from "../../examples/web/hushrec/store.js";
 import { readTask } from "../../examples/web/hushrec/terms.js";
 import { secureUniform } from "../../examples/web/hushrec/training.js";
+import { MASKED } from "./tasks.mjs";
 
-const TASK = JSON.parse(readFileSync(new URL("masked_task.json", import.meta.url), "utf8"));
+const TASK = structuredClone(MASKED);
 const CLIENTS = 10;
 const { degree: DEGREE, threshold: THRESHOLD } = chooseNeighbourhood(CLIENTS, 0.05, 0.1, "semi-malicious", 64, 30);
 const STAGES = ["advertising", "sharing", "collecting", "confirming", "unmasking", "complete"];

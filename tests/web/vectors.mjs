@@ -2,13 +2,12 @@
 
 import { countChecks } from "./checks.mjs";
 import { RUNNERS as basics } from "./vectors_basics.mjs";
-import { RUNNERS as encryption } from "./vectors_ckks.mjs";
 import { RUNNERS as privacy } from "./vectors_privacy.mjs";
 import { RUNNERS as rounds } from "./vectors_rounds.mjs";
 import { RUNNERS as states } from "./vectors_states.mjs";
 import { RUNNERS as sums } from "./vectors_sums.mjs";
 
-export const RUNNERS = { ...basics, ...encryption, ...privacy, ...rounds, ...states, ...sums };
+export const RUNNERS = { ...basics, ...privacy, ...rounds, ...states, ...sums };
 
 /** Run one file; fetchVectors(name) returns its parsed JSON. Returns the number of checks. */
 export async function run(name, fetchVectors) {

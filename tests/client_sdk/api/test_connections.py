@@ -29,30 +29,63 @@ from client_sdk.rounds.certificates import obtain_certificate
 from protocols.errors import ParameterError
 from protocols.messages import SnapshotView
 
+MIB = 1 << 20
+SLACK = 1 << 18  # bytes that may be in the driver's buffers when it stops reading
+
+
+@dataclass
+class LyingServer:
+    """Answers every request with `pieces`, chunked. seen: the requests; asked: their fields, by name in lower case."""
+
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+    pieces: list[bytes] = field(default_factory=list)
+    seen: list[str] = field(default_factory=list)
+    asked: list[dict[str, str]] = field(default_factory=list)
+    url: str = ""
+
 
 @contextmanager
-def listening(seen: list[tuple[str, str | None]]) -> Iterator[str]:
-    """Answer every GET with a cookie and a redirection, and record its target as sent and its own cookie."""
-
+def serving(server: LyingServer) -> Iterator[LyingServer]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            seen.append((self.path, self.headers.get("cookie")))
-            self.send_response(303)
-            self.send_header("set-cookie", "who=you; path=/")
-            self.send_header("location", "/elsewhere")
-            self.send_header("content-length", "2")
+            self.rfile.read(int(self.headers.get("content-length", 0)))
+            server.seen.append(f"{self.command} {self.path}")
+            server.asked.append({name.lower(): value for name, value in self.headers.items()})
+            self.send_response(server.status)
+            for name, value in server.headers.items():
+                self.send_header(name, value)
+            self.send_header("transfer-encoding", "chunked")
             self.end_headers()
-            self.wfile.write(b"ok")
+            try:
+                for piece in server.pieces:
+                    self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+                self.wfile.write(b"0\r\n\r\n")
+            except OSError:  # the client has closed the connection
+                self.close_connection = True
 
-        def log_message(self, format: str, *args: object) -> None:
+        do_POST = do_GET
+
+        def log_message(self, *_: object) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    server.url = f"http://127.0.0.1:{http.server_port}"
+    try:
+        yield server
+    finally:
+        http.shutdown()
+        thread.join()
+        http.server_close()
+
+
+def redirecting() -> LyingServer:
+    """A server that answers with a cookie and a redirection."""
+    return LyingServer(303, {"set-cookie": "who=you; path=/", "location": "/elsewhere"}, [b"ok"])
 
 
 def get(url: str) -> Program[Response]:
@@ -80,69 +113,42 @@ def without_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_cookies_are_not_kept_and_redirections_not_followed(asynchronous: bool) -> None:
-    seen: list[tuple[str, str | None]] = []
-    with listening(seen) as url:
-        answers = ask(f"{url}/here", asynchronous, times=2)
+    with serving(redirecting()) as server:
+        answers = ask(f"{server.url}/here", asynchronous, times=2)
     assert [(answer.status, answer.body) for answer in answers] == [(303, b"ok")] * 2
-    assert seen == [("/here", None)] * 2
+    assert server.seen == ["GET /here"] * 2
+    assert not any("cookie" in fields for fields in server.asked)
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_requests_go_through_the_proxy_of_the_environment(asynchronous: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[str, str | None]] = []
-    with listening(seen) as proxy:
-        monkeypatch.setenv("HTTP_PROXY", proxy)
+    with serving(redirecting()) as proxy:
+        monkeypatch.setenv("HTTP_PROXY", proxy.url)
         assert ask("http://aggregator.example/v1/version", asynchronous)[0].body == b"ok"
-        assert [target for target, _ in seen] == ["http://aggregator.example/v1/version"]
+        assert proxy.seen == ["GET http://aggregator.example/v1/version"]
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_addresses_that_the_environment_excepts_are_reached_directly(
     asynchronous: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[tuple[str, str | None]] = []
-    with listening(seen) as url:
+    with serving(redirecting()) as server:
         monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-        assert ask(f"{url}/here", asynchronous)[0].body == b"ok"
-        assert [target for target, _ in seen] == ["/here"]
+        assert ask(f"{server.url}/here", asynchronous)[0].body == b"ok"
+        assert server.seen == ["GET /here"]
 
 
 ONCE = RetryPolicy(attempts=1)
 MESSAGE = r"is not encrypted.*--allow-http or ClientOptions\(allow_http=True\)"
 
 
-class Recorder(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self._answer()
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers.get("content-length", 0)))
-        self._answer()
-
-    def _answer(self) -> None:
-        SEEN.append(f"{self.command} {self.path}")
-        self.send_response(404)
-        self.send_header("content-length", "0")
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-SEEN: list[str] = []
-
-
 @pytest.fixture
-def url() -> Iterator[str]:
-    SEEN.clear()
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Recorder)
-    thread = Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield f"http://0.0.0.0:{http.server_port}"
-    http.shutdown()
-    thread.join()
-    http.server_close()
+def elsewhere() -> Iterator[LyingServer]:
+    """A server whose address is not known to be this machine's."""
+    with serving(LyingServer(404)) as server:
+        server.url = server.url.replace("127.0.0.1", "0.0.0.0")  # noqa: S104 - an address to connect to
+        yield server
 
 
 def join(url: str, options: ClientOptions) -> None:
@@ -174,17 +180,15 @@ SENDERS = pytest.mark.parametrize(
 
 
 @SENDERS
-def test_nothing_is_sent_over_http_to_another_machine(url: str, send: Callable[[str, ClientOptions], None]) -> None:
+def test_nothing_is_sent_over_http_to_another_machine(
+    elsewhere: LyingServer, send: Callable[[str, ClientOptions], None]
+) -> None:
     with pytest.raises(ParameterError, match=MESSAGE):
-        send(url, ClientOptions(ONCE))
-    assert SEEN == []
-
-
-@SENDERS
-def test_an_option_allows_it(url: str, send: Callable[[str, ClientOptions], None]) -> None:
+        send(elsewhere.url, ClientOptions(ONCE))
+    assert elsewhere.seen == []
     with pytest.raises(NotFound):
-        send(url, ClientOptions(ONCE, allow_http=True))
-    assert SEEN
+        send(elsewhere.url, ClientOptions(ONCE, allow_http=True))
+    assert elsewhere.seen
 
 
 @pytest.mark.parametrize(
@@ -196,19 +200,18 @@ def test_an_option_allows_it(url: str, send: Callable[[str, ClientOptions], None
     ids=["join", "keyring create"],
 )
 def test_the_commands_have_the_option(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str], sent: list[str]
+    elsewhere: LyingServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str], sent: list[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     Path("items.txt").write_text("1\n2\n")
-    refused = CliRunner().invoke(app, [*command, url])
-    assert (refused.exit_code, SEEN) == (1, [])
+    refused = CliRunner().invoke(app, [*command, elsewhere.url])
+    assert (refused.exit_code, elsewhere.seen) == (1, [])
     assert "--allow-http" in refused.stderr
-    CliRunner().invoke(app, [*command, url, "--allow-http"])
-    assert sent == SEEN
-    SEEN.clear()
-    CliRunner().invoke(app, [*command, url], env={"HUSHREC_ALLOW_HTTP": "1"})
-    assert sent == SEEN
+    CliRunner().invoke(app, [*command, elsewhere.url, "--allow-http"])
+    assert elsewhere.seen == sent
+    CliRunner().invoke(app, [*command, elsewhere.url], env={"HUSHREC_ALLOW_HTTP": "1"})
+    assert elsewhere.seen == 2 * sent
 
 
 @pytest.mark.parametrize("host", ["localhost:8000", "127.0.0.1", "127.8.9.1:80", "[::1]:8000", "LOCALHOST"])
@@ -224,62 +227,6 @@ def test_http_is_refused_elsewhere(host: str) -> None:
     for scheme in ("http", "HTTP"):
         with pytest.raises(ParameterError, match=MESSAGE):
             ApiCalls(f"{scheme}://{host}", "token")
-
-
-MIB = 1 << 20
-SLACK = 1 << 18  # bytes that may be in the driver's buffers when it stops reading
-
-
-@dataclass
-class LyingServer:
-    """Answers every request with `pieces`, chunked, and counts the bytes that the client took."""
-
-    status: int = 200
-    headers: dict[str, str] = field(default_factory=dict)
-    pieces: list[bytes] = field(default_factory=list)
-    asked_encodings: list[str | None] = field(default_factory=list)
-    url: str = ""
-
-
-@contextmanager
-def serving(server: LyingServer) -> Iterator[LyingServer]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self) -> None:
-            self._answer()
-
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers.get("content-length", 0)))
-            self._answer()
-
-        def _answer(self) -> None:
-            server.asked_encodings.append(self.headers.get("accept-encoding"))
-            self.send_response(server.status)
-            for name, value in server.headers.items():
-                self.send_header(name, value)
-            self.send_header("transfer-encoding", "chunked")
-            self.end_headers()
-            try:
-                for piece in server.pieces:
-                    self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece))
-                self.wfile.write(b"0\r\n\r\n")
-            except OSError:  # the client has closed the connection
-                self.close_connection = True
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    server.url = f"http://127.0.0.1:{http.server_port}"
-    try:
-        yield server
-    finally:
-        http.shutdown()
-        thread.join()
-        http.server_close()
 
 
 def run(program: Program[object], driver: str) -> tuple[BaseException, Traffic]:
@@ -313,7 +260,7 @@ def test_a_json_answer_is_read_up_to_one_mebibyte(driver: str, status: int) -> N
     assert "longer than 1,048,576 bytes" in str(error)
     assert error.problem.fault == "server"
     assert traffic.down <= LONGEST_JSON + SLACK
-    assert server.asked_encodings == ["identity"]
+    assert [fields["accept-encoding"] for fields in server.asked] == ["identity"]
 
 
 @pytest.mark.parametrize("driver", ["sync", "async"])
@@ -337,7 +284,7 @@ def test_attack_a_data_set_is_compressed_a_thousandfold(encoding: str) -> None:
             next(iter(download(server.url)))
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-        assert server.asked_encodings == ["identity"]
+        assert [fields["accept-encoding"] for fields in server.asked] == ["identity"]
         assert peak < 4 * MIB
 
 

@@ -19,8 +19,6 @@ from client_sdk.errors import (
     ServerFault,
     Unavailable,
 )
-from protocols.errors import ParameterError
-from protocols.messages import TaskRequest
 from protocols.messages.problem import PROBLEM_TYPES
 from tests.support.programs import ProgramRunner, problem
 
@@ -130,21 +128,6 @@ def test_an_answer_that_is_not_the_expected_message_breaks_the_contract() -> Non
     runner = ProgramRunner(lambda _: Response(200, {"content-type": "application/json"}, b'{"unknown": 1}'))
     with pytest.raises(ContractBroken, match="not a valid TaskView"):
         runner.run(ApiCalls(URL, "secret-token").task("t_1"))
-
-
-def test_create_task_is_not_repeated_if_it_may_have_been_processed() -> None:
-    request = TaskRequest.model_validate({"name": "t", "recipe": {"name": "colr"}, "mechanism": {"name": "ckks"}})
-    runner = answering(connection_failed(sent=True))
-    with pytest.raises(ConnectionFailed):
-        runner.run(ApiCalls(URL, "secret-token", POLICY).create_task(request))
-
-
-@pytest.mark.parametrize(
-    "url", ["ftp://example.org", "example.org", "https://user:pw@example.org", "https://example.org/?a=1"]
-)
-def test_invalid_addresses_and_addresses_with_credentials_are_refused(url: str) -> None:
-    with pytest.raises(ParameterError):
-        ApiCalls(url)
 
 
 def test_ids_are_quoted_in_the_path() -> None:

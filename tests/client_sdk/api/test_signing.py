@@ -114,26 +114,6 @@ def test_each_attempt_is_signed_anew(clock: Clock) -> None:
     assert times == [NOW + 1, NOW + 2, NOW + 3]
 
 
-def test_the_servers_time_is_learned_once_and_kept(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
-    """This device's clock is an hour behind: one request is refused, later ones are not."""
-    clock.now -= 3600.0
-    times: list[int] = []
-
-    def answer(request: httpx.Request) -> httpx.Response:
-        times.append(signed_at(request))
-        server = round(clock.now) + 3600
-        return httpx.Response(201) if abs(times[-1] - server) <= 60 else stale(server)
-
-    own = calls()
-    with SyncDriver(transport=httpx.MockTransport(answer)) as driver:
-        for _ in range(3):
-            driver.run(own.put_envelope("t_1", CLIENT, b"sealed"))
-    assert len(times) == 4
-    assert own.time.offset == 3600
-    (warning,) = caplog.records
-    assert "clock is 3600 s behind the server's" in warning.getMessage()
-
-
 def test_the_async_driver_signs_and_learns_the_time_too(clock: Clock) -> None:
     clock.now += 7200.0
     answers: list[int] = []

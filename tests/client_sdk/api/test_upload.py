@@ -148,13 +148,6 @@ def test_the_body_is_stored_however_often_the_connection_breaks(breaks: list[int
     assert receipt.bytes == len(BODY)
 
 
-def test_after_a_lost_answer_the_receipt_is_requested_without_the_body() -> None:
-    server = UploadServer(lose_answers=1)
-    runner, _ = send_to(server)
-    assert methods(runner) == ["PUT", "HEAD", "PATCH"]
-    assert len(runner.requests[-1].body) == 0
-
-
 def test_the_beginning_of_another_ciphertext_is_never_continued() -> None:
     server = UploadServer(kept=b"left by an earlier run")
     runner, _ = send_to(server, chunk_bytes=300)

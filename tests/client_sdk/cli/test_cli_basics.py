@@ -7,14 +7,16 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer.main
 from typer.testing import CliRunner
 
+import aggregator_service.cli
 import client_sdk.cli.doctor as doctor_module
-from client_sdk import Identity
 from client_sdk.cli import app
 from client_sdk.cli.doctor import Finding
 from client_sdk.cli.member import read_history, read_titles
 from client_sdk.lab.data import DataError
+from tests.support.command import cells, hushrec
 from tests.support.server import free_port
 
 
@@ -26,31 +28,15 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run(*arguments: str) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, list(arguments))
-    return result.exit_code, result.stdout, result.stderr
-
-
-def test_module_runs_and_lists_every_command() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "client_sdk.cli", "--help"], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    for command in ("demo", "join", "recommend", "evaluate", "cost", "data", "doctor", "keyring"):
-        assert f" {command} " in done.stdout
-
-
-def test_start_does_not_import_large_libraries() -> None:
-    code = (
-        "import sys, client_sdk.cli;"
-        "print([name for name in ('tenseal', 'matplotlib', 'scipy', 'sqlalchemy', 'fastapi') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.strip() == "[]"
-
-
-@pytest.mark.parametrize(("arguments", "left_out"), [("--help", "numpy rich pydantic httpx"), ("demo --help", "numpy")])
-def test_help_imports_only_what_it_needs(arguments: str, left_out: str) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "left_out"),
+    [
+        ("--help", "numpy rich pydantic httpx tenseal matplotlib scipy sqlalchemy fastapi"),
+        ("demo --help", "numpy tenseal matplotlib scipy sqlalchemy fastapi"),
+    ],
+)
+def test_help_lists_every_command_and_imports_only_what_it_needs(arguments: str, left_out: str) -> None:
+    """The list of commands is printed from a table, so that it answers at once."""
     code = (
         "import sys, client_sdk.cli\n"
         "try: client_sdk.cli.main()\n"
@@ -60,11 +46,20 @@ def test_help_imports_only_what_it_needs(arguments: str, left_out: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.startswith("Usage: hushrec")
     assert done.stderr.strip() == "[]"
+    if arguments == "--help":
+        for name in typer.main.get_command(app).list_commands(None):  # type: ignore[attr-defined]
+            assert f" {name} " in done.stdout
+
+
+@pytest.mark.parametrize("program", [app, aggregator_service.cli.command_line()], ids=["hushrec", "hushrec-server"])
+def test_unknown_commands_are_refused(program: typer.Typer) -> None:
+    done = CliRunner().invoke(program, ["nope"])
+    assert (done.exit_code, "No such command 'nope'" in done.stderr) == (2, True)
 
 
 def test_no_arguments_shows_help_and_version_is_one_line() -> None:
-    assert run()[0] == 2
-    code, out, _ = run("--version")
+    assert hushrec()[0] == 2
+    code, out, _ = hushrec("--version")
     assert (code, out.split()[0]) == (0, "hushrec")
 
 
@@ -133,40 +128,10 @@ def test_titles_need_both_columns(tmp_path: Path) -> None:
 
 def test_malformed_file_is_reported_in_one_sentence_and_creates_no_identity(home: Path) -> None:
     (home / "items").write_text("1\nx\n", encoding="utf-8")
-    code, _, err = run("join", "http://127.0.0.1:9", "--interactions", str(home / "items"), "--invitation", "i")
+    code, _, err = hushrec("join", "http://127.0.0.1:9", "--interactions", str(home / "items"), "--invitation", "i")
     assert (code, err.count("\n")) == (1, 1)
     assert "items, line 2: not an item number: 'x'" in err
     assert not (home / "home").exists()
-
-
-def test_identity_file_readable_by_others_is_refused(home: Path) -> None:
-    (home / "items").write_text("1\n", encoding="utf-8")
-    key = home / "me.key"
-    Identity.generate().save(key)
-    key.chmod(0o640)
-    arguments = ("--interactions", str(home / "items"), "--identity", str(key), "--invitation", "i")
-    code, _, err = run("join", "http://127.0.0.1:9", *arguments)
-    assert code == 1
-    assert f"chmod 600 {key}" in err
-    assert key.stat().st_mode & 0o777 == 0o640
-
-
-def test_invalid_url_is_refused_before_anything_is_sent(home: Path) -> None:
-    (home / "items").write_text("1\n", encoding="utf-8")
-    code, _, err = run("join", "recs.example.org", "--interactions", str(home / "items"), "--invitation", "i")
-    assert code == 1
-    assert "must have the form https://" in err
-
-
-def test_recommend_without_membership_says_how_to_join(home: Path) -> None:
-    code, _, err = run("recommend", "--identity", str(home / "me.key"))
-    assert code == 1
-    assert "me.key does not exist" in err
-    Identity.generate().save(home / "me.key")
-    code, _, err = run("recommend", "--task", "movies", "--identity", str(home / "me.key"))
-    assert code == 1
-    assert "is not a member of task 'movies'" in err
-    assert "hushrec join URL --invitation" in err
 
 
 def test_traceback_is_shown_only_with_debug(home: Path) -> None:
@@ -184,13 +149,13 @@ def test_interrupt_exits_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("client_sdk.cli.member.load_identity", interrupted)
-    assert run("recommend") == (130, "", "stopped\n")
+    assert hushrec("recommend") == (130, "", "stopped\n")
 
 
 def test_controls_of_a_data_set() -> None:
-    code, out, _ = run("evaluate", "--dataset", "synthetic")
+    code, out, _ = hushrec("evaluate", "--dataset", "synthetic")
     assert code == 0
-    rows = {(cells[0], cells[1]): cells[2:] for cells in _cells(out) if len(cells) == 5}
+    rows = {(row[0], row[1]): row[2:] for row in cells(out) if len(row) == 5}
     popularity, chance = rows["popularity", "99 sampled negatives"], rows["random", "99 sampled negatives"]
     assert popularity[0] == chance[0] == "400"
     assert 0.05 < float(chance[1]) < 0.16
@@ -201,40 +166,36 @@ def test_users_with_few_other_items_are_ranked_among_all(tmp_path: Path) -> None
     path = tmp_path / "small.csv"
     pairs = (f"u{user},i{(user * 7 + step * step) % 40}" for user in range(30) for step in range(6))
     path.write_text("\n".join(["user,item", *dict.fromkeys(pairs)]) + "\n")
-    code, out, _ = run("evaluate", "--dataset", str(path))
+    code, out, _ = hushrec("evaluate", "--dataset", str(path))
     assert code == 0
-    assert {cells[1] for cells in _cells(out) if cells[0] == "popularity"} == {"full ranking"}
+    assert {row[1] for row in cells(out) if row[0] == "popularity"} == {"full ranking"}
     assert "fewer than 99 other items" in out
 
 
-def _cells(out: str) -> list[list[str]]:
-    return [[cell.strip() for cell in line.strip("│┃").split("│")] for line in out.splitlines() if "│" in line]
-
-
 def test_evaluate_needs_either_held_out_or_dataset() -> None:
-    assert run("evaluate")[0] == 2
-    assert run("evaluate", "--dataset", "synthetic", "--held-out", "1")[0] == 2
-    code, _, err = run("evaluate", "--dataset", "ml-100k", "--data-dir", "nowhere")
+    assert hushrec("evaluate")[0] == 2
+    assert hushrec("evaluate", "--dataset", "synthetic", "--held-out", "1")[0] == 2
+    code, _, err = hushrec("evaluate", "--dataset", "ml-100k", "--data-dir", "nowhere")
     assert code == 1
     assert "hushrec data fetch ml-100k" in err
 
 
 def test_data_commands(home: Path) -> None:
-    code, out, _ = run("data", "list")
+    code, out, _ = hushrec("data", "list")
     assert code == 0
     assert "ml-100k: 4.9 MB from https://files.grouplens.org/" in out
     (home / "ratings.csv").write_text("user,item\n1,10\n1,11\n2,10\n2,12\n2,11\n", encoding="utf-8")
-    code, out, _ = run("data", "show", str(home / "ratings.csv"))
+    code, out, _ = hushrec("data", "show", str(home / "ratings.csv"))
     assert code == 0
-    assert ["users", "2"] in _cells(out)
-    assert ["training interactions", "3"] in _cells(out)
-    code, _, err = run("data", "fetch", "netflix", "--data-dir", str(home))
+    assert ["users", "2"] in cells(out)
+    assert ["training interactions", "3"] in cells(out)
+    code, _, err = hushrec("data", "fetch", "netflix", "--data-dir", str(home))
     assert code == 1
     assert "cannot fetch 'netflix'" in err
 
 
 def test_doctor_on_this_machine(home: Path) -> None:
-    code, out, _ = run("doctor", "--data-dir", str(home))
+    code, out, _ = hushrec("doctor", "--data-dir", str(home))
     assert code == 0
     assert "CKKS sum" in out
     assert str(home)[:20] in out
@@ -244,9 +205,9 @@ def test_doctor_exits_with_1_if_a_required_component_is_missing(monkeypatch: pyt
     optional = Finding("plots", False, False, "missing", "pip install [plots]")
     needed = Finding("sums", False, True, "missing", "pip install 'hushrec[sums]'")
     monkeypatch.setattr(doctor_module, "examine", lambda data_dir: [optional])
-    assert run("doctor")[0] == 0
+    assert hushrec("doctor")[0] == 0
     monkeypatch.setattr(doctor_module, "examine", lambda data_dir: [optional, needed])
-    code, out, err = run("doctor")
+    code, out, err = hushrec("doctor")
     assert code == 1
     assert "pip install 'hushrec[sums]'" in out
     assert err == "error: missing required components: sums\n"
@@ -254,36 +215,11 @@ def test_doctor_exits_with_1_if_a_required_component_is_missing(monkeypatch: pyt
 
 def test_doctor_reports_a_server_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor_module, "examine", lambda data_dir: [])
-    code, out, err = run("doctor", "--url", f"http://127.0.0.1:{free_port()}")
+    code, out, err = hushrec("doctor", "--url", f"http://127.0.0.1:{free_port()}")
     assert code == 1
     assert "hushrec-server serve" in out
     assert "server" in err
-    assert run("doctor", "--url", "nonsense")[0] == 1
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        (("demo", "--rounds", "0"), "'--rounds': must be at least 1\n"),
-        (("demo", "--rounds", "many"), "'--rounds': must be a whole number\n"),
-        (("demo", "--mechanism", "maskd"), "'--mechanism': 'maskd' is not one of 'ckks', 'masked', 'oneshot'.\n"),
-        (("organiser", "codes", "--scope", "movies", "--count", "0"), "'--count': must be at least 1\n"),
-    ],
-)
-def test_a_wrong_value_of_an_option_is_told_in_our_words(arguments: tuple[str, ...], text: str) -> None:
-    status, out, err = run(*arguments)
-    assert (status, out) == (2, "")
-    assert err.endswith(f"Invalid value for {text}")
-
-
-@pytest.mark.parametrize("name", ["curve.png", "curve", "missing/curve.svg", "folder.svg"])
-def test_a_plot_that_could_not_be_written_is_refused_before_the_work(home: Path, name: str) -> None:
-    (home / "folder.svg").mkdir()
-    plot = home / name
-    status, out, err = run("simulate", "--dataset", str(home / "no-such-data.csv"), "--plot", str(plot))
-    assert (status, out) == (1, "")
-    assert f"--plot {plot}: " in err
-    assert "no-such-data" not in err
+    assert hushrec("doctor", "--url", "nonsense")[0] == 1
 
 
 @pytest.mark.parametrize("invitation", ["", " ", "hri_ünïcode", "hri_x\n"])
@@ -294,7 +230,7 @@ def test_an_invitation_that_is_none_is_refused_before_a_request(home: Path, invi
     options = ("--identity", str(home / "me.key"), "--invitation", invitation)
     join = ("join", url, "--interactions", str(items))
     for command in (join, ("keyring", "create", url), ("committee", "join", url)):
-        status, _, err = run(*command, *options)
+        status, _, err = hushrec(*command, *options)
         assert status == 1
         assert "error: the invitation " in err
         assert "as it was given to you" in err

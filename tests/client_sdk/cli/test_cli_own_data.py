@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from client_sdk.cli import app
+from tests.support.command import cells
 from tests.support.pages import environment, named_blocks, terminal, wait_for
 from tests.support.server import free_port
 
@@ -107,8 +108,7 @@ def test_error_of_the_page(folder: Path) -> None:
 
 def test_curve_beside_controls_and_clear_errors(folder: Path) -> None:
     out, _ = run("hushrec simulate --dataset ratings.csv --rounds 4 --every 2 --cohort 10 --users 20")
-    rows = [[cell.strip() for cell in line.strip("│┃").split("│")] for line in out.splitlines() if "│" in line]
-    assert [row[0] for row in rows] == ["round 2", "round 4", "control: popularity", "control: random"]
+    assert [row[0] for row in cells(out)] == ["round 2", "round 4", "control: popularity", "control: random"]
     assert "of 20 users" in out
     assert "Why privirec-k: " in out
     assert "Verdict: privirec-k after round 4 " in out

@@ -7,35 +7,19 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-import pytest
-from typer.testing import CliRunner
-
 from client_sdk import Client, Identity, MemoryStore, Operator, Policy, task_request
-from client_sdk.cli import app
 from client_sdk.organiser import TrialOrganiser
 from protocols.crypto.certificates import CertifiedRole
 from protocols.messages import CertificateRequest, Schedule, TaskView
+from tests.support.command import cells, hushrec
 from tests.support.organiser import TRIAL
-from tests.support.server import AggregatorProcess, free_port, running_aggregator
+from tests.support.server import AggregatorProcess, running_aggregator
 
 ITEMS = 130  # enough to draw 99 negatives from
 SECONDS = 90
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
-    with running_aggregator(tmp_path_factory.mktemp("cli") / "data") as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def operator(server: AggregatorProcess) -> Iterator[Operator]:
-    with Operator(server.url, server.operator_token) as made:
-        yield made
 
 
 class Device:
@@ -58,8 +42,7 @@ class Device:
 
     def run(self, *arguments: str) -> tuple[int, str, str]:
         """Run `hushrec ARGUMENTS` in this process; return exit code, standard output and standard error."""
-        result = CliRunner().invoke(app, [*arguments, "--identity", str(self.key)], env=self.environment)
-        return result.exit_code, result.stdout, result.stderr
+        return hushrec(*arguments, "--identity", str(self.key), **self.environment)
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
@@ -69,10 +52,6 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
         process.kill()
         process.wait()
     return process.returncode, out, err
-
-
-def cells(out: str) -> list[list[str]]:
-    return [[cell.strip() for cell in line.strip("│┃").split("│")] for line in out.splitlines() if "│" in line]
 
 
 def make_task(
@@ -216,54 +195,30 @@ def test_unknown_and_used_invitations_are_refused(
 def test_encrypted_task_needs_a_certificate(operator: Operator, server: AggregatorProcess, tmp_path: Path) -> None:
     task = make_task(operator, "no-certificate", "ckks")
     (member,) = devices(tmp_path, 1)
-    invitation = operator.invite(task.task_id).invitation
-    arguments = ("join", server.url, "--invitation", invitation, "--interactions", str(member.items))
-    status, _, err = member.run(*arguments)
-    assert status == 1
-    assert "needs a membership certificate from its organiser" in err
-    assert "--issuer with --scope and --code, or --certificate" in err
-    status, _, err = member.run(*arguments, "--scope", "films", "--code", "hoc_x")
-    assert status == 1
-    assert "--scope needs --issuer" in err
-    status, _, err = member.run(*arguments, "--certificate", str(tmp_path / "missing.json"))
-    assert status == 1
-    assert "cannot read the membership certificate" in err
-    garbage = tmp_path / "garbage.json"
+    stranger, garbage = Device(tmp_path / "stranger", [1, 2]), tmp_path / "garbage.json"
     garbage.write_text("{}")
-    status, _, err = member.run(*arguments, "--certificate", str(garbage))
-    assert status == 1
-    assert "holds no membership certificate" in err
-    status, _, err = member.run(*arguments, "--issuer", "https://login.example.org")
-    assert status == 1
-    assert "--issuer needs --scope and --code" in err
-    wrong = certified(member, tmp_path / "wrong.json", organiser=TrialOrganiser("tests"))
-    status, _, err = member.run(*arguments, *wrong)
-    assert status == 1
-    assert "not signed by the organiser" in err
-    stranger = Device(tmp_path / "stranger", [1, 2])
-    foreign = certified(stranger, tmp_path / "foreign.json")
-    status, _, err = member.run(*arguments, *foreign)
-    assert status == 1
-    assert "not signed by the organiser" in err
-    assert "Ask the task's organiser for a certificate for this identity" in err
-    status, _, err = member.run("keyring", "fingerprint")
-    assert status == 1
-
-
-def test_item_outside_the_task_is_refused(operator: Operator, server: AggregatorProcess, tmp_path: Path) -> None:
-    task = make_task(operator, "few-items", "plain")
-    member = Device(tmp_path / "user", [1, ITEMS])
     invitation = operator.invite(task.task_id).invitation
-    arguments = ("--invitation", invitation, "--interactions", str(member.items), "--allow-plain")
-    status, _, err = member.run("join", server.url, *arguments)
-    assert status == 1
-    assert f"line 2: item {ITEMS} is outside 0..{ITEMS - 1}, the items of the task" in err
-    assert "run the command again" in err
-    status, _, err = member.run("join", server.url, *arguments, "--device-group", "7")
-    assert status == 1
-    assert "--device-group 7: the task has one device group, 0" in err
-    (unused,) = operator.invitations(task.task_id)
-    assert (unused.used, unused.uses) == (0, 1)
+    refusals: dict[tuple[str, ...], tuple[str, ...]] = {
+        (): (
+            "needs a membership certificate from its organiser",
+            "--issuer with --scope and --code, or --certificate",
+        ),
+        ("--certificate", str(tmp_path / "missing.json")): ("cannot read the membership certificate",),
+        ("--certificate", str(garbage)): ("holds no membership certificate",),
+        ("--issuer", "https://login.example.org"): ("--issuer needs --scope and --code",),
+        certified(member, tmp_path / "wrong.json", organiser=TrialOrganiser("tests")): ("not signed by the organiser",),
+        certified(stranger, tmp_path / "foreign.json"): (
+            "not signed by the organiser",
+            "Ask the task's organiser for a certificate for this identity",
+        ),
+    }
+    for options, faults in refusals.items():
+        arguments = ("join", server.url, "--invitation", invitation, "--interactions", str(member.items))
+        status, _, err = member.run(*arguments, *options)
+        assert status == 1
+        for fault in faults:
+            assert fault in err
+    assert member.run("keyring", "fingerprint")[0] == 1
 
 
 def test_a_refusal_names_the_command_s_option(operator: Operator, server: AggregatorProcess, tmp_path: Path) -> None:
@@ -277,16 +232,6 @@ def test_a_refusal_names_the_command_s_option(operator: Operator, server: Aggreg
     status, _, err = member.run("join", server.url, *arguments, "--allow-plain", "--max-model-bytes", "100")
     assert status == 1
     assert "this client's policy allows 100 (change it with --max-model-bytes" in err
-
-
-def test_unreachable_server_is_reported(tmp_path: Path) -> None:
-    (member,) = devices(tmp_path, 1)
-    url = f"http://127.0.0.1:{free_port()}"
-    status, _, err = member.run("join", url, "--invitation", "hri_x", "--interactions", str(member.items))
-    assert status == 1
-    assert f"no answer from {url} after 6 attempts: connection refused; is the server running" in err
-    assert "hushrec doctor --url" in err
-    assert "Traceback" not in err
 
 
 def test_ctrl_c_stops_a_waiting_client(operator: Operator, server: AggregatorProcess, tmp_path: Path) -> None:
@@ -307,32 +252,15 @@ def test_ctrl_c_stops_a_waiting_client(operator: Operator, server: AggregatorPro
 
 
 def test_doctor_checks_the_server(server: AggregatorProcess) -> None:
-    result = CliRunner().invoke(app, ["doctor", "--url", server.url], env={"COLUMNS": "200"})
-    assert result.exit_code == 0, result.stderr
-    assert f"{server.url} is ready" in result.stdout
+    code, out, err = hushrec("doctor", "--url", server.url, COLUMNS="200")
+    assert code == 0, err
+    assert f"{server.url} is ready" in out
 
 
-def hushrec(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    """Start the command for the user whose files are in `folder`."""
-    command = [sys.executable, "-m", "client_sdk.cli", *arguments, "--identity", str(folder / "me.key")]
-    environment = {**os.environ, "XDG_DATA_HOME": str(folder / "home"), "COLUMNS": "200"}
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def joined(server: AggregatorProcess, folder: Path, invitation: str, text: str) -> subprocess.Popen[str]:
-    folder.mkdir(exist_ok=True)
-    (folder / "films.csv").write_text(text, encoding="utf-8")
+def joined(server: AggregatorProcess, device: Device, invitation: str, text: str) -> subprocess.Popen[str]:
+    device.items.write_text(text, encoding="utf-8")
     accepted = ("--allow-plain", "--min-cohort", "2", "--invitation", invitation)
-    return hushrec(folder, "join", server.url, "--interactions", str(folder / "films.csv"), *accepted)
-
-
-def rating_ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    try:
-        out, err = process.communicate(timeout=60)
-    finally:
-        process.kill()
-        process.wait()
-    return process.returncode, out, err
+    return device.start("join", server.url, "--interactions", str(device.items), *accepted)
 
 
 def test_ratings_are_required_and_checked_against_the_tasks_range(tmp_path: Path) -> None:
@@ -341,27 +269,26 @@ def test_ratings_are_required_and_checked_against_the_tasks_range(tmp_path: Path
         request = task_request("stars", "rfrec", "plain", schedule, {"items": 20, "dim": 2})
         task_id = operator.create_task(request).task_id
         invitation = operator.invite(task_id, uses=4).invitation
-        one, other = tmp_path / "one", tmp_path / "other"
+        pair = devices(tmp_path, 2)
         faulty = {"3\n7\n": "recipe 'rfrec' learns from ratings", "item,rating\n3,5\n7,0\n": "1 .. 5 in this task"}
-        processes = [joined(server, one, invitation, text) for text in list(faulty)[:1]]
-        processes += [joined(server, other, invitation, text) for text in list(faulty)[1:]]
-        for (status, _, err), problem in zip(map(rating_ended, processes), faulty.values(), strict=True):
+        processes = [joined(server, device, invitation, text) for device, text in zip(pair, faulty, strict=True)]
+        for (status, _, err), problem in zip(map(ended, processes), faulty.values(), strict=True):
             assert status == 1
             assert problem in err
             assert "Traceback" not in err
-        both = [joined(server, folder, invitation, "item,rating\n3,5\n7,1\n") for folder in (one, other)]
-        for status, out, err in map(rating_ended, both):
+        both = [joined(server, device, invitation, "item,rating\n3,5\n7,1\n") for device in pair]
+        for status, out, err in map(ended, both):
             assert status == 0, err
             assert "training on 2 items" in out
         assert operator.task(task_id).state == "complete"
         for arguments in (("recommend", "-k", "3"), ("evaluate", "--held-out", "5")):
-            status, out, err = rating_ended(hushrec(one, *arguments))
+            status, out, err = pair[0].run(*arguments)
             assert status == 0, err
     # the server is gone
-    status, without, err = rating_ended(hushrec(one, "recommend", "-k", "3"))
+    status, without, err = pair[0].run("recommend", "-k", "3")
     assert status == 0, err
     assert re.search("warning: the model of round 1, stored .* ago, is used: no answer from http", err), err
-    status, offline, err = rating_ended(hushrec(one, "recommend", "-k", "3", "--offline"))
+    status, offline, err = pair[0].run("recommend", "-k", "3", "--offline")
     assert status == 0, err
     assert offline == without
     assert "is used: no update was asked for" in err

@@ -20,10 +20,10 @@ from client_sdk.rounds.events import Event, Progress
 from client_sdk.rounds.member import Member
 from client_sdk.store.client_store import ClientStore, Membership
 from client_sdk.store.stores import Store
-from protocols.codec import b64decode, b64encode
+from protocols.codec import b64decode
 from protocols.crypto.certificates import CertifiedRole
 from protocols.layout import whole_route
-from protocols.messages import BadShares, RoundView, Schedule, TaskView
+from protocols.messages import BadShares, RoundView
 from protocols.sums.oneshot import client, server
 from protocols.sums.oneshot.committee import Committee, make_committee
 from protocols.sums.oneshot.context import OneshotContext, OneshotPolicy
@@ -33,6 +33,7 @@ from protocols.sums.oneshot.wire import CommitteeKey, Statement, Upload, body_di
 from protocols.task_binding import broadcast_digest
 from tests.support.organiser import TRIAL
 from tests.support.programs import ProgramRunner, problem
+from tests.support.views import round_view, task_view
 
 __all__ = ["LyingServer", "Person", "Sent", "oneshot_terms"]
 
@@ -43,23 +44,12 @@ COMMITTEE = 5
 def oneshot_terms(recipe: str = "fedmf", certified: bool = True, **schedule: int) -> TaskTerms:
     """A task of 20 items with one-shot sums: a committee of 5, of which one may be corrupt, so t = 4."""
     parameters = {"fedmf": {"items": 20, "dim": 2, "clip": 0.5}, "privirec-k": {"items": 20, "components": 2}}[recipe]
-    view = {
-        "task_id": "t_1",
-        "name": "movies",
-        "state": "open",
-        "recipe": {"name": recipe, "parameters": parameters},
-        "mechanism": {"name": "oneshot", "parameters": {}},
-        "schedule": Schedule(**{"cohort_size": 8, "min_clients": 3, "rounds": 5, **schedule}).model_dump(),
-        "seed": "A" * 43,
-        "plan": {},
-        "opened_by": "anyone",
-        "members": 8,
-        "keyed_members": 8,
-        "completed_rounds": 0,
-        "failed_rounds": 0,
-        "organiser": TRIAL.pin.model_dump() if certified else None,
-    }
-    return TaskTerms.of(TaskView.model_validate(view))
+    return TaskTerms.of(
+        task_view(
+            recipe, parameters, "oneshot", schedule={"cohort_size": 8, "min_clients": 3, "rounds": 5, **schedule},
+            seed="A" * 43, organiser=TRIAL.pin.model_dump() if certified else None,
+        )
+    )  # fmt: skip
 
 
 @dataclass
@@ -122,19 +112,7 @@ class LyingServer:
     def round_view(self, number: int, step: int, cohort: int) -> RoundView:
         """A round as the server shows it."""
         spec = self.terms.recipe.round_spec(self.terms.seed, max(1, number), max(1, step))
-        return RoundView(
-            task_id="t_1",
-            number=max(1, number),
-            step=max(1, step),
-            state="collecting",  # type: ignore[arg-type]
-            seed=b64encode(spec.seed),
-            cohort=cohort,
-            received=0,
-            survivors=0,
-            folded=0,
-            seconds_left=1.0,
-            aggregate_bytes=None,
-        )
+        return round_view(max(1, number), seed=spec.seed, survivors=0, step=max(1, step), cohort=cohort)
 
     def open_round(self, number: int, step: int, cohort: int) -> None:
         """Open a round with the keys that the members have published for it."""

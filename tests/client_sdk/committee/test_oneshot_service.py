@@ -6,25 +6,28 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from client_sdk import AsyncClient, Client, Identity, MemoryStore, Operator, task_request
+from client_sdk.agreement.terms import TaskTerms
 from client_sdk.lab.fleet import Fleet
 from client_sdk.lab.fleet_rounds import FleetOptions
 from protocols.errors import ParameterError
 from protocols.messages import Evaluation, Schedule
-from protocols.recipes.base import FactorState
+from protocols.recipes.base import FactorState, ModelState
 from protocols.recipes.evaluated import Evaluated
 from protocols.recipes.privirec import PriviRecState
 from protocols.recipes.registry import recipe as make_recipe
 from protocols.recipes.state import state_as
-from tests.client_sdk.cli.test_cli_server import cells, certified, devices, ended, make_task
+from tests.client_sdk.cli.test_cli_server import certified, devices, ended, make_task
+from tests.support.command import cells
+from tests.support.fleets import enrolled_fleet
 from tests.support.organiser import TRIAL
 from tests.support.server import AggregatorProcess, running_aggregator
-from tests.support.tasks import SmallTask, interactions, small_task
+from tests.support.tasks import ITEMS, SmallTask, interactions, small_task
 
 USERS = 8
 
@@ -36,109 +39,72 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProce
         yield running
 
 
-@pytest.fixture
-def operator(server: AggregatorProcess) -> Iterator[Operator]:
-    with Operator(server.url, server.operator_token) as opened:
-        yield opened
+Played = tuple[ModelState, TaskTerms]
 
 
-def enrolled(fleet: Fleet, task: SmallTask) -> Fleet:
-    fleet.enrol(task.invitation, None, task.certificates)
-    fleet.enrol_committee(task.operator.invite(task.task_id, 5, "committee").invitation, task.certificates)
-    return fleet
+def played(server: AggregatorProcess, operator: Operator, recipe: Any, parameters: Any, **how: Any) -> list[Played]:
+    """The last model of a fleet with fixed seeds and its terms, over one-shot sums and over plain ones."""
+    found = []
+    for mechanism in ("oneshot", "plain"):
+        organiser, evaluation = TRIAL.pin if mechanism == "oneshot" else None, how.get("evaluation")
+        schedule = Schedule(cohort_size=USERS, start_clients=USERS, **{"rounds": 2, **how.get("schedule", {})})
+        request = task_request(
+            f"{getattr(recipe, 'name', recipe)}-{mechanism}-{schedule.rounds}", recipe, mechanism, schedule, parameters,
+            seed=bytes(32), organiser=organiser, evaluation=evaluation,
+        )  # fmt: skip
+        with enrolled_fleet(server.url, SmallTask.of(operator, request, USERS), interactions(USERS), 5) as fleet:
+            reports = fleet.run()
+            assert [report.state for report in reports] == ["complete"] * schedule.rounds, reports
+            assert all(report.survivors == USERS for report in reports)
+            found.append((fleet.model(), fleet.clients[0].member.terms))
+    return found
 
 
-def trained(server: AggregatorProcess, operator: Operator, mechanism: str, recipe: str) -> NDArray[np.float32]:
-    """The item factors after two rounds of a fleet with fixed seeds."""
-    task = small_task(
-        operator, f"{recipe}-{mechanism}", users=USERS, recipe=recipe, mechanism=mechanism, seed=bytes(32)
-    )
-    with Fleet(server.url, interactions(USERS), FleetOptions(seed=5)) as fleet:
-        if mechanism == "oneshot":
-            enrolled(fleet, task)
-        else:
-            fleet.enrol(task.invitation, None, task.certificates)
-        reports = fleet.run()
-        assert [report.state for report in reports] == ["complete", "complete"], reports
-        assert all(report.survivors == USERS for report in reports)
-        state = fleet.model()
-        assert isinstance(state, FactorState)
-        return state.item_factors
-
-
-@pytest.mark.parametrize("recipe", ["colr", "fedmf"])
+@pytest.mark.parametrize(("recipe", "own"), [("colr", {"rank": 4}), ("fedmf", {})])
 def test_a_fleet_trains_over_one_shot_sums_as_over_plain_ones(
-    server: AggregatorProcess, operator: Operator, recipe: str
+    server: AggregatorProcess, operator: Operator, recipe: str, own: dict[str, int]
 ) -> None:
-    oneshot, plain = (trained(server, operator, mechanism, recipe) for mechanism in ("oneshot", "plain"))
+    made = played(server, operator, recipe, {"items": ITEMS, "dim": 8, "clip": 2.0, **own})
+    oneshot, plain = (state_as(model, FactorState).item_factors for model, _ in made)
     assert np.allclose(oneshot, plain, atol=1e-3)
-
-
-def spectrum(server: AggregatorProcess, operator: Operator, mechanism: str) -> NDArray[np.float64]:
-    """The singular values of PriviRec-k: every sum is over the same data of a frozen cohort."""
-    parameters = {"items": 60, "components": 4, "iterations": 2, "oversampling": 4, "rayleigh_ritz": True}
-    recipe = make_recipe("privirec-k", parameters)
-    schedule = Schedule(rounds=recipe.steps, cohort_size=USERS, start_clients=USERS, min_clients=4, min_difference=3)
-    organiser = None if mechanism == "plain" else TRIAL.pin
-    task = operator.create_task(
-        task_request(f"spectrum-{mechanism}", recipe, mechanism, schedule, seed=bytes(32), organiser=organiser)
-    )
-    certificates = None if mechanism == "plain" else TRIAL.source
-    with Fleet(server.url, interactions(USERS), FleetOptions(seed=5)) as fleet:
-        fleet.enrol(operator.invite(task.task_id, USERS).invitation, None, certificates)
-        if mechanism == "oneshot":
-            fleet.enrol_committee(operator.invite(task.task_id, 5, "committee").invitation, certificates)
-        assert {report.state for report in fleet.run()} == {"complete"}
-        return state_as(fleet.model(), PriviRecState).singular_values
 
 
 def test_privirec_over_one_shot_sums_has_the_spectrum_of_plain_ones(
     server: AggregatorProcess, operator: Operator
 ) -> None:
-    oneshot, plain = (spectrum(server, operator, mechanism) for mechanism in ("oneshot", "plain"))
+    """Every sum is over the same data of a frozen cohort."""
+    parameters = {"items": ITEMS, "components": 4, "iterations": 2, "oversampling": 4, "rayleigh_ritz": True}
+    recipe = make_recipe("privirec-k", parameters)
+    frozen = {"rounds": recipe.steps, "min_clients": 4, "min_difference": 3}
+    made = played(server, operator, recipe, None, schedule=frozen)
+    oneshot, plain = (state_as(model, PriviRecState).singular_values for model, _ in made)
     assert np.allclose(oneshot[:4], plain[:4], rtol=1e-3)
-
-
-def curve(server: AggregatorProcess, operator: Operator, mechanism: str) -> tuple[list[dict[str, float]], float]:
-    """The metrics that a fleet with fixed seeds measures, and the bound of the error of their mean."""
-    organiser = None if mechanism == "plain" else TRIAL.pin
-    schedule = Schedule(rounds=4, cohort_size=USERS, start_clients=USERS)
-    parameters = {"items": 60, "dim": 4, "clip": 1.0, "item_bias": "counts", "count_sums": 1}
-    request = task_request(
-        f"measured-{mechanism}", "fedmf", mechanism, schedule, parameters, {}, bytes(32),
-        organiser=organiser, evaluation=Evaluation(every=1),
-    )  # fmt: skip
-    task = operator.create_task(request).task_id
-    certificates = None if mechanism == "plain" else TRIAL.source
-    with Fleet(server.url, interactions(USERS), FleetOptions(seed=5)) as fleet:
-        fleet.enrol(operator.invite(task, USERS).invitation, None, certificates)
-        if mechanism == "oneshot":
-            fleet.enrol_committee(operator.invite(task, 5, "committee").invitation, certificates)
-        assert {report.state for report in fleet.run()} == {"complete"}
-        terms = fleet.clients[0].member.terms
-        assert isinstance(terms.recipe, Evaluated)
-        found = terms.recipe.curve(fleet.model())
-        assert {point.clients for point in found.points} == {USERS}
-        return [dict(found.metrics(point)) for point in found.points], terms.sum_plan.predicted_error / USERS
 
 
 def test_federated_evaluation_over_one_shot_sums_measures_what_plain_ones_do(
     server: AggregatorProcess, operator: Operator
 ) -> None:
     """Those over plain sums are the central ones: tests/client_sdk/lab/simulation/test_federated_evaluation.py."""
-    (oneshot, bound), (plain, _) = (curve(server, operator, mechanism) for mechanism in ("oneshot", "plain"))
-    for measured, expected in zip(oneshot, plain, strict=True):
-        assert measured == pytest.approx(expected, abs=bound + 1e-6)
-    assert 0 < plain[-1]["hr@10"] < 1  # otherwise nothing would have been compared
+    parameters = {"items": ITEMS, "dim": 4, "clip": 1.0, "item_bias": "counts", "count_sums": 1}
+    made = played(server, operator, "fedmf", parameters, schedule={"rounds": 4}, evaluation=Evaluation(every=1))
+    curves, (_, terms) = [], made[0]
+    for model, own in made:
+        assert isinstance(own.recipe, Evaluated)
+        curve = own.recipe.curve(model)
+        assert {point.clients for point in curve.points} == {USERS}
+        curves.append([dict(curve.metrics(point)) for point in curve.points])
+    for measured, expected in zip(*curves, strict=True):
+        assert measured == pytest.approx(expected, abs=terms.sum_plan.predicted_error / USERS + 1e-6)
+    assert 0 < curves[1][-1]["hr@10"] < 1  # otherwise nothing would have been compared
 
 
 def test_clients_that_vanish_are_left_out_and_the_round_completes(
     server: AggregatorProcess, operator: Operator
 ) -> None:
     task = small_task(operator, "vanishing", users=USERS, mechanism="oneshot", rounds=1, collect_seconds=15.0)
-    options = FleetOptions(seed=5, dropout=0.3, dropout_rng=np.random.default_rng(2))
-    with Fleet(server.url, interactions(USERS), options) as fleet:
-        (report,) = enrolled(fleet, task).run()
+    dropouts = np.random.default_rng(2)
+    with enrolled_fleet(server.url, task, interactions(USERS), 5, dropout=0.3, dropout_rng=dropouts) as fleet:
+        (report,) = fleet.run()
     assert report.state == "complete" and report.missed
     assert report.survivors == len(report.reports) == USERS - len(report.missed)
 

@@ -38,8 +38,9 @@ from protocols.crypto.certificates import certify
 from protocols.crypto.http_signature import SIGNATURE, SIGNATURE_INPUT, SignedRequest, sign_request
 from protocols.crypto.keyring import Keyring
 from protocols.messages import Attestation, AttestationPage, OrganiserPin, RoundPage, RoundView, UploadReceipt
-from tests.client_sdk.rounds.test_reaction_attacks import SEED, terms_of
+from tests.client_sdk.rounds.test_reaction_attacks import terms_of
 from tests.support.programs import ProgramRunner, problem
+from tests.support.views import SEED, round_view
 
 NOW, FLOOR, LAST = 1_790_000_000, 3, 3
 ORGANISER = Ed25519PrivateKey.generate()
@@ -111,21 +112,9 @@ class Server:
     refuses: bool = False
 
     def view(self, number: int) -> RoundView:
-        done = number <= LAST
-        body = self.released.get(number, b"")
-        return RoundView(
-            task_id="t_1",
-            number=number,
-            step=number,
-            state="complete" if done else "collecting",
-            seed=b64encode(task()[0].recipe.round_spec(SEED, number).seed),
-            cohort=10,
-            received=4,
-            survivors=4 if done else 0,
-            folded=4 if done else 0,
-            seconds_left=None if done else 60.0,
-            aggregate_bytes=len(body) if done else None,
-            aggregate_digest=hashlib.sha256(body).hexdigest() if done else None,
+        seed = task()[0].recipe.round_spec(SEED, number).seed
+        return round_view(
+            number, "complete" if number <= LAST else "collecting", seed, 4, self.released.get(number, b"")
         )
 
     def answer(self, request: Request) -> Response:

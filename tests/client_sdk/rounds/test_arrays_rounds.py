@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,8 +19,6 @@ from typer.testing import CliRunner
 from aggregator_service.commands.tasks import tasks
 from client_sdk import ArraysRound, AsyncClient, Client, Identity, MemoryStore, Operator, Policy, Rows, task_request
 from client_sdk.errors import InvalidParameters, RoundLost
-from client_sdk.lab.fleet import Fleet
-from client_sdk.lab.fleet_rounds import FleetOptions
 from client_sdk.rounds.events import ClipWarning, Event, RoundMissed
 from client_sdk.task import Task
 from protocols.errors import ParameterError
@@ -29,8 +26,10 @@ from protocols.messages import Schedule
 from protocols.recipes.arrays import Arrays, ArraysState, state_of
 from protocols.recipes.registry import recipe
 from protocols.recipes.state import state_as
+from tests.support.fleets import enrolled_fleet
 from tests.support.organiser import TRIAL
-from tests.support.server import AggregatorProcess, running_aggregator
+from tests.support.server import AggregatorProcess
+from tests.support.tasks import SmallTask, take_part_together
 
 USERS, ROUNDS = 3, 2
 PARAMETERS: dict[str, Any] = {
@@ -41,24 +40,12 @@ WEIGHTS = [1.0, 4.0, 10.0]
 POLICY = Policy(mechanisms=frozenset({"ckks", "masked", "oneshot", "plain"}), snapshot_every=1)
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
-    with running_aggregator(tmp_path_factory.mktemp("arrays") / "data") as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def operator(server: AggregatorProcess) -> Iterator[Operator]:
-    with Operator(server.url, server.operator_token) as found:
-        yield found
-
-
-def create(operator: Operator, name: str, mechanism: str, parameters: dict[str, Any] | None = None) -> str:
+def create(operator: Operator, name: str, mechanism: str, parameters: dict[str, Any] | None = None) -> SmallTask:
     schedule = Schedule(rounds=ROUNDS, cohort_size=USERS, start_clients=USERS)
     organiser = None if mechanism == "plain" else TRIAL.pin
     own = PARAMETERS if parameters is None else parameters
     request = task_request(name, "arrays", mechanism, schedule, own, seed=bytes(32), organiser=organiser)
-    return operator.create_task(request).task_id
+    return SmallTask.of(operator, request, USERS)
 
 
 def update(arrays: dict[str, NDArray[np.float32]], user: int) -> dict[str, Any]:
@@ -86,16 +73,11 @@ def expected() -> dict[str, NDArray[np.float32]]:
     return made.arrays(state)
 
 
-def joined(server: AggregatorProcess, operator: Operator, stack: ExitStack, task_id: str, mechanism: str) -> list[Task]:
-    member = operator.invite(task_id, uses=USERS).invitation
-    keyed, parts = mechanism == "ckks", []
-    for user in range(USERS):
-        client = stack.enter_context(Client(server.url, Identity.generate(), MemoryStore(), POLICY))
-        holds = keyed and user == 0
-        invitation = operator.invite(task_id, role="holder").invitation if holds else member
-        certificate = None if mechanism == "plain" else TRIAL.source("holder" if holds else "member")
-        parts.append(client.join(invitation=invitation, certificate=certificate))
-    return parts
+def joined(server: AggregatorProcess, stack: ExitStack, task: SmallTask) -> list[Task]:
+    clients = [
+        stack.enter_context(Client(server.url, Identity.generate(), MemoryStore(), POLICY)) for _ in range(USERS)
+    ]
+    return [task.join(client, place) for place, client in enumerate(clients)]
 
 
 def loop(part: Task, user: int) -> list[int]:
@@ -122,18 +104,10 @@ def callback(part: Task, user: int) -> list[int]:
 def test_clients_train_a_model_of_their_own(
     server: AggregatorProcess, operator: Operator, mechanism: str, play: Any
 ) -> None:
-    task_id = create(operator, f"own-{mechanism}-{play.__name__}", mechanism)
+    task = create(operator, f"own-{mechanism}-{play.__name__}", mechanism)
     with ExitStack() as stack:
-        parts = joined(server, operator, stack, task_id, mechanism)
-        with ThreadPoolExecutor(USERS + 1) as pool:
-            holder = parts[0] if mechanism == "ckks" else None
-            if holder:
-                holder.create_keyring()
-                serving = pool.submit(holder.serve, None, None, 1.0)
-            found = list(pool.map(play, parts, range(USERS)))
-            if holder:
-                serving.result(timeout=60)
-        assert found == [[1, 2]] * USERS
+        parts = joined(server, stack, task)
+        assert take_part_together(parts, range(USERS), play) == [[1, 2]] * USERS
         last, wanted = [part.arrays() for part in parts], expected()
         for arrays in last:
             for name in wanted:
@@ -144,14 +118,12 @@ def test_clients_train_a_model_of_their_own(
 
 
 def test_a_fleet_trains_over_one_shot_sums(server: AggregatorProcess, operator: Operator) -> None:
-    task_id = create(operator, "own-oneshot", "oneshot")
+    task = create(operator, "own-oneshot", "oneshot")
     trainers = [
         lambda round_, user=user: round_.contribute(update(round_.arrays(), user), WEIGHTS[user])
         for user in range(USERS)
     ]
-    with Fleet(server.url, trainers, FleetOptions(seed=5)) as fleet:
-        fleet.enrol(operator.invite(task_id, uses=USERS).invitation, None, TRIAL.source)
-        fleet.enrol_committee(operator.invite(task_id, 5, "committee").invitation, TRIAL.source)
+    with enrolled_fleet(server.url, task, trainers) as fleet:
         assert [report.state for report in fleet.run()] == ["complete"] * ROUNDS
         values, wanted = fleet.clients[0].member.terms.recipe.arrays(fleet.model()), expected()
         for name in wanted:
@@ -159,12 +131,11 @@ def test_a_fleet_trains_over_one_shot_sums(server: AggregatorProcess, operator: 
 
 
 def test_async_clients_train_in_loops_of_their_own(server: AggregatorProcess, operator: Operator) -> None:
-    task_id = create(operator, "own-async", "plain")
-    invitation = operator.invite(task_id, uses=USERS).invitation
+    task = create(operator, "own-async", "plain")
 
     async def one(user: int) -> dict[str, NDArray[np.float32]]:
         async with AsyncClient(server.url, Identity.generate(), MemoryStore(), POLICY) as client:
-            part = await client.join(invitation=invitation)
+            part = await client.join(invitation=task.invitation)
             async for round_ in part.rounds():
                 arrays = round_.arrays()
                 with pytest.raises(ParameterError, match="'table' is missing"):
@@ -187,7 +158,7 @@ def test_async_clients_train_in_loops_of_their_own(server: AggregatorProcess, op
 def test_wrong_updates_are_refused_and_clipping_is_told(server: AggregatorProcess, operator: Operator) -> None:
     """Before anything is sealed: the client can still contribute, misses the round if it does not, and may leave."""
     parameters = {"shapes": {"a": [100], "b": []}, "clip": 0.5, "l2_clip": 6.0}
-    task_id = create(operator, "refusals", "plain", parameters)
+    task = create(operator, "refusals", "plain", parameters)
     change = {"a": np.zeros(100), "b": np.array(0.5)}
     events: list[Event] = []
 
@@ -196,7 +167,7 @@ def test_wrong_updates_are_refused_and_clipping_is_told(server: AggregatorProces
             part.take_part(lambda round_: round_.contribute(change) if round_.number == 1 else 1 // 0)
 
     with ExitStack() as stack:
-        first, *rest = joined(server, operator, stack, task_id, "plain")
+        first, *rest = joined(server, stack, task)
         waiting = [threading.Thread(target=others, args=(part,)) for part in rest]
         for thread in waiting:
             thread.start()
@@ -227,12 +198,12 @@ def test_wrong_updates_are_refused_and_clipping_is_told(server: AggregatorProces
 
 def test_other_interactions_and_other_recipes_are_refused(server: AggregatorProcess, operator: Operator) -> None:
     arrays = create(operator, "only-arrays", "plain")
-    fedmf = operator.create_task(task_request("fedmf", "fedmf", "plain", recipe_parameters={"items": 9})).task_id
+    fedmf = SmallTask.of(operator, task_request("fedmf", "fedmf", "plain", recipe_parameters={"items": 9}), USERS)
     with ExitStack() as stack:
-        part = joined(server, operator, stack, arrays, "plain")[0]
+        part = joined(server, stack, arrays)[0]
         with pytest.raises(ParameterError, match="pass a function"):
             part.take_part([1, 2, 3])
-        other = joined(server, operator, stack, fedmf, "plain")[0]
+        other = joined(server, stack, fedmf)[0]
         with pytest.raises(ParameterError, match="no named arrays"):
             other.arrays()
         with pytest.raises(ParameterError, match="interactions"):
@@ -259,9 +230,10 @@ def test_a_task_begins_with_uploaded_values(server: AggregatorProcess, operator:
     consented = ("-r", "reveal_rows=true", "-r", "reveal_weights=true")
     done = created(server, tmp_path / "uploaded.safetensors", *consented, "-r", 'rows=["table"]', "-r", "max_weight=10")
     assert done.exit_code == 0, (done.output, done.exception)
-    task = json.loads(done.output)
+    task_id = json.loads(done.output)["task_id"]
+    invitation = operator.invite(task_id, uses=USERS).invitation
     with ExitStack() as stack:
-        parts = joined(server, operator, stack, task["task_id"], "masked")
+        parts = joined(server, stack, SmallTask(operator, task_id, "uploaded", invitation, None, True))
         for name, array in parts[0].arrays().items():
             np.testing.assert_array_equal(array, given[name].astype(np.float32))
         with ThreadPoolExecutor(USERS) as pool:

@@ -34,26 +34,13 @@ from tests.support.tasks import ITEMS, SmallTask, interactions, play_round
 Counts = NDArray[np.float64]
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
-    with running_aggregator(tmp_path_factory.mktemp("counted") / "data") as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def operator(server: AggregatorProcess) -> Iterator[Operator]:
-    with Operator(server.url, server.operator_token) as found:
-        yield found
-
-
 def counting_task(
     operator: Operator, name: str, mechanism: str, schedule: Schedule, recipe: str = "colr", **given: Any
 ) -> SmallTask:
     """A task with the recommended parameters, which count items first."""
     parameters = parameters_for(recipe, {"items": ITEMS, "dim": 8, "clip": 2.0, **given})
     request = task_request(name, recipe, mechanism, schedule, parameters, organiser=TRIAL.pin)
-    view = operator.create_task(request)
-    return SmallTask(operator, view.task_id, name, operator.invite(view.task_id, uses=50).invitation, None, True)
+    return SmallTask.of(operator, request, 50)
 
 
 def item_list(items: NDArray[np.int32]) -> list[int]:
@@ -110,7 +97,7 @@ def test_plain_sums_count_members_that_no_sum_holds_yet(server: AggregatorProces
 
         def join_late(index: int) -> int:
             with Client(server.url, Identity.generate(), MemoryStore(), policy) as client:
-                part = client.join(task.name, invitation=task.invitation, certificate=task.certificate)
+                part = task.join(client)
                 return len(part.take_part(chosen[index]))
 
         late = [pool.submit(join_late, index) for index in (7, 8)]
@@ -136,10 +123,7 @@ class Members:
         self.chosen = interactions(MEMBERS + 1)
         policy = Policy(mechanisms=frozenset({"masked", "plain"}))
         clients = [Client(server.url, Identity.generate(), MemoryStore(), policy) for _ in self.chosen]
-        self.parts: list[Task] = [
-            client.join(task.name, invitation=task.invitation, certificate=task.certificate, seed=index)
-            for index, client in enumerate(clients)
-        ]
+        self.parts: list[Task] = [task.join(client, seed=index) for index, client in enumerate(clients)]
         self.clients = clients
 
     def play(self, number: int, indices: Sequence[int]) -> None:
@@ -246,7 +230,7 @@ def test_a_client_is_recorded_as_counted_before_it_sends(server: AggregatorProce
     task = counting_task(operator, "record", "masked", Schedule(cohort_size=6), rank=2)
     store, identity = MemoryStore(), Identity.generate()
     with Client(server.url, identity, store) as client:
-        core = client.join(task.name, invitation=task.invitation, certificate=task.certificate).part
+        core = task.join(client).part
         recipe, seed = core.member.terms.recipe, core.member.terms.seed
         with SyncDriver() as driver:
             training = core.train(recipe.round_spec(seed, 1), recipe.initial_state(seed), core.history([2, 5]))

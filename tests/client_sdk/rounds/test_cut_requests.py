@@ -28,9 +28,7 @@ from client_sdk import (
     RoundReport,
     task_request,
 )
-from client_sdk.api.http import SyncDriver
 from client_sdk.api.upload import DEFAULT_CHUNK_BYTES
-from client_sdk.api.wire import Effect, Pause
 from client_sdk.rounds.events import Event, ServerBack, ServerUnreachable
 from protocols.messages import Schedule
 from tests.support.server import AggregatorProcess, free_port, running_aggregator
@@ -146,26 +144,6 @@ def first(method: str, part: str, fault: Callable[[BaseHTTPRequestHandler, int],
     return handle
 
 
-class SkippingDriver(SyncDriver):
-    """Waits for a twentieth of a second instead of longer pauses. slept: the seconds of the pauses between requests."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.slept: list[float] = [0.0]
-
-    def _perform(self, effect: Effect) -> object:
-        if isinstance(effect, Pause):
-            self.slept[-1] += effect.seconds
-            effect = Pause(min(effect.seconds, 0.05))
-        return super()._perform(effect)
-
-    def _send(self, request: Any) -> Any:
-        try:
-            return super()._send(request)
-        finally:
-            self.slept.append(0.0)
-
-
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
     """A proxy with its server."""
@@ -253,28 +231,6 @@ def test_after_a_lost_answer_the_contribution_is_not_sent_again(server: Aggregat
         (report,) = client.join(invitation=invitation).take_part([4, 5])
     sent = [(request.method, request.length) for request in proxy.contributions()]
     assert sent == [("PUT", report.contribution_bytes), ("HEAD", 0), ("PATCH", 0)]
-
-
-@pytest.mark.parametrize(("method", "part"), [("GET", "/rounds/current"), ("PUT", "/contributions/")])
-def test_a_request_is_never_repeated_earlier_than_retry_after_asks(
-    server: AggregatorProcess, proxy: Proxy, method: str, part: str
-) -> None:
-    with (
-        joined(server, f"later-{method}".lower()) as invitation,
-        Client(proxy.url, Identity.generate(), MemoryStore(), ANY) as client,
-        SkippingDriver() as driver,
-    ):
-        participant = client.join(invitation=invitation)
-        participant._driver = driver
-        before = len(proxy.requests)
-        proxy.fault = first(method, part, lambda handler, length: unavailable(handler, length, "60"))
-        (report,) = participant.take_part([4, 5])
-        assert report.round == 1
-        sent = proxy.requests[before:]
-        refused = next(at for at, each in enumerate(sent) if each.method == method and part in each.path)
-        assert sent[refused + 1] == sent[refused]
-        assert 60.0 <= driver.slept[refused + 1] < 61.0
-    assert len(driver.slept) == len(sent) + 1
 
 
 def test_the_number_of_attempts_is_obeyed(server: AggregatorProcess, proxy: Proxy) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,44 +12,29 @@ from client_sdk import Client, Identity, MemoryStore, Operator, Policy, task_req
 from client_sdk.api.http import SyncDriver
 from client_sdk.errors import Conflict, ContractBroken, InvalidParameters
 from client_sdk.lab.fleet import Fleet
-from client_sdk.lab.fleet_rounds import FleetOptions, FleetRound
+from client_sdk.lab.fleet_rounds import FleetOptions
 from client_sdk.rounds.events import Waiting, waiting_to_start
 from client_sdk.training.fair import FairConfig
 from protocols.errors import ParameterError
-from protocols.messages import Schedule, TaskView
+from protocols.messages import Schedule
 from protocols.recipes.base import Recipe
 from protocols.recipes.fair import Fair, FairView
 from protocols.recipes.registry import recipe as make_recipe
 from protocols.recipes.state import state_as
+from tests.support.fleets import enrolled_fleet
 from tests.support.organiser import TRIAL
-from tests.support.server import AggregatorProcess, running_aggregator
+from tests.support.server import AggregatorProcess
+from tests.support.tasks import SmallTask, take_part_together
 
 ITEMS, DIM, EACH = 400, 8, 4
 GROUPS = (0, 1) * EACH
 PARAMETERS = {"items": ITEMS, "dim": DIM, "capacities": (0, 2), "max_interactions": 10, "reveal_weights": True}
 TRAINING = FairConfig(learning_rate=0.02, epochs=2, batch_size=8)
 TURN = 2
-SUMS: dict[str, tuple[str, dict[str, Any]]] = {
-    "plain": ("plain", {}),
-    "ckks": ("ckks", {"degree": 4096}),
-    "masked": ("masked", {}),
-    "oneshot": ("oneshot", {}),
-}
+SUMS = ("plain", "ckks", "masked", "oneshot")
 ANY = Policy(mechanisms=frozenset({"ckks", "masked", "oneshot", "plain"}))
 RECEIPT = 1000
 """More bytes than the JSON around a contribution has; the tables of a small device have six times as many."""
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
-    with running_aggregator(tmp_path_factory.mktemp("fair") / "data") as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def operator(server: AggregatorProcess) -> Iterator[Operator]:
-    with Operator(server.url, server.operator_token) as found:
-        yield found
 
 
 def chosen(users: int) -> list[np.ndarray]:
@@ -58,38 +42,17 @@ def chosen(users: int) -> list[np.ndarray]:
     return [rng.choice(ITEMS, 6, replace=False).astype(np.int32) for _ in range(users)]
 
 
-def create(operator: Operator, name: str, sums: str = "plain", **schedule: Any) -> TaskView:
+def create(operator: Operator, name: str, sums: str = "plain", users: int = len(GROUPS), **schedule: Any) -> SmallTask:
     plan = Schedule(**{"rounds": TURN, "cohort_size": EACH, **schedule})
-    mechanism, how = SUMS[sums]
-    return operator.create_task(
-        task_request(
-            name,
-            "fair",
-            mechanism,
-            plan,
-            PARAMETERS,
-            how,
-            seed=bytes(32),
-            organiser=None if mechanism == "plain" else TRIAL.pin,
-        )
-    )
+    how = {"degree": 4096} if sums == "ckks" else {}
+    organiser = None if sums == "plain" else TRIAL.pin
+    request = task_request(name, "fair", sums, plan, PARAMETERS, how, seed=bytes(32), organiser=organiser)
+    return SmallTask.of(operator, request, users)
 
 
-def options(device_groups: Sequence[int]) -> FleetOptions:
-    return FleetOptions(training=TRAINING, policy=ANY, seed=3, device_groups=device_groups)
-
-
-def play(server: AggregatorProcess, operator: Operator, sums: str) -> tuple[Fleet, list[FleetRound]]:
-    """A fleet after one turn of sums."""
-    task_id = create(operator, f"fair-{sums}", sums).task_id
-    fleet = Fleet(server.url, chosen(len(GROUPS)), options(GROUPS))
-    holder = operator.invite(task_id, role="holder").invitation if SUMS[sums][0] == "ckks" else None
-    code = None if sums == "plain" else TRIAL.source
-    fleet.enrol(operator.invite(task_id, uses=len(GROUPS)).invitation, holder, code)
-    fleet.give_keys()
-    if sums == "oneshot":
-        fleet.enrol_committee(operator.invite(task_id, 5, "committee").invitation, code)
-    return fleet, fleet.run()
+def fleet_of(server: AggregatorProcess, task: SmallTask, device_groups: Sequence[int] = GROUPS) -> Fleet:
+    own = chosen(len(device_groups))
+    return enrolled_fleet(server.url, task, own, training=TRAINING, policy=ANY, device_groups=device_groups)
 
 
 def predicted_error(recipe: Recipe, fleet: Fleet) -> float:
@@ -104,9 +67,8 @@ def test_every_sum_gives_the_same_model(server: AggregatorProcess, operator: Ope
     views: dict[str, list[FairView]] = {}
     errors: dict[str, float] = {}
     for sums in SUMS:
-        fleet, rounds = play(server, operator, sums)
-        with fleet:
-            assert [(played.state, played.survivors) for played in rounds] == [("complete", EACH)] * TURN
+        with fleet_of(server, create(operator, f"fair-{sums}", sums)) as fleet:
+            assert [(played.state, played.survivors) for played in fleet.run()] == [("complete", EACH)] * TURN
             views[sums] = [
                 state_as(fleet.model(device_group), FairView) for device_group in range(recipe.device_groups)
             ]
@@ -138,10 +100,7 @@ def test_a_small_device_uploads_and_downloads_only_its_view(
     for name in ("initial_state", "decode_state", "absorb", "view"):
         monkeypatch.setattr(Fair, name, whole)
     recipe = make_recipe("fair", PARAMETERS)
-    task_id = create(operator, f"small-{mechanism}", mechanism, rounds=2 * TURN).task_id
-    code = None if mechanism == "plain" else TRIAL.source
-    with Fleet(server.url, chosen(len(GROUPS)), options(GROUPS)) as fleet:
-        fleet.enrol(operator.invite(task_id, uses=len(GROUPS)).invitation, None, code)
+    with fleet_of(server, create(operator, f"small-{mechanism}", mechanism, rounds=2 * TURN)) as fleet:
         rounds = fleet.run()
         assert [played.state for played in rounds] == ["complete"] * 2 * TURN
         for played in rounds[1:]:
@@ -170,12 +129,11 @@ def ships_group(fleet: Fleet, client_id: str) -> int:
 
 def test_single_clients_choose_their_group_and_store_their_view(server: AggregatorProcess, operator: Operator) -> None:
     task = create(operator, "fair-joined", cohort_size=3)
-    invitation = operator.invite(task.task_id, uses=6).invitation
     device_groups, stores = [0, 1] * 3, [MemoryStore() for _ in range(6)]
     clients = [Client(server.url, Identity.generate(), store, ANY) for store in stores]
     try:
         parts = [
-            client.join("fair-joined", invitation=invitation, device_group=device_group, training=TRAINING)
+            task.join(client, device_group=device_group, training=TRAINING)
             for client, device_group in zip(clients, device_groups, strict=True)
         ]
         assert [part.membership.device_group for part in parts] == device_groups
@@ -184,11 +142,10 @@ def test_single_clients_choose_their_group_and_store_their_view(server: Aggregat
         with pytest.raises(ParameterError, match="group 1 and cannot change it"):
             clients[1].join("fair-joined", device_group=0)
         with pytest.raises(Conflict, match="enrolled in group 1; a client cannot change its group"):
-            clients[1].join(invitation=invitation, device_group=0)
-        parts[1] = clients[1].join(invitation=invitation, training=TRAINING)
+            clients[1].join(invitation=task.invitation, device_group=0)
+        parts[1] = clients[1].join(invitation=task.invitation, training=TRAINING)
         assert parts[1].membership.device_group == 1
-        with ThreadPoolExecutor(6) as pool:
-            reports = list(pool.map(lambda part, items: part.take_part(items), parts, chosen(6)))
+        reports = take_part_together(parts, chosen(6))
         assert [[report.round for report in mine] for mine in reports] == [[1], [2]] * 3
         for client, part, store, items in zip(clients, parts, stores, chosen(6), strict=True):
             assert not set(part.recommend(5, refresh=False).items.tolist()) & set(items.tolist())
@@ -204,8 +161,7 @@ def test_single_clients_choose_their_group_and_store_their_view(server: Aggregat
 
 def test_a_client_refuses_a_round_of_another_group(server: AggregatorProcess, operator: Operator) -> None:
     task = create(operator, "fair-lied-to", cohort_size=3)
-    with Fleet(server.url, chosen(6), options([0, 0, 0, 1, 1, 1])) as fleet:
-        fleet.enrol(operator.invite(task.task_id, uses=6).invitation)
+    with fleet_of(server, task, [0, 0, 0, 1, 1, 1]) as fleet:
         with SyncDriver() as driver:
             fresh = driver.run(fleet.clients[0].member.calls.current_round(task.task_id, wait=10.0))
         assert fresh is not None
@@ -222,16 +178,14 @@ def test_one_set_of_keys_must_fit_the_sums_of_all_groups(operator: Operator) -> 
 
 def test_the_group_must_exist(server: AggregatorProcess, operator: Operator) -> None:
     task = create(operator, "fair-misjoined")
-    invitation = operator.invite(task.task_id, uses=9).invitation
     with Client(server.url, Identity.generate(), MemoryStore(), ANY) as client:
         with pytest.raises(InvalidParameters, match="device groups 0 to 1: state the group of the client"):
-            client.join(invitation=invitation)
+            task.join(client)
         with pytest.raises(InvalidParameters, match="groups 0 to 1: there is no group 2"):
-            client.join(invitation=invitation, device_group=2)
+            task.join(client, device_group=2)
     with pytest.raises(ParameterError, match="device_groups must have one entry per client"):
         Fleet(server.url, chosen(2), FleetOptions(device_groups=[0]))
-    with Fleet(server.url, chosen(2), FleetOptions(policy=ANY, device_groups=[1, 1])) as fleet:
-        fleet.enrol(invitation)
+    with fleet_of(server, task, [1, 1]) as fleet:
         assert state_as(fleet.model(), FairView).tables.shape[1] == ITEMS * DIM // 4
         with pytest.raises(ParameterError, match="no client of this fleet is in group 0"):
             fleet.model(0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
@@ -19,16 +18,11 @@ from protocols.messages import Evaluation, Schedule
 from protocols.recipes.evaluated import Evaluated
 from protocols.recipes.evaluation_curve import Curve
 from tests.support.organiser import TRIAL
-from tests.support.server import AggregatorProcess, running_aggregator
+from tests.support.server import AggregatorProcess
+from tests.support.tasks import SmallTask, take_part_together
 
 USERS, ITEMS = 5, 24
 ANY = Policy(mechanisms=frozenset({"plain", "ckks", "masked"}), min_cohort=2, snapshot_every=0)
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
-    with running_aggregator(tmp_path_factory.mktemp("evaluated") / "data") as running:
-        yield running
 
 
 @pytest.fixture
@@ -36,12 +30,6 @@ def open_clients() -> Iterator[ExitStack]:
     """Closes the clients of a test after it."""
     with ExitStack() as stack:
         yield stack
-
-
-@pytest.fixture(scope="module")
-def operator(server: AggregatorProcess) -> Iterator[Operator]:
-    with Operator(server.url, server.operator_token) as found:
-        yield found
 
 
 NOISE = (8, 0.0, 1.5)
@@ -90,24 +78,14 @@ def play(
         parameters, {"dropout": 0.0} if mechanism == "masked" else {}, bytes(range(32)),
         organiser=organiser, evaluation=evaluation,
     )  # fmt: skip
-    task_id = operator.create_task(request).task_id
-    members = operator.invite(task_id, uses=USERS).invitation
-    keyed, played = mechanism == "ckks", Played([])
-    for index in range(USERS):
-        role = "holder" if keyed and index == 0 else "member"
-        invitation = operator.invite(task_id, role="holder").invitation if role == "holder" else members
-        certificate = None if organiser is None else TRIAL.source(role)
+    task, played = SmallTask.of(operator, request, USERS), Played([])
+    for place in range(USERS):
         client = open_clients.enter_context(Client(server.url, Identity.generate(), MemoryStore(), ANY))
-        played.parts.append(client.join(name, invitation=invitation, certificate=certificate, seed=index))
-    key_holder = played.parts[0] if keyed else None
-    if key_holder is not None:
-        key_holder.create_keyring()
-    with ThreadPoolExecutor(USERS + 1) as pool:
-        serving = pool.submit(key_holder.serve, None, None, 1.0) if key_holder else None
-        progress = [played.events.append, *[None] * (USERS - 1)]
-        list(pool.map(lambda part, own, told: part.take_part(own, told), played.parts, ratings(kind), progress))
-        if serving:
-            serving.result()
+        played.parts.append(task.join(client, place, seed=place))
+    told = [played.events.append, *[None] * (USERS - 1)]
+    take_part_together(
+        played.parts, list(zip(ratings(kind), told, strict=True)), lambda part, given: part.take_part(*given)
+    )
     return played
 
 

@@ -8,7 +8,7 @@ the task starts, and are in its first sum; the others join while the second roun
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from itertools import product
 from pathlib import Path
@@ -28,7 +28,7 @@ from protocols.messages import Schedule
 from protocols.messages.tasks import Evaluation
 from protocols.recipes.evaluated import with_evaluation
 from protocols.recipes.registry import recipe, recipe_entry, recipes
-from tests.support.server import AggregatorProcess, running_aggregator
+from tests.support.server import AggregatorProcess
 from tests.support.tasks import play_round
 
 ITEMS: Final = 30
@@ -142,12 +142,6 @@ def assert_same(one: ClientState, other: ClientState) -> None:
     assert one.keys() == other.keys()
     for name, array in one.items():
         np.testing.assert_array_equal(array, other[name], err_msg=name)
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
-    with running_aggregator(tmp_path_factory.mktemp("kept") / "data") as running:
-        yield running
 
 
 def parameters_of(name: str) -> dict[str, Any]:

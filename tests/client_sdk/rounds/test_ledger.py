@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -20,30 +18,16 @@ from client_sdk.rounds.ledger import read_ledger
 from client_sdk.store.client_store import ClientStore, OwnContribution
 from client_sdk.store.stores import DirectoryStore
 from tests.support.programs import ProgramRunner
-from tests.support.server import AggregatorProcess, running_aggregator
-from tests.support.tasks import SmallTask, interactions, small_task
+from tests.support.server import AggregatorProcess
+from tests.support.tasks import SmallTask, interactions, small_task, take_part_together
 
 USERS = 4
 POLICY = Policy(mechanisms=frozenset({"plain", "masked"}), masked_modes=frozenset({"curious", "semi-malicious"}))
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
-    with running_aggregator(tmp_path_factory.mktemp("ledger") / "data") as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def operator(server: AggregatorProcess) -> Iterator[Operator]:
-    with Operator(server.url, server.operator_token) as made:
-        yield made
-
-
 def play(task: SmallTask, clients: list[Client]) -> None:
     """Let every client take part until the task ends."""
-    parts = [one.join(task.name, invitation=task.invitation, certificate=task.certificate) for one in clients]
-    with ThreadPoolExecutor(len(parts)) as pool:
-        list(pool.map(lambda part, items: part.take_part(items), parts, interactions(len(parts))))
+    take_part_together([task.join(one) for one in clients], interactions(len(clients)))
 
 
 def members(server: AggregatorProcess) -> tuple[list[Client], list[ClientStore]]:

@@ -12,21 +12,19 @@ import pytest
 
 from client_sdk import Client, Identity, MemoryStore, Operator, Policy, PolicyRefused, RoundReport
 from client_sdk.api.http import SyncDriver
-from client_sdk.lab.fleet import Fleet
-from client_sdk.lab.fleet_rounds import FleetOptions, FleetRound
+from client_sdk.lab.fleet_rounds import FleetRound
 from client_sdk.organiser import TrialOrganiser
 from client_sdk.rounds.certificates import MembershipCheck, request_for
 from client_sdk.rounds.events import Event, RoundMissed
 from client_sdk.rounds.masked import MaskedRound
-from client_sdk.store.client_store import ClientStore
 from protocols.codec import b64decode
 from protocols.crypto.certificates import NO_CERTIFICATE
-from protocols.recipes.base import FactorState
 from protocols.sums.masked import client as stages
 from protocols.sums.masked.roster import RosterEntry
+from tests.support.fleets import enrolled_fleet
 from tests.support.organiser import TRIAL
-from tests.support.server import AggregatorProcess, running_aggregator
-from tests.support.tasks import SmallTask, interactions, small_task
+from tests.support.server import AggregatorProcess
+from tests.support.tasks import interactions, small_task
 
 USERS = 6
 STAGES = ("advertising", "sharing", "collecting", "confirming", "unmasking")
@@ -34,71 +32,9 @@ TOLERANT = {"dropout": 0.2}
 """Six clients, of which one may drop out."""
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
-    with running_aggregator(tmp_path_factory.mktemp("masked") / "data") as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def operator(server: AggregatorProcess) -> Iterator[Operator]:
-    with Operator(server.url, server.operator_token) as found:
-        yield found
-
-
-def enrolled_fleet(server: AggregatorProcess, task: SmallTask, **options: Any) -> Fleet:
-    made = Fleet(server.url, interactions(USERS), FleetOptions(seed=3, **options))
-    made.enrol(task.invitation, certificates=task.certificates)
-    return made
-
-
-def factors(fleet: Fleet) -> np.ndarray:
-    state = fleet.model()
-    assert isinstance(state, FactorState)
-    return state.item_factors
-
-
-def expected_factors(fleet: Fleet) -> np.ndarray:
-    """Return the item factors after round 1, from training every client again with the same seeds, without masks."""
-    terms = fleet.clients[0].member.terms
-    with SyncDriver() as driver:
-        view = driver.run(fleet.clients[0].member.calls.round(terms.task_id, 1))
-    state, spec = terms.recipe.initial_state(terms.seed), terms.round_spec(view)
-    total = np.zeros(terms.sum_plan.layout.length)
-    for index, (client, positives) in enumerate(zip(fleet.clients, interactions(USERS), strict=True)):
-        twin = replace(
-            client,
-            rng=np.random.default_rng((3, index)),
-            member=replace(client.member, store=ClientStore(MemoryStore(), "twin")),
-            _client_state=None,
-        )
-        route = client.route(spec)
-        total += terms.sum_plan.layout.scatter(route, twin._train(spec, state, twin.history(positives)).blocks)
-    after = terms.recipe.absorb(state, spec, total, USERS)
-    assert isinstance(after, FactorState)
-    return after.item_factors
-
-
-@pytest.mark.parametrize("recipe", ["fedmf", "colr", "scolr"])
-def test_a_masked_round_gives_the_model_of_the_plain_sum(
-    server: AggregatorProcess, operator: Operator, recipe: str
-) -> None:
-    task = small_task(operator, f"same-{recipe}", users=USERS, recipe=recipe, mechanism="masked", rounds=1)
-    with enrolled_fleet(server, task) as fleet:
-        start = factors(fleet).copy()
-        (played,) = fleet.run()
-        assert (played.state, played.survivors, len(played.reports)) == ("complete", USERS, USERS)
-        assert all(report.seal_seconds > 0 and report.upload_seconds > 0 for report in played.reports)
-        expected, error = expected_factors(fleet), fleet.clients[0].member.terms.sum_plan.predicted_error
-        np.testing.assert_allclose(factors(fleet), expected, atol=8 * error + 1e-6)
-        assert np.abs(expected - start).max() > 0.01
-    assert operator.task(task.task_id).state == "complete"
-
-
 def test_masked_rounds_of_clients_of_several_levels(server: AggregatorProcess, operator: Operator) -> None:
     task = small_task(operator, "levels", users=24, recipe="scolr", mechanism="masked", rounds=2, min_clients=4)
-    with Fleet(server.url, interactions(24), FleetOptions(seed=3)) as fleet:
-        fleet.enrol(task.invitation, certificates=task.certificates)
+    with enrolled_fleet(server.url, task, interactions(24)) as fleet:
         assert [(played.state, played.survivors) for played in fleet.run()] == [("complete", 24)] * 2
         first = fleet.clients[0]
         with SyncDriver() as driver:
@@ -116,7 +52,9 @@ def round_with_a_dropout(server: AggregatorProcess, operator: Operator, stage: s
     )  # fmt: skip
     rng = np.random.default_rng(1)  # one of six, by its first draw
     assert (np.random.default_rng(1).random(USERS) < 0.15).sum() == 1
-    with enrolled_fleet(server, task, dropout=0.15, dropout_rng=rng, dropout_stage=stage) as fleet:
+    with enrolled_fleet(
+        server.url, task, interactions(USERS), dropout=0.15, dropout_rng=rng, dropout_stage=stage
+    ) as fleet:
         (played,) = fleet.run(rounds=1)
     return played
 
@@ -143,7 +81,7 @@ def test_single_clients_in_threads_take_part_until_the_task_ends(server: Aggrega
 
     def run(index: int) -> tuple[list[RoundReport], np.ndarray]:
         with Client(server.url, Identity.generate(), MemoryStore()) as client:
-            part = client.join(task.name, invitation=task.invitation, certificate=task.certificate)
+            part = task.join(client)
             reports = part.take_part(interactions(4)[index], events.append)
             return reports, part.recommend(5).items
 
@@ -162,7 +100,7 @@ def test_a_client_with_another_model_is_excluded(server: AggregatorProcess, oper
         operator, "other-model", users=USERS, mechanism="masked", mechanism_parameters=TOLERANT, rounds=1,
         stage_seconds=8.0,
     )  # fmt: skip
-    with enrolled_fleet(server, task) as fleet:
+    with enrolled_fleet(server.url, task, interactions(USERS)) as fleet:
         victim = fleet.clients[2]
         terms = victim.member.terms
         changed = terms.view.model_copy(update={"name": terms.name, "seed": "A" * 43 + "="})
@@ -176,8 +114,7 @@ def test_a_client_with_another_model_is_excluded(server: AggregatorProcess, oper
 def test_without_an_organiser_the_policy_must_trust_the_roster(server: AggregatorProcess, operator: Operator) -> None:
     task = small_task(operator, "no-organiser", users=3, mechanism="masked", rounds=1, certified=False)
     trusting = Policy(trust_roster=True)
-    with Fleet(server.url, interactions(3), FleetOptions(policy=trusting, seed=3)) as fleet:
-        fleet.enrol(task.invitation)
+    with enrolled_fleet(server.url, task, interactions(3), policy=trusting) as fleet:
         (played,) = fleet.run(rounds=1)
         assert played.state == "complete"
         first = fleet.clients[0]
@@ -196,20 +133,14 @@ def test_only_members_that_the_organiser_certified_pass_the_check() -> None:
     assert not MembershipCheck(other.pin)(entry)
     assert not MembershipCheck(TRIAL.pin)(replace(entry, certificate=NO_CERTIFICATE))
     assert not MembershipCheck(TRIAL.pin)(replace(entry, mailbox_key=Identity.generate().mailbox_key))
-    assert not MembershipCheck(TRIAL.pin, lambda: issued.not_after + 1)(entry)
-    for role in ("committee", "holder"):
-        other_role = TRIAL.issue(request_for(identity, TRIAL.scope, role), role)
-        assert not MembershipCheck(TRIAL.pin)(replace(entry, certificate=b64decode(other_role.certificate)))
-
-
-def test_a_cached_certificate_expires() -> None:
-    identity, times = Identity.generate(), [0.0]
-    issued = TRIAL.issue(request_for(identity, TRIAL.scope, "member"))
-    entry = RosterEntry("c_1", identity.public_key, identity.mailbox_key, b64decode(issued.certificate), bytes(160))
+    times = [0.0]
     check = MembershipCheck(TRIAL.pin, lambda: times[0])
     assert check(entry)
     times[0] = issued.not_after + 1.0
-    assert not check(entry)
+    assert not check(entry), "what was checked before expires too"
+    for role in ("committee", "holder"):
+        other_role = TRIAL.issue(request_for(identity, TRIAL.scope, role), role)
+        assert not MembershipCheck(TRIAL.pin)(replace(entry, certificate=b64decode(other_role.certificate)))
 
 
 # --- sums that were not opened, for absent clients or for shares that do not open: no task ends for them --------------
@@ -240,9 +171,8 @@ def test_clients_of_sums_that_were_not_opened_take_part_until_the_task_is_comple
         stage_seconds=3.0, collect_seconds=10.0,
     )  # fmt: skip
     vanishing = cast(np.random.Generator, Vanishing(dict.fromkeys((1, 3, 4, 5), VANISHING)))
-    options = FleetOptions(seed=3, dropout=0.5, dropout_rng=vanishing, dropout_stage="unmasking")
-    with Fleet(server.url, interactions(MEMBERS), options) as fleet:
-        fleet.enrol(task.invitation, certificates=task.certificates)
+    dropout: dict[str, Any] = {"dropout": 0.5, "dropout_rng": vanishing, "dropout_stage": "unmasking"}
+    with enrolled_fleet(server.url, task, interactions(MEMBERS), **dropout) as fleet:
         played = fleet.run()
     assert [one.state for one in played] == ["failed", "complete", "failed", "failed", "failed", "complete"]
     assert [one.survivors for one in played if one.state == "complete"] == [MEMBERS, MEMBERS]
@@ -257,8 +187,7 @@ def test_a_client_whose_shares_do_not_open_is_reported_and_the_others_go_on(
         operator, "garbage", users=MEMBERS, mechanism="masked", rounds=1, max_failed_rounds=1, min_clients=5
     )
     share = stages.share
-    with Fleet(server.url, interactions(MEMBERS), FleetOptions(seed=3)) as fleet:
-        fleet.enrol(task.invitation, certificates=task.certificates)
+    with enrolled_fleet(server.url, task, interactions(MEMBERS)) as fleet:
         at_fault = fleet.clients[3].member.membership.client_id
 
         def garbage(state: stages.Advertised, *rest: Any) -> tuple[stages.Shared, bytes]:

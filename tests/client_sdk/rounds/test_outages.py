@@ -25,8 +25,9 @@ from client_sdk.rounds.polling import (
     follow_rounds,
 )
 from protocols.errors import ParameterError
-from protocols.messages import MechanismChoice, RecipeChoice, RoundView, Schedule, TaskView
+from protocols.messages import RoundView
 from tests.support.programs import ProgramRunner, problem
+from tests.support.views import round_view, task_view
 
 URL = "https://aggregator.example"
 GET = Request("GET", f"{URL}/v1/tasks/t/rounds/current")
@@ -95,10 +96,12 @@ def test_a_proxy_without_a_server_is_an_outage(code: int) -> None:
     assert server.run(requesting(GET)) == b"here"
 
 
+@pytest.mark.parametrize("method", ["GET", "PUT"])
 @pytest.mark.parametrize("seconds", [5.0, 60.0, 3600.0])
-def test_retry_after_is_the_minimum_of_a_pause(seconds: float) -> None:
+def test_retry_after_is_the_minimum_of_a_pause(seconds: float, method: str) -> None:
     server = Server(1, status(503, retry_after=f"{seconds:.0f}"))
-    server.run(requesting(GET))
+    server.run(requesting(replace(GET, method=method, body=b"" if method == "GET" else b"12345")))
+    assert server.runner.requests[0] == server.runner.requests[1]
     assert server.clock() == seconds + 1.0
     assert max(server.runner.pauses) <= LONGEST_PAUSE
 
@@ -226,22 +229,7 @@ def test_patience_must_be_a_length_of_time(seconds: float) -> None:
 # --- the one poll loop: what it returns for a changed round, for no change and for a task that has ended --------------
 
 CALLS = ApiCalls("https://example.org", "token")
-
-
-def round_view(number: int, state: str) -> RoundView:
-    return RoundView(
-        task_id="t_1", number=number, step=number, state=state, seed="A" * 43, cohort=3,
-        received=0, survivors=0, folded=0, seconds_left=None, aggregate_bytes=None,
-    )  # fmt: skip
-
-
-def task_view(state: str) -> TaskView:
-    return TaskView(
-        task_id="t_1", name="movies", state=state,
-        recipe=RecipeChoice(name="colr", parameters={"items": 6, "dim": 4, "rank": 2}),
-        mechanism=MechanismChoice(name="plain"), schedule=Schedule(cohort_size=5), seed="A" * 43, plan={},
-        opened_by="anyone", members=2, keyed_members=1, able_members=[2], completed_rounds=0, failed_rounds=0,
-    )  # fmt: skip
+FEW = {"schedule": {"cohort_size": 5}, "members": 2, "keyed_members": 1, "able_members": [2]}
 
 
 def server(rounds: list[RoundView | None], task_state: str = "open") -> Callable[[Request], Response]:
@@ -250,7 +238,9 @@ def server(rounds: list[RoundView | None], task_state: str = "open") -> Callable
     def answer(request: Request) -> Response:
         if "/rounds/current" not in request.url:
             numbered = request.url.rsplit("/rounds/", 1)
-            body = round_view(int(numbered[1]), "complete") if len(numbered) == 2 else task_view(task_state)
+            body = (
+                round_view(int(numbered[1]), "complete") if len(numbered) == 2 else task_view(state=task_state, **FEW)
+            )
             return Response(200, {}, body.model_dump_json().encode())
         view = rounds.pop(0)
         if view is None:
@@ -270,7 +260,7 @@ def test_a_changed_round_is_returned_with_its_etag_which_the_next_poll_sends() -
     assert change == RoundChanged(round_view(1, "collecting"), '"1-collecting"')
     assert not change.is_over
     change = runner.run(follow_rounds(CALLS, "t_1", change, wait=5.0))
-    assert change == NothingNew(task_view("open"), '"1-collecting"')
+    assert change == NothingNew(task_view(**FEW), '"1-collecting"')
     assert paths(runner) == ["/rounds/current", "/rounds/current?wait=5.0", ""]
     assert runner.requests[1].headers["if-none-match"] == '"1-collecting"'
 
@@ -298,8 +288,8 @@ def test_the_end_of_a_task_is_found_after_a_poll_without_a_change_and_stays(stat
 
 def test_what_round_1_waits_for_is_reported_once() -> None:
     runner, events = ProgramRunner(server([])), list[object]()
-    first = runner.run(await_start(task_view("open"), False, None, events.append))
-    assert runner.run(await_start(task_view("open"), False, first, events.append)) == first
+    first = runner.run(await_start(task_view(**FEW), False, None, events.append))
+    assert runner.run(await_start(task_view(**FEW), False, first, events.append)) == first
     assert events == [first]
     assert isinstance(first, Waiting)
     assert runner.pauses == [0.2, 0.2]

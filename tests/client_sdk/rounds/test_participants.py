@@ -5,7 +5,6 @@ The attack is run through a real server, with the defence and without it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ import pytest
 from client_sdk import ArraysRound, Operator, Policy, task_request
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.lab.fleet import Fleet
-from client_sdk.lab.fleet_rounds import FleetOptions
 from client_sdk.model.follow import ModelFollower
 from client_sdk.rounds.events import RoundAbstained
 from protocols.errors import ParameterError
@@ -22,25 +20,15 @@ from protocols.messages import MechanismChoice, RecipeChoice, Schedule
 from protocols.recipes.arrays import Arrays
 from tests.client_sdk.rounds.test_reaction_attacks import Attack, terms_of
 from tests.protocols.sums.paillier.cases import made_up_keyring
+from tests.support.fleets import enrolled_fleet
 from tests.support.organiser import TRIAL
-from tests.support.server import AggregatorProcess, running_aggregator
+from tests.support.server import AggregatorProcess
+from tests.support.tasks import SmallTask
 
 MEMBERS, VICTIM = 5, 2
 SECRET = np.float32([0.25, -0.5, 0.125, 0.75])
 MECHANISMS: dict[str, dict[str, Any]] = {"ckks": {}, "paillier": {"key_bits": 2048}}
 POLICY = Policy(mechanisms=frozenset(MECHANISMS), snapshot_every=1)
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
-    with running_aggregator(tmp_path_factory.mktemp("participants") / "data") as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def operator(server: AggregatorProcess) -> Iterator[Operator]:
-    with Operator(server.url, server.operator_token) as found:
-        yield found
 
 
 def trainer(user: int) -> Any:
@@ -66,12 +54,8 @@ def test_the_update_of_one_member_among_zeros_is_used_by_no_member(
         MECHANISMS[mechanism],
         organiser=TRIAL.pin,
     )
-    task_id = operator.create_task(request).task_id
-    with Fleet(server.url, [trainer(user) for user in range(MEMBERS)], FleetOptions(policy=POLICY)) as fleet:
-        holder = operator.invite(task_id, role="holder").invitation
-        fleet.enrol(operator.invite(task_id, uses=MEMBERS - 1).invitation, holder, TRIAL.source)
-        fleet.give_keys()
-
+    task = SmallTask.of(operator, request, MEMBERS)
+    with enrolled_fleet(server.url, task, [trainer(user) for user in range(MEMBERS)], policy=POLICY) as fleet:
         (first,) = fleet.run(rounds=1)
         assert (first.state, first.survivors) == ("complete", MEMBERS)  # the server sees a round like any other
         assert len({report.contribution_bytes for report in first.reports}) == 1

@@ -25,38 +25,22 @@ from client_sdk.rounds.member import Member
 from client_sdk.rounds.part import Part
 from client_sdk.store.client_store import ClientStore, Membership
 from client_sdk.training import client_half
-from protocols.codec import b64encode
 from protocols.crypto.aggregate_chain import AggregateChain
 from protocols.crypto.keyring import Keyring
 from protocols.errors import HushRecError
 from protocols.layout import whole_route
-from protocols.messages import MechanismChoice, RecipeChoice, RoundPage, RoundView, Schedule, TaskView, UploadReceipt
+from protocols.messages import RoundPage, RoundView, UploadReceipt
 from protocols.recipes.base import FactorState, ModelState
 from tests.support.programs import ProgramRunner, problem
+from tests.support.views import SEED, round_view, task_view
 
-SEED = bytes(range(32))
 SURVIVORS = 4
 PARAMETERS: dict[str, dict[str, Any]] = {"ckks": {"set": "compact"}, "paillier": {}}
 
 
 def terms_of(mechanism: str) -> TaskTerms:
-    return TaskTerms.of(
-        TaskView(
-            task_id="t_1",
-            name="movies",
-            state="open",
-            recipe=RecipeChoice(name="fedmf", parameters={"items": 6, "dim": 4, "clip": 1.0}),
-            mechanism=MechanismChoice(name=mechanism, parameters=PARAMETERS[mechanism]),
-            schedule=Schedule(cohort_size=10, min_clients=3),
-            seed=b64encode(SEED),
-            plan={},
-            opened_by="members",
-            members=10,
-            keyed_members=10,
-            completed_rounds=1,
-            failed_rounds=0,
-        )
-    )
+    parameters = {"items": 6, "dim": 4, "clip": 1.0}
+    return TaskTerms.of(task_view("fedmf", parameters, mechanism, PARAMETERS[mechanism], completed_rounds=1))
 
 
 def attempt(part: Part, view: RoundView, history: History, progress: Progress) -> Program[None]:
@@ -103,21 +87,8 @@ class Attack:
         return self.part.follower.at_hand()
 
     def view(self, number: int) -> RoundView:
-        done = number == 1
-        return RoundView(
-            task_id="t_1",
-            number=number,
-            step=number,
-            state="complete" if done else "collecting",
-            seed=b64encode(self.terms.recipe.round_spec(SEED, number).seed),
-            cohort=10,
-            received=SURVIVORS,
-            survivors=SURVIVORS if done else 0,
-            folded=SURVIVORS if done else 0,
-            seconds_left=None if done else 60.0,
-            aggregate_bytes=len(self.aggregate) if done else None,
-            aggregate_digest=hashlib.sha256(self.aggregate).hexdigest() if done else None,
-        )
+        seed = self.terms.recipe.round_spec(SEED, number).seed
+        return round_view(number, "complete" if number == 1 else "collecting", seed, SURVIVORS, self.aggregate)
 
     def _answer(self, request: Request) -> Response:
         path = request.url.split("/v1/tasks/t_1/")[1]

@@ -50,13 +50,8 @@ class Play:
 
     def _join(self, index: int) -> Task:
         client = self._resources.enter_context(Client(self.server.url, Identity.generate(), MemoryStore(), ANY))
-        holder = index == 0 and self.task.holder_invitation is not None
-        part = client.join(
-            invitation=self.task.holder_invitation if holder else self.task.invitation,
-            certificate=self.task.holder_certificate if holder else self.task.certificate,
-            seed=index,
-        )
-        if holder:
+        part = self.task.join(client, index, seed=index)
+        if part.membership.role == "holder":
             part.create_keyring()
         return part
 
@@ -163,27 +158,18 @@ def goes_on(play: Play) -> None:
         assert not before.intersection(sums)
 
 
-def test_clients_of_a_masked_task_leave_out_the_sums_that_they_confirmed_before_and_go_on(
-    server: AggregatorProcess, tmp_path: Path
+@pytest.mark.parametrize(
+    ("mechanism", "how"), [("masked", {"dropout": 0.2}), ("oneshot", {"committee": 3, "corrupt": 1})]
+)
+def test_clients_and_committee_leave_out_the_sums_that_they_took_part_in_before_and_go_on(
+    server: AggregatorProcess, tmp_path: Path, mechanism: str, how: dict[str, Any]
 ) -> None:
     with ExitStack() as resources:
         play = Play(
-            server, resources, rounds=400, mechanism="masked", mechanism_parameters={"dropout": 0.2},
+            server, resources, rounds=400, mechanism=mechanism, mechanism_parameters=how,
             collect_seconds=10, stage_seconds=10, max_failed_rounds=3,
         )  # fmt: skip
-        play.start(*range(USERS))
-        play.restore_a_backup(tmp_path)
-        wait_until(play.all_told, "every client says so", 60)
-        goes_on(play)
-
-
-def test_clients_and_the_committee_of_a_one_shot_task_go_on(server: AggregatorProcess, tmp_path: Path) -> None:
-    with ExitStack() as resources:
-        play = Play(
-            server, resources, rounds=400, mechanism="oneshot", mechanism_parameters={"committee": 3, "corrupt": 1},
-            collect_seconds=10, stage_seconds=10, max_failed_rounds=3,
-        )  # fmt: skip
-        committee = play.start_committee(3)
+        committee = play.start_committee(3) if mechanism == "oneshot" else []
         play.start(*range(USERS))
         play.restore_a_backup(tmp_path)
         wait_until(play.all_told, "every client says so", 60)
@@ -195,26 +181,14 @@ def test_clients_and_the_committee_of_a_one_shot_task_go_on(server: AggregatorPr
             assert any(isinstance(one, ShareSent) for one in events[place:])
 
 
-def test_the_key_holder_says_so_too(server: AggregatorProcess, tmp_path: Path) -> None:
+def test_members_and_key_holder_of_an_encrypted_task_say_that_it_cannot_go_on(
+    server: AggregatorProcess, tmp_path: Path
+) -> None:
     with ExitStack() as resources:
         play = Play(server, resources, rounds=400, mechanism="ckks", collect_seconds=10, max_failed_rounds=50)
         play.start(*range(USERS))
-        told: list[Event] = []
-        pool = resources.enter_context(ThreadPoolExecutor(1))
-        resources.callback(play.stop.set)
-        pool.submit(play.parts[0].serve, told.append, play.stop.is_set, 1.0)
-        play.restore_a_backup(tmp_path)
-        wait_until(lambda: any(isinstance(one, ServerRestored) for one in told), "the key holder says so", 60)
-        (event,) = (one for one in told if isinstance(one, ServerRestored))
-        assert "its operator closes it" in event.then
-
-
-def test_members_of_an_encrypted_task_say_that_it_cannot_go_on(server: AggregatorProcess, tmp_path: Path) -> None:
-    with ExitStack() as resources:
-        play = Play(server, resources, rounds=400, mechanism="ckks", collect_seconds=10, max_failed_rounds=50)
-        play.start(*range(USERS))
-        holder = play.parts[0]
-        resources.enter_context(ThreadPoolExecutor(1)).submit(holder.serve, None, play.stop.is_set, 1.0)
+        holder, told = play.parts[0], list[Event]()
+        resources.enter_context(ThreadPoolExecutor(1)).submit(holder.serve, told.append, play.stop.is_set, 1.0)
         resources.callback(play.stop.set)
         play.restore_a_backup(tmp_path)
 
@@ -224,6 +198,9 @@ def test_members_of_an_encrypted_task_say_that_it_cannot_go_on(server: Aggregato
                 return []
             return [event.reason for event in play.restored(index)[1] if isinstance(event, RoundMissed)]
 
+        wait_until(lambda: any(isinstance(one, ServerRestored) for one in told), "the key holder says so", 60)
+        (event,) = (one for one in told if isinstance(one, ServerRestored))
+        assert "its operator closes it" in event.then
         wait_until(lambda: all(map(missed, range(USERS))), "every member misses a round", 200)
         for index in range(USERS):
             event, _ = play.restored(index)

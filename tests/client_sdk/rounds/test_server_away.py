@@ -88,8 +88,7 @@ class StagePlay:
 
         def one(index: int) -> list[RoundReport]:
             with Client(server.url, Identity.generate(), MemoryStore(), ANY, SHORT_PAUSES) as client:
-                certificate = task.certificate
-                part = client.join(self.name, invitation=task.invitation, certificate=certificate, seed=index)
+                part = task.join(client, seed=index)
                 if index == 0:
                     part._driver = self.driver
                 told = self.events[index].append

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +25,6 @@ from client_sdk import (
     Operator,
     Policy,
     PolicyRefused,
-    RoundReport,
     task_request,
 )
 from client_sdk.agreement.terms import TaskTerms
@@ -44,89 +43,96 @@ from client_sdk.rounds import key_holder
 from client_sdk.rounds.certificates import MembershipCheck, request_for
 from client_sdk.rounds.events import ClipWarning, Event, KeyringRefused, ModelBehind, RoundMissed, TaskEnded
 from client_sdk.rounds.join import _require_organiser
+from client_sdk.task import Task
 from protocols.codec import b64decode
 from protocols.crypto.envelope import EnvelopeSender
 from protocols.errors import CertificateError, KeyringError, ParameterError
+from protocols.sums.paillier.mechanism import PaillierMechanism
 from tests.support.organiser import TRIAL
 from tests.support.server import AggregatorProcess, running_aggregator
-from tests.support.tasks import ITEMS, SmallTask, deliver_keys, interactions, play_round, small_task
+from tests.support.tasks import (
+    ITEMS,
+    SmallTask,
+    deliver_keys,
+    interactions,
+    play_round,
+    small_task,
+    take_part_together,
+)
 
 PLAIN = Policy(mechanisms=frozenset({"plain", "ckks", "paillier"}), snapshot_every=1)
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
-    with running_aggregator(tmp_path_factory.mktemp("sdk") / "data") as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def operator(server: AggregatorProcess) -> Iterator[Operator]:
-    with Operator(server.url, server.operator_token) as found:
-        yield found
 
 
 def member(server: AggregatorProcess, policy: Policy = PLAIN, **options: int) -> Client:
     return Client(server.url, Identity.generate(), MemoryStore(), policy, ClientOptions(**options) if options else None)
 
 
-def play(server: AggregatorProcess, task: SmallTask, users: int, **options: int) -> list[list[RoundReport]]:
-    """Let every client take part in its own thread, and the key holder serve beside them, until the task ends."""
-    chosen = interactions(users)
-    holder = member(server, **options)
-    holding = None
-    if task.holder_invitation:
-        first = holder.join(task.name, invitation=task.holder_invitation, certificate=task.holder_certificate)
-        holding = first
-        holding.create_keyring()
-    else:
-        first = holder.join(task.name, invitation=task.invitation)
+def play(server: AggregatorProcess, task: SmallTask, users: int, policy: Policy = PLAIN, **options: int) -> list[Task]:
+    """The members of a task after it has ended; each took part in both of its rounds."""
+    with ExitStack() as stack:
+        clients = [stack.enter_context(member(server, policy, **options)) for _ in range(users)]
+        parts = [task.join(client, place, seed=place) for place, client in enumerate(clients)]
+        reports = take_part_together(parts, interactions(users))
+        assert [[report.round for report in mine] for mine in reports] == [[1, 2]] * users
+        assert all(report.contribution_bytes <= report.bytes_up for mine in reports for report in mine)
+        for part, items in zip(parts, interactions(users), strict=True):
+            assert not set(part.recommend(5).items.tolist()) & set(items.tolist())
+        return parts
 
-    def one(index: int) -> list[RoundReport]:
-        if index == 0:
-            return first.take_part(chosen[0])
-        with member(server, **options) as client:
-            part = client.join(task.name, invitation=task.invitation, certificate=task.certificate, seed=index)
-            return part.take_part(chosen[index])
 
-    with holder, ThreadPoolExecutor(users + 1) as pool:
-        serving = pool.submit(holding.serve, None, None, 1.0) if holding else None
-        reports = list(pool.map(one, range(users)))
-        if serving:
-            serving.result(timeout=30)
-    return reports
+COMPACT, EXPANDED, SHORT_KEYS = {"set": "compact"}, {"wire": "expanded"}, {"key_bits": 2048}
+OWN = {"dim": 2, "clip": 2.0, "share": 0.1, "support": "own", "reveal_indices": True}
+SHARED: dict[str, Any] = {"dim": 2, "clip": 2.0, "share": 0.2}
+VOTED = {**SHARED, "support_from": "vote", "reveal_touched": True}
 
 
 @pytest.mark.parametrize(
-    ("recipe", "mechanism", "parameters"),
+    ("recipe", "mechanism", "how", "parameters"),
     [
-        ("colr", "plain", {}),
-        ("fedmf", "ckks", {"set": "compact"}),
-        ("colr", "ckks", {}),
-        ("colr", "ckks", {"wire": "expanded"}),
-        ("colr", "paillier", {}),
+        ("colr", "plain", {}, None),
+        ("fedmf", "ckks", COMPACT, None),
+        ("colr", "ckks", {}, None),
+        ("colr", "ckks", EXPANDED, None),
+        ("colr", "paillier", {}, None),
+        ("topk", "plain", {}, SHARED),
+        ("topk", "plain", {}, {**OWN, "error_feedback": True}),
+        ("topk", "paillier", SHORT_KEYS, VOTED),
+        ("topk", "paillier", SHORT_KEYS, OWN),
     ],
 )
 def test_three_clients_finish_a_task(
-    server: AggregatorProcess, operator: Operator, recipe: str, mechanism: str, parameters: dict[str, str]
+    server: AggregatorProcess,
+    operator: Operator,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+    recipe: str,
+    mechanism: str,
+    how: dict[str, Any],
+    parameters: dict[str, Any] | None,
 ) -> None:
-    name = "-".join([recipe, mechanism, *parameters.values()])
+    ahead: list[str] = []  # contributions that were sealed with what was made ahead
+    seal_ahead = PaillierMechanism.seal_ahead
+
+    def noted(self: PaillierMechanism, *given: Any) -> bytes:
+        ahead.append(self.name)
+        return seal_ahead(self, *given)
+
+    monkeypatch.setattr(PaillierMechanism, "seal_ahead", noted)
     task = small_task(
-        operator, name, users=3, recipe=recipe, mechanism=mechanism, mechanism_parameters=dict(parameters)
-    )
-    reports = play(server, task, 3)
-    assert [[report.round for report in mine] for mine in reports] == [[1, 2]] * 3
-    assert all(report.contribution_bytes <= report.bytes_up for mine in reports for report in mine)
+        operator, f"finished-{request.node.callspec.id}".lower(), users=3, recipe=recipe, mechanism=mechanism,
+        mechanism_parameters=how, recipe_parameters=parameters,
+    )  # fmt: skip
+    play(server, task, 3, replace(PLAIN, reveal_indices=mechanism == "paillier"))
+    assert set(ahead) == ({mechanism} if mechanism == "paillier" else set())
     rounds = list(operator.rounds(task.task_id))
     assert [(view.state, view.survivors) for view in rounds] == [("complete", 3)] * 2
-    assert operator.task(name).state == "complete"
+    assert operator.task(task.task_id).state == "complete"
 
 
 def test_large_contributions_go_up_in_chunks(server: AggregatorProcess, operator: Operator) -> None:
     task = small_task(operator, "chunks", users=3, recipe="fedmf")
-    reports = play(server, task, 3, chunk_bytes=500)
-    assert reports[0][0].contribution_bytes > 1000
-    assert operator.task("chunks").state == "complete"
+    (first, *_) = play(server, task, 3, chunk_bytes=500)
+    assert first.terms.sum_plan.contribution_bytes(((0,),)) > 1000
 
 
 def test_async_clients_take_part_and_recommend(server: AggregatorProcess, operator: Operator) -> None:
@@ -228,19 +234,8 @@ def test_recommending_after_a_restart_works_while_the_server_is_away(
             resources.enter_context(Client(server.url, policy=everything, home=tmp_path / f"home {place}"))
             for place in range(3)
         ]
-        parts = []
-        for place, client in enumerate(clients):
-            holder = place == 0 and task.holder_invitation is not None
-            invitation = task.holder_invitation if holder else task.invitation
-            certificate = task.holder_certificate if holder else task.certificate
-            parts.append(client.join(invitation=invitation, certificate=certificate))
-        with ThreadPoolExecutor(4) as pool:
-            if mechanism == "ckks":
-                parts[0].create_keyring()
-                pool.submit(parts[0].serve)
-            running = [pool.submit(part.take_part, items) for part, items in zip(parts, interactions(3), strict=True)]
-            for one in running:
-                one.result()
+        parts = [task.join(client, place) for place, client in enumerate(clients)]
+        take_part_together(parts, interactions(3))
         online, items = parts[1].recommend(5), interactions(3)[1]
         with Client(server.url, policy=everything, home=tmp_path / "home 1") as never:
             told: list[Event] = []
@@ -260,13 +255,17 @@ def test_recommending_after_a_restart_works_while_the_server_is_away(
     assert any(one.getMessage() == f"task movies: {behind.reason}" for one in caplog.records)
 
 
-def test_whom_the_organiser_did_not_certify_is_refused_at_enrolment(
+def test_the_key_holder_gives_its_keyring_to_those_whom_the_organiser_certified_and_others_cannot_enrol(
     server: AggregatorProcess, operator: Operator
 ) -> None:
     task, other = small_task(operator, "certified", users=3, mechanism="ckks"), TrialOrganiser("tests")
     with member(server) as first, member(server) as good, member(server) as stranger, member(server) as forgetful:
-        holder = first.join(invitation=task.holder_invitation, certificate=task.holder_certificate)
-        honest = good.join(invitation=task.invitation, certificate=task.certificate)
+        holder = task.join(first, 0)
+        with pytest.raises(KeyringError, match="create the keyring first"):
+            holder.model()
+        honest = task.join(good)
+        with pytest.raises(ParameterError, match="not its key holder"):
+            honest.create_keyring()
         with pytest.raises(Forbidden, match="not signed by the organiser"):
             stranger.join(invitation=task.invitation, certificate=other.source())
         with pytest.raises(Forbidden, match="needs a membership certificate"):
@@ -276,9 +275,9 @@ def test_whom_the_organiser_did_not_certify_is_refused_at_enrolment(
         fingerprint = holder.create_keyring()
         assert deliver_keys(holder).keyed == (honest.membership.client_id,)
         honest.model()
-        keyring = good._account.store.keyring(task.task_id)
-        assert keyring is not None
-        assert keyring.fingerprint == fingerprint
+        keys = [each._account.store.keyring(task.task_id) for each in (first, good)]
+        assert keys[0] is not None and keys[0] == keys[1]
+        assert keys[0].fingerprint == fingerprint
     operator.close_task(task.task_id)
 
 
@@ -286,8 +285,7 @@ def test_a_holder_keys_only_whom_the_organiser_certified(server: AggregatorProce
     """A server that lists members of its own making: the holder seals nothing for them."""
     task = small_task(operator, "invented", users=3, mechanism="ckks")
     with member(server) as first, member(server) as good:
-        holder = first.join(invitation=task.holder_invitation, certificate=task.holder_certificate)
-        honest = good.join(invitation=task.invitation, certificate=task.certificate)
+        holder, honest = task.join(first, 0), task.join(good)
         holder.create_keyring()
         strict = MembershipCheck(TrialOrganiser("tests").pin)  # for which nobody here is certified
         holder.part.member = replace(holder.part.member, check=strict)
@@ -307,8 +305,7 @@ def test_an_envelope_of_anybody_but_the_certified_holder_is_refused(
     """Server and one member together put keys of their own into a mailbox: they open nothing of what is sent."""
     task = small_task(operator, "substituted", users=3, mechanism="ckks")
     with member(server) as first, member(server) as good:
-        holder = first.join(invitation=task.holder_invitation, certificate=task.holder_certificate)
-        honest = good.join(invitation=task.invitation, certificate=task.certificate)
+        holder, honest = task.join(first, 0), task.join(good)
         holder.create_keyring()
         insider = Identity.generate()
         issued = TRIAL.issue(request_for(insider, TRIAL.scope, "member"))
@@ -323,7 +320,7 @@ def test_an_envelope_of_anybody_but_the_certified_holder_is_refused(
 def test_a_server_that_names_another_organiser_is_refused(server: AggregatorProcess, operator: Operator) -> None:
     task = small_task(operator, "repinned", users=3, mechanism="ckks")
     with member(server) as client:
-        part = client.join(invitation=task.invitation, certificate=task.certificate)
+        part = task.join(client)
         view = operator.task(task.task_id)
         for organiser in (None, TrialOrganiser("tests").pin):
             with pytest.raises(PolicyRefused, match="names an organiser that the server does not"):
@@ -346,33 +343,6 @@ def test_terms_with_mode_public_are_refused(server: AggregatorProcess, operator:
     terms = view.mechanism.model_copy(update={"parameters": mode})
     with pytest.raises(ParameterError, match=removed):
         TaskTerms.of(view.model_copy(update={"mechanism": terms}))
-    operator.close_task(task.task_id)
-
-
-def test_the_key_holder_gives_every_member_its_keyring(server: AggregatorProcess, operator: Operator) -> None:
-    task = small_task(operator, "keyed", users=3, mechanism="ckks")
-    with member(server) as first, member(server) as second:
-        part = first.join(invitation=task.holder_invitation, certificate=task.holder_certificate)
-        with pytest.raises(KeyringError, match="create the keyring first"):
-            part.model()
-        part.create_keyring()
-        other = second.join(invitation=task.invitation, certificate=task.certificate)
-        with pytest.raises(ParameterError, match="not its key holder"):
-            other.create_keyring()
-        deliver_keys(part)
-        other.model()
-        keys = [each._account.store.keyring(task.task_id) for each in (first, second)]
-        assert keys[0] is not None
-        assert keys[0] == keys[1]
-    operator.close_task(task.task_id)
-
-
-def test_the_clients_own_policy_refuses_plain_and_small_tasks(server: AggregatorProcess, operator: Operator) -> None:
-    task = small_task(operator, "refused", users=3)
-    with member(server, Policy()) as client, pytest.raises(PolicyRefused, match="plain"):
-        client.join(invitation=task.invitation)
-    with member(server, Policy(min_cohort=5, mechanisms=PLAIN.mechanisms)) as client, pytest.raises(PolicyRefused):
-        client.join(invitation=task.invitation)
     operator.close_task(task.task_id)
 
 
@@ -420,8 +390,3 @@ def test_a_small_round_is_refused_and_reported(server: AggregatorProcess, operat
     assert isinstance(events[-1], TaskEnded)
     for client in clients:
         client.close()
-
-
-def test_an_invalid_invitation_is_the_clients_fault(server: AggregatorProcess) -> None:
-    with member(server) as client, pytest.raises(Forbidden, match="invitation"):
-        client.join(invitation="hri_unknown")

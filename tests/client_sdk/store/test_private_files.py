@@ -186,20 +186,6 @@ def test_errors_name_damaged_files_and_ids_cannot_leave_the_store(tmp_path: Path
             store.write("aa", task_id, "x", b"")
 
 
-def test_a_crash_while_writing_leaves_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "file"
-    write_private(path, b"old")
-
-    def crash(_: int) -> None:
-        raise OSError("disk full")
-
-    monkeypatch.setattr(os, "fsync", crash)
-    with pytest.raises(OSError, match="disk full"):
-        write_private(path, b"new")
-    assert path.read_bytes() == b"old"
-    assert list(tmp_path.iterdir()) == [path]
-
-
 def test_secrets_have_no_repr() -> None:
     shown = repr(MEMBER) + repr(KEYRING) + str(MEMBER)
     for secret in ("hrc_token", "the secret key"):
@@ -233,6 +219,7 @@ def test_a_full_disk_is_named_and_the_old_content_kept(
     assert it.value.remedy is not None
     assert "Free space" in it.value.remedy
     assert store.read("aa", "t_1", "record") == b"old"
+    assert [path.name for path in (tmp_path / "aa" / "t_1").iterdir()] == ["record"]
 
 
 def test_a_store_whose_place_is_a_file_is_named(tmp_path: Path) -> None:
@@ -260,23 +247,6 @@ def test_records_that_cannot_be_read_are_named(tmp_path: Path, monkeypatch: pyte
         assert "access to the folder" in caught.value.remedy
 
 
-def test_one_process_takes_part_in_a_task_at_a_time(tmp_path: Path) -> None:
-    store = DirectoryStore(tmp_path)
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "held\n"
-        with pytest.raises(LocalFileError, match="another process takes part in this task") as caught:
-            store.locked("aa", "t_1").__enter__()
-        assert f"{tmp_path}/aa/t_1" in str(caught.value)
-        with store.locked("aa", "t_2"), store.locked("bb", "t_1"):
-            pass
-        holder.kill()
-    with store.locked("aa", "t_1"):  # the lock of a process that was killed is free
-        pass
-
-
 WINDOWS = """
 import errno, fcntl, os, sys, types
 
@@ -296,22 +266,27 @@ stores.try_lock = lambda handle: as_windows(handle, "win32")
 """
 
 
-def test_windows_has_a_lock_too(tmp_path: Path) -> None:
-    """`msvcrt.locking` is played by a function with its arguments and its error."""
-    holding = WINDOWS + HOLDER
-    refused = WINDOWS + HOLDER.replace("    sys.stdin.read()", "")
+@pytest.mark.parametrize("system", ["", WINDOWS], ids=["here", "windows"])
+def test_one_process_takes_part_in_a_task_at_a_time(tmp_path: Path, system: str) -> None:
+    """On Windows too: `msvcrt.locking` is played by a function with its arguments and its error."""
+
+    def taking(task_id: str) -> subprocess.CompletedProcess[str]:
+        code = (system + HOLDER).replace("    sys.stdin.read()", "").replace("t_1", task_id)
+        command = [sys.executable, "-c", code, str(tmp_path)]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
     with subprocess.Popen(
-        [sys.executable, "-c", holding, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", system + HOLDER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        second = subprocess.run(
-            [sys.executable, "-c", refused, str(tmp_path)], capture_output=True, text=True, check=False
-        )
+        second = taking("t_1")
         assert second.returncode == 1
         assert "another process takes part in this task" in second.stderr
+        assert f"{tmp_path}/aa/t_1" in second.stderr
+        assert taking("t_2").returncode == 0
         holder.kill()
-    third = subprocess.run([sys.executable, "-c", refused, str(tmp_path)], capture_output=True, text=True, check=False)
+    third = taking("t_1")  # the lock of a process that was killed is free
     assert (third.returncode, third.stdout) == (0, "held\n"), third.stderr
 
 

@@ -168,27 +168,6 @@ def test_a_device_without_scipy_gets_the_same_scores(name: str, factored: bool) 
         FILTERS[name].scores(dense, 2 * matrix.astype(np.float32))
 
 
-def test_two_users_by_hand() -> None:
-    """R = [[1, 1], [0, 1]]: d_u = 2, 1 and d_i = 1, 2, so R~ = [[1/sqrt2, 1/2], [0, 1/sqrt2]]."""
-    root = np.sqrt(0.5)
-    p = np.array([[0.5, root / 2], [root / 2, 0.75]])
-    eigenvalue = (1.25 + np.sqrt(0.25**2 + 0.5)) / 2  # trace 5/4, determinant 1/4
-    assert eigenvalue == pytest.approx(1)
-    v = np.array([1.0, np.sqrt(2)]) / np.sqrt(3)  # P v = v for the roots of the degrees
-    degrees = np.array([1.0, 2.0])
-    components = Components(degrees, v[:, None].astype(np.float32), np.ones(1, np.float32), csr_array(p, dtype="f4"))
-    row = user_row([1], 2)
-    # R P = (sqrt(1/8), 3/4); D^-1/2 V V^T D^1/2 takes (0, 1) to (v_1/sqrt2) (v_0, v_1 sqrt2) = (1/3, 2/3)
-    expected = np.array([[np.sqrt(1 / 8), 0.75]])
-    close(GFCF(alpha=0).scores(components, row), expected)
-    close(GFCF(alpha=0.3).scores(components, row), expected + 0.3 * np.array([[1 / 3, 2 / 3]]))
-    close(TurboCF(power=2.0).scores(components, row), expected**2)
-    # one Euler step of 1: y - y P, y P = (3/8 + 1/8 + ..., ...) written out
-    y = expected[0]
-    blurred_again = np.array([y[0] * 0.5 + y[1] * root / 2, y[0] * root / 2 + y[1] * 0.75])
-    close(BSPM(False, beta=0.0).scores(components, row), expected - blurred_again)
-
-
 def test_scores_do_not_depend_on_other_users_or_chunks(monkeypatch) -> None:
     matrix = random_rows(8)
     components, everybody = components_of(matrix), csr_array(matrix)
@@ -209,13 +188,6 @@ def test_user_without_items_and_item_without_users_score_zero() -> None:
         assert not graph_filter.scores(components, user_row([], ITEMS)).any()
         assert not graph_filter.scores(components, csr_array(matrix))[:, absent].any()
         assert graph_filter.scores(components, csr_array((0, ITEMS), dtype=np.float32)).shape == (0, ITEMS)
-
-
-def test_ideal_dims_above_the_columns_uses_all() -> None:
-    matrix = random_rows(10)
-    components = components_of(matrix)
-    many, some = (GFCF(ideal_dims=dims).scores(components, csr_array(matrix)) for dims in (256, DIMS))
-    np.testing.assert_array_equal(many, some)
 
 
 def test_mismatched_rows_and_components_are_refused() -> None:

@@ -45,11 +45,6 @@ def test_drawn_negatives_are_the_same_for_every_ranking_and_leave_out_the_client
     np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("value", [0.0, float("nan")])
-def test_a_model_that_gives_all_items_the_same_score_has_no_hits(value: float) -> None:
-    assert rank_measures([np.full(ITEMS, value)], TRAINED, HELD, None, draws()).tolist() == [0.0, 0.0]
-
-
 def test_errors_of_ratings_are_in_units_of_the_range() -> None:
     rows = History(np.array([0, 1, 2], np.int32), np.array([1.0, 5.0, 3.0], np.float32))
     predicted = np.array([2.0, 9.0, np.nan])  # one off by a quarter, one clipped to 5, one not a number

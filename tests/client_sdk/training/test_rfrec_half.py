@@ -25,6 +25,7 @@ from protocols.errors import ParameterError
 from protocols.recipes.registry import recipe
 from protocols.recipes.rfrec import RFRec, RFRecState
 from protocols.recipes.rfrec_parameters import LocalRule, RFRecParameters
+from tests.support.gradients import slopes
 
 SEED = bytes(range(32))
 ITEMS, DIM = 9, 3
@@ -89,14 +90,7 @@ def test_gradients_equal_those_of_the_objective(name: str, changes: dict[str, An
     of_items = rule.pull * (items - average)
     of_items[ratings.rated] += of_rows
     x = np.concatenate([users, items]).astype(np.float64)
-    numeric = np.zeros_like(x)
-    for place in np.ndindex(x.shape):
-        ends = []
-        for sign in (1, -1):
-            moved = x.copy()
-            moved[place] += sign * 1e-5
-            ends.append(objective(moved[:2], moved[2:], average, ratings, rule, penalty))
-        numeric[place] = (ends[0] - ends[1]) / 2e-5
+    numeric = slopes(lambda: objective(x[:2], x[2:], average, ratings, rule, penalty), x, 1e-5)
     np.testing.assert_allclose(np.concatenate([of_users, of_items]), numeric, rtol=1e-3, atol=1e-4)
 
 

@@ -47,20 +47,10 @@ def test_movielens(tmp_path, name, text) -> None:
     assert found.timestamps.tolist() == [40, 50, 20]
 
 
-def test_timestamp_column_may_be_missing(tmp_path) -> None:
-    found = read(put(tmp_path / "ratings.dat.gz", "1::1193::5\n1::661::3\n"))
-    assert found.timestamps is None
-    assert found.positives(0).tolist() == [1, 0]
-
-
 @pytest.mark.parametrize(
     ("text", "line", "what"),
     [
-        ("1\t2\t3\t4\n1\t3\t3\n", 2, "the line has 3 fields, but most lines have 4"),
-        ("1\t2\t3\t4\n1\t3\n", 2, "the line has 2 fields"),
-        ("1\t2\t3\t4\n\n1\t3\t3\t4\n", 2, "blank line"),
-        ("1\t2\t3\t4\n1\t3\tfive\t4\n", 2, "rating is not a number: 'five'"),
-        ("1\t2\t3\t4\n1\t3\tnan\t4\n", 2, "rating is not a number"),
+        ("1::2::3::4\n1::3\t3::4\n", 2, "the line has 3 fields"),
         ("1\t2\t3\t4\n1\t3.5\t3\t4\n", 2, "item must be a whole number"),
         ("1\t2\t3\t4\n1\t4\t3\t4\n-1\t3\t3\t4\n", 3, "user must be a whole number of at least 0"),
         ("# a comment\n1\t2\t3\t4\n1\t3\t3\t4\n", 1, "the line has 1 fields, but most lines have 4"),
@@ -72,12 +62,6 @@ def test_error_names_the_malformed_line(tmp_path, text, line, what) -> None:
         read(path)
     assert (caught.value.path, caught.value.line) == (path, line)
     assert str(caught.value).startswith(f"{path}, line {line}")
-
-
-def test_tab_in_a_file_separated_by_double_colons_is_an_error(tmp_path) -> None:
-    with pytest.raises(DataError) as caught:
-        read(put(tmp_path / "ratings.dat", "1::2::3::4\n1::3\t3::4\n"))
-    assert caught.value.line == 2
 
 
 def test_missing_empty_truncated_and_binary_files(tmp_path) -> None:
@@ -334,12 +318,6 @@ def test_gowalla_as_published_and_as_leave_one_out(tmp_path) -> None:
     (folder / "test.txt").write_text("0 3 2\n")
     with pytest.raises(DataError, match="user 0, item 2"):
         load_train_test("gowalla", tmp_path)
-
-
-def test_path_of_a_csv_file(tmp_path) -> None:
-    path = tmp_path / "mine.csv"
-    path.write_text("user,item,timestamp\na,x,1\na,y,2\nb,x,1\n")
-    assert load_dataset(str(path)).test_items.tolist() == [1, -1]
 
 
 @pytest.mark.parametrize("name", [name for name in DATASETS if name != "synthetic"])

@@ -18,8 +18,6 @@ from client_sdk.lab.data.fetch import DOWNLOADS, DownloadableSet, describe, fetc
 from client_sdk.lab.data.interactions import DataError
 from client_sdk.lab.data.published import load_dataset, load_interactions, load_train_test
 from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
-from client_sdk.lab.evaluation import candidates_of, evaluate, popularity_control
-from client_sdk.training.mf import MFConfig, init_user_factor, train_full
 from protocols.errors import ParameterError
 
 GOOD = {"ml-100k/": b"", "ml-100k/u.data": b"1\t10\t3\t50\n1\t20\t3\t60\n", "ml-100k/README": b"terms"}
@@ -143,6 +141,8 @@ def digest(config: SyntheticConfig) -> str:
 def test_default_data_is_identical_on_every_machine() -> None:
     assert digest(SyntheticConfig()) == "cb5346c07b2c87938d2368d1fd8ac3483dc297e2fe42912acc319379c376fabb"
     assert digest(SyntheticConfig(seed=1)) != digest(SyntheticConfig())
+    split = load_dataset("synthetic")
+    assert split.train.size + split.tested_users.size == synthetic(SyntheticConfig()).size
 
 
 def test_shape_follows_the_configuration() -> None:
@@ -166,27 +166,6 @@ def test_skew_makes_items_popular() -> None:
 def test_invalid_configurations_are_refused(wrong) -> None:
     with pytest.raises(ParameterError):
         SyntheticConfig(**wrong)
-
-
-def test_federated_matrix_factorisation_beats_popularity_clearly() -> None:
-    data = load_dataset("synthetic")
-    rng, dim, config = np.random.default_rng(0), 16, MFConfig(learning_rate=1.0)
-    items = (rng.standard_normal((data.train.n_items, dim)) / 4).astype(np.float32)
-    users = np.stack([init_user_factor(dim, rng) for _ in range(data.train.n_users)])
-    order = rng.permutation(data.train.n_users)
-    for number in range(60):
-        change, touched = np.zeros_like(items), np.zeros((len(items), 1), dtype=np.float32)
-        for user in order[np.arange(40 * number, 40 * number + 40) % order.size]:
-            update = train_full(items, users[user], data.train.positives(user), len(items), config, rng)
-            users[user] = update.user_factor
-            change[update.items] += update.values
-            touched[update.items] += 1
-        items += change / np.maximum(touched, 1)
-    candidates, replaced = candidates_of(data, rng)
-    assert replaced == 0
-    learned, control = evaluate(users, items, data, candidates), popularity_control(data, candidates)
-    assert learned.hr > control.hr + 0.2
-    assert learned.ndcg > 1.5 * control.ndcg
 
 
 @pytest.mark.parametrize(

@@ -225,23 +225,6 @@ def test_split_partitions_the_interactions(pairs, seed, timed) -> None:
                 assert held == before[last]
 
 
-def test_latest_is_held_out_and_of_equal_times_the_last() -> None:
-    interactions = rows_made(
-        [(0, 5), (0, 3), (0, 9), (1, 1), (1, 2)], timestamps=[30, 30, 10, 8, 7], ratings=[1, 2, 3, 4, 5]
-    )
-    split = leave_one_out(interactions)
-    assert split.test_items.tolist() == [3, 1, -1, -1, -1, -1, -1, -1]
-    assert split.train.timestamps.tolist() == [30, 10, 7]
-    assert split.train.ratings.tolist() == [1, 3, 5]
-
-
-def test_without_timestamps_the_seed_selects_the_held_out_items() -> None:
-    interactions = rows_made([(user, item) for user in range(8) for item in range(12)])
-    first, again, other = (leave_one_out(interactions, seed).test_items for seed in (1, 1, 2))
-    assert first.tolist() == again.tolist()
-    assert first.tolist() != other.tolist()
-
-
 def test_repeated_pair_is_refused_or_merged_and_counted() -> None:
     pairs = [(0, 4), (1, 4), (0, 4), (0, 2)]
     with pytest.raises(DataError, match="user 0 has item 4 more than once"):

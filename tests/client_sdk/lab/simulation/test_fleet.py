@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,33 +12,15 @@ from client_sdk.api.http import SyncDriver
 from client_sdk.lab.fleet import Fleet
 from client_sdk.lab.fleet_rounds import FleetOptions, FleetRound
 from client_sdk.model.follow import ModelFollower
-from client_sdk.model.sync import fetch_catalogue, plan_sync
+from client_sdk.model.sync import fetch_catalogue
 from client_sdk.rounds.part import Part
 from protocols.errors import ParameterError
 from protocols.recipes.base import ModelState
-from tests.support.server import AggregatorProcess, running_aggregator
-from tests.support.tasks import SmallTask, interactions, small_task
+from tests.support.fleets import enrolled_fleet
+from tests.support.server import AggregatorProcess
+from tests.support.tasks import interactions, small_task
 
 OFTEN = Policy(mechanisms=frozenset({"ckks", "plain"}), snapshot_every=2)
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
-    with running_aggregator(tmp_path_factory.mktemp("fleet") / "data") as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def operator(server: AggregatorProcess) -> Iterator[Operator]:
-    with Operator(server.url, server.operator_token) as found:
-        yield found
-
-
-def enrolled_fleet(server: AggregatorProcess, task: SmallTask, users: int, **options: Any) -> Fleet:
-    made = Fleet(server.url, interactions(users), FleetOptions(policy=OFTEN, seed=3, **options))
-    made.enrol(task.invitation, task.holder_invitation, task.certificates)
-    made.give_keys()
-    return made
 
 
 def follow(client: Part, upto: int) -> ModelState:
@@ -86,7 +67,7 @@ def test_replay_and_snapshots_give_the_same_model(
         operator, name, users=10, recipe=recipe, mechanism=mechanism, rounds=7, cohort_size=4, start_clients=10
     )
     seen: list[FleetRound] = []
-    with enrolled_fleet(server, task, 10, downloads=downloads) as fleet:
+    with enrolled_fleet(server.url, task, interactions(10), policy=OFTEN, downloads=downloads) as fleet:
         rounds = fleet.run(seen.append)
         assert rounds == seen
         assert [(r.number, r.state, r.survivors, len(r.reports)) for r in rounds] == [
@@ -109,24 +90,6 @@ def test_replay_and_snapshots_give_the_same_model(
     assert operator.task(task.task_id).state == "complete"
 
 
-def test_the_aggregate_is_the_sum_of_what_the_clients_trained(server: AggregatorProcess, operator: Operator) -> None:
-    """Training every client again from the same seeds gives the model that the server released."""
-    task = small_task(operator, "sum", users=4, mechanism="ckks", rounds=1)
-    with enrolled_fleet(server, task, 4) as fleet:
-        fleet.run()
-        terms = fleet.clients[0].member.terms
-        state, spec = terms.recipe.initial_state(terms.seed), terms.recipe.round_spec(terms.seed, 1)
-        total = np.zeros(terms.recipe.layout().length)
-        for index, client in enumerate(fleet.clients):
-            twin = Part(client.member, client.follower, client.half, np.random.default_rng((3, index)))
-            twin.client_state = lambda: None  # type: ignore[method-assign]
-            (block,) = twin._train(spec, state, twin.history(interactions(4)[index])).blocks
-            total += block
-        expected = terms.recipe.absorb(state, spec, total, 4)
-        np.testing.assert_allclose(fleet.model().item_factors, expected.item_factors, atol=1e-4)
-        assert np.abs(expected.item_factors - state.item_factors).max() > 0.01
-
-
 def test_dropouts_are_excluded_and_the_task_continues_after_failed_rounds(
     server: AggregatorProcess, operator: Operator
 ) -> None:
@@ -144,7 +107,7 @@ def test_dropouts_are_excluded_and_the_task_continues_after_failed_rounds(
         def random(self, size: int) -> Any:
             return self.left.pop() if self.left else np.array([0, 0] + [1.0] * (size - 2))
 
-    with enrolled_fleet(server, task, 6, dropout=0.5, dropout_rng=Coins()) as fleet:
+    with enrolled_fleet(server.url, task, interactions(6), policy=OFTEN, dropout=0.5, dropout_rng=Coins()) as fleet:
         rounds = fleet.run()
         assert [(r.number, r.state, r.survivors, len(r.missed)) for r in rounds] == [
             (1, "failed", 0, 5),
@@ -164,16 +127,3 @@ def test_invalid_options_and_missing_enrolment_are_refused(server: AggregatorPro
         FleetOptions(patience=-1.0)
     with Fleet(server.url, interactions(2)) as fleet, pytest.raises(ParameterError, match="call enrol"):
         fleet.run()
-
-
-def test_a_snapshot_is_the_cheaper_way_after_many_rounds(server: AggregatorProcess, operator: Operator) -> None:
-    task = small_task(operator, "many", users=3, rounds=12, recipe="colr")
-    with enrolled_fleet(server, task, 3) as fleet:
-        assert fleet.model().round_number == 0
-        fleet.run()
-        client = fleet.clients[1]
-        with SyncDriver() as driver:
-            catalogue = driver.run(fetch_catalogue(client.member.calls, client.member.terms, 0, 12))
-        plan = plan_sync(0, catalogue)
-        assert plan.kind == "snapshot"
-        assert plan.bytes < 12 * client.member.terms.sum_plan.aggregate_bytes

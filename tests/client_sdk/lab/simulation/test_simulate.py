@@ -18,7 +18,6 @@ from client_sdk.lab.federation import Federation
 from client_sdk.lab.simulate import SimulationRequest, simulate
 from client_sdk.training.mf import MFConfig
 from protocols.advice import parameters_for
-from protocols.combinations import carriers
 from protocols.errors import ParameterError
 from protocols.recipes.registry import OWN as RECIPES
 
@@ -172,16 +171,6 @@ def test_what_does_not_fit_is_refused(split: Split, request_: SimulationRequest,
 def test_ratings_are_needed_where_they_are_learned_from() -> None:
     with pytest.raises(DataError, match="the data has none"):
         simulate(load_split("synthetic"), SimulationRequest("rfrec"))
-
-
-@pytest.mark.parametrize("mechanism", sorted(carriers("colr") - {"oneshot", "paillier"}))
-def test_every_mechanism_gives_nearly_the_same_curve(split: Split, mechanism: str) -> None:
-    plain, other = (
-        simulate(split, SimulationRequest("colr", {"dim": 4}, mechanism=name, rounds=2, cohort=10))
-        for name in ("plain", mechanism)
-    )
-    assert other.points[-1].values == pytest.approx(plain.points[-1].values, abs=0.05)
-    assert other.bytes_up > 0
 
 
 def test_recommended_settings_are_used_unless_the_papers_are_asked_for(split: Split) -> None:

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from client_sdk.lab.traffic import MIB, Link, Traffic, published_traffic, wire_traffic
+from client_sdk.lab.traffic import Link, Traffic, published_traffic, wire_traffic
 from protocols.errors import BudgetError, ParameterError
 from protocols.recipes.base import Recipe
 from protocols.recipes.registry import recipe
@@ -51,17 +51,6 @@ def test_own_support_is_counted_as_in_the_paper_and_sends_values_counts_and_indi
     own = ml1m("topk", share=1 / 64, support="own", reveal_indices=True)
     assert published_traffic(own, 10) == published_traffic(ml1m("topk", share=1 / 64), 10)
     assert wire_traffic(own, mechanism("plain"), {}, 60, 1).up_bytes == 3706 * 12
-
-
-def test_the_papers_message_of_the_full_matrix() -> None:
-    traffic = published_traffic(ml1m("fedmf"), 1)
-    assert traffic.up_bytes == traffic.down_bytes == 3706 * 64 * 4
-    assert traffic.up_bytes / MIB == pytest.approx(0.9048, abs=5e-5)
-
-
-def test_a_message_costs_its_time_in_each_direction() -> None:
-    traffic = Traffic(rounds=2, up_bytes=30 * MIB, down_bytes=45 * MIB)
-    assert (traffic.up_minutes(LINK), traffic.down_minutes(LINK), traffic.minutes(LINK)) == (2.0, 1.0, 3.0)
 
 
 @pytest.mark.parametrize("rank", [1, 8])

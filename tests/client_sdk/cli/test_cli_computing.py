@@ -1,22 +1,30 @@
-"""`hushrec privacy`: the noise of a task (`plan`), and the cost of Laplace noise (`laplace`)."""
+"""Commands that only compute: `hushrec cost`, `hushrec privacy`, and options that are fields of a dataclass."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pytest
+import typer
 from typer.testing import CliRunner
 
-from client_sdk.cli import app
-from client_sdk.cli.privacy import PAPER_CLAIMS
+from client_sdk.cli.common import command_options
 from client_sdk.lab.data.interactions import Interactions, interaction_rows
 from client_sdk.lab.data.published import load_dataset
 from protocols.privacy_advice import NOISY_RECIPES
+from tests.support.command import cells, hushrec
+
+
+def document(*arguments: str) -> dict[str, Any]:
+    code, out, err = hushrec(*arguments, "--json")
+    assert code == 0, err
+    return dict(json.loads(out))
 
 
 @pytest.fixture(autouse=True)
@@ -24,25 +32,106 @@ def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
 
 
+def test_table_shows_the_papers_counting_plain_sums_and_the_mechanism() -> None:
+    code, out, _ = hushrec(
+        "cost", "--recipe", "colr", "--rank", "4", "--mechanism", "ckks", "--up", "0.25", "--down", "0.75"
+    )
+    assert code == 0
+    (minutes,) = (rest for first, *rest in cells(out) if "minutes, total" in first)
+    assert minutes == ["5.03", "5.03", "8.69"]
+    assert "the overhead of the encryption" in " ".join(out.split())
+
+
+def test_json_contains_the_papers_minutes_and_the_parameters() -> None:
+    found = document("cost", "--recipe", "fedmf", "--mechanism", "plain")
+    assert found["countings"]["paper"]["minutes"] == pytest.approx(80.43, abs=0.005)
+    assert found["mib_per_second"] == {"up": 0.25, "down": 0.75}
+    assert found["parameters"]["recipe"]["items"] == 3706
+    assert set(found["countings"]) == {"paper", "plain"}
+
+
+def test_parameters_are_passed_to_the_recipe_and_the_mechanism() -> None:
+    small = document("cost", "-r", "rank=2", "-m", "set=compact")
+    assert small["parameters"]["mechanism"] == {"set": "compact"}
+    assert small["parameters"]["recipe"].items() >= {"items": 3706, "dim": 64, "clip": 4.0, "rank": 2}.items()
+    large = document("cost", "--rank", "2", "-m", "set=precise", "-m", "wire=expanded")
+    assert large["countings"]["ckks"]["up_bytes"] > 3 * small["countings"]["ckks"]["up_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--recipe", "fedmf", "--rank", "4"], "rank"),
+        (["--mechanism", "morse"], "unknown mechanism: choose one of ckks"),
+        (["--up", "0"], "must be positive"),
+        (["-m", "compact"], "name=value"),
+        (["--rank", "65"], "rank 65 is greater than dim 64"),
+    ],
+)
+def test_invalid_parameters_are_reported_in_one_sentence(arguments: list[str], words: str) -> None:
+    code, out, err = hushrec("cost", *arguments)
+    assert (code, out) == (1, "")
+    assert words in err
+    assert err.count("\n") == 1
+
+
+@dataclass(frozen=True)
+class Options:
+    path: Annotated[str, typer.Argument(help="A path.")]
+    count: Annotated[int, typer.Option("--count", "-n", min=1, help="A count.")] = 3
+    names: Annotated[list[str] | None, typer.Option("-r", help="Names.")] = None
+
+
+@pytest.fixture
+def received() -> list[Options]:
+    return []
+
+
+@pytest.fixture
+def options_app(received: list[Options]) -> typer.Typer:
+    made = typer.Typer()
+
+    @command_options(Options)
+    def show(options: Options) -> None:
+        """Show the options.
+
+        Example: show x
+        """
+        received.append(options)
+
+    made.command()(show)
+    return made
+
+
+def test_values_and_defaults_are_passed_as_one_object(options_app: typer.Typer, received: list[Options]) -> None:
+    assert CliRunner().invoke(options_app, ["x", "-n", "2", "-r", "a", "-r", "b"]).exit_code == 0
+    assert CliRunner().invoke(options_app, ["y"]).exit_code == 0
+    assert received == [Options("x", 2, ["a", "b"]), Options("y", 3, None)]
+
+
+def test_wrong_usage_exits_with_2_and_does_not_run(options_app: typer.Typer, received: list[Options]) -> None:
+    assert CliRunner().invoke(options_app, []).exit_code == 2
+    assert CliRunner().invoke(options_app, ["x", "-n", "0"]).exit_code == 2
+    assert received == []
+
+
+def test_help_shows_the_docstring_and_the_options(options_app: typer.Typer) -> None:
+    shown = CliRunner().invoke(options_app, ["--help"], env={"COLUMNS": "120"}).stdout
+    for text in ("Show the options.", "Example: show x", "A path.", "--count", "A count.", "default: 3"):
+        assert text in shown
+
+
+# --- `hushrec privacy`: the noise of a task (`plan`), and the cost of Laplace noise (`laplace`) -----------------------
+
+
 # --- plan ------------------------------------------------------------------------------------------------------------
-
-
-def plan_run(*arguments: str) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, ["privacy", "plan", *arguments])
-    return result.exit_code, result.stdout, result.stderr
-
-
-def plan_document(*arguments: str) -> dict[str, Any]:
-    code, out, err = plan_run(*arguments, "--json")
-    assert code == 0, err
-    return dict(json.loads(out))
 
 
 MILLION = ("--users", "1000000", "--items", "50000", "--epsilon", "4")
 
 
 def test_a_plan_shows_every_recipe_with_both_costs_and_says_which_is_which() -> None:
-    code, out, err = plan_run(*MILLION)
+    code, out, err = hushrec("privacy", "plan", *MILLION)
     assert (code, err) == (0, "")
     found = rows(out)
     assert found["sums of one client, at most"] == ["3", "5", "5", "5"]
@@ -57,8 +146,18 @@ def test_a_plan_shows_every_recipe_with_both_costs_and_says_which_is_which() -> 
 
 
 def test_the_document_has_every_figure() -> None:
-    found = plan_document(
-        *MILLION, "--items", "5000", "--interactions-per-user", "27", "--delta", "1e-7", "--corrupt", "0.2"
+    found = document(
+        "privacy",
+        "plan",
+        *MILLION,
+        "--items",
+        "5000",
+        "--interactions-per-user",
+        "27",
+        "--delta",
+        "1e-7",
+        "--corrupt",
+        "0.2",
     )
     assert (found["users"], found["items"], found["interactions_per_user"]) == (1_000_000, 5000, 27)
     assert (found["privacy"]["delta"], found["privacy"]["corrupt"]) == (1e-7, 0.2)
@@ -74,7 +173,9 @@ def test_the_document_has_every_figure() -> None:
 
 
 def test_a_plan_of_a_small_app_says_that_popularity_is_all_that_is_left() -> None:
-    code, out, _ = plan_run("--users", "6040", "--items", "3706", "--epsilon", "2", "--recipe", "privirec-k")
+    code, out, _ = hushrec(
+        "privacy", "plan", "--users", "6040", "--items", "3706", "--epsilon", "2", "--recipe", "privirec-k"
+    )
     assert code == 0
     assert "popularity is all that is left (2 of 256 components are above the noise)" in " ".join(out.split())
     assert "colr" not in out
@@ -82,12 +183,12 @@ def test_a_plan_of_a_small_app_says_that_popularity_is_all_that_is_left() -> Non
 
 def test_a_recipe_for_which_no_noise_can_be_drawn_is_named_with_the_reason() -> None:
     tiny = ("--users", "40", "--items", "200000", "--epsilon", "1", "--interactions-per-user", "5")
-    found = plan_document(*tiny)
+    found = document("privacy", "plan", *tiny)
     assert set(found["not_planned"]) == {"privirec", "fedmf", "arrays"}
-    code, out, err = plan_run(*tiny)
+    code, out, err = hushrec("privacy", "plan", *tiny)
     assert (code, err) == (0, "")
     assert "fedmf: privacy: each of 28 clients would have to add noise" in " ".join(out.split())
-    code, out, err = plan_run(*tiny, "--recipe", "fedmf")
+    code, out, err = hushrec("privacy", "plan", *tiny, "--recipe", "fedmf")
     assert (code, out) == (1, "")
     assert "raise epsilon or min_clients" in err
 
@@ -104,7 +205,7 @@ def test_a_recipe_for_which_no_noise_can_be_drawn_is_named_with_the_reason() -> 
     ],
 )
 def test_plans_that_cannot_work_are_refused_in_one_sentence(arguments: list[str], words: str) -> None:
-    code, out, err = plan_run(*MILLION, *arguments)
+    code, out, err = hushrec("privacy", "plan", *MILLION, *arguments)
     assert (code, out) == (1, "")
     assert words in err
     assert err.count("\n") == 1
@@ -149,26 +250,14 @@ def test_the_modelled_spectrum_is_that_of_data_sets(published_data: Path, name: 
 # --- laplace ---------------------------------------------------------------------------------------------------------
 
 
-def laplace_run(*arguments: str) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, ["privacy", "laplace", *arguments])
-    return result.exit_code, result.stdout, result.stderr
-
-
-def laplace_document(*arguments: str) -> dict[str, Any]:
-    code, out, err = laplace_run(*arguments, "--json")
-    assert code == 0, err
-    return dict(json.loads(out))
-
-
 def rows(out: str) -> dict[str, list[str]]:
     """First cell of each row -> its other cells."""
-    lines = [[cell.strip() for cell in line.strip("│ ").split("│")] for line in out.splitlines() if "│" in line]
-    return {first: rest for first, *rest in lines}
+    return {first: rest for first, *rest in cells(out)}
 
 
 def test_table_shows_the_costs_and_the_papers_claim() -> None:
     shape = ("--items", "3706", "--dim", "20", "--rounds", "100")
-    code, out, _ = laplace_run("--recipe", "rfrec", "--clip", "0.2", "--scale", "0.04", *shape)
+    code, out, _ = hushrec("privacy", "laplace", "--recipe", "rfrec", "--clip", "0.2", "--scale", "0.04", *shape)
     assert code == 0
     found = rows(out)
     assert found["one coordinate, one round"] == ["10", "22,026 to 1", "10"]
@@ -181,32 +270,35 @@ def test_table_shows_the_costs_and_the_papers_claim() -> None:
 
 
 def test_without_recipe_no_claim_is_shown() -> None:
-    code, out, _ = laplace_run("--values", "5", "--clip", "0.01", "--scale", "1", "--rounds", "3")
+    code, out, _ = hushrec("privacy", "laplace", "--values", "5", "--clip", "0.01", "--scale", "1", "--rounds", "3")
     assert code == 0
     assert rows(out)["3 rounds, all coordinates"] == ["0.3", "1.35 to 1"]
     assert "RFRec" not in out
 
 
 def test_clip_and_scale_default_to_the_papers() -> None:
-    found = laplace_document("--recipe", "rfrecf")
+    found = document("privacy", "laplace", "--recipe", "rfrecf")
     assert (found["clip"], found["scale"], found["coordinates"]) == (0.2, 0.06, 3706 * 20)
     assert found["paper"]["epsilon"] == pytest.approx(6.667, abs=1e-3)
-    calibrated = laplace_document("--recipe", "pfedclr", "--clip", "1")
+    calibrated = document("privacy", "laplace", "--recipe", "pfedclr", "--clip", "1")
     assert (calibrated["scale"], calibrated["coordinates"]) == (0.5, 3706 * 16)
     assert calibrated["paper"]["epsilon"] is None
 
 
-def test_what_the_papers_state() -> None:
-    assert PAPER_CLAIMS["rfrec"].epsilon == pytest.approx(10)
-    assert PAPER_CLAIMS["rfrecf"].epsilon == pytest.approx(6.667, abs=1e-3)
-    assert PAPER_CLAIMS["pfedclr"].epsilon is None
-    assert PAPER_CLAIMS["pfedclr"].scale == 0.5
-    assert all(claim.objections for claim in PAPER_CLAIMS.values())
-
-
 def test_json_contains_every_figure() -> None:
-    found = laplace_document(
-        "--values", "1000", "--clip", "0.005", "--scale", "1", "--rounds", "10", "--clients", "200"
+    found = document(
+        "privacy",
+        "laplace",
+        "--values",
+        "1000",
+        "--clip",
+        "0.005",
+        "--scale",
+        "1",
+        "--rounds",
+        "10",
+        "--clients",
+        "200",
     )
     assert found["paper"] is None
     assert found["sensitivity"] == pytest.approx(0.01)
@@ -216,13 +308,6 @@ def test_json_contains_every_figure() -> None:
     assert found["epsilon"]["total_at_delta"] == found["epsilon"]["renyi_composition"] < 10
     assert found["scale_for_epsilon_1"] == pytest.approx(100)
     assert found["noise_of_mean"] == pytest.approx(0.1)
-
-
-def test_smaller_delta_gives_a_larger_epsilon() -> None:
-    arguments = ("--values", "1000", "--clip", "0.005", "--scale", "1")
-    loose, strict = (laplace_document(*arguments, "--delta", delta)["epsilon"] for delta in ("1e-3", "1e-9"))
-    assert loose["total"] == strict["total"]
-    assert loose["total_at_delta"] < strict["total_at_delta"]
 
 
 @pytest.mark.parametrize(
@@ -239,11 +324,7 @@ def test_smaller_delta_gives_a_larger_epsilon() -> None:
     ],
 )
 def test_laplace_invalid_parameters_are_reported_in_one_sentence(arguments: list[str], words: str) -> None:
-    code, out, err = laplace_run(*arguments)
+    code, out, err = hushrec("privacy", "laplace", *arguments)
     assert (code, out) == (1, "")
     assert words in err
     assert err.count("\n") == 1
-
-
-def test_laplace_wrong_usage_exits_with_2() -> None:
-    assert laplace_run("--rounds", "0")[0] == 2
