@@ -128,9 +128,7 @@ for _data in _RATED:
 for _users, _bounds in ((100_000, {4: ">= 0.97", 2: ">= 0.9"}), (400_000, {2: ">= 0.98"})):
     for _epsilon, _bound in _bounds.items():
         figure(
-            f"privacy.ml-1m.users{_users}.{{r}}.eps{_epsilon}.kept", "", _bound,
-            f"NDCG@20 of {_users:,} users at epsilon {_epsilon} / without noise, {{r}}", always=False,
-            r=("privirec", "privirec-k"),
+            f"privacy.ml-1m.users{_users}.privirec.eps{_epsilon}.kept", "", _bound,
+            f"NDCG@20 of {_users:,} users at epsilon {_epsilon} / without noise", always=False,
         )  # fmt: skip
-figure("privacy.*.over_popularity", "", "", "NDCG@20 / that of exact popularity")
 figure("privirec_service.ml100k.difference", "", "", "Recall@20, service - central; at most 0.002 in size")
