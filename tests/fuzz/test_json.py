@@ -141,7 +141,7 @@ def callers(world: World) -> dict[str, Principal]:
         assert made.status_code == 201
     holder = world.of_kind("holder")[0]
     member = next(one for one in world.of_kind("member") if one.known.task == holder.known.task)
-    made = {kind: world.of_kind(kind)[0] for kind in ("read-only", "operator", "admin")}
+    made = {kind: world.of_kind(kind)[-1] for kind in ("read-only", "operator", "admin")}  # newest: others expire
     return {"nobody": NOBODY, "holder": holder, "member": member, "committee": world.of_kind("committee")[0], **made}
 
 
