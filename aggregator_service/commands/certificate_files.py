@@ -13,6 +13,7 @@ from aggregator_service.settings import Settings
 __all__ = ["CertificateFiles"]
 
 _LOG = logging.getLogger(__name__)
+_NOT_USED = "the changed TLS certificate is not used, the old one stays: %s"
 
 
 class CertificateFiles:
@@ -22,24 +23,37 @@ class CertificateFiles:
         self._settings = settings
         self._seen = self._stamps()
 
-    def look(self, context: ssl.SSLContext) -> None:
-        """Load the files into the context if they have changed. Files that cannot be used are logged and left alone.
+    def are_new(self) -> bool:
+        """Return whether the files have changed and can be used. If they cannot, it is logged and they are left alone.
 
-        A certificate and its key are two files: while only one of them is new they do not fit, and the next look finds
+        A certificate and its key are two files: while only one of them is new they do not fit, and the next call finds
         the other.
         """
         stamps = self._stamps()
         if stamps == self._seen:
-            return
-        certificate, key = self._paths()
+            return False
         try:
             check_tls_files(self._settings)
-            context.load_cert_chain(certificate, key)
         except (CommandError, OSError) as error:
-            _LOG.warning("the changed TLS certificate is not used, the old one stays: %s", error)
+            _LOG.warning(_NOT_USED, error)
+            self._seen = stamps
+            return False
+        return True
+
+    def load(self, context: ssl.SSLContext) -> None:
+        """Load new files into the context of a running server.
+
+        Call it where handshakes are made, not in another thread: between certificate and key they would fail.
+        """
+        stamps = self._stamps()
+        try:
+            context.load_cert_chain(*self._paths())
+        except OSError as error:  # changed once more since they were checked: the next call of `are_new` looks again
+            _LOG.warning(_NOT_USED, error)
+            self._seen = ()
         else:
-            _LOG.info("the TLS certificate %s was read again", certificate)
-        self._seen = stamps
+            _LOG.info("the TLS certificate %s was read again", self._paths()[0])
+            self._seen = stamps
 
     def _paths(self) -> tuple[Path, Path]:
         certificate, key = self._settings.tls_cert, self._settings.tls_key

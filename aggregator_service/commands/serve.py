@@ -280,8 +280,9 @@ async def _accompany(
     while not server.should_exit:
         await asyncio.sleep(_LOOK_SECONDS)
         looks += 1
-        if files is not None and context is not None and looks % _LOOKS_A_CERTIFICATE == 0:
-            await run_in_threadpool(files.look, context)
+        due = looks % _LOOKS_A_CERTIFICATE == 0
+        if due and files is not None and context is not None and await run_in_threadpool(files.are_new):
+            files.load(context)
     services.notifier.close()
 
 
