@@ -70,12 +70,13 @@ _MISSED: Final = 1e-3
 
 _FEW, _MANY = 5, 60
 """Visible components below which popularity is all that is left, and from which most of the rest is: 0.9 of NDCG@20."""
-_LOUD, _QUIET = 0.4, 0.2
+_LOUD, _QUIET = 0.05, 0.02
 """Noise of the mean update, in units of the bound, above which it drowns updates, and up to which it hardly matters."""
 _FEW_COUNTS, _MANY_COUNTS = 50, 150
 """Visible counts from which popularity is left, and from which it is nearly what it is without noise.
 
-These three follow from the measurements of `bench.privacy` on ML-1M and Gowalla (docs/results.md).
+Components and counts follow from the measurements of `bench.privacy` on ML-1M and Gowalla (docs/results.md), in which
+updates with more noise than this never ranked better than popularity.
 """
 
 _CLEARLY: Final = 1.3
@@ -281,7 +282,7 @@ def _sum_outlook(made: Private, index: int, sizes: Sizes, items: int, interactio
 
 
 _ADVISED: Final = ("privirec", "privirec-k", "colr")
-"""The best first, where noise leaves the same of them (docs/results.md)."""
+"""The best first, where noise leaves the same of them; the last one where a mechanism carries no other."""
 _ORDER: Final = ("nothing", "popularity", "part", "most")
 
 
@@ -314,7 +315,8 @@ def choose_noisy(
             missing[str(error)] = None
     if not found:
         raise ParameterError(f"no recipe can be trained with this privacy block: {'; '.join(missing)}")
-    best, made = max(found, key=lambda one: _ORDER.index(one[0].left))  # the first of equals
+    able = [one for one in found if one[0].recipe in _SUMS_OF_SPECTRUM] or found  # no other beat popularity yet
+    best, made = max(able, key=lambda one: _ORDER.index(one[0].left))  # the first of equals
     chosen = parameters_for_noise(best.recipe, items, budget)
     why = (best.text, *(one.text for one, _ in found if one is not best), *missing)
     return Choice(best.recipe, chosen, best.sizes.rounds, best.sizes.cohort, _message_bytes(made), why), best.sizes
