@@ -268,7 +268,7 @@ class Federation:
             total = self._sum_masked(plan, spec, cohort, tally)
         else:
             total = self._sum_sealed(plan, spec, cohort, tally)
-            if isinstance(self.recipe, Private) and not self._noised_alone(plan):
+            if isinstance(self.recipe, Private) and not self._each_adds_noise(plan):
                 total += self._noise(self.recipe, spec, total.size, cohort.size)
         self.state = self.recipe.absorb(self.state, spec, total, cohort.size)
         return tally.round(number, cohort.size)
@@ -369,8 +369,8 @@ class Federation:
         tally.bytes += sum(map(len, transcript.contributions.values()))
         return transcript.total
 
-    def _noised_alone(self, plan: SumPlan) -> bool:
-        """Whether each client adds its share of noise, as devices do; else a sum gets that of all in one draw."""
+    def _each_adds_noise(self, plan: SumPlan) -> bool:
+        """Whether clients add their shares of noise, as devices do; else a sum gets that of all in one draw."""
         return self.masks or not isinstance(plan, MaskedPlan)
 
     def _noise(self, private: Private, spec: RoundSpec, values: int, clients: int) -> NDArray[np.float64]:
@@ -389,7 +389,9 @@ class Federation:
         with tally.clock("train"):
             local = self.half.contribute(spec, str(user), self._view, history, self.client_states[user], rng)
             if isinstance(self.recipe, Private):
-                finish = self.recipe.noised if self._noised_alone(self._plan(spec.sum_index)) else self.recipe.limited
+                finish = (
+                    self.recipe.noised if self._each_adds_noise(self._plan(spec.sum_index)) else self.recipe.limited
+                )
                 local = replace(local, contribution=finish(self._view, spec, local.contribution, os.urandom))
             self.client_states[user] = local.client_state if local.finish is None else local.finish()
         if self.recipe.layout(spec.sum_index).sum_class.once:
