@@ -25,7 +25,7 @@ from typing import Any, ClassVar, Final, Literal, Protocol, Self, runtime_checka
 import numpy as np
 from numpy.typing import NDArray
 
-from protocols.crypto.keyring import Keyring
+from protocols.crypto.keys import Keyring
 from protocols.errors import CodecError, ContributionError, ParameterError
 from protocols.layout import CLIP_SLACK, Route, VectorLayout
 

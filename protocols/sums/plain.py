@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocols.codec import exact
-from protocols.crypto.keyring import Keyring
+from protocols.crypto.keys import Keyring
 from protocols.errors import BudgetError, CodecError, ContributionError, ParameterError
 from protocols.layout import CLIP_SLACK, Block, Route, VectorLayout
 from protocols.sums.base import COUNT_BYTES, Buffer, OneMessage, SumPlan

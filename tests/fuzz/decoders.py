@@ -19,7 +19,7 @@ from protocols.catalogue import Catalogue
 from protocols.codec import Reader
 from protocols.crypto.aggregate_chain import AggregateChain
 from protocols.crypto.envelope import EnvelopeSender, open_envelope, open_snapshot, seal_envelope, seal_snapshot
-from protocols.crypto.keyring import decode_keyring, encode_keyring
+from protocols.crypto.keys import decode_keyring, encode_keyring
 from protocols.layout import Route, whole_route
 from protocols.recipes.registry import OWN, recipe
 from protocols.sums.base import Mechanism, SumPlan

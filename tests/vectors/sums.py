@@ -10,7 +10,7 @@ from gmpy2 import mpz
 from numpy.typing import NDArray
 
 from protocols.crypto.domain import digest
-from protocols.crypto.keyring import Keyring
+from protocols.crypto.keys import Keyring
 from protocols.layout import TRAINED, Block, Route, Segment, VectorLayout, whole_route
 from protocols.sums.base import Mechanism, SumPlan
 from protocols.sums.ckks.encryption import load_secret_key, pack_blocks

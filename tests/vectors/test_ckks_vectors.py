@@ -9,7 +9,7 @@ import pytest
 from tenseal import sealapi
 
 from protocols.crypto.domain import digest
-from protocols.crypto.keyring import Keyring
+from protocols.crypto.keys import Keyring
 from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
 from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.ckks.plan import PARAMETER_SETS

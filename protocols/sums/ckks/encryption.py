@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tenseal import sealapi
 
-from protocols.crypto.keyring import STATE_KEY_BYTES, Keyring
+from protocols.crypto.keys import STATE_KEY_BYTES, Keyring
 from protocols.errors import BudgetError, CodecError, KeyringError, ParameterError
 from protocols.layout import CLIP_SLACK, Block, Route
 from protocols.sums.base import Buffer

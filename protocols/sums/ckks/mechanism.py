@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tenseal import sealapi
 
-from protocols.crypto.keyring import Keyring
+from protocols.crypto.keys import Keyring
 from protocols.errors import CodecError
 from protocols.layout import Route, VectorLayout
 from protocols.sums.base import COUNT_BYTES, Buffer, Keyed, SumPlan

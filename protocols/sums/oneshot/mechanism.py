@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocols.codec import exact
-from protocols.crypto.keyring import Keyring
+from protocols.crypto.keys import Keyring
 from protocols.errors import ContributionError, ParameterError
 from protocols.layout import Route, VectorLayout
 from protocols.sums.base import Buffer, Mechanism, SumPlan

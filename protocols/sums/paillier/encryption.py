@@ -24,7 +24,7 @@ from gmpy2 import mpz
 from numpy.typing import NDArray
 
 from protocols.codec import exact
-from protocols.crypto.keyring import Keyring
+from protocols.crypto.keys import Keyring
 from protocols.errors import CodecError, ContributionError, KeyringError, ParameterError
 from protocols.layout import Route
 from protocols.sums.base import Buffer

@@ -24,7 +24,7 @@ from typing import Any, Final
 import gmpy2
 from gmpy2 import mpz
 
-from protocols.crypto.keyring import STATE_KEY_BYTES, Keyring
+from protocols.crypto.keys import STATE_KEY_BYTES, Keyring
 from protocols.errors import KeyringError, ParameterError
 from protocols.sums.paillier.plan import PaillierPlan
 

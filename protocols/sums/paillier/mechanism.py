@@ -10,7 +10,7 @@ import numpy as np
 from gmpy2 import mpz
 from numpy.typing import NDArray
 
-from protocols.crypto.keyring import Keyring
+from protocols.crypto.keys import Keyring
 from protocols.errors import CodecError, ContributionError
 from protocols.layout import Route, VectorLayout
 from protocols.sums.base import COUNT_BYTES, Buffer, Keyed, SumPlan

@@ -25,7 +25,7 @@ from protocols.crypto.envelope import (
     seal_snapshot,
     sealed_bytes,
 )
-from protocols.crypto.keyring import STATE_KEY_BYTES, Keyring, decode_keyring, encode_keyring
+from protocols.crypto.keys import STATE_KEY_BYTES, Keyring, decode_keyring, encode_keyring
 from protocols.errors import CertificateError, CodecError, EnvelopeError, KeyringError
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "envelope.json").read_text())

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tenseal import sealapi
 
-from protocols.crypto.keyring import Keyring, decode_keyring, encode_keyring
+from protocols.crypto.keys import Keyring, decode_keyring, encode_keyring
 from protocols.errors import BudgetError, CodecError, KeyringError, ParameterError
 from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
 from protocols.sums.ckks import seal_io

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from protocols.crypto.keyring import Keyring
+from protocols.crypto.keys import Keyring
 from protocols.errors import ParameterError, ThresholdError
 from protocols.layout import Route, whole_route
 from protocols.messages.stages import MASKED_MESSAGES, MaskedMessage

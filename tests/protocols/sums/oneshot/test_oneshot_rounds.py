@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from protocols.codec import Reader
 from protocols.crypto.certificates import NO_CERTIFICATE
-from protocols.crypto.keyring import Keyring
+from protocols.crypto.keys import Keyring
 from protocols.errors import CodecError, ContributionError, ParameterError, RefusalError, ThresholdError
 from protocols.layout import TRAINED, Block, Route, Segment, VectorLayout
 from protocols.sums.base import SumPlan, one_message

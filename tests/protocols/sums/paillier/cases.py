@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from phe import paillier
 
 from protocols.crypto.domain import derive_key, digest
-from protocols.crypto.keyring import Keyring
+from protocols.crypto.keys import Keyring
 from protocols.layout import TRAINED, Block, Segment, VectorLayout
 from protocols.sums.base import SumPlan
 from protocols.sums.paillier.mechanism import PaillierMechanism

@@ -16,7 +16,7 @@ from gmpy2 import mpz
 from phe import paillier
 
 from protocols.codec import b64encode
-from protocols.crypto.keyring import Keyring, decode_keyring, encode_keyring
+from protocols.crypto.keys import Keyring, decode_keyring, encode_keyring
 from protocols.errors import KeyringError, ParameterError
 from protocols.sums.base import WorksAhead
 from protocols.sums.paillier.encryption import decrypt
