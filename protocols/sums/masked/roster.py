@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from protocols.codec import Reader
 from protocols.crypto.certificates import CERTIFICATE_BYTES, subject_of
 from protocols.crypto.domain import digest
-from protocols.crypto.public_random import permutation
+from protocols.crypto.random import permutation
 from protocols.errors import CodecError, ParameterError, ThresholdError
 from protocols.sums.base import Buffer
 from protocols.sums.masked import wire

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from protocols.crypto.certificates import Certificate, certify, check_certificate
 from protocols.crypto.domain import SEED_BYTES
+from protocols.crypto.random import Randomness
 from protocols.layout import whole_route
 from protocols.messages.stages import MASKED_MESSAGES, MaskedMessage
 from protocols.sums.masked import client, server
@@ -21,7 +22,6 @@ from protocols.sums.masked.context import DIGEST_BYTES, ClientPolicy, RoundConte
 from protocols.sums.masked.mechanism import MASKED
 from protocols.sums.masked.plan import MaskedPlan, encode
 from protocols.sums.masked.roster import Roster, RosterEntry, make_roster
-from protocols.sums.masked.shamir import Randomness
 from protocols.sums.masked.wire import KEY_BYTES
 
 __all__ = ["MaskedRun", "MaskedTranscript", "run_masked_sum"]

@@ -38,11 +38,12 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from protocols.crypto.domain import derive_key, digest, domain_tag
 from protocols.crypto.keys import agree
+from protocols.crypto.random import Randomness
 from protocols.errors import CodecError
 from protocols.sums.base import Buffer
 from protocols.sums.masked.keys import is_mask_secret, seed_commitment
 from protocols.sums.masked.roster import Roster
-from protocols.sums.masked.shamir import SHARE_BYTES, Randomness, combine, split
+from protocols.sums.masked.shamir import SHARE_BYTES, combine, split
 from protocols.sums.masked.wire import COMMITMENT_BYTES, SEALED_BYTES
 
 __all__ = [

@@ -30,13 +30,14 @@ from numpy.typing import NDArray
 
 from protocols.crypto.certificates import subject_of
 from protocols.crypto.keys import verifies
+from protocols.crypto.random import Randomness
 from protocols.errors import CodecError, RefusalError, ThresholdError
 from protocols.privacy.differencing import Allowed, judge
 from protocols.sums.oneshot.committee import Committee
 from protocols.sums.oneshot.context import OneshotPolicy
 from protocols.sums.oneshot.packing import check_noise
 from protocols.sums.oneshot.polynomials import canonical
-from protocols.sums.oneshot.sampler import Randomness, uniform_residues
+from protocols.sums.oneshot.sampler import uniform_residues
 from protocols.sums.oneshot.sealing import open_share, signed_statement, signed_sum, signed_survivors
 from protocols.sums.oneshot.wire import Statement, body_digest, survivors_digest
 

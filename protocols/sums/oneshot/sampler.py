@@ -1,6 +1,6 @@
 """Secret randomness of a one-shot round: discrete Gaussians and uniform residues. The source is an argument.
 
-Gaussians come from a cumulative table in constant time (`protocols.crypto.table_sampler`), within 2^-57 of the discrete
+Gaussians come from a cumulative table in constant time (`protocols.crypto.random`), within 2^-57 of the discrete
 Gaussian (statistical distance), tail included.
 """
 
@@ -13,10 +13,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from protocols.crypto.table_sampler import Randomness, cumulative_table, symmetric_samples
+from protocols.crypto.random import Randomness, cumulative_table, symmetric_samples
 from protocols.sums.oneshot.parameters import SIGMA
 
-__all__ = ["LARGEST", "Randomness", "gaussian", "gaussian_table", "uniform_residues"]
+__all__ = ["LARGEST", "gaussian", "gaussian_table", "uniform_residues"]
 
 
 @cache

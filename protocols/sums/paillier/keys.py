@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
@@ -25,11 +24,11 @@ import gmpy2
 from gmpy2 import mpz
 
 from protocols.crypto.keys import STATE_KEY_BYTES, Keyring
+from protocols.crypto.random import Randomness
 from protocols.errors import KeyringError, ParameterError
 from protocols.sums.paillier.plan import PaillierPlan
 
 __all__ = [
-    "Randomness",
     "crt_randomiser",
     "powmod_unlocked",
     "uniform_unit",
@@ -37,10 +36,6 @@ __all__ = [
     "generate_keyring",
     "load_secret_key",
 ]
-
-
-Randomness = Callable[[int], bytes]
-"""random(n) -> n secret random bytes; `secrets.token_bytes` except in tests."""
 
 
 def powmod_unlocked(base: Any, exponent: Any, modulus: Any) -> Any:

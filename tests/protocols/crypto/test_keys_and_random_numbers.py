@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from protocols.crypto.domain import derive_key, derive_seed, digest, domain_tag, repeatable_place
 from protocols.crypto.keys import verifies
-from protocols.crypto.public_random import normals, permutation, uniforms, words
-from protocols.crypto.table_sampler import cumulative_table, expanded, symmetric_samples
+from protocols.crypto.random import cumulative_table, expanded, normals, permutation, symmetric_samples, uniforms, words
 from protocols.errors import ParameterError
 
 PART = st.one_of(st.text(max_size=6), st.integers(), st.binary(max_size=6))

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from protocols.crypto.public_random import permutation
+from protocols.crypto.random import permutation
 from protocols.errors import ParameterError
 from protocols.layout import REPEATED_ROWS
 from protocols.sums.masked.parameters import (
