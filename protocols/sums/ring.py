@@ -33,7 +33,7 @@ from protocols.errors import BudgetError, CodecError, ParameterError
 from protocols.fixed_point import FixedPoint
 from protocols.layout import CLIP_SLACK, Route, Segment, VectorLayout
 from protocols.sums.base import Buffer, SumPlan
-from protocols.sums.partial import Draft
+from protocols.sums.wire import BytesBuilder
 
 __all__ = [
     "GROUP",
@@ -88,12 +88,12 @@ def pack(elements: Ring, bits: int) -> bytes:
         return elements.astype(dtype.newbyteorder("<"), copy=False).tobytes()
     if elements.size <= _PIECE:
         return _pack_piece(elements, bits)
-    draft = Draft(packed_bytes(elements.size, bits))
+    builder = BytesBuilder(packed_bytes(elements.size, bits))
     for start in range(0, elements.size, _PIECE):
         piece = _pack_piece(elements[start : start + _PIECE], bits)
         place = start * bits // 8
-        draft.body[place : place + len(piece)] = piece
-    return draft.finish()
+        builder.body[place : place + len(piece)] = piece
+    return builder.finish()
 
 
 def _pack_piece(elements: Ring, bits: int) -> bytes:

@@ -20,8 +20,7 @@ from protocols.crypto.keys import Keyring
 from protocols.errors import BudgetError, ContributionError, ParameterError
 from protocols.layout import Block, Route, VectorLayout
 from protocols.sums.base import COUNT_BYTES, Buffer, OneMessage, SumPlan
-from protocols.sums.chosen import refuse_chosen
-from protocols.sums.partial import PartialSum, read_count
+from protocols.sums.wire import PartialSum, read_count, refuse_chosen
 
 __all__ = ["INTEGERS", "IntegersPlan", "IntegersSum"]
 

@@ -42,8 +42,8 @@ from protocols.errors import BudgetError, ParameterError
 from protocols.layout import CLIP_SLACK, Route, VectorLayout
 from protocols.parameter_text import first_fault
 from protocols.sums.base import COUNT_BYTES, OpenedBy, SumPlan, refuse_public_mode
-from protocols.sums.chosen import refuse_chosen
 from protocols.sums.ring_security import DEGREES, SECURITY_BITS, require_secure_ring
+from protocols.sums.wire import refuse_chosen
 
 __all__ = [
     "PARAMETER_SETS",

@@ -20,7 +20,6 @@ from protocols import parameter_text
 from protocols.errors import BudgetError, ParameterError
 from protocols.layout import Route, VectorLayout
 from protocols.sums.base import COUNT_BYTES
-from protocols.sums.chosen import refuse_chosen
 from protocols.sums.masked.parameters import (
     MIN_CLIENTS,
     MOST_CLIENTS,
@@ -38,6 +37,7 @@ from protocols.sums.ring import (
     packed_bytes,
     ring_dtype,
 )
+from protocols.sums.wire import refuse_chosen
 
 __all__ = ["MaskedPlan", "encode", "make_plan"]
 

@@ -19,7 +19,6 @@ from protocols.errors import BudgetError, ParameterError
 from protocols.fixed_point import FixedPoint
 from protocols.layout import Route, VectorLayout
 from protocols.sums.base import COUNT_BYTES
-from protocols.sums.chosen import refuse_chosen
 from protocols.sums.oneshot.parameters import MIN_CLIENTS, MOST_CLIENTS, OneshotParameters
 from protocols.sums.oneshot.polynomials import Ring, choose_ring
 from protocols.sums.ring import (
@@ -29,6 +28,7 @@ from protocols.sums.ring import (
     first_fault,
 )
 from protocols.sums.ring_security import SECURITY_BITS
+from protocols.sums.wire import refuse_chosen
 
 __all__ = [
     "KEY_BYTES",

@@ -3,7 +3,7 @@
 The fixed-length wire form: the modulus, then ciphertexts, every number big-endian at its full width.
 
     contribution    n (key_bits/8 bytes), ciphertexts (key_bits/4 bytes each), the blocks of the route in order; after
-                    a head that names the blocks if contributions choose them (`protocols.sums.chosen`)
+                    a head that names the blocks if contributions choose them (`protocols.sums.wire`)
     aggregate       n, the ciphertexts of every block
     partial         contributions so far (uint64, little-endian), then as an aggregate
 
@@ -28,9 +28,9 @@ from protocols.crypto.keys import Keyring
 from protocols.errors import CodecError, ContributionError, KeyringError, ParameterError
 from protocols.layout import Route
 from protocols.sums.base import Buffer
-from protocols.sums.chosen import name_blocks, read_blocks
 from protocols.sums.paillier.keys import SecretKey, crt_randomiser, load_secret_key, powmod_unlocked
 from protocols.sums.paillier.plan import PaillierPlan
+from protocols.sums.wire import name_blocks, read_blocks
 
 __all__ = ["check_contribution", "read_numbers", "read_sum", "write_sum", "decrypt", "open_aggregate", "seal_blocks"]
 

@@ -14,11 +14,10 @@ from protocols.crypto.keys import Keyring
 from protocols.errors import CodecError, ContributionError
 from protocols.layout import Route, VectorLayout
 from protocols.sums.base import COUNT_BYTES, Buffer, Keyed, SumPlan
-from protocols.sums.chosen import read_blocks
 from protocols.sums.paillier import encryption, keys
 from protocols.sums.paillier.encryption import read_sum, write_sum
 from protocols.sums.paillier.plan import PaillierPlan, make_plan, name_public_key
-from protocols.sums.partial import count_more, read_count
+from protocols.sums.wire import count_more, read_blocks, read_count
 
 __all__ = ["PAILLIER", "PaillierMechanism"]
 

@@ -24,8 +24,8 @@ from protocols.errors import BudgetError, CodecError, ParameterError
 from protocols.layout import Block, Route, Segment, VectorLayout
 from protocols.parameter_text import first_fault
 from protocols.sums.base import COUNT_BYTES, OpenedBy, SumPlan, refuse_public_mode
-from protocols.sums.chosen import head_bytes
 from protocols.sums.paillier.packing import MAX_SUM, BlockPacking, SegmentCode
+from protocols.sums.wire import head_bytes
 
 __all__ = [
     "SECURITY_BITS",

@@ -19,9 +19,9 @@ from protocols.sums.oneshot import mechanism as oneshot_fold
 from protocols.sums.oneshot import polynomials
 from protocols.sums.oneshot.mechanism import ONESHOT
 from protocols.sums.oneshot.member import candidates
-from protocols.sums.partial import Draft
 from protocols.sums.plain import PLAIN
 from protocols.sums.ring import pack, packed_bytes, unpack, unpack_part
+from protocols.sums.wire import BytesBuilder
 from tests.protocols.sums.oneshot.rounds import Round, small_plan
 
 LAYOUT = VectorLayout(
@@ -154,11 +154,11 @@ def test_a_fold_needs_the_memory_of_its_result(how: Mechanism, vectors_of_4_byte
 
 
 def test_a_draft_is_not_copied_and_not_changed_afterwards() -> None:
-    peak = peak_of(lambda: Draft(4_000_000).finish())
+    peak = peak_of(lambda: BytesBuilder(4_000_000).finish())
     assert 4_000_000 <= peak < 4_100_000
-    draft = Draft(8)
-    held = np.frombuffer(draft.body, "<u4")
-    made = draft.finish()
+    builder = BytesBuilder(8)
+    held = np.frombuffer(builder.body, "<u4")
+    made = builder.finish()
     held += 1
     assert made == bytes(8)
 
