@@ -16,8 +16,7 @@ from protocols.messages import RoundView, SnapshotView
 from protocols.recipes.base import ModelState
 from protocols.recipes.evaluated import Evaluated
 from protocols.recipes.private import unwrapped
-from protocols.sums.base import require_possible
-from protocols.sums.participation import require_participants, without_participation
+from protocols.sums.participation import require_participants, require_possible, without_participation
 
 __all__ = [
     "RejectedAggregate",

@@ -26,8 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocols.crypto.keys import Keyring
-from protocols.errors import CodecError, ContributionError, ParameterError
-from protocols.layout import CLIP_SLACK, Route, VectorLayout
+from protocols.errors import ContributionError, ParameterError
+from protocols.layout import Route, VectorLayout
 
 __all__ = [
     "Buffer",
@@ -46,7 +46,6 @@ __all__ = [
     "one_message",
     "plan_sum",
     "refuse_public_mode",
-    "require_possible",
 ]
 
 
@@ -356,38 +355,3 @@ class NamesPublicKey(Protocol):
 
         Raises `ParameterError` for a malformed key, or if the parameters name another key already.
         """
-
-
-def require_possible(plan: SumPlan, total: NDArray[np.float64], contributions: int) -> None:
-    """Raise `CodecError` unless `total`, float64 (layout.length,), can be the sum of so many contributions.
-
-    Any party can make a ciphertext of something else and put it in the place of the sum. What opening such a ciphertext
-    shows depends on the secret key or on one client's contribution, so nobody may react to it visibly, and a key holder
-    must not publish it.
-
-    Counts must be whole numbers from 0 to contributions * clip, signed whole numbers within that bound, and all other
-    values within the segment's bound on the sum plus the plan's error bound. Raises `ParameterError` for a vector of
-    another shape.
-    """
-    layout = plan.layout
-    if total.shape != (layout.length,):
-        raise ParameterError(f"expected a vector of {layout.length} values, got shape {total.shape}")
-    if layout.chosen:  # all blocks have the segments of the first
-        rows, blocks = [total.reshape(len(layout.blocks), -1)], layout.blocks[:1]
-    else:
-        rows, blocks = [part[np.newaxis] for part in layout.split(total)], layout.blocks
-    for block, values in zip(blocks, rows, strict=True):
-        start = 0
-        for segment in block.segments:
-            part = values[:, start : start + segment.length]
-            start += segment.length
-            largest = segment.bound_on_sum(contributions) * CLIP_SLACK + (
-                0.0 if segment.integral else plan.predicted_error
-            )
-            smallest = 0.0 if segment.integral and not segment.signed else -largest
-            possible = bool(part.min() >= smallest and part.max() <= largest)  # False for NaN
-            if not possible or (segment.integral and not np.array_equal(part, np.rint(part))):
-                raise CodecError(
-                    f"{block.name}/{segment.name} of the opened sum holds a value that no sum of {contributions} "
-                    "contributions has"
-                )

@@ -9,11 +9,12 @@ import pytest
 
 from protocols.errors import CodecError, ParameterError
 from protocols.layout import TRAINED, Block, Route, Segment, VectorLayout
-from protocols.sums.base import SumPlan, require_possible
+from protocols.sums.base import SumPlan
 from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.participation import (
     plan_of_task,
     require_participants,
+    require_possible,
     with_participation,
     without_participation,
 )
