@@ -22,8 +22,8 @@ from protocols.sums.oneshot.committee import (
     split_shares,
     split_statements,
 )
-from protocols.sums.oneshot.context import OneshotContext, OneshotPolicy
-from protocols.sums.oneshot.plan import OneshotPlan, encode
+from protocols.sums.oneshot.parameters import OneshotPolicy
+from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan, encode
 from protocols.sums.oneshot.sealing import signed_statement
 from protocols.sums.oneshot.wire import Statement, Upload, body_digest
 from tests.support.api import Api, TestMember, TestTask

@@ -17,9 +17,9 @@ from protocols.crypto.domain import digest
 from protocols.layout import TRAINED, Block, Segment, VectorLayout
 from protocols.sums.oneshot import server
 from protocols.sums.oneshot.committee import Committee, check_committee_key
-from protocols.sums.oneshot.context import OneshotContext, OneshotPolicy
 from protocols.sums.oneshot.mechanism import ONESHOT
-from protocols.sums.oneshot.plan import make_plan
+from protocols.sums.oneshot.parameters import OneshotPolicy
+from protocols.sums.oneshot.plan import OneshotContext, make_plan
 from protocols.sums.oneshot.polynomials import add_products, canonical, primes_below, public_polynomials
 from protocols.sums.oneshot.run import OneshotRun
 from protocols.sums.oneshot.sampler import gaussian, gaussian_table

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from protocols.crypto.domain import derive_key, digest, domain_tag
 from protocols.crypto.keys import agree, clamped, public_key, verifies
-from protocols.sums.masked.context import RoundContext
+from protocols.sums.masked.plan import RoundContext
 from protocols.sums.masked.wire import Advertisement, decode_advertisement
 
 __all__ = [
@@ -47,11 +47,11 @@ def mask_context(context: RoundContext, roster_digest: bytes, sharers: bytes) ->
 
     sharers: the encoded set of clients that sent shares, as places in the roster with digest `roster_digest`.
     """
-    return digest("masked stream", context.binding(), roster_digest, sharers)
+    return digest("masked stream", context.binding, roster_digest, sharers)
 
 
 def _advertised(context: RoundContext, client_id: str, mask_key: bytes, sealing_key: bytes, commitment: bytes) -> bytes:
-    return domain_tag("masked advertisement", context.binding(), client_id, mask_key, sealing_key, commitment)
+    return domain_tag("masked advertisement", context.binding, client_id, mask_key, sealing_key, commitment)
 
 
 def sign_advertisement(
@@ -71,7 +71,7 @@ def verify_advertisement(context: RoundContext, client_id: str, identity_key: by
 
 
 def _confirmed(context: RoundContext, roster_digest: bytes, sharers: bytes, survivors: bytes) -> bytes:
-    return domain_tag("masked survivors", context.binding(), roster_digest, sharers, survivors)
+    return domain_tag("masked survivors", context.binding, roster_digest, sharers, survivors)
 
 
 def sign_survivors(

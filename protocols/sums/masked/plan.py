@@ -1,4 +1,4 @@
-"""The plan of a masked sum: the ring, the scale of each segment, lengths, and the encoding as ring elements.
+"""The plan of a masked sum (ring, scales, lengths, encoding as ring elements), and what a round of it is bound to.
 
 A masked contribution is always the whole aggregate vector, whatever its route (docs/adr/0004-blocks-and-routes.md):
 blocks outside the route are masked zeros, and a block with two targets appears twice.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from protocols import parameter_text
+from protocols.crypto.domain import SEED_BYTES, digest
 from protocols.errors import BudgetError, ParameterError
 from protocols.layout import Route, VectorLayout
 from protocols.sums.base import COUNT_BYTES
@@ -39,7 +41,7 @@ from protocols.sums.ring import (
 )
 from protocols.sums.wire import refuse_chosen
 
-__all__ = ["MaskedPlan", "encode", "make_plan"]
+__all__ = ["DIGEST_BYTES", "MaskedPlan", "RoundContext", "encode", "make_plan", "model_digest"]
 
 _SECURITY_BITS: Final = 128
 """Security of AES-128 and X25519."""
@@ -206,3 +208,52 @@ def _error_text(fault: str, bits: int, layout: VectorLayout, contributions: int)
         f"sums of {contributions} contributions do not fit a ring of {bits} bits ({fault}); "
         f"{', or '.join(fitting) or 'no ring fits'}"
     )
+
+
+DIGEST_BYTES: Final = 32
+
+
+@dataclass(frozen=True)
+class RoundContext:
+    """One round of one task, as one party sees it.
+
+    round_seed: 32 public bytes that order the neighbour graph. model_digest: digest of the task's parameters and the
+    broadcast (`model_digest`), which THIS party computed itself and did not take from the wire: a client with another
+    model makes keys and masks that do not match any other client's. cohort: number of clients asked, the largest size
+    of a roster. Raises `ParameterError` for values outside their ranges.
+    """
+
+    task_id: str
+    round_number: int
+    round_seed: bytes
+    plan: MaskedPlan
+    model_digest: bytes
+    cohort: int
+
+    def __post_init__(self) -> None:
+        if len(self.round_seed) != SEED_BYTES or len(self.model_digest) != DIGEST_BYTES:
+            raise ParameterError("a round seed and a model digest have 32 bytes each")
+        if self.round_number < 1 or not MIN_CLIENTS <= self.cohort <= self.plan.max_contributions:
+            raise ParameterError(
+                f"rounds are counted from 1 and ask {MIN_CLIENTS} to {self.plan.max_contributions} clients, "
+                f"got round {self.round_number} with {self.cohort}"
+            )
+
+    @cached_property
+    def binding(self) -> bytes:
+        """32 bytes that are equal for two parties only if all fields are; part of every signature and mask."""
+        return digest(
+            "masked round",
+            self.task_id,
+            self.round_number,
+            self.round_seed,
+            self.model_digest,
+            self.cohort,
+            self.plan.bits,
+            self.plan.layout.length,
+        )
+
+
+def model_digest(parameters: bytes, broadcast: bytes) -> bytes:
+    """Return the digest (32 bytes) of a task's parameters, in a canonical form, and of a round's broadcast."""
+    return digest("masked model", parameters, broadcast)

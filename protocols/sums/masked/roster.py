@@ -26,8 +26,8 @@ from protocols.crypto.random import permutation
 from protocols.errors import CodecError, ParameterError, ThresholdError
 from protocols.sums.base import Buffer
 from protocols.sums.masked import wire
-from protocols.sums.masked.context import RoundContext
 from protocols.sums.masked.parameters import MIN_CLIENTS, Neighbourhood
+from protocols.sums.masked.plan import RoundContext
 from protocols.sums.masked.wire import ADVERTISEMENT_BYTES, KEY_BYTES, Advertisement, decode_advertisement
 
 __all__ = ["neighbours", "Roster", "RosterEntry", "longest_roster", "make_roster", "open_roster"]
@@ -236,7 +236,7 @@ def _repeated(entries: tuple[RosterEntry, ...]) -> str | None:
 def _roster(context: RoundContext, entries: tuple[RosterEntry, ...], body: bytes) -> Roster:
     neighbourhood = context.plan.neighbourhood(len(entries))
     facts = (neighbourhood.degree, neighbourhood.threshold, context.plan.mode)
-    summary = digest("masked roster", context.binding(), *facts, body)
+    summary = digest("masked roster", context.binding, *facts, body)
     seed = digest("masked graph", context.round_seed, summary)
     adjacency = neighbours(len(entries), neighbourhood.degree, seed)
     adjacency.setflags(write=False)  # the roster is shared

@@ -27,9 +27,8 @@ from protocols.crypto.keys import check_public_key, verifies
 from protocols.crypto.random import Randomness
 from protocols.errors import CodecError, ParameterError, RefusalError
 from protocols.sums.base import Buffer
-from protocols.sums.oneshot.context import OneshotContext
 from protocols.sums.oneshot.parameters import OneshotParameters
-from protocols.sums.oneshot.plan import KEY_BYTES, SIGNATURE_BYTES, OneshotPlan
+from protocols.sums.oneshot.plan import KEY_BYTES, SIGNATURE_BYTES, OneshotContext, OneshotPlan
 from protocols.sums.oneshot.wire import CommitteeKey, Statement
 
 __all__ = [

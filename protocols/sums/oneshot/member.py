@@ -34,8 +34,8 @@ from protocols.crypto.random import Randomness
 from protocols.errors import CodecError, RefusalError, ThresholdError
 from protocols.privacy.differencing import Allowed, judge
 from protocols.sums.oneshot.committee import Committee
-from protocols.sums.oneshot.context import OneshotPolicy
 from protocols.sums.oneshot.packing import check_noise
+from protocols.sums.oneshot.parameters import OneshotPolicy
 from protocols.sums.oneshot.polynomials import canonical
 from protocols.sums.oneshot.sampler import uniform_residues
 from protocols.sums.oneshot.sealing import open_share, signed_statement, signed_sum, signed_survivors

@@ -1,4 +1,4 @@
-"""The plan of a one-shot sum: ring, packing, scale of each segment, committee and all lengths.
+"""The plan of a one-shot sum (ring, packing, scales, committee, lengths), and what a round of it is bound to.
 
 A one-shot contribution is always the whole aggregate vector, whatever its route: blocks outside the route are masked
 zeros, and a block with two targets appears twice, as in masked sums (docs/adr/0004-blocks-and-routes.md).
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from protocols import parameter_text
+from protocols.crypto.domain import digest
 from protocols.errors import BudgetError, ParameterError
 from protocols.fixed_point import FixedPoint
 from protocols.layout import Route, VectorLayout
@@ -31,9 +33,11 @@ from protocols.sums.ring_security import SECURITY_BITS
 from protocols.sums.wire import refuse_chosen
 
 __all__ = [
+    "DIGEST_BYTES",
     "KEY_BYTES",
     "SIGNATURE_BYTES",
     "TAG_BYTES",
+    "OneshotContext",
     "OneshotPlan",
     "encode",
     "make_plan",
@@ -222,3 +226,54 @@ def _error_text(fault: str, own: OneshotParameters, layout: VectorLayout, contri
         f"sums of {contributions} contributions do not fit {own.bits} bits ({fault}); "
         f"{', or '.join(fitting) or 'no number of bits fits'}"
     )
+
+
+DIGEST_BYTES: Final = 32
+
+
+@dataclass(frozen=True)
+class OneshotContext:
+    """One round of one task, as one party sees it.
+
+    step: which sum of the task the round computes; sums of one step are over the same data. model_digest: digest of
+    the task's parameters and the broadcast, which THIS party computed itself and did not take from the wire
+    (`protocols.task_binding.broadcast_digest`): a client with another model masks with other polynomials,
+    and its shares do not open. cohort: number of clients asked. Raises `ParameterError` for values out of range.
+    """
+
+    task_id: str
+    round_number: int
+    step: int
+    plan: OneshotPlan
+    model_digest: bytes
+    cohort: int
+
+    def __post_init__(self) -> None:
+        if len(self.model_digest) != DIGEST_BYTES:
+            raise ParameterError(f"a model digest has {DIGEST_BYTES} bytes, got {len(self.model_digest)}")
+        if self.round_number < 1 or self.step < 0 or not MIN_CLIENTS <= self.cohort <= self.plan.max_contributions:
+            raise ParameterError(
+                f"rounds are counted from 1, steps from 0, and a round asks {MIN_CLIENTS} to "
+                f"{self.plan.max_contributions} clients, got round {self.round_number}, step {self.step} and "
+                f"{self.cohort} clients"
+            )
+
+    @cached_property
+    def binding(self) -> bytes:
+        """32 bytes that are equal for two parties only if all fields are; part of every signature, key and seed."""
+        plan, ring = self.plan, self.plan.ring
+        return digest(
+            "oneshot round",
+            self.task_id,
+            self.round_number,
+            self.step,
+            self.model_digest,
+            self.cohort,
+            plan.layout.length,
+            plan.bits,
+            plan.parameters.committee,
+            plan.parameters.corrupt,
+            ring.degree,
+            len(ring.primes),
+            ring.per,
+        )

@@ -23,12 +23,11 @@ from protocols.crypto.certificates import CERTIFICATE_BYTES
 from protocols.crypto.domain import digest
 from protocols.errors import CodecError, ParameterError
 from protocols.sums.base import Buffer
-from protocols.sums.oneshot.plan import KEY_BYTES, SIGNATURE_BYTES, OneshotPlan
+from protocols.sums.oneshot.plan import DIGEST_BYTES, KEY_BYTES, SIGNATURE_BYTES, OneshotPlan
 
 __all__ = ["CommitteeKey", "Statement", "Ticket", "Upload", "body_digest", "survivors_digest"]
 
 
-DIGEST_BYTES: Final = 32
 _LONGEST_ID: Final = 64
 
 

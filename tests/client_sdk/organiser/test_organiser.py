@@ -40,8 +40,8 @@ from protocols.messages import OrganiserPin
 from protocols.messages.members import CertificateRequest
 from protocols.sums.oneshot import client, server
 from protocols.sums.oneshot.committee import Committee, make_committee_key
-from protocols.sums.oneshot.context import OneshotPolicy
 from protocols.sums.oneshot.mechanism import ONESHOT
+from protocols.sums.oneshot.parameters import OneshotPolicy
 from protocols.sums.oneshot.plan import encode
 from protocols.sums.oneshot.sealing import open_share
 from tests.client_sdk.committee.lying_server import LyingServer, Person, oneshot_terms

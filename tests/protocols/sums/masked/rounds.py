@@ -19,10 +19,9 @@ from protocols.crypto.keys import public_key
 from protocols.errors import CertificateError, CodecError
 from protocols.layout import TRAINED, Block, Segment, VectorLayout
 from protocols.sums.masked import shamir
-from protocols.sums.masked.context import ClientPolicy, RoundContext, model_digest
 from protocols.sums.masked.keys import seed_commitment
-from protocols.sums.masked.parameters import MaskedParameters, Mode, Neighbourhood
-from protocols.sums.masked.plan import MaskedPlan
+from protocols.sums.masked.parameters import ClientPolicy, MaskedParameters, Mode, Neighbourhood
+from protocols.sums.masked.plan import MaskedPlan, RoundContext, model_digest
 from protocols.sums.masked.roster import RosterEntry
 from protocols.sums.masked.run import MaskedRun
 from protocols.sums.masked.shamir import SHARE_BYTES

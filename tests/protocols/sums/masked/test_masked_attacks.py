@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 
 from protocols.errors import CodecError, HushRecError, ParameterError, RefusalError, ThresholdError
 from protocols.sums.masked import client, server, shamir
-from protocols.sums.masked.context import ClientPolicy
 from protocols.sums.masked.keys import mask_context, pair_mask_key
 from protocols.sums.masked.masks import add_masks
-from protocols.sums.masked.parameters import choose_neighbourhood
+from protocols.sums.masked.parameters import ClientPolicy, choose_neighbourhood
 from protocols.sums.masked.roster import Roster, make_roster
 from protocols.sums.masked.shamir import SHARE_BYTES
 from protocols.sums.masked.shares import open_pair, point

@@ -9,9 +9,8 @@ import pytest
 
 from protocols.errors import CodecError, HushRecError, ParameterError, RefusalError, ThresholdError
 from protocols.sums.masked import client, server
-from protocols.sums.masked.context import ClientPolicy
 from protocols.sums.masked.keys import sign_survivors
-from protocols.sums.masked.parameters import MaskedParameters
+from protocols.sums.masked.parameters import ClientPolicy, MaskedParameters
 from protocols.sums.masked.plan import MaskedPlan
 from protocols.sums.masked.roster import RosterEntry
 from protocols.sums.masked.wire import SEALED_BYTES

@@ -15,9 +15,8 @@ from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.crypto.keys import check_public_key
 from protocols.errors import CodecError, HushRecError, ParameterError, ThresholdError
 from protocols.sums.masked import wire
-from protocols.sums.masked.context import RoundContext, model_digest
 from protocols.sums.masked.keys import mask_context, verify_advertisement
-from protocols.sums.masked.plan import make_plan
+from protocols.sums.masked.plan import RoundContext, make_plan, model_digest
 from protocols.sums.masked.roster import Roster, RosterEntry, longest_roster, make_roster, open_roster
 from tests.protocols.sums.masked.rounds import LAYOUT, Round, complete_plan, names, new_round, round_context, with_model
 
@@ -170,7 +169,7 @@ def other_rounds(context: RoundContext) -> list[RoundContext]:
 def test_masks_and_signatures_are_bound_to_the_whole_round() -> None:
     context = round_context(complete_plan(), 9)
     others = other_rounds(context)
-    assert len({bytes(c.binding()) for c in [context, *others]}) == 7
+    assert len({bytes(c.binding) for c in [context, *others]}) == 7
     assert len({mask_context(c, bytes(32), b"\x07") for c in [context, *others]}) == 7
     bound = mask_context(context, bytes(32), b"\x07")
     assert bound not in (mask_context(context, b"\1" * 32, b"\x07"), mask_context(context, bytes(32), b"\x03"))
