@@ -1,19 +1,15 @@
-"""Rings of 2^b: fixed-point values as ring elements, and elements as bytes.
+"""Sums of fixed-point values in a ring of 2^b: segments with a scale each, and ring elements as bytes.
 
-Ring elements as bytes: 16, 32 and 64 bits raw, other widths packed without gaps, all little-endian.
+*Elements as bytes.* Element i takes bits i*bits to (i+1)*bits of the body, lowest first, bit b being bit b%8 of byte
+b//8: for 16, 32 and 64 bits that is the raw little-endian form. The last byte's unused bits are zero. 64 elements fill
+exactly `bits` words of 64 bits, so packing is a few shifts over all groups of 64 at once.
 
-Element i takes bits i*bits to (i+1)*bits of the body, lowest first, bit b being bit b%8 of byte b//8: for 16, 32 and 64
-that is the usual raw form. The last byte's unused bits are zero. 64 elements fill exactly `bits` words of 64 bits, so
-packing is a few shifts over all groups of 64 at once.
-
-Sums of fixed-point values whose ring is shared by all segments of a layout, each with a scale of its own.
-
-Every segment has the finest power-of-two scale whose sums fit (`FixedPoint.widest`), by the segment's bound on the SUM,
-which a recipe may prove to be far below contributions * clip. Counts have scale 1 and are exact. A layout does not fit
-unless a ring step is at most the clip: with a coarser step, nothing but rounding error would remain of a value.
-
-Rounding to nearest has an error of half a step per contribution. Scales are powers of two, so encoding and decoding add
-no error. The rounding of float64 itself is included in the error bounds.
+*Scales.* The ring is shared by all segments of a layout. Every segment has the finest power-of-two scale whose sums fit
+(`FixedPoint.widest`), by the segment's bound on the SUM, which a recipe may prove to be far below contributions * clip.
+Counts have scale 1 and are exact. A layout does not fit unless a ring step is at most the clip: with a coarser step,
+nothing but rounding error would remain of a value. Rounding to nearest has an error of half a step per contribution.
+Scales are powers of two, so encoding and decoding add no error. The rounding of float64 itself is included in the error
+bounds.
 """
 
 from __future__ import annotations

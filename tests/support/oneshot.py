@@ -17,6 +17,7 @@ from protocols.sums.oneshot.committee import (
     Committee,
     make_committee,
     make_committee_key,
+    signed_statement,
     split_confirmations,
     split_keys,
     split_shares,
@@ -24,7 +25,6 @@ from protocols.sums.oneshot.committee import (
 )
 from protocols.sums.oneshot.parameters import OneshotPolicy
 from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan, encode
-from protocols.sums.oneshot.sealing import signed_statement
 from protocols.sums.oneshot.wire import Statement, Upload, body_digest
 from tests.support.api import Api, TestMember, TestTask
 from tests.support.masked import expire, vector_of

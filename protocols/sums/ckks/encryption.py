@@ -1,13 +1,10 @@
-"""Keys, packing and encryption of CKKS sums.
+"""Keys, packing, encryption and decryption of CKKS sums.
 
-CKKS keys of a task: made by SEAL, stored as fixed-length planes of residues.
+*Keys* are made by SEAL and stored as fixed-length planes of residues: a secret key is one polynomial in the byte planes
+of `wire`. Keys are bound to (N, q) through `Keyring.parameter_id`; using one with a plan of other parameters raises
+`KeyringError`.
 
-A secret key is one polynomial in the byte planes of `wire`. Keys are bound to (N, q) through `Keyring.parameter_id`;
-using one with a plan of other parameters raises `KeyringError`.
-
-Complex packing: N real values in the N/2 complex slots of one ciphertext, for whole arrays at a time.
-
-Encryption of values to ciphertexts in wire form, and decryption of an aggregate.
+*Packing* is complex: N real values in the N/2 complex slots of one ciphertext, for whole arrays at a time.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
-"""The roster of a masked round and the neighbour graph over its members.
-
-The neighbour graph of a masked round: a regular graph in random order, determined by a public seed.
-
-The roster of a masked round: its members, their keys and the neighbour graph; the same bytes for every client.
+"""The roster of a masked round: its members, their keys and the neighbour graph; the same bytes for every client.
 
 members (uint32), then for each, in ascending order of ids: length of the id (1 byte), the id (UTF-8), identity key
 (Ed25519, 32), mailbox key (X25519, 32), membership certificate (81, zeros for none) and advertisement (160).
+
+The neighbour graph is regular, in random order, determined by a public seed.
 """
 
 from __future__ import annotations

@@ -1,19 +1,11 @@
 """Shares of a client's two secrets: sealing them, and finding a secret or who is at fault.
 
-Shares of a client's two secrets, encrypted from the client to each neighbour.
-
 A client shares its self-mask seed and its mask key (32 bytes each) among its k neighbours and keeps no share itself. A
 pair of shares is encrypted with AES-256-GCM under a key for this one message: X25519 between the two sealing keys of
 the round, then HKDF bound to round, roster, sender and receiver. The nonce can therefore be fixed.
 
 A commitment to each share is sent beside it, in clear: a hash of the share, which is a random field element unless t
-shares are known. A neighbour ignores a pair that does not match. So a share that it reveals later and that does not
-match is its own fault, and when t shares that match give another secret than the advertised one, their owner is at
-fault. Neither can be blamed for what the other did.
-
-Reconstruct a client's secret from the shares that its neighbours sent, and find who is at fault when it is wrong.
-
-An owner commits to every share (`shares.commitment`), and an honest neighbour reveals a share only if it matched. So
+shares are known. A neighbour ignores a pair that does not match, and reveals a share only if it matched. So
 
 - a share that does not match its commitment is its holder's fault;
 - if t shares that match give another secret than the advertised one, the owner is at fault, because an honest owner

@@ -17,14 +17,12 @@ from numpy.typing import NDArray
 from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.crypto.random import Randomness
 from protocols.errors import ParameterError
-from protocols.sums.oneshot.committee import Committee
+from protocols.sums.oneshot.committee import Committee, seal_share, signed_statement
 from protocols.sums.oneshot.member import split
 from protocols.sums.oneshot.packing import packed_residues
 from protocols.sums.oneshot.parameters import OneshotPolicy
 from protocols.sums.oneshot.plan import KEY_BYTES
-from protocols.sums.oneshot.polynomials import add_products, public_polynomials
-from protocols.sums.oneshot.sampler import gaussian
-from protocols.sums.oneshot.sealing import seal_share, signed_statement
+from protocols.sums.oneshot.polynomials import add_products, gaussian, public_polynomials
 from protocols.sums.oneshot.wire import Statement, Ticket, Upload, body_digest
 
 __all__ = ["contribute"]

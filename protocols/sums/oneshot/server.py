@@ -16,11 +16,10 @@ from protocols.codec import exact
 from protocols.crypto.keys import verifies
 from protocols.errors import CodecError, ContributionError, ThresholdError
 from protocols.sums.base import Buffer
-from protocols.sums.oneshot.committee import Committee
+from protocols.sums.oneshot.committee import Committee, signed_statement, signed_sum, signed_survivors
 from protocols.sums.oneshot.mechanism import release_unmasked
 from protocols.sums.oneshot.member import candidates
 from protocols.sums.oneshot.plan import OneshotPlan
-from protocols.sums.oneshot.sealing import signed_statement, signed_sum, signed_survivors
 from protocols.sums.oneshot.wire import Statement, Ticket, body_digest
 
 __all__ = [

@@ -1,8 +1,4 @@
-"""Parameters and plan of a Paillier sum.
-
-The parameters of Paillier sums: two key sizes, no free choice of others.
-
-The plan of a Paillier sum: slots, lengths, and a bound on the error of the opened sum.
+"""The plan of a Paillier sum: two key sizes, slots, lengths, and a bound on the error of the opened sum.
 
 `protocols.sums.paillier.packing` proves that no slot carries into the next, and that the error is at most half a step
 per contribution.

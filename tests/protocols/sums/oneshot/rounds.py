@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
 from protocols.sums.oneshot import server
+from protocols.sums.oneshot.committee import signed_statement
 from protocols.sums.oneshot.mechanism import ONESHOT
 from protocols.sums.oneshot.packing import UnpackedSum
 from protocols.sums.oneshot.parameters import OneshotPolicy
 from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan, encode, make_plan
 from protocols.sums.oneshot.polynomials import Ring
 from protocols.sums.oneshot.run import OneshotRun
-from protocols.sums.oneshot.sealing import signed_statement
 from protocols.sums.oneshot.wire import Statement, Ticket, Upload, body_digest
 
 __all__ = ["CLIENTS", "POLICY", "VALUES", "Round", "counting_random", "small_plan"]

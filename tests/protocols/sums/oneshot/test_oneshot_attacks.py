@@ -13,11 +13,11 @@ from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.errors import CodecError, ContributionError, RefusalError, ThresholdError
 from protocols.layout import whole_route
 from protocols.sums.oneshot import client, member, server
+from protocols.sums.oneshot.committee import open_share, seal_share, signed_survivors
 from protocols.sums.oneshot.mechanism import ONESHOT, release_unmasked
 from protocols.sums.oneshot.member import _value_at, candidates
 from protocols.sums.oneshot.parameters import OneshotPolicy
 from protocols.sums.oneshot.polynomials import add_products, canonical, public_polynomials
-from protocols.sums.oneshot.sealing import open_share, seal_share, signed_survivors
 from protocols.sums.oneshot.wire import body_digest, survivors_digest
 from tests.protocols.sums.oneshot.rounds import SEED, Round, counting_random, small_plan, unpacked_sum
 

@@ -27,17 +27,20 @@ from protocols.sums.oneshot.packing import check_noise, packed_residues
 from protocols.sums.oneshot.parameters import MOST_CLIENTS, SIGMA
 from protocols.sums.oneshot.plan import make_plan
 from protocols.sums.oneshot.polynomials import (
+    LARGEST,
     PRIME_BITS,
     Ring,
     add_products,
     bound_of_sum,
     canonical,
     choose_ring,
+    gaussian,
+    gaussian_table,
     primes_below,
     public_polynomials,
     reduced,
+    uniform_residues,
 )
-from protocols.sums.oneshot.sampler import LARGEST, gaussian, gaussian_table, uniform_residues
 from protocols.sums.oneshot.server import kept_from_opening
 from protocols.sums.ring_security import DEGREES, LOG_Q_CAPS
 from tests.protocols.sums.oneshot.rounds import Round, counting_random, small_plan, unpacked_sum

@@ -19,13 +19,19 @@ from protocols.errors import CodecError, ContributionError, ParameterError, Refu
 from protocols.layout import TRAINED, Block, Route, Segment, VectorLayout
 from protocols.sums.base import SumPlan, one_message
 from protocols.sums.oneshot import client, member, server
-from protocols.sums.oneshot.committee import check_committee_key, make_committee, make_committee_key
+from protocols.sums.oneshot.committee import (
+    check_committee_key,
+    make_committee,
+    make_committee_key,
+    open_share,
+    seal_share,
+    signed_sum,
+)
 from protocols.sums.oneshot.mechanism import ONESHOT, OneshotMechanism, release_unmasked
 from protocols.sums.oneshot.packing import packed_residues
 from protocols.sums.oneshot.parameters import OneshotPolicy
 from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan, encode, make_plan
 from protocols.sums.oneshot.run import run_oneshot_sum
-from protocols.sums.oneshot.sealing import open_share, seal_share, signed_sum
 from protocols.sums.oneshot.wire import CommitteeKey, Statement, Ticket, Upload, body_digest, survivors_digest
 from tests.protocols.sums.conformance import MechanismConformance
 from tests.protocols.sums.oneshot.rounds import Round, counting_random, small_plan
