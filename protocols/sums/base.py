@@ -18,6 +18,7 @@ the same, bit for bit, whatever the order, the batches and the number of workers
 
 from __future__ import annotations
 
+import hmac
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final, Literal, Protocol, Self, runtime_checkable
@@ -26,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocols.crypto.keys import Keyring
-from protocols.errors import ContributionError, ParameterError
+from protocols.errors import ContributionError, KeyringError, ParameterError
 from protocols.layout import Route, VectorLayout
 
 __all__ = [
@@ -46,6 +47,7 @@ __all__ = [
     "one_message",
     "plan_sum",
     "refuse_public_mode",
+    "require_keyring",
 ]
 
 
@@ -254,6 +256,17 @@ def one_message(mechanism: Mechanism) -> OneMessage:
 def new_keyring(mechanism: Mechanism, plan: SumPlan) -> Keyring | None:
     """Return new keys for a task, None if the mechanism has none."""
     return mechanism.generate_keyring(plan) if isinstance(mechanism, Keyed) else None
+
+
+def require_keyring(mechanism: str, parameter_id: bytes, keyring: Keyring | None) -> Keyring:
+    """Return the keyring; `KeyringError` if it is missing, or made for another mechanism or other parameters."""
+    if keyring is None:
+        raise KeyringError(f"a sum over {mechanism!r} needs the task's keyring")
+    if keyring.mechanism != mechanism:
+        raise KeyringError(f"this keyring belongs to {keyring.mechanism!r}, not to {mechanism!r}")
+    if not hmac.compare_digest(keyring.parameter_id, parameter_id):
+        raise KeyringError("this keyring was made for another ring degree, modulus or key size")
+    return keyring
 
 
 @runtime_checkable

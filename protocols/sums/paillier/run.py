@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocols.layout import VectorLayout, whole_route
-from protocols.sums.paillier.encryption import check_contribution, open_aggregate, seal_blocks
 from protocols.sums.paillier.keys import generate_keyring
 from protocols.sums.paillier.mechanism import PAILLIER
 from protocols.sums.paillier.plan import make_plan
@@ -35,13 +34,13 @@ def run_paillier_sum(
 
     # Each client packs round(value * scale) into slots and computes (1 + m n) r^n mod n^2; it can make the randomisers
     # r^n in idle time (`PAILLIER.seal_ahead`).
-    contributions = [seal_blocks(plan, route, layout.split(vector), keyring) for vector in vectors]
+    contributions = [PAILLIER.seal(plan, route, layout.split(vector), keyring) for vector in vectors]
 
     # The server checks that ciphertexts are in range, invertible and under n, and multiplies them modulo n^2; the
     # partial sum starts with its count.
     for body in contributions:
-        check_contribution(plan, route, body)
+        PAILLIER.check(plan, route, body)
     partial = PAILLIER.fold(plan, None, ((route, body) for body in contributions))
 
     # Members decrypt modulo p^2 and q^2 and read the slots.
-    return open_aggregate(plan, PAILLIER.release(plan, partial), keyring)
+    return PAILLIER.open(plan, PAILLIER.release(plan, partial), len(vectors), keyring)

@@ -168,9 +168,9 @@ def test_two_keyrings_never_share_a_key() -> None:
 
 def test_keys_of_other_parameters_are_refused(shared: Keyring) -> None:
     other = CKKS.plan({"set": "precise"}, SMALL_LAYOUT, 4)
-    with pytest.raises(KeyringError, match="another ring degree or modulus"):
+    with pytest.raises(KeyringError, match="another ring degree, modulus or key size"):
         CKKS.seal(other, SMALL_ROUTE, ZERO, shared)
-    with pytest.raises(KeyringError, match="another ring degree or modulus"):
+    with pytest.raises(KeyringError, match="another ring degree, modulus or key size"):
         CKKS.open(other, bytes(other.aggregate_bytes), 1, shared)
     with pytest.raises(KeyringError, match="'paillier'"):
         CKKS.seal(PLAN, SMALL_ROUTE, ZERO, replace(shared, mechanism="paillier"))
