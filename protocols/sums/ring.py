@@ -43,8 +43,8 @@ __all__ = [
     "RingPlan",
     "decode_part",
     "encode_vector",
-    "first_fault",
     "places_of",
+    "require_fit",
 ]
 
 
@@ -164,8 +164,31 @@ def places_of(bits: int, layout: VectorLayout, contributions: int) -> Places:
     )
 
 
-def first_fault(bits: int, layout: VectorLayout, contributions: int) -> str | None:
+def require_fit(layout: VectorLayout, contributions: int, bits: range, clients: range) -> None:
+    """Raise `BudgetError`, with what would fit, unless sums of `contributions` fit a ring of bits[0] bits.
+
+    bits: widths from the ring's to the widest that the mechanism has. clients: the contributions that it can sum.
+    """
+    fault = _fault(layout, contributions, bits[0], clients)
+    if fault is None:
+        return
+    most, over = 0, contributions
+    while over - most > 1:
+        middle = (most + over) // 2
+        most, over = (middle, over) if _fault(layout, middle, bits[0], clients) is None else (most, middle)
+    fitting = [f"at most {most} contributions fit"] if most >= clients[0] else []
+    enough = next((width for width in bits[1:] if _fault(layout, contributions, width, clients) is None), None)
+    fitting += [f"{enough} bits fit"] if enough else []
+    raise BudgetError(
+        f"sums of {contributions} contributions do not fit a ring of {bits[0]} bits ({fault}); "
+        f"{', or '.join(fitting) or 'no ring fits'}"
+    )
+
+
+def _fault(layout: VectorLayout, contributions: int, bits: int, clients: range) -> str | None:
     """Return why sums of this layout do not fit a ring of `bits` bits, for the first segment; None if they do."""
+    if contributions > clients[-1]:
+        return f"no sum has over {clients[-1]} contributions"
     for block in layout.blocks:
         for segment in block.segments:
             fault = _segment_fault(bits, segment, contributions)

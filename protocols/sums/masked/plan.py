@@ -15,13 +15,11 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ValidationError
 
-from protocols import parameter_text
 from protocols.crypto.domain import SEED_BYTES, digest
-from protocols.errors import BudgetError, ParameterError
+from protocols.errors import ParameterError
 from protocols.layout import Route, VectorLayout
-from protocols.sums.base import COUNT_BYTES
+from protocols.sums.base import COUNT_BYTES, valid_parameters
 from protocols.sums.masked.parameters import (
     MIN_CLIENTS,
     MOST_CLIENTS,
@@ -35,8 +33,8 @@ from protocols.sums.ring import (
     Ring,
     RingPlan,
     encode_vector,
-    first_fault,
     packed_bytes,
+    require_fit,
     ring_dtype,
 )
 from protocols.sums.wire import refuse_chosen
@@ -161,22 +159,15 @@ def make_plan(parameters: Mapping[str, Any], layout: VectorLayout, max_contribut
     task of an earlier version, whose cohort has none any more, can still be read. Raises `ParameterError` for invalid
     parameters, `BudgetError` if the sums do not fit the ring.
     """
-    try:
-        checked = MaskedParameters.model_validate(dict(parameters))
-    except ValidationError as error:
-        text = parameter_text.first_fault(error, MaskedParameters.model_fields)
-        raise ParameterError(f"masked parameters: {text}") from None
+    checked = valid_parameters("masked", MaskedParameters, parameters)
     if max_contributions < MIN_CLIENTS:
         raise ParameterError(
             f"a masked sum has at least {MIN_CLIENTS} contributions: max_contributions must be at least "
             f"{MIN_CLIENTS}, got {max_contributions}"
         )
     refuse_chosen(layout, "masked")
-    plan = MaskedPlan(checked, layout, max_contributions)
-    fault = _first_fault(checked.bits, layout, max_contributions)
-    if fault is not None:
-        raise BudgetError(_error_text(fault, checked.bits, layout, max_contributions))
-    return plan
+    require_fit(layout, max_contributions, range(checked.bits, 65), range(MIN_CLIENTS, MOST_CLIENTS + 1))
+    return MaskedPlan(checked, layout, max_contributions)
 
 
 def encode(plan: MaskedPlan, route: Route, blocks: Sequence[NDArray[np.float64]]) -> Ring:
@@ -188,26 +179,6 @@ def encode(plan: MaskedPlan, route: Route, blocks: Sequence[NDArray[np.float64]]
     elements = np.zeros(plan.layout.length, plan.dtype)
     encode_vector(plan.layout, plan.places, route, blocks, elements)
     return elements
-
-
-def _first_fault(bits: int, layout: VectorLayout, contributions: int) -> str | None:
-    if contributions > MOST_CLIENTS:
-        return f"no neighbour graph has over {MOST_CLIENTS} clients"
-    return first_fault(bits, layout, contributions)
-
-
-def _error_text(fault: str, bits: int, layout: VectorLayout, contributions: int) -> str:
-    most, over = 0, contributions
-    while over - most > 1:
-        middle = (most + over) // 2
-        most, over = (middle, over) if _first_fault(bits, layout, middle) is None else (most, middle)
-    fitting = [f"at most {most} contributions fit"] if most >= MIN_CLIENTS else []
-    enough = next((b for b in range(bits + 1, 65) if _first_fault(b, layout, contributions) is None), None)
-    fitting += [f"{enough} bits fit"] if enough else []
-    return (
-        f"sums of {contributions} contributions do not fit a ring of {bits} bits ({fault}); "
-        f"{', or '.join(fitting) or 'no ring fits'}"
-    )
 
 
 DIGEST_BYTES: Final = 32

@@ -41,7 +41,6 @@ from protocols.sums.masked.wire import COMMITMENT_BYTES, SEALED_BYTES
 __all__ = [
     "SharePair",
     "commitment",
-    "commitments",
     "open_pair",
     "point",
     "seal_pair",
@@ -109,12 +108,6 @@ def commitment(roster: Roster, owner: int, holder: int, kind: int, share: bytes)
     return digest("masked share commitment", roster.digest, owner, holder, kind, share)[:COMMITMENT_BYTES]
 
 
-def commitments(body: Buffer, degree: int) -> bytes:
-    """Return the commitments in the shares of a client, `share_bytes(degree)` bytes: 32 bytes for each neighbour."""
-    slots = np.frombuffer(body, np.uint8).reshape(degree, SEALED_BYTES)
-    return slots[:, -2 * COMMITMENT_BYTES :].tobytes()
-
-
 def open_pair(sealed: bytes, secret: X25519PrivateKey, roster: Roster, sender: int, receiver: int) -> SharePair | None:
     """Return the pair that `sender` encrypted for `receiver`; None if decryption fails or a commitment does not match.
 
@@ -153,10 +146,12 @@ def commitments_of(roster: Roster, place: int, body: Buffer, survived: bool) -> 
     body: what the client at `place` sent for its neighbours.
     """
     length, kind = COMMITMENT_BYTES, _OF_SEED if survived else _OF_MASK_KEY
-    found = commitments(body, roster.degree)
+    first = SEALED_BYTES - (2 - kind) * length
+    slots = np.frombuffer(body, np.uint8).reshape(roster.degree, SEALED_BYTES)
+    found = slots[:, first : first + length].tobytes()
     return {
         holder: found[start : start + length]
-        for holder, start in zip(roster.neighbours_of(place), range(kind * length, len(found), 2 * length), strict=True)
+        for holder, start in zip(roster.neighbours_of(place), range(0, len(found), length), strict=True)
     }
 
 

@@ -13,21 +13,19 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ValidationError
 
-from protocols import parameter_text
 from protocols.crypto.domain import digest
-from protocols.errors import BudgetError, ParameterError
+from protocols.errors import ParameterError
 from protocols.fixed_point import FixedPoint
 from protocols.layout import Route, VectorLayout
-from protocols.sums.base import COUNT_BYTES
+from protocols.sums.base import COUNT_BYTES, valid_parameters
 from protocols.sums.oneshot.parameters import MIN_CLIENTS, MOST_CLIENTS, OneshotParameters
 from protocols.sums.oneshot.polynomials import Ring, choose_ring
 from protocols.sums.ring import (
     Places,
     RingPlan,
     encode_vector,
-    first_fault,
+    require_fit,
 )
 from protocols.sums.ring_security import SECURITY_BITS
 from protocols.sums.wire import refuse_chosen
@@ -168,11 +166,7 @@ def make_plan(parameters: Mapping[str, Any], layout: VectorLayout, max_contribut
 
     Raises `ParameterError` for invalid parameters, `BudgetError` if the sums do not fit, with what would fit.
     """
-    try:
-        checked = OneshotParameters.model_validate(dict(parameters))
-    except ValidationError as error:
-        text = parameter_text.first_fault(error, OneshotParameters.model_fields)
-        raise ParameterError(f"oneshot parameters: {text}") from None
+    checked = valid_parameters("oneshot", OneshotParameters, parameters)
     if checked.corrupt >= checked.committee:
         raise ParameterError(f"of a committee of {checked.committee} at most {checked.committee - 1} may be corrupt")
     if max_contributions < MIN_CLIENTS:
@@ -181,9 +175,8 @@ def make_plan(parameters: Mapping[str, Any], layout: VectorLayout, max_contribut
             f"{MIN_CLIENTS}, got {max_contributions}"
         )
     refuse_chosen(layout, "oneshot")
-    fault = _first_fault(checked.bits, layout, max_contributions)
-    if fault is not None:
-        raise BudgetError(_error_text(fault, checked, layout, max_contributions))
+    widest: int = OneshotParameters.model_fields["bits"].metadata[1].le
+    require_fit(layout, max_contributions, range(checked.bits, widest + 1), range(MIN_CLIENTS, MOST_CLIENTS + 1))
     ring = choose_ring(checked.bits, layout.length, max_contributions, TAG_BYTES, checked.committee)
     return OneshotPlan(checked, layout, max_contributions, ring)
 
@@ -204,28 +197,6 @@ def _unreduced(plan: OneshotPlan) -> Places:
     They share a coefficient, so that what one value would lose modulo 2^bits would appear in the next.
     """
     return tuple(tuple((FixedPoint(64, ring.bound, ring.scale), span) for ring, span in block) for block in plan.places)
-
-
-def _first_fault(bits: int, layout: VectorLayout, contributions: int) -> str | None:
-    if contributions > MOST_CLIENTS:
-        return f"no one-shot sum has over {MOST_CLIENTS} contributions"
-    return first_fault(bits, layout, contributions)
-
-
-def _error_text(fault: str, own: OneshotParameters, layout: VectorLayout, contributions: int) -> str:
-    most, over = 0, contributions
-    while over - most > 1:
-        middle = (most + over) // 2
-        most, over = (middle, over) if _first_fault(own.bits, layout, middle) is None else (most, middle)
-    fitting = [f"at most {most} contributions fit"] if most >= MIN_CLIENTS else []
-    largest = OneshotParameters.model_fields["bits"].metadata[1].le
-    more = (b for b in range(own.bits + 1, largest + 1) if _first_fault(b, layout, contributions) is None)
-    enough = next(more, None)
-    fitting += [f"{enough} bits fit"] if enough else []
-    return (
-        f"sums of {contributions} contributions do not fit {own.bits} bits ({fault}); "
-        f"{', or '.join(fitting) or 'no number of bits fits'}"
-    )
 
 
 DIGEST_BYTES: Final = 32

@@ -12,14 +12,13 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Any, ClassVar, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from protocols.codec import b64decode, b64encode
 from protocols.crypto.domain import digest
 from protocols.errors import BudgetError, CodecError, ParameterError
 from protocols.layout import Block, Route, Segment, VectorLayout
-from protocols.parameter_text import first_fault
-from protocols.sums.base import COUNT_BYTES, OpenedBy, SumPlan, refuse_public_mode
+from protocols.sums.base import COUNT_BYTES, OpenedBy, SumPlan, refuse_public_mode, valid_parameters
 from protocols.sums.paillier.packing import MAX_SUM, BlockPacking, SegmentCode
 from protocols.sums.wire import head_bytes
 
@@ -83,10 +82,7 @@ class PaillierParameters(BaseModel):
 def checked_parameters(parameters: Mapping[str, Any]) -> PaillierParameters:
     """Return the validated parameters of a task; `ParameterError` names the first invalid one."""
     refuse_public_mode(parameters)
-    try:
-        return PaillierParameters.model_validate(dict(parameters))
-    except ValidationError as error:
-        raise ParameterError(f"paillier parameters: {first_fault(error, PaillierParameters.model_fields)}") from None
+    return valid_parameters("paillier", PaillierParameters, parameters)
 
 
 def name_public_key(parameters: Mapping[str, Any], public_key: bytes) -> dict[str, Any]:
