@@ -12,11 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocols.crypto.certificates import NO_CERTIFICATE
-from protocols.crypto.keys import check_public_key
 from protocols.errors import CodecError, HushRecError, ParameterError, ThresholdError
 from protocols.sums.masked import wire
 from protocols.sums.masked.keys import mask_context, verify_advertisement
-from protocols.sums.masked.plan import RoundContext, make_plan, model_digest
+from protocols.sums.masked.plan import RoundContext, make_plan
 from protocols.sums.masked.roster import Roster, RosterEntry, longest_roster, make_roster, open_roster
 from tests.protocols.sums.masked.rounds import LAYOUT, Round, complete_plan, names, new_round, round_context, with_model
 
@@ -32,12 +31,9 @@ def test_sets_come_back(members: int, data: st.DataObject) -> None:
     body = wire.encode_set(chosen, members)
     assert len(body) == wire.set_bytes(members)
     assert wire.decode_set(body, members) == chosen
-
-
-@pytest.mark.parametrize("body", [b"", b"\x01", b"\x01\x02\x03", b"\x00\x04", b"\x00\x80"])
-def test_sets_of_ten_have_one_form(body: bytes) -> None:
-    with pytest.raises(CodecError):
-        wire.decode_set(body, 10)
+    for wrong in (body + b"\0", body[:-1], *([bytes([*body[:-1], body[-1] | 0x80])] if members % 8 else [])):
+        with pytest.raises(CodecError):
+            wire.decode_set(wrong, members)
 
 
 @given(st.lists(st.none() | st.binary(min_size=4, max_size=4).filter(any)))
@@ -70,18 +66,15 @@ def made() -> Roster:
 # --- rosters ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_roster_is_read_back() -> None:
-    made = new_round(9).advertise().roster
+def test_a_roster_is_read_back_and_does_not_depend_on_the_order_of_entries() -> None:
+    played = new_round(9).advertise()
+    made = played.roster
     read = open_roster(made.context, made.body)
     assert (read.entries, read.body, read.digest) == (made.entries, made.body, made.digest)
     np.testing.assert_array_equal(read.adjacency, made.adjacency)
     assert [entry.client_id for entry in read.entries] == names(9)
     assert read.decode_set(read.encode_set(["c_004", "c_002"])) == ("c_002", "c_004")
-
-
-def test_the_order_of_entries_does_not_matter() -> None:
-    played = new_round(9).advertise()
-    assert make_roster(played.context, reversed(list(played.entries.values()))).digest == played.roster.digest
+    assert make_roster(played.context, reversed(list(played.entries.values()))).digest == made.digest
 
 
 @given(data=st.data())
@@ -91,12 +84,6 @@ def test_a_bent_roster_is_refused_or_is_another(made: Roster, data: st.DataObjec
     altered[place // 8] ^= 1 << place % 8
     with suppress(HushRecError):
         assert open_roster(made.context, bytes(altered)).digest != made.digest
-
-
-@pytest.mark.parametrize("cut", [0, 3, 4, 5, 100, -1])
-def test_a_short_roster_is_refused(made: Roster, cut: int) -> None:
-    with pytest.raises(CodecError):
-        open_roster(made.context, made.body[:cut])
 
 
 def test_a_roster_has_one_form() -> None:
@@ -115,6 +102,9 @@ def test_a_roster_has_one_form() -> None:
     for reason, body in bad.items():
         with pytest.raises(CodecError, match=reason):
             open_roster(played.context, body)
+    for cut in (0, 3, 5, 100, -1):
+        with pytest.raises(CodecError):
+            open_roster(played.context, played.roster.body[:cut])
 
 
 def test_what_makes_no_roster() -> None:
@@ -145,11 +135,11 @@ def test_what_makes_no_roster() -> None:
         played.roster.index("z")
 
 
-@pytest.mark.parametrize("field", ["client_id", "identity_key", "mailbox_key", "certificate", "advertisement"])
-def test_entries_have_fixed_lengths(field: str) -> None:
+def test_entries_have_fixed_lengths() -> None:
     entry = RosterEntry("c", bytes(32), bytes(32), bytes(81), bytes(160))
-    with pytest.raises(ParameterError):
-        replace(entry, **{field: "x" * 65 if field == "client_id" else bytes(31)}).encode()  # type: ignore[arg-type]
+    for field in ("client_id", "identity_key", "mailbox_key", "certificate", "advertisement"):
+        with pytest.raises(ParameterError):
+            replace(entry, **{field: "x" * 65 if field == "client_id" else bytes(31)}).encode()  # type: ignore[arg-type]
 
 
 # --- what things are bound to -----------------------------------------------------------------------------------------
@@ -190,20 +180,8 @@ def test_the_graph_follows_the_roster_and_the_seed() -> None:
     assert (first.adjacency != second.adjacency).any()
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{"round_number": 0}, {"cohort": 2}, {"cohort": 65}, {"round_seed": b"short"}, {"model_digest": bytes(31)}],
-)
-def test_rounds_that_make_no_sense(changes: dict[str, object]) -> None:
-    with pytest.raises(ParameterError):
-        replace(round_context(complete_plan(), 9), **changes)  # type: ignore[arg-type]
-
-
-def test_model_digests() -> None:
-    assert model_digest(b"ab", b"c") != model_digest(b"a", b"bc")
-
-
-@pytest.mark.parametrize("key", [bytes(32), (1).to_bytes(32, "little"), (2**255 - 19).to_bytes(32, "little")])
-def test_points_of_low_order_are_no_keys(key: bytes) -> None:
-    with pytest.raises(CodecError, match="low order"):
-        check_public_key(key)
+def test_rounds_that_make_no_sense() -> None:
+    wrong = ({"round_number": 0}, {"cohort": 2}, {"cohort": 65}, {"round_seed": b"short"}, {"model_digest": bytes(31)})
+    for changes in wrong:
+        with pytest.raises(ParameterError):
+            replace(round_context(complete_plan(), 9), **changes)  # type: ignore[arg-type]
