@@ -301,10 +301,6 @@ class _Accumulator:
             target = sums[into, polynomials]
             np.add(target, plane[taken], out=target)
 
-    def body(self) -> bytes:
-        """Return the sum modulo q in expanded wire form."""
-        return bytes(self._to_wire().body)
-
     def residues(self, index: int) -> NDArray[np.uint64]:
         """Return the residues (polynomials * degree) of ciphertext `index`, reduced modulo q."""
         modulus, dtypes = np.uint64(self._set.modulus), self._set.plane_dtypes

@@ -56,7 +56,7 @@ def expanded_body(plan: CkksPlan, residues: np.ndarray) -> bytes:
     return bytes(wire.body)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.sampled_from(sorted(PARAMETER_SETS)), st.integers(1, 6), st.integers(0, 2**32 - 1))
 def test_any_residues_add_modulo_q(set_name: str, count: int, seed: int) -> None:
     """Random residues and the largest ones, folded in two batches, against Python's own integers' arithmetic."""
@@ -76,42 +76,17 @@ def test_any_residues_add_modulo_q(set_name: str, count: int, seed: int) -> None
     np.testing.assert_array_equal(folded_residues(plan, partial), expected)
 
 
-@pytest.mark.parametrize("set_name", sorted(PARAMETER_SETS))
-def test_accumulators_never_overflow(set_name: str) -> None:
+def test_accumulators_never_overflow() -> None:
     """The largest residues, more often than one accumulator can hold without reducing."""
-    parameter_set = PARAMETER_SETS[set_name]
-    top = parameter_set.modulus - 1
-    wire = WireBuffer.empty(parameter_set, 1, 4, seeded=False)
-    wire.put(0, np.full(8, top, np.uint64))
-    total = mechanism._Accumulator(parameter_set, (1, 2, 4))
-    times = 70_000
-    for _ in range(times):
-        total.count()
-        total.add(wire.planes, slice(0, 1), slice(0, 2), slice(0, 1))
-    residues = join_planes(view_planes(total.body(), parameter_set, 1, 2, 4))
-    assert set(residues.reshape(-1).tolist()) == {times * top % parameter_set.modulus}
-
-
-def test_contributions_are_taken_one_at_a_time() -> None:
-    plan = two_ciphertexts("expanded", "compact", 2048)
-    route = whole_route(plan.layout)
-    body = CKKS.seal(plan, route, [random_vector(plan, 1)], CKKS.generate_keyring(plan))
-    alive = 0
-
-    class Counted(bytearray):
-        def __del__(self) -> None:
-            nonlocal alive
-            alive -= 1
-
-    def stream():  # type: ignore[no-untyped-def]
-        nonlocal alive
-        for _ in range(4):
-            assert alive <= 1
-            alive += 1
-            yield route, Counted(body)
-
-    CKKS.fold(plan, None, stream())
-    assert alive == 0
+    for parameter_set in PARAMETER_SETS.values():
+        top, times = parameter_set.modulus - 1, 33_000
+        wire = WireBuffer.empty(parameter_set, 1, 4, seeded=False)
+        wire.put(0, np.full(8, top, np.uint64))
+        total = mechanism._Accumulator(parameter_set, (1, 2, 4))
+        for _ in range(times):
+            total.count()
+            total.add(wire.planes, slice(0, 1), slice(0, 2), slice(0, 1))
+        assert set(total.residues(0).tolist()) == {times * top % parameter_set.modulus}
 
 
 # --- wire -------------------------------------------------------------------------------------------------------------
@@ -126,6 +101,7 @@ def buffer_of(set_name: str, residues: np.ndarray) -> WireBuffer:
     return wire
 
 
+@settings(max_examples=30, deadline=None)
 @given(SET, st.integers(1, 3), st.integers(1, 2), st.integers(0, 2**32 - 1))
 def test_planes_round_trip(set_name: str, ciphertexts: int, polynomials: int, seed: int) -> None:
     parameter_set = PARAMETER_SETS[set_name]
@@ -138,11 +114,7 @@ def test_planes_round_trip(set_name: str, ciphertexts: int, polynomials: int, se
     assert check_range(planes, parameter_set.modulus) is None
 
 
-def test_planes_are_little_endian_lowest_first() -> None:
-    wire = buffer_of("standard", np.array([[[0x0102030405, 0x0607080900]]], np.uint64))
-    assert bytes(wire.body)[:10].hex() == "05040302" + "00090807" + "0106"
-
-
+@settings(max_examples=40, deadline=None)
 @given(SET, st.integers(0, 31), st.data())
 def test_the_first_residue_out_of_range_is_found(set_name: str, position: int, data: st.DataObject) -> None:
     parameter_set = PARAMETER_SETS[set_name]
@@ -164,23 +136,15 @@ def test_a_transparent_ciphertext_is_refused() -> None:
 
 
 @pytest.mark.parametrize("form", sorted(FORMS))
-@pytest.mark.parametrize("set_name", sorted(PARAMETER_SETS))
-def test_check_names_the_ciphertext(form: str, set_name: str) -> None:
-    plan = two_ciphertexts(form, set_name, 2048)
-    route = whole_route(plan.layout)
+def test_check_names_the_ciphertext(form: str) -> None:
+    plan = two_ciphertexts(form, "standard", 2048)
+    route, polynomials = whole_route(plan.layout), 1 if plan.seeded else 2
     body = bytearray(CKKS.seal(plan, route, [random_vector(plan, 1)], CKKS.generate_keyring(plan)))
     CKKS.check(plan, route, body)
-    polynomials = 1 if plan.seeded else 2
-    residues = 2 * polynomials * plan.degree
-    planes = view_planes(
-        memoryview(body)[: residues * plan.parameter_set.residue_bytes], plan.parameter_set, 2, polynomials, plan.degree
-    )
-    for plane in planes:
+    residues = memoryview(body)[: 2 * polynomials * plan.degree * plan.parameter_set.residue_bytes]
+    for plane in view_planes(residues, plan.parameter_set, 2, polynomials, plan.degree):
         plane[1, 0, 3] = np.iinfo(plane.dtype).max
     with pytest.raises(ContributionError, match="ciphertext 1 holds a residue that is not below the modulus"):
         CKKS.check(plan, route, body)
-
-
-def test_planes_of_another_length_are_refused() -> None:
     with pytest.raises(CodecError, match="80 bytes of residues expected, got 79"):
         view_planes(bytes(79), PARAMETER_SETS["standard"], 1, 2, 8)

@@ -119,15 +119,14 @@ def read_by_colluding_members(played: Round, colluding: int, first: int) -> NDAr
     return np.asarray(opened[0] - opened[1])
 
 
-@pytest.mark.parametrize(
-    ("committee", "corrupt", "bound"), [(3, 1, 2), (5, 0, 0), (5, 1, 2), (5, 2, 2), (6, 2, 3), (7, 1, 2)]
-)
+@pytest.mark.parametrize(("committee", "corrupt", "bound"), [(3, 1, 2), (5, 0, 0), (5, 1, 2), (6, 2, 3)])
 def test_attack_two_sets_with_the_help_of_colluding_members(committee: int, corrupt: int, bound: int) -> None:
     """A vector stays hidden from a lying server with 0 to 2t - c - 1 members, and from one with more it does not."""
-    played = Round(small_plan(committee=committee, corrupt=corrupt), policy=OneshotPolicy(min_corrupt=0)).contribute()
+    plan = small_plan(clients=4, values=5, committee=committee, corrupt=corrupt)
+    played = Round(plan, clients=4, policy=OneshotPolicy(min_corrupt=0)).contribute()
     parameters = played.plan.parameters
     assert parameters.collusion_bound == bound and corrupt <= bound <= corrupt + 1
-    for colluding in range(committee + 1):
+    for colluding in range(min(bound + 2, committee) + 1):
         ways = [read_by_colluding_members(played, colluding, first) for first in range(committee - colluding + 1)]
         read = [found.tolist() for found in ways if found is not None]
         assert read == [played.truth(["c0"]).tolist()] * len(read)
