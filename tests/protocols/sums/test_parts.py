@@ -16,7 +16,6 @@ from protocols.sums.base import ChecksByParts, Mechanism, OpensByParts, SumPlan
 from protocols.sums.masked.mechanism import MASKED
 from protocols.sums.masked.plan import encode
 from protocols.sums.oneshot import mechanism as oneshot_fold
-from protocols.sums.oneshot import polynomials
 from protocols.sums.oneshot.mechanism import ONESHOT
 from protocols.sums.oneshot.member import candidates
 from protocols.sums.plain import PLAIN
@@ -99,14 +98,6 @@ def test_parts_of_a_contribution_check_what_the_whole_does(length: int) -> None:
             wrong[plane, place] = prime
             with pytest.raises(ContributionError, match=f"plane {plane} "):
                 by_parts(ONESHOT, shot, wrong.tobytes())
-
-
-def test_blocks_of_polynomials_are_the_polynomials() -> None:
-    primes = (4294828033, 4294475777)
-    whole = polynomials.public_polynomials(bytes(32), 2048, primes, 7)
-    blocks = list(polynomials.polynomial_blocks(bytes(32), 2048, primes, 7, 3))
-    assert [block.shape for block in blocks] == [(2, 3, 2048), (2, 3, 2048), (2, 1, 2048)]
-    np.testing.assert_array_equal(np.concatenate(blocks, axis=1), whole)
 
 
 def test_masks_come_off_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:

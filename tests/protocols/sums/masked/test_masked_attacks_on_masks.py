@@ -14,8 +14,7 @@ from protocols.crypto.keys import public_key
 from protocols.errors import AtFaultError, RefusalError, ThresholdError
 from protocols.sums.masked import client, server
 from protocols.sums.masked import shares as reconstruction
-from protocols.sums.masked.keys import is_mask_secret, mask_context, pair_mask_key
-from protocols.sums.masked.masks import add_masks
+from protocols.sums.masked.keys import is_mask_secret, pair_mask_key
 from protocols.sums.masked.roster import make_roster
 from protocols.sums.masked.shares import open_pair, split_secrets
 from protocols.sums.masked.wire import SEALED_BYTES
@@ -31,6 +30,7 @@ from tests.protocols.sums.masked.rounds import (
     new_round,
     round_context,
     secrets_of,
+    unmasked,
 )
 
 # --- masks ------------------------------------------------------------------------------------------------------------
@@ -77,18 +77,12 @@ def test_late_upload() -> None:
     held = server.collect_shares(played.roster, played.shares, played.contributions, played.replies)
     secrets, _ = server._secrets(played.roster, played.contributions, held)
     assert public_key(secrets[place]) == played.entries[VICTIM].advertised.mask_key
-    context = mask_context(played.context, played.roster.digest, played.roster.encode_set(played.shares))
-    masks: list[Any] = []
-    for peer in played.roster.neighbours_of(place):
-        key = pair_mask_key(
-            X25519PrivateKey.from_private_bytes(secrets[place]),
-            played.entries[VICTIM].advertised.mask_key,
-            played.roster.entries[peer].advertised.mask_key,
-        )
-        masks.append((key, context, -1 if place < peer else 1))
-    target = unpack(late, 32, LAYOUT.length).copy()
-    add_masks(target, masks)
-    assert (target != played.elements[VICTIM]).any()
+    own, secret = played.entries[VICTIM].advertised.mask_key, X25519PrivateKey.from_private_bytes(secrets[place])
+    entries = played.roster.entries
+    left = unmasked(
+        played.roster, place, late, lambda peer: pair_mask_key(secret, own, entries[peer].advertised.mask_key)
+    )
+    assert (left != played.elements[VICTIM]).any()
     seed, mask_key = secrets_of(played, {name: [body] for name, body in played.replies.items()}, VICTIM)
     assert mask_key
     assert not seed

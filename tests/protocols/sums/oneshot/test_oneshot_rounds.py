@@ -298,12 +298,8 @@ def test_messages_are_read_strictly(done: Round) -> None:
             replace(key, **changed).encode()  # type: ignore[arg-type]
     with pytest.raises(ParameterError):
         replace(statement, share_digests=(b"",) * 5).encode()
-
-
-def test_the_digest_of_a_set_depends_on_every_statement_and_not_on_their_order(done: Round) -> None:
     statements = done.statements()
     digest = survivors_digest(statements)
     assert survivors_digest(statements[::-1]) == digest
-    assert survivors_digest(statements[1:]) != digest
     other = replace(statements[0], contribution_digest=bytes(32))
-    assert survivors_digest([other, *statements[1:]]) != digest
+    assert digest not in (survivors_digest(statements[1:]), survivors_digest([other, *statements[1:]]))
