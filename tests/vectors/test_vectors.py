@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,8 +18,6 @@ from protocols import errors
 from protocols.catalogue import Catalogue
 from tests.vectors import generate
 from tests.vectors.common import load
-
-FOLDER = Path(__file__).parent
 
 
 @pytest.mark.parametrize("name", sorted(generate.FILES))
@@ -68,10 +65,6 @@ def _last_bits(word: int) -> Any:
 
 def _approximate(value: float) -> Any:
     return pytest.approx(value, rel=1e-5, abs=1e-7)
-
-
-def test_no_file_is_forgotten() -> None:
-    assert {path.name for path in FOLDER.glob("*.json")} >= set(generate.FILES)
 
 
 def test_plain_sums_by_hand() -> None:

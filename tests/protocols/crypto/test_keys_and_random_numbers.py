@@ -73,17 +73,6 @@ def test_points_of_low_order_are_no_keys() -> None:
 SEED = bytes(range(32))
 
 
-def test_uniforms_and_normals_look_the_part() -> None:
-    u, z = uniforms(SEED, "u", 100_000), normals(SEED, "n", 99_999)
-    assert u.min() > 0.0
-    assert u.max() <= 1.0
-    assert abs(u.mean() - 0.5) < 0.005
-    assert z.shape == (99_999,)
-    assert abs(z.mean()) < 0.02
-    assert abs(z.std() - 1.0) < 0.02
-    assert abs((z**4).mean() - 3.0) < 0.15
-
-
 def test_long_arrays_hold_what_one_piece_after_the_other_would() -> None:
     """Arrays of more than one piece, and of an odd length, against the definition on the words themselves."""
     count = 2 * 65_536 * 2 + 65_537

@@ -22,7 +22,6 @@ from protocols.recipes.registry import RecipeEntry
 from protocols.sums import registry
 from protocols.sums.base import Mechanism, SumPlan
 from protocols.sums.ckks.mechanism import CKKS
-from protocols.sums.masked.run import run_masked_sum
 from protocols.sums.plain import PLAIN
 from protocols.sums.registry import MechanismEntry, mechanism, parameters_of, resolved_parameters
 from protocols.sums.run import run_sum
@@ -177,42 +176,3 @@ def test_only_masked_rounds_are_confirmed_and_only_one_shot_rounds_have_a_commit
 
 
 # --- cells of docs/security.md: what a contribution shows to who holds it, and what a member can do to a sum ----------
-
-
-def some_vectors(count: int) -> list[np.ndarray]:
-    return [np.random.default_rng(number).uniform(-0.5, 0.5, 6) for number in range(count)]
-
-
-def summed(which: str, vectors: list[np.ndarray]) -> tuple[np.ndarray, float]:
-    """Return the opened sum of these vectors, and the bound on its error."""
-    of = mechanism(which)
-    plan: Any = of.plan({"key_bits": 2048} if which == "paillier" else {}, LAYOUT, 4)
-    keyring = keyring_of(of, plan)
-    bodies = [of.seal(plan, ROUTE, LAYOUT.split(vector), keyring) for vector in vectors]
-    aggregate = of.release(plan, of.fold(plan, None, ((ROUTE, bytes(body)) for body in bodies)))
-    return np.asarray(of.open(plan, aggregate, len(vectors), keyring)), float(plan.predicted_error)
-
-
-def test_a_plain_contribution_shows_its_values() -> None:
-    """Whoever holds one plain contribution, as the server, a worker or a thief of the blobs, sums it alone."""
-    (vector,) = some_vectors(1)
-    total, error = summed("plain", [vector])
-    np.testing.assert_allclose(total, vector, atol=error + 1e-6)
-
-
-@pytest.mark.parametrize("which", ["plain", "ckks", "paillier"])
-def test_false_values_within_the_bounds_enter_the_sum(which: str) -> None:
-    """A limit of every mechanism: a member sends other values than its own, and nobody can find out."""
-    honest = some_vectors(3)
-    false = np.full(6, 0.99)
-    total, error = summed(which, [*honest[:2], false])
-    np.testing.assert_allclose(total, honest[0] + honest[1] + false, atol=error + 1e-6)
-
-
-def test_false_values_enter_a_masked_sum() -> None:
-    """The same limit; since the sum wraps around in the ring, one member can also set it to anything."""
-    plan: Any = mechanism("masked").plan({}, LAYOUT, 8)
-    vectors = {f"c_{number}": vector for number, vector in enumerate(some_vectors(5))}
-    vectors["c_4"] = np.full(6, 0.99)
-    total = run_masked_sum(plan, vectors).total
-    np.testing.assert_allclose(total, np.sum(list(vectors.values()), axis=0), atol=plan.predicted_error + 1e-6)

@@ -10,17 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import zstandard
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tenseal import sealapi
 
-from protocols.crypto.keys import Keyring, decode_keyring, encode_keyring
+from protocols.crypto.keys import Keyring
 from protocols.errors import BudgetError, CodecError, KeyringError, ParameterError
 from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
 from protocols.sums.ckks import seal_io
-from protocols.sums.ckks.encryption import pack_blocks, unpack_block
 from protocols.sums.ckks.mechanism import CKKS
-from protocols.sums.ckks.plan import PARAMETER_SETS
 from protocols.sums.ckks.run import run_ckks_sum
 from protocols.sums.ckks.seal_io import MemoryFile, SealContext, seal_context
 from protocols.sums.ckks.wire import WireBuffer
@@ -42,31 +38,6 @@ class TestPreciseExpanded(MechanismConformance):
 
 LAYOUT = VectorLayout((Block("b", (Segment("v", 40, 0.1), Segment("n", 10, 1.0, integral=True))),), sum_class=TRAINED)
 ROUTE = whole_route(LAYOUT)
-
-
-@settings(max_examples=6, deadline=None)
-@given(st.sampled_from(sorted(FORMS)), st.integers(1, 12), st.integers(0, 2**32 - 1))
-def test_encrypted_sums_equal_plain_ones(form: str, clients: int, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    vectors = [np.concatenate([rng.uniform(-0.1, 0.1, 40), rng.integers(0, 2, 10)]) for _ in range(clients)]
-    plan = CKKS.plan({**FORMS[form], "set": "standard"}, LAYOUT, clients)
-    total, truth = run_ckks_sum({**FORMS[form], "set": "standard"}, LAYOUT, vectors), np.sum(vectors, axis=0)
-    assert np.abs(total - truth)[:40].max() <= plan.predicted_error
-    assert total[40:].tolist() == truth[40:].tolist()
-
-
-@settings(max_examples=30, deadline=None)
-@given(st.integers(1, 70), st.integers(1, 70), st.integers(0, 2**32 - 1))
-def test_packing_round_trip(first: int, second: int, seed: int) -> None:
-    blocks = [Block("a", (Segment("x", first, 0.5), Segment("y", second, 3.0))), Block("b", (Segment("z", second, 1),))]
-    rng = np.random.default_rng(seed)
-    vectors = [rng.uniform(-1, 1, block.length) * block.bounds() for block in blocks]
-    slots = pack_blocks(blocks, vectors, 32)
-    assert np.abs(slots.view(np.float64)).max() <= 1.0
-    cut = -(-(first + second) // 32)
-    assert len(slots) == cut + -(-second // 32)
-    np.testing.assert_allclose(unpack_block(blocks[0], slots[:cut]), vectors[0], rtol=1e-15)
-    np.testing.assert_allclose(unpack_block(blocks[1], slots[cut:]), vectors[1], rtol=1e-15)
 
 
 def test_the_same_vector_never_gives_the_same_bytes() -> None:
@@ -130,15 +101,6 @@ ZERO = [np.zeros(9)]
 @pytest.fixture(scope="module")
 def shared() -> Keyring:
     return CKKS.generate_keyring(PLAN)
-
-
-def test_keys_are_fixed_length_and_travel(shared: Keyring) -> None:
-    one = PLAN.degree * PARAMETER_SETS["standard"].residue_bytes
-    assert (len(shared.secret_key), shared.public_key) == (one, b"")
-    again = decode_keyring(encode_keyring(shared))
-    assert again == shared
-    body = CKKS.seal(PLAN, SMALL_ROUTE, ZERO, again)
-    assert np.abs(CKKS.open(PLAN, CKKS.fold(PLAN, None, [(SMALL_ROUTE, body)])[8:], 1, again)).max() < 1e-2
 
 
 def test_malformed_keys_are_refused(shared: Keyring) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import struct
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -49,33 +47,6 @@ def test_the_fold_equals_seals_own_add_and_opens(form: str, set_name: str, degre
     assert np.abs(opened - np.sum(vectors, axis=0)).max() <= plan.predicted_error
 
 
-def expanded_body(plan: CkksPlan, residues: np.ndarray) -> bytes:
-    wire = WireBuffer.empty(plan.parameter_set, len(residues), plan.degree, seeded=False)
-    for index, row in enumerate(residues):
-        wire.put(index, np.ascontiguousarray(row).reshape(-1))
-    return bytes(wire.body)
-
-
-@settings(max_examples=8, deadline=None)
-@given(st.sampled_from(sorted(PARAMETER_SETS)), st.integers(1, 6), st.integers(0, 2**32 - 1))
-def test_any_residues_add_modulo_q(set_name: str, count: int, seed: int) -> None:
-    """Random residues and the largest ones, folded in two batches, against Python's own integers' arithmetic."""
-    plan = two_ciphertexts("expanded", set_name, 2048, contributions=6)
-    rng, q = np.random.default_rng(seed), plan.parameter_set.modulus
-    rows = rng.integers(0, q, (count, plan.ciphertexts, 2, plan.degree), dtype=np.uint64)
-    rows[rng.random(rows.shape) < 0.2] = q - 1
-    route = whole_route(plan.layout)
-    pieces = [(route, expanded_body(plan, row)) for row in rows]
-    for _, body in pieces:
-        CKKS.check(plan, route, body)
-    partial = CKKS.fold(plan, CKKS.fold(plan, None, pieces[:2]), pieces[2:])
-    assert struct.unpack_from("<Q", partial) == (count,)
-    expected = np.zeros(rows.shape[1:], np.uint64)
-    for row in rows:
-        expected = (expected + row) % np.uint64(q)
-    np.testing.assert_array_equal(folded_residues(plan, partial), expected)
-
-
 def test_accumulators_never_overflow() -> None:
     """The largest residues, more often than one accumulator can hold without reducing."""
     for parameter_set in PARAMETER_SETS.values():
@@ -99,19 +70,6 @@ def buffer_of(set_name: str, residues: np.ndarray) -> WireBuffer:
     for index, row in enumerate(residues):
         wire.put(index, np.ascontiguousarray(row))
     return wire
-
-
-@settings(max_examples=30, deadline=None)
-@given(SET, st.integers(1, 3), st.integers(1, 2), st.integers(0, 2**32 - 1))
-def test_planes_round_trip(set_name: str, ciphertexts: int, polynomials: int, seed: int) -> None:
-    parameter_set = PARAMETER_SETS[set_name]
-    shape = (ciphertexts, polynomials, 16)
-    residues = np.random.default_rng(seed).integers(0, parameter_set.modulus, shape, dtype=np.uint64)
-    wire = buffer_of(set_name, residues)
-    body = bytes(wire.body)[: residues.size * parameter_set.residue_bytes]
-    planes = view_planes(body, parameter_set, *shape)
-    np.testing.assert_array_equal(join_planes(planes), residues)
-    assert check_range(planes, parameter_set.modulus) is None
 
 
 @settings(max_examples=40, deadline=None)

@@ -213,14 +213,6 @@ def test_workers_that_share_the_masks_find_what_one_finds() -> None:
         assert MASKED.merge(plan, [corrected(each.correction) for each in found]) == corrected(whole)
 
 
-def test_workers_get_about_equally_many_masks() -> None:
-    played = new_round(12).advertise().share().contribute(without=["c_001", "c_007", "c_010"]).confirm().unmask()
-    held = server.collect_shares(played.roster, played.shares, played.contributions, played.replies)
-    groups = server.split_shares(played.roster, played.contributions, held, 3)
-    dropouts = played.roster.indices(["c_001", "c_007", "c_010"])
-    assert [sum(9 if place in dropouts else 1 for place in group) for group in groups] == [12] * 3
-
-
 def test_an_empty_slot_is_a_missing_share() -> None:
     """A reply counts for the stage; a share that is not in it is missed when the secret is put together."""
     played = new_round(9).advertise().share().contribute().confirm().unmask(without=names(9)[6:])

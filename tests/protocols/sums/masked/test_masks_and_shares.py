@@ -14,7 +14,7 @@ from protocols.crypto.domain import derive_key
 from protocols.errors import CodecError, ParameterError
 from protocols.sums.masked import masks, shamir
 from protocols.sums.masked.masks import Mask, add_mask, add_masks
-from protocols.sums.masked.shamir import PRIME, SHARE_BYTES, combine, inverses, split, value_at
+from protocols.sums.masked.shamir import PRIME, SHARE_BYTES, combine, split
 
 KEY, OTHER = bytes(range(32)), bytes(range(1, 33))
 DTYPES = (np.uint16, np.uint32, np.uint64)
@@ -120,20 +120,6 @@ def test_the_field_is_one() -> None:
     assert not any(all(passes(n, base) for base in bases) for n in range(2**256 + 1, PRIME, 2))
 
 
-def through(values: dict[int, int]) -> list[int]:
-    """Coefficients of the polynomial through all values (Lagrange)."""
-    total = [0] * len(values)
-    for x, y in values.items():
-        product = [y]
-        for other in values:
-            if other != x:
-                scale = pow(x - other, -1, PRIME)
-                shifted = [0, *product]
-                product = [(a - other * b) * scale % PRIME for a, b in zip(shifted, [*product, 0], strict=True)]
-        total = [(a + b) % PRIME for a, b in zip(total, product, strict=True)]
-    return total
-
-
 @given(secret=st.binary(min_size=32, max_size=32), threshold=st.integers(1, 6), extra=st.integers(0, 4))
 @example(bytes(32), 3, 0)
 @example(b"\xff" * 32, 3, 0)
@@ -145,19 +131,6 @@ def test_any_t_shares_give_the_secret(secret: bytes, threshold: int, extra: int)
     for chosen in combinations(points, threshold):
         assert combine({point: shares[point] for point in chosen}, threshold) == secret
     assert combine(shares, threshold) == secret
-
-
-def test_fewer_shares_say_nothing() -> None:
-    """t-1 shares fit any secret: the shares of another secret can be completed to the very same."""
-    shares = shares_of(SECRET, 3, [1, 2, 3])
-    seen = {point: int.from_bytes(shares[point], "little") for point in (1, 2)}
-    for other in (0, 1, 2**256 - 1):
-        polynomial = through(seen | {PRIME - 1: 0})
-        # add a multiple of (x-1)(x-2), which is 2 at 0 and leaves both shares as they are
-        (half,) = inverses([2])
-        multiple = (other - value_at(polynomial, 0)) * half % PRIME
-        altered = [value_at(polynomial, x) + multiple * (x - 1) * (x - 2) for x in (0, 1, 2)]
-        assert [altered[0] % PRIME, altered[1] % PRIME, altered[2] % PRIME] == [other, seen[1], seen[2]]
 
 
 def test_coefficients_are_uniform_and_fresh() -> None:

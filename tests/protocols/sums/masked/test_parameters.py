@@ -261,19 +261,6 @@ def test_attack_with_dropouts_that_are_chosen_after_the_graph() -> None:
     assert max(found.values()) > rounds // 2
 
 
-def test_colluders_that_choose_their_places_in_the_graph_need_as_many_as_the_bound_counts() -> None:
-    """t - k/2 in each of two windows cut the circle; with one fewer in a window, the client before it does not answer.
-
-    The bound is for colluders whose places are drawn: the graph follows from the keys of the round.
-    """
-    near, seed = choose_neighbourhood(200, 0.3, 0.05, sigma=40), bytes(32)
-    circle, needed = permutation(seed, "masked sum graph", near.clients).tolist(), near.threshold - near.degree // 2
-    first, second = circle[1 : 1 + needed], circle[101 : 101 + needed]
-    assert len(first + second) <= corrupt_clients(near.corrupt, near.clients)
-    assert opens_a_part(near, seed, first + second)
-    assert not opens_a_part(near, seed, first + second[:-1])
-
-
 # --- the graph of neighbours ------------------------------------------------------------------------------------------
 
 
@@ -310,15 +297,6 @@ def test_it_stays_in_one_piece_when_fewer_than_k_leave() -> None:
             reached |= frontier
             frontier = {int(j) for i in frontier for j in graph[i]} & left - reached
         assert reached == left
-
-
-def test_who_sits_beside_whom_is_random() -> None:
-    """Client 0's neighbours over many seeds cover everybody about equally often."""
-    counts = np.zeros(20)
-    for seed in range(2000):
-        counts[neighbours(20, 4, seed.to_bytes(32, "little"))[0]] += 1
-    assert counts[0] == 0
-    assert np.abs(counts[1:] - 2000 * 4 / 19).max() < 6 * np.sqrt(2000 * 4 / 19)
 
 
 # --- one sum in a round, and sums of the same data that fit: any two quorums have an honest member in common ----------

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from protocols.errors import BudgetError, CodecError, ContributionError, ParameterError
 from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
-from protocols.sums.base import COUNT_BYTES
 from protocols.sums.masked.mechanism import MASKED
 from protocols.sums.masked.plan import MaskedPlan, encode
 from protocols.sums.ring import pack, packed_bytes, ring_dtype, unpack
@@ -128,16 +127,6 @@ def test_the_plan_knows_the_neighbourhood_of_any_cohort() -> None:
     assert none.describe()["neighbourhood"] is None
     with pytest.raises(ParameterError, match="a dropout of at most"):
         none.neighbourhood(100)
-
-
-def test_a_correction_ends_in_the_sum() -> None:
-    plan = plan_of(bits=20)
-    partial = MASKED.fold(plan, None, [(((0,),), pack(np.full(10, 2**20 - 1, np.uint32), 20))])
-    more = np.arange(1, 11, dtype=np.uint32)
-    corrected, seen = MASKED.correct(plan, partial, lambda sums: np.add(sums, more, out=sums).size)
-    assert seen == 10
-    assert corrected[:COUNT_BYTES] == partial[:COUNT_BYTES]
-    assert MASKED.release(plan, corrected) == pack(np.arange(10, dtype=np.uint32), 20)
 
 
 def test_a_sum_whose_masks_did_not_cancel_is_refused() -> None:

@@ -127,16 +127,6 @@ def test_public_polynomials_are_the_words_below_the_prime() -> None:
     assert halved.tolist() == [word for word in words if word < prime][:640]
 
 
-def test_primes_are_primes_of_the_right_form() -> None:
-    for degree in DEGREES:
-        primes = primes_below(degree, 6)
-        assert len(set(primes)) == 6
-        for prime in primes:
-            assert 2**31 < prime < 2**32
-            assert prime % (2 * degree) == 1
-            assert pow(3, prime - 1, prime) == pow(2, prime - 1, prime) == 1
-
-
 @given(st.integers(16, 52), st.integers(1, 10**6), st.integers(3, MOST_CLIENTS), st.integers(3, 16))
 @settings(max_examples=30, deadline=None)
 def test_the_chosen_ring_is_secure_fits_and_is_smallest(bits: int, values: int, clients: int, committee: int) -> None:

@@ -160,7 +160,6 @@ def test_keys_of_other_tasks_and_malformed_ones_are_refused(fresh: Keyring) -> N
 # --- randomisers ------------------------------------------------------------------------------------------------------
 
 KEYRING = made_up_keyring(PLAN)
-SECRET = load_secret_key(PLAN, KEYRING)
 TOY_P, TOY_Q = 7, 11
 
 

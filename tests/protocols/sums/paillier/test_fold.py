@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import tracemalloc
-
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from protocols.errors import CodecError, ContributionError, KeyringError
-from protocols.layout import TRAINED, Block, Route, Segment, VectorLayout
 from protocols.sums.paillier.mechanism import PAILLIER
 from protocols.sums.paillier.run import run_paillier_sum
-from protocols.sums.run import split_along
 from tests.protocols.sums.paillier.cases import (
     LAYOUT,
     body_of,
@@ -29,41 +23,6 @@ ROUTE = ((0,),)
 KEYRING = made_up_keyring(PLAN)
 BODIES = [PAILLIER.seal(PLAN, ROUTE, [some_vector(seed)], KEYRING) for seed in range(3)]
 N = int.from_bytes(KEYRING.public_key, "big")
-
-BLOCK = (Segment("values", 60, 0.5), Segment("counts", 9, 3.0, integral=True))
-ROUTED = small_plan(VectorLayout((Block("a", BLOCK), Block("b", BLOCK), Block("c", BLOCK)), sum_class=TRAINED), 6)
-ROUTES: list[Route] = [((0,), (1,), (2,)), ((2, 0),), ((1,), (0, 2)), ((0, 1, 2),), ((1,),), ()]
-
-
-def test_a_fold_is_a_product_modulo_n_squared() -> None:
-    partial = PAILLIER.fold(PLAN, None, [(ROUTE, body) for body in BODIES])
-    a, b, c = (ciphertexts(PLAN, body) for body in BODIES)
-    assert partial[:8] == (3).to_bytes(8, "little")
-    assert partial[8:264] == KEYRING.public_key
-    assert ciphertexts(PLAN, partial[8:]) == [x * y * z % (N * N) for x, y, z in zip(a, b, c, strict=True)]
-
-
-@settings(deadline=None, max_examples=6)
-@given(st.lists(st.sampled_from(ROUTES), min_size=1, max_size=6), st.integers(0, 2**32 - 1))
-def test_routed_sums_are_exact_on_the_grid(routes: list[Route], seed: int) -> None:
-    rng, total = np.random.default_rng(seed), [np.zeros(69) for _ in range(3)]
-    pieces = []
-    for route in routes:
-        vector = (
-            np.concatenate(
-                [np.concatenate([rng.integers(-512, 513, 60) / 1024, rng.integers(-3, 4, 9)]) for _ in route]
-            )
-            if route
-            else np.zeros(0)
-        )
-        blocks = split_along(ROUTED, route, vector)
-        pieces.append((route, PAILLIER.seal(ROUTED, route, blocks, KEYRING)))
-        for targets, values in zip(route, blocks, strict=True):
-            for target in targets:
-                total[target] += values
-    partial = PAILLIER.fold(ROUTED, None, pieces)
-    opened = PAILLIER.open(ROUTED, PAILLIER.release(ROUTED, partial), len(pieces), KEYRING)
-    assert opened.tolist() == np.concatenate(total).tolist()
 
 
 def test_a_contribution_under_another_key_is_refused_not_added() -> None:
@@ -84,21 +43,6 @@ def test_a_partial_of_something_names_its_modulus() -> None:
         PAILLIER.release(PLAN, (1).to_bytes(8, "little") + empty[8:])
     named = PLAN.with_public_key(KEYRING.public_key)
     assert PAILLIER.fold(named, None, [])[8:264] == KEYRING.public_key
-
-
-def test_memory_is_of_one_contribution_not_of_all() -> None:
-    plan = small_plan(contributions=500)
-    body = PAILLIER.seal(plan, ROUTE, [some_vector(0)], KEYRING)
-
-    def peak(count: int) -> int:
-        tracemalloc.start()
-        PAILLIER.fold(plan, None, ((ROUTE, bytes(bytearray(body))) for _ in range(count)))
-        _, most = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-        return most
-
-    # the interpreter keeps some small tuples that it is done with, far less than a tenth of what the bodies are
-    assert peak(200) < peak(5) + 20 * len(body)
 
 
 def test_a_whole_sum_on_one_page() -> None:
