@@ -122,9 +122,6 @@ def fixed_point() -> dict[str, Any]:
     }
 
 
-# --- the model digest, from a task's JSON on, the canonical form of JSON, and item catalogues -------------------------
-
-
 _TASK: Final[dict[str, Any]] = {
     "task_id": "t_0f3a9c5b7d1e2f4a6b8c",
     "name": "movies",

@@ -209,9 +209,6 @@ def paillier() -> dict[str, Any]:
     }
 
 
-# --- encryption with CKKS: seeds, encoding, keys, ciphertexts and opened sums -----------------------------------------
-
-
 LAYOUT: Final = VectorLayout(
     (Block("items", (Segment("update", 6, 0.5), Segment("touched", 3, 1.0, integral=True))),), sum_class=TRAINED
 )

@@ -249,9 +249,6 @@ def test_uploads_in_chunks() -> None:
     assert f"`{media_types.PARTIAL_UPLOAD}`" in PAGES["requests"]
 
 
-# --- what is said beside the tables gives the vectors: seeds, numbers of primes, made-up secrets ----------------------
-
-
 def test_the_seed_of_the_power_iteration() -> None:
     """The seed that the table names gives the basis that PriviRec has after the sum of degrees."""
     named = {row[0].strip("`"): row[2] for row in table_under("index", "## Labels")[1:] if row[1] == "stream"}

@@ -36,8 +36,6 @@ def mailbox() -> tuple[X25519PrivateKey, bytes]:
     return key, key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
 
 
-# --- envelopes ----------------------------------------------------------------------------------------------------
-
 SENDER = EnvelopeSender(Ed25519PrivateKey.generate(), b"m" * 32, bytes(range(81)))
 
 
@@ -125,9 +123,6 @@ def test_snapshot_vectors(case: dict[str, str | int]) -> None:
         assert (state.hex(), chain.encode().hex()) == (case["state"], case["chain"])
 
 
-# --- snapshots ----------------------------------------------------------------------------------------------------
-
-
 @given(state=st.binary(max_size=200))
 @settings(max_examples=20, deadline=None)
 def test_a_snapshot_opens_for_its_task_and_round_alone(state: bytes) -> None:
@@ -139,8 +134,6 @@ def test_a_snapshot_opens_for_its_task_and_round_alone(state: bytes) -> None:
         with pytest.raises(EnvelopeError, match="not sealed by a member"):
             open_snapshot(sealed, key, task, number)
 
-
-# --- keyrings -----------------------------------------------------------------------------------------------------
 
 KEYRING = Keyring("ckks", bytes(range(32)), b"public", b"SECRET" * 9, bytes(STATE_KEY_BYTES))
 

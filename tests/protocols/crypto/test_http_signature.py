@@ -207,8 +207,6 @@ def test_the_authority_is_in_lower_case_without_the_default_port() -> None:
         assert format_authority(scheme, host, port) == text
 
 
-# --- content-Digest and Repr-Digest: what is written can be read, and nothing malformed is read as a digest -----------
-
 DIGEST = hashlib.sha256(b'{"hello": "world"}\n').digest()
 FIELD = "sha-256=:RK/0qy18MlBSVnWgjwz6lZEWjP/lF5HF9bvEF8FabDg=:"
 """The example of RFC 9530, appendix D."""
@@ -246,9 +244,6 @@ def test_digests_by_name_round_trip() -> None:
     assert len(parse_digests(many)) == 8
     with pytest.raises(CodecError, match="between colons"):
         parse_digests("terms")
-
-
-# --- the chain of aggregates and the signed statements of it ----------------------------------------------------------
 
 
 CHAINS = json.loads((Path(__file__).parents[2] / "vectors" / "aggregate_chains.json").read_text())

@@ -42,8 +42,6 @@ def test_keys_differ_by_purpose_and_context_and_have_the_length_asked_for() -> N
     assert {len(key) for key in keys} == {48}
 
 
-# --- ed25519 verification: only the signed message under the signer's key, also when the key was used before ----------
-
 KEY, OTHER = (Ed25519PrivateKey.from_private_bytes(bytes([number] * 32)) for number in (1, 2))
 PUBLIC, OTHER_PUBLIC = (key.public_key().public_bytes_raw() for key in (KEY, OTHER))
 SIGNATURE = KEY.sign(b"message")
@@ -67,9 +65,6 @@ def test_points_of_low_order_are_no_keys() -> None:
             check_public_key(key)
 
 
-# --- public random numbers --------------------------------------------------------------------------------------------
-
-
 SEED = bytes(range(32))
 
 
@@ -84,16 +79,10 @@ def test_long_arrays_hold_what_one_piece_after_the_other_would() -> None:
     np.testing.assert_allclose(normals(SEED, "n", count), expected, rtol=1e-12, atol=1e-12)
 
 
-# --- places in the cohorts of a repeatable task -----------------------------------------------------------------------
-
-
 def test_places_follow_from_the_seed_and_the_key_alone() -> None:
     """The first 62 bits of a digest: operators and clients of other versions must find the same places."""
     expected = int.from_bytes(digest("round-robin place", b"s" * 32, b"k" * 32)[:8], "big") >> 2
     assert repeatable_place(b"s" * 32, b"k" * 32) == expected < 2**62
-
-
-# --- the table sampler: the tables, every edge of them, tables of any length, and where its random bytes come from ----
 
 
 def by_hand(words: list[int], table: list[int]) -> list[int]:

@@ -122,9 +122,6 @@ def test_a_clip_done_in_float32_is_forgiven_and_no_more(how: Mechanism, paramete
         how.seal(plan, route, [edge * (1 + 1e-6)], keyring)
 
 
-# --- what plans say of a round, and whom its members have to trust ----------------------------------------------------
-
-
 def planned(name: str, sum_class: SumClass = TRAINED, clients: int = 60, **parameters: Any) -> SumPlan:
     layout = VectorLayout((Block("b", (Segment("v", 40, 1.0),)),), sum_class=sum_class)
     return mechanism(name).plan(parameters, layout, clients)
@@ -173,6 +170,3 @@ def test_only_masked_rounds_are_confirmed_and_only_one_shot_rounds_have_a_commit
     assert [name for name in ("plain", "ckks", "masked", "oneshot") if planned(name).ticket_bytes] == ["oneshot"]
     assert planned("oneshot").answers_needed(60) == 4 and planned("masked").answers_needed(60) == 60
     assert planned("plain").quorum(60) == 0 and planned("masked").quorum(60) == 32
-
-
-# --- cells of docs/security.md: what a contribution shows to who holds it, and what a member can do to a sum ----------

@@ -82,8 +82,6 @@ def test_other_sums_and_chosen_blocks_stay_as_they_are() -> None:
         assert without_participation(plan, blocks[0]) is blocks[0]
 
 
-# --- which opened sums can be sums of honest contributions ------------------------------------------------------------
-
 LAYOUT = VectorLayout(
     (
         Block("items", (Segment("update", 3, 0.1), Segment("touched", 2, 1.0, integral=True))),

@@ -109,9 +109,6 @@ def test_sums_that_no_sum_can_have_are_refused() -> None:
             PLAIN.release(PLAN, struct.pack("<Q5d", 1, 0, 0, value, 0, 0))
 
 
-# --- contributions that name their blocks, refused where routes must be public ----------------------------------------
-
-
 BLOCKS, CHOSEN, CLIENTS = 12, 4, 6
 ENTRY = Block("entry", (Segment("update", 2, 0.5), Segment("touched", 1, 1.0, integral=True)))
 CHOSEN_LAYOUT = VectorLayout((ENTRY,) * BLOCKS, chosen=CHOSEN, sum_class=TRAINED)

@@ -34,8 +34,6 @@ class TestPreciseExpanded(MechanismConformance):
     parameters = {"set": "precise", "wire": "expanded"}
 
 
-# --- encryption -------------------------------------------------------------------------------------------------------
-
 LAYOUT = VectorLayout((Block("b", (Segment("v", 40, 0.1), Segment("n", 10, 1.0, integral=True))),), sum_class=TRAINED)
 ROUTE = whole_route(LAYOUT)
 
@@ -90,8 +88,6 @@ def test_nothing_is_left_open() -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-# --- keys -------------------------------------------------------------------------------------------------------------
-
 SMALL_LAYOUT = VectorLayout((Block("b", (Segment("v", 9, 0.1),)),), sum_class=TRAINED)
 SMALL_ROUTE = whole_route(SMALL_LAYOUT)
 PLAN = CKKS.plan({}, SMALL_LAYOUT, 4)
@@ -121,9 +117,6 @@ def test_another_tasks_key_opens_nothing(shared: Keyring) -> None:
     aggregate = CKKS.release(PLAN, CKKS.fold(PLAN, None, [(SMALL_ROUTE, body)]))
     assert np.abs(CKKS.open(PLAN, aggregate, 1, shared) - vector).max() <= PLAN.predicted_error
     assert np.abs(CKKS.open(PLAN, aggregate, 1, CKKS.generate_keyring(PLAN)) - vector).max() > 1e-3
-
-
-# --- sEAL's saved streams are compared with the expected form, so that another version of SEAL raises an error --------
 
 
 PREFIX = b"a prefix"

@@ -60,8 +60,6 @@ def test_accumulators_never_overflow() -> None:
         assert set(total.residues(0).tolist()) == {times * top % parameter_set.modulus}
 
 
-# --- wire -------------------------------------------------------------------------------------------------------------
-
 SET = st.sampled_from(sorted(PARAMETER_SETS))
 
 

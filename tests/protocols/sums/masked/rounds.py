@@ -152,9 +152,6 @@ def alter_share(
     played.replies[holder] = join_slots(slots, SHARE_BYTES)
 
 
-# --- helpers of the attack tests: removing a defence, and what a server can reconstruct from all messages -------------
-
-
 DEFENDED = pytest.mark.parametrize("defended", [True, False], ids=["defended", "defence taken out"])
 Patch = pytest.MonkeyPatch
 VICTIM = "c_000"

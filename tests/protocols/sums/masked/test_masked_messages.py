@@ -22,9 +22,6 @@ from tests.protocols.sums.masked.rounds import LAYOUT, Round, complete_plan, nam
 MEMBERS = st.integers(1, 70)
 
 
-# --- slots and sets -------------------------------------------------------------------------------------------------
-
-
 @given(members=MEMBERS, data=st.data())
 def test_sets_come_back(members: int, data: st.DataObject) -> None:
     chosen = data.draw(st.frozensets(st.integers(0, members - 1)))
@@ -39,9 +36,6 @@ def test_sets_come_back(members: int, data: st.DataObject) -> None:
 @pytest.fixture(scope="module")
 def made() -> Roster:
     return new_round(4).advertise().roster
-
-
-# --- rosters ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_roster_is_read_back_and_does_not_depend_on_the_order_of_entries() -> None:
@@ -118,9 +112,6 @@ def test_entries_have_fixed_lengths() -> None:
     for field in ("client_id", "identity_key", "mailbox_key", "certificate", "advertisement"):
         with pytest.raises(ParameterError):
             replace(entry, **{field: "x" * 65 if field == "client_id" else bytes(31)}).encode()  # type: ignore[arg-type]
-
-
-# --- what things are bound to -----------------------------------------------------------------------------------------
 
 
 def other_rounds(context: RoundContext) -> list[RoundContext]:

@@ -52,8 +52,6 @@ def test_outside_a_round_nothing_is_sealed() -> None:
         one_message(MASKED)
 
 
-# --- whole masked sums: with any dropouts a sum is exact, or the round fails with a reason; it is never wrong ---------
-
 MODES = st.sampled_from(get_args(Mode))
 AFTER_CONTRIBUTING = ("confirm", "unmask")
 

@@ -30,8 +30,6 @@ from tests.protocols.sums.masked.rounds import (
     with_model,
 )
 
-# --- advertisements ---------------------------------------------------------------------------------------------------
-
 
 def test_an_advertisement_is_for_one_client_round_and_model() -> None:
     played = new_round(5).advertise()
@@ -61,9 +59,6 @@ def test_a_key_nobody_can_agree_with_stays_out() -> None:
             server.check_advertisement(played.context, VICTIM, identity.public_key().public_bytes_raw(), body)
 
 
-# --- disputes about shares --------------------------------------------------------------------------------------------
-
-
 def test_a_client_leaves_whose_shares_open_for_fewer_than_t_neighbours() -> None:
     played = new_round(9).advertise().share()
     roster, sharers = played.roster, list(played.shares)
@@ -88,9 +83,6 @@ def test_who_is_in_dispute_with_more_clients_than_may_collude_is_at_fault() -> N
     assert server.at_fault(roster, [(other, VICTIM) for other in others]) == {VICTIM}
     both_ways = [(VICTIM, other) for other in others[:-1]] + [(other, VICTIM) for other in others[:-1]]
     assert server.at_fault(roster, both_ways) == frozenset()  # one dispute, told by both
-
-
-# --- shares and inboxes -----------------------------------------------------------------------------------------------
 
 
 def test_inboxes_on_a_sparse_graph() -> None:
@@ -148,9 +140,6 @@ def test_a_dropout_without_surviving_neighbours_is_not_needed() -> None:
     assert set(roster.neighbours_of(place)) & server._needed_places(roster, names(16), alive)
 
 
-# --- confirmations ----------------------------------------------------------------------------------------------------
-
-
 def test_confirmations_are_for_one_set() -> None:
     played = new_round(9).advertise().share().contribute(without=["c_008"]).confirm()
     body, survivors = played.confirmations[VICTIM], list(played.contributions)
@@ -166,9 +155,6 @@ def test_confirmations_are_for_one_set() -> None:
         server.check_confirmation(played.roster, played.shares, survivors, "c_008", body)
     with pytest.raises(ContributionError, match="exactly 64"):
         server.check_confirmation(played.roster, played.shares, survivors, VICTIM, body[:-1])
-
-
-# --- unmasking --------------------------------------------------------------------------------------------------------
 
 
 def test_unmasking_from_bytes_alone() -> None:

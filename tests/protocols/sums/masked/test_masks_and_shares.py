@@ -94,9 +94,6 @@ def test_what_cannot_be_masked() -> None:
     assert not good.any()
 
 
-# --- shares -----------------------------------------------------------------------------------------------------------
-
-
 SECRET = bytes(range(32))
 
 

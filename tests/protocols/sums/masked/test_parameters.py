@@ -261,9 +261,6 @@ def test_attack_with_dropouts_that_are_chosen_after_the_graph() -> None:
     assert max(found.values()) > rounds // 2
 
 
-# --- the graph of neighbours ------------------------------------------------------------------------------------------
-
-
 SEED = bytes(range(32))
 
 
@@ -298,8 +295,6 @@ def test_it_stays_in_one_piece_when_fewer_than_k_leave() -> None:
             frontier = {int(j) for i in frontier for j in graph[i]} & left - reached
         assert reached == left
 
-
-# --- one sum in a round, and sums of the same data that fit: any two quorums have an honest member in common ----------
 
 REPEATED = replace(LAYOUT, sum_class=REPEATED_ROWS)
 

@@ -154,8 +154,6 @@ def test_long_packed_contributions_fold_in_pieces() -> None:
     assert MASKED.release(plan, partial) == pack(rows.sum(axis=0, dtype=np.uint32), 19)
 
 
-# --- packing ----------------------------------------------------------------------------------------------------------
-
 WIDTHS = st.integers(16, 64)
 
 

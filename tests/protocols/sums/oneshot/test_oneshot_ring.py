@@ -184,9 +184,6 @@ def test_the_threshold_makes_any_two_sides_share_an_honest_member() -> None:
             assert corrupt < plan.threshold <= committee
 
 
-# --- sampler ----------------------------------------------------------------------------------------------------------
-
-
 def test_the_table_is_the_cumulative_distribution() -> None:
     weights = [math.exp(-(x**2) / (2 * SIGMA**2)) for x in range(200)]
     whole = weights[0] + 2 * sum(weights[1:])
@@ -203,9 +200,6 @@ def test_residues_are_drawn_again_beyond_the_prime() -> None:
     drawn = [(prime - 1, prime, 5, 2**32 - 1), (prime, 7), (9,)]
     source = iter(b"".join(word.to_bytes(4, "little") for word in row) for row in drawn)
     assert uniform_residues(4, prime, lambda _: next(source)).tolist() == [prime - 1, 9, 5, 7]
-
-
-# --- shares -----------------------------------------------------------------------------------------------------------
 
 
 (PRIME,) = primes_below(2048, 1)
@@ -249,9 +243,6 @@ def test_shares_of_one_secret_are_uniform() -> None:
     for share in shares:
         counts, _ = np.histogram(share, 16, (0, PRIME))
         assert ((counts - 12_500) ** 2 / 12_500).sum() < 60
-
-
-# --- packing ----------------------------------------------------------------------------------------------------------
 
 
 def packed(ring: Ring, steps: np.ndarray, errors: np.ndarray) -> np.ndarray:
@@ -315,9 +306,6 @@ def test_zeros_behind_the_values_are_checked() -> None:
         with pytest.raises(CodecError, match="does not end with zeros"):
             opened()
         rows[place] = 0
-
-
-# --- what the server hands out in a one-shot round: round trips, and bytes that are refused ---------------------------
 
 
 @pytest.fixture(scope="module")

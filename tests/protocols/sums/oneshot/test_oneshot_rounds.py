@@ -64,9 +64,6 @@ def test_contributions_need_a_round() -> None:
         one_message(ONESHOT)
 
 
-# --- rounds of all parties, and the checks that each of them makes of the others' messages ----------------------------
-
-
 @pytest.fixture(scope="module")
 def done() -> Round:
     return Round(small_plan()).contribute()

@@ -42,8 +42,6 @@ class TestNamedKey(MechanismConformance):
     parameters = {"key_bits": 2048, "value_bits": 48, "public_key": b64encode((P * Q).to_bytes(256, "big"))}
 
 
-# --- a ciphertext written here opens in phe, and one that phe wrote adds up and opens here ----------------------------
-
 ROUTE = ((0,),)
 BLOCK = LAYOUT.blocks[0]
 
@@ -80,9 +78,6 @@ def test_phes_add_up_and_open_here(plan) -> None:  # type: ignore[no-untyped-def
     assert np.abs(opened - np.sum(vectors, axis=0)).max() <= plan.predicted_error
 
 
-# --- extra ------------------------------------------------------------------------------------------------------------
-
-
 def test_folding_needs_no_phe() -> None:
     code = """
 import sys
@@ -95,9 +90,6 @@ plan = paillier.plan({}, VectorLayout((Block("b", (Segment("v", 3, 1.0),)),), su
 paillier.release(plan, paillier.fold(plan, None, []))
 """
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-# --- keys -------------------------------------------------------------------------------------------------------------
 
 
 PLAN = small_plan()
@@ -157,8 +149,6 @@ def test_keys_of_other_tasks_and_malformed_ones_are_refused(fresh: Keyring) -> N
         load_secret_key(PLAN, replace(fresh, secret_key=half * 2, public_key=square))
 
 
-# --- randomisers ------------------------------------------------------------------------------------------------------
-
 KEYRING = made_up_keyring(PLAN)
 TOY_P, TOY_Q = 7, 11
 
@@ -192,9 +182,6 @@ def test_crt_gives_every_nth_residue_equally_often() -> None:
 def test_two_seals_of_one_vector_share_nothing() -> None:
     bodies = [PAILLIER.seal(PLAN, ((0,),), [some_vector(3)], KEYRING) for _ in range(2)]
     assert not set(ciphertexts(PLAN, bodies[0])) & set(ciphertexts(PLAN, bodies[1]))
-
-
-# --- ahead ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_contribution_made_ahead_sums_like_any_other() -> None:

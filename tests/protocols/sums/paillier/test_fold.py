@@ -51,8 +51,6 @@ def test_a_whole_sum_on_one_page() -> None:
     assert np.abs(total - np.sum(vectors, axis=0)).max() <= PLAN.predicted_error
 
 
-# --- wire -------------------------------------------------------------------------------------------------------------
-
 P, Q = made_up_primes(2048)
 BODY = PAILLIER.seal(PLAN, ROUTE, [some_vector(0)], KEYRING)
 GOOD = ciphertexts(PLAN, BODY)

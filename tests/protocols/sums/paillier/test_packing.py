@@ -115,8 +115,6 @@ def test_the_largest_sum_is_exact_in_float64() -> None:
     assert packing.unpack([minus * MAX_SUM]).tolist() == [-MAX_SUM, MAX_SUM]
 
 
-# --- planner ----------------------------------------------------------------------------------------------------------
-
 VECTOR = VectorLayout((Block("b", (Segment("values", 3706, 0.1),)),), sum_class=TRAINED)
 
 
