@@ -14,7 +14,7 @@ import pytest
 
 from protocols.capabilities import ALL
 from protocols.errors import BudgetError, ParameterError
-from protocols.layout import REPEATED_ROWS, TRAINED, Block, Segment, SumClass, VectorLayout, whole_route
+from protocols.layout import REPEATED_ROWS, TRAINED, Block, Segment, SumClass, VectorLayout
 from protocols.recipes import registry as recipe_registry
 from protocols.recipes.base import ItemParameters
 from protocols.recipes.fedmf import FedMF
@@ -28,7 +28,6 @@ from protocols.sums.run import run_sum
 from tests.protocols.sums.paillier.cases import MadeUpKeys, keyring_of
 
 LAYOUT: Final = VectorLayout((Block("b", (Segment("v", 6, 1.0),)),), sum_class=TRAINED)
-ROUTE: Final = whole_route(LAYOUT)
 
 
 def test_entries_name_what_is_there() -> None:
@@ -168,5 +167,6 @@ def test_only_masked_rounds_are_confirmed_and_only_one_shot_rounds_have_a_commit
     assert [planned(name).confirms for name in ("plain", "ckks", "masked", "oneshot")] == [False, False, True, False]
     assert [planned(name).committee for name in ("plain", "ckks", "masked", "oneshot")] == [0, 0, 0, 5]
     assert [name for name in ("plain", "ckks", "masked", "oneshot") if planned(name).ticket_bytes] == ["oneshot"]
+    assert [planned(name, REPEATED_ROWS).repeated for name in ("plain", "masked")] == [False, True]
     assert planned("oneshot").answers_needed(60) == 4 and planned("masked").answers_needed(60) == 60
     assert planned("plain").quorum(60) == 0 and planned("masked").quorum(60) == 32

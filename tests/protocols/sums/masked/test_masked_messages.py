@@ -16,7 +16,7 @@ from protocols.errors import CodecError, HushRecError, ParameterError, Threshold
 from protocols.sums.masked import wire
 from protocols.sums.masked.keys import mask_context
 from protocols.sums.masked.plan import RoundContext, make_plan
-from protocols.sums.masked.roster import Roster, RosterEntry, make_roster, open_roster
+from protocols.sums.masked.roster import Roster, RosterEntry, longest_roster, make_roster, open_roster
 from tests.protocols.sums.masked.rounds import LAYOUT, Round, complete_plan, names, new_round, round_context, with_model
 
 MEMBERS = st.integers(1, 70)
@@ -109,6 +109,8 @@ def test_what_makes_no_roster() -> None:
 
 def test_entries_have_fixed_lengths() -> None:
     entry = RosterEntry("c", bytes(32), bytes(32), bytes(81), bytes(160))
+    assert longest_roster(9) == 4 + 9 * len(replace(entry, client_id="c" * 64).encode()) == 4 + 9 * (306 + 64)
+    assert wire.confirmations_bytes(100) == 100 * 64
     for field in ("client_id", "identity_key", "mailbox_key", "certificate", "advertisement"):
         with pytest.raises(ParameterError):
             replace(entry, **{field: "x" * 65 if field == "client_id" else bytes(31)}).encode()  # type: ignore[arg-type]
