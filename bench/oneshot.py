@@ -29,12 +29,11 @@ from protocols.crypto.domain import SEED_BYTES
 from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
 from protocols.sums.masked import client as masked_client
 from protocols.sums.masked import server as masked_server
-from protocols.sums.masked.keys import sign_survivors
 from protocols.sums.masked.mechanism import MASKED
 from protocols.sums.masked.parameters import ClientPolicy
 from protocols.sums.masked.plan import DIGEST_BYTES, RoundContext
 from protocols.sums.masked.plan import encode as encode_masked
-from protocols.sums.masked.roster import RosterEntry
+from protocols.sums.masked.roster import RosterEntry, sign_survivors
 from protocols.sums.masked.run import MaskedRun
 from protocols.sums.oneshot.client import contribute
 from protocols.sums.oneshot.committee import make_committee, make_committee_key

@@ -14,8 +14,7 @@ from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.crypto.domain import digest
 from protocols.layout import TRAINED, Block, Segment, VectorLayout
 from protocols.sums.masked import client, server
-from protocols.sums.masked.keys import mask_context, pair_mask_key, seed_commitment
-from protocols.sums.masked.masks import add_mask, add_masks
+from protocols.sums.masked.masks import add_mask, add_masks, mask_context, pair_mask_key, seed_commitment
 from protocols.sums.masked.parameters import ClientPolicy, choose_neighbourhood
 from protocols.sums.masked.plan import MaskedPlan, RoundContext, make_plan, model_digest
 from protocols.sums.masked.roster import Roster, RosterEntry, neighbours, open_roster

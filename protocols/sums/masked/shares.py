@@ -33,7 +33,7 @@ from protocols.crypto.keys import agree
 from protocols.crypto.random import Randomness
 from protocols.errors import CodecError
 from protocols.sums.base import Buffer
-from protocols.sums.masked.keys import is_mask_secret, seed_commitment
+from protocols.sums.masked.masks import is_mask_secret, seed_commitment
 from protocols.sums.masked.roster import Roster
 from protocols.sums.masked.shamir import SHARE_BYTES, combine, split
 from protocols.sums.masked.wire import COMMITMENT_BYTES, SEALED_BYTES

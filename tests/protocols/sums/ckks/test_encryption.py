@@ -17,9 +17,9 @@ from protocols.errors import BudgetError, CodecError, KeyringError, ParameterErr
 from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
 from protocols.sums.ckks import seal_io
 from protocols.sums.ckks.mechanism import CKKS
-from protocols.sums.ckks.run import run_ckks_sum
 from protocols.sums.ckks.seal_io import MemoryFile, SealContext, seal_context
 from protocols.sums.ckks.wire import WireBuffer
+from protocols.sums.run import run_sum
 from tests.protocols.sums.ckks.cases import FORMS
 from tests.protocols.sums.conformance import MechanismConformance
 
@@ -73,8 +73,9 @@ def test_without_a_wide_pipe_the_memory_file_serves(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(seal_io.fcntl, "fcntl", refused)
     vectors = [np.full(50, 0.05), np.full(50, -0.1)]
-    total = run_ckks_sum({}, LAYOUT, vectors)
-    assert np.abs(total - np.sum(vectors, axis=0))[:40].max() <= CKKS.plan({}, LAYOUT, 2).predicted_error
+    plan = CKKS.plan({}, LAYOUT, 2)
+    total = run_sum(CKKS, plan, vectors).total
+    assert np.abs(total - np.sum(vectors, axis=0))[:40].max() <= plan.predicted_error
 
 
 def test_nothing_is_left_open() -> None:

@@ -19,8 +19,7 @@ from protocols.crypto.keys import public_key
 from protocols.errors import CertificateError, CodecError
 from protocols.layout import TRAINED, Block, Segment, VectorLayout
 from protocols.sums.masked import shamir
-from protocols.sums.masked.keys import mask_context, seed_commitment
-from protocols.sums.masked.masks import add_masks
+from protocols.sums.masked.masks import add_masks, mask_context, seed_commitment
 from protocols.sums.masked.parameters import ClientPolicy, MaskedParameters, Mode, Neighbourhood
 from protocols.sums.masked.plan import MaskedPlan, RoundContext, model_digest
 from protocols.sums.masked.roster import Roster, RosterEntry

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from protocols.errors import CodecError, HushRecError, ParameterError, RefusalError, ThresholdError
 from protocols.sums.masked import client, server, shamir
-from protocols.sums.masked.keys import pair_mask_key
+from protocols.sums.masked.masks import pair_mask_key
 from protocols.sums.masked.parameters import ClientPolicy, choose_neighbourhood
 from protocols.sums.masked.roster import make_roster
 from protocols.sums.masked.shamir import SHARE_BYTES

@@ -14,7 +14,7 @@ from protocols.crypto.keys import public_key
 from protocols.errors import AtFaultError, RefusalError, ThresholdError
 from protocols.sums.masked import client, server
 from protocols.sums.masked import shares as reconstruction
-from protocols.sums.masked.keys import is_mask_secret, pair_mask_key
+from protocols.sums.masked.masks import is_mask_secret, pair_mask_key
 from protocols.sums.masked.roster import make_roster
 from protocols.sums.masked.shares import open_pair, split_secrets
 from protocols.sums.masked.wire import SEALED_BYTES

@@ -9,10 +9,9 @@ import pytest
 
 from protocols.errors import CodecError, ParameterError, RefusalError, ThresholdError
 from protocols.sums.masked import client, server
-from protocols.sums.masked.keys import sign_survivors
 from protocols.sums.masked.parameters import ClientPolicy, MaskedParameters
 from protocols.sums.masked.plan import MaskedPlan
-from protocols.sums.masked.roster import RosterEntry
+from protocols.sums.masked.roster import RosterEntry, sign_survivors
 from tests.protocols.sums.masked.rounds import LAYOUT, VICTIM, Round, names, new_round, round_context
 
 

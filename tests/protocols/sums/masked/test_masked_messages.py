@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.errors import CodecError, HushRecError, ParameterError, ThresholdError
 from protocols.sums.masked import wire
-from protocols.sums.masked.keys import mask_context
+from protocols.sums.masked.masks import mask_context
 from protocols.sums.masked.plan import RoundContext, make_plan
 from protocols.sums.masked.roster import Roster, RosterEntry, longest_roster, make_roster, open_roster
 from tests.protocols.sums.masked.rounds import LAYOUT, Round, complete_plan, names, new_round, round_context, with_model

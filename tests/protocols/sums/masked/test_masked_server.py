@@ -11,11 +11,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from protocols.errors import AtFaultError, ContributionError, ThresholdError
 from protocols.sums.masked import client, server
-from protocols.sums.masked.keys import sign_advertisement
 from protocols.sums.masked.mechanism import MASKED
 from protocols.sums.masked.parameters import corrupt_clients
 from protocols.sums.masked.plan import make_plan
-from protocols.sums.masked.roster import make_roster, open_roster
+from protocols.sums.masked.roster import make_roster, open_roster, sign_advertisement
 from protocols.sums.masked.wire import SEALED_BYTES, split_inbox
 from protocols.sums.ring import Ring
 from tests.protocols.sums.masked.rounds import (

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from protocols.errors import CodecError, ContributionError, KeyringError
 from protocols.sums.paillier.mechanism import PAILLIER
-from protocols.sums.paillier.run import run_paillier_sum
 from tests.protocols.sums.paillier.cases import (
-    LAYOUT,
     body_of,
     ciphertexts,
     made_up_keyring,
@@ -43,12 +40,6 @@ def test_a_partial_of_something_names_its_modulus() -> None:
         PAILLIER.release(PLAN, (1).to_bytes(8, "little") + empty[8:])
     named = PLAN.with_public_key(KEYRING.public_key)
     assert PAILLIER.fold(named, None, [])[8:264] == KEYRING.public_key
-
-
-def test_a_whole_sum_on_one_page() -> None:
-    vectors = [some_vector(seed) for seed in range(4)]
-    total = run_paillier_sum({"key_bits": 2048}, LAYOUT, vectors)
-    assert np.abs(total - np.sum(vectors, axis=0)).max() <= PLAN.predicted_error
 
 
 P, Q = made_up_primes(2048)
