@@ -72,6 +72,12 @@ def table_under(page: str, before: str) -> list[list[str]]:
     return tables(page)[number]
 
 
+def labels() -> list[tuple[set[str], str]]:
+    """Return the entries of the list of labels: their names, and the parts or the seed."""
+    section = PAGES["index"].split("## Labels", 1)[1].split("## ", 1)[0]
+    return [(set(re.findall("`([^`]+)`", names)), parts) for names, parts in re.findall("^- (.+?): (.+)$", section, re.M)]
+
+
 def labels_of(path: Path) -> set[str]:
     """Return the purposes that a module gives to the functions of domain separation and of public randomness."""
     found, tree = set(), ast.parse(path.read_text(encoding="utf-8"))
@@ -109,7 +115,7 @@ def test_every_label_is_in_the_table_and_no_other() -> None:
         path for package in ("protocols", "client_sdk", "aggregator_service") for path in (ROOT / package).rglob("*.py")
     ]
     used = set().union(*(labels_of(path) for path in files))
-    listed = {row[0].strip("`") for row in table_under("index", "## Labels")[1:]}
+    listed = set().union(*(names for names, _ in labels()))
     assert used - set(_LOCAL) == listed
     assert set(_LOCAL) <= used, "a label that no code uses"
     assert len(listed) > 50
@@ -156,7 +162,7 @@ def test_rings_of_one_shot_sums() -> None:
 
 
 def test_covered_components_of_a_request() -> None:
-    listed = [row[0].strip('`"') for row in table_under("requests", "## Signatures")[1:]]
+    listed = re.findall('`"(.+?)"`', PAGES["requests"].split("## Signatures", 1)[1].split("The signature base", 1)[0])
     assert tuple(listed) == ("@method", "@authority", "@path", "@query", *http_signature.SIGNED_FIELDS)
 
 
@@ -254,14 +260,14 @@ def test_uploads_in_chunks() -> None:
 
 def test_the_seed_of_the_power_iteration() -> None:
     """The seed that the table names gives the basis that PriviRec has after the sum of degrees."""
-    named = {row[0].strip("`"): row[2] for row in table_under("index", "## Labels")[1:] if row[1] == "stream"}
+    (named,) = (parts for names, parts in labels() if "start of the power iteration" in names)
     case = load("state_privirec.json")["cases"][0]
     task_seed, first = b64decode(case["task"]["seed"]), case["sums"][0]
     seeds = {"task seed": task_seed, "round seed": digest("round", task_seed, first["round"])}
     made = recipe("privirec", case["task"]["recipe"]["parameters"])
     state = made.decode_state(1, bytes.fromhex(first["state"]))
     p = made.parameters
-    basis = start_basis(seeds[named["start of the power iteration"]], p.items, p.columns)
+    basis = start_basis(seeds[named], p.items, p.columns)
     assert np.allclose(basis, state.basis, rtol=1e-5, atol=1e-7)
 
 
