@@ -18,7 +18,6 @@ from aggregator_service.tasks.plans import plan_task, task_terms
 from aggregator_service.uploads.chunks import MOST_CHUNKS
 from protocols.codec import b64decode
 from protocols.crypto import certificates, envelope, http_signature
-from protocols.crypto.aggregate_chain import CHAIN_BYTES
 from protocols.crypto.domain import digest, domain_tag
 from protocols.messages import Schedule
 from protocols.messages import stages as media_types
@@ -122,23 +121,22 @@ def test_every_label_is_in_the_table_and_no_other() -> None:
 
 
 def length(page: str, before: str) -> int:
-    """Return the sum of the lengths in a table of fields, without those of variable length."""
-    rows = table_under(page, before)
-    assert rows[0] == ["field", "bytes"]
-    return sum(int(row[1]) for row in rows[1:] if row[1].isdigit())
+    """Return the sum of the lengths in parentheses, in the layout that follows a text of the page."""
+    layout = re.split(r"\n\n|\n- |\.\s", PAGES[page].split(before, 1)[1], maxsplit=1)[0]
+    return sum(int(size) for size in re.findall(r"\((\d+)\)", layout))
 
 
 @pytest.mark.parametrize(
     ("page", "before", "expected"),
     [
-        ("requests", "## Membership certificate", certificates.CERTIFICATE_BYTES),
-        ("requests", "## Keyring envelope", envelope._HEAD + 32 + 12),
-        ("requests", "## Snapshot", envelope.sealed_bytes(0) - CHAIN_BYTES - 16),
-        ("masked", "Advertisement:", wire.ADVERTISEMENT_BYTES),
-        ("masked", "Entry of the roster", 1 + 64 + certificates.CERTIFICATE_BYTES + wire.ADVERTISEMENT_BYTES),
-        ("masked", "Slot of shares", wire.SEALED_BYTES),
-        ("oneshot", "Upload (the body", oneshot.KEY_BYTES + oneshot.SIGNATURE_BYTES),
-        ("oneshot", "Key of a member", 1 + 64 + certificates.CERTIFICATE_BYTES + 32 + 64),
+        ("requests", "A certificate is:", certificates.CERTIFICATE_BYTES),
+        ("requests", "An envelope is:", envelope._HEAD + 32 + 12),
+        ("requests", "Otherwise it is", envelope.sealed_bytes(0) - 16),
+        ("masked", "- *advertisement*:", wire.ADVERTISEMENT_BYTES),
+        ("masked", "- *entry*:", 1 + 64 + certificates.CERTIFICATE_BYTES + wire.ADVERTISEMENT_BYTES),
+        ("masked", "- *slot* of shares", wire.SEALED_BYTES),
+        ("oneshot", "- *upload*", oneshot.KEY_BYTES + oneshot.SIGNATURE_BYTES),
+        ("oneshot", "- *key* of a member:", 1 + 64 + certificates.CERTIFICATE_BYTES + 32 + 64),
     ],
 )
 def test_lengths_of_messages(page: str, before: str, expected: int) -> None:
