@@ -74,7 +74,8 @@ def table_under(page: str, before: str) -> list[list[str]]:
 def labels() -> list[tuple[set[str], str]]:
     """Return the entries of the list of labels: their names, and the parts or the seed."""
     section = PAGES["index"].split("## Labels", 1)[1].split("## ", 1)[0]
-    return [(set(re.findall("`([^`]+)`", names)), parts) for names, parts in re.findall("^- (.+?): (.+)$", section, re.M)]
+    entries = re.findall("^- (.+?): (.+)$", section, re.M)
+    return [(set(re.findall("`([^`]+)`", names)), parts) for names, parts in entries]
 
 
 def labels_of(path: Path) -> set[str]:
