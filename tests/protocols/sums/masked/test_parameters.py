@@ -51,7 +51,7 @@ PUBLISHED = [
 """sigma = 40, eta = 20, from Bell et al. Their semi-malicious values assume dropouts that do not see the graph."""
 
 
-def chosen(*values: float, mode: str, eta: int = 30) -> str:
+def k_and_t(*values: float, mode: str, eta: int = 30) -> str:
     found = choose_neighbourhood(int(values[0]), *values[1:], mode, sigma=40, eta=eta)  # type: ignore[arg-type]
     return f"{found.degree}/{found.threshold}"
 
@@ -61,9 +61,9 @@ def test_the_tables_of_the_papers() -> None:
         head, *values = (cell.strip() for cell in row.split("|"))
         share, mode = head.split()
         for clients, value in zip(COHORTS, values, strict=True):
-            assert not value or chosen(clients, float(share), float(share), mode=mode) == value, (share, mode, clients)
+            assert not value or k_and_t(clients, float(share), float(share), mode=mode) == value, (share, mode, clients)
     for clients, corrupt, dropout, mode, value in PUBLISHED:
-        assert chosen(clients, corrupt, dropout, mode=mode, eta=20) == value
+        assert k_and_t(clients, corrupt, dropout, mode=mode, eta=20) == value
 
 
 def test_dropouts_that_are_chosen_after_the_graph_cost_more_neighbours() -> None:

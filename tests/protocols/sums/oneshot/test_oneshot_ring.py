@@ -38,7 +38,6 @@ from protocols.sums.oneshot.polynomials import (
     gaussian_table,
     primes_below,
     public_polynomials,
-    reduced,
     uniform_residues,
 )
 from protocols.sums.oneshot.server import kept_from_opening
@@ -48,17 +47,8 @@ from tests.protocols.sums.oneshot.rounds import Round, counting_random, small_pl
 EXTREMES = 2**45
 
 
-def schoolbook(left: list[int], right: list[int], prime: int) -> list[int]:
-    """left * right modulo X^N + 1 and the prime, by the definition."""
-    degree, product = len(left), [0] * len(left)
-    for i, a in enumerate(left):
-        for j, b in enumerate(right):
-            product[(i + j) % degree] += a * b if i + j < degree else -a * b
-    return [value % prime for value in product]
-
-
 def by_big_integers(left: list[int], right: list[int], prime: int) -> list[int]:
-    """The same for long polynomials: Kronecker substitution, one product of big integers."""
+    """left * right modulo X^N + 1 and the prime: Kronecker substitution, one product of big integers."""
     size, degree = 20, len(left)
     half = 1 << 8 * size - 1
 
@@ -81,13 +71,13 @@ def multiplied(public: np.ndarray, secret: np.ndarray, primes: tuple[int, ...], 
 
 @given(st.integers(0, 2**32), st.sampled_from([58, 2047, 2049, 10**6, EXTREMES]))
 @settings(max_examples=25, deadline=None)
-def test_products_equal_the_schoolbook_ones(seed: int, largest: int) -> None:
+def test_products_are_those_of_big_integers(seed: int, largest: int) -> None:
     rng, degree, primes = np.random.default_rng(seed), 16, primes_below(2048, 2)
     public = np.stack([rng.integers(0, prime, (2, degree)) for prime in primes]).astype(np.uint32)
     secret = rng.integers(-largest, largest + 1, degree)
     got = multiplied(public, secret, primes, degree + 5)
     for number, prime in enumerate(primes):
-        polynomials = [schoolbook(one.tolist(), secret.tolist(), prime) for one in public[number]]
+        polynomials = [by_big_integers(one.tolist(), secret.tolist(), prime) for one in public[number]]
         assert got[number] == (polynomials[0] + polynomials[1])[: degree + 5]
 
 
@@ -105,13 +95,6 @@ def test_products_of_the_largest_factors_are_exact() -> None:
             centred = [int(a) - prime if a > prime // 2 else int(a) for a in public]
             got = multiplied(public.astype(np.uint32)[None, None], secret, (prime,), degree)
             assert got[0] == by_big_integers(centred, secret.tolist(), prime)
-
-
-@given(st.lists(st.integers(-(2**52), 2**52), min_size=1, max_size=20), st.sampled_from(primes_below(8192, 6)))
-def test_reductions_are_exact(values: list[int], prime: int) -> None:
-    array = np.array(values, np.float64)
-    assert canonical(array, prime).tolist() == [value % prime for value in values]
-    assert (np.abs(reduced(array, prime)) <= prime / 2 + 2).all()
 
 
 def test_public_polynomials_are_the_words_below_the_prime() -> None:
@@ -313,35 +296,26 @@ def played() -> Round:
     return Round(small_plan()).contribute()
 
 
-def test_the_keys_of_a_committee(played: Round) -> None:
-    body = join_keys(key.encode() for key in played.committee.members)
-    assert tuple(split_keys(body)) == played.committee.members
-    one = join_keys([played.committee.members[0].encode()])
-    for wrong in (body[:-1], body + b"\x01", one * 17):
-        with pytest.raises(CodecError):
-            split_keys(wrong)
-
-
-def test_statements_and_shares(played: Round) -> None:
-    statements = played.statements()
-    body = b"".join(statement.encode() for statement in statements)
-    assert split_statements(played.plan, body, len(statements)) == statements
-    for wrong, most in ((body, len(statements) - 1), (body[:-1], 6), (body + b"\x01", 7)):
-        with pytest.raises(CodecError):
-            split_statements(played.plan, wrong, most)
+def test_what_the_server_hands_out_is_read_back_and_has_one_form(played: Round) -> None:
+    plan, keys, statements = played.plan, played.committee.members, played.statements()
     sealed = [upload.ticket.sealed[0] for upload in played.uploads.values()]
-    assert split_shares(played.plan, b"".join(sealed), len(sealed)) == sealed
-    with pytest.raises(CodecError):
-        split_shares(played.plan, b"".join(sealed), len(sealed) - 1)
-
-
-def test_confirmations(played: Round) -> None:
     confirmed = {name: played.confirm(name)[0].signature for name in played.members[1:]}
-    body = join_confirmations(played.members[::-1], confirmed)
-    assert body.startswith(bytes(64))
-    assert split_confirmations(played.committee, body) == confirmed
-    with pytest.raises(CodecError):
-        split_confirmations(played.committee, body[:-1])
+    bodies = (join_keys(key.encode() for key in keys), b"".join(statement.encode() for statement in statements))
+    signatures = join_confirmations(played.members[::-1], confirmed)
+    assert tuple(split_keys(bodies[0])) == keys
+    assert split_statements(plan, bodies[1], len(statements)) == statements
+    assert split_shares(plan, b"".join(sealed), len(sealed)) == sealed
+    assert signatures.startswith(bytes(64)) and split_confirmations(played.committee, signatures) == confirmed
+    for refuse in (
+        *(lambda wrong=wrong: split_keys(wrong) for wrong in (bodies[0][:-1], bodies[0] + b"\x01")),
+        lambda: split_keys(join_keys([keys[0].encode()]) * 17),
+        lambda: split_statements(plan, bodies[1], len(statements) - 1),
+        *(lambda wrong=wrong: split_statements(plan, wrong, 7) for wrong in (bodies[1][:-1], bodies[1] + b"\x01")),
+        lambda: split_shares(plan, b"".join(sealed), len(sealed) - 1),
+        lambda: split_confirmations(played.committee, signatures[:-1]),
+    ):
+        with pytest.raises(CodecError):
+            refuse()
 
 
 MEMBERS = ("a", "b", "c", "d", "e")
