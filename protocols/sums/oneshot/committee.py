@@ -47,9 +47,9 @@ __all__ = [
     "make_committee_key",
     "open_share",
     "seal_share",
-    "signed_statement",
     "signed_sum",
     "signed_survivors",
+    "signed_upload",
     "split_confirmations",
     "split_keys",
     "split_shares",
@@ -230,16 +230,14 @@ def _cipher(shared: bytes, committee: Committee, place: int, client_id: str, eph
     return AESGCM(derive_key(shared, "oneshot share", *bound)), domain_tag("oneshot share", *bound)
 
 
-def signed_statement(committee: Committee, statement: Statement) -> bytes:
-    """Return the bytes that a client signs: the round, the committee, and digests of all that it sends."""
-    return domain_tag(
-        "oneshot upload",
-        committee.digest,
-        statement.client_id,
-        statement.ephemeral_key,
-        statement.contribution_digest,
-        *statement.share_digests,
-    )
+def signed_upload(
+    committee: Committee, client_id: str, ephemeral_key: bytes, contribution: bytes, shares: Iterable[bytes]
+) -> bytes:
+    """Return the bytes that a client signs: the round, the committee, and what it sends.
+
+    contribution, shares: SHA-256 digests of the contribution and of each sealed share (`body_digest`).
+    """
+    return domain_tag("oneshot upload", committee.digest, client_id, ephemeral_key, contribution, *shares)
 
 
 def signed_survivors(committee: Committee, survivors: bytes) -> bytes:

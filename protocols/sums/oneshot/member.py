@@ -30,7 +30,7 @@ from protocols.crypto.keys import verifies
 from protocols.crypto.random import Randomness
 from protocols.errors import CodecError, RefusalError, ThresholdError
 from protocols.privacy.differencing import Allowed, judge
-from protocols.sums.oneshot.committee import Committee, open_share, signed_statement, signed_sum, signed_survivors
+from protocols.sums.oneshot.committee import Committee, open_share, signed_sum, signed_survivors, signed_upload
 from protocols.sums.oneshot.packing import check_noise
 from protocols.sums.oneshot.parameters import OneshotPolicy
 from protocols.sums.oneshot.polynomials import canonical, uniform_residues
@@ -219,7 +219,8 @@ def inspect(state: Ready, statements: Sequence[Statement], sealed: Iterable[byte
 
 def _opened(state: Ready, statement: Statement, share: bytes, is_client: IsClient) -> NDArray[np.uint32] | None:
     committee, place = state.committee, state.place
-    signed = signed_statement(committee, statement)
+    key, contribution = statement.ephemeral_key, statement.contribution_digest
+    signed = signed_upload(committee, statement.client_id, key, contribution, statement.share_digests)
     if not hmac.compare_digest(body_digest(share), statement.share_digests[place]):
         return None
     if not is_client(statement) or not verifies(statement.identity_key, statement.signature, signed):
