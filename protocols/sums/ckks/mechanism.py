@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from io import BytesIO
 from itertools import accumulate
-from types import TracebackType
 from typing import Any, ClassVar, Final, Self
 
 import numpy as np
@@ -122,9 +121,7 @@ class SeededSum:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._given.close()
         self._saved.close()
 

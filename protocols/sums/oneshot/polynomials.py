@@ -44,7 +44,6 @@ from protocols.sums.oneshot.parameters import SIGMA
 from protocols.sums.ring_security import LOG_Q_CAPS
 
 __all__ = [
-    "LARGEST",
     "PRIME_BITS",
     "TAIL",
     "Ring",
@@ -300,10 +299,6 @@ def gaussian_table() -> tuple[int, ...]:
         return cumulative_table(
             (1 if x == 0 else 2) * (-(Decimal(x) ** 2) / width).exp() for x in range(40 * int(SIGMA))
         )
-
-
-LARGEST: Final = len(gaussian_table())
-"""Largest size of a sample."""
 
 
 def gaussian(count: int, random: Randomness) -> NDArray[np.int64]:

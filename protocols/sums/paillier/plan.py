@@ -140,15 +140,6 @@ class PaillierPlan(SumPlan):
         """32 bytes that identify the key size."""
         return digest("paillier parameters", self.key_bits)
 
-    def with_public_key(self, public_key: bytes) -> PaillierPlan:
-        """Return this plan for one modulus only: `check` and `fold` refuse contributions under any other.
-
-        public_key: n, big-endian, `modulus_bytes` bytes, as in `Keyring.public_key`. Raises `ParameterError` for a
-        malformed key.
-        """
-        named = name_public_key(self.parameters.model_dump(), public_key)
-        return make_plan(named, self.layout, self.max_contributions)
-
     @cached_property
     def packings(self) -> tuple[BlockPacking, ...]:
         """The packing of each block of the aggregate; blocks of equal segments share one."""

@@ -32,6 +32,7 @@ from tests.protocols.sums.paillier.cases import (
     phe_keys,
     small_plan,
     some_vector,
+    under,
 )
 
 P, Q = made_up_primes(2048)
@@ -114,7 +115,7 @@ def test_fresh_keys_are_phes_travel_and_are_not_shown(fresh: Keyring) -> None:
 
 
 def test_a_task_that_names_its_key_has_one(fresh: Keyring) -> None:
-    named = PLAN.with_public_key(fresh.public_key)
+    named = under(PLAN, fresh.public_key)
     with pytest.raises(ParameterError, match="exists already"):
         PAILLIER.generate_keyring(named)
     with pytest.raises(KeyringError, match="another public key than the one that the task names"):

@@ -13,6 +13,7 @@ from tests.protocols.sums.paillier.cases import (
     made_up_primes,
     small_plan,
     some_vector,
+    under,
 )
 
 PLAN = small_plan()
@@ -38,7 +39,7 @@ def test_a_partial_of_something_names_its_modulus() -> None:
     assert empty[8:264] == bytes(256)
     with pytest.raises(CodecError, match="must name their modulus"):
         PAILLIER.release(PLAN, (1).to_bytes(8, "little") + empty[8:])
-    named = PLAN.with_public_key(KEYRING.public_key)
+    named = under(PLAN, KEYRING.public_key)
     assert PAILLIER.fold(named, None, [])[8:264] == KEYRING.public_key
 
 
@@ -66,7 +67,7 @@ def test_the_ciphertext_that_must_not_enter_is_named() -> None:
 
 
 def test_a_plan_that_names_its_key_refuses_every_other() -> None:
-    named = PLAN.with_public_key(KEYRING.public_key)
+    named = under(PLAN, KEYRING.public_key)
     PAILLIER.check(named, ROUTE, BODY)
     other = PAILLIER.seal(PLAN, ROUTE, [some_vector(0)], made_up_keyring(PLAN, "another key"))
     PAILLIER.check(PLAN, ROUTE, other)

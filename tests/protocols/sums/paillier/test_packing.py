@@ -15,7 +15,7 @@ from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.paillier.mechanism import PAILLIER
 from protocols.sums.paillier.packing import MAX_SUM, BlockPacking, SegmentCode
 from protocols.sums.paillier.plan import make_plan
-from tests.protocols.sums.paillier.cases import LAYOUT, made_up_primes, small_plan
+from tests.protocols.sums.paillier.cases import LAYOUT, made_up_primes, small_plan, under
 
 SEGMENTS = st.lists(
     st.tuples(st.integers(1, 150), st.sampled_from([1e-3, 0.1, 1.0, 7.0, 300.0]), st.booleans()), min_size=1, max_size=4
@@ -174,7 +174,7 @@ def test_a_task_names_one_public_key_for_good() -> None:
     named = PAILLIER.name_public_key(parameters, first.to_bytes(256, "big"))
     assert "public_key" not in parameters
     assert PAILLIER.name_public_key(named, first.to_bytes(256, "big")) == named
-    by_plan = plan.with_public_key(first.to_bytes(256, "big"))
+    by_plan = under(plan, first.to_bytes(256, "big"))
     assert (plan.modulus, by_plan.modulus, make_plan(named, LAYOUT, 4).modulus) == (None, first, first)
     assert by_plan.contribution_bytes(((0,),)) == plan.contribution_bytes(((0,),))
     with pytest.raises(ParameterError, match="names another public key"):
