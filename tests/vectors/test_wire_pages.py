@@ -80,7 +80,10 @@ def labels() -> list[tuple[set[str], str]]:
 
 def labels_of(path: Path) -> set[str]:
     """Return the purposes that a module gives to the functions of domain separation and of public randomness."""
-    found, tree = set(), ast.parse(path.read_text(encoding="utf-8"))
+    found, text = set(), path.read_text(encoding="utf-8")
+    if not any(f"{name}(" in text for name in _LABELLED):
+        return found
+    tree = ast.parse(text)
     names = {
         target.id: node.value.value
         for node in ast.walk(tree)

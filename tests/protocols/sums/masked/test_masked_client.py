@@ -111,13 +111,13 @@ def test_only_signatures_of_other_survivors_of_this_set_count() -> None:
 
 def test_neighbours_without_a_quorum_confirm_nothing() -> None:
     """In a sparse graph t neighbours are few: a client also needs signatures of more than half of the roster."""
-    plan = MaskedPlan(MaskedParameters(dropout=0.1), LAYOUT, 60)
-    played = Round(round_context(plan, 60), names(60)).advertise().share().contribute()
+    plan = MaskedPlan(MaskedParameters(dropout=0.1), LAYOUT, 30)
+    played = Round(round_context(plan, 30), names(30)).advertise().share().contribute()
     near = {VICTIM} | {played.roster.entries[at].client_id for at in played.roster.neighbours_of(0)}
-    assert played.roster.degree < 30
+    assert played.roster.degree < 10
     played.confirm(without=set(played.members) - near)
     signed = server.confirmations(played.roster, played.confirmations)
-    needed = f"confirming: {plan.quorum(60)} clients are needed"
+    needed = f"confirming: {plan.quorum(30)} clients are needed"
     with pytest.raises(ThresholdError, match=f"{needed} .* {len(near)} are present"):
         client.unmask(played.confirmed[VICTIM], signed)
     with pytest.raises(ThresholdError, match=needed):

@@ -79,7 +79,7 @@ def test_a_refusal_says_what_would_fit() -> None:
             choose_neighbourhood(1000, 0.5, 0.5, mode, eta=20)  # type: ignore[arg-type]
     with pytest.raises(ParameterError, match="would be disconnected.*a dropout of at most 0"):
         choose_neighbourhood(10**4, 0.3, 0.2, sigma=40)
-    for clients, corrupt, dropout in ((1000, 0.34, 0.34), (10**6, 0.33, 0.34), (7, 0.34, 0.34), (100, 0.0, 0.5)):
+    for clients, corrupt, dropout in ((1000, 0.34, 0.34), (7, 0.34, 0.34), (100, 0.0, 0.5)):
         with pytest.raises(ParameterError, match="no threshold|would be disconnected") as refusal:
             choose_neighbourhood(clients, corrupt, dropout)
         text = str(refusal.value)
