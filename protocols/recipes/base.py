@@ -198,6 +198,8 @@ class Recipe(ABC):
     """
 
     state_class: ClassVar[type[ModelState]] = ModelState
+    trains_on_views: ClassVar[bool] = False
+    """Whether clients train on views of the state (`view`) that are not states themselves."""
     if TYPE_CHECKING:  # at run time it is a field of recipes that are dataclasses, for which this would be the default
 
         @property

@@ -359,7 +359,7 @@ def _why_not(recipe: Recipe) -> str | None:
         return "its clients measure their model themselves"
     if recipe.layout(recipe.main_sum).sum_class.repeated:
         return "its model is complete after its last sum only, so no sum can measure it"
-    if recipe.device_groups > 1:
+    if recipe.trains_on_views:
         return (
             "each sum is over one device group, which trains on its view, so no sum measures the model of all clients"
         )

@@ -180,6 +180,7 @@ class Fair(Recipe):
     name: str = "fair"
 
     state_class = FairState
+    trains_on_views = True
 
     @property
     def by_snapshot(self) -> bool:
