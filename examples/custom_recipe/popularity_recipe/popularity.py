@@ -15,8 +15,8 @@ from protocols.recipes.base import (
     ItemParameters,
     Local,
     ModelState,
+    Recipe,
     RoundSpec,
-    SingleGroupRecipe,
     check_follows,
 )
 from protocols.recipes.registry import RecipeEntry
@@ -37,7 +37,7 @@ class PopularityState(ModelState):
 
 
 @dataclass(frozen=True)
-class Popularity(SingleGroupRecipe):
+class Popularity(Recipe):
     """One sum of N counts."""
 
     parameters: PopularityParameters
