@@ -1,4 +1,4 @@
-"""Plans of Paillier sums, and how values are packed into plaintexts."""
+"""Plans and packing of Paillier sums; the fold of contributions, and their form on the wire."""
 
 from __future__ import annotations
 
@@ -8,14 +8,104 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocols.codec import b64encode
-from protocols.errors import BudgetError, CodecError, ParameterError
+from protocols.errors import BudgetError, CodecError, ContributionError, KeyringError, ParameterError
 from protocols.layout import CLIP_SLACK, TRAINED, Block, Segment, VectorLayout, whole_route
 from protocols.sums.base import NamesPublicKey
 from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.paillier.mechanism import PAILLIER
 from protocols.sums.paillier.packing import MAX_SUM, BlockPacking, SegmentCode
 from protocols.sums.paillier.plan import make_plan
-from tests.protocols.sums.paillier.cases import LAYOUT, made_up_primes, small_plan, under
+from tests.protocols.sums.paillier.cases import (
+    LAYOUT,
+    body_of,
+    ciphertexts,
+    made_up_keyring,
+    made_up_primes,
+    small_plan,
+    some_vector,
+    under,
+)
+
+PLAN = small_plan()
+ROUTE = ((0,),)
+KEYRING = made_up_keyring(PLAN)
+BODIES = [PAILLIER.seal(PLAN, ROUTE, [some_vector(seed)], KEYRING) for seed in range(3)]
+N = int.from_bytes(KEYRING.public_key, "big")
+
+
+def test_a_contribution_under_another_key_is_refused_not_added() -> None:
+    other = PAILLIER.seal(PLAN, ROUTE, [some_vector(9)], made_up_keyring(PLAN, "another key"))
+    for first, second in ((BODIES[0], other), (other, BODIES[0])):
+        with pytest.raises(ContributionError, match="another public key"):
+            PAILLIER.fold(PLAN, None, [(ROUTE, first), (ROUTE, second)])
+        with pytest.raises(ContributionError, match="another public key"):
+            PAILLIER.fold(PLAN, PAILLIER.fold(PLAN, None, [(ROUTE, first)]), [(ROUTE, second)])
+        with pytest.raises(ContributionError, match="another public key"):
+            PAILLIER.merge(PLAN, [PAILLIER.fold(PLAN, None, [(ROUTE, body)]) for body in (first, second)])
+
+
+def test_a_partial_of_something_names_its_modulus() -> None:
+    empty = PAILLIER.fold(PLAN, None, [])
+    assert empty[8:264] == bytes(256)
+    with pytest.raises(CodecError, match="must name their modulus"):
+        PAILLIER.release(PLAN, (1).to_bytes(8, "little") + empty[8:])
+    named = under(PLAN, KEYRING.public_key)
+    assert PAILLIER.fold(named, None, [])[8:264] == KEYRING.public_key
+
+
+P, Q = made_up_primes(2048)
+BODY = PAILLIER.seal(PLAN, ROUTE, [some_vector(0)], KEYRING)
+GOOD = ciphertexts(PLAN, BODY)
+
+
+def test_the_ciphertext_that_must_not_enter_is_named() -> None:
+    PAILLIER.check(PLAN, ROUTE, BODY)
+    for place, (bad, text) in enumerate(
+        (
+            *((bad, "not in the range") for bad in (0, N * N, N * N + 1, (1 << 4096) - 1)),
+            *((bad, "not invertible") for bad in (P, N, Q * Q)),
+            *((bad, "transparent") for bad in (1, 1 + 5 * N)),
+        )
+    ):
+        numbers = [*GOOD]
+        numbers[place % len(GOOD)] = bad
+        with pytest.raises(ContributionError, match=f"ciphertext {place % len(GOOD)} is {text}"):
+            PAILLIER.check(PLAN, ROUTE, body_of(PLAN, numbers, N))
+    for n in (0, 1, N - 1, N >> 1 | 1):
+        with pytest.raises(ContributionError, match="modulus"):
+            PAILLIER.check(PLAN, ROUTE, body_of(PLAN, GOOD, n))
+
+
+def test_a_plan_that_names_its_key_refuses_every_other() -> None:
+    named = under(PLAN, KEYRING.public_key)
+    PAILLIER.check(named, ROUTE, BODY)
+    other = PAILLIER.seal(PLAN, ROUTE, [some_vector(0)], made_up_keyring(PLAN, "another key"))
+    PAILLIER.check(PLAN, ROUTE, other)
+    with pytest.raises(ContributionError, match="public key that the task names"):
+        PAILLIER.check(named, ROUTE, other)
+    with pytest.raises(CodecError, match="public key that the task names"):
+        PAILLIER.fold(named, None, [(ROUTE, other)])
+    with pytest.raises(CodecError, match="public key that the task names"):
+        PAILLIER.fold(named, PAILLIER.fold(PLAN, None, [(ROUTE, other)]), [])
+
+
+def test_aggregates_of_another_form_are_refused() -> None:
+    aggregate = PAILLIER.release(PLAN, PAILLIER.fold(PLAN, None, [(ROUTE, BODY)]))
+    assert aggregate == BODY  # of one contribution
+    for bad in (0, N * N):
+        with pytest.raises(CodecError, match="range"):
+            PAILLIER.open(PLAN, body_of(PLAN, [bad, *GOOD[1:]], N), 1, KEYRING)
+    with pytest.raises(CodecError, match="odd modulus"):
+        PAILLIER.open(PLAN, body_of(PLAN, GOOD, N - 1), 1, KEYRING)
+    with pytest.raises(KeyringError, match="another public key"):
+        PAILLIER.open(PLAN, body_of(PLAN, GOOD, N - 2), 1, KEYRING)
+
+
+def test_what_overflows_its_slots_does_not_open() -> None:
+    huge = (1 + (1 << 2046) * N) * GOOD[0] % (N * N)
+    with pytest.raises(CodecError, match="overflows its slots"):
+        PAILLIER.open(PLAN, body_of(PLAN, [huge, *GOOD[1:]], N), 1, KEYRING)
+
 
 SEGMENTS = st.lists(
     st.tuples(st.integers(1, 150), st.sampled_from([1e-3, 0.1, 1.0, 7.0, 300.0]), st.booleans()), min_size=1, max_size=4
@@ -121,11 +211,11 @@ VECTOR = VectorLayout((Block("b", (Segment("values", 3706, 0.1),)),), sum_class=
 def test_slots_lengths_and_errors_of_plans() -> None:
     """Values of 32 bits and 8 of headroom; counts are packed closer, 292 slots of 7 bits."""
     route = whole_route(VECTOR)
-    for bits, slots, ciphertexts in ((2048, 51, 73), (3072, 76, 49)):
+    for bits, slots, count in ((2048, 51, 73), (3072, 76, 49)):
         plan = make_plan({"key_bits": bits}, VECTOR, 256)
         (packing,) = plan.packings
-        assert (packing.codes[0].width, packing.runs[0].slots, plan.ciphertexts) == (40, slots, ciphertexts)
-        assert plan.contribution_bytes(route) == plan.aggregate_bytes == bits // 8 + ciphertexts * bits // 4
+        assert (packing.codes[0].width, packing.runs[0].slots, plan.ciphertexts) == (40, slots, count)
+        assert plan.contribution_bytes(route) == plan.aggregate_bytes == bits // 8 + count * bits // 4
     counts = VectorLayout((Block("b", (Segment("touched", 3706, 1.0, integral=True),)),), sum_class=TRAINED)
     assert make_plan({"key_bits": 2048}, counts, 60).ciphertexts == 13
     plan = small_plan(contributions=60)
