@@ -20,17 +20,14 @@ from protocols.sums.ckks.seal_io import MemoryFile, seal_context
 from protocols.sums.ckks.wire import WireBuffer, check_expanded, check_range, join_planes, view_planes
 from protocols.sums.ring_security import DEGREES
 
-FORMS: dict[str, dict[str, Any]] = {
-    "seeded": {"wire": "seeded"},
-    "expanded": {"wire": "expanded"},
-}
+FORMS = ("seeded", "expanded")
 COMBINATIONS = [(form, name, degree) for form in FORMS for name in PARAMETER_SETS for degree in DEGREES]
 
 
 def two_ciphertexts(form: str, set_name: str, degree: int, contributions: int = 4) -> CkksPlan:
     """A plan of one block that fills one ciphertext and part of a second, at any degree."""
     layout = VectorLayout((Block("b", (Segment("v", degree + 5, 0.1),)),), sum_class=TRAINED)
-    plan = make_plan({**FORMS[form], "set": set_name}, layout, contributions)
+    plan = make_plan({"wire": form, "set": set_name}, layout, contributions)
     return CkksPlan(plan.parameters, layout, contributions, degree)
 
 
