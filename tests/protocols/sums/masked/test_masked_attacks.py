@@ -36,8 +36,6 @@ from tests.protocols.sums.masked.rounds import (
     with_threshold,
 )
 
-# --- both shares of one client --------------------------------------------------------------------------------------
-
 
 def test_nobody_answers_two_unmask_requests() -> None:
     """The server sends two unmask requests: one with the victim as survivor, one as dropout."""
@@ -118,9 +116,6 @@ def test_one_client_helps_the_server_in_a_small_cohort() -> None:
         claimed = survived if number % 2 else dropped_out
         replies[name] = [client.unmask_unconfirmed(played.contributed[name], claimed)[1]]
     assert secrets_of(played, replies, VICTIM, {helper: (pair.of_seed, pair.of_mask_key)}) == (True, True)
-
-
-# --- keys: man in the middle, invented members, a key found twice -----------------------------------------------------
 
 
 def open_through_own_keys(played: Round, strangers: list[Ed25519PrivateKey | None]) -> bool:
@@ -221,9 +216,6 @@ def test_own_entry(lie: str) -> None:
         client.share(played.advertised[VICTIM], forged.body, played.is_member)
 
 
-# --- model inconsistency ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("signatures", [True, False], ids=["signatures checked", "masks alone"])
 def test_model_inconsistency(signatures: bool, monkeypatch: Patch) -> None:
     """Only the victim gets the true model; the others get one for which their contribution is zero."""
@@ -240,9 +232,6 @@ def test_model_inconsistency(signatures: bool, monkeypatch: Patch) -> None:
     except HushRecError:
         isolated = False
     assert not isolated
-
-
-# --- small cohort -----------------------------------------------------------------------------------------------------
 
 
 @DEFENDED

@@ -33,8 +33,6 @@ from tests.protocols.sums.masked.rounds import (
     unmasked,
 )
 
-# --- masks ------------------------------------------------------------------------------------------------------------
-
 
 def test_no_mask_serves_two_rounds() -> None:
     """A client whose random generator repeats, as on a restored machine, does not reveal differences of its vectors."""
@@ -106,9 +104,6 @@ def test_sharer_equivocation() -> None:
     for name in names(7)[2:]:
         _, played.replies[name] = client.unmask_unconfirmed(played.contributed[name], played.survivors)
     assert (played.opened() != played.expected()).any()
-
-
-# --- shares -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_bad_share_is_named() -> None:
@@ -211,9 +206,6 @@ def test_swapped_shares() -> None:
     sealed = played.shares[VICTIM][:SEALED_BYTES]  # for c_001; handed back to c_000 as if c_001 had sealed it
     secret = played.shared[VICTIM].sealing_secret
     assert open_pair(sealed, secret, played.roster, 1, receiver) is None
-
-
-# --- replay, and lies about who is there ------------------------------------------------------------------------------
 
 
 def test_replayed_advertisement() -> None:

@@ -92,10 +92,8 @@ def test_malformed_messages_and_elements() -> None:
         client.confirm(contributed, bytes(2))
 
 
-# --- thresholds: 9 clients, k=8, t=5 ----------------------------------------------------------------------------------
-
-
 def test_too_few_sharers_or_survivors() -> None:
+    """9 clients, k = 8, t = 5."""
     played = new_round(9).advertise().share(without=names(9)[5:])
     with pytest.raises(ThresholdError, match="sharing: 5 clients .* among the neighbours of c_000, 4 are present"):
         client.contribute(played.shared[VICTIM], played.inboxes[VICTIM], played.elements[VICTIM])

@@ -103,10 +103,8 @@ def test_inboxes_on_a_sparse_graph() -> None:
             assert slot == played.shares[names(16)[peer]][at * SEALED_BYTES : (at + 1) * SEALED_BYTES]
 
 
-# --- thresholds: 9 clients, k=8, t=5 ----------------------------------------------------------------------------------
-
-
 def test_each_stage_names_what_it_misses() -> None:
+    """9 clients, k = 8, t = 5."""
     roster, everyone = new_round(9).advertise().roster, names(9)
     checks: dict[str, Callable[[list[str]], None]] = {
         "sharing: 6 clients are needed in the round, 5": lambda present: server.check_sharers(roster, present),
