@@ -1,11 +1,12 @@
 """Pages of the reference that are made from the code when the site is built, and are not committed.
 
     python scripts/reference_pages.py commands      every command of `hushrec` and `hushrec-server`, from its help
+    python scripts/reference_pages.py names         every class, function, event and error of the SDK
     python scripts/reference_pages.py parameters    recipes, mechanisms, schedule and training settings
     python scripts/reference_pages.py problems      the types of problem documents
     python scripts/reference_pages.py settings      the environment variables of a server
 
-Each prints one page as Markdown. `mkdocs_hooks.py` adds all of them to the site.
+Each prints one page as Markdown. `mkdocs_hooks.py` adds all of them to the site, and the page of signatures.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+import names_page
 import parameters_page
 import typer.main
 from pydantic import BaseModel
@@ -136,12 +138,15 @@ PAGES: Final[dict[str, Callable[[], str]]] = {
     "cli.md": commands_page,
     "parameters.md": parameters_page.page,
     "problems.md": problems_page,
+    "reference/api.md": names_page.signatures,
+    "reference/names.md": names_page.names,
     "settings.md": settings_page,
 }
 """Page of the site -> what makes its text."""
 
 _NAMES: Final = {
     "commands": "cli.md",
+    "names": "reference/names.md",
     "parameters": "parameters.md",
     "problems": "problems.md",
     "settings": "settings.md",
