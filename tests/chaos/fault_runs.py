@@ -9,20 +9,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal
 
 import httpx
 import psutil
 from sqlalchemy import make_url
 
-from tests.chaos.swarm import Ledger, MaskedPlayer, PlainPlayer, Player, swarming, until
+from tests.chaos.swarm import Ledger, Player, swarming, until
 from tests.support.api import Api, TestTask
-from tests.support.masked import enrol_masked
 from tests.support.needs import POSTGRES_SCRIPT, required
 from tests.support.postgres import TestDatabase
 from tests.support.server import AggregatorProcess
 
-__all__ = ["CLIENTS", "Cluster", "FaultRun", "Kind", "fault_run", "fold_workers", "own_cluster"]
+__all__ = ["Cluster", "FaultRun", "fault_run", "fold_workers", "own_cluster"]
 
 
 class Cluster:
@@ -76,10 +74,9 @@ def own_cluster() -> Iterator[Cluster]:
             cluster._run("stop")
 
 
-Kind = Literal["plain", "masked"]
 CLIENTS = 5
 _LONG = 30.0
-"""Seconds of a stage: enough for everybody who is alive, and soon over for a client that lost its place in a crash."""
+"""Seconds of a round: enough for everybody who is alive, and soon over for a client that lost its place in a crash."""
 
 
 @dataclass
@@ -124,27 +121,25 @@ class FaultRun:
 
 
 @contextmanager
-def fault_run(server: AggregatorProcess, kind: Kind, seed: int, items: int = 5) -> Iterator[FaultRun]:
-    """Start a server, a task and its clients; after the block, close the task and check every invariant."""
+def fault_run(server: AggregatorProcess, seed: int, items: int = 5) -> Iterator[FaultRun]:
+    """Start a task and its clients; after the block, close the task and check every invariant."""
     api = Api(server.url, server.operator_token)
-    options = {"mode": "semi-malicious", "corrupt": 0.0, "dropout": 0.34} if kind == "masked" else {}
     task = api.create_task(
-        kind,
+        "faults",
         items=items,
         clip=2000.0,
         cohort=CLIENTS,
-        mechanism_name=kind,
-        mechanism_parameters=options,
         recipe_parameters={"normalise": "touched", "reveal_touched": True},  # the ledger checks the counts
         rounds=10_000,
         min_clients=4,
-        stage_seconds=_LONG,
         collect_seconds=_LONG,
         max_failed_rounds=1000,
     )
     ledger = Ledger(task)
     running = FaultRun(server, api, task, ledger)
-    with swarming(_players(task, kind, ledger, seed), ledger):
+    enrolled = enumerate(task.enrol(CLIENTS))
+    players = [Player(one, index, ledger, random.Random(seed * 100 + index)) for index, one in enrolled]
+    with swarming(players, ledger):
         running.await_sums(1)
         yield running
         running.await_sums(1)
@@ -152,13 +147,6 @@ def fault_run(server: AggregatorProcess, kind: Kind, seed: int, items: int = 5) 
         assert closed.status_code == 200, closed.text
     assert ledger.check(CLIENTS) >= 2
     api.close()
-
-
-def _players(task: TestTask, kind: Kind, ledger: Ledger, seed: int) -> list[Player]:
-    if kind == "masked":
-        return [MaskedPlayer(client, index, ledger) for index, client in enrol_masked(task, CLIENTS).items()]
-    made = enumerate(task.enrol(CLIENTS))
-    return [PlainPlayer(member, index, ledger, random.Random(seed * 100 + index)) for index, member in made]
 
 
 def fold_workers(server: AggregatorProcess) -> list[psutil.Process]:

@@ -9,16 +9,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import httpx
 import numpy as np
 from numpy.typing import NDArray
 
 from tests.support.api import TestMember, TestTask
-from tests.support.masked import STAGES, MaskedClient, steps_of
 
-__all__ = ["BASE", "Ledger", "MaskedPlayer", "PlainPlayer", "Player", "swarming", "until", "value_of"]
+__all__ = ["BASE", "Ledger", "Player", "swarming", "until"]
 
 
 BASE = 4.0
@@ -97,8 +96,8 @@ class Ledger:
 
 
 def _one_value(values: NDArray[np.float64]) -> int:
-    """The integer that all values are equal to, up to the rounding of a masked sum."""
-    assert np.abs(values - values[0]).max() < 0.4, "the values of the sum differ"
+    """The integer that all values are equal to."""
+    assert np.abs(values - values[0]).max() < 1e-6, "the values of the sum differ"
     return round(float(values[0]))
 
 
@@ -106,15 +105,8 @@ _PAUSE = 0.1
 _RECEIPT = (200, 201)
 
 
-class Player(Protocol):
-    """A client in its own thread."""
-
-    def turn(self) -> None:
-        """Read the round and execute what is due. Raises the errors of broken connections."""
-
-
-class PlainPlayer:
-    """Uploads once a round, whole or in chunks at random."""
+class Player:
+    """A client in its own thread: it uploads once a round, whole or in chunks at random."""
 
     def __init__(self, member: TestMember, index: int, ledger: Ledger, choose: random.Random) -> None:
         self._member, self._index, self._ledger, self._choose = member, index, ledger, choose
@@ -123,23 +115,21 @@ class PlainPlayer:
         self._follow = _Follower(member.task.api.http, member.task.path, member.auth, ledger)
 
     def turn(self) -> None:
-        """See `Player.turn`."""
+        """Read the round and execute what is due. Raises the errors of broken connections."""
         seen = self._follow.current()
         if seen is None or seen["state"] != "collecting" or seen["number"] == self._done:
             return
         number = seen["number"]
         if self._made[0] != number:
             self._made = (number, self._member.contribution(number, value_of(self._index)))
-        answer = self._at_once(number) if self._choose.random() < 0.7 else self._in_pieces(number)
+        at_once = self._choose.random() < 0.7
+        answer = self._member.put(number, self._made[1]) if at_once else self._in_pieces(number)
         self._ledger.note(answer)
         if answer.status_code in _RECEIPT:
             self._ledger.acknowledge(number, self._index)
             self._done = number
         elif answer.status_code not in (204, 409, 429, 503):
             self._ledger.fail(f"an upload was answered with {answer.status_code}: {answer.text}")
-
-    def _at_once(self, number: int) -> httpx.Response:
-        return self._member.put(number, self._made[1])
 
     def _in_pieces(self, number: int) -> httpx.Response:
         """Send one chunk at the offset of the upload."""
@@ -153,39 +143,6 @@ class PlainPlayer:
         piece = body[start : start + self._choose.randint(1, len(body))]
         last = start + len(piece) == len(body)
         return self._member.piece(start, piece, body if last else None, number=number)
-
-
-class MaskedPlayer:
-    """Takes every step of a masked round, and repeats each message until it is accepted."""
-
-    def __init__(self, client: MaskedClient, index: int, ledger: Ledger) -> None:
-        self._client, self._index, self._ledger = client, index, ledger
-        self._number, self._made, self._done = 0, dict[str, bytes](), set[str]()
-        self._follow = _Follower(client.task.api.http, client.task.path, client.auth, ledger)
-
-    def turn(self) -> None:
-        """See `Player.turn`."""
-        seen = self._follow.current()
-        if seen is None:
-            return
-        if seen["number"] != self._number:
-            self._number, self._made, self._done = seen["number"], {}, set()
-        step = next((step for step in steps_of(self._client.task) if STAGES[step] == seen["state"]), None)
-        if step is None or step in self._done:
-            return
-        if step not in self._made:
-            try:
-                self._made[step] = self._client.make(self._number, step, value_of(self._index))
-            except AssertionError:
-                return  # the handout that the step needs does not exist yet: try again
-        answer = self._client.send(self._number, step, self._made[step])
-        self._ledger.note(answer)
-        if answer.status_code in _RECEIPT:
-            self._done.add(step)
-            if step == "contribute":
-                self._ledger.acknowledge(self._number, self._index)
-        elif answer.status_code not in (409, 429, 503):
-            self._ledger.fail(f"step {step} was answered with {answer.status_code}: {answer.text}")
 
 
 class _Follower:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.api import Api
 from tests.support.cluster import DaskCluster
-from tests.support.masked import enrol_masked, masked_task, play
+from tests.support.masked import STAGES, enrol_masked, masked_task, play
 from tests.support.replicas import wait_until
 from tests.support.server import AggregatorProcess, Persistent
 from tests.support.sums import COHORT, KeyedRound
@@ -26,30 +26,19 @@ def server(tmp_path: Path, bare_cluster: DaskCluster) -> Iterator[AggregatorProc
     process.stop()
 
 
-@pytest.mark.parametrize("mechanism_name", ["plain", "ckks"])
-def test_a_worker_killed_in_the_middle_of_a_fold(
-    bare_cluster: DaskCluster, server: AggregatorProcess, api: Api, mechanism_name: str
-) -> None:
-    """It dies after it added one contribution of its part; the other worker runs the part again."""
-    victim, _ = bare_cluster.start_worker(crash_at="worker.folding"), bare_cluster.start_worker()
-    server.start()
-    round_ = KeyedRound(api, mechanism_name)
-    round_.contribute()
-    victim.wait_killed()
-    round_.assert_exact()
-    assert "batch split" in server.log()
-
-
-def test_a_worker_killed_in_the_middle_of_unmasking(
+def test_workers_killed_in_the_middle_of_a_fold_and_of_unmasking(
     bare_cluster: DaskCluster, server: AggregatorProcess, api: Api
 ) -> None:
-    victim, _ = bare_cluster.start_worker(crash_at="worker.unmasking"), bare_cluster.start_worker()
+    """One dies after it added one contribution of its part, the other one later; the rest run their parts again."""
+    victims = [bare_cluster.start_worker(crash_at=f"worker.{job}") for job in ("folding", "unmasking")]
+    bare_cluster.start_worker()
     server.start()
     task = masked_task(api, "masks", 8)
     play(server, task, enrol_masked(task, 8), drop={7: "contribute"})
-    victim.wait_killed()
     task.assert_sum(1, (2.0**index for index in range(7)))
-    assert "masks split" in server.log()
+    for victim in victims:
+        victim.wait_killed()
+    assert "batch split" in server.log() and "masks split" in server.log()
 
 
 def test_all_workers_die_and_another_one_connects(
@@ -87,24 +76,23 @@ def test_the_scheduler_dies_and_starts_again(bare_cluster: DaskCluster, server: 
     round_.assert_exact()
 
 
-@pytest.mark.parametrize("point", ["parts.folded-before-merge", "parts.unmasked-before-release"])
 def test_the_server_dies_between_the_parts_and_the_sum(
-    bare_cluster: DaskCluster, server: AggregatorProcess, api: Api, point: str
+    bare_cluster: DaskCluster, server: AggregatorProcess, api: Api
 ) -> None:
     """The blobs of the parts are deleted at the next start, and the parts are made again."""
     for _ in range(2):
         bare_cluster.start_worker()
-    server.start(crash_at=point)
-    attempt = Persistent(server)
-    if point.startswith("parts.folded"):
-        round_ = KeyedRound(api, "plain")
-        round_.contribute()
-        attempt.revive()
-        round_.assert_exact()
-    else:
-        task = masked_task(api, "masks", 8)
-        play(server, task, enrol_masked(task, 8))
-        attempt.revive()
-        assert task.wait_round(1, "complete", "failed", seconds=60)["survivors"] == 8
+    server.start(crash_at="parts.folded-before-merge")
+    attempt = Persistent(server, ["parts.unmasked-before-release"])
+    task = masked_task(api, "masks", 8)
+    clients = enrol_masked(task, 8)
+    play(server, task, clients, until="confirm")
+    attempt.revive()
+    for step in ("confirm", "unmask"):
+        task.wait_round(1, STAGES[step])
+        for client in clients.values():
+            assert client.take(1, step).status_code == 201
+    attempt.revive()
+    task.assert_sum(1, (2.0**index for index in range(8)))
     # the round is complete a moment before its blobs are deleted
     wait_until(lambda: server.kinds() == {"aggregates": 1, "snapshots": 1}, "all parts are deleted")
