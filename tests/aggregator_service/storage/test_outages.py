@@ -14,20 +14,10 @@ from aggregator_service.storage.cleanup import collect_orphans
 from aggregator_service.storage.database import Database
 from tests.support.api import Api, TestMember, TestTask, contribute, serving, slug
 from tests.support.postgres import TestDatabase
-from tests.support.s3 import BUCKET, S3Server, running_s3
+from tests.support.s3 import S3Server
 from tests.support.server import AggregatorProcess, Persistent
 
 COHORT = 4
-
-
-@pytest.fixture
-def own_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
-    """An S3 server that a test may kill."""
-    (tmp_path / "s3").mkdir()
-    with running_s3(tmp_path / "s3") as server:
-        for name, value in server.environment.items():
-            monkeypatch.setenv(name, value)
-        yield server
 
 
 def begun(api: Api) -> tuple[TestTask, list[TestMember]]:
@@ -72,18 +62,17 @@ def test_the_database_fails_and_recovers(postgres: TestDatabase, tmp_path: Path)
         assert "Traceback" not in server.log()
 
 
-def test_the_blob_store_fails_and_recovers(own_s3: S3Server, tmp_path: Path) -> None:
-    with serving(tmp_path / "data", blobs=f"s3://{BUCKET}/gone", fold_batch=4, inline_bytes=0) as (server, api):
+def test_the_blob_store_fails_and_recovers(s3: S3Server, new_prefix: Callable[[], str], tmp_path: Path) -> None:
+    with serving(tmp_path / "data", blobs=new_prefix(), fold_batch=4, inline_bytes=0) as (server, api):
         task, members = begun(api)
-        own_s3.kill()
-        time.sleep(1.1)
-        unavailable(api.http.get("/readyz"), "blob store")
-        assert (api.http.get("/healthz").status_code, task.now()["state"]) == (200, "open")
-        own_s3.start()
+        with s3.unavailable():
+            time.sleep(1.1)
+            unavailable(api.http.get("/readyz"), "blob store")
+            assert (api.http.get("/healthz").status_code, task.now()["state"]) == (200, "open")
         finish(task, members)
         time.sleep(1.1)
         assert api.http.get("/readyz").json() == {"status": "ready"}
-        for secret in (*own_s3.environment.values(), "Traceback"):
+        for secret in (*s3.environment.values(), "Traceback"):
             if secret not in ("us-east-1", "tests"):
                 assert secret not in server.log()
 
