@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from sqlalchemy import func, select
 
-from aggregator_service.rounds.cohorts import enough_members
+from aggregator_service.rounds.openings import enough_members
 from aggregator_service.storage.cleanup import named_blobs
 from aggregator_service.storage.rounds import last_completed
 from aggregator_service.storage.schema import ClientRow, TaskRow, ViewRow
