@@ -201,7 +201,7 @@ class Database:
 
     def _notify_all(self, session: Session, effects: Effects) -> None:
         for announcement in effects.announcements:
-            if announcement.version is not None:  # `rounds.commit_listeners` notifies of progress, after the commit
+            if announcement.version is not None:  # `rounds.leadership` notifies of progress, after the commit
                 self._notify(session, announcement)
 
     def _notify(self, session: Session, announcement: Announcement) -> None:

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from aggregator_service.migrations.migrate import migrate
 from aggregator_service.storage.database import Announcement, Database, Delivery, Effects, announce, progress
-from aggregator_service.storage.database_causes import database_cause
+from aggregator_service.storage.dialects import database_cause
 from aggregator_service.storage.rounds import lock_task
 from aggregator_service.storage.schema import TaskRow
 from tests.support.postgres import TestDatabase

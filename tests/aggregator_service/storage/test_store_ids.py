@@ -13,8 +13,7 @@ from aggregator_service.migrations.migrate import migrate
 from aggregator_service.storage.blobs import BlobMissingError, BlobStore, OtherStoreError, new_key
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.directory import DirectoryBlobs
-from aggregator_service.storage.store_ids import bind_store
-from aggregator_service.storage.stores import open_store
+from aggregator_service.storage.stores import bind_store, open_store
 from tests.support.api import Api, TestMember, TestTask, contribute, serving
 from tests.support.postgres import TestDatabase
 from tests.support.replicas import wait_until
