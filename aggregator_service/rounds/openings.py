@@ -16,7 +16,7 @@ from aggregator_service.rounds.differencing import frozen_cohort, least_cohort
 from aggregator_service.rounds.disputes import kept_apart, openable
 from aggregator_service.rounds.oneshot_stages import absent_members
 from aggregator_service.rounds.unopened import abandon_sum, repeat_or_abandon
-from aggregator_service.storage.database import announce
+from aggregator_service.storage.database import announce, changed_rows, in_batches
 from aggregator_service.storage.rounds import last_completed, last_round
 from aggregator_service.storage.schema import ClientRow, CohortRow, CommitteeKeyRow, RoundRow, RoundStateRow, TaskRow
 from aggregator_service.tasks.catalogues import awaited_catalogue
@@ -202,7 +202,6 @@ def draw_cohort(
 def _write_cohort(session: Session, round_: RoundRow, clients: Sequence[str]) -> None:
     """Insert the rows of a cohort and count how often each of its members was asked."""
     session.execute(insert(CohortRow), [{"round_id": round_.id, "client_id": client} for client in clients])
-    for start in range(0, len(clients), 500):  # databases limit the number of bound parameters
-        some = clients[start : start + 500]
-        asked = update(ClientRow).where(ClientRow.id.in_(some)).values(times_asked=ClientRow.times_asked + 1)
-        session.execute(asked.execution_options(synchronize_session=False))
+    asked = update(ClientRow).values(times_asked=ClientRow.times_asked + 1)
+    for some in in_batches(clients):
+        changed_rows(session, asked.where(ClientRow.id.in_(some)))

@@ -16,7 +16,14 @@ from aggregator_service.rounds.budget import count_contributions
 from aggregator_service.rounds.differencing import least_cohort, retire_if_too_similar
 from aggregator_service.rounds.unopened import counts_as_failure
 from aggregator_service.storage.bodies import delete_small_bodies, is_small
-from aggregator_service.storage.database import announce, changed_rows, count_dropouts, count_outcome, discard
+from aggregator_service.storage.database import (
+    announce,
+    changed_rows,
+    count_dropouts,
+    count_outcome,
+    discard,
+    in_batches,
+)
 from aggregator_service.storage.rounds import (
     SERVER_AUTHOR,
     add_snapshot,
@@ -59,9 +66,9 @@ __all__ = [
 ]
 
 _LOG = logging.getLogger(__name__)
-_BATCH: Final = 500
+
 _MAX_REASON: Final = 400  # length of the column
-_UNSYNCHRONISED: Final = {"synchronize_session": False}
+
 _ATTESTED: Final = 2
 """Completed rounds whose attestations are kept: clients ask for those of the newest one."""
 
@@ -145,8 +152,7 @@ def record_fold(
     _, round_ = lock_round_exclusive(session, round_id)
     if round_.state not in ACTIVE or round_.partial_key != (previous.key if previous else None):
         raise LostRaceError
-    for start in range(0, len(batch), _BATCH):
-        some = batch[start : start + _BATCH]
+    for some in in_batches(batch):
         mark = (
             update(ContributionRow)
             .where(ContributionRow.round_id == round_id, ContributionRow.client_id.in_(some))
@@ -302,8 +308,7 @@ def _delete_messages(session: Session, round_: RoundRow) -> None:
     for key in session.scalars(select(ContributionRow.blob_key).where(in_round, ContributionRow.blob_key.is_not(None))):
         if key is not None and not is_small(key):
             discard(session, key)
-    unnamed = update(ContributionRow).where(in_round).values(blob_key=None, tag=None, statement=None)
-    session.execute(unnamed, execution_options=_UNSYNCHRONISED)
+    changed_rows(session, update(ContributionRow).where(in_round).values(blob_key=None, tag=None, statement=None))
     if round_.model_digest is not None:  # an interactive round
         scrub_stages(session, round_.id)
     round_.unfinished = drop_chunks(session, round_.id)
@@ -324,5 +329,4 @@ def _drop_old_attestations(session: Session, round_: RoundRow) -> None:
 
 def _drop_attestations(session: Session, round_id: int) -> None:
     """Delete the attestations of a round."""
-    clear = update(ContributionRow).where(ContributionRow.round_id == round_id).values(attestation=None)
-    session.execute(clear, execution_options=_UNSYNCHRONISED)
+    changed_rows(session, update(ContributionRow).where(ContributionRow.round_id == round_id).values(attestation=None))

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
+from itertools import islice
 from typing import Any, Final, TypeVar, cast
 
 from sqlalchemy import (
@@ -45,6 +46,7 @@ __all__ = [
     "count_dropouts",
     "count_outcome",
     "discard",
+    "in_batches",
     "progress",
     "savepoint",
     "void_token",
@@ -55,6 +57,7 @@ _EFFECTS: Final = "effects"
 _ATTEMPTS: Final = 6
 _PAUSE: Final = 0.02
 _MAX_NOTIFICATION: Final = 3000
+_MOST_PARAMETERS: Final = 500
 _TASKS: Final = cast(Table, TaskRow.__table__)  # an ORM update takes several times as long
 _RAISE_VERSION: Final = (
     update(_TASKS)
@@ -290,6 +293,16 @@ def changed_rows(session: Session, statement: Executable, parameters: Mapping[st
     options = {"synchronize_session": False, "preserve_rowcount": True}
     result = session.execute(statement, parameters, execution_options=options)
     return cast("CursorResult[Any]", result).rowcount
+
+
+def in_batches(values: Iterable[str]) -> Iterator[list[str]]:
+    """Yield the values in ascending order, at most 500 at once: databases limit the number of bound parameters.
+
+    Transactions that change the same rows change them in the same order, so that deadlocks are rare.
+    """
+    ordered = iter(sorted(values))
+    while batch := list(islice(ordered, _MOST_PARAMETERS)):
+        yield batch
 
 
 def _close_returned(_connection: object, record: ConnectionPoolEntry) -> None:
