@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.fault_runs import Cluster, FaultRun, fault_run, fold_workers, own_cluster
-from tests.chaos.swarm import until
+from tests.chaos.fault_runs import Cluster, FaultRun, fault_run, fold_workers, own_cluster, until
 from tests.support.needs import required
 from tests.support.server import AggregatorProcess, running_aggregator
 

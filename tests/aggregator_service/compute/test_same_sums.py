@@ -18,7 +18,7 @@ from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.tasks.plans import plan_task, task_terms
 from protocols.messages import Schedule
 from tests.support.api import Api
-from tests.support.cluster import DaskCluster
+from tests.support.cluster import DaskCluster, running_cluster
 from tests.support.masked import enrol_masked, masked_task, play
 from tests.support.replicas import wait_until
 from tests.support.server import AggregatorProcess, running_aggregator
@@ -26,6 +26,13 @@ from tests.support.sums import COHORT, KeyedRound
 
 MASKED_CLIENTS = 8
 pytestmark = pytest.mark.timeout(600)  # schedulers, workers and servers start, each a process with much to import
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaskCluster]:
+    """A scheduler and two workers."""
+    with running_cluster(tmp_path_factory.mktemp("cluster")) as running:
+        yield running
 
 
 @pytest.fixture(scope="module", params=["local", "dask"])

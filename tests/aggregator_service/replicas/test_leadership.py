@@ -94,8 +94,7 @@ def test_another_server_takes_over_from_a_stopped_leader(replicas: Replicas) -> 
     with replicas.api(*alive) as api, Watch(replicas, leader)():
         task, members = begun(api, "stopped")
         leader.stop()
-        seconds = wait_until(lambda: bool(replicas.leaders()), "nobody took over")
-        print(f"stopped: another one leads {seconds:.2f} s after the end of the process")
+        wait_until(lambda: bool(replicas.leaders()), "nobody took over")
         finish(task, members)
     assert "cannot query the leader lock" not in leader.log()
     assert leader.log().count("this process no longer drives the rounds") == 1
@@ -113,8 +112,7 @@ def test_a_leader_that_loses_its_connection_stops_leading(replicas: Replicas, ap
             connection.execute("SELECT pg_terminate_backend(%s)", (backend,))
         stood_down = "this process no longer drives the rounds"
         wait_until(lambda: leader.log().count(stood_down) == before + 1, "the leader goes on")
-        seconds = wait_until(lambda: len(replicas.leaders()) == 1, "nobody leads")
-        print(f"connection cut: somebody leads {seconds:.2f} s after the leader stood down")
+        wait_until(lambda: len(replicas.leaders()) == 1, "nobody leads")
         assert backend not in replicas.holders()
         finish(task, members)
 
@@ -132,8 +130,7 @@ def test_a_leader_that_hangs_is_replaced_and_changes_nothing_later(replicas: Rep
         task.wait_round(1, "folding")
         os.kill(leader.pid, signal.SIGSTOP)
         worker.resume()
-        seconds = wait_until(lambda: any(map(replicas.leading, alive)), "nobody took over")
-        print(f"the leader stands still: another one leads after {seconds:.2f} s")
+        wait_until(lambda: any(map(replicas.leading, alive)), "nobody took over")
         finish(task, members[:5])
         released = task.round(1)
         os.kill(leader.pid, signal.SIGCONT)
@@ -239,11 +236,9 @@ def test_a_leader_that_hangs_in_a_transaction_is_replaced(two: Replicas) -> None
             os.kill(leader.pid, signal.SIGSTOP)
         # the leader has both locks now, and does not go on
         try:
-            seconds = wait_until(lambda: two.leading(other), "nobody took over", 60)
-            print(f"another one leads after {seconds:.2f} s")
+            wait_until(lambda: two.leading(other), "nobody took over", 60)
             contribute(members, 1)
-            seconds = wait_until(lambda: task.round(1)["state"] == "complete", "the round stands still", 60)
-            print(f"its round is complete after {seconds:.2f} s more")
+            wait_until(lambda: task.round(1)["state"] == "complete", "the round stands still", 60)
         finally:
             os.kill(leader.pid, signal.SIGCONT)
             extension.join()

@@ -16,7 +16,7 @@ from protocols.messages import TaskView
 from protocols.sums.masked import client
 from protocols.sums.masked.shamir import SHARE_BYTES
 from protocols.task_binding import ROUND_BINDING, binding_digests, broadcast_digest
-from tests.support.api import Api, TestMember, TestTask, contribute, digest_field, slug
+from tests.support.api import Api, TestMember, TestTask, digest_field, slug
 from tests.support.inside import aggregator_inside, retired
 from tests.support.masked import MaskedClient, Step, enrol_masked, expire, frozen_task, masked_task, play
 from tests.support.server import AggregatorProcess
@@ -238,18 +238,6 @@ def test_a_masked_stage_does_not_wait_for_a_client_that_refused(inside: Api) -> 
     for one in stayed[1:]:
         assert one.take(1, "contribute").status_code == 201
     assert task.wait_round(1, "failed")["failure"] is not None  # 3 of 4: too few for `min_clients`, at once
-
-
-def test_a_round_does_not_wait_for_a_client_that_refused(inside: Api) -> None:
-    task = inside.create_task("plain-refusals", cohort=3, collect_seconds=600)
-    members = task.begin(3)
-    refuse(members[0], "policy")
-    refuse(members[0], "policy")
-    contribute(members[1:], 1, 2.0)
-    view = task.wait_round(1, "complete")
-    assert (view["survivors"], view["refusals"]) == (2, {"policy": 1})
-    late = members[0].put(1, members[0].contribution(1, 2.0))
-    assert slug(late) == "round-closed"
 
 
 def test_the_refusal_names_what_differs(inside: Api) -> None:

@@ -207,20 +207,6 @@ def test_invalid_enrolments_are_refused(api: Api) -> None:
     assert slug(enrol(second_holder)) == "conflict"
 
 
-def test_a_closed_task_ends_every_long_poll(api: Api) -> None:
-    task = api.create_task("closing", cohort=2)
-    members = task.begin(2)
-    etag = api.http.get(f"{task.path}/rounds/current", headers=members[0].auth).headers["etag"]
-    for _ in range(2):
-        assert api.http.post(f"{task.path}/close", headers=api.operator).json()["state"] == "closed"
-    waited = api.http.get(f"{task.path}/rounds/current?wait=10", headers={**members[0].auth, "If-None-Match": etag})
-    assert (waited.json()["state"], waited.json()["failure"]) == ("failed", "the task was closed")
-    assert slug(members[0].put(1, members[0].contribution(1, 1.0))) == "round-closed"
-    body = {"uses": 1}
-    assert slug(api.http.post(f"{task.path}/invitations", json=body, headers=api.operator)) == "conflict"
-    assert slug(leave_envelope(members[0], members[1].client_id, b"x")) == "forbidden"
-
-
 def test_the_server_keeps_no_token_and_no_key(api: Api, server: AggregatorProcess) -> None:
     """Neither logs nor data directory contain a token, an invitation, a secret key or a plain value."""
     task, holder, keyring = make_task(api, "greps")

@@ -195,25 +195,6 @@ def test_a_request_that_is_cancelled_does_not_stop_the_others(sqlite: Database) 
     assert KEYS[1] in stored(sqlite)
 
 
-def test_a_write_after_the_connection_broke_is_committed_over_another(database: Database) -> None:
-    group, broken = GroupCommit(database), list[bool]()
-
-    def write(session: Session) -> None:
-        if not broken:
-            broken.append(True)
-            session.connection().connection.dbapi_connection.close()  # type: ignore[union-attr]
-        add_small_body(session, f"rows/{len(broken)}", b"body")
-        broken.append(False)
-
-    async def two() -> None:
-        for _ in range(2):
-            await group.run(write)
-
-    asyncio.run(two())
-    group.close()
-    assert len(stored(database)) == 2
-
-
 def test_a_write_after_postgresql_ended_the_idle_connection_is_committed(
     postgres: TestDatabase, caplog: pytest.LogCaptureFixture
 ) -> None:
