@@ -19,7 +19,7 @@ from sqlalchemy import make_url
 from aggregator_service.compute.jobs import fold_batch, release_sum
 from aggregator_service.compute.workers import FoldPool
 from aggregator_service.rounds.engine import RoundEngine
-from aggregator_service.storage.dialects import dialect_of
+from aggregator_service.storage.database import dialect_of
 from tests.support.api import Api, TestMember, TestTask
 from tests.support.dashboard import sign_in
 from tests.support.postgres import TestDatabase, connect, waits_for_lock

@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from aggregator_service.crash_points import CRASH_POINTS
 from tests.support.api import Api, TestTask, digest_field
 from tests.support.masked import STAGES, enrol_masked, masked_task, steps_of
 from tests.support.oneshot import enrol_clients, enrol_committee, oneshot_task, publish_keys
@@ -57,7 +58,13 @@ POINTS = {
 }
 """Where the server dies in one round, in the order in which the round comes there."""
 
+ELSEWHERE = {"chunk": "below", "parts": "compute/test_clusters.py", "worker": "compute/test_clusters.py"}
 Send = Callable[[], httpx.Response]
+
+
+def test_every_named_point_is_met() -> None:
+    met = {point for points in POINTS.values() for point in points}
+    assert met == {point for point in CRASH_POINTS if point.partition(".")[0] not in ELSEWHERE}
 
 
 class Stubborn:
