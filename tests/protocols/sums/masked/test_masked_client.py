@@ -135,6 +135,7 @@ def test_neighbours_without_a_quorum_confirm_nothing() -> None:
         client.unmask(played.confirmed[VICTIM], signed)
     with pytest.raises(ThresholdError, match=needed):
         server.check_confirmed(played.roster, played.shares, played.contributions, played.confirmations)
+    assert played.confirm(without=near).unmask(without=[VICTIM]).replies.keys() == set(played.members) - {VICTIM}
 
 
 def test_policies_protect_somebody_and_allow_curious_mode_by_name_only() -> None:
