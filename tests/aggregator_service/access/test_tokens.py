@@ -148,15 +148,13 @@ def test_the_documentation_lists_exactly_the_routes() -> None:
 
 
 @pytest.mark.parametrize("caller", CALLERS)
-@pytest.mark.parametrize(("method", "path"), ROUTES, ids=[f"{method} {path}" for method, path in ROUTES])
-def test_every_role_at_every_route(
-    roles_api: Api, callers: dict[str, dict[str, str]], method: str, path: str, caller: str
-) -> None:
-    answer = call(roles_api, method, path, callers[caller], caller)
-    if caller in promised()[method, path]:
-        assert answer.status_code not in (401, 403) or slug(answer) == "not-in-cohort", answer.text
-    else:
-        assert answer.status_code == (401 if caller == "nobody" else 403), answer.text
+def test_every_role_at_every_route(roles_api: Api, callers: dict[str, dict[str, str]], caller: str) -> None:
+    for method, path in ROUTES:
+        answer = call(roles_api, method, path, callers[caller], caller)
+        if caller in promised()[method, path]:
+            assert answer.status_code not in (401, 403) or slug(answer) == "not-in-cohort", (method, path, answer.text)
+        else:
+            assert answer.status_code == (401 if caller == "nobody" else 403), (method, path, answer.text)
 
 
 def slug(answer: httpx.Response) -> Any:
@@ -200,35 +198,22 @@ def test_servers_that_start_together_create_one_first_token(database: Database) 
     made = at_once(database, lambda session: create_admin(session, 0.0, only_first=True))
     (first,) = [one for one in made if isinstance(one, OperatorToken)]
     assert tokens(database) == {"admin": hash_token(first.token)}
+    more = at_once(database, lambda session: create_admin(session, 0.0))  # each gets a name of its own
+    hashes = {hash_token(one.token) for one in (first, *more) if isinstance(one, OperatorToken)}
+    assert hashes == set(tokens(database).values())
+    assert set(tokens(database)) == {"admin", *(f"admin-{number}" for number in range(2, AT_ONCE + 2))}
 
 
-def test_admins_created_together_have_different_names(database: Database) -> None:
-    made = at_once(database, lambda session: create_admin(session, 0.0))
-    assert {hash_token(one.token) for one in made if isinstance(one, OperatorToken)} == set(tokens(database).values())
-    assert set(tokens(database)) == {"admin", *(f"admin-{number}" for number in range(2, AT_ONCE + 1))}
-
-
-def test_one_name_is_taken_once(database: Database) -> None:
+def test_a_name_is_taken_once_its_last_rotation_counts_and_it_is_revoked_once(database: Database) -> None:
     request = OperatorRequest(name="anna", role="operator")
     made = at_once(database, lambda session: create_operator(session, request, 0.0))
-    problems = [one for one in made if isinstance(one, Problem)]
-    assert [one.slug for one in problems] == ["conflict"] * (AT_ONCE - 1)
     (shown,) = [one for one in made if not isinstance(one, Exception)]
+    assert [one.slug for one in made if isinstance(one, Problem)] == ["conflict"] * (AT_ONCE - 1)
     assert tokens(database) == {"anna": hash_token(shown.token)}
-
-
-def test_the_last_rotation_counts(database: Database) -> None:
-    with database.write() as session:
-        create_operator(session, OperatorRequest(name="anna", role="operator"), 0.0)
-    made = at_once(database, lambda session: rotate_operator(session, "anna", 1.0).token)
-    assert len({hash_token(str(one)) for one in made}) == AT_ONCE
-    assert tokens(database)["anna"] in {hash_token(str(one)) for one in made}
-
-
-def test_a_token_is_revoked_once(database: Database) -> None:
-    with database.write() as session:
-        create_operator(session, OperatorRequest(name="anna", role="operator"), 0.0)
-    made = at_once(database, lambda session: revoke_operator(session, "anna", 1.0))
-    assert sorted(type(one).__name__ for one in made) == ["OperatorView", *["Problem"] * (AT_ONCE - 1)]
+    rotated = at_once(database, lambda session: rotate_operator(session, "anna", 1.0).token)
+    assert len({hash_token(str(one)) for one in rotated}) == AT_ONCE
+    assert tokens(database)["anna"] in {hash_token(str(one)) for one in rotated}
+    ended = at_once(database, lambda session: revoke_operator(session, "anna", 1.0))
+    assert sorted(type(one).__name__ for one in ended) == ["OperatorView", *["Problem"] * (AT_ONCE - 1)]
     with database.read() as session:
         assert not list_operators(session, 2.0).operators
