@@ -336,15 +336,6 @@ def test_reported_metrics_become_plots_and_tables(world: World) -> None:
     assert Series("flat", [(3, 1.0)]).places() == [(8.0, 80.0)]
 
 
-def test_a_metric_is_drawn_beside_the_same_metric_of_popularity(world: World) -> None:
-    reports = {n: {"hr@10": value, "popularity hr@10": 0.5 - value / 2} for n, value in ((1, 0.25), (3, 0.75))}
-    (ratio,) = curves(world, reports)
-    assert ratio.popularity == [(1, 0.375), (3, 0.125)]
-    assert (ratio.low, ratio.high, ratio.last) == (0.125, 0.75, 0.75)
-    assert ratio.path(ratio.popularity) == "M8.0 94.4 L632.0 152.0"
-    assert figures([ratio])[0] == (3, {"hr@10": 0.75, "popularity hr@10": 0.125})
-
-
 def test_durations_bytes_and_volatile_text() -> None:
     spans = {0: "0 s", 0.25: "250 ms", 59.9: "59 s", 60: "1 min", 61: "1 min 1 s", 3600: "1 h", 90_061: "1 d 1 h"}
     assert {seconds: words.span(seconds) for seconds in spans} == spans
