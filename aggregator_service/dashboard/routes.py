@@ -20,17 +20,18 @@ from aggregator_service.dashboard.access import (
     refuse_foreign,
     remember,
 )
-from aggregator_service.dashboard.live import Streams, live
-from aggregator_service.dashboard.pages import PageRoute, asset, page, redirect
-from aggregator_service.dashboard.screens import (
+from aggregator_service.dashboard.live import (
     Screen,
+    Streams,
     health_screen,
+    live,
     round_screen,
     tally_of,
     task_of,
     task_screen,
     tasks_screen,
 )
+from aggregator_service.dashboard.pages import PageRoute, asset, page, redirect
 from aggregator_service.dashboard.words import span
 from aggregator_service.http.authentication import client_address
 from aggregator_service.problems import Problem

@@ -14,7 +14,7 @@ from sqlalchemy import Engine, event, insert
 from aggregator_service.clock import ManualClock
 from aggregator_service.dashboard import words
 from aggregator_service.dashboard.facts import overview, task_facts
-from aggregator_service.dashboard.screens import round_screen, task_screen, tasks_screen
+from aggregator_service.dashboard.live import round_screen, task_screen, tasks_screen
 from aggregator_service.dashboard.tallies import Tally, tallies
 from aggregator_service.dashboard.words import Series, figures, quality, security_level, security_terms
 from aggregator_service.storage.database import Database
