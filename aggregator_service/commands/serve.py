@@ -27,7 +27,15 @@ from fastapi.concurrency import run_in_threadpool
 from aggregator_service.access.principals import create_admin, list_operators
 from aggregator_service.app import create_app
 from aggregator_service.clock import SystemClock
-from aggregator_service.commands.common import CommandError, DatabaseUrl, DataDir, TokenFile, blob_store, hand_over
+from aggregator_service.commands.common import (
+    CommandError,
+    DatabaseUrl,
+    DataDir,
+    TokenFile,
+    blob_store,
+    hand_over,
+    opened,
+)
 from aggregator_service.commands.startup_checks import (
     check_packages,
     check_semaphores,
@@ -37,12 +45,10 @@ from aggregator_service.commands.startup_checks import (
 )
 from aggregator_service.compute.open_workers import open_workers
 from aggregator_service.logs import configure_logging
-from aggregator_service.migrations.migrate import migrate
 from aggregator_service.routes.openapi import document_text
 from aggregator_service.services import Services
 from aggregator_service.settings import Settings
 from aggregator_service.storage.cleanup import create_data_directory, make_private, own_data_directory
-from aggregator_service.storage.database import Database
 from aggregator_service.storage.dialects import database_place
 
 __all__ = ["bind", "export_openapi", "init", "serve"]
@@ -73,21 +79,16 @@ def init(data_dir: DataDir = None, database_url: DatabaseUrl = None, token_file:
     settings = Settings.load(data_dir=data_dir, database_url=database_url)
     create_data_directory(settings.data_dir)
     make_private(settings)
-    database = Database(settings.database, connections=1)
-    try:
-        migrate(database)
-        with database.write() as session:
-            others = [view.name for view in list_operators(session, SystemClock().now()).operators]
-            made = create_admin(session, SystemClock().now())
-            text = "" if made is None else hand_over(session, made, settings, token_file)
-        typer.echo(text)
-        if others:
-            typer.echo(
-                f"earlier tokens stay valid: {', '.join(others)}; end a lost one with hushrec-server token revoke NAME",
-                err=True,
-            )
-    finally:
-        database.close()
+    with opened(settings.database) as database, database.write() as session:
+        others = [view.name for view in list_operators(session, SystemClock().now()).operators]
+        made = create_admin(session, SystemClock().now())
+        text = "" if made is None else hand_over(session, made, settings, token_file)
+    typer.echo(text)
+    if others:
+        typer.echo(
+            f"earlier tokens stay valid: {', '.join(others)}; end a lost one with hushrec-server token revoke NAME",
+            err=True,
+        )
 
 
 def serve(
@@ -200,13 +201,9 @@ def _prepare_storage(settings: Settings) -> None:
 
 def _print_first_token(settings: Settings, token_file: Path | None) -> None:
     """Create and print an admin token if the database has no operator yet."""
-    database = Database(settings.database, connections=1)
-    try:
-        with database.write() as session:
-            made = create_admin(session, SystemClock().now(), only_first=True)
-            text = "" if made is None else hand_over(session, made, settings, token_file)
-    finally:
-        database.close()
+    with opened(settings.database) as database, database.write() as session:
+        made = create_admin(session, SystemClock().now(), only_first=True)
+        text = "" if made is None else hand_over(session, made, settings, token_file)
     if made is not None:
         typer.echo(f"operator token (given once, only its hash is kept): {text}")
         sys.stdout.flush()

@@ -12,10 +12,10 @@ import json
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Annotated, Any, Final
 from weakref import WeakSet
 
-from fastapi import Request
+from fastapi import Query, Request
 from fastapi.responses import Response
 from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
 from sqlalchemy.orm import Session
@@ -26,6 +26,7 @@ from aggregator_service.dashboard.pages import fragment, markup, page
 from aggregator_service.dashboard.tallies import Tally, tallies
 from aggregator_service.dashboard.words import all_parameters, figures, security_level, security_terms, shown, steady
 from aggregator_service.problems import Problem
+from aggregator_service.routes.common import RoundNumber, TaskId
 from aggregator_service.services import Services
 from aggregator_service.storage.database import DATABASE_GONE
 from aggregator_service.storage.rounds import find_round
@@ -43,6 +44,9 @@ __all__ = [
     "task_screen",
     "tasks_screen",
 ]
+
+PageNumber = Annotated[int, Query(ge=1, le=1_000_000)]
+Before = Annotated[int | None, Query(ge=1, le=2**31 - 1)]
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,7 @@ class Screen:
     load: Callable[[Services], ScreenContent]
     task_id: str = ""
 
-    def response(self, request: Request, services: Services, visitor: Visitor) -> Any:
+    def response(self, request: Request, services: Services, visitor: Visitor) -> Response:
         """Render the whole page."""
         now, shown = services.clock.now(), self.load(services)
         parts = {name: markup(html) for name, html in self.render(request, visitor, now, shown).items()}
@@ -76,12 +80,12 @@ class Screen:
         return {name: fragment(request, name, now, visitor, shown.facts) for name in self.fragments}
 
 
-def tasks_screen(number: int) -> Screen:
-    """Return the overview of all tasks, page `number` (from 1)."""
+def tasks_screen(page: PageNumber = 1) -> Screen:
+    """Return a page of the overview of all tasks."""
 
     def load(services: Services) -> ScreenContent:
         with services.database.read() as session:
-            found = overview(session, number)
+            found = overview(session, page)
         return ScreenContent(
             {"overview": found, "unsigned": services.settings.signatures == "off"},
             f"{found.states.get('open', 0)} tasks are open.",
@@ -90,12 +94,12 @@ def tasks_screen(number: int) -> Screen:
     return Screen("tasks", ("task_list",), load)
 
 
-def task_screen(task_id: str, before: int | None) -> Screen:
+def task_screen(task: TaskId, before: Before = None) -> Screen:
     """Return the page of a task: rounds, metrics, members, parameters. before: only rounds numbered below it."""
 
     def load(services: Services) -> ScreenContent:
         with services.database.read() as session:
-            row, now, signatures = task_of(session, task_id), services.clock.now(), services.settings.signatures
+            row, now, signatures = task_of(session, task), services.clock.now(), services.settings.signatures
             facts = task_facts(session, row, now, before, signatures)
         view = facts.view
         shown = {
@@ -109,7 +113,7 @@ def task_screen(task_id: str, before: int | None) -> Screen:
         }
         return ScreenContent(shown, _task_announcement(facts))
 
-    return Screen("task", ("task_status", "quality", "privacy", "rounds"), load, task_id)
+    return Screen("task", ("task_status", "quality", "privacy", "rounds"), load, task)
 
 
 def _other_warnings(facts: TaskFacts) -> list[str]:
@@ -123,17 +127,17 @@ def _task_announcement(facts: TaskFacts) -> str:
     return f"The task is {facts.row.state}.{newest}"
 
 
-def round_screen(task_id: str, number: int) -> Screen:
+def round_screen(task: TaskId, number: RoundNumber) -> Screen:
     """Return the page of a round: states, funnel, bytes and times."""
 
     def load(services: Services) -> ScreenContent:
         with services.database.read() as session:
-            task = task_of(session, task_id)
-            tally = tally_of(session, task_id, number)
-            later = find_round(session, task_id, number + 1) is not None
-        return ScreenContent({"task": task, "tally": tally, "later": later}, f"Round {number} is {tally.round.state}.")
+            row = task_of(session, task)
+            tally = tally_of(session, task, number)
+            later = find_round(session, task, number + 1) is not None
+        return ScreenContent({"task": row, "tally": tally, "later": later}, f"Round {number} is {tally.round.state}.")
 
-    return Screen("round", ("round_status", "round_facts"), load, task_id)
+    return Screen("round", ("round_status", "round_facts"), load, task)
 
 
 def health_screen() -> Screen:
