@@ -115,28 +115,6 @@ def test_a_poll_from_the_cache_queries_nothing_and_answers_the_same(api: Api) ->
     check_same_answer(first)
 
 
-def test_all_polls_are_counted_and_logged_at_debug_level(api: Api, caplog: pytest.LogCaptureFixture) -> None:
-    member = started(api)[0]
-    wait_until(lambda: answered_from_cache(member), "the cache follows")
-    etag = poll(member).headers["etag"]
-    logger = "aggregator_service.observability.requests"
-    for level, expected in (("INFO", []), ("DEBUG", [200, 304])):
-        caplog.clear()
-        with caplog.at_level(level, logger):
-            figures = [_polls_counted(api, status) for status in (200, 304)]
-            assert poll(member, **{"X-Request-Id": "poll-1"}).headers["x-request-id"] == "poll-1"
-            assert poll(member, **{"If-None-Match": etag}).status_code == 304
-            assert [_polls_counted(api, status) for status in (200, 304)] == [figures[0] + 1, figures[1] + 1]
-        logged = [vars(record)["hushrec_fields"] for record in caplog.records if record.name == logger]
-        assert [one["status"] for one in logged if one["route"].endswith("/current")] == expected
-
-
-def _polls_counted(api: Api, status: int) -> float:
-    name = f'hushrec_requests_total{{method="GET",route="/v1/tasks/{{task}}/rounds/current",status="{status}"}} '
-    text = api.http.get("/metrics", headers=api.operator).text
-    return float(next((line.removeprefix(name) for line in text.splitlines() if line.startswith(name)), 0))
-
-
 def test_a_delivery_wakes_and_changes_the_poll_of_its_client_at_once(api: Api) -> None:
     first, second, *_ = started(api)
     before = [poll(member).headers["etag"] for member in (first, second)]
@@ -163,14 +141,6 @@ def test_the_cache_answers_signed_requests_of_members_only(api: Api) -> None:
     other = api.create_task("other").enrol(1)[0]
     away = api.http.get(f"{first.task.path}/rounds/current", headers=other.auth)
     assert away.status_code == 404
-
-
-def test_a_revoked_membership_is_void_at_once(api: Api) -> None:
-    first, second, *_ = started(api)
-    assert poll(first).status_code == poll(second).status_code == 200
-    answer = api.http.delete(f"{first.task.path}/members/{first.client_id}", headers=api.operator)
-    assert answer.status_code == 200
-    assert (poll(first).status_code, poll(second).status_code) == (401, 200)
 
 
 def test_a_replaced_token_is_void_at_once(api: Api) -> None:
