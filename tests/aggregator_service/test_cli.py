@@ -47,13 +47,13 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[..., 
     return Command(tmp_path / "data", run)
 
 
-def test_create_a_task_enrol_and_close_it_while_the_server_runs(command: Command) -> None:
+def test_a_task_and_its_rounds_are_operated_while_the_server_runs(command: Command) -> None:
     token = command.token("init")
     assert token.startswith("hro_")
     with running_aggregator(command.data_dir) as server:
         made = command(
             "task", "create", "movies", "--recipe", "fedmf", "--mechanism", "plain",
-            "-r", "items=5", "-r", "dim=3", "-s", "cohort_size=2", "-s", "min_clients=2", "-s", "rounds=1",
+            "-r", "items=5", "-r", "dim=3", "-s", "cohort_size=2", "-s", "min_clients=2", "-s", "rounds=2",
         )  # fmt: skip
         task_id = json.loads(made)["task_id"]
         invitation = command("invite", "movies", "--uses", "2").strip()
@@ -63,6 +63,16 @@ def test_create_a_task_enrol_and_close_it_while_the_server_runs(command: Command
         members = [TestMember(task, one["client_id"], one["token"]) for one in enrolled]
         task.wait_round(1, "collecting")  # the server noticed the task, which another process created
         assert "movies" in command("task", "list")
+        output = command("round", "extend", "movies", "1", "--seconds", "600")
+        assert output.startswith("movies  round 1  collecting  ")
+        seconds = task.round(1)["seconds_left"]
+        assert 600 < seconds <= float(output.split("  ")[3].split()[0]) + 1
+        assert "at most 604,800 seconds" in command("round", "extend", "movies", "1", "--seconds", "604800", status=1)
+        assert "seconds" in command("round", "extend", "movies", "1", "--seconds", "0", status=1)
+        assert "no such round" in command("round", "abort", "movies", "9", status=1)
+        assert command("round", "abort", task_id, "1") == "movies  round 1  failed: aborted by an operator\n"
+        assert "failed" in command("round", "extend", "movies", "1", "--seconds", "5", status=1)
+        task.wait_round(2, "collecting")
         current = api.http.get(f"{task.path}/rounds/current", headers=members[0].auth)
         assert json.loads(command("task", "show", task_id))["members"] == 2
         assert "closed" in command("task", "close", "movies")
@@ -207,20 +217,26 @@ def test_advice_names_what_a_budget_is_worth_and_what_noise_leaves_and_refuses_w
         assert words in command("task", "advise", *size, *wrong, status=1)
 
 
-def test_members_are_listed_and_revoked(command: Command) -> None:
+def test_invitations_and_members_are_listed_and_revoked(command: Command) -> None:
     command("init")
     command("task", "create", "movies", "--recipe", "fedmf", "--mechanism", "plain", "-r", "items=5", "-r", "dim=3")
-    assert command("member", "list", "movies") == ""
-    invitation = command("invite", "movies").strip()
+    assert command("member", "list", "movies") == command("invitation", "list", "movies") == ""
+    token = command("invite", "movies", "--uses", "3", "--expires-seconds", "7200").strip()
+    (line,) = command("invitation", "list", "movies").splitlines()
+    invitation_id, *rest = line.split("  ")
+    assert rest == ["member", "used 0 of 3", "open for 2.0 hours"]
+    assert token not in line
     with running_aggregator(command.data_dir) as server:
-        body = signed_enrolment(invitation)
-        made = httpx.post(f"{server.url}/v1/enrolments", json=body, auth=SIGNED).json()
+        made = httpx.post(f"{server.url}/v1/enrolments", json=signed_enrolment(token), auth=SIGNED).json()
         assert command("member", "list", "movies") == f"{made['client_id']}  member  active\n"
         command("member", "revoke", "movies", made["client_id"])
         auth = {"Authorization": f"Bearer {made['token']}"}
         assert httpx.get(f"{server.url}/v1/tasks/{made['task_id']}", headers=auth).status_code == 401
     assert command("member", "list", "movies").endswith("revoked\n")
+    assert command("invitation", "revoke", "movies", invitation_id).strip().endswith("revoked")
+    assert command("invitation", "list", "movies").strip().endswith("revoked")
     assert "no such member" in command("member", "revoke", "movies", "c_nobody", status=1)
+    assert "no such invitation" in command("invitation", "revoke", "movies", "i_0", status=1)
 
 
 def _noisy(name: str, cohort: int, fewest: int) -> list[str]:
@@ -313,38 +329,6 @@ def test_a_server_that_stops_answers_long_polls(tmp_path: Path) -> None:
                 assert answer.result().status_code == 204
         assert "Traceback" not in server.log()
         assert "graceful shutdown exceeded" not in server.log()
-
-
-def test_invitations_are_listed_and_revoked(command: Command) -> None:
-    command("init")
-    command("task", "create", "movies", "--recipe", "fedmf", "--mechanism", "plain", "-r", "items=5", "-r", "dim=3")
-    assert command("invitation", "list", "movies") == ""
-    token = command("invite", "movies", "--uses", "3", "--expires-seconds", "7200").strip()
-    (line,) = command("invitation", "list", "movies").splitlines()
-    invitation_id, *rest = line.split("  ")
-    assert rest == ["member", "used 0 of 3", "open for 2.0 hours"]
-    assert token not in line
-    assert command("invitation", "revoke", "movies", invitation_id).strip().endswith("revoked")
-    assert command("invitation", "list", "movies").strip().endswith("revoked")
-    assert "no such invitation" in command("invitation", "revoke", "movies", "i_0", status=1)
-
-
-def test_a_round_is_extended_and_aborted_while_the_server_runs(command: Command) -> None:
-    token = command.token("init")
-    with running_aggregator(command.data_dir) as server:
-        api = Api(server.url, token)
-        task = api.create_task("long", cohort=2, collect_seconds=3600.0)
-        task.begin(2)
-        output = command("round", "extend", "long", "1", "--seconds", "600")
-        assert output.startswith("long  round 1  collecting  4")
-        assert 4000 < task.round(1)["seconds_left"] <= 4200
-        assert "at most 604,800 seconds" in command("round", "extend", "long", "1", "--seconds", "604800", status=1)
-        assert "seconds" in command("round", "extend", "long", "1", "--seconds", "0", status=1)
-        assert "no such round" in command("round", "abort", "long", "9", status=1)
-        assert command("round", "abort", task.id, "1") == "long  round 1  failed: aborted by an operator\n"
-        task.wait_round(2, "collecting")
-        assert "failed" in command("round", "extend", "long", "1", "--seconds", "5", status=1)
-        api.close()
 
 
 def test_a_task_is_created_with_an_evaluation_and_shown_with_its_curve(

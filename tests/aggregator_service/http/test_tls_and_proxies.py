@@ -23,7 +23,7 @@ from client_sdk.errors import UntrustedServer
 from tests.support.api import Api
 from tests.support.certificates import Authority, Pair
 from tests.support.proxies import CADDYFILE, NGINX_CONF, running_caddy, running_nginx
-from tests.support.raw_http import Door, converse
+from tests.support.raw_http import converse
 from tests.support.replicas import wait_until
 from tests.support.server import AggregatorProcess, free_port, running_aggregator
 from tests.support.signing import raw_head
@@ -35,33 +35,6 @@ HOST: Final = b"Host: localhost\r\n"
 LAST: Final = b"GET /healthz HTTP/1.1\r\n" + HOST + b"X-Request-Id: last\r\nConnection: close\r\n\r\n"
 NO_UPGRADE: Final = ("header_up -Upgrade", "header_up -Connection", "header_up -HTTP2-Settings")
 PROXIES: Final = {"caddy": running_caddy, "nginx": running_nginx}
-
-
-@pytest.fixture(scope="module", params=PROXIES)
-def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    folder, port = tmp_path_factory.mktemp(request.param), free_port()
-    origins = f"http://127.0.0.1:{port},https://127.0.0.1:{port}"
-    with (
-        running_aggregator(folder / "data", public_origins=origins, threads=4) as server,
-        PROXIES[request.param](folder, server.port, port) as door,
-    ):
-        yield Place(folder, server, door)
-
-
-class Place:
-    """A server and the proxy in front of it."""
-
-    def __init__(self, folder: Path, server: AggregatorProcess, door: Door) -> None:
-        self.folder, self.server, self.door = folder, server, door
-
-    @contextmanager
-    def api(self) -> Iterator[Api]:
-        """An operator who connects to the proxy."""
-        api = Api(self.door.url, self.server.operator_token)
-        if self.door.context is not None:
-            api.http = type(api.http)(base_url=self.door.url, timeout=60, auth=api.http.auth, verify=self.door.context)
-        with closing(api):
-            yield api
 
 
 @contextmanager
@@ -167,13 +140,28 @@ def test_attack_a_body_that_the_next_request_completes_or_that_shifts_responses(
 
 
 @pytest.mark.parametrize("kind", PROXIES)
-def test_failed_attempts_count_against_the_address_of_the_peer(kind: str, tmp_path: Path) -> None:
-    """An address that the client names itself does not count: the rate allows one attempt."""
-    statuses = list[int]()
+def test_long_polls_and_long_bodies_pass_and_failures_count_against_the_address_of_the_peer(
+    kind: str, tmp_path: Path
+) -> None:
+    """An address that the client names itself does not count: the rate allows one failed attempt."""
+    port, statuses = free_port(), list[int]()
+    given: dict[str, Any] = {"threads": 4, "failure_rate": 0.05}
+    given["public_origins"] = f"http://127.0.0.1:{port},https://127.0.0.1:{port}"
     with (
-        running_aggregator(tmp_path / "data", threads=4, failure_rate=0.05) as server,
-        PROXIES[kind](tmp_path, server.port) as door,
+        running_aggregator(tmp_path / "data", **given) as server,
+        PROXIES[kind](tmp_path, server.port, port) as door,
+        closing(Api(door.url, server.operator_token)) as api,
     ):
+        if door.context is not None:
+            api.http = httpx.Client(base_url=door.url, timeout=60, auth=api.http.auth, verify=door.context)
+        task = api.create_task("large", items=40_000, dim=32, cohort=2, clip=10.0)
+        member, _ = task.begin(2)
+        path = f"{task.path}/rounds/current"
+        known = {**member.auth, "If-None-Match": api.http.get(path, headers=member.auth).headers["etag"]}
+        assert api.http.get(f"{path}?wait=1", headers=known).status_code == 304
+        body = member.contribution(1, 0.5)
+        assert len(body) > 4 * MIB
+        assert member.put(1, body).status_code == 201
         for number in range(4):
             fields = b"Authorization: Bearer wrong\r\nX-Forwarded-For: 198.51.100.%d\r\n" % number
             said = converse(door, b"GET /v1/tasks HTTP/1.1\r\n" + HOST + fields + b"Connection: close\r\n\r\n")
@@ -237,18 +225,6 @@ def test_a_body_reaches_the_service_while_it_arrives(kind: str, tmp_path: Path) 
         assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.stat().st_size > MIB // 2]
         connection.sendall(bytes(7 * MIB))
         assert connection.recv(4096).startswith(b"HTTP/1.1 200")
-
-
-def test_a_long_poll_and_a_contribution_of_more_than_4_mib_pass(place: Place) -> None:
-    with place.api() as api:
-        task = api.create_task("large", items=40_000, dim=32, cohort=2, clip=10.0)
-        member, _ = task.begin(2)
-        path = f"{task.path}/rounds/current"
-        known = {**member.auth, "If-None-Match": api.http.get(path, headers=member.auth).headers["etag"]}
-        assert api.http.get(f"{path}?wait=1", headers=known).status_code == 304
-        body = member.contribution(1, 0.5)
-        assert len(body) > 4 * MIB
-        assert member.put(1, body).status_code == 201
 
 
 def test_nginx_limits_the_requests_of_one_address(tmp_path: Path) -> None:

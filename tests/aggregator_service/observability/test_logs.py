@@ -201,20 +201,20 @@ def test_each_request_is_one_line_with_ids_sizes_and_times(api: Api, request_lin
     }
 
 
-def test_lines_written_in_other_threads_have_the_id_of_the_request(api: Api, request_lines: Lines) -> None:
+def test_lines_have_ids_problems_and_levels_but_no_text_from_the_request(api: Api, request_lines: Lines) -> None:
+    """Most requests are polls: what only reads and succeeds is logged at debug level."""
     api.http.headers["X-Request-Id"] = "create-1"
-    request_lines.lines.clear()
-    api.create_task(name="threads")
+    api.create_task("lines")
     del api.http.headers["X-Request-Id"]
-    (line,) = [line for line in request_lines.lines if line["message"] == "task created"]
-    assert line["request"] == "create-1"
-
-
-def test_a_line_names_the_problem_and_holds_no_text_from_the_request(api: Api, request_lines: Lines) -> None:
+    (created,) = [line for line in request_lines.lines if line["message"] == "task created"]
+    assert created["request"] == "create-1"  # also in another thread
+    api.http.get("/v1/tasks", headers=api.operator)
     api.http.get("/v1/tasks/t_INJECTED%0a%22x/rounds/99999999999999?wait=1&secret=hri_abc", headers=api.operator)
-    (line,) = request_lines.requests()
-    assert (line["status"], line["problem"]) == (422, "invalid-parameters")
-    assert not re.search("INJECTED|secret|hri_|9999", json.dumps(line))
+    made, read, refused = request_lines.requests()
+    levels = [(line["method"], line["status"], line["level"]) for line in (made, read, refused)]
+    assert levels == [("POST", 201, "info"), ("GET", 200, "debug"), ("GET", 422, "info")]
+    assert refused["problem"] == "invalid-parameters"
+    assert not re.search("INJECTED|secret|hri_|9999", json.dumps(refused))
 
 
 def test_an_unexpected_exception_is_a_problem_with_an_id_and_a_logged_traceback(
@@ -230,15 +230,6 @@ def test_an_unexpected_exception_is_a_problem_with_an_id_and_a_logged_traceback(
     assert failure["request"] == "boom"
     assert "ZeroDivisionError" in failure["exception"]
     assert request_lines.requests()[0]["problem"] == "internal-error"
-
-
-def test_what_only_reads_and_succeeds_is_logged_at_debug_level(api: Api, request_lines: Lines) -> None:
-    """Most requests are polls: at info level a log holds changes and errors."""
-    api.http.get("/v1/tasks", headers=api.operator)
-    api.http.get("/v1/tasks/none-of-this-name", headers=api.operator)
-    api.create_task("levels-of-lines")
-    levels = [(line["method"], line["status"], line["level"]) for line in request_lines.requests()]
-    assert ("GET", 200, "debug") in levels and ("GET", 404, "info") in levels and ("POST", 201, "info") in levels
 
 
 USERS = 3

@@ -228,25 +228,19 @@ def test_a_database_that_hangs_is_reported_within_the_time_of_a_scrape(server_ap
     assert samples(scraper().text)["hushrec_database_up",] == 1
 
 
-def test_the_blob_directory_is_measured(tmp_path: Path) -> None:
-    with aggregator_inside(tmp_path / "data") as scraped_api:
-        seen = figures(scraped_api)
-        assert seen["hushrec_blobs_up",] == 1
-        assert 0 < seen["hushrec_blobs_free_bytes",] < seen["hushrec_blobs_size_bytes",]
-        (tmp_path / "data" / "blobs").rename(tmp_path / "elsewhere")
-        seen = figures(scraped_api)
-        assert seen["hushrec_blobs_up",] == 0
-        assert ("hushrec_blobs_free_bytes",) not in seen
-
-
-def test_the_end_of_the_certificate_is_a_metric(tmp_path: Path) -> None:
+def test_the_blob_directory_and_the_end_of_the_certificate_are_metrics(api: Api, tmp_path: Path) -> None:
+    assert "hushrec_tls" not in api.http.get("/metrics", headers=api.operator).text
     pair = Authority(tmp_path).sign("server", server=True)
     end = x509.load_pem_x509_certificate(pair.certificate.read_bytes()).not_valid_after_utc.timestamp()
-    with aggregator_inside(tmp_path / "tls", tls_cert=pair.certificate, tls_key=pair.key) as scraped_api:
-        seen = figures(scraped_api)
+    with aggregator_inside(tmp_path / "tls", tls_cert=pair.certificate, tls_key=pair.key) as scraped:
+        seen = figures(scraped)
         assert seen["hushrec_tls_certificate_expiry_timestamp_seconds",] == end
-    with aggregator_inside(tmp_path / "plain") as scraped_api:
-        assert "hushrec_tls" not in scraped_api.http.get("/metrics", headers=scraped_api.operator).text
+        assert seen["hushrec_blobs_up",] == 1
+        assert 0 < seen["hushrec_blobs_free_bytes",] < seen["hushrec_blobs_size_bytes",]
+        (tmp_path / "tls" / "blobs").rename(tmp_path / "elsewhere")
+        seen = figures(scraped)
+        assert seen["hushrec_blobs_up",] == 0
+        assert ("hushrec_blobs_free_bytes",) not in seen
 
 
 class WrongClock:
