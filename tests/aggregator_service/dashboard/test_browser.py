@@ -65,16 +65,25 @@ def test_a_round_page_updates_without_a_reload(browser: Browser, server: Aggrega
         page.screenshot(path=artifacts() / "live-complete.png", full_page=True)
 
 
-def test_the_page_updates_remaining_time(browser: Browser, server: AggregatorProcess, live_api: Api) -> None:
+def test_remaining_time_is_updated_and_times_can_be_shown_as_dates_without_a_pointer(
+    browser: Browser, server: AggregatorProcess, live_api: Api
+) -> None:
     task = started(live_api, "counted")
     task.begin(3)
-    with visiting(browser, server) as page:
+    stamp = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC$")
+    with visiting(browser, server, size="phone") as page:
         page.goto(page_of(task))
         left = page.locator(".figures .wide time").first
         seen = left.inner_text()
         expect(left).not_to_have_text(seen)
         assert re.fullmatch(r"in (10|[0-9]) min( \d+ s)?", left.inner_text())
-        assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", left.get_attribute("title") or "")
+        assert stamp.match(left.get_attribute("title") or "")
+        page.get_by_role("button", name="Show dates").click()
+        expect(left).to_have_text(stamp)
+        page.get_by_role("button", name="Show ages").click()
+        expect(left).to_have_text(re.compile("^in "))
+        page.goto("/dashboard/nowhere")
+        assert page.locator("#show-dates").count() == 0  # a page without times
 
 
 def test_a_window_shows_that_it_is_signed_out(browser: Browser, server: AggregatorProcess) -> None:
@@ -154,21 +163,6 @@ def test_every_page_fits_its_window(
         page.get_by_role("button", name="Sign out").click()
         page.screenshot(path=folder / f"sign-in-{scheme}-{size}.png", full_page=True)
     assert len(list(folder.glob(f"*-{scheme}-{size}.png"))) >= 12
-
-
-def test_times_can_be_shown_as_dates_without_a_pointer(
-    browser: Browser, server: AggregatorProcess, house: Furnished
-) -> None:
-    with visiting(browser, server, size="phone") as page:
-        page.goto(places(house)["round-failed"])
-        opened = page.locator(".figures time").first
-        expect(opened).to_have_text(re.compile("ago$"))
-        page.get_by_role("button", name="Show dates").click()
-        expect(opened).to_have_text(re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC$"))
-        page.get_by_role("button", name="Show ages").click()
-        expect(opened).to_have_text(re.compile("ago$"))
-        page.goto(places(house)["refusal"])
-        assert page.locator("#show-dates").count() == 0  # a page without times
 
 
 _PALETTE = """() => {
