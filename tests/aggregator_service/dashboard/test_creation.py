@@ -16,7 +16,7 @@ from protocols.catalogue import Catalogue
 from protocols.combinations import carriers
 from protocols.recipes.registry import OWN as RECIPES
 from tests.support.api import Api, signed_enrolment
-from tests.support.dashboard import OURS, enter, new_operator
+from tests.support.dashboard import OURS, enter
 
 pytestmark = pytest.mark.usefixtures("nobody")
 
@@ -240,24 +240,6 @@ def test_only_roles_that_the_task_has_are_offered(api: Api) -> None:
         task = api.create_task(f"roles-{mechanism}", mechanism_name=mechanism, cohort=40, min_clients=20)
         page = api.http.get(f"/dashboard/tasks/{task.id}/invite").text
         assert re.findall(r'<option value="(\w+)"', page) == roles
-
-
-def test_who_may_not_act_and_foreign_forms_make_nothing(api: Api) -> None:
-    task = api.create_task("guarded-invitations")
-    places = {"/new": GOOD, f"/tasks/{task.id}/invite": {"role": "member", "uses": "1", "hours": "1"}}
-    carried = enter(api)
-    for place, fields in places.items():
-        for headers in ({"Origin": "https://evil.example"}, {}):
-            data = {"form_token": carried, **fields}
-            assert api.http.post(f"/dashboard{place}", data=data, headers=headers).status_code == 403
-        assert api.http.post(f"/dashboard{place}", data=fields, headers=OURS).status_code == 403
-    reader = enter(api, new_operator(api, "only-reads", "read-only"))
-    for place, fields in places.items():
-        assert api.http.get(f"/dashboard{place}").status_code == 403
-        data = {"form_token": reader, **fields}
-        assert api.http.post(f"/dashboard{place}", data=data, headers=OURS).status_code == 403
-        assert f'href="/dashboard{place}"' not in api.http.get("/dashboard").text
-    assert api.http.get(f"{task.path}/invitations", headers=api.operator).json()["invitations"] == []
 
 
 def test_a_closed_task_invites_nobody(api: Api) -> None:

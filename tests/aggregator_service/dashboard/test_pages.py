@@ -95,14 +95,34 @@ FOREIGN: tuple[dict[str, str], ...] = (
 )
 
 
+FIELDS = {"minutes": "5", "role": "member", "uses": "1", "hours": "1"}
+FIELDS |= {"recipe": "colr", "mechanism": "plain", "name": "never", "recipe.items": "40"}
+
+
+def acting(task: TestTask) -> list[str]:
+    """The addresses of all forms that change something; `FIELDS` fills them in."""
+    actions = [page_of(task, action=f"/{name}") for name in ("extend", "abort")]
+    return [*actions, f"/dashboard/tasks/{task.id}/resume", f"/dashboard/tasks/{task.id}/invite", "/dashboard/new"]
+
+
+def unchanged(task: TestTask) -> None:
+    """Require that none of these forms had an effect."""
+    assert (task.round(1)["state"], task.round(1)["seconds_left"]) == ("collecting", 600)
+    http, operator = task.api.http, task.api.operator
+    assert http.get(f"{task.path}/invitations", headers=operator).json()["invitations"][1:] == []
+    assert http.get("/v1/tasks", params={"name": "never"}, headers=operator).json()["tasks"] == []
+
+
 def test_forms_from_elsewhere_do_nothing(api: Api) -> None:
     task = started(api, "foreign")
-    data = {"form_token": enter(api), "minutes": "5", "token": OPERATOR_TOKEN}
-    actions = page_of(task, action="/extend"), page_of(task, action="/abort")
+    data = {"form_token": enter(api), "token": OPERATOR_TOKEN, **FIELDS}
     for headers in FOREIGN:
-        for path in (*actions, "/dashboard/sign-out", "/dashboard/sign-in"):
+        for path in (*acting(task), "/dashboard/sign-out", "/dashboard/sign-in"):
             assert api.http.post(path, data=data, headers=headers).status_code == 403, (path, headers)
-    assert (task.round(1)["state"], task.round(1)["seconds_left"]) == ("collecting", 600)
+    for carried in ("", "0" * 64):
+        for path in acting(task):
+            assert api.http.post(path, data=data | {"form_token": carried}, headers=OURS).status_code == 403
+    unchanged(task)
     assert api.http.get("/dashboard").status_code == 200
     behind = {"Origin": "https://hush.example", "Sec-Fetch-Site": "same-origin"}  # a proxy has rewritten the host
     assert api.http.post("/dashboard/sign-in", data=data, headers=behind).status_code == 303
@@ -112,12 +132,10 @@ def test_a_form_needs_the_token_of_its_own_sign_in(api: Api) -> None:
     task = started(api, "form-token")
     earlier = enter(api)
     api.http.cookies.clear()
-    now = enter(api)
-    assert earlier != now
-    for carried in (earlier, "", "0" * 64):
-        answer = api.http.post(page_of(task, action="/abort"), data={"form_token": carried}, headers=OURS)
-        assert answer.status_code == 403
-    assert task.round(1)["state"] == "collecting"
+    assert earlier != enter(api)
+    answer = api.http.post(page_of(task, action="/abort"), data={"form_token": earlier}, headers=OURS)
+    assert answer.status_code == 403
+    unchanged(task)
 
 
 def test_a_read_only_operator_sees_everything_and_changes_nothing(api: Api) -> None:
@@ -129,14 +147,13 @@ def test_a_read_only_operator_sees_everything_and_changes_nothing(api: Api) -> N
     for path in ("/dashboard", f"/dashboard/tasks/{task.id}", page_of(task), "/dashboard/health"):
         page = api.http.get(path)
         assert page.status_code == 200
-        assert "/abort" not in page.text
-        assert "/extend" not in page.text
-    for action in ("/extend", "/abort"):
-        assert api.http.get(page_of(task, action=action)).status_code == 403
-        answer = api.http.post(page_of(task, action=action), data={"form_token": carried, "minutes": "5"}, headers=OURS)
+        assert not re.search(r"/extend|/abort|/invite|/new", page.text)
+    for path in acting(task):
+        assert api.http.get(path).status_code == 403
+        answer = api.http.post(path, data={"form_token": carried, **FIELDS}, headers=OURS)
         assert answer.status_code == 403
         assert "read-only" in answer.text
-    assert (task.round(1)["state"], task.round(1)["seconds_left"]) == ("collecting", 600)
+    unchanged(task)
 
 
 def test_the_log_names_the_operator_and_holds_no_secret(api: Api, caplog: pytest.LogCaptureFixture) -> None:

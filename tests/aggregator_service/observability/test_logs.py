@@ -414,15 +414,12 @@ def test_spans_of_a_whole_round(tmp_path: Path, spans: tuple[TracerProvider, InM
     assert members[0].token not in everything
 
 
-def test_the_error_names_the_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
-    with pytest.raises(ParameterError, match=r"hushrec\[otel\]"):
-        tracing("otlp")
+def test_spans_are_exported_to_a_collector_where_the_extra_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(tracing("none")[0], NoOpTracerProvider)
-
-
-def test_spans_are_exported_to_a_collector(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
     provider, flush = tracing("otlp")
     assert provider.get_tracer("x").start_span("y").is_recording()
     flush()  # no span has ended, so none is exported
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
+    with pytest.raises(ParameterError, match=r"hushrec\[otel\]"):
+        tracing("otlp")

@@ -186,10 +186,6 @@ def test_wrong_tokens_are_refused(task: TestTask, api: Api) -> None:
     for second in (token, "Bearer hro_another"):  # a proxy and the server could each use a different token
         twice = [("Authorization", token), ("Authorization", second)]
         problem(api.http.get(task.path, headers=twice), "unauthenticated")
-    (stranger,) = api.create_task(f"other-{task.id[2:8]}", cohort=2).enrol(1)
-    problem(member.put(1, body, stranger.auth), "not-found")
-    for path in ("", "/rounds/current", "/rounds", "/rounds/1", "/rounds/1/aggregate", "/keyring"):
-        problem(api.http.get(f"{task.path}{path}", headers=stranger.auth), "not-found")
 
 
 def test_resuming_needs_the_right_offset_and_the_right_bytes(task: TestTask) -> None:
