@@ -20,7 +20,6 @@ from aggregator_service.storage.database import Database
 from aggregator_service.storage.rounds import find_round
 from aggregator_service.storage.schema import (
     ChunkRow,
-    ClientRow,
     CohortRow,
     ContributionRow,
     InvitationRow,
@@ -150,22 +149,13 @@ def crowd(api: Api, task_id: str, clients: int, rounds: int) -> None:
         session.add(task_row(task_id, **values))
         session.flush()
         names = [f"{task_id}-{index}" for index in range(clients)]
-        rows = [client_row(name, task_id, sequence=index) for index, name in enumerate(names)]
-        columns = [column.key for column in ClientRow.__mapper__.column_attrs]
-        session.execute(
-            insert(ClientRow),
-            [{key: getattr(row, key) for key in columns if getattr(row, key) is not None} for row in rows],
-        )
+        session.add_all(client_row(name, task_id, sequence=index) for index, name in enumerate(names))
         for number in range(1, rounds + 1):
             row = round_row(task_id, number=number, state="complete", cohort=clients, survivors=clients)
             session.add(row)
             session.flush()
-            session.add_all(
-                [
-                    RoundStateRow(round_id=row.id, state="collecting", entered_at=1.0),
-                    RoundStateRow(round_id=row.id, state="complete", entered_at=2.0),
-                ]
-            )
+            for at, state in enumerate(("collecting", "complete"), 1):
+                session.add(RoundStateRow(round_id=row.id, state=state, entered_at=float(at)))
             session.execute(insert(CohortRow), [{"round_id": row.id, "client_id": name} for name in names])
             given = {"round_id": row.id, "digest": "0" * 64, "bytes": 80, "stored_at": 1.0, "folded": True}
             session.execute(insert(ContributionRow), [{**given, "client_id": name} for name in names])
@@ -173,7 +163,7 @@ def crowd(api: Api, task_id: str, clients: int, rounds: int) -> None:
 
 def test_the_number_of_queries_does_not_depend_on_the_number_of_clients(api: Api) -> None:
     crowd(api, "t_few", 10, 2)
-    crowd(api, "t_many", 10_000, 3)
+    crowd(api, "t_many", 1_000, 3)
     engine = services(api).database.engine
     looks = {
         "task": (lambda task_id: task_screen(task_id, None), 14),
@@ -189,7 +179,7 @@ def test_the_number_of_queries_does_not_depend_on_the_number_of_clients(api: Api
         assert 0 < counts["t_many"] == counts["t_few"] <= most, (name, counts)
     for path in ("", "/tasks/t_many", "/tasks/t_many/rounds/2"):
         page = api.http.get(f"/dashboard{path}")
-        assert "10,000" in page.text
+        assert "1,000" in page.text
         assert len(page.content) < 40_000
 
 
