@@ -27,7 +27,7 @@ from sqlalchemy.exc import OperationalError
 from aggregator_service.migrations.migrate import migrate
 from aggregator_service.settings import Settings
 from aggregator_service.storage.database import Database
-from aggregator_service.storage.database_causes import database_cause
+from aggregator_service.storage.dialects import database_cause
 from tests.support.certificates import Authority
 from tests.support.forked import ForkedProcess
 from tests.support.postgres import TestDatabase
