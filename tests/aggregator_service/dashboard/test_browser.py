@@ -65,6 +65,25 @@ def test_a_round_page_updates_without_a_reload(browser: Browser, server: Aggrega
         page.screenshot(path=artifacts() / "live-complete.png", full_page=True)
 
 
+def test_a_click_during_an_update_is_not_lost(browser: Browser, server: AggregatorProcess, live_api: Api) -> None:
+    task = started(live_api, "pressed")
+    members = task.begin(3)
+    with visiting(browser, server) as page:
+        page.goto(page_of(task))
+        delivered, updates = page.get_by_label("Delivered in this state"), page.locator("body")
+        expect(delivered).to_have_attribute("value", "0")
+        page.get_by_role("link", name="Abort…").hover()
+        page.mouse.down()
+        before = int(updates.get_attribute("data-updates") or 0)
+        members[0].put(1, members[0].contribution(1, 1.0))
+        page.wait_for_function("before => Number(document.body.dataset.updates) > before", arg=before)
+        expect(delivered).to_have_attribute("value", "0")
+        page.mouse.up()
+        expect(page.get_by_role("heading", level=1)).to_have_text("Abort round 1?")
+        page.go_back()
+        expect(delivered).to_have_attribute("value", "1")
+
+
 def test_remaining_time_is_updated_and_times_can_be_shown_as_dates_without_a_pointer(
     browser: Browser, server: AggregatorProcess, live_api: Api
 ) -> None:
