@@ -13,9 +13,19 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import BaseModel, ValidationError
 
 from client_sdk.api.retry import RetryPolicy, send
-from client_sdk.api.signing import ServerTime, Signer
 from client_sdk.api.upload import DEFAULT_CHUNK_BYTES
-from client_sdk.api.wire import LONGEST_JSON, Method, Program, Request, Response, Sink, content_digest, digest_matches
+from client_sdk.api.wire import (
+    LONGEST_JSON,
+    Method,
+    Program,
+    Request,
+    Response,
+    ServerTime,
+    Signer,
+    Sink,
+    content_digest,
+    digest_matches,
+)
 from client_sdk.errors import ContractBroken, DigestMismatch, NotFound
 from protocols.crypto.http_signature import parse_digest
 from protocols.errors import CodecError, ParameterError

@@ -18,7 +18,7 @@ from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.wire import Program
 from client_sdk.errors import ContractBroken, ModelUnavailable
-from client_sdk.model.snapshots import read_snapshot
+from client_sdk.model.sync import read_snapshot
 from client_sdk.store.client_store import ClientStore, keep_best_state, read_best_state
 from protocols.catalogue import Catalogue
 from protocols.errors import ParameterError

@@ -238,7 +238,7 @@ class _Contributor(Role):
             case "masked":
                 self.member.store.close_signed_sets(self.member.task_id)
             case "oneshot":
-                from client_sdk.store.committees import close_seen  # which other tasks do not need
+                from client_sdk.rounds.oneshot import close_seen  # which other tasks do not need
 
                 close_seen(self.member.store, self.member.task_id)
             case _:

@@ -16,7 +16,7 @@ from client_sdk.agreement.terms import TaskTerms, model_bytes
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.wire import Request, Response
 from client_sdk.errors import ContractBroken, LocalFileError, PolicyRefused
-from client_sdk.model.snapshots import read_snapshot
+from client_sdk.model.sync import read_snapshot
 from client_sdk.operator import task_request
 from client_sdk.rounds.join import Account, join
 from client_sdk.store.client_store import ClientStore

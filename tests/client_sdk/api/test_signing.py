@@ -16,8 +16,7 @@ from client_sdk.api import http as drivers
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.http import AsyncDriver, SyncDriver
 from client_sdk.api.retry import RetryPolicy
-from client_sdk.api.signing import LARGEST_OFFSET, ServerTime, Signer
-from client_sdk.api.wire import Request, Response
+from client_sdk.api.wire import LARGEST_OFFSET, Request, Response, ServerTime, Signer
 from client_sdk.errors import BadSignature, ConnectionFailed, StaleSignature
 from protocols.crypto.http_signature import SIGNATURE, SIGNATURE_INPUT, SignedRequest, verify_request
 from protocols.messages import ProblemDocument

@@ -104,7 +104,7 @@ def test_a_process_that_ends_after_the_share_deletes_the_key_when_it_starts_agai
     server = server_in_round()
     server.attend()
     with monkeypatch.context() as patched:
-        patched.setattr("client_sdk.committee.round.MemberRound.close", lambda _: None)
+        patched.setattr("client_sdk.committee.service.MemberRound.close", lambda _: None)
         unmask(server)
     one = store_of(server, server.members[0])
     assert secret_key(one, "t_1", 1) is not None

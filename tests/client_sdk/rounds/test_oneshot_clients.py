@@ -11,9 +11,8 @@ from client_sdk.api.wire import Request, Response, content_digest
 from client_sdk.errors import RoundLost
 from client_sdk.rounds.certificates import MembershipCheck
 from client_sdk.rounds.member import Member, require_known_people
-from client_sdk.rounds.oneshot import committee_of, oneshot_context
+from client_sdk.rounds.oneshot import committee_of, oneshot_context, remember_committee
 from client_sdk.store.client_store import ClientStore
-from client_sdk.store.committees import remember_committee
 from protocols.errors import RefusalError
 from protocols.messages import RoundView
 from protocols.sums.oneshot.committee import Committee, join_keys, make_committee_key

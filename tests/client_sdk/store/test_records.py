@@ -11,8 +11,8 @@ import pytest
 from client_sdk import MemoryStore
 from client_sdk.committee.record import CommitteeRecord, load_sets
 from client_sdk.errors import LocalFileError
+from client_sdk.rounds.oneshot import SeenCommittees, close_seen, load_seen
 from client_sdk.store.client_store import ClientStore
-from client_sdk.store.committees import SeenCommittees, close_seen, load_seen
 from client_sdk.store.signed_sets import SignedSets, member_tag, member_tags
 from client_sdk.store.states import GivenData
 from client_sdk.store.stores import DirectoryStore
