@@ -12,7 +12,7 @@ from itertools import count
 
 import pytest
 
-from client_sdk.rounds.ahead import WorkAhead
+from client_sdk.rounds.unmasked import WorkAhead
 from tests.protocols.sums.paillier.cases import made_up_keyring, small_plan
 
 PLAN = small_plan()
@@ -60,7 +60,7 @@ def test_pieces_are_never_written_down() -> None:
 def test_a_forked_process_has_no_pieces() -> None:
     code = """
 import os, sys, time
-from client_sdk.rounds.ahead import WorkAhead
+from client_sdk.rounds.unmasked import WorkAhead
 with WorkAhead(lambda: 1, 3) as ahead:
     while len(ahead) < 3:
         time.sleep(0.001)
