@@ -140,12 +140,9 @@ def test_errors_name_the_id_of_a_catalogue(wrong: object, message: str) -> None:
     assert message in str(caught.value)
 
 
-def test_a_long_value_is_shortened() -> None:
+def test_a_long_value_is_shortened_and_a_history_has_one_rating_an_item() -> None:
     with pytest.raises(ParameterError) as caught:
         History.of(["x" * 1000], N)
     assert len(str(caught.value)) < 250
-
-
-def test_a_history_has_one_rating_an_item() -> None:
     with pytest.raises(ParameterError, match="2 items but 1 ratings: pass one rating an item"):
         History(np.array([1, 2], dtype=np.int32), np.array([1.0], dtype=np.float32))

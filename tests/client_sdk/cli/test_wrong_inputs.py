@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -134,23 +135,25 @@ def invitation(server: AggregatorProcess) -> str:
         return operator.invite(operator.create_task(request).task_id, uses=20).invitation
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A working directory with files of every kind that the commands read."""
-    for name in [name for name in os.environ if name.startswith("HUSHREC_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "items.txt").write_text("1\n2\n3\n")
-    (tmp_path / "shop.csv").write_text(SHOP)
-    (tmp_path / "shop.csv").chmod(0o600)
-    for name in ("organiser", "damaged"):
-        assert CliRunner().invoke(app, ["organiser", "init", "--folder", name]).exit_code == 0
-    (tmp_path / "damaged" / "issued.sqlite3").write_bytes(b"garbage" * 200)
-    asked = CliRunner().invoke(app, ["certificate", "request", "--scope", "m"])
-    (tmp_path / "request.json").write_text(asked.stdout)
-    return tmp_path
+    made = tmp_path_factory.mktemp("folder")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("HUSHREC_")]:
+            patch.delenv(name)
+        patch.setenv("XDG_DATA_HOME", str(made / "home"))
+        patch.setenv("COLUMNS", "200")
+        patch.chdir(made)
+        (made / "items.txt").write_text("1\n2\n3\n")
+        (made / "shop.csv").write_text(SHOP)
+        (made / "shop.csv").chmod(0o600)
+        for name in ("organiser", "damaged"):
+            assert CliRunner().invoke(app, ["organiser", "init", "--folder", name]).exit_code == 0
+        (made / "damaged" / "issued.sqlite3").write_bytes(b"garbage" * 200)
+        asked = CliRunner().invoke(app, ["certificate", "request", "--scope", "m"])
+        (made / "request.json").write_text(asked.stdout)
+        yield made
 
 
 def refusal(*arguments: str) -> str:

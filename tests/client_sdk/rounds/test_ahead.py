@@ -13,11 +13,6 @@ from itertools import count
 import pytest
 
 from client_sdk.rounds.unmasked import WorkAhead
-from tests.protocols.sums.paillier.cases import made_up_keyring, small_plan
-
-PLAN = small_plan()
-KEYRING = made_up_keyring(PLAN)
-ROUTE = ((0,),)
 
 
 def wait_for(ahead: WorkAhead, pieces: int) -> None:
@@ -27,34 +22,21 @@ def wait_for(ahead: WorkAhead, pieces: int) -> None:
         time.sleep(0.001)
 
 
-def test_each_piece_leaves_once_and_is_made_anew() -> None:
+def test_each_piece_leaves_once_and_no_more_are_made_than_a_contribution_needs() -> None:
     numbers = count()
     with WorkAhead(lambda: next(numbers), 5) as ahead:
         wait_for(ahead, 5)
+        time.sleep(0.02)
+        assert (len(ahead), repr(ahead)) == (5, "<WorkAhead 5 of 5>")
+        for write in (pickle.dumps, copy.copy, copy.deepcopy):
+            with pytest.raises(TypeError):
+                write(ahead)
         first = ahead.take(4)
         wait_for(ahead, 5)
         second = ahead.take(9)
         assert len(first) == 4 and len({*first, *second}) == 4 + len(second) >= 9
     assert len(ahead) == 0
     assert not any(thread.name == "work-ahead" for thread in threading.enumerate())
-
-
-def test_no_more_than_a_contribution_needs_is_made() -> None:
-    numbers = count()
-    with WorkAhead(lambda: next(numbers), 3) as ahead:
-        wait_for(ahead, 3)
-        time.sleep(0.05)
-        assert len(ahead) == 3
-    assert next(numbers) == 3
-
-
-def test_pieces_are_never_written_down() -> None:
-    with WorkAhead(lambda: 271828, 1) as ahead:
-        wait_for(ahead, 1)
-        for write in (pickle.dumps, copy.copy, copy.deepcopy):
-            with pytest.raises(TypeError):
-                write(ahead)
-        assert repr(ahead) == "<WorkAhead 1 of 1>"
 
 
 def test_a_forked_process_has_no_pieces() -> None:

@@ -86,13 +86,13 @@ class Play:
         return self.operator.task(self.task.task_id).completed_rounds
 
     def restore_a_backup(self, tmp_path: Path) -> None:
-        """Stop the server after two rounds for a backup, and restore it after four rounds more."""
-        wait_until(lambda: self.completed() >= 2, "two rounds")
+        """Stop the server after a round for a backup, and restore it after two rounds more."""
+        wait_until(lambda: self.completed() >= 1, "one round")
         self.server.stop()
         shutil.copytree(tmp_path / "data", tmp_path / "backup")
         self.server.start()
         before = self.completed()
-        wait_until(lambda: self.completed() >= before + 4, "four more rounds")
+        wait_until(lambda: self.completed() >= before + 2, "two more rounds")
         self.server.stop()
         with closing(sqlite3.connect(tmp_path / "data" / "hushrec.db")) as database:
             self.lost = dict(database.execute("SELECT number, sum_index FROM rounds").fetchall())
@@ -113,10 +113,10 @@ def test_clients_of_a_plain_task_say_so_and_go_on_at_once(
     server: AggregatorProcess, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with ExitStack() as resources:
-        play = Play(server, resources, rounds=40, min_clients=3, start_clients=3, collect_seconds=100)
+        play = Play(server, resources, rounds=16, min_clients=3, start_clients=3, collect_seconds=100)
         play.start(0, 1, 2)
         play.restore_a_backup(tmp_path)
-        wait_until(lambda: play.completed() >= 10, "ten rounds")
+        wait_until(lambda: play.completed() >= 6, "six rounds")
         play.start(3)  # it has not seen the lost rounds
         for one in play.running:
             one.result(timeout=200)
@@ -139,13 +139,13 @@ def goes_on(play: Play) -> None:
     def reports(index: int) -> int:
         return sum(isinstance(one, RoundReport) for one in play.restored(index)[1])
 
-    wait_until(lambda: min(map(reports, range(USERS))) >= 3, "rounds of sums that nobody took part in", 60)
+    wait_until(lambda: min(map(reports, range(USERS))) >= 2, "rounds of sums that nobody took part in", 60)
     play.stop.set()
     for one in play.running:
         one.result(timeout=60)
     task = play.operator.task(play.task.task_id)
     assert task.state == "open"
-    assert task.abandoned_sums >= 3, "the sums of the lost rounds"
+    assert task.abandoned_sums >= 2, "the sums of the lost rounds"
     released = play.sums()
     for index in range(USERS):
         event, after = play.restored(index)
@@ -167,7 +167,7 @@ def test_clients_and_committee_leave_out_the_sums_that_they_took_part_in_before_
     with ExitStack() as resources:
         play = Play(
             server, resources, rounds=400, mechanism=mechanism, mechanism_parameters=how,
-            collect_seconds=10, stage_seconds=10, max_failed_rounds=3,
+            collect_seconds=10, stage_seconds=10, max_failed_rounds=2,
         )  # fmt: skip
         committee = play.start_committee(3) if mechanism == "oneshot" else []
         play.start(*range(USERS))
