@@ -210,7 +210,7 @@ def test_the_battery_finds_faults(test: str) -> None:
 @pytest.mark.parametrize(
     ("name", "parameters", "segment"),
     [
-        *((name, TOUCHED, "touched") for name in ("colr", "fedmf", "scolr", "svd", "topk")),
+        ("fedmf", TOUCHED, "touched"),
         ("topk", {"support_from": "vote", "reveal_touched": True, "share": 0.2}, "votes"),
         ("fair", {**WEIGHTS, "capacities": [0]}, "weight"),
     ],

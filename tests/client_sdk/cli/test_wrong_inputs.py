@@ -222,10 +222,10 @@ def test_a_wrong_input_is_named(
     assert fault in text
 
 
-@pytest.mark.parametrize("token", ["", " ", "hro_ünïcode", "hro_x\n", "hro_wrong"])
-def test_a_wrong_token_of_an_operator(server: AggregatorProcess, token: str) -> None:
-    with pytest.raises(HushRecError, match=r"token or code|401"), Operator(server.url, token) as operator:
-        operator.tasks()
+def test_a_wrong_token_of_an_operator(server: AggregatorProcess) -> None:
+    for token in ("", " ", "hro_ünïcode", "hro_x\n", "hro_wrong"):
+        with pytest.raises(HushRecError, match=r"token or code|401"), Operator(server.url, token) as operator:
+            operator.tasks()
 
 
 def test_a_store_that_cannot_be_written_or_read_is_named(

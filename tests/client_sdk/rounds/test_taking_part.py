@@ -218,44 +218,38 @@ def test_recommending_after_a_restart_works_while_the_server_is_away(
 def test_the_key_holder_gives_its_keyring_to_those_whom_the_organiser_certified_and_others_cannot_enrol(
     server: AggregatorProcess, operator: Operator
 ) -> None:
+    """A server that lists members of its own making: the holder seals nothing for them."""
     task, other = small_task(operator, "certified", users=3, mechanism="ckks"), TrialOrganiser("tests")
-    with member(server) as first, member(server) as good, member(server) as stranger, member(server) as forgetful:
-        holder = task.join(first, 0)
+    with member(server) as first, member(server) as good, member(server) as stranger:
+        holder, honest = task.join(first, 0), task.join(good)
         with pytest.raises(KeyringError, match="create the keyring first"):
             holder.model()
-        honest = task.join(good)
         with pytest.raises(ParameterError, match="not its key holder"):
             honest.create_keyring()
-        with pytest.raises(Forbidden, match="not signed by the organiser"):
-            stranger.join(invitation=task.invitation, certificate=other.source())
-        with pytest.raises(Forbidden, match="needs a membership certificate"):
-            forgetful.join(invitation=task.invitation)
-        with pytest.raises(Forbidden, match="for the role holder, not member"):
-            stranger.join(invitation=task.invitation, certificate=TRIAL.source("holder"))
-        fingerprint = holder.create_keyring()
+        for certificate, fault in (
+            (other.source(), "not signed by the organiser"),
+            (None, "needs a membership certificate"),
+            (TRIAL.source("holder"), "for the role holder, not member"),
+        ):
+            with pytest.raises(Forbidden, match=fault):
+                stranger.join(invitation=task.invitation, certificate=certificate)
+        fingerprint, own = holder.create_keyring(), holder.part.member
+        holder.part.member = replace(own, check=MembershipCheck(other.pin))  # for which nobody here is certified
+        events: list[Event] = []
+        delivered = deliver_keys(holder, events.append)
+        assert (delivered.keyed, delivered.refused) == ((), (honest.membership.client_id,))
+        assert KeyringRefused(honest.membership.client_id) in events
+        holder.part.member = own
         assert deliver_keys(holder).keyed == (honest.membership.client_id,)
         honest.model()
         keys = [each._account.store.keyring(task.task_id) for each in (first, good)]
         assert keys[0] is not None and keys[0] == keys[1]
         assert keys[0].fingerprint == fingerprint
-    operator.close_task(task.task_id)
-
-
-def test_a_holder_keys_only_whom_the_organiser_certified(server: AggregatorProcess, operator: Operator) -> None:
-    """A server that lists members of its own making: the holder seals nothing for them."""
-    task = small_task(operator, "invented", users=3, mechanism="ckks")
-    with member(server) as first, member(server) as good:
-        holder, honest = task.join(first, 0), task.join(good)
-        holder.create_keyring()
-        strict = MembershipCheck(TrialOrganiser("tests").pin)  # for which nobody here is certified
-        holder.part.member = replace(holder.part.member, check=strict)
-        events: list[Event] = []
-        delivered = deliver_keys(holder, events.append)
-        assert (delivered.keyed, delivered.refused) == ((), (honest.membership.client_id,))
-        unchecked = MembershipCheck(None)  # without the check, everyone who is listed
-        holder.part.member = replace(holder.part.member, check=unchecked)
-        assert deliver_keys(holder).keyed == (honest.membership.client_id,)
-        assert KeyringRefused(honest.membership.client_id) in events
+        view = operator.task(task.task_id)
+        for organiser in (None, other.pin):
+            with pytest.raises(PolicyRefused, match="names an organiser that the server does not"):
+                _require_organiser(honest.membership, view.model_copy(update={"organiser": organiser}))
+        _require_organiser(honest.membership, view)
     operator.close_task(task.task_id)
 
 
@@ -274,18 +268,6 @@ def test_an_envelope_of_anybody_but_the_certified_holder_is_refused(
         assert deliver_keys(holder).keyed == (honest.membership.client_id,)
         with pytest.raises(CertificateError, match="for the role member, not holder"):
             honest.model()
-    operator.close_task(task.task_id)
-
-
-def test_a_server_that_names_another_organiser_is_refused(server: AggregatorProcess, operator: Operator) -> None:
-    task = small_task(operator, "repinned", users=3, mechanism="ckks")
-    with member(server) as client:
-        part = task.join(client)
-        view = operator.task(task.task_id)
-        for organiser in (None, TrialOrganiser("tests").pin):
-            with pytest.raises(PolicyRefused, match="names an organiser that the server does not"):
-                _require_organiser(part.membership, view.model_copy(update={"organiser": organiser}))
-        _require_organiser(part.membership, view)
     operator.close_task(task.task_id)
 
 
