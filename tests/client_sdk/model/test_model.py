@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from client_sdk.agreement.policy import Policy
 from client_sdk.agreement.terms import AgreedTerms, TaskTerms
 from client_sdk.api.calls import ApiCalls
-from client_sdk.api.wire import Program, Request, Response, content_digest
+from client_sdk.api.wire import Request, Response, content_digest
 from client_sdk.errors import ContractBroken, ModelUnavailable, PolicyRefused
 from client_sdk.lab.shared_model import ModelCache, SharedFollower
 from client_sdk.model.best import best_model, curve_of, keep_if_best
@@ -94,19 +94,16 @@ def page(*rounds: RoundView, more: bool = False) -> ProgramRunner:
     return ProgramRunner(lambda request: Response(200, {}, body) if "rounds" in request.url else Response(404, {}))
 
 
-@pytest.mark.parametrize(
-    ("rounds", "fault"),
-    [
+def test_an_impossible_list_of_rounds_is_refused() -> None:
+    for rounds, fault in (
         ((complete(2), complete(1)), "out of place"),
         ((complete(1), complete(1)), "out of place"),
         ((complete(1, size=7),), "aggregate of 7 bytes"),
         ((complete(1, survivors=2),), "2 survivors"),
         ((complete(1, survivors=11),), "11 survivors"),
-    ],
-)
-def test_an_impossible_list_of_rounds_is_refused(rounds: tuple[RoundView, ...], fault: str) -> None:
-    with pytest.raises(ContractBroken, match=fault):
-        page(*rounds).run(fetch_catalogue(ApiCalls("https://example.org"), TERMS, 0, 5))
+    ):
+        with pytest.raises(ContractBroken, match=fault):
+            page(*rounds).run(fetch_catalogue(ApiCalls("https://example.org"), TERMS, 0, 5))
 
 
 def test_pages_that_a_snapshot_covers_are_skipped() -> None:
@@ -278,31 +275,27 @@ def states(terms: TaskTerms, values: list[float]) -> list[ModelState]:
 
 @dataclass
 class BestServer:
-    """Serves the snapshot of round `number`; counts requests."""
+    """Serves `state` as the best one, of round `number`; counts requests."""
 
     terms: TaskTerms
     state: ModelState | None
     number: int
     requests: list[str] = field(default_factory=list)
 
-    def best_snapshot(self, task_id: str) -> Program[SnapshotView | None]:
-        self.requests.append("best")
-        yield from ()
+    def __call__(self, request: Request) -> Response:
+        self.requests.append(request.url)
         if self.state is None:
-            return None
-        return SnapshotView(round=self.number, bytes=1, digest="0" * 64, author="server")
+            return problem("not-found")
+        body = self.terms.recipe.encode_state(self.state)
+        if not request.url.endswith("/best"):
+            return Response(200, {"content-digest": content_digest(body)}, body)
+        digest = hashlib.sha256(body).hexdigest()
+        view = SnapshotView(round=self.number, bytes=len(body), digest=digest, author="server")
+        return Response(200, {}, view.model_dump_json().encode())
 
-    def snapshot(self, task_id: str, found: SnapshotView, longest: int) -> Program[bytes | None]:
-        self.requests.append(f"snapshot {found.round}")
-        yield from ()
-        return None if self.state is None else self.terms.recipe.encode_state(self.state)
-
-
-def outcome(program: Program[ModelState]) -> ModelState:
-    with pytest.raises(StopIteration) as ended:
-        next(program)
-    state: ModelState = ended.value.value
-    return state
+    def best(self, newest: ModelState, store: ClientStore | None = None) -> ModelState:
+        found: ModelState = ProgramRunner(self).run(best_model(CALLS, self.terms, store, newest, None))
+        return found
 
 
 BEST = {"every": 1, "keep": "best"}
@@ -312,21 +305,15 @@ CURVE = [0.1, 0.2, 0.5, 0.3]
 def test_the_server_s_snapshot_of_the_best_model_is_checked_against_the_curve() -> None:
     terms = TaskTerms.of(view("plain", BEST))
     made = states(terms, CURVE)
-    server = BestServer(terms, made[2], 2)
-    found = outcome(best_model(server, terms, None, made[-1], None))  # type: ignore[arg-type]
+    found = BestServer(terms, made[2], 2).best(made[-1])
     assert found.round_number == 2
     assert terms.recipe.encode_state(found) == terms.recipe.encode_state(made[2])
     with pytest.raises(ContractBroken, match="that of round 3, but the curve says round 2"):
-        outcome(best_model(BestServer(terms, made[3], 3), terms, None, made[-1], None))  # type: ignore[arg-type]
+        BestServer(terms, made[3], 3).best(made[-1])
     with pytest.raises(ModelUnavailable, match="does not keep the best model, of round 2"):
-        outcome(best_model(BestServer(terms, None, 2), terms, None, made[-1], None))  # type: ignore[arg-type]
-
-
-def test_the_initial_model_needs_no_request() -> None:
-    terms = TaskTerms.of(view("plain", BEST))
+        BestServer(terms, None, 2).best(made[-1])
     server = BestServer(terms, None, 0)
-    found = outcome(best_model(server, terms, None, states(terms, [0.9, 0.1])[-1], None))  # type: ignore[arg-type]
-    assert found.round_number == 0
+    assert server.best(states(terms, [0.9, 0.1])[-1]).round_number == 0, "the initial model needs no request"
     assert server.requests == []
 
 
@@ -335,11 +322,10 @@ def test_members_of_encrypted_tasks_request_nothing_and_keep_the_best_themselves
     made = states(terms, CURVE)
     server = BestServer(terms, made[2], 2)
     with pytest.raises(ModelUnavailable, match="of round 2, was not kept on this device"):
-        outcome(best_model(server, terms, store, made[-1], None))  # type: ignore[arg-type]
+        server.best(made[-1], store)
     for before, after in zip(made, made[1:], strict=False):
         keep_if_best(terms, store, before, after)
-    found = outcome(best_model(server, terms, store, made[-1], None))  # type: ignore[arg-type]
-    assert terms.recipe.encode_state(found) == terms.recipe.encode_state(made[2])
+    assert terms.recipe.encode_state(server.best(made[-1], store)) == terms.recipe.encode_state(made[2])
     assert server.requests == []
 
 
@@ -352,9 +338,9 @@ def test_nothing_is_kept_where_the_task_ends_with_its_newest_model() -> None:
     assert curve_of(plain.recipe, plain.recipe.initial_state(plain.seed)) is None
 
 
-@pytest.mark.parametrize("now", [None, {"every": 2, "keep": "best"}, {"every": 1, "keep": "last"}])
-def test_a_server_cannot_change_the_evaluation_of_a_task_with_members(now: dict[str, Any] | None) -> None:
+def test_a_server_cannot_change_the_evaluation_of_a_task_with_members() -> None:
     agreed = AgreedTerms.of(view("plain", BEST))
     agreed.require(view("plain", BEST))
-    with pytest.raises(ContractBroken, match="evaluation changed after this client joined"):
-        agreed.require(view("plain", now))
+    for now in (None, {"every": 2, "keep": "best"}, {"every": 1, "keep": "last"}):
+        with pytest.raises(ContractBroken, match="evaluation changed after this client joined"):
+            agreed.require(view("plain", now))

@@ -22,7 +22,7 @@ def wait_for(ahead: WorkAhead, pieces: int) -> None:
         time.sleep(0.001)
 
 
-def test_each_piece_leaves_once_and_no_more_are_made_than_a_contribution_needs() -> None:
+def test_each_piece_leaves_once_and_is_made_anew() -> None:
     numbers = count()
     with WorkAhead(lambda: next(numbers), 5) as ahead:
         wait_for(ahead, 5)

@@ -202,7 +202,7 @@ def test_the_first_sum_again(tmp_path: Path) -> None:
         UPDATE rounds SET state = 'failed';
         DELETE FROM snapshots;
     """
-    with five_counted_members(tmp_path, "masked", 1, FORGETS_WHO_WAS_COUNTED + lie) as (server, members, _):
+    with five_counted_members(tmp_path, "masked", 2, FORGETS_WHO_WAS_COUNTED + lie) as (server, members, _):
         assert_members_abstain(server, members, 1, "repeats sum 1")
 
 

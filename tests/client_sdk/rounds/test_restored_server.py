@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from client_sdk import Client, Identity, MemoryStore, Operator, Policy, RoundReport
+from client_sdk import Operator, Policy, RoundReport
 from client_sdk.rounds.events import Event, RoundMissed, ServerRestored, ShareSent
 from client_sdk.task import Task
 from tests.support.organiser import TRIAL
 from tests.support.replicas import wait_until
 from tests.support.server import AggregatorProcess, running_aggregator
-from tests.support.tasks import interactions, small_task
+from tests.support.tasks import interactions, new_client, small_task
 
 USERS = 4
 ANY = Policy(mechanisms=frozenset({"plain", "masked", "oneshot", "ckks"}), snapshot_every=0)
@@ -49,7 +49,7 @@ class Play:
         resources.callback(self.stop.set)
 
     def _join(self, index: int) -> Task:
-        client = self._resources.enter_context(Client(self.server.url, Identity.generate(), MemoryStore(), ANY))
+        client = self._resources.enter_context(new_client(self.server.url, ANY))
         part = self.task.join(client, index, seed=index)
         if part.membership.role == "holder":
             part.create_keyring()
@@ -70,7 +70,7 @@ class Play:
         pool = self._resources.enter_context(ThreadPoolExecutor(size))
         self._resources.callback(self.stop.set)
         for events in told:
-            client = self._resources.enter_context(Client(self.server.url, Identity.generate(), MemoryStore(), ANY))
+            client = self._resources.enter_context(new_client(self.server.url, ANY))
             member = client.join(invitation=invitation, certificate=TRIAL.source("committee"))
             pool.submit(member.serve, events.append, self.stop.is_set, 1.0)
         return told
