@@ -28,7 +28,7 @@ from protocols.messages import Schedule
 from protocols.recipes.factors import CountedFactors
 from tests.support.organiser import TRIAL
 from tests.support.server import AggregatorProcess, running_aggregator
-from tests.support.tasks import ITEMS, SmallTask, interactions, joined, new_client, play_round
+from tests.support.tasks import ITEMS, SmallTask, interactions, joined, play_round
 
 Counts = NDArray[np.float64]
 
@@ -68,37 +68,6 @@ def test_no_sum_of_a_default_task_is_the_item_list_of_a_member(server: Aggregato
     assert not [np.flatnonzero(each).tolist() for each in released if np.flatnonzero(each).tolist() in lists]
     assert released[0].sum() == 7 * 6
     assert not any(each.any() for each in released[1:])
-
-
-def test_plain_sums_count_members_that_no_sum_holds_yet(server: AggregatorProcess, operator: Operator) -> None:
-    """The one member that is left over is not summed alone: the second sum waits for two that join later."""
-    chosen = interactions(9)
-    schedule = Schedule(rounds=3, cohort_size=6, start_clients=7)
-    task = counting_task(operator, "plain-twice", "plain", schedule, rank=2, count_sums=2)
-    policy = Policy(mechanisms=frozenset({"plain"}))
-    with Fleet(server.url, chosen[:7], FleetOptions(seed=1)) as fleet, ThreadPoolExecutor(2) as pool:
-        fleet.enrol(task.invitation, certificates=task.certificates)
-        (first,) = fleet.run(rounds=1)
-        assert (first.state, first.survivors) == ("complete", 6)
-        waiting = operator.task(task.task_id).waiting_for
-        assert waiting == (
-            "new members: sum 2 counts each client's data once in this task; it needs 3 members that no other sum "
-            "holds, and has 1"
-        )
-        before = counts_of(fleet.model()).copy()
-
-        def join_late(index: int) -> int:
-            with new_client(server.url, policy) as client:
-                return len(task.join(client).take_part(chosen[index]))
-
-        late = [pool.submit(join_late, index) for index in (7, 8)]
-        (second,) = fleet.run(rounds=1)
-        assert (second.state, second.asked, second.survivors) == ("complete", 3, 3)
-        added = counts_of(fleet.model()) - before
-        assert added.sum() == 3 * 6
-        fleet.run()
-        assert [future.result() for future in late] != [0, 0]
-    assert operator.task(task.task_id).state == "complete"
 
 
 # --- a lying server --------------------------------------------------------------------------------------------------

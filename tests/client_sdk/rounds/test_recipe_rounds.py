@@ -1,4 +1,7 @@
-"""Recipes through whole rounds: one model over every mechanism, in one process and through a real server."""
+"""Recipes through whole rounds of a real server: the model of the plain sum, coins, and what a client keeps.
+
+That encrypted sums are those of plain ones is in the battery: `RecipeConformance`.
+"""
 
 from __future__ import annotations
 
@@ -9,76 +12,27 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_sdk import MFConfig, Operator, Policy, PolicyRefused, task_request
-from client_sdk.errors import InvalidParameters
-from client_sdk.lab.data.interactions import Interactions, leave_one_out
+from client_sdk import Operator, Policy, PolicyRefused, task_request
+from client_sdk.lab.data.interactions import leave_one_out
 from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
 from client_sdk.lab.federation import Federation
 from client_sdk.store.states import ClientState
 from client_sdk.training.base import LocalResult
 from client_sdk.training.pfedclr import BUFFER_ROWS, PFedCLRConfig, PFedCLRHalf
 from client_sdk.training.rfrec import SUM_INDEX
-from client_sdk.training.topk import RESIDUAL_ROWS
 from protocols.errors import ParameterError
 from protocols.messages import Schedule
 from protocols.recipes.base import FactorState
 from protocols.recipes.rfrec import RFRecF, RFRecState
 from protocols.recipes.state import state_as
-from protocols.recipes.topk import TopKState
 from tests.support.fleets import enrolled_fleet, model_in_the_clear
 from tests.support.server import AggregatorProcess
-from tests.support.tasks import ITEMS, SmallTask, interactions, joined, new_client, small_task, take_part_together
+from tests.support.tasks import SmallTask, interactions, joined, new_client, small_task, take_part_together
 
-SHORT = {"key_bits": 2048, "value_bits": 46}
 OWN: dict[str, Any] = {"dim": 2, "share": 0.1, "support": "own", "reveal_indices": True}
-RECIPES: dict[str, tuple[str, dict[str, Any], Any]] = {
-    "pfedclr": (
-        "pfedclr",
-        {"dim": 4, "rank": 2, "max_interactions": 10, "reveal_weights": True},
-        PFedCLRConfig(epochs=2, batch_size=32),
-    ),
-    "vote": ("topk", {"dim": 2, "share": 0.2, "support_from": "vote", "reveal_touched": True}, MFConfig(epochs=1)),
-    "feedback": ("topk", {**OWN, "error_feedback": True}, MFConfig(epochs=1)),
-}
-SMALL = RECIPES["pfedclr"][2]
-
-# --- in one process ---------------------------------------------------------------------------------------------------
-
-COHORT, ROUNDS = 20, 3
-
-
-def federation(name: str, mechanism: str, how: dict[str, Any]) -> Federation:
-    data = leave_one_out(synthetic(SyntheticConfig(users=30, items=60, positives=9)), 0)
-    recipe, parameters, training = RECIPES[name]
-    parameters = {"items": data.train.n_items, **parameters}
-    made = Federation(data.train, recipe, parameters, mechanism, how, training, COHORT, sampling="uniform")
-    assert [done.survivors for done in made.run(ROUNDS)] == [COHORT] * ROUNDS
-    return made
-
-
-@pytest.mark.parametrize(
-    ("name", "mechanism", "how"),
-    [
-        ("pfedclr", "ckks", {"set": "compact"}),
-        ("vote", "masked", {"dropout": 0.0}),
-        ("feedback", "paillier", SHORT),
-    ],
-)
-def test_encrypted_and_plain_sums_train_the_same_model(name: str, mechanism: str, how: dict[str, Any]) -> None:
-    plain, hidden = federation(name, "plain", {}), federation(name, mechanism, how)
-    gain = getattr(plain.recipe, "gain", 1.0)
-    # the weight of a sum is above 1, so its error is a smaller one of the mean; training adds its own
-    tolerance = 4 * ROUNDS * gain * (hidden.plan.predicted_error + plain.plan.predicted_error) + 1e-5
-    np.testing.assert_allclose(hidden.state.item_factors, plain.state.item_factors, atol=tolerance)
-    np.testing.assert_allclose(hidden.user_factors, plain.user_factors, atol=10 * tolerance)
-    if isinstance(plain.state, TopKState):
-        np.testing.assert_array_equal(hidden.state.support, plain.state.support)
-    for ours, theirs in zip(hidden.client_states, plain.client_states, strict=True):
-        if name == "pfedclr":
-            np.testing.assert_allclose(ours[BUFFER_ROWS], theirs[BUFFER_ROWS], atol=10 * tolerance)
-        assert name != "feedback" or theirs[RESIDUAL_ROWS].size
-    moved = plain.state.item_factors - plain.recipe.initial_state(plain.task_seed).item_factors
-    assert np.abs(moved).max() > 0.02
+PFEDCLR = {"dim": 4, "rank": 2, "max_interactions": 10, "reveal_weights": True}
+SMALL = PFedCLRConfig(epochs=2, batch_size=32)
+COHORT = 20
 
 
 def test_noise_of_pfedclr_stays_within_the_range_of_the_ring() -> None:
@@ -93,13 +47,7 @@ def test_noise_of_pfedclr_stays_within_the_range_of_the_ring() -> None:
 
 # --- RFRec and RFRecF -------------------------------------------------------------------------------------------------
 
-USERS, RATED, SUMS = 6, 24, 2
-RATINGS: dict[str, tuple[str, dict[str, Any]]] = {
-    "rfrec": ("rfrec", {"variant": "paper"}),
-    "rfrecf": ("rfrecf", {"iterations": 10, "variant": "paper", "moves": "coin"}),
-    "rfrecf-released": ("rfrecf", {"iterations": 10, "variant": "released", "probability": 0.5}),
-}
-MECHANISMS: dict[str, dict[str, Any]] = {"plain": {}, "ckks": {}, "masked": {"dropout": 0.0}}
+USERS, RATED = 6, 24
 
 
 def ratings() -> list[dict[int, float]]:
@@ -108,37 +56,13 @@ def ratings() -> list[dict[int, float]]:
     return [{i: float(rng.integers(1, 6)) for i in range(RATED) if (i + user) % 3 == 0} for user in range(USERS)]
 
 
-def tolerance(*errors: float) -> float:
-    """Return the error of a sum divided by the number of clients, once per round, plus float32 and training errors."""
-    return 4 * SUMS * sum(errors) / USERS + 1e-6
-
-
-@pytest.mark.parametrize(("case", "mechanism"), [("rfrec", "ckks"), ("rfrecf-released", "masked")])
-def test_encrypted_and_plain_sums_train_the_same_model_of_ratings(case: str, mechanism: str) -> None:
-    pairs = [(user, item, rating) for user, own in enumerate(ratings()) for item, rating in own.items()]
-    users, items, given = (np.array(column) for column in zip(*pairs, strict=True))
-    data = Interactions.from_pairs(users, items, n_users=USERS, n_items=RATED, ratings=given)
-    name, parameters = RATINGS[case]
-    plain, hidden = (
-        Federation(data, name, {"items": RATED, "dim": 4, **parameters}, used, MECHANISMS[used], cohort_size=USERS)
-        for used in ("plain", mechanism)
-    )
-    for made in (plain, hidden):
-        assert all(done.survivors == USERS and not done.clipped for done in made.run(3))
-    atol = tolerance(plain.plan.predicted_error, hidden.plan.predicted_error)
-    np.testing.assert_allclose(hidden.state.item_factors, plain.state.item_factors, atol=atol)
-    np.testing.assert_allclose(hidden.user_factors, plain.user_factors, atol=atol)
-    start = state_as(plain.recipe.initial_state(plain.task_seed), RFRecState)
-    assert np.abs(plain.state.item_factors - start.item_factors).max() > 100 * atol
-
-
 def test_a_task_with_coins_ends_when_they_are_used_and_clients_miss_rounds(
     server: AggregatorProcess, operator: Operator
 ) -> None:
     """Cohorts of 3 of 6 clients, and a schedule of more sums than the coins need."""
-    name, parameters = RATINGS["rfrecf"]
     schedule = Schedule(rounds=50, cohort_size=3, start_clients=USERS)
-    request = task_request("coins", name, "plain", schedule, {"items": RATED, "dim": 4, **parameters}, {}, bytes(32))
+    parameters = {"items": RATED, "dim": 4, "iterations": 10, "variant": "paper", "moves": "coin"}
+    request = task_request("coins", "rfrecf", "plain", schedule, parameters, {}, bytes(32))
     with enrolled_fleet(server.url, SmallTask.of(operator, request, USERS), ratings()) as fleet:
         assert {done.state for done in fleet.run()} == {"complete"}
         recipe, state = fleet.clients[0].member.terms.recipe, state_as(fleet.model(), RFRecState)
@@ -179,7 +103,7 @@ def test_a_round_through_the_service_gives_the_model_of_the_plain_sum(
     server: AggregatorProcess, operator: Operator, recipe: str, mechanism: str
 ) -> None:
     """The model that the server released is that of training every client again from the same seeds."""
-    _, parameters, training = RECIPES.get(recipe, ("", None, None))
+    parameters, training = (PFEDCLR, SMALL) if recipe == "pfedclr" else (None, None)
     task = small_task(
         operator, f"same-{recipe}-{mechanism}", users=USERS, recipe=recipe, mechanism=mechanism,
         recipe_parameters=parameters, rounds=1,
@@ -206,7 +130,7 @@ def test_the_server_sums_while_clients_of_pfedclr_personalise(
 ) -> None:
     """Step 2 of every client waits until the round is complete, which requires that no upload waits for step 2."""
     users = 3
-    task = small_task(operator, "overlap", users=users, recipe="pfedclr", recipe_parameters=RECIPES["pfedclr"][1])
+    task = small_task(operator, "overlap", users=users, recipe="pfedclr", recipe_parameters=PFEDCLR)
     found: list[tuple[int, str]] = []
     contribute = PFedCLRHalf.contribute
 
@@ -244,20 +168,3 @@ def test_a_client_reveals_its_indices_only_if_its_policy_allows_it(
     )  # fmt: skip
     with new_client(server.url) as client, pytest.raises(PolicyRefused, match="which items it touched"):
         task.join(client)
-
-
-@pytest.mark.parametrize(
-    ("recipe", "mechanism", "parameters", "fault"),
-    [
-        ("topk", "masked", OWN, "choose their positions"),
-        ("topk", "ckks", {"share": 0.2}, "cannot be combined with 'ckks'"),
-        ("topk", "plain", {"support": "own"}, "reveal_indices=true"),
-        ("svd", "masked", {}, "open problem"),
-    ],
-)
-def test_combinations_that_cannot_work_are_refused_when_the_task_is_created(
-    operator: Operator, recipe: str, mechanism: str, parameters: dict[str, Any], fault: str
-) -> None:
-    asked = {"items": ITEMS, "dim": 4, **parameters}
-    with pytest.raises(InvalidParameters, match=fault):
-        operator.create_task(task_request("refused", recipe, mechanism, Schedule(rounds=2), asked))

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from client_sdk import (
-    AsyncClient,
     Client,
     ClientOptions,
     DirectoryStore,
     Identity,
-    MemoryStore,
     MFConfig,
     NotEnrolled,
     Operator,
@@ -111,34 +107,6 @@ def test_three_clients_finish_a_task(
     assert set(ahead) == ({mechanism} if mechanism == "paillier" else set())
     assert [(view.state, view.survivors) for view in operator.rounds(task.task_id)] == [("complete", 3)] * 2
     assert operator.task(task.task_id).state == "complete"
-
-
-def test_async_clients_take_part_and_recommend(server: AggregatorProcess, operator: Operator) -> None:
-    task = small_task(operator, "async", users=3, mechanism="ckks", rounds=3)
-    chosen = interactions(3)
-
-    async def everybody() -> None:
-        async with AsyncExitStack() as stack:
-            parts = []
-            for place in range(3):
-                client = AsyncClient(server.url, Identity.generate(), MemoryStore(), PLAIN)
-                await stack.enter_async_context(client)
-                invitation = task.invitation if place else task.holder_invitation
-                certificate = task.certificate if place else task.holder_certificate
-                parts.append(await client.join("async", invitation=invitation, certificate=certificate))
-            parts[0].create_keyring()
-            serving = asyncio.create_task(parts[0].serve(poll_seconds=1.0))
-            reports = await asyncio.gather(*(part.take_part(items) for part, items in zip(parts, chosen, strict=True)))
-            await serving
-            assert [len(mine) for mine in reports] == [3, 3, 3]
-            models = [await part.model() for part in parts]
-            for model in models:
-                assert model.round_number == 3
-                np.testing.assert_array_equal(model.item_factors, models[0].item_factors)
-            found = await parts[1].recommend(5)
-            assert not set(found.items.tolist()) & set(chosen[1].tolist())
-
-    asyncio.run(everybody())
 
 
 def test_a_client_rejoins_without_an_invitation_and_recommends_offline(
