@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.wire import Program, work
-from client_sdk.errors import Conflict, LocalFileError, NotFound, RoundLost
+from client_sdk.errors import Conflict, NotFound, RoundLost
 from client_sdk.history import History
 from client_sdk.rounds.certificates import MembershipCheck
 from client_sdk.rounds.events import Progress, RoundReport
 from client_sdk.rounds.ledger import deliver
 from client_sdk.rounds.member import Member, require_known_people
 from client_sdk.rounds.part import OwnRound, Part
-from client_sdk.store.client_store import ClientStore
+from client_sdk.store.client_store import ClientStore, decoded
 from client_sdk.store.signed_sets import member_tag
 from protocols.crypto.certificates import CERTIFICATE_BYTES, CertifiedRole
 from protocols.errors import AlreadySummed, CertificateError, CodecError, ParameterError, RefusalError
@@ -193,10 +193,7 @@ def load_seen(client_store: ClientStore, task_id: str, data: Data | None = None)
     data: for sums of class `repeated`, the data that are summed again; None for other sums.
     """
     body = client_store.read(task_id, _name(data))
-    try:
-        return SeenCommittees() if body is None else SeenCommittees.decode(body)
-    except (ValueError, TypeError) as error:
-        raise LocalFileError(f"the stored committees of task {task_id} are damaged") from error
+    return decoded(body, SeenCommittees.decode, f"committees of task {task_id} are") or SeenCommittees()
 
 
 def _name(data: Data | None) -> str:
