@@ -64,7 +64,7 @@ class OneMember:
     """
 
     terms: TaskTerms
-    keyring: Keyring
+    keyring: Keyring | None
     released: dict[int, bytes]
     attest: list[Attestation] = field(default_factory=list)
     refuses: bool = False

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.retry import RetryPolicy
-from client_sdk.api.wire import Request, Response, Traffic, content_digest, through
+from client_sdk.api.wire import Request, Response, content_digest
 from client_sdk.errors import (
     ConnectionFailed,
     ContractBroken,
@@ -203,11 +203,3 @@ def test_downloads_are_checked_against_both_digests_and_the_length() -> None:
         fetch(BODY, BODY, good, len(BODY) + 1)
     with pytest.raises(ContractBroken, match="has no sha-256 digest"):
         fetch(BODY, None, None)
-
-
-def test_traffic_counts_the_bodies_of_failed_attempts_too() -> None:
-    server, traffic = UploadServer(100), Traffic()
-    calls = ApiCalls("https://example.org", "token", POLICY)
-    ProgramRunner(server).run(through(calls.contribute("t", 1, "c", BODY), traffic))
-    assert traffic.up == 2 * len(BODY)
-    assert traffic.down > 0

@@ -144,31 +144,6 @@ def _check_recommendations(member: Device) -> None:
     assert member.run("evaluate", "--held-out", str(ITEMS))[0] == 1
 
 
-def test_plain_task_needs_allow_plain(operator: Operator, server: AggregatorProcess, tmp_path: Path) -> None:
-    task = make_task(operator, "open-films", "plain", rounds=1, cohort=2)
-    pair = devices(tmp_path, 2)
-    invitation = ("--invitation", operator.invite(task.task_id, uses=2).invitation)
-    first = pair[0]
-    arguments = ("join", server.url, "--interactions", str(first.items))
-    status, _, err = first.run(*arguments, *invitation)
-    assert status == 1
-    assert "uses the mechanism 'plain'" in err
-    assert "--allow-plain" in err
-    status, _, err = first.run(*arguments, *invitation, "--allow-plain")
-    assert status == 1
-    assert "releases sums of 2 clients" in err
-    accepted = ("--allow-plain", "--min-cohort", "2")
-    joined = [
-        first.start(*arguments, *invitation, *accepted),  # a refused task has used nothing of the invitation
-        pair[1].start("join", server.url, "--interactions", str(pair[1].items), *invitation, *accepted),
-    ]
-    for status, out, err in [ended(process) for process in joined]:
-        assert status == 0, err
-        assert ["rounds completed", "1"] in cells(out)
-        assert "the server included" in out
-    assert pair[1].run("recommend", "-k", "3")[0] == 0
-
-
 def test_refusals_say_why_and_name_the_option(operator: Operator, server: AggregatorProcess, tmp_path: Path) -> None:
     (member,) = devices(tmp_path, 1)
     join = ("join", server.url, "--interactions", str(member.items), "--invitation")
@@ -186,6 +161,8 @@ def test_refusals_say_why_and_name_the_option(operator: Operator, server: Aggreg
     assert "change it with --allow-plain, or Policy(mechanisms=...)" in refused(invitation)
     err = refused(invitation, "--allow-plain", "--max-model-bytes", "100")
     assert "this client's policy allows 100 (change it with --max-model-bytes" in err
+    pair = operator.invite(make_task(operator, "pair", "plain", cohort=2).task_id).invitation
+    assert "releases sums of 2 clients" in refused(pair, "--allow-plain")
     with new_client(server.url, Policy(mechanisms=frozenset({"plain"}))) as client:
         client.join("closed-circle", invitation=invitation)
     err = refused(invitation, "--allow-plain")

@@ -15,11 +15,10 @@ from client_sdk.errors import Abstained, InvalidParameters, PolicyRefused
 from client_sdk.rounds.events import Event, ModelMeasured
 from client_sdk.task import Task
 from protocols.messages import Evaluation, Schedule
-from protocols.recipes.evaluated import Evaluated
 from protocols.recipes.evaluation_curve import Curve
 from tests.support.organiser import TRIAL
 from tests.support.server import AggregatorProcess
-from tests.support.tasks import SmallTask, joined, new_client, take_part_together
+from tests.support.tasks import SmallTask, joined, take_part_together
 
 USERS, ITEMS = 5, 24
 ANY = Policy(mechanisms=frozenset({"plain", "ckks"}), min_cohort=2, snapshot_every=0)
@@ -133,17 +132,6 @@ def test_a_task_that_the_server_cannot_stop_is_refused(operator: Operator) -> No
         create("fedmf", "ckks", Evaluation(every=1, stop_after=2))
     with pytest.raises(InvalidParameters, match="one device group"):
         create("fair", "plain", Evaluation(every=1))
-
-
-def test_terms_of_an_evaluation_are_pinned(server: AggregatorProcess, operator: Operator) -> None:
-    request = task_request("pinned", "fedmf", "plain", Schedule(), {"items": ITEMS}, evaluation=Evaluation(every=4))
-    invitation = operator.invite(operator.create_task(request).task_id).invitation
-    with new_client(server.url, ANY) as client:
-        part = client.join("pinned", invitation=invitation)
-        agreed = part.part.member.store.agreed(part.terms.task_id)
-        assert agreed is not None
-        assert agreed.evaluation == Evaluation(every=4)
-        assert isinstance(part.terms.recipe, Evaluated)
 
 
 def test_a_client_measures_no_more_often_than_its_policy_allows(server: AggregatorProcess, operator: Operator) -> None:

@@ -32,19 +32,6 @@ TOLERANT = {"dropout": 0.2}
 """Six clients, of which one may drop out."""
 
 
-def test_masked_rounds_of_clients_of_several_levels(server: AggregatorProcess, operator: Operator) -> None:
-    task = small_task(operator, "levels", users=16, recipe="scolr", mechanism="masked", rounds=2, min_clients=4)
-    with enrolled_fleet(server.url, task, interactions(16)) as fleet:
-        assert [(played.state, played.survivors) for played in fleet.run()] == [("complete", 16)] * 2
-        first = fleet.clients[0]
-        with SyncDriver() as driver:
-            views = [driver.run(first.member.calls.round(task.task_id, number)) for number in (1, 2)]
-        for view in views:
-            routes = [each.route(first.spec(view)) for each in fleet.clients]
-            assert {len(route) for route in routes} <= set(view.levels) and len(set(routes)) > 1
-            assert min(map(routes.count, routes)) >= 4
-
-
 def round_with_a_dropout(server: AggregatorProcess, operator: Operator, stage: str) -> FleetRound:
     task = small_task(
         operator, f"silent-{stage}", users=USERS, mechanism="masked", mechanism_parameters=TOLERANT, rounds=1,

@@ -10,7 +10,7 @@ from client_sdk.api.calls import ApiCalls
 from client_sdk.api.wire import Request, Response, content_digest
 from client_sdk.errors import RoundLost
 from client_sdk.rounds.certificates import MembershipCheck
-from client_sdk.rounds.member import Member, require_known_people
+from client_sdk.rounds.member import Member
 from client_sdk.rounds.oneshot import committee_of, oneshot_context, remember_committee
 from client_sdk.store.client_store import ClientStore
 from protocols.errors import RefusalError
@@ -99,13 +99,6 @@ def test_a_client_sends_the_same_data_to_no_committee_of_strangers() -> None:
         remember_committee(store, lying.open_committee)
     lying.open_round(2, 2, 6)
     remember_committee(store, lying.open_committee)
-
-
-def test_without_an_organiser_only_a_policy_that_trusts_the_roster_takes_part() -> None:
-    with pytest.raises(PolicyRefused, match="trust-roster"):
-        require_known_people(party(MembershipCheck(None)))
-    require_known_people(party(MembershipCheck(None), Policy(trust_roster=True)))
-    require_known_people(party(CHECK))
 
 
 def test_a_policy_refuses_a_weak_committee_before_anything_is_sent() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import shutil
 import sqlite3
 import threading
@@ -16,12 +15,19 @@ from typing import Any
 import pytest
 
 from client_sdk import Operator, Policy, RoundReport
+from client_sdk.agreement.terms import TaskTerms
 from client_sdk.rounds.events import Event, RoundMissed, ServerRestored, ShareSent
+from client_sdk.rounds.loop import _Contributor
+from client_sdk.rounds.polling import RoundChanged
+from client_sdk.store.signed_sets import SignedSets
 from client_sdk.task import Task
+from protocols.errors import AlreadySummed
+from tests.support.one_member import HISTORY, OneMember, aggregate_of, terms_of
 from tests.support.organiser import TRIAL
 from tests.support.replicas import wait_until
 from tests.support.server import AggregatorProcess, running_aggregator
 from tests.support.tasks import interactions, new_client, small_task
+from tests.support.views import task_view
 
 USERS = 4
 ANY = Policy(mechanisms=frozenset({"plain", "masked", "oneshot", "ckks"}), snapshot_every=0)
@@ -50,10 +56,7 @@ class Play:
 
     def _join(self, index: int) -> Task:
         client = self._resources.enter_context(new_client(self.server.url, ANY))
-        part = self.task.join(client, index, seed=index)
-        if part.membership.role == "holder":
-            part.create_keyring()
-        return part
+        return self.task.join(client, index, seed=index)
 
     def start(self, *indices: int) -> None:
         """Enrol these clients, and let them take part."""
@@ -158,18 +161,15 @@ def goes_on(play: Play) -> None:
         assert not before.intersection(sums)
 
 
-@pytest.mark.parametrize(
-    ("mechanism", "how"), [("masked", {"dropout": 0.2}), ("oneshot", {"committee": 3, "corrupt": 1})]
-)
 def test_clients_and_committee_leave_out_the_sums_that_they_took_part_in_before_and_go_on(
-    server: AggregatorProcess, tmp_path: Path, mechanism: str, how: dict[str, Any]
+    server: AggregatorProcess, tmp_path: Path
 ) -> None:
     with ExitStack() as resources:
         play = Play(
-            server, resources, rounds=400, mechanism=mechanism, mechanism_parameters=how,
+            server, resources, rounds=400, mechanism="oneshot", mechanism_parameters={"committee": 3, "corrupt": 1},
             collect_seconds=10, stage_seconds=10, max_failed_rounds=2,
         )  # fmt: skip
-        committee = play.start_committee(3) if mechanism == "oneshot" else []
+        committee = play.start_committee(3)
         play.start(*range(USERS))
         play.restore_a_backup(tmp_path)
         wait_until(play.all_told, "every client says so", 60)
@@ -181,29 +181,27 @@ def test_clients_and_committee_leave_out_the_sums_that_they_took_part_in_before_
             assert any(isinstance(one, ShareSent) for one in events[place:])
 
 
-def test_members_and_key_holder_of_an_encrypted_task_say_that_it_cannot_go_on(
-    server: AggregatorProcess, tmp_path: Path
-) -> None:
-    with ExitStack() as resources:
-        play = Play(server, resources, rounds=400, mechanism="ckks", collect_seconds=10, max_failed_rounds=50)
-        play.start(*range(USERS))
-        holder, told = play.parts[0], list[Event]()
-        resources.enter_context(ThreadPoolExecutor(1)).submit(holder.serve, told.append, play.stop.is_set, 1.0)
-        resources.callback(play.stop.set)
-        play.restore_a_backup(tmp_path)
+def test_members_of_an_encrypted_task_say_that_it_cannot_go_on() -> None:
+    """Without a server: the member holds the sum of round 1, and is asked in a round 1 once more."""
+    terms = terms_of("ckks")
+    keyring = terms.mechanism.generate_keyring(terms.sum_plan)
+    member = OneMember(terms, keyring, {1: aggregate_of(terms, keyring)})
+    member.runner.run(member.part.follower.follow(1))
+    contributor = _Contributor(member.part, HISTORY, member.events.append)
+    assert contributor.known_round() == 1
+    assert "its operator closes it" in contributor.on_restored(0)
+    asked = member.view(1).model_copy(update={"state": "collecting", "in_cohort": True})
+    member.runner.run(contributor.on_round(RoundChanged(asked, None)))
+    (missed,) = member.events
+    assert isinstance(missed, RoundMissed)
+    assert "an encrypted task cannot go on" in missed.reason
+    assert member.stated() is None
 
-        def missed(index: int) -> list[str]:
-            events = play.events[index]
-            if not any(isinstance(event, ServerRestored) for event in events):
-                return []
-            return [event.reason for event in play.restored(index)[1] if isinstance(event, RoundMissed)]
 
-        wait_until(lambda: any(isinstance(one, ServerRestored) for one in told), "the key holder says so", 60)
-        (event,) = (one for one in told if isinstance(one, ServerRestored))
-        assert "its operator closes it" in event.then
-        wait_until(lambda: all(map(missed, range(USERS))), "every member misses a round", 200)
-        for index in range(USERS):
-            event, _ = play.restored(index)
-            assert "its operator closes it" in event.then
-            assert sum(isinstance(one, ServerRestored) for one in play.events[index]) == 1
-            assert all(re.search("closes it|aggregate|attestation", reason) for reason in missed(index)), missed(index)
+def test_clients_of_a_masked_task_sign_no_set_for_a_lost_sum_again() -> None:
+    terms = TaskTerms.of(task_view("fedmf", {"items": 6, "dim": 2}, "masked"))
+    member = OneMember(terms, None, {1: b""})
+    member.store.keep_signed_sets("t_1", SignedSets(1, frozenset({bytes(16)})))
+    assert "no part in sums that it took part" in _Contributor(member.part, HISTORY, None).on_restored(0)
+    with pytest.raises(AlreadySummed):
+        member.store.signed_sets("t_1").require_open(1)
