@@ -167,7 +167,7 @@ def test_clients_and_committee_leave_out_the_sums_that_they_took_part_in_before_
     with ExitStack() as resources:
         play = Play(
             server, resources, rounds=400, mechanism="oneshot", mechanism_parameters={"committee": 3, "corrupt": 1},
-            collect_seconds=10, stage_seconds=10, max_failed_rounds=2,
+            collect_seconds=6, stage_seconds=6, max_failed_rounds=2,
         )  # fmt: skip
         committee = play.start_committee(3)
         play.start(*range(USERS))
