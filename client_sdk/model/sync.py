@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -30,8 +29,6 @@ __all__ = [
     "fetch_catalogue",
     "plan_sync",
     "read_snapshot",
-    "replay_bytes",
-    "replay_cost",
 ]
 
 REQUEST_COST: Final = 16384
@@ -51,16 +48,6 @@ class Catalogue:
     upto: int
     completed: tuple[RoundView, ...]
     snapshot: SnapshotView | None
-
-
-def replay_bytes(rounds: Sequence[RoundView]) -> int:
-    """Return the size in bytes of the aggregates of `rounds`."""
-    return sum(view.aggregate_bytes or 0 for view in rounds)
-
-
-def replay_cost(rounds: Sequence[RoundView]) -> int:
-    """Return the bytes of the aggregates of `rounds`, and `REQUEST_COST` for each."""
-    return replay_bytes(rounds) + REQUEST_COST * len(rounds)
 
 
 def fetch_catalogue(
@@ -92,7 +79,7 @@ def fetch_catalogue(
             raise ContractBroken(
                 "GET", f"/v1/tasks/{terms.task_id}/rounds", 200, "an empty page says that there is more"
             )
-        if snapshot is not None and replay_cost(completed) > snapshot.bytes + REQUEST_COST:
+        if snapshot is not None and SyncPlan(None, tuple(completed)).cost > SyncPlan(snapshot).cost:
             after = max(after, snapshot.round)
     return Catalogue(upto, tuple(completed), snapshot)
 
@@ -123,7 +110,7 @@ class SyncPlan:
     @property
     def bytes(self) -> int:
         """Total size of all bodies in bytes."""
-        return (self.snapshot.bytes if self.snapshot else 0) + replay_bytes(self.rounds)
+        return (self.snapshot.bytes if self.snapshot else 0) + sum(view.aggregate_bytes or 0 for view in self.rounds)
 
     @property
     def requests(self) -> int:
