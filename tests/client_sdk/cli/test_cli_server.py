@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from protocols.crypto.certificates import CertifiedRole
 from protocols.messages import CertificateRequest, Schedule, TaskView
 from tests.support.command import cells, hushrec
 from tests.support.organiser import TRIAL
-from tests.support.server import AggregatorProcess, running_aggregator
+from tests.support.server import AggregatorProcess
 from tests.support.tasks import new_client
 
 ITEMS = 130  # enough to draw 99 negatives from
@@ -134,6 +133,9 @@ def _check_recommendations(member: Device) -> None:
     assert not {int(row[1]) for row in rows} & set(range(10, 18))
     scores = [float(row[3]) for row in rows]
     assert scores == sorted(scores, reverse=True)
+    status, offline, err = member.run("recommend", "-k", "5", "--titles", str(titles), "--offline")
+    assert (status, offline) == (0, out)
+    assert "is used: no update was asked for" in err
     assert member.run("recommend", "-k", "0")[0] == 1
     status, out, err = member.run("evaluate", "--held-out", "18", "--held-out", "19", "-k", "200")
     assert status == 0, err
@@ -163,6 +165,11 @@ def test_refusals_say_why_and_name_the_option(operator: Operator, server: Aggreg
     assert "this client's policy allows 100 (change it with --max-model-bytes" in err
     pair = operator.invite(make_task(operator, "pair", "plain", cohort=2).task_id).invitation
     assert "releases sums of 2 clients" in refused(pair, "--allow-plain")
+    rated = task_request("stars", "rfrec", "plain", Schedule(cohort_size=3), {"items": 20, "dim": 2})
+    stars = operator.invite(operator.create_task(rated).task_id, uses=2).invitation
+    for text, fault in (("3\n7\n", "learns from ratings"), ("item,rating\n3,5\n7,0\n", "1 .. 5 in this task")):
+        member.items.write_text(text, encoding="utf-8")
+        assert fault in refused(stars, "--allow-plain", "--task", "stars")
     with new_client(server.url, Policy(mechanisms=frozenset({"plain"}))) as client:
         client.join("closed-circle", invitation=invitation)
     err = refused(invitation, "--allow-plain")
@@ -218,40 +225,3 @@ def test_doctor_finds_the_server_and_ctrl_c_stops_a_waiting_client(
     assert ["rounds completed", "0"] in cells(out)
     assert err.endswith("stopped\n")
     assert "Traceback" not in err
-
-
-def joined(server: AggregatorProcess, device: Device, invitation: str, text: str) -> subprocess.Popen[str]:
-    device.items.write_text(text, encoding="utf-8")
-    accepted = ("--allow-plain", "--min-cohort", "2", "--invitation", invitation)
-    return device.start("join", server.url, "--interactions", str(device.items), *accepted)
-
-
-def test_ratings_are_required_and_checked_against_the_tasks_range(tmp_path: Path) -> None:
-    with running_aggregator(tmp_path / "data") as server, Operator(server.url, server.operator_token) as operator:
-        schedule = Schedule(rounds=1, cohort_size=2, min_clients=2, start_clients=2)
-        request = task_request("stars", "rfrec", "plain", schedule, {"items": 20, "dim": 2})
-        task_id = operator.create_task(request).task_id
-        invitation = operator.invite(task_id, uses=4).invitation
-        pair = devices(tmp_path, 2)
-        faulty = {"3\n7\n": "recipe 'rfrec' learns from ratings", "item,rating\n3,5\n7,0\n": "1 .. 5 in this task"}
-        processes = [joined(server, device, invitation, text) for device, text in zip(pair, faulty, strict=True)]
-        for (status, _, err), problem in zip(map(ended, processes), faulty.values(), strict=True):
-            assert status == 1
-            assert problem in err
-            assert "Traceback" not in err
-        both = [joined(server, device, invitation, "item,rating\n3,5\n7,1\n") for device in pair]
-        for status, out, err in map(ended, both):
-            assert status == 0, err
-            assert "training on 2 items" in out
-        assert operator.task(task_id).state == "complete"
-        for arguments in (("recommend", "-k", "3"), ("evaluate", "--held-out", "5")):
-            status, out, err = pair[0].run(*arguments)
-            assert status == 0, err
-    # the server is gone
-    status, without, err = pair[0].run("recommend", "-k", "3")
-    assert status == 0, err
-    assert re.search("warning: the model of round 1, stored .* ago, is used: no answer from http", err), err
-    status, offline, err = pair[0].run("recommend", "-k", "3", "--offline")
-    assert status == 0, err
-    assert offline == without
-    assert "is used: no update was asked for" in err
