@@ -28,7 +28,7 @@ from client_sdk.store.client_store import ClientStore
 from client_sdk.store.states import FollowedState
 from protocols.crypto.aggregate_chain import AggregateChain
 from protocols.crypto.envelope import seal_snapshot
-from protocols.crypto.keyring import Keyring
+from protocols.crypto.keys import Keyring
 from protocols.errors import CodecError, EnvelopeError
 from protocols.messages import RoundView, SnapshotView
 from protocols.recipes.base import ModelState

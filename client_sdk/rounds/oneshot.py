@@ -30,8 +30,7 @@ from protocols.layout import Data
 from protocols.messages import RoundView
 from protocols.sums.oneshot.client import contribute
 from protocols.sums.oneshot.committee import Committee, make_committee, split_keys
-from protocols.sums.oneshot.context import OneshotContext
-from protocols.sums.oneshot.plan import KEY_BYTES, SIGNATURE_BYTES, OneshotPlan, encode
+from protocols.sums.oneshot.plan import KEY_BYTES, SIGNATURE_BYTES, OneshotContext, OneshotPlan, encode
 from protocols.sums.oneshot.wire import CommitteeKey, Statement
 
 __all__ = [

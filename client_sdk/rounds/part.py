@@ -40,7 +40,7 @@ from protocols.recipes.base import Contribution, ModelState, RoundSpec
 from protocols.recipes.private import unwrapped
 
 if TYPE_CHECKING:
-    from protocols.crypto.keyring import Keyring
+    from protocols.crypto.keys import Keyring
 
 __all__ = ["OwnRound", "Part", "report_rejected"]
 

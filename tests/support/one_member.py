@@ -22,7 +22,7 @@ from client_sdk.rounds.member import Member
 from client_sdk.rounds.part import Part
 from client_sdk.store.client_store import ClientStore, Membership
 from client_sdk.training import client_half
-from protocols.crypto.keyring import Keyring
+from protocols.crypto.keys import Keyring
 from protocols.layout import whole_route
 from protocols.messages import Attestation, AttestationPage, OrganiserPin, RoundPage, RoundView, UploadReceipt
 from tests.support.programs import ProgramRunner, problem

@@ -26,7 +26,7 @@ from client_sdk.store.client_store import ClientStore
 from client_sdk.store.stores import DirectoryStore
 from protocols.codec import b64encode
 from protocols.crypto.certificates import certify, revoke
-from protocols.crypto.keyring import Keyring
+from protocols.crypto.keys import Keyring
 from protocols.errors import CertificateError, RefusalError, ThresholdError
 from protocols.messages import OrganiserPin, RoundView
 from tests.support.one_member import HISTORY, OneMember, aggregate_of, attempt, terms_of
