@@ -195,8 +195,8 @@ def test_excluding_all_hundred_items_as_colr_does_favours_none() -> None:
     data = random_data()
     candidates = candidates_of(data, np.random.default_rng(0)).negatives
     everything = np.column_stack([data.test_items, candidates])
-    found = drawn_as_negative_control(data, candidates, np.random.default_rng(1), excluded=everything)
-    assert found.sampled.hr < 0.16
+    sampled, _ = drawn_as_negative_control(data, candidates, np.random.default_rng(1), excluded=everything)
+    assert sampled.hr < 0.16
 
 
 def test_every_draw_is_counted() -> None:

@@ -9,6 +9,8 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from queue import Queue
@@ -19,18 +21,15 @@ import psutil
 import pytest
 
 from aggregator_service.compute.workers import FoldPool
-from bench import arrays, protocol_round
-from bench.arrays import errors_of_bound, flower_figures, line_through
-from bench.arrays_round import OwnModelRound, parameters_of, play, shapes_of
-from bench.bare_application import bare_server
-from bench.demo import QUICK, demo_figures, measure, measure_help, run
+from bench import arrays, sums
+from bench.arrays import OwnModelRound, parameters_of, play, shapes_of
+from bench.demo import QUICK, demo_figures, measure, measure_help, seconds_of
+from bench.figures import verdicts
 from bench.masked import ROUND
-from bench.protocol_round import CLIP, Shape, play_round
-from bench.registry import verdicts
-from bench.scaling import Bench, time_of
-from bench.scaling_parts import InPlace, TimedWorkers, workers_here
-from bench.service import one_round
+from bench.scaling import Bench, InPlace, TimedWorkers, time_of, workers_here
+from bench.service import bare_server, one_round
 from bench.service_load import Answer, Run, closed_loop, request_bytes
+from bench.sums import CLIP, Clock, Shape, play_round
 from protocols.recipes.registry import recipe
 
 
@@ -166,7 +165,7 @@ def test_a_wrong_sum_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def one_too_many(*arguments: object) -> bytes:
         return bytes(4 * SMALL.values)
 
-    monkeypatch.setattr(protocol_round.MASKED.__class__, "release", one_too_many)
+    monkeypatch.setattr(sums.MASKED.__class__, "release", one_too_many)
     with pytest.raises(AssertionError, match="the sum is wrong"):
         play_round(SMALL, np.full((SMALL.clients, SMALL.values), CLIP / 2))
 
@@ -201,7 +200,7 @@ def test_runs_of_one_seed_must_agree() -> None:
 
 def test_a_command_that_fails_is_named_with_the_end_of_its_output() -> None:
     with pytest.raises(RuntimeError, match="(?s)exit code 3.*no such package"):
-        run((sys.executable, "-c", "import sys; print('no such package'); sys.exit(3)"))
+        seconds_of((sys.executable, "-c", "import sys; print('no such package'); sys.exit(3)"))
 
 
 def test_help_is_measured_as_a_process() -> None:
@@ -234,23 +233,25 @@ class ClusterLike(FoldPool):
         return await super().run(work, job)
 
 
-def test_a_cluster_gets_the_services_own_jobs_and_its_processes_are_measured(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+@pytest.fixture
+def scaled(tmp_path: Path) -> Iterator[Bench]:
+    with closing(asyncio.new_event_loop()) as loop:
+        yield Bench(tmp_path, loop)
+
+
+def test_a_cluster_gets_the_services_own_jobs_and_its_processes_are_measured(scaled: Bench) -> None:
     workers = TimedWorkers(ClusterLike(1, InPlace()), 1, processes=(psutil.Process(os.getpid()),))
-    took = time_of(workers, bench.short_job(workers), bench.loop)
+    took = time_of(workers, scaled.short_job(workers), scaled.loop)
     assert took.keys() == {"wall_s", "cpu_s"}
     assert took["wall_s"] > 0
-    bench.loop.close()
 
 
-def test_other_workers_report_the_processor_seconds_of_each_job(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_other_workers_report_the_processor_seconds_of_each_job(scaled: Bench) -> None:
     workers = workers_here(1)
-    for step in bench.steps(20, 2000).values():
-        took = time_of(workers, lambda step=step: step(workers), bench.loop)
+    for step in scaled.steps(20, 2000).values():
+        took = time_of(workers, lambda step=step: step(workers), scaled.loop)
         assert 0 < took["path_s"] <= took["cpu_s"] <= took["wall_s"] + 0.1
     assert {name for name, _ in workers.costs} >= {"release_sum"}
-    bench.loop.close()
 
 
 # --- a model of one's own: rounds over HTTP, what follows from them, Flower's figures ---------------------------------
@@ -263,22 +264,11 @@ def test_the_model_has_as_many_values_as_it_says(values: int) -> None:
 
 
 def test_masked_rounds_with_dropouts_and_one_shot_rounds_are_measured_and_right() -> None:
-    figures = {}
-    for asked, name in (
-        (OwnModelRound("masked", 2_000, 10, dropouts=1, wait=6.0), "masked.many"),
-        (OwnModelRound("oneshot", 2_000, 4), "oneshot.few"),
-    ):
-        done = play(asked)
-        assert done.round.survivors == asked.clients - asked.dropouts
-        assert 0 < done.error <= done.bound < 1e-6
-        figures |= done.figures(name, 2_000)
-    assert figures["masked.many.contribution_bytes"] == 4 * 2_001
-
-
-def test_every_mechanism_is_within_its_bound() -> None:
-    figures = errors_of_bound()
-    assert len(figures) == 5
-    assert all(isinstance(value, float) and 0 < value <= 1 for value in figures.values())
+    for asked in (OwnModelRound("masked", 2_000, 10, dropouts=1, wait=6.0), OwnModelRound("oneshot", 2_000, 4)):
+        figures = play("made", asked)
+        assert figures["made.survivors"] == asked.clients - asked.dropouts
+        assert 0 < figures["made.error_of_bound"] <= 1
+        assert asked.mechanism == "oneshot" or figures["made.contribution_bytes"] == 4 * 2_001
 
 
 def test_ratios_follow_from_the_parts_that_were_measured() -> None:
@@ -295,28 +285,36 @@ def test_ratios_follow_from_the_parts_that_were_measured() -> None:
 
 
 def test_flowers_figures_are_on_the_line_through_two_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert line_through((1.0, 10.0), (2.0, 13.0), 5.0) == 22.0
+    asked: list[dict[str, int]] = []
 
     class Linear:
         def __init__(self, python: Path) -> None:
             pass
 
         def ask(self, what: str, **how: int) -> dict[str, object]:
+            asked.append(how)
             values = how["values"]
-            seconds = {"share_keys": 1.0, "collect_masked_vectors": 1e-6 * values}
-            size = 8 * values + 264
             return {
                 "version": "1",
                 "server_seconds": 0.5 + 1e-4 * values,
-                "client_seconds": seconds,
-                "contribution_bytes": size,
+                "client_seconds": {"share_keys": 1.0, "collect_masked_vectors": 1e-6 * values},
+                "contribution_bytes": 8 * values + 264,
             }
 
         def close(self) -> None:
             pass
 
-    monkeypatch.setattr(arrays, "Peer", Linear)
-    figures = flower_figures(Path("python"), (1_000, 2_000), 10_000_000, {"clients": 9})
+    ours: list[Shape] = []
+
+    def round_of(shape: Shape, vectors: object) -> Clock:
+        ours.append(shape)
+        return Clock(server={"unmask": 0.1})
+
+    monkeypatch.setattr(arrays, "FlowerPeer", Linear)
+    monkeypatch.setattr(arrays, "play_round", round_of)
+    figures = arrays.flower(replace(arrays.QUICK, values=10_000_000), Path("python"))
     assert figures["flower.server_s"] == pytest.approx(1000.5)
     assert figures["flower.client_s"] == pytest.approx(11.0)
     assert figures["flower.contribution_bytes"] == pytest.approx(80_000_264)
+    assert figures["own_model_protocol_speedup_vs_flower"] == pytest.approx(15.0)
+    assert asked[1] == ours[0].of_flower, "both play the same round"
