@@ -9,12 +9,12 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from math import prod
 from pathlib import Path
 from queue import Queue
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import psutil
@@ -33,29 +33,18 @@ from bench.sums import CLIP, Clock, Shape, play_round
 from protocols.recipes.registry import recipe
 
 
-class _Echo(asyncio.Protocol):
-    """Answer each request with its path in two parts; answer /same with 304, and close the connection on /bye."""
-
-    open: ClassVar[set[asyncio.BaseTransport]] = set()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
-        self.open.add(transport)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.open.discard(self._transport)
-
-    def data_received(self, data: bytes) -> None:
-        assert isinstance(self._transport, asyncio.Transport)
-        path = data.split(b" ", 2)[1]
-        if path == b"/bye":
-            self._transport.close()
-        elif path == b"/same":
-            self._transport.write(b"HTTP/1.1 304 Not Modified\r\ncontent-length: 7\r\n\r\n")
-        else:
-            head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(path)
-            self._transport.write(head + path[:1])
-            self._transport.write(path[1:])
+async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer a request with its path, in two parts; /same with 304; /echo with the request; close on /bye."""
+    with suppress(asyncio.IncompleteReadError):
+        while (path := (head := await reader.readuntil(b"\r\n\r\n")).split(b" ", 2)[1]) != b"/bye":
+            if path == b"/same":
+                writer.write(b"HTTP/1.1 304 Not Modified\r\ncontent-length: 7\r\n\r\n")
+                continue
+            body = head + await reader.readexactly(3) if path == b"/echo" else path
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body[:1]))
+            writer.write(body[1:])
+    writer.close()
+    await writer.wait_closed()
 
 
 @pytest.fixture
@@ -65,12 +54,9 @@ def port() -> Iterator[int]:
     stop = threading.Event()
 
     async def serve() -> None:
-        server = await asyncio.get_running_loop().create_server(_Echo, "127.0.0.1", 0)
-        async with server:
+        async with await asyncio.start_server(_answer, "127.0.0.1", 0) as server:
             ports.put(server.sockets[0].getsockname()[1])
             await asyncio.to_thread(stop.wait)
-            while _Echo.open:  # wait until every connection is closed
-                await asyncio.sleep(0.01)
 
     thread = threading.Thread(target=asyncio.run, args=(serve(),))
     thread.start()
@@ -99,26 +85,11 @@ def test_an_unexpected_status_or_a_closed_connection_ends_the_benchmark(port: in
         closed_loop(port, [request_bytes("GET", "/bye", {})], 1)
 
 
-def test_a_proxys_field_is_added_to_each_request() -> None:
-    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
-        body = await reader.readexactly(3)
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(head + body), head + body))
-        await reader.read()  # the end of the connection
-        writer.close()
-        await writer.wait_closed()
-
+def test_a_proxys_field_is_added_to_each_request(port: int) -> None:
     answers: list[Answer] = []
-
-    async def serve() -> None:
-        async with await asyncio.start_server(echo, "127.0.0.1", 0) as server:
-            port = server.sockets[0].getsockname()[1]
-            call = request_bytes("PUT", "/", {}, b"abc")
-            await asyncio.to_thread(closed_loop, port, [call], 1, answers.append, forwarded=True)
-
-    asyncio.run(serve())
+    closed_loop(port, [request_bytes("PUT", "/echo", {}, b"abc")], 1, answers.append, forwarded=True).expect(200)
     (answer,) = answers
-    assert answer.body.startswith(b"PUT / HTTP/1.1\r\n")
+    assert answer.body.startswith(b"PUT /echo HTTP/1.1\r\n")
     assert answer.body.endswith(b"content-length: 3\r\nx-forwarded-for: 192.0.2.1\r\n\r\nabc")
 
 
