@@ -48,7 +48,6 @@ from protocols.recipes.base import (
     Recipe,
     RoundSpec,
     Sensitivity,
-    SingleGroupRecipe,
     check_follows,
     noise_level,
 )
@@ -162,7 +161,7 @@ PIECE: Final = 1 << 16
 
 
 @dataclass(frozen=True)
-class Arrays(SingleGroupRecipe):
+class Arrays(Recipe):
     """One block: every array, counts or weights of touched rows, and the weight."""
 
     parameters: ArraysParameters

@@ -10,7 +10,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,6 @@ __all__ = [
     "MAX_ITEMS",
     "MOVES_ALIKE",
     "AbsorbsByParts",
-    "BaseRecipe",
     "Contribution",
     "FactorState",
     "ItemParameters",
@@ -33,10 +32,10 @@ __all__ = [
     "ModelState",
     "PartOfSum",
     "Recipe",
+    "RecipeAround",
     "RecipeParameters",
     "RoundSpec",
     "Sensitivity",
-    "SingleGroupRecipe",
     "Update",
     "check_follows",
     "main_layout",
@@ -191,19 +190,25 @@ class ItemParameters(RecipeParameters):
     items: int = Field(ge=1, le=MAX_ITEMS, description="Number of items, N: rows of the item factors.")
 
 
-class BaseRecipe(ABC):
-    """What most recipes have in common: defaults, and an encoding of the state from its fields.
+class Recipe(ABC):
+    """One federated recommender, built from its validated parameters by `protocols.recipes.registry.recipe`.
 
-    A recipe defines `initial_state`, `layout`, `contribute`, `absorb`, and `state_fields` and `state_class`, or the
-    encoding itself.
+    A recipe defines the abstract methods, and `state_fields` and `state_class`, or the encoding of its states itself.
+    parameters: the validated parameters; `model_dump(mode="json")` gives the JSON form.
     """
 
     state_class: ClassVar[type[ModelState]] = ModelState
+    trains_on_views: ClassVar[bool] = False
+    """Whether clients train on views of the state (`view`) that are not states themselves."""
+    if TYPE_CHECKING:  # at run time it is a field of recipes that are dataclasses, for which this would be the default
+
+        @property
+        def parameters(self) -> RecipeParameters: ...
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """The name by which tasks choose the recipe."""
+        """The name by which tasks choose the recipe, such as `fedmf` or `colr`."""
 
     @property
     def predicts_ratings(self) -> bool:
@@ -212,69 +217,97 @@ class BaseRecipe(ABC):
 
     @property
     def by_snapshot(self) -> bool:
-        """False: clients replay the aggregates."""
+        """Whether clients download the server's snapshot of the model instead of replaying aggregates."""
         return False
+
+    def report(self, state: ModelState) -> dict[str, float]:
+        """Return figures about the state, by name, that everyone who may see the state may see.
+
+        None by default: only clients have data to evaluate the model with.
+        """
+        return {}
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return what the sums reveal with any mechanism, one sentence each; clients see them before they agree."""
+        return ()
+
+    # --- sums ----------------------------------------------------------------------------------------------------
 
     @property
     def main_sum(self) -> int:
-        """The index of a sum that stands for the task's sums: the first one."""
+        """The index of a sum whose layout stands for the task's sums, in plans and costs: usually of the first."""
         return 1
 
     @property
     def ends_after(self) -> int | None:
-        """None: the schedule alone ends training."""
+        """The most sums that a task has, whatever its schedule allows; None if the schedule alone ends it."""
         return None
+
+    def is_done(self, state: ModelState) -> bool:
+        """Return whether the task needs no further sum, even if its schedule allows more rounds."""
+        return False
 
     @abstractmethod
     def layout(self, sum_index: int = 1) -> VectorLayout:
         """Return the layout of the aggregate of sum `sum_index`."""
 
     def longest_vector(self) -> int:
-        """Return the length of the first sum or of the main sum, whichever is longer: most recipes have no others."""
+        """Return the largest number of values of any sum of a task, without allocating memory for them.
+
+        By default the first sum or the main sum, whichever is longer: most recipes have no others.
+        """
         return max(self.layout().length, self.layout(self.main_sum).length)
 
-    def round_spec(self, task_seed: bytes, number: int, sum_index: int | None = None) -> RoundSpec:
-        """Return the round's broadcast; see `round_spec`."""
-        return round_spec(task_seed, number, sum_index)
-
-    def route(self, spec: RoundSpec, client_id: str) -> Route:
-        """Return the route to all blocks of the sum, the same for every client."""
-        return whole_route(self.layout(spec.sum_index))
-
-    def most_levels(self, sum_index: int) -> int:
-        """Return 0: all clients contribute to the same blocks."""
-        return 0
-
-    def levels_in_use(self, spec: RoundSpec, clients: Sequence[str], min_clients: int) -> tuple[int, ...]:
-        """Return no levels."""
-        return ()
+    def sum_kinds(self) -> tuple[int, ...]:
+        """Return the index of one sum of each kind: of each layout and sensitivity that sums of the task have."""
+        return tuple(sorted({1, self.main_sum}))
 
     def sensitivity(self, sum_index: int) -> Sensitivity:
-        """Raise `ParameterError`: most recipes cannot be trained with noise in their sums."""
+        """Return what bounds a contribution to sum `sum_index`, by which a privacy block sizes the noise.
+
+        Raises `ParameterError` for a recipe, or parameters of it, that cannot be trained with a privacy block: by
+        default.
+        """
         raise ParameterError(
             f"recipe {self.name!r} cannot be trained with a privacy block; choose one of arrays, colr, fedmf, "
             "privirec, privirec-k"
         )
 
-    def sum_kinds(self) -> tuple[int, ...]:
-        """Return the first sum and the main one: most recipes have no others."""
-        return tuple(sorted({1, self.main_sum}))
+    # --- rounds --------------------------------------------------------------------------------------------------
+
+    def round_spec(self, task_seed: bytes, number: int, sum_index: int | None = None) -> RoundSpec:
+        """Return what the server broadcasts for round `number` and sum `sum_index` (None: no round failed so far)."""
+        return round_spec(task_seed, number, sum_index)
+
+    def most_levels(self, sum_index: int) -> int:
+        """Return the highest level that a client can draw for sum `sum_index`; 0 if clients draw no levels."""
+        return 0
+
+    def levels_in_use(self, spec: RoundSpec, clients: Sequence[str], min_clients: int) -> tuple[int, ...]:
+        """Return the levels in use in a round that asks `clients` (`protocols.patterns`); empty without levels."""
+        return ()
+
+    def route(self, spec: RoundSpec, client_id: str) -> Route:
+        """Return the blocks that this client contributes to in this round: public, computed by server and client.
+
+        By default all of them.
+        """
+        return whole_route(self.layout(spec.sum_index))
 
     @abstractmethod
     def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
-        """Return what the client adds to the sum; see `Recipe`."""
+        """Return what a client adds to the sum of `spec`. No argument is changed.
 
-    def report(self, state: ModelState) -> dict[str, float]:
-        """Return nothing: only clients have data to evaluate the model with."""
-        return {}
+        state: the model before the sum, or the client's view of it. Raises `ParameterError` for an update that is not
+        of this recipe or holds values that are not finite.
+        """
 
-    def is_done(self, state: ModelState) -> bool:
-        """Return False: the schedule alone ends training."""
-        return False
+    @abstractmethod
+    def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> ModelState:
+        """Return the state after the round whose opened sum is `total`, float64 (layout.length,).
 
-    def warnings(self) -> tuple[str, ...]:
-        """Return no warning: the sums reveal no more than any sum over a cohort."""
-        return ()
+        contributions: how many clients are in the sum. Raises `ParameterError` if the round does not follow `state`.
+        """
 
     # --- states --------------------------------------------------------------------------------------------------
 
@@ -287,11 +320,11 @@ class BaseRecipe(ABC):
         return ()
 
     def state_bytes(self, sum_index: int) -> int:
-        """Return the length in bytes of an encoded state after `sum_index` sums."""
+        """Return the length in bytes of an encoded state after `sum_index` sums: of a snapshot before it is sealed."""
         return fields_bytes(self.state_fields(sum_index))
 
     def longest_state_bytes(self) -> int:
-        """Return `state_bytes(1)`: the states of most recipes have one length."""
+        """Return the length in bytes of the longest encoded state, or view, of a task; by default all have one."""
         return self.state_bytes(1)
 
     def encode_state(self, state: ModelState) -> bytes:
@@ -313,35 +346,74 @@ class BaseRecipe(ABC):
         """Return the state with the decoded `values`; `CodecError` for a value that no state has."""
         return self.state_class(round_number, **values)
 
+    # --- device groups: by default one, whose clients train on the whole model --------------------------------------
 
-class SingleGroupRecipe(BaseRecipe):
-    """The device group methods of `Recipe`, for recipes with one group whose clients train on the whole model."""
+    @property
+    def device_groups(self) -> int:
+        """Number of device groups. Each sum is over one group, and the groups take turns.
 
-    device_groups: Final = 1
+        A client states its group when it enrols and cannot change it.
+        """
+        return 1
 
     def device_group_of(self, sum_index: int) -> int:
-        """Return 0, the only group."""
+        """Return the device group, from 0, whose members contribute to sum `sum_index`."""
         return 0
 
     def view(self, state: ModelState, device_group: int) -> ModelState:
-        """Return the state itself, which is the view of the only group."""
+        """Return what a member of `device_group` trains on: the state, or the part that a small device can hold."""
         return state
 
     def initial_view(self, task_seed: bytes, device_group: int) -> ModelState:
-        """Return the initial state itself."""
+        """Return `view` of the initial state, using no more memory than the view needs."""
         return self.initial_state(task_seed)
 
     def view_bytes(self, sum_index: int, device_group: int) -> int:
-        """Return `state_bytes(sum_index)`."""
+        """Return the length in bytes of an encoded view after `sum_index` sums: what members of the group download."""
         return self.state_bytes(sum_index)
 
     def encode_view(self, view: ModelState, device_group: int) -> bytes:
-        """Return the encoded state."""
+        """Return the view as exactly `view_bytes(sum_index, device_group)` bytes."""
         return self.encode_state(view)
 
     def decode_view(self, round_number: int, body: bytes, device_group: int) -> ModelState:
         """Decode the bytes of `encode_view`; `CodecError` unless the length and every value are valid."""
         return self.decode_state(round_number, body)
+
+
+class RecipeAround(Recipe):
+    """A recipe around `inner`, a recipe with one device group, of which it keeps what it does not define itself."""
+
+    inner: Recipe
+
+    @property
+    def name(self) -> str:
+        """The name of the wrapped recipe."""
+        return self.inner.name
+
+    @property
+    def parameters(self) -> RecipeParameters:
+        """The parameters of the wrapped recipe."""
+        return self.inner.parameters
+
+    @property
+    def predicts_ratings(self) -> bool:
+        """That of the wrapped recipe."""
+        return self.inner.predicts_ratings
+
+    @property
+    def by_snapshot(self) -> bool:
+        """That of the wrapped recipe."""
+        return self.inner.by_snapshot
+
+    @property
+    def main_sum(self) -> int:
+        """That of the wrapped recipe."""
+        return self.inner.main_sum
+
+    def round_spec(self, task_seed: bytes, number: int, sum_index: int | None = None) -> RoundSpec:
+        """Return the wrapped recipe's broadcast, with the index of the sum among all sums of the task."""
+        return self.inner.round_spec(task_seed, number, sum_index)
 
 
 def round_spec(task_seed: bytes, number: int, sum_index: int | None = None) -> RoundSpec:
@@ -393,116 +465,3 @@ class AbsorbsByParts(Protocol):
 
     def absorb_parts(self, state: ModelState, spec: RoundSpec, total: PartOfSum, contributions: int) -> ModelState:
         """Return what `Recipe.absorb` returns for the sum of which `total` returns parts; raises as that does."""
-
-
-class Recipe(Protocol):
-    """One federated recommender, built from its validated parameters by `protocols.recipes.registry.recipe`."""
-
-    @property
-    def name(self) -> str:
-        """The name by which tasks choose the recipe, such as `fedmf` or `colr`."""
-
-    @property
-    def parameters(self) -> RecipeParameters:
-        """The validated parameters; `model_dump(mode="json")` gives the JSON form."""
-
-    @property
-    def by_snapshot(self) -> bool:
-        """Whether clients download the server's snapshot of the model instead of replaying aggregates."""
-
-    @property
-    def main_sum(self) -> int:
-        """The index of a sum whose layout stands for the task's sums, in plans and costs: usually of the first."""
-
-    @property
-    def ends_after(self) -> int | None:
-        """The most sums that a task has, whatever its schedule allows; None if the schedule alone ends it."""
-
-    @property
-    def device_groups(self) -> int:
-        """Number of device groups; 1 for most recipes. Each sum is over one group, and the groups take turns.
-
-        A client states its group when it enrols and cannot change it.
-        """
-
-    def device_group_of(self, sum_index: int) -> int:
-        """Return the device group, from 0, whose members contribute to sum `sum_index`."""
-
-    def view(self, state: ModelState, device_group: int) -> ModelState:
-        """Return what a member of `device_group` trains on: the state, or the part that a small device can hold."""
-
-    def initial_view(self, task_seed: bytes, device_group: int) -> ModelState:
-        """Return `view` of the initial state, using no more memory than the view needs."""
-
-    def view_bytes(self, sum_index: int, device_group: int) -> int:
-        """Return the length in bytes of an encoded view after `sum_index` sums: what members of the group download."""
-
-    def encode_view(self, view: ModelState, device_group: int) -> bytes:
-        """Return the view as exactly `view_bytes(sum_index, device_group)` bytes."""
-
-    def decode_view(self, round_number: int, body: bytes, device_group: int) -> ModelState:
-        """Decode the bytes of `encode_view`; `CodecError` unless the length and every value are valid."""
-
-    def state_bytes(self, sum_index: int) -> int:
-        """Return the length in bytes of an encoded state after `sum_index` sums: of a snapshot before it is sealed."""
-
-    def longest_state_bytes(self) -> int:
-        """Return the length in bytes of the longest encoded state, or view, of a task of this recipe."""
-
-    def longest_vector(self) -> int:
-        """Return the largest number of values of any sum of a task, without allocating memory for them."""
-
-    def layout(self, sum_index: int = 1) -> VectorLayout:
-        """Return the layout of the aggregate of sum `sum_index`."""
-
-    def round_spec(self, task_seed: bytes, number: int, sum_index: int | None = None) -> RoundSpec:
-        """Return what the server broadcasts for round `number` and sum `sum_index` (None: no round failed so far)."""
-
-    def most_levels(self, sum_index: int) -> int:
-        """Return the highest level that a client can draw for sum `sum_index`; 0 if clients draw no levels."""
-
-    def levels_in_use(self, spec: RoundSpec, clients: Sequence[str], min_clients: int) -> tuple[int, ...]:
-        """Return the levels in use in a round that asks `clients` (`protocols.patterns`); empty without levels."""
-
-    def route(self, spec: RoundSpec, client_id: str) -> Route:
-        """Return the blocks that this client contributes to in this round: public, computed by server and client."""
-
-    def sensitivity(self, sum_index: int) -> Sensitivity:
-        """Return what bounds a contribution to sum `sum_index`, by which a privacy block sizes the noise.
-
-        Raises `ParameterError` for a recipe, or parameters of it, that cannot be trained with a privacy block.
-        """
-
-    def sum_kinds(self) -> tuple[int, ...]:
-        """Return the index of one sum of each kind: of each layout and sensitivity that sums of the task have."""
-
-    def initial_state(self, task_seed: bytes) -> ModelState:
-        """Return the state of round 0, from the task's seed alone."""
-
-    def encode_state(self, state: ModelState) -> bytes:
-        """Return the state as exactly `state_bytes(sum_index)` bytes."""
-
-    def decode_state(self, round_number: int, body: bytes) -> ModelState:
-        """Decode the bytes of `encode_state`; `CodecError` unless the length and every value are valid."""
-
-    def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
-        """Return what a client adds to the sum of `spec`. No argument is changed.
-
-        state: the model before the sum, or the client's view of it. Raises `ParameterError` for an update that is not
-        of this recipe or holds values that are not finite.
-        """
-
-    def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> ModelState:
-        """Return the state after the round whose opened sum is `total`, float64 (layout.length,).
-
-        contributions: how many clients are in the sum. Raises `ParameterError` if the round does not follow `state`.
-        """
-
-    def report(self, state: ModelState) -> dict[str, float]:
-        """Return figures about the state, by name, that everyone who may see the state may see; empty if none."""
-
-    def is_done(self, state: ModelState) -> bool:
-        """Return whether the task needs no further sum, even if its schedule allows more rounds."""
-
-    def warnings(self) -> tuple[str, ...]:
-        """Return what the sums reveal with any mechanism, one sentence each; clients see them before they agree."""

@@ -35,16 +35,14 @@ from protocols.errors import CodecError, ParameterError
 from protocols.layout import REPEATED_HELD_OUT, Block, Route, Segment, VectorLayout
 from protocols.messages.rounds import Evaluation
 from protocols.recipes.base import (
-    BaseRecipe,
     Contribution,
     ItemParameters,
     Local,
     ModelState,
     Recipe,
-    RecipeParameters,
+    RecipeAround,
     RoundSpec,
     Sensitivity,
-    SingleGroupRecipe,
     check_follows,
 )
 from protocols.recipes.evaluation_curve import MEASURES, POPULARITY, Curve, CurvePoint
@@ -81,7 +79,7 @@ class EvaluatedState(ModelState):
 
 
 @dataclass(frozen=True)
-class Evaluated(SingleGroupRecipe):
+class Evaluated(RecipeAround):
     """`inner`, a recipe with one device group, whose model is measured. rounds: sums of the task's schedule."""
 
     inner: Recipe
@@ -89,29 +87,9 @@ class Evaluated(SingleGroupRecipe):
     rounds: int
 
     @property
-    def name(self) -> str:
-        """The name of the wrapped recipe."""
-        return self.inner.name
-
-    @property
-    def parameters(self) -> RecipeParameters:
-        """The parameters of the wrapped recipe."""
-        return self.inner.parameters
-
-    @property
-    def by_snapshot(self) -> bool:
-        """That of the wrapped recipe."""
-        return self.inner.by_snapshot
-
-    @property
     def main_sum(self) -> int:
         """The first sum that trains, which is the one after the first measurement."""
         return self.inner.main_sum + 1
-
-    @property
-    def predicts_ratings(self) -> bool:
-        """Whether the model predicts ratings; otherwise it ranks items."""
-        return isinstance(self.inner, BaseRecipe) and self.inner.predicts_ratings
 
     @property
     def measures(self) -> tuple[str, ...]:
@@ -199,10 +177,6 @@ class Evaluated(SingleGroupRecipe):
     def longest_vector(self) -> int:
         """Return the largest number of values of any sum."""
         return max(self.inner.longest_vector(), 1 + len(self.measures) + len(self.constants))
-
-    def round_spec(self, task_seed: bytes, number: int, sum_index: int | None = None) -> RoundSpec:
-        """Return the wrapped recipe's broadcast, with the index of the sum among all sums of the task."""
-        return self.inner.round_spec(task_seed, number, sum_index)
 
     def most_levels(self, sum_index: int) -> int:
         """Return the wrapped recipe's; 0 for a measurement."""
@@ -385,7 +359,7 @@ def _why_not(recipe: Recipe) -> str | None:
         return "its clients measure their model themselves"
     if recipe.layout(recipe.main_sum).sum_class.repeated:
         return "its model is complete after its last sum only, so no sum can measure it"
-    if not isinstance(recipe, SingleGroupRecipe):
+    if recipe.trains_on_views:
         return (
             "each sum is over one device group, which trains on its view, so no sum measures the model of all clients"
         )

@@ -38,7 +38,7 @@ from protocols.crypto.domain import SEED_BYTES, derive_seed
 from protocols.crypto.public_random import normals, uniforms
 from protocols.errors import ParameterError
 from protocols.layout import TRAINED, VectorLayout
-from protocols.recipes.base import BaseRecipe, Contribution, ItemParameters, Local, ModelState, RoundSpec, check_follows
+from protocols.recipes.base import Contribution, ItemParameters, Local, ModelState, Recipe, RoundSpec, check_follows
 from protocols.recipes.registry import RecipeEntry
 from protocols.recipes.state import (
     SUM_INDEX,
@@ -173,13 +173,14 @@ def dense_length(dim: int) -> int:
 
 
 @dataclass(frozen=True)
-class Fair(BaseRecipe):
+class Fair(Recipe):
     """FAIR: one turn of sums, one per device group, for each round of the paper; see the module's docstring."""
 
     parameters: FairParameters
     name: str = "fair"
 
     state_class = FairState
+    trains_on_views = True
 
     @property
     def by_snapshot(self) -> bool:

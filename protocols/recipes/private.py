@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from protocols.crypto.table_sampler import Randomness, expanded
 from protocols.errors import CodecError, ParameterError
-from protocols.layout import Block, Route, Segment, VectorLayout, whole_route
+from protocols.layout import Block, Segment, VectorLayout
 from protocols.messages.privacy import Privacy
 from protocols.privacy.noise import NoiseTerms, SumNoise, bound_in_steps, within_steps
 from protocols.privacy.renyi import Curve, Sensitive
@@ -41,10 +41,9 @@ from protocols.recipes.base import (
     Local,
     ModelState,
     Recipe,
-    RecipeParameters,
+    RecipeAround,
     RoundSpec,
     Sensitivity,
-    SingleGroupRecipe,
 )
 
 __all__ = ["Private", "noise_terms", "unwrapped", "with_privacy"]
@@ -57,7 +56,7 @@ M = TypeVar("M", bound=ModelState)
 
 
 @dataclass(frozen=True)
-class Private(SingleGroupRecipe):
+class Private(RecipeAround):
     """`inner`, a recipe with one device group, under the noise of a privacy block. terms: that the noise follows from.
 
     Raises `ParameterError` for a recipe without sensitivities, and for noise that cannot be drawn.
@@ -70,26 +69,6 @@ class Private(SingleGroupRecipe):
     def __post_init__(self) -> None:
         for sum_index in self.inner.sum_kinds():
             self.noise(sum_index)
-
-    @property
-    def name(self) -> str:
-        """The name of the wrapped recipe."""
-        return self.inner.name
-
-    @property
-    def parameters(self) -> RecipeParameters:
-        """The parameters of the wrapped recipe."""
-        return self.inner.parameters
-
-    @property
-    def by_snapshot(self) -> bool:
-        """That of the wrapped recipe."""
-        return self.inner.by_snapshot
-
-    @property
-    def main_sum(self) -> int:
-        """That of the wrapped recipe."""
-        return self.inner.main_sum
 
     @property
     def ends_after(self) -> int | None:
@@ -215,14 +194,6 @@ class Private(SingleGroupRecipe):
     def longest_vector(self) -> int:
         """Return the wrapped recipe's, and room for the value by which the bound adapts."""
         return self.inner.longest_vector() + 1
-
-    def round_spec(self, task_seed: bytes, number: int, sum_index: int | None = None) -> RoundSpec:
-        """Return the wrapped recipe's broadcast."""
-        return self.inner.round_spec(task_seed, number, sum_index)
-
-    def route(self, spec: RoundSpec, client_id: str) -> Route:
-        """Return the route to all blocks, the same for every client."""
-        return whole_route(self.layout(spec.sum_index))
 
     def sensitivity(self, sum_index: int) -> Sensitivity:
         """Return the wrapped recipe's."""

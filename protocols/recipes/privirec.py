@@ -53,9 +53,9 @@ from protocols.recipes.base import (
     Contribution,
     Local,
     ModelState,
+    Recipe,
     RoundSpec,
     Sensitivity,
-    SingleGroupRecipe,
     check_follows,
     noise_level,
 )
@@ -133,7 +133,7 @@ _ROUNDED: Final = 1.0 + 2.0**-20
 
 
 @dataclass(frozen=True)
-class PriviRecK(SingleGroupRecipe):
+class PriviRecK(Recipe):
     """PriviRec-k: item degrees and power iterations; m counts in the first sum, then m x K values per sum."""
 
     parameters: PriviRecKParameters

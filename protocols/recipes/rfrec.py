@@ -48,8 +48,8 @@ from protocols.recipes.base import (
     FactorState,
     Local,
     ModelState,
+    Recipe,
     RoundSpec,
-    SingleGroupRecipe,
     check_follows,
 )
 from protocols.recipes.factors import clip_blocks, noise_warning
@@ -140,7 +140,7 @@ class RFRecMeansState(RFRecState):
 
 
 @dataclass(frozen=True)
-class RFRec(SingleGroupRecipe):
+class RFRec(Recipe):
     """RFRec: one block of N*d values, the same for every sum."""
 
     parameters: RFRecParameters

@@ -37,9 +37,9 @@ from protocols.recipes.base import (
     FactorState,
     Local,
     ModelState,
+    Recipe,
     RoundSpec,
     Sensitivity,
-    SingleGroupRecipe,
     noise_level,
 )
 from protocols.recipes.factors import (
@@ -173,7 +173,7 @@ def divisors(
     return np.asarray(np.maximum(found, max(1.0, noise_level(noise))))
 
 
-class FactorModel(SingleGroupRecipe):
+class FactorModel(Recipe):
     """A recipe whose model is the item factors alone: initial state, encoding, and defaults for the rest."""
 
     parameters: FactorParameters
