@@ -127,10 +127,10 @@ BODIES = 4
 
 def measure_cohort(dim: int, cohort: int) -> dict[str, Figure]:
     """Figures of one round of `cohort` contributions through a fresh server: peak memory in MiB and seconds."""
-    how = {"items": ITEMS, "dim": dim, "cohort": cohort, "organised": False}
+    settings = {"HUSHREC_TUNING": '{"recheck_seconds": 0.2}'}
     with (
         tempfile.TemporaryDirectory() as root,
-        Federation(Path(root), **how, HUSHREC_TUNING='{"recheck_seconds": 0.2}') as federation,  # type: ignore[arg-type]
+        Federation(Path(root), items=ITEMS, dim=dim, cohort=cohort, **settings) as federation,
     ):
         federation.enrol(cohort)
         federation.upload_envelopes()

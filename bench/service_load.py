@@ -30,7 +30,7 @@ from bench.rounds import READY_SECONDS
 from client_sdk.lab.local_server import run_server
 from protocols.codec import b64encode
 from protocols.crypto.aggregate_chain import first_chain
-from protocols.crypto.certificates import NO_CERTIFICATE, CertifiedRole, certify
+from protocols.crypto.certificates import CertifiedRole, certify
 from protocols.crypto.envelope import EnvelopeSender, seal_envelope
 from protocols.crypto.http_signature import SignedRequest, sign_request
 from protocols.crypto.keyring import encode_keyring
@@ -198,7 +198,7 @@ class Member:
     token: str
     identity: Ed25519PrivateKey
     mailbox_key: bytes
-    certificate: bytes | None
+    certificate: bytes
 
     def call(self, method: str, target: str, headers: dict[str, str] | None = None, body: bytes = b"") -> Call:
         """A request of this client, signed now; the server accepts it for a minute."""
@@ -223,8 +223,8 @@ class Member:
 class Federation:
     """A server without rate limits, and one CKKS task (FedMF, shared secret) of one round over `cohort` members.
 
-    organised: whether the task has an organiser, which certifies the members. forwarded: whether members' requests have
-    X-Forwarded-For, as behind a proxy. settings: further environment variables of the server.
+    An organiser certifies the members. forwarded: whether members' requests have X-Forwarded-For, as behind a proxy.
+    settings: further environment variables of the server.
     """
 
     def __init__(
@@ -234,7 +234,6 @@ class Federation:
         items: int,
         dim: int,
         cohort: int,
-        organised: bool = True,
         forwarded: bool = False,
         **settings: str,
     ) -> None:
@@ -250,16 +249,15 @@ class Federation:
         plan = plan_of_task(CKKS, {"set": "standard"}, recipe("fedmf", parameters).layout(), cohort)
         assert isinstance(plan, CkksPlan)
         self.plan, self.keyring = plan, CKKS.generate_keyring(plan)
-        self._organiser = Ed25519PrivateKey.generate() if organised else None
+        self._organiser = Ed25519PrivateKey.generate()
+        key = b64encode(self._organiser.public_key().public_bytes_raw())
         request = {
             "name": "service",
             "recipe": {"name": "fedmf", "parameters": parameters},
             "mechanism": {"name": "ckks", "parameters": {"set": "standard"}},
             "schedule": {"rounds": 1, "cohort_size": cohort, "min_clients": 2, "collect_seconds": 3600},
+            "organiser": {"key": key, "scope": _SCOPE},
         }
-        if self._organiser is not None:
-            key = b64encode(self._organiser.public_key().public_bytes_raw())
-            request["organiser"] = {"key": key, "scope": _SCOPE}
         self.task = self.operator("POST", "/v1/tasks", request)["task_id"]
         self.members: list[Member] = []
 
@@ -299,10 +297,8 @@ class Federation:
         for serial in range(len(self.members), len(self.members) + count):
             identity, mailbox = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
             keys = identity.public_key().public_bytes_raw(), mailbox.public_key().public_bytes_raw()
-            certificate = None
-            if self._organiser is not None:
-                made = certify(self._organiser, _SCOPE, *keys, role=role, serial=serial, not_after=2**40)
-                certificate = made.encode()
+            made = certify(self._organiser, _SCOPE, *keys, role=role, serial=serial, not_after=2**40)
+            certificate = made.encode()
             body = signed_enrolment(invitation, identity, mailbox, certificate=certificate)
             calls.append(request_bytes("POST", "/v1/enrolments", _JSON, json.dumps(body).encode()))
             waiting.append(Member("", "", identity, keys[1], certificate))
@@ -315,7 +311,7 @@ class Federation:
     def upload_envelopes(self) -> Run:
         """Upload one envelope with the keyring per member, the holder included."""
         keyring, holder = encode_keyring(self.keyring), self.members[0]
-        sender = EnvelopeSender(holder.identity, holder.mailbox_key, holder.certificate or NO_CERTIFICATE)
+        sender = EnvelopeSender(holder.identity, holder.mailbox_key, holder.certificate)
         sealed = [seal_envelope(keyring, member.mailbox_key, self.task, sender) for member in self.members]
         calls = (
             holder.put(f"{self.path}/keyring/{member.client_id}", envelope)
