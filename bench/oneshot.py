@@ -27,9 +27,9 @@ from protocols.layout import whole_route
 from protocols.sums.masked.mechanism import MASKED
 from protocols.sums.oneshot.client import contribute
 from protocols.sums.oneshot.committee import make_committee, make_committee_key
-from protocols.sums.oneshot.context import DIGEST_BYTES, OneshotContext, OneshotPolicy
 from protocols.sums.oneshot.mechanism import ONESHOT
-from protocols.sums.oneshot.plan import OneshotPlan, encode
+from protocols.sums.oneshot.parameters import OneshotPolicy
+from protocols.sums.oneshot.plan import DIGEST_BYTES, OneshotContext, OneshotPlan, encode
 from protocols.sums.oneshot.wire import Upload
 
 CLIENTS: Final = 1_000

@@ -26,7 +26,7 @@ from bench.doc_tables import MECHANISMS, ROWS, Row
 from bench.figures import run
 from bench.peers import PhePeer, TenSealPeer
 from bench.sums import Clock, PreparedSum, Shape, layout_of, play_oneshot, play_round, updates
-from protocols.crypto.keyring import Keyring
+from protocols.crypto.keys import Keyring
 from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.oneshot.mechanism import ONESHOT
 from protocols.sums.paillier.mechanism import PAILLIER

@@ -40,8 +40,8 @@ from bench._report import Figure, arguments, ratio, say, spread, time_in_turn
 from bench.figures import run
 from bench.sums import masked_run
 from protocols.recipes.base import RoundSpec
-from protocols.sums.masked.context import ClientPolicy
-from protocols.sums.masked.keys import pair_mask_key
+from protocols.sums.masked.masks import pair_mask_key
+from protocols.sums.masked.parameters import ClientPolicy
 from protocols.sums.masked.plan import MaskedPlan
 from protocols.sums.masked.run import MaskedRun
 from protocols.sums.masked.shamir import combine, split
