@@ -1,22 +1,36 @@
-"""Rounds over HTTP for the benchmarks: a real server, and clients of the SDK in this process, each with its own keys.
+"""Rounds over HTTP: a real server, and clients of the SDK in this process, each with its own keys, masks and requests.
 
-`play` plays one round whose vectors are drawn, so that the released sum can be compared with the true one.
+    .venv/bin/python -m bench.rounds masked_round [--quick] [--json FILE]
+    .venv/bin/python -m bench.rounds oneshot_round [--quick] [--only masked size] [--json FILE]
+
+`masked_round`: 1,000 clients with 100,000 values in a 32-bit ring. 5 % of the clients drop out after they shared their
+secrets, the stage in which dropouts cost the server most. The same round with 200 clients runs first, to compare the
+server's peak memory.
+
+`oneshot_round`: one-shot sums beside masked ones. Part `masked`: 1,000 clients with 100,000 values, first nobody gone
+(wall times), then 10 % gone before they contribute (the server's processor time; both rounds then wait for their
+deadlines, so their wall times say nothing). Part `size`: one-shot rounds of 1,000 and of 10,000 clients with 10,000
+values, for the server's peak memory and the work of the committee, whose members run in this process too.
+
+Vectors are drawn, so that every released sum can be compared with the true one.
 """
 
 from __future__ import annotations
 
+import argparse
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bench._report import MIB, Figure, Watch
+from bench._report import MIB, Figure, Watch, arguments, ratio, say
+from bench.figures import run
 from client_sdk.history import History
 from client_sdk.lab.fleet import Fleet
 from client_sdk.lab.fleet_rounds import FleetOptions, FleetRound
@@ -27,15 +41,14 @@ from client_sdk.store.states import ClientState
 from client_sdk.training.base import LocalResult
 from protocols.layout import VectorLayout, whole_route
 from protocols.messages import Schedule
-from protocols.recipes.base import Contribution, ModelState, RoundSpec
-from protocols.sums.base import SumPlan
+from protocols.recipes.base import Contribution, ModelState, Recipe, RoundSpec
 from protocols.sums.masked.plan import MaskedPlan
 from protocols.sums.masked.plan import encode as encode_masked
 from protocols.sums.oneshot.mechanism import ONESHOT
 from protocols.sums.oneshot.plan import OneshotPlan
 from protocols.sums.oneshot.plan import encode as encode_oneshot
 
-__all__ = ["READY_SECONDS", "Committee", "DrawnRound", "Played", "enrolled", "one_round", "play"]
+__all__ = ["READY_SECONDS", "Committee", "DrawnRound", "enrolled", "figures_of", "one_round", "play"]
 
 READY_SECONDS = 120.0
 """Within which a server must listen; a busy machine takes long to import it."""
@@ -44,18 +57,21 @@ READY_SECONDS = 120.0
 @contextmanager
 def enrolled(
     server: DemoServer,
-    recipe: str,
-    parameters: Mapping[str, Any],
+    recipe: str | Recipe,
+    parameters: Mapping[str, Any] | None,
     mechanism: str,
     schedule: Schedule,
     interactions: Sequence[object],
     options: FleetOptions,
     mechanism_parameters: Mapping[str, Any] | None = None,
 ) -> Iterator[tuple[Fleet, Operator]]:
-    """Create a task, and enrol its clients and committee, with certificates where the mechanism asks for them."""
+    """Create a task, and enrol its clients and committee, with certificates where the mechanism asks for them.
+
+    parameters: of the recipe, where it is a name.
+    """
     organiser, clients = TrialOrganiser(), len(interactions)
     pin, certificates = (None, None) if mechanism == "plain" else (organiser.pin, organiser.source)
-    given = (f"{mechanism}-{clients}", recipe, mechanism, schedule, dict(parameters), dict(mechanism_parameters or {}))
+    given = (f"{mechanism}-{clients}", recipe, mechanism, schedule, parameters, dict(mechanism_parameters or {}))
     with (
         Operator(server.url, server.operator_token) as operator,
         Fleet(server.url, interactions, options) as fleet,
@@ -96,6 +112,22 @@ class Committee:
         return {"member_cpu_s": self.seconds / members, "member_bytes": self.bytes / members} if members else {}
 
 
+def figures_of(name: str, played: FleetRound, watch: Watch, seconds: float, **more: Figure) -> dict[str, Figure]:
+    """The figures of a round that is over, with keys `<name>.*`. seconds: its wall time. more: further figures."""
+    sent = max(1, len(played.reports))
+    found = {
+        "survivors": played.survivors,
+        "wall_s": seconds,
+        "server_cpu_s": watch.cpu_seconds,
+        "peak_rss_mib": watch.total / MIB,
+        "bytes_up_per_client": played.bytes_up / sent,
+        "bytes_down_per_client": played.bytes_down / sent,
+        "contribution_bytes": played.reports[0].contribution_bytes,
+        **more,
+    }
+    return {f"{name}.{key}": value for key, value in found.items()}
+
+
 # --- A round of drawn vectors
 
 
@@ -114,40 +146,6 @@ class DrawnRound:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     dropout: float = 0.0
     stage_seconds: float = 600.0
-
-
-@dataclass(frozen=True)
-class Played:
-    """A round that is over, its plan, and what server and committee needed.
-
-    exact: whether the released sum equals that of the contributors' vectors.
-    """
-
-    round: FleetRound
-    plan: SumPlan
-    exact: bool
-    seconds: float
-    watch: Watch
-    committee: dict[str, Figure]
-
-    def figures(self, name: str) -> dict[str, Figure]:
-        """The figures of the round, with keys `<name>.*`."""
-        sent = max(1, len(self.round.reports))
-        found = {
-            "exact": self.exact,
-            "asked": self.round.asked,
-            "survivors": self.round.survivors,
-            "wall_s": self.seconds,
-            "server_cpu_s": self.watch.cpu_seconds,
-            "peak_rss_mib": self.watch.total / MIB,
-            "peak_rss_api_mib": self.watch.api / MIB,
-            "peak_rss_workers_mib": self.watch.workers / MIB,
-            "bytes_up_per_client": self.round.bytes_up / sent,
-            "bytes_down_per_client": self.round.bytes_down / sent,
-            "contribution_bytes": self.round.reports[0].contribution_bytes,
-            **self.committee,
-        }
-        return {f"{name}.{key}": value for key, value in found.items()}
 
 
 @dataclass(frozen=True)
@@ -181,9 +179,13 @@ class DrawnVectorHalf:
         return LocalResult(Contribution([self.vector()]), {}, float("nan"), 0)
 
 
-def play(drawn: DrawnRound) -> Played:
-    """Play one round whose cohort is all clients through a fresh server; `SystemExit` if it failed."""
+def play(name: str, drawn: DrawnRound) -> dict[str, Figure]:
+    """Play one round whose cohort is all clients through a fresh server; its figures `<name>.*`.
+
+    `SystemExit` if it failed.
+    """
     clients = drawn.clients
+    say(f"{drawn.mechanism}, {clients} clients, {drawn.dropout:.0%} gone")
     schedule = Schedule(
         rounds=1,
         cohort_size=clients,
@@ -206,8 +208,11 @@ def play(drawn: DrawnRound) -> Played:
         with Watch(server.pid) as watch:
             played = one_round(fleet)
         seconds = time.perf_counter() - started
-        exact = _is_exact(fleet, {report.client_id for report in played.reports})
-        return Played(played, plan, exact, seconds, watch, committee.figures())
+        more = {"exact": _is_exact(fleet, {report.client_id for report in played.reports}), **committee.figures()}
+        if isinstance(plan, MaskedPlan):
+            near = plan.neighbourhood(clients)
+            more |= {"neighbours": near.degree, "threshold": near.threshold}
+        return figures_of(name, played, watch, seconds, **more)
 
 
 def _is_exact(fleet: Fleet, contributors: set[str]) -> bool:
@@ -235,3 +240,58 @@ def _is_exact(fleet: Fleet, contributors: set[str]) -> bool:
         whole += encode_oneshot(plan, route, [vector()])
     opened = ONESHOT.open(plan, body, len(vectors), None)
     return all((opened[where] * fixed.scale == whole[where]).all() for fixed, where in plan.places[0])
+
+
+# --- The commands
+
+GONE: Final = 0.1
+PARTS: Final = ("masked", "size")
+MASKED: Final = DrawnRound("masked", 1_000, parameters={"bits": 32, "dropout": 0.15})
+ONESHOT_ROUND: Final = DrawnRound("oneshot", 1_000)
+
+
+def masked_round(options: argparse.Namespace) -> dict[str, Figure]:
+    """Figures of two masked rounds, the small one first, and the ratio of their peak memory."""
+    figures: dict[str, Figure] = {}
+    for name, usual in {"round200": 200, "round1000": 1_000}.items():
+        clients, wait = (20, 12.0) if options.quick else (usual, max(20.0, 0.15 * usual))
+        asked = DrawnRound("masked", clients, parameters={"bits": 32}, dropout=0.05, stage_seconds=wait)
+        figures |= play(name, asked)
+    return figures | {"round1000.peak_rss_ratio": ratio(figures, "round1000.peak_rss_mib", "round200.peak_rss_mib")}
+
+
+def oneshot_round(options: argparse.Namespace) -> dict[str, Figure]:
+    """Figures of the chosen parts."""
+    figures: dict[str, Figure] = {}
+    if "masked" in options.only:
+        figures |= beside_masked(60, 10.0) if options.quick else beside_masked(1_000, 15.0)
+    if "size" in options.only:
+        for name, clients in zip(("round1k", "round10k"), (10, 20) if options.quick else (1_000, 10_000), strict=True):
+            asked = replace(ONESHOT_ROUND, clients=clients, items=1_000, stage_seconds=3_600.0)
+            figures |= play(name, asked)
+        figures["round10k.peak_rss_ratio"] = ratio(figures, "round10k.peak_rss_mib", "round1k.peak_rss_mib")
+    return figures
+
+
+def beside_masked(clients: int, spare: float) -> dict[str, Figure]:
+    """Figures of one round of each mechanism with nobody gone, and of one with 10 % gone.
+
+    spare: seconds that a round with dropouts waits longer than its clients need.
+    """
+    figures: dict[str, Figure] = {}
+    for gone in (0.0, GONE):
+        for drawn in (MASKED, ONESHOT_ROUND):
+            # A round with dropouts waits for its deadline, so the deadline is near the time that its clients need.
+            needed = figures.get(f"{drawn.mechanism}.wall_s")
+            deadline = 3_600.0 if needed is None else spare + 1.5 * float(needed)
+            asked = replace(drawn, clients=clients, dropout=gone, stage_seconds=deadline)
+            figures |= play(f"{drawn.mechanism}{'_gone' if gone else ''}", asked)
+    figures["round1000.wall_ratio_masked"] = ratio(figures, "oneshot.wall_s", "masked.wall_s")
+    figures["server_ratio_masked"] = ratio(figures, "oneshot_gone.server_cpu_s", "masked_gone.server_cpu_s")
+    return figures
+
+
+if __name__ == "__main__":
+    parser, measures = arguments(__doc__, parts=PARTS), {"masked_round": masked_round, "oneshot_round": oneshot_round}
+    parser.add_argument("script", choices=measures)
+    run(parser.parse_args().script, parser, lambda options: measures[options.script](options))

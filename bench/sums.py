@@ -1,28 +1,31 @@
-"""One round of masked or one-shot sums, all parties in this process: processor time of the server and each client."""
+"""Sums with all parties in this process, to be timed: sums of one message, masked and one-shot rounds."""
 
 from __future__ import annotations
 
-import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final, TypeVar
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
-from protocols.crypto.certificates import NO_CERTIFICATE
+from protocols.crypto.certificates import NO_CERTIFICATE, Certificate, CertifiedRole, certify, check_certificate
 from protocols.crypto.domain import SEED_BYTES
+from protocols.crypto.keys import Keyring
 from protocols.layout import TRAINED, Block, Route, Segment, VectorLayout, whole_route
+from protocols.sums.base import Keyed, Mechanism
 from protocols.sums.masked import client, server
 from protocols.sums.masked.mechanism import MASKED
 from protocols.sums.masked.parameters import ClientPolicy
 from protocols.sums.masked.plan import DIGEST_BYTES, MaskedPlan, RoundContext, encode
-from protocols.sums.masked.roster import RosterEntry, make_roster
+from protocols.sums.masked.roster import RosterEntry, make_roster, sign_survivors
+from protocols.sums.masked.run import MaskedRun
 from protocols.sums.oneshot import client as oneshot_client
 from protocols.sums.oneshot import member
 from protocols.sums.oneshot import server as oneshot_server
@@ -33,7 +36,19 @@ from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan
 from protocols.sums.oneshot.plan import encode as encode_oneshot
 from protocols.sums.oneshot.wire import body_digest, survivors_digest
 
-__all__ = ["CLIP", "Clock", "Shape", "play_oneshot", "play_round"]
+__all__ = [
+    "CLIP",
+    "Clock",
+    "Organiser",
+    "PreparedSum",
+    "Shape",
+    "layout_of",
+    "masked_client",
+    "masked_run",
+    "play_oneshot",
+    "play_round",
+    "updates",
+]
 
 CLIP: Final = 0.1
 T = TypeVar("T")
@@ -41,23 +56,173 @@ _BATCH: Final = 40
 """Contributions of a one-shot round that are in memory at the same time; more than the processor's caches hold."""
 
 
+def layout_of(values: int) -> VectorLayout:
+    """A layout of one block of `values` values within CLIP."""
+    return VectorLayout((Block("update", (Segment("values", values, CLIP),)),), sum_class=TRAINED)
+
+
+def updates(clients: int, values: int) -> NDArray[np.float64]:
+    """Vectors (clients, values) that are distributed like updates: normal, clipped to CLIP."""
+    return np.clip(np.random.default_rng(20240513).normal(0.0, CLIP / 2, (clients, values)), -CLIP, CLIP)
+
+
+# --- Sums of one message: plain, CKKS, Paillier
+
+
+@dataclass(frozen=True)
+class PreparedSum:
+    """A sum with its plan, its keys and the sealed contributions of all clients; its methods are the steps to time."""
+
+    how: Mechanism
+    plan: Any
+    keys: Keyring | None
+    contributions: Sequence[bytes]
+
+    @classmethod
+    def of(
+        cls,
+        how: Mechanism,
+        parameters: Mapping[str, Any],
+        vectors: NDArray[np.float64],
+        keys: Keyring | None = None,
+        clients: int | None = None,
+    ) -> PreparedSum:
+        """Make plan, keys and contributions of `vectors` (n, values).
+
+        keys: to use instead of new ones. clients: of the plan, if they are not n.
+        """
+        plan: Any = how.plan(dict(parameters), layout_of(vectors.shape[1]), clients or len(vectors))
+        if keys is None and isinstance(how, Keyed):
+            keys = how.generate_keyring(plan)
+        route = whole_route(plan.layout)
+        return cls(how, plan, keys, [how.seal(plan, route, [vector], keys) for vector in vectors])
+
+    @property
+    def route(self) -> Route:
+        """The route of every client."""
+        return whole_route(self.plan.layout)
+
+    @cached_property
+    def aggregate(self) -> bytes:
+        """The released sum."""
+        return self.how.release(self.plan, self.fold())
+
+    def seal(self, vector: NDArray[np.float64]) -> bytes:
+        """A client's step, from the vector to the bytes that are sent."""
+        return self.how.seal(self.plan, self.route, [vector], self.keys)
+
+    def check(self) -> None:
+        """The server's check of one contribution on arrival."""
+        self.how.check(self.plan, self.route, self.contributions[0])
+
+    def fold(self) -> bytes:
+        """The server's fold of one batch with the contributions of all clients."""
+        return self.how.fold(self.plan, None, [(self.route, body) for body in self.contributions])
+
+    def open(self) -> NDArray[np.float64]:
+        """The opened sum, float64 (values,)."""
+        return self.how.open(self.plan, self.aggregate, len(self.contributions), self.keys)
+
+
+# --- Masked rounds
+
+
+class Organiser:
+    """Certifies keys, and checks certificates as every party does."""
+
+    def __init__(self) -> None:
+        self._key = Ed25519PrivateKey.generate()
+        self._public = self._key.public_key().public_bytes_raw()
+        self.mailbox = X25519PrivateKey.generate().public_key().public_bytes_raw()
+
+    def certificate(self, identity: Ed25519PrivateKey, role: CertifiedRole) -> bytes:
+        """The certificate of an identity key, 81 bytes."""
+        own = identity.public_key().public_bytes_raw()
+        serial = int.from_bytes(own[:8], "big")
+        return certify(self._key, "bench", own, self.mailbox, role=role, serial=serial, not_after=1).encode()
+
+    def knows(self, entry: Any) -> bool:
+        """Whether the organiser certified the keys of a roster's entry, a committee key or a statement."""
+        made = Certificate.decode(entry.certificate)
+        check_certificate(self._public, "bench", entry.identity_key, entry.mailbox_key, made, now=0)
+        return True
+
+
+def masked_run(
+    plan: MaskedPlan,
+    clients: int,
+    elements: NDArray[np.unsignedinteger[Any]],
+    organiser: Organiser | None = None,
+    policy: ClientPolicy | None = None,
+) -> MaskedRun:
+    """All parties of a masked round in which each client sends `elements` and nobody checks anything yet.
+
+    organiser: certifies all members; None: nobody does.
+    """
+    context = RoundContext("t_bench", 1, os.urandom(SEED_BYTES), plan, os.urandom(DIGEST_BYTES), clients)
+    identities = {f"client-{number:05}": Ed25519PrivateKey.generate() for number in range(clients)}
+
+    def entry(name: str, body: bytes) -> RosterEntry:
+        mailbox, made = bytes(32), NO_CERTIFICATE
+        if organiser is not None:
+            mailbox, made = organiser.mailbox, organiser.certificate(identities[name], "member")
+        return RosterEntry(name, identities[name].public_key().public_bytes_raw(), mailbox, made, body)
+
+    return MaskedRun(
+        context, identities, policy or ClientPolicy(), lambda _: elements, entry, lambda _: True, checks=False
+    )
+
+
+def masked_client(
+    plan: MaskedPlan, clients: int, vector: NDArray[np.float64], organiser: Organiser, whole: bool = True
+) -> Callable[[bool], int]:
+    """Return a client's stages after its keys as a function, in a semi-malicious round in which all take part.
+
+    The other clients' messages are made beforehand; so are this client's keys, whose time (0.2 ms) is not counted.
+    whole: all stages; otherwise those up to the contribution. The function's argument: whether the client checks a
+    certificate of each member of the roster, as with an organiser. It returns the bytes sent.
+    """
+    route = whole_route(plan.layout)
+    run = masked_run(plan, clients, encode(plan, route, [vector]), organiser).advertise().share()
+    names = [entry.client_id for entry in run.roster.entries]
+    one, everyone = names[0], run.roster.encode_set(names)
+    signatures = {
+        name: sign_survivors(identity, run.context, run.roster.digest, everyone, everyone)
+        for name, identity in run.identities.items()
+    }
+    signed = server.confirmations(run.roster, signatures)
+
+    def play(certified: bool) -> int:
+        is_member = organiser.knows if certified else lambda _: True
+        state = replace(run.advertised[one])  # an unused copy for every repetition; a client takes each step once
+        shared, own = client.share(state, run.roster.body, is_member)
+        contributed, body = client.contribute(shared, run.inboxes[one], encode(plan, route, [vector]))
+        if not whole:
+            return len(own) + len(body)
+        confirmed, signature = client.confirm(contributed, everyone)
+        _, reply = client.unmask(confirmed, signed)
+        return len(own) + len(body) + len(signature) + len(reply)
+
+    return play
+
+
 @dataclass(frozen=True)
 class Shape:
     """Size of a round: so many clients of so many values each, of whom `dropouts` share their secrets and vanish.
 
-    parameters: of the mechanism, as JSON; by default 100 clients have 22 neighbours and the threshold 12.
+    parameters: of the mechanism; None: those with which 100 clients have 22 neighbours and the threshold 12.
     """
 
     clients: int
     values: int
     dropouts: int = 0
-    parameters: str = '{"bits": 32, "corrupt": 0.01, "dropout": 0.1}'
+    parameters: Mapping[str, Any] | None = None
 
     @cached_property
     def plan(self) -> MaskedPlan:
         """The plan, in semi-malicious mode."""
-        layout = VectorLayout((Block("b", (Segment("values", self.values, CLIP),)),), sum_class=TRAINED)
-        return MASKED.plan(json.loads(self.parameters), layout, self.clients)
+        given = {"bits": 32, "corrupt": 0.01, "dropout": 0.1} if self.parameters is None else dict(self.parameters)
+        return MASKED.plan(given, layout_of(self.values), self.clients)
 
     @property
     def route(self) -> Route:
@@ -116,25 +281,19 @@ def play_round(shape: Shape, vectors: Sequence[NDArray[np.float64]] | NDArray[np
     Fails unless the sum equals that of the survivors' ring elements exactly.
     """
     plan, route = shape.plan, shape.route
-    clock, names = Clock(), [f"client-{number:03}" for number in range(len(vectors))]
-    dropped = set(names[: shape.dropouts])
-    context = RoundContext("t_bench", 1, os.urandom(SEED_BYTES), plan, os.urandom(DIGEST_BYTES), len(names))
-    policy, vectors_of = ClientPolicy(), dict(zip(names, vectors, strict=True))
-    identities = {name: Ed25519PrivateKey.generate() for name in names}
-    keys = {name: identity.public_key().public_bytes_raw() for name, identity in identities.items()}
+    run, clock = masked_run(plan, len(vectors), np.zeros(0, plan.dtype)), Clock()
+    context, identities, names = run.context, run.identities, list(run.identities)
+    dropped, vectors_of = set(names[: shape.dropouts]), dict(zip(names, vectors, strict=True))
 
     advertised, advertisements = {}, {}
-    for name in names:
+    for name, identity in identities.items():
         advertised[name], advertisements[name] = clock.step(
-            "advertise", client.advertise, context, name, identities[name], policy
+            "advertise", client.advertise, context, name, identity, run.policy
         )
     with clock.serving("advertise"):
         for name, body in advertisements.items():
-            server.check_advertisement(context, name, keys[name], body)
-        entries = [
-            RosterEntry(name, keys[name], bytes(32), NO_CERTIFICATE, body) for name, body in advertisements.items()
-        ]
-        roster = make_roster(context, entries)
+            server.check_advertisement(context, name, identities[name].public_key().public_bytes_raw(), body)
+        roster = make_roster(context, [run.entry(name, body) for name, body in advertisements.items()])
 
     shared, shares = {}, {}
     for name in names:
