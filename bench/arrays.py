@@ -6,13 +6,15 @@ A model of 10 million float32 values in named arrays, updates with weights. Roun
 sums, of whom a tenth drops out after it shared its secrets, and over one-shot sums; then rounds of 3 clients with 100
 million values over plain and one-shot sums. A real `hushrec-server`; the clients are those of the SDK, in this process.
 Every new model is compared with the weighted mean of what was sent. `flower` measures Flower's SecAgg+ at two lengths
-and scales its server's time; without flwr it is left out. With `--only`, the figures of the other parts stay in FILE.
+and scales its server's time; `whole` plays a round of Flower as it is deployed, and one of ours. Without flwr both are
+left out. With `--only`, the figures of the other parts stay in FILE.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import tempfile
 import threading
 import time
@@ -30,7 +32,7 @@ from numpy.typing import NDArray
 
 from bench._report import MIB, Figure, Watch, arguments, ratio, say, write_figures
 from bench.figures import run
-from bench.peers import FlowerPeer
+from bench.peers import FlowerPeer, play_whole
 from bench.rounds import READY_SECONDS, Committee, enrolled, figures_of, one_round
 from bench.sums import CLIP, Shape, play_round
 from client_sdk import Policy
@@ -43,8 +45,10 @@ from client_sdk.training.arrays import ArraysRound
 from protocols.messages import Schedule
 from protocols.recipes.arrays import Arrays
 from protocols.recipes.base import ModelState
+from protocols.recipes.registry import recipe
+from protocols.sums.masked.plan import make_plan
 
-__all__ = ["DrawnUpdates", "OwnModelRound", "compared", "flower", "parameters_of", "play", "shapes_of"]
+__all__ = ["DrawnUpdates", "OwnModelRound", "compared", "flower", "parameters_of", "play", "shapes_of", "whole"]
 
 
 # --- The models of the bench, the changes that its clients send, and the mean that must come out
@@ -262,6 +266,7 @@ def _error_and_bound(fleet: Fleet, updates: DrawnUpdates) -> tuple[float, float]
 class Sizes:
     """Sizes of a run. large: values of the large model, for `large_clients` clients. flower: two lengths.
 
+    whole: clients and values of the round beside Flower as it is deployed.
     wait: seconds for which a round waits for clients that drop out.
     """
 
@@ -271,11 +276,12 @@ class Sizes:
     large: int = 100_000_000
     large_clients: int = 3
     flower: tuple[int, int] = (100_000, 1_500_000)
+    whole: tuple[int, int] = (10, 1_000_000)
     wait: float = 30.0
 
 
 FULL: Final = Sizes()
-QUICK: Final = Sizes(10_000, 10, 20, 100_000, 3, (5_000, 10_000), wait=4.0)
+QUICK: Final = Sizes(10_000, 10, 20, 100_000, 3, (5_000, 10_000), (3, 10_000), wait=4.0)
 
 
 def rounds_of(sizes: Sizes) -> dict[str, OwnModelRound]:
@@ -323,6 +329,21 @@ def flower(sizes: Sizes, python: Path) -> dict[str, Figure]:
     return figures | {"own_model_protocol_speedup_vs_flower": speedup}
 
 
+def whole(sizes: Sizes, python: Path) -> dict[str, Figure]:
+    """A masked round of Flower as it is deployed, and one of our server and clients, both over loopback, `whole.*`.
+
+    As many clients, values and neighbours, the same threshold, nobody drops out. Our clients are in one process.
+    """
+    clients, values = sizes.whole
+    near = make_plan({}, recipe("arrays", parameters_of(values)).layout(), clients).neighbourhood(clients)
+    how = {"clients": clients, "values": values, "neighbours": near.degree, "threshold": near.threshold}
+    figures: dict[str, Figure] = {f"whole.{key}": value for key, value in how.items()}
+    figures |= {f"whole.flower.{key}": value for key, value in play_whole(python, how).items()}
+    figures |= play("whole.hushrec", OwnModelRound("masked", values, clients))
+    speedup = ratio(figures, "whole.flower.server_cpu_s", "whole.hushrec.server_cpu_s")
+    return figures | {"whole.server_speedup_vs_flower": speedup, "whole.load_1m": os.getloadavg()[0]}
+
+
 def compared(figures: Mapping[str, Figure], sizes: Sizes) -> dict[str, Figure]:
     """The figures that follow from those of several parts; those of parts that are missing are left out."""
     ratios = {
@@ -340,7 +361,7 @@ def compared(figures: Mapping[str, Figure], sizes: Sizes) -> dict[str, Figure]:
     return found | ({"largest_error_of_bound": max(errors)} if errors else {})
 
 
-PARTS: Final = (*rounds_of(FULL), "flower")
+PARTS: Final = (*rounds_of(FULL), "flower", "whole")
 
 
 def measure(options: argparse.Namespace) -> dict[str, Figure]:
@@ -354,6 +375,7 @@ def measure(options: argparse.Namespace) -> dict[str, Figure]:
     }
     if options.peer_python is not None:
         parts["flower"] = partial(flower, sizes, options.peer_python)
+        parts["whole"] = partial(whole, sizes, options.peer_python)
     for name, part in parts.items():
         if name in options.only:
             say(name)
