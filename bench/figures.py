@@ -153,6 +153,8 @@ figure("oneshot_round.round10k.exact", "", ">= 1", "10,000 clients: the released
 figure("oneshot_round.round10k.peak_rss_ratio", "", "<= 1.2", "server's peak, 10,000 / 1,000 clients", always=False)
 figure("oneshot_round.*.server_cpu_s", "s", "", "processor time of the server")
 figure("arrays.own_model_protocol_speedup_vs_flower", "", ">= 30", "Flower's server / ours, in memory", always=False)
+figure("arrays.whole.server_speedup_vs_flower", "", "", "Flower's SuperLink / our server, whole rounds", always=False)
+figure("arrays.whole.*.wall_s", "s", "", "wall time of a whole round", always=False)
 figure("arrays.own_model_bytes_ratio_vs_flower", "", "<= 0.55", "bytes that a client sends / Flower's", always=False)
 for _kind in ("masked", "oneshot"):
     figure(f"arrays.{_kind}.many.vectors", "", "<= 4", "server's peak memory over idle / size of the model")

@@ -1,4 +1,4 @@
-"""The peers of the benchmarks: TenSEAL's usual pipeline, phe, Flower in a process of its own, and Flower as deployed."""
+"""The peers of the benchmarks: TenSEAL's usual pipeline, phe, Flower in one process, and Flower as it is deployed."""
 
 from __future__ import annotations
 
@@ -138,20 +138,22 @@ clientapp = "whole:client"
 _CONNECTION: Final = '[superlink]\ndefault = "bench"\n\n[superlink.bench]\naddress = "127.0.0.1:{}"\ninsecure = true\n'
 _LONGEST: Final = 900.0
 """Seconds after which a run counts as failed."""
+_ROUNDING: Final = 1e-4
+"""More than the error of a value of Flower's mean, whose steps are 4e-6."""
 
 
 def play_whole(python: Path, how: dict[str, int]) -> dict[str, Figure]:
     """Play one round of SecAgg+ over loopback, unencrypted; keys `wall_s`, `server_cpu_s`, `client_cpu_s` (mean).
 
     python: interpreter of an environment with flwr 1.42 or later, whose programs are beside it. how: clients, values,
-    neighbours, threshold. The processor time of
-    the server is that of the SuperLink and the processes that it starts, from the run's start to its end; that of a
-    client is that of its SuperNode and the processes that it starts. Raises `SystemExit` if the run fails.
+    neighbours, threshold. The processor time of the server is that of the SuperLink and the processes that it starts,
+    from the run's start to its end; that of a client is that of its SuperNode and the processes that it starts.
+    `SystemExit` if the run fails or its model is wrong.
     """
     programs = python.parent
     with TemporaryDirectory() as root, ExitStack() as stack:
         folder = Path(root)
-        seconds = folder / "seconds"
+        answer = folder / "answer"
         environment = {
             **os.environ,
             "HOME": root,
@@ -160,7 +162,7 @@ def play_whole(python: Path, how: dict[str, int]) -> dict[str, Figure]:
             "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
         }
         link_port, *ports = _free_ports(how["clients"] + 1)
-        _write_app(folder, {**how, "seconds": str(seconds)}, link_port)
+        _write_app(folder, {**how, "answer": str(answer)}, link_port)
 
         def start(program: str, *arguments: str, port: int) -> int:
             command = [str(programs / program), "--insecure", *arguments, "--port", str(port)]
@@ -180,13 +182,16 @@ def play_whole(python: Path, how: dict[str, int]) -> dict[str, Figure]:
         if done.returncode:
             raise SystemExit(f"flwr run failed:\n{done.stdout}{done.stderr}")
         limit = time.monotonic() + _LONGEST
-        while not (seconds.exists() and seconds.read_text()):
+        while not (answer.exists() and answer.read_text()):
             if time.monotonic() > limit:
                 raise SystemExit(f"Flower's run did not end within {_LONGEST:.0f} s")
             time.sleep(1.0)
         spent = [processor_seconds(pid) - first for pid, first in zip((link, *nodes), before, strict=True)]
+        told = json.loads(answer.read_text())
+        if told["error"] > _ROUNDING:
+            raise SystemExit(f"Flower's round gave a model that is wrong by {told['error']}")
         return {
-            "wall_s": float(seconds.read_text()),
+            "wall_s": told["wall_s"],
             "server_cpu_s": spent[0],
             "client_cpu_s": sum(spent[1:]) / len(nodes),
         }

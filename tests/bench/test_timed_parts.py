@@ -21,7 +21,7 @@ import psutil
 import pytest
 
 from aggregator_service.compute.workers import FoldPool
-from bench import arrays, sums
+from bench import arrays, peers, sums
 from bench.arrays import OwnModelRound, parameters_of, play, shapes_of
 from bench.demo import QUICK, demo_figures, measure, measure_help, seconds_of
 from bench.figures import verdicts
@@ -289,3 +289,47 @@ def test_flowers_figures_are_on_the_line_through_two_lengths(monkeypatch: pytest
     assert figures["flower.contribution_bytes"] == pytest.approx(80_000_264)
     assert figures["own_model_protocol_speedup_vs_flower"] == pytest.approx(15.0)
     assert asked[1] == ours[0].of_flower, "both play the same round"
+
+
+def test_whole_rounds_are_of_the_same_clients_values_and_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, int]] = []
+    played: list[OwnModelRound] = []
+
+    def theirs(python: Path, how: dict[str, int]) -> dict[str, float]:
+        asked.append(how)
+        return {"wall_s": 60.0, "server_cpu_s": 6.0, "client_cpu_s": 7.0}
+
+    def ours(name: str, round_: OwnModelRound) -> dict[str, float]:
+        played.append(round_)
+        return {f"{name}.server_cpu_s": 0.5}
+
+    monkeypatch.setattr(arrays, "play_whole", theirs)
+    monkeypatch.setattr(arrays, "play", ours)
+    figures = arrays.whole(replace(arrays.FULL, whole=(100, 2_000)), Path("python"))
+    assert asked == [{"clients": 100, "values": 2_000, "neighbours": 26, "threshold": 16}]
+    assert played == [OwnModelRound("masked", 2_000, 100)]
+    assert figures["whole.server_speedup_vs_flower"] == 12.0
+    assert (figures["whole.flower.wall_s"], figures["whole.neighbours"]) == (60.0, 26)
+
+
+def test_a_whole_round_of_flower_whose_model_is_wrong_is_no_measurement(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Flower's workflow ends without an error when it halts the round; the model is then unchanged."""
+    program = "#!{}\nimport json, sys, tomllib\nsettings = tomllib.load(open(sys.argv[2] + '/pyproject.toml', 'rb'))\n"
+    program += "found = settings['tool']['flwr']['app']['config']['answer']\n"
+    program += "open(found, 'w').write(json.dumps({{'wall_s': 1.0, 'error': {}}}))\n"
+    for name in ("flower-superlink", "flower-supernode"):
+        (tmp_path / name).write_text("#!/bin/sh\nexec sleep 60\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setattr(peers, "wait_for", lambda _: None)
+    how = {"clients": 2, "values": 10, "neighbours": 1, "threshold": 2}
+    flwr = tmp_path / "flwr"
+    for error in (0.0, 0.01):
+        flwr.write_text(program.format(sys.executable, error))
+        flwr.chmod(0o755)
+        if error:
+            with pytest.raises(SystemExit, match="wrong by 0.01"):
+                peers.play_whole(tmp_path / "python", how)
+        else:
+            assert peers.play_whole(tmp_path / "python", how)["wall_s"] == 1.0
