@@ -168,7 +168,7 @@ def play_whole(python: Path, how: dict[str, int]) -> dict[str, Figure]:
             command = [str(programs / program), "--insecure", *arguments, "--port", str(port)]
             quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
             process = subprocess.Popen(command, env=environment, **quiet)
-            stack.callback(_end, process.pid)
+            stack.callback(_end, process)
             return process.pid
 
         link = start("flower-superlink", "--host", "127.0.0.1", port=link_port)
@@ -216,15 +216,14 @@ def _free_ports(count: int) -> list[int]:
         return [int(probe.getsockname()[1]) for probe in probes]
 
 
-def _end(pid: int) -> None:
+def _end(started: subprocess.Popen[bytes]) -> None:
     """End a process and the processes that it started."""
-    try:
-        process = psutil.Process(pid)
+    with suppress(psutil.NoSuchProcess):
+        process = psutil.Process(started.pid)
         whole = [process, *process.children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return
-    for each in whole:
-        with suppress(psutil.NoSuchProcess):
-            each.terminate()
-    for each in psutil.wait_procs(whole, timeout=10)[1]:
-        each.kill()
+        for each in whole:
+            with suppress(psutil.NoSuchProcess):
+                each.terminate()
+        for each in psutil.wait_procs(whole, timeout=10)[1]:
+            each.kill()
+    started.wait()
