@@ -60,7 +60,7 @@ from protocols.recipes.subspaces import (
     hash_key,
     means,
 )
-from protocols.recipes.weighted import WeightedParameters, weigh, weighted_block, with_weight
+from protocols.recipes.weighted import WeightedParameters, weigh, weight_of, weighted_block, with_weight
 
 __all__ = [
     "ENTRY",
@@ -226,10 +226,11 @@ class Fair(Recipe):
         clip = self.parameters.clip
         clipped = int(np.count_nonzero(np.abs(change.values) > clip) + np.count_nonzero(np.abs(change.dense) > clip))
         tables = len(TABLES) * self.buckets[self.device_group_of(spec.sum_index)]
-        vector = np.zeros(tables + self.dense_values)
-        vector[change.places] = np.clip(change.values, -clip, clip, dtype=np.float64)
-        vector[tables:] = np.clip(change.dense, -clip, clip)
-        return Contribution([weigh(self.parameters, vector, local.examples)], clipped)
+        weight = weight_of(self.parameters, local.examples)
+        vector = np.zeros(self.layout(spec.sum_index).length)  # the only vector of this length: devices are small
+        vector[change.places] = weight * np.clip(change.values, -clip, clip, dtype=np.float64)
+        vector[tables:] = weigh(self.parameters, np.clip(change.dense, -clip, clip), local.examples)
+        return Contribution([vector], clipped)
 
     # --- the whole model -----------------------------------------------------------------------------------------
 

@@ -128,6 +128,18 @@ def test_the_first_view_is_made_in_the_memory_of_a_view() -> None:
     assert peak < 2 * 4 * chosen.parameters.elements / 1.5, "chunks and buckets, not the tables"
 
 
+@pytest.mark.parametrize("weighted", [{}, {"max_interactions": None, "reveal_weights": False}])
+def test_a_contribution_takes_the_memory_of_one_vector(weighted: dict[str, Any]) -> None:
+    chosen = make((0,), items=50_000, **weighted)
+    view, spec = chosen.initial_view(TASK_SEED, 0), chosen.round_spec(TASK_SEED, 1)
+    change = FairChange(np.arange(9), np.ones(9, dtype=np.float32), np.ones(chosen.dense_values, dtype=np.float32))
+    tracemalloc.start()
+    (vector,) = chosen.contribute(view, spec, Local(change, examples=3)).blocks
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1.2 * vector.nbytes
+
+
 def test_diverged_training_is_refused() -> None:
     chosen = make((1,))
     dense = np.zeros(chosen.dense_values, dtype=np.float32)
