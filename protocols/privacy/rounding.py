@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from protocols.crypto.table_sampler import Randomness
+from protocols.crypto.random import Randomness
 from protocols.errors import ParameterError
 
 __all__ = ["longest_norm", "norm_of", "round_within"]

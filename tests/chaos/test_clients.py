@@ -16,7 +16,7 @@ import pytest
 
 from client_sdk import DirectoryStore, Identity, Operator, Schedule, task_request
 from client_sdk.store.client_store import ClientStore
-from protocols.crypto.keyring import Keyring
+from protocols.crypto.keys import Keyring
 from tests.chaos.counted_client import BASE, CLIP, SERVING, SHAPE, opened_client
 from tests.chaos.fault_runs import until
 from tests.support.api import Api, TestTask
