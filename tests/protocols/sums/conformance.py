@@ -112,7 +112,10 @@ class MechanismConformance:
         assert hash(again) == hash(plan)
         assert isinstance(plan, SumPlan)
         assert plan.mechanism == self.mechanism.name
-        assert json.loads(json.dumps(plan.describe()))["mechanism"] == self.mechanism.name
+        facts = json.loads(json.dumps(plan.describe()))
+        assert facts["mechanism"] == self.mechanism.name
+        assert facts["predicted_error"] == plan.predicted_error
+        assert facts.get("segment_errors") == getattr(plan, "segment_errors", None)
 
     def test_a_body_may_be_overwritten_when_the_next_one_is_taken(self, plan: SumPlan, sealed: Sealed) -> None:
         """Workers read all contributions into one buffer."""

@@ -220,6 +220,8 @@ def test_a_count_that_could_round_wrongly_is_refused_with_what_fits() -> None:
         make_plan({"set": "compact"}, counts, 100_000)
     most = int(str(refusal.value).split("at most ")[1].split()[0])
     assert make_plan({"set": "compact"}, counts, most).relative_error < 0.5
+    with pytest.raises(BudgetError):
+        make_plan({"set": "compact"}, counts, most + 1)
     assert make_plan({"set": "standard"}, counts, 100_000).predicted_error == 0.0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, get_args
 
 import numpy as np
@@ -11,18 +12,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from protocols.crypto.domain import digest
 from protocols.crypto.keys import Keyring
 from protocols.errors import ParameterError, ThresholdError
 from protocols.layout import Route, whole_route
 from protocols.messages.stages import MASKED_MESSAGES, MaskedMessage
 from protocols.sums.base import SumPlan, one_message
 from protocols.sums.masked.mechanism import MASKED, MaskedMechanism
-from protocols.sums.masked.parameters import Mode
+from protocols.sums.masked.parameters import MaskedParameters, Mode, Neighbourhood
 from protocols.sums.masked.plan import MaskedPlan, encode, make_plan
+from protocols.sums.masked.roster import neighbours
 from protocols.sums.masked.run import run_masked_sum
 from protocols.sums.ring import pack
 from tests.protocols.sums.conformance import MechanismConformance
-from tests.protocols.sums.masked.rounds import LAYOUT, complete_plan, names
+from tests.protocols.sums.masked.rounds import LAYOUT, Round, complete_plan, names, round_context
 
 
 class WithoutMasks(MaskedMechanism):
@@ -120,6 +123,20 @@ def test_exact_or_failed(mode: Mode, clients: int, data: st.DataObject, seed: in
     except ThresholdError as error:
         assert error.present < error.needed
         assert drop
+
+
+class SparsePlan(MaskedPlan):
+    """A plan in which each client has masks with four others."""
+
+    def neighbourhood(self, clients: int) -> Neighbourhood:
+        return replace(complete_plan().neighbourhood(clients), degree=4, threshold=3)
+
+
+def test_the_graph_follows_from_the_seed_of_the_round_and_the_roster() -> None:
+    plan = SparsePlan(MaskedParameters(bits=32), LAYOUT, 64)
+    roster = Round(round_context(plan, 12), names(12)).advertise().roster
+    seed = digest("masked graph", roster.context.round_seed, roster.digest)
+    np.testing.assert_array_equal(roster.adjacency, neighbours(12, 4, seed))
 
 
 def test_contributions_hide_their_vectors() -> None:

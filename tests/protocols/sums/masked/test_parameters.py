@@ -200,7 +200,7 @@ def test_shares_are_decimals() -> None:
 
 
 def test_what_makes_no_sense_is_refused() -> None:
-    wrong = ((2, 0.1, 0.1), (2**31, 0.1, 0.1), (9, -0.1, 0.1), (9, 0.1, 1.0), (9, float("nan"), 0.1))
+    wrong = ((2, 0.1, 0.1), (2**31, 0.1, 0.1), (9, -0.1, 0.1), (9, 0.1, 1.0), (9, 1.5, 0.1), (9, float("nan"), 0.1))
     for clients, corrupt, dropout in wrong:
         with pytest.raises(ParameterError):
             choose_neighbourhood(clients, corrupt, dropout)

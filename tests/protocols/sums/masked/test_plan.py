@@ -140,6 +140,15 @@ def test_a_sum_whose_masks_did_not_cancel_is_refused() -> None:
         else:
             with pytest.raises(CodecError, match="beyond the bound of a sum of 100 contributions"):
                 MASKED.open(plan, pack(total, 32), 100, None)
+    step = 1.0 / scales(plan)[0]  # each of 100 values of at most its clip may be half a step too large
+    most = round(100 * plan.layout.blocks[0].segments[0].clip / step) + 50
+    for element, fine in ((most, True), (most + 1, False)):
+        total = pack(np.array([element, *[0] * 9], np.uint32), 32)
+        if fine:
+            MASKED.open(plan, total, 100, None)
+        else:
+            with pytest.raises(CodecError, match="beyond the bound"):
+                MASKED.open(plan, total, 100, None)
     with pytest.raises(CodecError, match="beyond the bound of a sum of 99"):
         MASKED.open(plan, pack(np.full(10, 400, np.uint32), 32), 99, None)
 
