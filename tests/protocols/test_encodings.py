@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from protocols.canonical_json import canonical_json
 from protocols.catalogue import MAX_CATALOGUE_BYTES, Catalogue, longest_catalogue
-from protocols.codec import Reader, b64decode, b64encode, exact, pack
+from protocols.codec import Reader, b64decode, b64encode, pack
 from protocols.errors import BudgetError, CodecError, ParameterError
 from protocols.fixed_point import FixedPoint
 from protocols.layout import TRAINED, Block, Segment, VectorLayout
@@ -74,12 +74,6 @@ def test_base64_of_a_few_bytes_has_one_last_character_each(count: int) -> None:
 def test_base64_refuses_another_length() -> None:
     with pytest.raises(CodecError, match="expected 2 bytes, got 1"):
         b64decode("QQ", 2)
-
-
-def test_exact_length() -> None:
-    assert bytes(exact(memoryview(b"abcd").cast("H"), 4, "it")) == b"abcd"
-    with pytest.raises(CodecError, match="a key must be exactly 3 bytes, got 4"):
-        exact(b"abcd", 3, "a key")
 
 
 def test_reader_refuses_what_does_not_fit() -> None:
@@ -165,11 +159,6 @@ def test_one_value_rounds_to_nearest(bits: int, value: float) -> None:
     element, _ = ring.encode(np.array([value]), 1.0)
     assert element.dtype == ring.dtype
     assert abs(ring.decode(element)[0] - value) <= 0.5 / ring.scale
-
-
-@pytest.mark.parametrize(("bits", "dtype"), [(16, "u2"), (17, "u4"), (32, "u4"), (33, "u8"), (64, "u8")])
-def test_the_narrowest_integers_are_used(bits: int, dtype: str) -> None:
-    assert FixedPoint(bits, 1.0, 16.0).dtype == np.dtype(dtype)
 
 
 def test_stochastic_rounding_is_unbiased_and_nearest_is_not() -> None:

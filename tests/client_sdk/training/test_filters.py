@@ -73,7 +73,7 @@ def close(found: np.ndarray, expected: np.ndarray) -> None:
 
 
 @given(st.integers(0, 2**31), st.booleans(), st.sampled_from([0.0, 0.3, 1.0]))
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=10)
 def test_gf_cf_is_equation_4(seed, factored, alpha) -> None:
     matrix = random_rows(seed)
     p = normalised(matrix).T @ normalised(matrix)
@@ -106,7 +106,7 @@ def test_turbo_cf_is_equation_5(which, a, power) -> None:
     st.sampled_from([0.03, 0.3, 10.0]),
     st.sampled_from([(0.5, 0.5), (0.25, 0.3125), (0.0, 0.0), (0.7, 0.1)]),
 )
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=15)
 def test_ease_is_the_minimum_of_its_loss(seed, factored, weight, exponents) -> None:
     """Every column of B minimises |X - X b|^2 + weight |b|^2 without its own item: solved item by item.
 

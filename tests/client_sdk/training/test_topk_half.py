@@ -16,8 +16,7 @@ from client_sdk.store.stores import MemoryStore
 from client_sdk.training import client_half
 from client_sdk.training.factors import USER_FACTOR
 from client_sdk.training.mf import MFConfig, train_full
-from client_sdk.training.topk import RESIDUAL_ITEMS, RESIDUAL_ROWS, TopKHalf, add_rows, without_empty_rows
-from protocols.recipes.base import Update
+from client_sdk.training.topk import RESIDUAL_ITEMS, RESIDUAL_ROWS, TopKHalf
 from protocols.recipes.registry import recipe
 
 ITEMS, DIM, TASK_SEED = 40, 6, bytes(32)
@@ -84,19 +83,6 @@ def test_with_error_feedback_sent_and_residual_add_up_to_the_change(mode: str, s
     assert client_state[RESIDUAL_ROWS].any(axis=1).all()
 
 
-def test_residual_is_sent_when_the_support_has_room() -> None:
-    half = half_of("own", error_feedback=True, share=1.0, clip=10.0)
-    rng = np.random.default_rng(0)
-    state = half.recipe.initial_state(TASK_SEED)
-    owed = {RESIDUAL_ITEMS: np.array([3, 9], np.int32), RESIDUAL_ROWS: np.full((2, DIM), 5.0, np.float32)}
-    client_state = {**half.initial_client_state(rng), **owed}
-    local = half.contribute(
-        half.recipe.round_spec(TASK_SEED, 1), "c_1", state, History(np.array([20], np.int32)), client_state, rng
-    )
-    assert (sent(half, state, local.blocks)[[3, 9]] > 4.0).all()
-    assert local.client_state[RESIDUAL_ITEMS].size == local.client_state[RESIDUAL_ROWS].size == 0
-
-
 @pytest.mark.parametrize("mode", sorted(MODES))
 def test_without_error_feedback_only_the_user_factor_is_kept(mode: str) -> None:
     half, rng = half_of(mode), np.random.default_rng(0)
@@ -132,13 +118,3 @@ def test_residual_of_any_length_is_stored_and_loaded() -> None:
     for wrong in ({USER_FACTOR: first[USER_FACTOR]}, {**first, RESIDUAL_ROWS: np.zeros((0, DIM + 1), np.float32)}):
         with pytest.raises(LocalFileError, match="does not fit its recipe"):
             client_store.client_state("t_1", wrong)
-
-
-def test_add_rows_adds_rows_of_the_same_item() -> None:
-    one = Update(np.array([1, 4], np.int32), np.array([[1, 2], [3, 4]], np.float32))
-    other = Update(np.array([4, 7], np.int32), np.array([[-3, -4], [5, 6]], np.float32))
-    both = add_rows(one, other)
-    assert both.items.tolist() == [1, 4, 7]
-    assert both.values.tolist() == [[1, 2], [0, 0], [5, 6]]
-    assert both.items.dtype == np.int32
-    assert without_empty_rows(both).items.tolist() == [1, 7]

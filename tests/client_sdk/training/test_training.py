@@ -50,7 +50,7 @@ def reference(
 
 
 @given(seed=st.integers(0, 10_000), batch=st.sampled_from([1, 5, 256]), epochs=st.integers(1, 3))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_full_training_equals_the_steps_of_the_released_code(seed: int, batch: int, epochs: int) -> None:
     item_factors, user, positives = problem(seed)
     config = MFConfig(batch_size=batch, epochs=epochs, weight_decay=0.01)
@@ -63,7 +63,7 @@ def test_full_training_equals_the_steps_of_the_released_code(seed: int, batch: i
 
 
 @given(seed=st.integers(0, 10_000))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_low_rank_training_of_full_rank_equals_full_training(seed: int) -> None:
     """With r = d and an orthonormal B (sqrt(d/r) = 1) the trained A B is FedMF's change."""
     item_factors, user, positives = problem(seed)
@@ -125,7 +125,7 @@ def low_rank_problem(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.
     return item_factors, user, projection, rng.permutation(LOW_RANK_ITEMS)[:9].astype(np.int32)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_low_rank_step_equals_the_gradient_of_the_loss(seed: int) -> None:
     """One batch: A = -lr sqrt(r/d) * (batch * d loss/dA at A = 0, divided by each item's count), and p's own step."""
     item_factors, user, projection, positives = low_rank_problem(seed)
@@ -153,32 +153,6 @@ def test_low_rank_step_equals_the_gradient_of_the_loss(seed: int) -> None:
     np.testing.assert_allclose(got.user_factor - user, -BIG_BATCH.learning_rate * gradient[:LOW_RANK_DIM], atol=1e-7)
 
 
-def test_client_trains_only_its_own_columns() -> None:
-    """SCoLR: training with B[columns] is low-rank training with that B, of the client's own rank."""
-    item_factors, user, projection, positives = low_rank_problem(5)
-    got = train_lowrank(
-        item_factors, user, projection[[2]], positives, LOW_RANK_ITEMS, MFConfig(), np.random.default_rng(1)
-    )
-    assert got.values.shape == (got.items.size, 1)
-    assert got.values.dtype == got.user_factor.dtype == np.float32
-    assert got.items.dtype == np.int32
-    assert np.all(np.diff(got.items) > 0)
-    assert np.count_nonzero(got.values) == got.items.size
-
-
-def test_only_rows_of_samples_are_read() -> None:
-    """Rows of items that a client neither has nor draws can have any value."""
-    item_factors, user, projection, positives = low_rank_problem(6)
-    few = MFConfig(negatives=1)
-    clean = train_full(item_factors, user, positives, LOW_RANK_ITEMS, few, np.random.default_rng(2))
-    spoiled = item_factors.copy()
-    spoiled[np.setdiff1d(np.arange(LOW_RANK_ITEMS), clean.items)] = np.nan
-    again = train_full(spoiled, user, positives, LOW_RANK_ITEMS, few, np.random.default_rng(2))
-    np.testing.assert_array_equal(again.values, clean.values)
-    low = train_lowrank(spoiled, user, projection, positives, LOW_RANK_ITEMS, few, np.random.default_rng(2))
-    assert np.isfinite(low.values).all()
-
-
 def test_large_logits_do_not_overflow() -> None:
     item_factors, user, _, positives = low_rank_problem(7)
     got = train_full(
@@ -188,6 +162,7 @@ def test_large_logits_do_not_overflow() -> None:
     assert np.isfinite(got.loss)
 
 
+@settings(max_examples=25)
 @given(st.integers(0, 2**32 - 1), st.integers(2, 60))
 def test_draws_equal_those_from_the_pool(seed: int, n_items: int) -> None:
     rng = np.random.default_rng(seed)
@@ -207,6 +182,7 @@ def test_drawing_does_not_allocate_a_list_of_all_items() -> None:
     assert peak < 100_000
 
 
+@settings(max_examples=25)
 @given(
     arrays(np.dtype("int32"), st.integers(0, 40), elements=st.integers(0, 50)),
     st.sampled_from([51, 8 * 40, 10_000]),

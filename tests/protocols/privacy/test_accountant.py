@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
@@ -71,6 +71,7 @@ def test_advanced_composition_by_hand() -> None:
     assert advanced_epsilon(0.1, 100, 1e-5) == pytest.approx(0.49958 + 4.79853, abs=1e-5)
 
 
+@settings(max_examples=40, deadline=None)
 @given(epsilon=st.floats(1e-3, 20), coordinates=st.integers(1, 10**6), rounds=st.integers(1, 1000), wide=st.booleans())
 def test_the_least_of_the_bounds_is_given(epsilon: float, coordinates: int, rounds: int, wide: bool) -> None:
     cost = laplace_cost(LaplaceNoise(clip=epsilon / 2, scale=1.0), coordinates, rounds, 0.1 if wide else 1e-9)
@@ -80,24 +81,13 @@ def test_the_least_of_the_bounds_is_given(epsilon: float, coordinates: int, roun
     assert cost.epsilon_coordinate <= cost.epsilon_round <= cost.epsilon_total
 
 
-def test_few_releases_are_cheapest_by_adding_up_and_many_weak_ones_are_not() -> None:
-    few = laplace_cost(LaplaceNoise(clip=0.5, scale=1.0), 2, 1)
-    assert few.epsilon_at_delta == few.epsilon_total == 2.0
-    many = laplace_cost(LaplaceNoise(clip=0.005, scale=1.0), 1000, 10)
-    assert many.epsilon_at_delta < many.epsilon_total / 10
-
-
-@pytest.mark.parametrize(
-    ("coordinates", "rounds", "delta"), [(0, 1, 0.1), (1, 0, 0.1), (1, 1, 0.0), (1, 1, 1.0), (1, 1, math.nan)]
-)
-def test_what_makes_no_sense_is_refused(coordinates: int, rounds: int, delta: float) -> None:
-    with pytest.raises(ParameterError):
-        laplace_cost(LaplaceNoise(clip=1.0, scale=1.0), coordinates, rounds, delta)
-
-
-def test_a_mean_of_nobody_is_refused() -> None:
+def test_what_makes_no_sense_is_refused() -> None:
+    noise = LaplaceNoise(clip=1.0, scale=1.0)
+    for coordinates, rounds, delta in ((0, 1, 0.1), (1, 0, 0.1), (1, 1, 0.0), (1, 1, 1.0), (1, 1, math.nan)):
+        with pytest.raises(ParameterError):
+            laplace_cost(noise, coordinates, rounds, delta)
     with pytest.raises(ParameterError, match="at least 1 client"):
-        laplace_cost(LaplaceNoise(clip=1.0, scale=1.0), 1, 1).noise_of_mean(0)
+        laplace_cost(noise, 1, 1).noise_of_mean(0)
 
 
 @pytest.mark.parametrize(

@@ -52,17 +52,6 @@ def brute_force(sets: list[frozenset[str]], threshold: int, released: int = 0) -
     return None
 
 
-def test_two_sets_and_their_union_with_one_more_reveal_that_one() -> None:
-    assert smallest_isolated([P, Q, P | Q | {"u"}], 5) == {"u"}
-    assert smallest_isolated([P, Q, P | Q], 5) is None
-    assert smallest_isolated([P, P | Q | {"u"}], 5) is None  # the difference is of eleven
-
-
-def test_a_pair_that_differs_by_a_few_reveals_them() -> None:
-    assert smallest_isolated([P, P | {"u", "v"}], 5) == {"u", "v"}
-    assert smallest_isolated([P, P | {"u", "v"}], 2) is None
-
-
 def test_sets_that_shrink_by_enough_at_a_time_reveal_nobody() -> None:
     everyone = sorted(P | Q | {f"r{index}" for index in range(30)})
     assert smallest_isolated([everyone[start:] for start in range(0, 50, 5)], 5) is None
@@ -83,13 +72,7 @@ def test_a_large_group_whose_column_others_make_up_changes_nothing() -> None:
     assert smallest_isolated(sets, 4) == {"u"}
 
 
-def test_a_small_set_is_a_small_group() -> None:
-    assert smallest_isolated([frozenset("ab")], 3) == {"a", "b"}
-    assert smallest_isolated([], 3) is None
-    assert smallest_isolated([P, P, P], 5) is None
-
-
-@settings(max_examples=300)
+@settings(max_examples=60)
 @given(st.data())
 def test_it_finds_what_brute_force_finds(data: st.DataObject) -> None:
     clients = [f"c{index}" for index in range(data.draw(st.integers(1, 7)))]
@@ -100,11 +83,11 @@ def test_it_finds_what_brute_force_finds(data: st.DataObject) -> None:
     assert found is None or freedom(sets, found)
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(st.data())
 def test_groups_of_many_clients_count_as_many(data: st.DataObject) -> None:
     """Each client of a small example stands for one to four that are always together."""
-    sizes = data.draw(st.lists(st.integers(1, 4), min_size=2, max_size=4))
+    sizes = data.draw(st.lists(st.integers(1, 4), min_size=2, max_size=3))
     groups = [frozenset(f"g{index}.{copy}" for copy in range(size)) for index, size in enumerate(sizes)]
     chosen = data.draw(st.lists(st.frozensets(st.sampled_from(range(len(groups))), min_size=1), min_size=1, max_size=4))
     sets = [frozenset().union(*(groups[index] for index in some)) for some in chosen]
@@ -113,7 +96,7 @@ def test_groups_of_many_clients_count_as_many(data: st.DataObject) -> None:
     assert (None if found is None else len(found)) == fewest
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(st.data())
 def test_what_a_candidate_adds_is_what_brute_force_finds(data: st.DataObject) -> None:
     clients = [f"c{index}" for index in range(data.draw(st.integers(1, 7)))]
@@ -155,23 +138,6 @@ def test_what_is_too_complex_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(combinations, "MOST_CHOICES", 3)
     with pytest.raises(TooComplexError, match="at most 3"):
         smallest_isolated([frozenset(f"{a}{b}" for b in range(2)) for a in range(5)], 3)
-
-
-def test_a_threshold_below_one_is_refused() -> None:
-    with pytest.raises(ParameterError, match="at least 1"):
-        smallest_isolated([P], 0)
-
-
-def test_the_kernel_of_columns() -> None:
-    """Of none, of dependent columns, and of as many independent ones as there are rows, after which nothing is left."""
-    assert combinations._left_kernel([], 2) == [[1, 0], [0, 1]]
-    assert combinations._left_kernel([[1, 1], [2, 2], [0, 0]], 2) in ([[-1, 1]], [[1, -1]])
-    assert combinations._left_kernel([[1, 1], [1, 0], [0, 1]], 2) == []
-
-
-def test_eliminated_vectors_have_no_common_factor() -> None:
-    assert combinations._eliminate([4, 6], 0, [1, 1], 1) == [4, 6]
-    assert combinations._eliminate([4, 2], 2, [2, 4], 2) == [1, -1]
 
 
 def test_three_sets_that_overlap_in_large_groups_have_no_combination() -> None:
@@ -252,6 +218,8 @@ def test_a_threshold_of_one_forbids_nothing_and_less_is_refused() -> None:
     assert judge([EVERYBODY], set(EVERYBODY[1:]), 1, SEED) == Allowed()
     with pytest.raises(ParameterError, match="threshold"):
         judge([], set(EVERYBODY), 0, SEED)
+    with pytest.raises(ParameterError, match="at least 1"):
+        smallest_isolated([P], 0)
 
 
 SETS = st.sets(st.sampled_from(EVERYBODY), min_size=1)

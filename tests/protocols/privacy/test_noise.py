@@ -44,11 +44,9 @@ def distance(pmf: NDArray[np.float64], variance: float) -> float:
     return float(np.abs(pmf - exact).sum() + abs(1 - exact.sum())) / 2
 
 
-@pytest.mark.parametrize(("honest", "cohort"), [(4, 12), (9, 20)])
 @pytest.mark.parametrize("share", SHARES)
-def test_the_sum_of_the_shares_is_as_planned_for_every_number_of_survivors(
-    share: float, honest: int, cohort: int
-) -> None:
+def test_the_sum_of_the_shares_is_as_planned_for_every_number_of_survivors(share: float) -> None:
+    honest, cohort = 4, 12
     one = share_pmf(share)
     total = one
     for survivors in range(2, cohort + 1):
@@ -165,7 +163,7 @@ def test_steps() -> None:
     bound=st.floats(20, 5000),
     seed=st.integers(0, 2**32 - 1),
 )
-@settings(max_examples=300)
+@settings(max_examples=100)
 def test_the_bound_holds_and_zeros_stay(values: np.ndarray, bound: float, seed: int) -> None:
     steps, scale = round_within(values, bound, np.random.default_rng(seed).bytes)
     assert steps.dtype == np.int64
@@ -189,7 +187,7 @@ def test_whole_numbers_within_the_bound_are_kept_and_need_no_room(values: np.nda
 def test_rounding_is_right_in_the_mean() -> None:
     """Without rounding again the mean is exact. Within a bound that is seldom passed it is as good as exact."""
     values, rng = np.array([0.25, -1.75, 3.5, 0.0, 7.999]), np.random.default_rng(4)
-    found = np.array([round_within(values, 50.0, rng.bytes)[0] for _ in range(20_000)])
+    found = np.array([round_within(values, 50.0, rng.bytes)[0] for _ in range(5_000)])
     assert np.abs(found.mean(axis=0) - values).max() < 5 * 0.5 / math.sqrt(len(found))
     assert set(found[:, 1]) == {-2, -1}
 
@@ -228,10 +226,10 @@ def test_a_source_that_always_rounds_up_ends() -> None:
 
 def test_at_least_two_roundings_of_five_are_within_the_longest_norm() -> None:
     rng = np.random.default_rng(6)
-    for values, bound in ((4, 6.0), (100, 40.0), (3000, 170.0)):
+    for values, bound in ((4, 6.0), (100, 40.0), (1000, 100.0)):
         vector = rng.standard_normal(values)
         vector *= longest_norm(bound, values) / norm_of(vector)
-        draws = np.floor(vector + rng.random((4000, values)))
+        draws = np.floor(vector + rng.random((2000, values)))
         assert (np.square(draws).sum(axis=1) <= bound**2).mean() > 0.38
 
 

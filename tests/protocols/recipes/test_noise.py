@@ -16,7 +16,7 @@ from protocols.recipes.base import RoundSpec, noise_level
 from protocols.recipes.factors import CountedFactors
 from protocols.recipes.privirec import PriviRecK, PriviRecState
 from protocols.recipes.registry import recipe
-from protocols.recipes.spectrum import above_noise, chosen_weight, symmetric_above_noise
+from protocols.recipes.spectrum import chosen_weight
 from protocols.recipes.state import state_as
 
 SEED, ITEMS, CLIENTS = bytes(range(32)), 60, 4000
@@ -73,20 +73,6 @@ def test_the_vectors_of_an_iteration_that_is_not_the_last_span_all_columns() -> 
     np.testing.assert_allclose(basis.T @ basis, np.eye(20), atol=1e-5)
 
 
-def test_in_pure_noise_one_component_is_left() -> None:
-    product = np.random.default_rng(1).standard_normal((2000, 10))
-    found = above_noise(product, 1.2)
-    assert np.flatnonzero(found.eigenvalues).tolist() == [0]
-
-
-def test_singular_vectors_of_a_noisy_product_explain_it() -> None:
-    product = np.random.default_rng(2).standard_normal((30, 5))
-    found = above_noise(product, 0.0)
-    np.testing.assert_allclose(found.eigenvalues, np.linalg.svd(product)[1])
-    np.testing.assert_allclose(found.vectors.T @ found.vectors, np.eye(5), atol=1e-12)
-    np.testing.assert_allclose(found.vectors @ (found.vectors.T @ product), product, atol=1e-12)
-
-
 def test_a_noisy_gram_matrix_becomes_the_matrix_of_its_clear_components() -> None:
     rng = np.random.default_rng(5)
     rows = rows_of_groups(rng) / np.sqrt(8)
@@ -129,11 +115,6 @@ def test_with_noise_the_gram_matrix_needs_no_iteration_before_it() -> None:
     own = state_as(state, PriviRecState)
     np.testing.assert_allclose(own.singular_values[:3] ** 2, np.linalg.eigvalsh(p)[::-1][:3], rtol=0.05)
     assert components_of(made, own).gram is not None
-
-
-def test_a_gram_matrix_of_noise_has_one_component() -> None:
-    noise = np.random.default_rng(1).standard_normal(60 * 61 // 2)
-    assert symmetric_above_noise(noise, 60, 1.1).eigenvalues.size == 1
 
 
 def test_hidden_components_do_not_change_the_weight_to_the_smallest() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocols.errors import ParameterError
@@ -61,6 +61,7 @@ def test_sums_of_counts_and_of_changes() -> None:
     assert make("arrays").sensitivity(1) == Sensitivity()
 
 
+@settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), exponents=st.tuples(st.floats(0.5, 1), st.floats(0, 0.5)))
 def test_no_part_of_privirec_is_longer_than_its_bound(seed: int, exponents: tuple[float, float]) -> None:
     chosen = make("privirec", user_exponent=exponents[0], item_exponent=exponents[1])
