@@ -165,10 +165,6 @@ class TopKRecipe(FactorRecipe):
         """Return the route to the one block; () with own support, where contributions name their blocks."""
         return whole_route(self.layout(spec.sum_index))
 
-    def projection(self, spec: RoundSpec, client_id: str) -> NDArray[np.float32] | None:
-        """Return None: the full matrix is trained."""
-        return None
-
 
 @dataclass(frozen=True)
 class SharedTopK(TopKRecipe):

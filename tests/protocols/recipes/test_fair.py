@@ -139,9 +139,12 @@ def test_a_turn_without_weight_and_diverged_training_are_refused() -> None:
         )
 
 
-def test_everyone_is_told_that_sizes_are_known() -> None:
-    assert "memory sizes" in make((0, 1)).warnings()[0]
-    assert make((2,)).warnings() == ()
+def test_everyone_is_told_that_memory_sizes_and_weights_are_known() -> None:
+    sizes, weights = make((0, 1)).warnings()
+    assert "memory sizes" in sizes
+    assert "total weight" in weights
+    assert make((2,)).warnings() == (weights,)
+    assert make((2,), max_interactions=None, reveal_weights=False).warnings() == ()
 
 
 # --- hashed subspaces: nested, consistent, adjoint, and computed in little memory -------------------------------------
