@@ -21,10 +21,20 @@ from scipy import stats
 from scipy.special import ive
 
 from protocols.errors import ParameterError
-from protocols.privacy.noise import NoiseTerms, SumNoise, bound_in_steps, within_steps
+from protocols.privacy.noise import (
+    MAX_VARIANCE,
+    NoiseTerms,
+    SumNoise,
+    bound_in_steps,
+    largest_skellam,
+    longest_norm,
+    norm_of,
+    round_within,
+    skellam,
+    skellam_table,
+    within_steps,
+)
 from protocols.privacy.renyi import epsilon_of
-from protocols.privacy.rounding import longest_norm, norm_of, round_within
-from protocols.privacy.skellam import MAX_VARIANCE, largest_skellam, skellam, skellam_table
 
 NEAR = 2.0**-40
 SHARES = (0.02, 0.37, 5.3, 64.0, 3060.3463)
