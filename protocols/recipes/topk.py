@@ -362,7 +362,7 @@ ENTRY: Final = RecipeEntry(
     name="topk",
     parameters=TopKParameters,
     make=top_k,
-    half="client_sdk.training.topk:half",
+    half="client_sdk.training.factors:half",
     needs=frozenset({"single entries"}),
     why_not="Top-K adds single entries at positions that the client chooses, but a ciphertext holds thousands of "
     "values that can only be added position by position (Nguyen et al., WWW 2024, appendix C); 'colr' and 'scolr' send "

@@ -18,9 +18,9 @@ from client_sdk.lab.federation import Federation
 from client_sdk.lab.fleet import Fleet
 from client_sdk.store.states import ClientState
 from client_sdk.training.base import LocalResult
+from client_sdk.training.factors import RESIDUAL_ROWS
 from client_sdk.training.pfedclr import BUFFER_ROWS, PFedCLRConfig, PFedCLRHalf
 from client_sdk.training.rfrec import SUM_INDEX
-from client_sdk.training.topk import RESIDUAL_ROWS
 from protocols.errors import ParameterError
 from protocols.messages import Schedule
 from protocols.recipes.base import FactorState

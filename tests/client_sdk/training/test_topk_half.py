@@ -14,9 +14,8 @@ from client_sdk.history import History
 from client_sdk.store.client_store import ClientStore
 from client_sdk.store.stores import MemoryStore
 from client_sdk.training import client_half
-from client_sdk.training.factors import USER_FACTOR
+from client_sdk.training.factors import RESIDUAL_ITEMS, RESIDUAL_ROWS, USER_FACTOR, TopKHalf
 from client_sdk.training.mf import MFConfig, train_full
-from client_sdk.training.topk import RESIDUAL_ITEMS, RESIDUAL_ROWS, TopKHalf
 from protocols.recipes.registry import recipe
 
 ITEMS, DIM, TASK_SEED = 40, 6, bytes(32)

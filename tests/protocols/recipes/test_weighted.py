@@ -200,7 +200,7 @@ def observe(users: int, items: int, cohort: int, rounds: int) -> Observed:
     return Observed(who, counts, changes, has)
 
 
-def test_touch_counts_of_many_rounds_are_item_lists_and_changes_of_few_clients_show_items() -> None:
+def test_touch_counts_of_many_rounds_are_item_lists_and_changes_alone_are_not() -> None:
     """For an observer that knows the cohorts: why the counts need consent.
 
     Changes alone do not tell who has an item; but a row of zeros says that nobody in the cohort has it, which is the

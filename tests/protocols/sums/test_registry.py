@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from protocols.capabilities import ALL
 from protocols.errors import BudgetError, ParameterError
 from protocols.layout import TRAINED, Block, Segment, VectorLayout
+from protocols.plugins import ALL
 from protocols.recipes import registry as recipe_registry
 from protocols.recipes.base import ItemParameters
 from protocols.recipes.fedmf import FedMF
