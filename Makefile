@@ -17,7 +17,7 @@ DEMO_ARGS ?=
 WEB_ARGS ?=
 # --- make test -------------------------------------------------------------------------------------------------------
 PYTEST_ARGS ?=
-# Three processes for two cores, at most eight: many tests wait for servers, time limits and outages. The tests of one file
+# Two processes for each core, at most eight: many tests wait for servers, time limits and outages. The tests of one file
 # run in one process.
 # Every process imports every test file: pytest keeps what it made of them, even where Python is told to keep nothing.
 PROCESSES := $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); n=$$(( 2 * cores )); \

@@ -89,21 +89,14 @@ ROWS: Final = (
 _QUESTIONS: Final = ("bytes", "client_ms", "server_ms")
 
 
-def cost_summary(results: Results) -> str:
-    """Where the figures come from, and what follows from the largest row, in words."""
-    figures, row = results["overhead"], ROWS[0]
-    lines = [f"{_measured_on(figures)} For a contribution of 237,184 values (926 KB in float32):", ""]
-    for way in MECHANISMS:
-        sent, client, server = (_value(figures, f"{row.key}.{way}.{what}") for what in _QUESTIONS)
-        lines.append(
-            f"- **{_WORDS.get(way, way)}**: {sent / row.plaintext_bytes:.2f} times the bytes of the plaintext, "
-            f"{_number(client)} ms of a client, {_number(server)} ms of the server."
-        )
+def cost_measured(results: Results) -> str:
+    """Where the figures come from, and what a member of a committee does for one client."""
+    figures = results["overhead"]
     member, size = (_value(figures, f"fedmf.oneshot.member_{what}") for what in ("ms", "bytes"))
-    lines.append(
-        f"- a **member of the committee** of one-shot sums: {_number(member)} ms, {_number(size)} bytes per client."
+    return (
+        f"{_measured_on(figures)} One-shot sums need a committee besides: a member needs {_number(member)} ms and "
+        f"{_number(size)} bytes for each client, whatever the length of the vector.\n"
     )
-    return "\n".join(lines) + "\n"
 
 
 def cost_table(what: str, results: Results) -> str:
@@ -152,7 +145,7 @@ def recipes_table(results: Results) -> str:
 
 
 TABLES: Final[Mapping[str, Callable[[Results], str]]] = {
-    "cost-summary": cost_summary,
+    "cost-measured": cost_measured,
     **{f"cost-{what}": partial(cost_table, what) for what in _QUESTIONS},
     "cost-readme": readme_table,
     "recipes": recipes_table,

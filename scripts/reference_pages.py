@@ -1,10 +1,11 @@
 """Pages of the reference that are made from the code when the site is built, and are not committed.
 
     python scripts/reference_pages.py commands      every command of `hushrec` and `hushrec-server`, from its help
+    python scripts/reference_pages.py names         every class, function, event and error of the SDK
     python scripts/reference_pages.py parameters    recipes, mechanisms, schedule and training settings
     python scripts/reference_pages.py problems      the types of problem documents
 
-Each prints one page as Markdown. `mkdocs_hooks.py` adds all of them to the site.
+Each prints one page as Markdown. `mkdocs_hooks.py` adds all of them to the site, and the page of signatures.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+import names_page
 import parameters_page
 import typer.main
 
@@ -109,10 +111,17 @@ PAGES: Final[dict[str, Callable[[], str]]] = {
     "cli.md": commands_page,
     "parameters.md": parameters_page.page,
     "problems.md": problems_page,
+    "reference/api.md": names_page.signatures,
+    "reference/names.md": names_page.names,
 }
 """Page of the site -> what makes its text."""
 
-_NAMES: Final = {"commands": "cli.md", "parameters": "parameters.md", "problems": "problems.md"}
+_NAMES: Final = {
+    "commands": "cli.md",
+    "names": "reference/names.md",
+    "parameters": "parameters.md",
+    "problems": "problems.md",
+}
 
 
 def main(arguments: list[str]) -> int:

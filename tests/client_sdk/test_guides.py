@@ -24,7 +24,7 @@ from tests.support.server import AggregatorProcess, running_aggregator
 from tests.support.tasks import interactions
 
 DOCS = Path(__file__).parents[2] / "docs"
-GUIDES = ("sdk.md", "configuration.md", "oneshot.md", "reference/api.md")
+GUIDES = ("sdk.md", "configuration.md", "oneshot.md")
 BLOCK = re.compile(r"<!-- run: (\w+) -->\n```python\n(.*?)```", re.DOTALL)
 ITEMS = 60
 

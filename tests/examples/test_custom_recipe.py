@@ -1,8 +1,9 @@
-"""The recipe of docs/add-a-recipe.md: written from the page, installed as a package, and played over a real server."""
+"""The recipe of examples/custom_recipe: installed as a package of its own, and played over a real server."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,22 +24,20 @@ from protocols.messages import Schedule
 from protocols.recipes.registry import OWN, recipe, recipe_entry, recipes
 from protocols.recipes.state import state_as
 from tests.support.organiser import TRIAL
-from tests.support.plugins import installed_plugin, write_files
+from tests.support.plugins import installed_plugin
 from tests.support.server import running_aggregator
 from tests.support.tasks import SmallTask, take_part_together
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "add-a-recipe.md"
+PACKAGE = ROOT / "examples" / "custom_recipe"
 ITEMS, USERS = 30, 3
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The package of the page, and nothing else, on the path of this process."""
+    """The example, and nothing else, on the path of this process."""
     folder = tmp_path_factory.mktemp("plugin")
-    names = write_files(PAGE, folder / "source")
-    package = [f"popularity_recipe/{name}.py" for name in ("__init__", "popularity", "client")]
-    assert names == [*package, "pyproject.toml", "tests/test_popularity.py"]
+    shutil.copytree(PACKAGE, folder / "source", ignore=shutil.ignore_patterns("__pycache__"))
     with installed_plugin(folder / "source", folder / "site", "popularity_recipe") as site:
         yield site
 

@@ -29,7 +29,7 @@ from protocols.sums.registry import OWN as MECHANISMS
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-MADE = {"cli.md", "parameters.md", "problems.md"}
+MADE = {"cli.md", "parameters.md", "problems.md", "reference/api.md", "reference/names.md"}
 """Pages that are made when the site is built (scripts/reference_pages.py)."""
 _FENCE = re.compile(r"^( *)```.*?^\1```$", re.M | re.S)
 _LINK = re.compile(r"\[(?:[^\[\]]|\[[^\[\]]*\])*\]\(([^)\s]+)\)")
@@ -99,55 +99,7 @@ def test_pages_that_the_code_names_exist() -> None:
     assert sorted(name for name in named - MADE if not (DOCS / name).exists()) == []
 
 
-# --- docs/reference/names.md equals what the docstrings say; the site's reference has every name of it in full --------
-
-REFERENCE = ROOT / "docs" / "reference"
-ALIASES = {"Event", "Progress"}
-EVENTS = {kind.__name__ for kind in get_args(events.Event)}
-
-
-def rows(heading: str) -> dict[str, list[str]]:
-    """Name -> the other cells of its row, in the table below a heading."""
-    section = (REFERENCE / "names.md").read_text(encoding="utf-8").split(f"\n## {heading}\n")[1].split("\n## ")[0]
-    found = re.findall(r"^\| `(\w+)(?:\(\))?` \| (.+) \|$", section, re.MULTILINE)
-    return {name: cells.split(" | ") for name, cells in found}
-
-
-def test_the_page_matches_the_docstrings() -> None:
-    command = [sys.executable, "scripts/names_page.py", "--check"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_every_exported_name_is_there_once_with_a_sentence() -> None:
-    sections = [rows(heading) for heading in ("`from client_sdk import ...`", "Events", "Errors")]
-    listed = [name for found in sections for name in found]
-    assert len(listed) == len(set(listed))
-    assert {*listed, *ALIASES} == set(client_sdk.__all__)
-    sections.append(rows("`from client_sdk.organiser import ...`"))
-    assert list(sections[-1]) == client_sdk.organiser.__all__
-    assert all(re.search(r"[\w`]\.$", cells[-1]) for found in sections for cells in found.values())
-
-
-def test_every_event_is_one_that_progress_may_get_and_is_exported() -> None:
-    assert set(events.__all__) - ALIASES - {"waiting_to_start"} == EVENTS
-    assert set(client_sdk.__all__) >= EVENTS | ALIASES
-
-
-def test_the_reference_of_the_site_has_every_name() -> None:
-    shown = {name for path in REFERENCE.glob("*.md") for name in re.findall(r"^::: (\S+)$", path.read_text(), re.M)}
-    whole = {
-        "client_sdk.errors": errors.__all__,
-        "client_sdk.rounds.events": events.__all__,
-        "protocols.errors": protocols.errors.__all__,
-    }
-    assert set(whole) <= shown
-    in_full = {name for names in whole.values() for name in names}
-    assert {f"client_sdk.{name}" for name in set(client_sdk.__all__) - in_full} <= shown
-    assert {f"client_sdk.organiser.{name}" for name in client_sdk.organiser.__all__} <= shown
-
-
-# --- the reference pages that are made from the code cover every command, option, parameter and problem type ----------
+# --- the reference pages that are made from the code cover every command, option, name, parameter and problem type ----
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
@@ -181,6 +133,45 @@ def test_every_problem_type_is_there(made: ModuleType) -> None:
     text = made.problems_page()
     for slug, (status, title) in PROBLEM_TYPES.items():
         assert f"| `{problem_uri(slug)}` | {status} | {title} |" in text
+
+
+EVENTS = {kind.__name__ for kind in get_args(events.Event)}
+ALIASES = {"Event", "Progress"}
+
+
+def rows(page: str, heading: str) -> dict[str, list[str]]:
+    """Name -> the other cells of its row, in the table below a heading."""
+    section = page.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    found = re.findall(r"^\| `(\w+)(?:\(\))?` \| (.+) \|$", section, re.MULTILINE)
+    return {name: cells.split(" | ") for name, cells in found}
+
+
+def test_every_exported_name_is_there_once_with_a_sentence(made: ModuleType) -> None:
+    page = made.names_page.names()
+    sections = [rows(page, heading) for heading in ("`from client_sdk import ...`", "Events", "Errors")]
+    listed = [name for found in sections for name in found]
+    assert len(listed) == len(set(listed))
+    assert {*listed, *ALIASES} == set(client_sdk.__all__)
+    sections.append(rows(page, "`from client_sdk.organiser import ...`"))
+    assert list(sections[-1]) == client_sdk.organiser.__all__
+    assert all(re.search(r"[\w`]\.$", cells[-1]) for found in sections for cells in found.values())
+
+
+def test_every_event_is_one_that_progress_may_get_and_is_exported() -> None:
+    assert set(events.__all__) - ALIASES - {"waiting_to_start"} == EVENTS
+    assert set(client_sdk.__all__) >= EVENTS | ALIASES
+
+
+def test_the_signatures_of_every_name_are_there(made: ModuleType) -> None:
+    shown = set(re.findall(r"^::: (\S+)$", made.names_page.signatures(), re.M))
+    whole = {
+        "client_sdk.errors": errors.__all__,
+        "client_sdk.rounds.events": events.__all__,
+        "protocols.errors": protocols.errors.__all__,
+    }
+    assert set(whole) <= shown
+    in_full = {name for names in whole.values() for name in names}
+    assert {f"client_sdk.{name}" for name in set(client_sdk.__all__) - in_full} <= shown
 
 
 def test_a_page_is_printed() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,18 +12,7 @@ import pytest
 
 from protocols import plugins
 
-__all__ = ["installed_plugin", "write_files"]
-
-_FILE = re.compile(r"^`([\w/]+\.(?:py|toml))`[^`\n]*:\n\n```(?:python|toml)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-
-
-def write_files(page: Path, folder: Path) -> list[str]:
-    """Write the files that a page of the documentation shows to `folder`, and return their names in its order."""
-    files = _FILE.findall(page.read_text(encoding="utf-8"))
-    for name, text in files:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text, encoding="utf-8")
-    return [name for name, _ in files]
+__all__ = ["installed_plugin"]
 
 
 @contextmanager

@@ -18,7 +18,6 @@ from aggregator_service.tasks.plans import plan_task, task_terms
 from aggregator_service.uploads.chunks import MOST_CHUNKS
 from protocols.codec import b64decode
 from protocols.crypto import certificates, envelope, http_signature
-from protocols.crypto.aggregate_chain import CHAIN_BYTES
 from protocols.crypto.domain import digest, domain_tag
 from protocols.messages import Schedule
 from protocols.messages import stages as media_types
@@ -72,6 +71,13 @@ def table_under(page: str, before: str) -> list[list[str]]:
     return tables(page)[number]
 
 
+def labels() -> list[tuple[set[str], str]]:
+    """Return the entries of the list of labels: their names, and the parts or the seed."""
+    section = PAGES["index"].split("## Labels", 1)[1].split("## ", 1)[0]
+    entries = re.findall("^- (.+?): (.+)$", section, re.M)
+    return [(set(re.findall("`([^`]+)`", names)), parts) for names, parts in entries]
+
+
 def labels_of(path: Path) -> set[str]:
     """Return the purposes that a module gives to the functions of domain separation and of public randomness."""
     found, tree = set(), ast.parse(path.read_text(encoding="utf-8"))
@@ -109,30 +115,29 @@ def test_every_label_is_in_the_table_and_no_other() -> None:
         path for package in ("protocols", "client_sdk", "aggregator_service") for path in (ROOT / package).rglob("*.py")
     ]
     used = set().union(*(labels_of(path) for path in files))
-    listed = {row[0].strip("`") for row in table_under("index", "## Labels")[1:]}
+    listed = set().union(*(names for names, _ in labels()))
     assert used - set(_LOCAL) == listed
     assert set(_LOCAL) <= used, "a label that no code uses"
     assert len(listed) > 50
 
 
 def length(page: str, before: str) -> int:
-    """Return the sum of the lengths in a table of fields, without those of variable length."""
-    rows = table_under(page, before)
-    assert rows[0] == ["field", "bytes"]
-    return sum(int(row[1]) for row in rows[1:] if row[1].isdigit())
+    """Return the sum of the lengths in parentheses, in the layout that follows a text of the page."""
+    layout = re.split(r"\n\n|\n- |\.\s", PAGES[page].split(before, 1)[1], maxsplit=1)[0]
+    return sum(int(size) for size in re.findall(r"\((\d+)\)", layout))
 
 
 @pytest.mark.parametrize(
     ("page", "before", "expected"),
     [
-        ("requests", "## Membership certificate", certificates.CERTIFICATE_BYTES),
-        ("requests", "## Keyring envelope", envelope._HEAD + 32 + 12),
-        ("requests", "## Snapshot", envelope.sealed_bytes(0) - CHAIN_BYTES - 16),
-        ("masked", "Advertisement:", wire.ADVERTISEMENT_BYTES),
-        ("masked", "Entry of the roster", 1 + 64 + certificates.CERTIFICATE_BYTES + wire.ADVERTISEMENT_BYTES),
-        ("masked", "Slot of shares", wire.SEALED_BYTES),
-        ("oneshot", "Upload (the body", oneshot.KEY_BYTES + oneshot.SIGNATURE_BYTES),
-        ("oneshot", "Key of a member", 1 + 64 + certificates.CERTIFICATE_BYTES + 32 + 64),
+        ("requests", "A certificate is:", certificates.CERTIFICATE_BYTES),
+        ("requests", "An envelope is:", envelope._HEAD + 32 + 12),
+        ("requests", "Otherwise it is", envelope.sealed_bytes(0) - 16),
+        ("masked", "- *advertisement*:", wire.ADVERTISEMENT_BYTES),
+        ("masked", "- *entry*:", 1 + 64 + certificates.CERTIFICATE_BYTES + wire.ADVERTISEMENT_BYTES),
+        ("masked", "- *slot* of shares", wire.SEALED_BYTES),
+        ("oneshot", "- *upload*", oneshot.KEY_BYTES + oneshot.SIGNATURE_BYTES),
+        ("oneshot", "- *key* of a member:", 1 + 64 + certificates.CERTIFICATE_BYTES + 32 + 64),
     ],
 )
 def test_lengths_of_messages(page: str, before: str, expected: int) -> None:
@@ -156,7 +161,7 @@ def test_rings_of_one_shot_sums() -> None:
 
 
 def test_covered_components_of_a_request() -> None:
-    listed = [row[0].strip('`"') for row in table_under("requests", "## Signatures")[1:]]
+    listed = re.findall('`"(.+?)"`', PAGES["requests"].split("## Signatures", 1)[1].split("The signature base", 1)[0])
     assert tuple(listed) == ("@method", "@authority", "@path", "@query", *http_signature.SIGNED_FIELDS)
 
 
@@ -164,8 +169,8 @@ def test_members_of_the_bound_terms() -> None:
     organiser = {"key": "A" * 43, "scope": "movies"}
     privacy = {"epsilon": 2.0, "delta": 1e-6}
     full = task(organiser=organiser, evaluation={"every": 5}, catalogue_digest="0" * 64, privacy=privacy)
-    listed = {row[0].strip("`") for row in table_under("terms", "canonical JSON of the object")[1:]}
-    assert listed == set(json.loads(bound_terms(full)))
+    members = re.findall("^- (`.+?): ", PAGES["terms"].split("canonical JSON of the object", 1)[1], re.M)
+    assert set(re.findall("`(\\w+)`", " ".join(members))) == set(json.loads(bound_terms(full)))
 
 
 def test_sets_of_ckks() -> None:
@@ -254,14 +259,14 @@ def test_uploads_in_chunks() -> None:
 
 def test_the_seed_of_the_power_iteration() -> None:
     """The seed that the table names gives the basis that PriviRec has after the sum of degrees."""
-    named = {row[0].strip("`"): row[2] for row in table_under("index", "## Labels")[1:] if row[1] == "stream"}
+    (named,) = (parts for names, parts in labels() if "start of the power iteration" in names)
     case = load("state_privirec.json")["cases"][0]
     task_seed, first = b64decode(case["task"]["seed"]), case["sums"][0]
     seeds = {"task seed": task_seed, "round seed": digest("round", task_seed, first["round"])}
     made = recipe("privirec", case["task"]["recipe"]["parameters"])
     state = made.decode_state(1, bytes.fromhex(first["state"]))
     p = made.parameters
-    basis = start_basis(seeds[named["start of the power iteration"]], p.items, p.columns)
+    basis = start_basis(seeds[named], p.items, p.columns)
     assert np.allclose(basis, state.basis, rtol=1e-5, atol=1e-7)
 
 

@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import subprocess
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +15,12 @@ from typer.testing import CliRunner
 
 from client_sdk.cli import app
 from tests.support.command import cells
-from tests.support.pages import environment, named_blocks, terminal, wait_for
+from tests.support.pages import end_group, environment, named_blocks, terminal, wait_for
 from tests.support.server import free_port
 
 FILE = Path(__file__).parents[3] / "docs" / "your-own-data.md"
-PAGE, _, FEDERATION = FILE.read_text(encoding="utf-8").partition("## 7. ")
+TUTORIAL = FILE.parent / "tutorials" / "first-federation.md"
+PAGE = FILE.read_text(encoding="utf-8").partition("## 6. ")[0]
 COMMANDS = [
     line
     for block in re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
@@ -128,29 +130,32 @@ def test_curve_beside_controls_and_clear_errors(folder: Path) -> None:
 
 
 def test_a_federation_over_the_file_recommends_by_its_own_ids(folder: Path) -> None:
-    assert FEDERATION
+    """The first federation with what the page changes: the catalogue, and the members with their files."""
     server, organiser = free_port(), free_port()
-    page = named_blocks(
-        FILE,
-        {
-            "127.0.0.1:8000": f"127.0.0.1:{server}",
-            "--port 8000": f"--port {server}",
-            "127.0.0.1:8100": f"127.0.0.1:{organiser}",
-            "--port 8100": f"--port {organiser}",
-        },
-    )
-    assert list(page) == ["prepare", "organiser", "operator", "members"]
+    changes = {
+        "127.0.0.1:8000": f"127.0.0.1:{server}",
+        "--port 8000": f"--port {server}",
+        "127.0.0.1:8100": f"127.0.0.1:{organiser}",
+        "--port 8100": f"--port {organiser}",
+        "-r items=40": "--items items.csv",
+    }
+    page, tutorial = named_blocks(FILE, changes), named_blocks(TUTORIAL, changes)
+    assert list(page) == ["prepare", "members"]
     subprocess.run(["bash", "-euc", page["prepare"]], cwd=folder, env=environment(), check=True, timeout=60)
-    with terminal(page["organiser"], folder, "organiser.log"):
+    with ExitStack() as terminals:
+        terminals.enter_context(terminal(tutorial["organiser"], folder, "organiser.log"))
         wait_for(organiser, folder)
-        with terminal(page["operator"], folder, "operator.log"):
-            wait_for(server, folder)
-            done = subprocess.run(
-                ["bash", "-ec", page["members"]], cwd=folder, env=environment(), capture_output=True, text=True,
-                timeout=300, check=False,
-            )  # fmt: skip
-    assert done.returncode == 0, done.stderr + "".join(path.read_text() for path in folder.glob("*.log"))
-    found = re.findall(r"│ \d +│ +(B\d{3}) │", done.stdout)
+        terminals.enter_context(terminal(tutorial["operator"], folder, "operator.log"))
+        wait_for(server, folder)
+        third = subprocess.Popen(
+            ["bash", "-ec", tutorial["holder"] + page["members"]], cwd=folder, env=environment(),
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        )  # fmt: skip
+        terminals.callback(third.wait, 30)
+        terminals.callback(end_group, third.pid)
+        out, err = third.communicate(timeout=400)
+    assert third.returncode == 0, err + "".join(path.read_text() for path in folder.glob("*.log"))
+    found = re.findall(r"│ \d +│ +(B\d{3}) │", out)
     own = (folder / "member-1.csv").read_text().split()[1:]
-    assert len(found) == 5, done.stdout
+    assert len(found) == 5, out
     assert len(own) > 5 and not set(own) & set(found)

@@ -1,0 +1,1 @@
+"""Recipe `popularity`, an example of a recipe in a package of its own."""
