@@ -17,9 +17,6 @@ from protocols.messages.base import Key32, Signature64
 from protocols.messages.problem import PROBLEM_TYPES, problem_uri
 from protocols.messages.stages import (
     MASKED_MESSAGES,
-    MASKED_STATES,
-    RoundState,
-    opening_state,
     prerequisite_of,
 )
 from protocols.recipes.fedmf import FedMFParameters
@@ -86,11 +83,6 @@ def test_the_prerequisite_of_a_message(confirms: bool, expected: list[str | None
     assert [prerequisite_of(message, confirms=confirms) for message in MASKED_MESSAGES] == expected
 
 
-def test_the_opening_state() -> None:
-    assert opening_state("masked") is RoundState.ADVERTISING is MASKED_STATES[0]
-    assert opening_state("oneshot") is opening_state("ckks") is RoundState.COLLECTING
-
-
 SNAPSHOT = bytes(range(32))
 
 
@@ -116,11 +108,6 @@ def task(**changes: Any) -> TaskView:
 def test_the_digest_is_the_same_for_everyone_with_the_same_terms_and_model() -> None:
     counters = {"members": 7, "keyed_members": 5, "completed_rounds": 3, "state": "closed", "plan": {"bits": 32}}
     assert broadcast_digest(task(), 2, SNAPSHOT) == broadcast_digest(task(**counters), 2, SNAPSHOT)
-
-
-def test_the_order_of_parameters_does_not_matter() -> None:
-    turned = {"name": "fedmf", "parameters": {"dim": 4, "items": 30}}
-    assert broadcast_digest(task(recipe=turned), 1, None) == broadcast_digest(task(), 1, None)
 
 
 def test_parameters_that_a_task_leaves_out_are_bound_with_their_defaults() -> None:

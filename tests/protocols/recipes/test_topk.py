@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from protocols.combinations import check_combination
 from protocols.errors import CombinationError, ParameterError
-from protocols.recipes.base import Contribution, FactorState, Local, ModelState, Update
+from protocols.recipes.base import Contribution, Local, ModelState, Update
 from protocols.recipes.registry import recipe
 from protocols.recipes.topk import (
     OwnTopK,
@@ -166,13 +166,6 @@ def test_updates_that_cannot_be_are_refused(mode: str) -> None:
     ]:
         with pytest.raises(ParameterError, match=problem):
             sent_by(chosen, state, Update(np.array(items, np.int32), values), rng)
-
-
-def test_another_recipes_state_is_refused() -> None:
-    chosen = make("aggregate")
-    state = FactorState(0, np.zeros((ITEMS, DIM), np.float32))
-    with pytest.raises(ParameterError, match="TopKState is needed"):
-        sent_by(chosen, state, drawn_update(np.random.default_rng(0)), np.random.default_rng(0))
 
 
 @pytest.mark.parametrize(

@@ -137,12 +137,6 @@ def test_touch_counts_need_consent(name: str, parameters: dict[str, Any], proble
     assert "touched" not in segments
 
 
-def test_a_state_without_counts_cannot_be_normalised_by_them() -> None:
-    made = recipe("fedmf", {"items": 3, "dim": 2, "item_bias": "counts"})
-    with pytest.raises(ParameterError, match="CountedFactors is needed"):
-        made.absorb(FactorState(1, np.zeros((3, 2), np.float32)), made.round_spec(bytes(32), 2), np.zeros(6), 3)
-
-
 @dataclass(frozen=True)
 class Observed:
     """What an observer of a task's sums knows, and what it is after.
