@@ -135,7 +135,7 @@ def test_what_is_too_complex_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> N
 def test_three_sets_that_overlap_in_large_groups_have_no_combination() -> None:
     """The groups of two are large, and every coefficient but 0 involves one of them."""
     first, second, third = frozenset("abcd"), frozenset("abef"), frozenset("cdef")
-    assert newly_isolated([first, second], third, 2) is None
+    assert smallest_isolated([first, second, third], 2) is newly_isolated([first, second], third, 2) is None
     assert newly_isolated([first, second], third, 3) is not None
 
 

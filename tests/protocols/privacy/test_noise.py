@@ -32,7 +32,6 @@ from protocols.privacy.noise import (
     round_within,
     skellam,
     skellam_table,
-    within_steps,
 )
 from protocols.privacy.renyi import epsilon_of
 
@@ -123,25 +122,10 @@ def test_the_honest_shares_of_all_sums_cost_the_budget_and_no_more(
         assert epsilon_of(sums * noise.curve(honest - 1), delta) > cost
 
 
-def test_noise_is_counted_of_honest_clients_of_the_smallest_round_only() -> None:
-    assert NoiseTerms.of(4, 1e-6, 10, 0.1, 100, 60).honest == 50
-    assert NoiseTerms.of(4, 1e-6, 10, 0.1, 99, 10).honest == 1
-    assert NoiseTerms.of(4, 1e-6, 10, 0.0, 7, 7) == NoiseTerms(4, 1e-6, 10, 7)
-    with pytest.raises(ParameterError, match="of min_clients 10, corrupt 0.1 of a cohort of 100 leaves no client"):
-        NoiseTerms.of(4, 1e-6, 10, 0.1, 100, 10)
-
-
 def test_noise_that_is_too_large_is_refused_with_what_to_change() -> None:
     terms = NoiseTerms(0.01, 1e-6, 100, 1)
     with pytest.raises(ParameterError, match="each of 1 clients .* raise epsilon or min_clients, or shrink the model"):
         terms.noise((1e4, 100.0), terms.multiplier([(1e4, 100.0)]))
-
-
-def test_steps() -> None:
-    assert bound_in_steps(1) == 64
-    assert bound_in_steps(10**6) == 3000
-    assert (within_steps(64), within_steps(3000)) == (7, 300)
-    assert SumNoise(9.5, 90.0, 5.3).largest == 10 + largest_skellam(5.3)
 
 
 # --- random rounding: the bound holds always, the mean is kept where there is room, and what is refused ---------------

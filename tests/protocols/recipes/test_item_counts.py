@@ -17,7 +17,7 @@ from client_sdk.store.states import GivenData
 from client_sdk.training import client_half
 from client_sdk.training.base import why_abstain
 from client_sdk.training.factors import logit_offsets
-from protocols.advice import RECOMMENDED, advise, advise_start, choose, components_within, parameters_for
+from protocols.advice import RECOMMENDED, advise, choose, parameters_for
 from protocols.combinations import check_combination
 from protocols.errors import CodecError, CombinationError, ParameterError
 from protocols.messages import Evaluation
@@ -207,15 +207,6 @@ def test_recommended_parameters_give_way_to_those_that_are_named() -> None:
     assert parameters_for("topk", {"items": 3}) == {"items": 3}
 
 
-def test_components_follow_from_the_bytes_of_a_message() -> None:
-    assert components_within(1682) == 256
-    assert components_within(40) == 40
-    assert components_within(40_981) == 61
-    assert components_within(40_981, 42_000_000) == 256
-    assert components_within(5_000_000, 1) == 1
-    assert parameters_for("privirec-k", {"items": 10_000}, budget=2_600_000)["components"] == 65
-
-
 def test_the_choice_follows_from_data_budget_and_mechanism() -> None:
     usual = choose(1682, 943, 99_057)
     assert (usual.recipe, usual.rounds, usual.cohort_size, usual.message_bytes) == (
@@ -249,11 +240,3 @@ def test_advice_follows_the_size_of_the_data() -> None:
     for bad in ((0, 9, 9), (5, 2, 9), (5, 9, 8)):
         with pytest.raises(ParameterError, match="advice"):
             advise(*bad)
-
-
-def test_a_spectral_start_has_as_many_vectors_as_fit_and_half_of_256_factors() -> None:
-    assert advise_start(3706) == (256, 128)
-    assert advise_start(40) == (40, 40)  # at most as many components as items
-    assert advise_start(40_981) == (61, 61)
-    with pytest.raises(ParameterError, match="advice"):
-        advise_start(0)
