@@ -18,7 +18,7 @@ from client_sdk.store.stores import MemoryStore
 from client_sdk.training import client_half
 from client_sdk.training.base import distinct
 from client_sdk.training.factors import RESIDUAL_ITEMS, RESIDUAL_ROWS, USER_FACTOR, TopKHalf
-from client_sdk.training.mf import MFConfig, draw_negatives, train_full, train_locally, train_lowrank
+from client_sdk.training.mf import MFConfig, draw_negatives, train_locally
 from protocols.errors import ParameterError
 from protocols.recipes.registry import recipe
 from tests.support.gradients import slopes
@@ -61,7 +61,7 @@ def reference(
 def test_full_training_equals_the_steps_of_the_released_code(seed: int, batch: int, epochs: int) -> None:
     item_factors, user, positives = problem(seed)
     config = MFConfig(batch_size=batch, epochs=epochs, weight_decay=0.01)
-    got = train_full(item_factors, user, positives, ITEMS, config, np.random.default_rng(seed))
+    got = train_locally(None, item_factors, user, positives, config, np.random.default_rng(seed))
     q, p = reference(item_factors, user, positives, config, np.random.default_rng(seed))
     change = np.zeros((ITEMS, DIM))
     change[got.items] = got.values
@@ -75,8 +75,8 @@ def test_low_rank_training_of_full_rank_equals_full_training(seed: int) -> None:
     """With r = d and an orthonormal B (sqrt(d/r) = 1) the trained A B is FedMF's change."""
     item_factors, user, positives = problem(seed)
     rotation = np.linalg.qr(np.random.default_rng(seed).standard_normal((DIM, DIM)))[0].astype(np.float32)
-    full = train_full(item_factors, user, positives, ITEMS, MFConfig(), np.random.default_rng(seed))
-    low = train_lowrank(item_factors, user, rotation, positives, ITEMS, MFConfig(), np.random.default_rng(seed))
+    full = train_locally(None, item_factors, user, positives, MFConfig(), np.random.default_rng(seed))
+    low = train_locally(rotation, item_factors, user, positives, MFConfig(), np.random.default_rng(seed))
     np.testing.assert_array_equal(full.items, low.items)
     np.testing.assert_allclose(low.values @ rotation, full.values, atol=2e-4)
     np.testing.assert_allclose(low.user_factor, full.user_factor, atol=2e-4)
@@ -102,20 +102,18 @@ def test_invalid_input_is_refused() -> None:
     item_factors, user, positives = problem(0)
     rng = np.random.default_rng(0)
     with pytest.raises(ParameterError, match="nothing to train on"):
-        train_full(item_factors, user, positives[:0], ITEMS, MFConfig(), rng)
+        train_locally(None, item_factors, user, positives[:0], MFConfig(), rng)
     with pytest.raises(ParameterError, match="the client has all 40 items"):
-        train_full(item_factors, user, np.arange(ITEMS, dtype=np.int32), ITEMS, MFConfig(), rng)
+        train_locally(None, item_factors, user, np.arange(ITEMS, dtype=np.int32), MFConfig(), rng)
     with pytest.raises(ParameterError, match="does not match"):
-        train_lowrank(item_factors, user, np.zeros((2, DIM + 1), np.float32), positives, ITEMS, MFConfig(), rng)
+        train_locally(np.zeros((2, DIM + 1), np.float32), item_factors, user, positives, MFConfig(), rng)
     with pytest.raises(ParameterError, match="epochs"):
         MFConfig(epochs=0)
-    with pytest.raises(ParameterError, match="do not match 41 items"):
-        train_full(item_factors, user, positives, ITEMS + 1, MFConfig(), rng)
     with pytest.raises(ParameterError, match="do not match"):
-        train_lowrank(item_factors, user[:-1], np.zeros((2, DIM), np.float32), positives, ITEMS, MFConfig(), rng)
+        train_locally(np.zeros((2, DIM), np.float32), item_factors, user[:-1], positives, MFConfig(), rng)
     for wrong in (-1, ITEMS):
         with pytest.raises(ParameterError, match="positives must lie in"):
-            train_full(item_factors, user, np.array([0, wrong], np.int32), ITEMS, MFConfig(), rng)
+            train_locally(None, item_factors, user, np.array([0, wrong], np.int32), MFConfig(), rng)
 
 
 LOW_RANK_ITEMS, LOW_RANK_DIM, RANK = 30, 8, 3
@@ -136,9 +134,7 @@ def low_rank_problem(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.
 def test_low_rank_step_equals_the_gradient_of_the_loss(seed: int) -> None:
     """One batch: A = -lr sqrt(r/d) * (batch * d loss/dA at A = 0, divided by each item's count), and p's own step."""
     item_factors, user, projection, positives = low_rank_problem(seed)
-    got = train_lowrank(
-        item_factors, user, projection, positives, LOW_RANK_ITEMS, BIG_BATCH, np.random.default_rng(seed)
-    )
+    got = train_locally(projection, item_factors, user, positives, BIG_BATCH, np.random.default_rng(seed))
     negatives = draw_negatives(positives, LOW_RANK_ITEMS, 2 * positives.size, np.random.default_rng(seed))
     samples = np.concatenate([positives, negatives])
     labels = np.arange(samples.size) < positives.size
@@ -162,9 +158,7 @@ def test_low_rank_step_equals_the_gradient_of_the_loss(seed: int) -> None:
 
 def test_large_logits_do_not_overflow() -> None:
     item_factors, user, _, positives = low_rank_problem(7)
-    got = train_full(
-        item_factors * 1000, user * 100, positives, LOW_RANK_ITEMS, MFConfig(epochs=1), np.random.default_rng(3)
-    )
+    got = train_locally(None, item_factors * 1000, user * 100, positives, MFConfig(epochs=1), np.random.default_rng(3))
     assert np.isfinite(got.values).all()
     assert np.isfinite(got.loss)
 
@@ -243,14 +237,8 @@ def test_with_error_feedback_sent_and_residual_add_up_to_the_change(mode: str, s
     trained, delivered, clipped = np.zeros((TOPK_ITEMS, TOPK_DIM)), np.zeros((TOPK_ITEMS, TOPK_DIM)), 0
     for number in range(1, 5):
         spec = half.recipe.round_spec(TASK_SEED, number)
-        update = train_full(
-            state.item_factors,
-            client_state[USER_FACTOR],
-            positives,
-            TOPK_ITEMS,
-            half.training,
-            np.random.default_rng([seed, number]),
-        )
+        own_rng = np.random.default_rng([seed, number])
+        update = train_locally(None, state.item_factors, client_state[USER_FACTOR], positives, half.training, own_rng)
         trained[update.items] += update.values
         local = half.contribute(
             spec, "c_1", state, History(positives), client_state, np.random.default_rng([seed, number])
