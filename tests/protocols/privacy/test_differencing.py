@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocols.errors import ParameterError
-from protocols.privacy import combinations, differencing
-from protocols.privacy.combinations import TooComplexError, newly_isolated, smallest_isolated
+from protocols.privacy import differencing, isolation
 from protocols.privacy.differencing import Allowed, Isolating, TooComplex, TooSimilar, judge
+from protocols.privacy.isolation import TooComplexError, newly_isolated, smallest_isolated
 
 P = frozenset(f"p{index}" for index in range(10))
 Q = frozenset(f"q{index}" for index in range(10))
@@ -110,7 +110,7 @@ def test_a_candidate_is_not_blamed_for_what_earlier_sums_isolate() -> None:
 
 
 def test_any_number_of_sums_that_shrink_or_have_nobody_in_common_is_judged() -> None:
-    everyone = [f"c{index:04}" for index in range(5 * 2 * combinations.MOST_SETS)]
+    everyone = [f"c{index:04}" for index in range(5 * 2 * isolation.MOST_SETS)]
     shrinking = [everyone[start:] for start in range(0, len(everyone), 5)]
     assert smallest_isolated(shrinking, 5) is None
     assert smallest_isolated([everyone[start : start + 5] for start in range(0, len(everyone), 5)], 5) is None
@@ -124,10 +124,10 @@ def test_many_overlapping_random_cohorts_are_judged() -> None:
 
 
 def test_what_is_too_complex_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    many = [P | {f"u{index}"} for index in range(combinations.MOST_SETS + 1)]
+    many = [P | {f"u{index}"} for index in range(isolation.MOST_SETS + 1)]
     with pytest.raises(TooComplexError, match="at most 64"):
         smallest_isolated(many, 5)
-    monkeypatch.setattr(combinations, "MOST_CHOICES", 3)
+    monkeypatch.setattr(isolation, "MOST_CHOICES", 3)
     with pytest.raises(TooComplexError, match="at most 3"):
         smallest_isolated([frozenset(f"{a}{b}" for b in range(2)) for a in range(5)], 3)
 
@@ -199,7 +199,7 @@ def test_after_the_last_draw_a_released_set_remains(monkeypatch: pytest.MonkeyPa
 
 
 def test_sums_that_are_too_complex_to_judge_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(combinations, "MOST_SETS", 2)
+    monkeypatch.setattr(isolation, "MOST_SETS", 2)
     verdict = judge([P, Q], P | Q | {"u"}, 5, SEED)
     assert isinstance(verdict, TooComplex)
     assert "at most 2 are judged together" in verdict.reason
