@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from bench._report import Figure, Timing, arguments, say, time_in_turn
 from bench.registry import finish
-from protocols.crypto.keyring import Keyring
+from protocols.crypto.keys import Keyring
 from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
 from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.ckks.plan import CkksPlan

@@ -29,17 +29,17 @@ from protocols.crypto.domain import SEED_BYTES
 from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
 from protocols.sums.masked import client as masked_client
 from protocols.sums.masked import server as masked_server
-from protocols.sums.masked.context import DIGEST_BYTES, ClientPolicy, RoundContext
-from protocols.sums.masked.keys import sign_survivors
 from protocols.sums.masked.mechanism import MASKED
+from protocols.sums.masked.parameters import ClientPolicy
+from protocols.sums.masked.plan import DIGEST_BYTES, RoundContext
 from protocols.sums.masked.plan import encode as encode_masked
-from protocols.sums.masked.roster import RosterEntry
+from protocols.sums.masked.roster import RosterEntry, sign_survivors
 from protocols.sums.masked.run import MaskedRun
 from protocols.sums.oneshot.client import contribute
 from protocols.sums.oneshot.committee import make_committee, make_committee_key
-from protocols.sums.oneshot.context import OneshotContext, OneshotPolicy
 from protocols.sums.oneshot.mechanism import ONESHOT
-from protocols.sums.oneshot.plan import OneshotPlan, encode
+from protocols.sums.oneshot.parameters import OneshotPolicy
+from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan, encode
 from protocols.sums.oneshot.wire import Upload
 
 __all__ = ["Organiser", "masked_round_of_one", "oneshot_round_of_one"]

@@ -28,7 +28,7 @@ from bench.ckks import TenSealPeer
 from bench.doc_tables import MECHANISMS, ROWS, Row
 from bench.protocol_round import CLIP, Clock, Shape, play_oneshot, play_round
 from bench.registry import finish
-from protocols.crypto.keyring import Keyring
+from protocols.crypto.keys import Keyring
 from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
 from protocols.sums.base import Mechanism
 from protocols.sums.ckks.mechanism import CKKS

@@ -18,7 +18,7 @@ from phe import EncryptedNumber, PaillierPrivateKey, PaillierPublicKey
 
 from bench._report import Figure, Timing, arguments, say, time_in_turn
 from bench.registry import finish
-from protocols.crypto.keyring import Keyring
+from protocols.crypto.keys import Keyring
 from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
 from protocols.sums.paillier.keys import load_secret_key
 from protocols.sums.paillier.mechanism import PAILLIER

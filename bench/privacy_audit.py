@@ -32,7 +32,7 @@ from bench._report import Figure, arguments, bars, show, write_figures
 from bench.registry import verdicts
 from protocols.advice import NOISY
 from protocols.crypto.domain import derive_seed
-from protocols.crypto.table_sampler import Randomness
+from protocols.crypto.random import Randomness
 from protocols.messages.privacy import Privacy
 from protocols.privacy.noise import SumNoise
 from protocols.privacy.renyi import epsilon_of, skellam_curve

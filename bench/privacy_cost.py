@@ -30,10 +30,10 @@ from protocols.messages.privacy import Privacy
 from protocols.recipes.base import main_layout
 from protocols.recipes.private import Private, with_privacy
 from protocols.recipes.registry import recipe
-from protocols.sums.masked.context import DIGEST_BYTES, ClientPolicy, RoundContext
 from protocols.sums.masked.masks import Mask, add_masks
 from protocols.sums.masked.mechanism import MASKED
-from protocols.sums.masked.plan import MaskedPlan, encode
+from protocols.sums.masked.parameters import ClientPolicy
+from protocols.sums.masked.plan import DIGEST_BYTES, MaskedPlan, RoundContext, encode
 from protocols.sums.masked.roster import RosterEntry
 from protocols.sums.masked.run import MaskedRun
 from protocols.sums.participation import plan_of_task

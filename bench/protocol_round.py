@@ -19,17 +19,17 @@ from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.crypto.domain import SEED_BYTES
 from protocols.layout import TRAINED, Block, Route, Segment, VectorLayout, whole_route
 from protocols.sums.masked import client, server
-from protocols.sums.masked.context import DIGEST_BYTES, ClientPolicy, RoundContext
 from protocols.sums.masked.mechanism import MASKED
-from protocols.sums.masked.plan import MaskedPlan, encode
+from protocols.sums.masked.parameters import ClientPolicy
+from protocols.sums.masked.plan import DIGEST_BYTES, MaskedPlan, RoundContext, encode
 from protocols.sums.masked.roster import RosterEntry, make_roster
 from protocols.sums.oneshot import client as oneshot_client
 from protocols.sums.oneshot import member
 from protocols.sums.oneshot import server as oneshot_server
 from protocols.sums.oneshot.committee import make_committee, make_committee_key
-from protocols.sums.oneshot.context import OneshotContext, OneshotPolicy
 from protocols.sums.oneshot.mechanism import ONESHOT
-from protocols.sums.oneshot.plan import OneshotPlan
+from protocols.sums.oneshot.parameters import OneshotPolicy
+from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan
 from protocols.sums.oneshot.plan import encode as encode_oneshot
 from protocols.sums.oneshot.wire import body_digest, survivors_digest
 

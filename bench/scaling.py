@@ -42,7 +42,7 @@ from bench.scaling_parts import (
 )
 from protocols.recipes.base import RoundSpec
 from protocols.sums.masked import server
-from protocols.sums.masked.keys import pair_mask_key
+from protocols.sums.masked.masks import pair_mask_key
 from protocols.sums.masked.roster import open_roster
 from protocols.sums.masked.shamir import combine, split
 

@@ -24,8 +24,8 @@ from aggregator_service.storage.tags import tag_of
 from aggregator_service.tasks.plans import TaskTerms, plan_task
 from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.crypto.domain import SEED_BYTES
-from protocols.sums.masked.context import DIGEST_BYTES, ClientPolicy, RoundContext
-from protocols.sums.masked.plan import MaskedPlan
+from protocols.sums.masked.parameters import ClientPolicy
+from protocols.sums.masked.plan import DIGEST_BYTES, MaskedPlan, RoundContext
 from protocols.sums.masked.roster import Roster, RosterEntry
 from protocols.sums.masked.run import MaskedRun
 from protocols.sums.masked.shares import split_secrets

@@ -32,8 +32,8 @@ from protocols.layout import TRAINED, Block, Segment, VectorLayout
 from protocols.messages import OrganiserPin
 from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.masked.client import advertise
-from protocols.sums.masked.context import ClientPolicy, RoundContext
-from protocols.sums.masked.plan import MaskedPlan, make_plan
+from protocols.sums.masked.parameters import ClientPolicy
+from protocols.sums.masked.plan import MaskedPlan, RoundContext, make_plan
 from protocols.sums.masked.roster import Roster, RosterEntry, make_roster
 
 __all__ = [

@@ -33,7 +33,7 @@ from protocols.crypto.aggregate_chain import first_chain
 from protocols.crypto.certificates import NO_CERTIFICATE, CertifiedRole, certify
 from protocols.crypto.envelope import EnvelopeSender, seal_envelope
 from protocols.crypto.http_signature import SignedRequest, sign_request
-from protocols.crypto.keyring import encode_keyring
+from protocols.crypto.keys import encode_keyring
 from protocols.layout import whole_route
 from protocols.recipes.registry import recipe
 from protocols.sums.ckks.mechanism import CKKS

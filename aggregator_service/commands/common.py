@@ -6,8 +6,8 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
@@ -23,8 +23,7 @@ from aggregator_service.storage.cleanup import delete_orphans, make_private
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.owners import give_to_owner
 from aggregator_service.storage.schema import OperatorRow, TaskRow
-from aggregator_service.storage.store_ids import bind_store, refuse_moved
-from aggregator_service.storage.stores import open_store
+from aggregator_service.storage.stores import bind_store, open_store, refuse_moved
 from aggregator_service.tasks.tasks import list_tasks
 from protocols.messages import OperatorToken
 
@@ -32,11 +31,13 @@ __all__ = [
     "CommandError",
     "DataDir",
     "DatabaseUrl",
+    "TaskName",
     "TokenFile",
     "blob_store",
     "hand_over",
     "in_transaction",
     "named_task",
+    "opened",
     "server_settings",
     "show",
 ]
@@ -52,7 +53,7 @@ DatabaseUrl = Annotated[
         help="SQLAlchemy URL of the database; default: SQLite in the data directory [HUSHREC_DATABASE_URL]",
     ),
 ]
-
+TaskName = Annotated[str, typer.Argument(help="Name or id of the task.")]
 
 Result = TypeVar("Result")
 _LONGEST_TOKEN: Final = 1024
@@ -69,15 +70,19 @@ def in_transaction(data_dir: Path | None, database_url: str | None, work: Callab
     database, `MovedDatabaseError` if it was moved.
     """
     settings = server_settings(data_dir, database_url)
-    database = Database(settings.database, connections=1)
     blobs = open_store(settings.blob_location, settings.scratch_dir)
-    database.listeners.append(lambda effects: delete_orphans(effects, blobs))
-    try:
-        migrate(database)
+    with opened(settings.database) as database:
+        database.listeners.append(lambda effects: delete_orphans(effects, blobs))
         refuse_moved(database)
         return database.transact(work)
-    finally:
-        database.close()
+
+
+@contextmanager
+def opened(url: str, connections: int = 1) -> Iterator[Database]:
+    """Yield a database with the newest schema."""
+    with closing(Database(url, connections=connections)) as database:
+        migrate(database)
+        yield database
 
 
 def server_settings(data_dir: Path | None, database_url: str | None) -> Settings:
@@ -94,13 +99,9 @@ def server_settings(data_dir: Path | None, database_url: str | None) -> Settings
 
 def blob_store(settings: Settings) -> BlobStore:
     """Migrate the database and return its blob store. Raises `MovedDatabaseError`, and as `bind_store` does."""
-    database = Database(settings.database, connections=1)
-    try:
-        migrate(database)
+    with opened(settings.database) as database:
         refuse_moved(database)
         return bind_store(database, open_store(settings.blob_location, settings.scratch_dir))
-    finally:
-        database.close()
 
 
 def show(message: Any) -> None:

@@ -15,6 +15,7 @@ from aggregator_service.commands.common import (
     CommandError,
     DatabaseUrl,
     DataDir,
+    TaskName,
     blob_store,
     in_transaction,
     named_task,
@@ -45,10 +46,9 @@ from aggregator_service.rounds.transactions import close_task
 from aggregator_service.settings import Settings
 from aggregator_service.storage.rounds import add_snapshot
 from aggregator_service.storage.schema import SnapshotRow
-from aggregator_service.tasks.catalogues import add_catalogue, stored_catalogue
+from aggregator_service.tasks.catalogues import add_catalogue, read_items, stored_catalogue
 from aggregator_service.tasks.certificates import store_revocations
 from aggregator_service.tasks.checks import noise_warning
-from aggregator_service.tasks.item_files import read_items
 from aggregator_service.tasks.ledger import measurements
 from aggregator_service.tasks.plans import plan_task, task_terms
 from aggregator_service.tasks.privacy import privacy_view
@@ -390,7 +390,7 @@ def _members(view: TaskView) -> str:
 
 @tasks.command("show")
 def task_show(
-    task: Annotated[str, typer.Argument(help="Name or id of the task.")],
+    task: TaskName,
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
 ) -> None:
@@ -416,7 +416,7 @@ def task_show(
 
 @tasks.command("revocations")
 def task_revocations(
-    task: Annotated[str, typer.Argument(help="Name or id.")],
+    task: TaskName,
     file: Annotated[Path, typer.Argument(help="Signed list, from hushrec organiser revoke.")],
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
@@ -435,7 +435,7 @@ def task_revocations(
 
 @tasks.command("close")
 def task_close(
-    task: Annotated[str, typer.Argument(help="Name or id of the task.")],
+    task: TaskName,
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
 ) -> None:
@@ -454,7 +454,7 @@ def task_close(
 
 @tasks.command("resume")
 def task_resume(
-    task: Annotated[str, typer.Argument(help="Name or id of the task.")],
+    task: TaskName,
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
 ) -> None:
@@ -471,7 +471,7 @@ def task_resume(
 
 
 def invite(
-    task: Annotated[str, typer.Argument(help="Name or id of the task.")],
+    task: TaskName,
     role: Annotated[
         Literal["member", "holder", "committee"],
         typer.Option(

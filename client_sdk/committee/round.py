@@ -26,8 +26,7 @@ from protocols.messages.stages import MOST_BAD_SHARES, StageMessage
 from protocols.sums.oneshot import member as stages
 from protocols.sums.oneshot.committee import split_confirmations, split_statements
 from protocols.sums.oneshot.member import Inspection, Ready, inspect
-from protocols.sums.oneshot.plan import KEY_BYTES, SIGNATURE_BYTES, OneshotPlan
-from protocols.sums.oneshot.wire import DIGEST_BYTES
+from protocols.sums.oneshot.plan import DIGEST_BYTES, KEY_BYTES, SIGNATURE_BYTES, OneshotPlan
 from protocols.task_binding import broadcast_digest
 
 __all__ = [

@@ -21,7 +21,7 @@ from client_sdk.model.sync import SyncPlan, fetch_catalogue, plan_sync
 from client_sdk.store.client_store import ClientStore
 from client_sdk.store.states import FollowedState
 from protocols.crypto.aggregate_chain import AggregateChain
-from protocols.crypto.keyring import Keyring
+from protocols.crypto.keys import Keyring
 from protocols.errors import CodecError, EnvelopeError
 from protocols.messages import RoundView, SnapshotView
 from protocols.recipes.base import ModelState

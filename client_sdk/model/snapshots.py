@@ -10,14 +10,13 @@ from client_sdk.api.wire import Program
 from client_sdk.errors import Conflict
 from client_sdk.store.states import FollowedState
 from protocols.crypto.envelope import open_snapshot, seal_snapshot
-from protocols.crypto.keyring import Keyring
+from protocols.crypto.keys import Keyring
 from protocols.errors import CodecError, HushRecError, KeyringError, ParameterError
 from protocols.messages import RoundView, SnapshotView
 from protocols.recipes.base import ModelState
 from protocols.recipes.evaluated import Evaluated
 from protocols.recipes.private import unwrapped
-from protocols.sums.base import require_possible
-from protocols.sums.participation import require_participants, without_participation
+from protocols.sums.participation import require_participants, require_possible, without_participation
 
 __all__ = [
     "RejectedAggregate",

@@ -25,8 +25,7 @@ from protocols.errors import CertificateError, CodecError, ParameterError, Refus
 from protocols.messages import RoundView
 from protocols.sums.oneshot.client import contribute
 from protocols.sums.oneshot.committee import Committee, make_committee, split_keys
-from protocols.sums.oneshot.context import OneshotContext
-from protocols.sums.oneshot.plan import KEY_BYTES, SIGNATURE_BYTES, OneshotPlan, encode
+from protocols.sums.oneshot.plan import KEY_BYTES, SIGNATURE_BYTES, OneshotContext, OneshotPlan, encode
 from protocols.sums.oneshot.wire import CommitteeKey, Statement
 
 __all__ = [

@@ -41,7 +41,7 @@ from protocols.recipes.private import unwrapped
 
 if TYPE_CHECKING:
     from client_sdk.rounds.ahead import WorkAhead
-    from protocols.crypto.keyring import Keyring
+    from protocols.crypto.keys import Keyring
 
 __all__ = ["OwnRound", "Part", "report_rejected"]
 

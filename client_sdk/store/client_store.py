@@ -30,7 +30,7 @@ from protocols.codec import b64decode, b64encode
 from protocols.crypto.aggregate_chain import CHAIN_BYTES, AggregateChain
 from protocols.crypto.certificates import CERTIFICATE_BYTES, RevocationList
 from protocols.crypto.domain import digest
-from protocols.crypto.keyring import Keyring, decode_keyring, encode_keyring
+from protocols.crypto.keys import Keyring, decode_keyring, encode_keyring
 from protocols.errors import CodecError, ParameterError
 from protocols.layout import Data
 from protocols.messages import OrganiserPin, Role

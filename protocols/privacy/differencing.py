@@ -40,7 +40,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
 
-from protocols.crypto.public_random import permutation
+from protocols.crypto.random import permutation
 from protocols.errors import ParameterError
 from protocols.privacy.isolation import TooComplexError, newly_isolated
 

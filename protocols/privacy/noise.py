@@ -28,7 +28,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from protocols.crypto.table_sampler import Randomness, cumulative_table, symmetric_samples
+from protocols.crypto.random import Randomness, cumulative_table, symmetric_samples
 from protocols.errors import ParameterError
 from protocols.privacy.renyi import Curve, Sensitive, skellam_curve, smallest_multiplier
 

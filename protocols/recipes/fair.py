@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from protocols.crypto.domain import SEED_BYTES, derive_seed
-from protocols.crypto.public_random import normals, uniforms
+from protocols.crypto.random import normals, uniforms
 from protocols.errors import ParameterError
 from protocols.layout import TRAINED, VectorLayout
 from protocols.recipes.base import Contribution, ItemParameters, Local, ModelState, Recipe, RoundSpec, check_follows

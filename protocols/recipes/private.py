@@ -28,7 +28,7 @@ from typing import Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from protocols.crypto.table_sampler import Randomness, expanded
+from protocols.crypto.random import Randomness, expanded
 from protocols.errors import CodecError, ParameterError
 from protocols.layout import Block, Segment, VectorLayout
 from protocols.messages.privacy import Privacy

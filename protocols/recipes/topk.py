@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from protocols.crypto.public_random import permutation
+from protocols.crypto.random import permutation
 from protocols.errors import CodecError, ParameterError
 from protocols.layout import TRAINED, Block, Route, Segment, VectorLayout, clip_to_bounds, whole_route
 from protocols.recipes.base import Contribution, FactorState, Local, ModelState, RoundSpec, Update

@@ -39,11 +39,10 @@ from protocols.layout import whole_route
 from protocols.messages import OrganiserPin
 from protocols.messages.members import CertificateRequest
 from protocols.sums.oneshot import client, server
-from protocols.sums.oneshot.committee import Committee, make_committee_key
-from protocols.sums.oneshot.context import OneshotPolicy
+from protocols.sums.oneshot.committee import Committee, make_committee_key, open_share
 from protocols.sums.oneshot.mechanism import ONESHOT
+from protocols.sums.oneshot.parameters import OneshotPolicy
 from protocols.sums.oneshot.plan import encode
-from protocols.sums.oneshot.sealing import open_share
 from tests.client_sdk.committee.lying_server import LyingServer, Person, oneshot_terms
 from tests.client_sdk.committee.test_committee_attacks import vector_of
 from tests.client_sdk.rounds.test_oneshot_clients import body_of, fetched

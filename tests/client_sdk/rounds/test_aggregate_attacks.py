@@ -36,7 +36,7 @@ from protocols.codec import b64decode, b64encode
 from protocols.crypto.aggregate_chain import AggregateChain, StatedChain, stated_chain
 from protocols.crypto.certificates import certify
 from protocols.crypto.http_signature import SIGNATURE, SIGNATURE_INPUT, SignedRequest, sign_request
-from protocols.crypto.keyring import Keyring
+from protocols.crypto.keys import Keyring
 from protocols.messages import Attestation, AttestationPage, OrganiserPin, RoundPage, RoundView, UploadReceipt
 from tests.client_sdk.rounds.test_reaction_attacks import terms_of
 from tests.support.programs import ProgramRunner, problem

@@ -26,7 +26,7 @@ from client_sdk.rounds.part import Part
 from client_sdk.store.client_store import ClientStore, Membership
 from client_sdk.training import client_half
 from protocols.crypto.aggregate_chain import AggregateChain
-from protocols.crypto.keyring import Keyring
+from protocols.crypto.keys import Keyring
 from protocols.errors import HushRecError
 from protocols.layout import whole_route
 from protocols.messages import RoundPage, RoundView, UploadReceipt

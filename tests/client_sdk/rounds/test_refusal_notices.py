@@ -25,7 +25,7 @@ from client_sdk.store.client_store import ClientStore
 from client_sdk.store.stores import DirectoryStore
 from protocols.codec import b64encode
 from protocols.crypto.certificates import certify, revoke
-from protocols.crypto.keyring import Keyring
+from protocols.crypto.keys import Keyring
 from protocols.errors import CertificateError, RefusalError, ThresholdError
 from protocols.messages import OrganiserPin, RoundView
 from tests.client_sdk.rounds.test_reaction_attacks import Attack, aggregate_of, attempt, terms_of

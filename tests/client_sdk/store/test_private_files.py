@@ -25,7 +25,7 @@ from client_sdk.store.stores import DirectoryStore, MemoryStore, Store, try_lock
 from protocols.codec import b64decode, b64encode
 from protocols.crypto.aggregate_chain import AggregateChain
 from protocols.crypto.envelope import enrolment_message
-from protocols.crypto.keyring import Keyring
+from protocols.crypto.keys import Keyring
 from protocols.errors import ParameterError
 from protocols.recipes.base import FactorState
 from protocols.recipes.registry import recipe

@@ -1,8 +1,6 @@
-"""Plans of Paillier sums, and how values are packed into plaintexts."""
+"""Plans and packing of Paillier sums; the fold of contributions, and their form on the wire."""
 
 from __future__ import annotations
-
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -10,14 +8,104 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocols.codec import b64encode
-from protocols.errors import BudgetError, CodecError, ParameterError
+from protocols.errors import BudgetError, CodecError, ContributionError, KeyringError, ParameterError
 from protocols.layout import CLIP_SLACK, TRAINED, Block, Segment, VectorLayout, whole_route
 from protocols.sums.base import NamesPublicKey
 from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.paillier.mechanism import PAILLIER
 from protocols.sums.paillier.packing import MAX_SUM, BlockPacking, SegmentCode
 from protocols.sums.paillier.plan import make_plan
-from tests.protocols.sums.paillier.cases import LAYOUT, made_up_primes, small_plan
+from tests.protocols.sums.paillier.cases import (
+    LAYOUT,
+    body_of,
+    ciphertexts,
+    made_up_keyring,
+    made_up_primes,
+    small_plan,
+    some_vector,
+    under,
+)
+
+PLAN = small_plan()
+ROUTE = ((0,),)
+KEYRING = made_up_keyring(PLAN)
+BODIES = [PAILLIER.seal(PLAN, ROUTE, [some_vector(seed)], KEYRING) for seed in range(3)]
+N = int.from_bytes(KEYRING.public_key, "big")
+
+
+def test_a_contribution_under_another_key_is_refused_not_added() -> None:
+    other = PAILLIER.seal(PLAN, ROUTE, [some_vector(9)], made_up_keyring(PLAN, "another key"))
+    for first, second in ((BODIES[0], other), (other, BODIES[0])):
+        with pytest.raises(ContributionError, match="another public key"):
+            PAILLIER.fold(PLAN, None, [(ROUTE, first), (ROUTE, second)])
+        with pytest.raises(ContributionError, match="another public key"):
+            PAILLIER.fold(PLAN, PAILLIER.fold(PLAN, None, [(ROUTE, first)]), [(ROUTE, second)])
+        with pytest.raises(ContributionError, match="another public key"):
+            PAILLIER.merge(PLAN, [PAILLIER.fold(PLAN, None, [(ROUTE, body)]) for body in (first, second)])
+
+
+def test_a_partial_of_something_names_its_modulus() -> None:
+    empty = PAILLIER.fold(PLAN, None, [])
+    assert empty[8:264] == bytes(256)
+    with pytest.raises(CodecError, match="must name their modulus"):
+        PAILLIER.release(PLAN, (1).to_bytes(8, "little") + empty[8:])
+    named = under(PLAN, KEYRING.public_key)
+    assert PAILLIER.fold(named, None, [])[8:264] == KEYRING.public_key
+
+
+P, Q = made_up_primes(2048)
+BODY = PAILLIER.seal(PLAN, ROUTE, [some_vector(0)], KEYRING)
+GOOD = ciphertexts(PLAN, BODY)
+
+
+def test_the_ciphertext_that_must_not_enter_is_named() -> None:
+    PAILLIER.check(PLAN, ROUTE, BODY)
+    for place, (bad, text) in enumerate(
+        (
+            *((bad, "not in the range") for bad in (0, N * N, N * N + 1, (1 << 4096) - 1)),
+            *((bad, "not invertible") for bad in (P, N, Q * Q)),
+            *((bad, "transparent") for bad in (1, 1 + 5 * N)),
+        )
+    ):
+        numbers = [*GOOD]
+        numbers[place % len(GOOD)] = bad
+        with pytest.raises(ContributionError, match=f"ciphertext {place % len(GOOD)} is {text}"):
+            PAILLIER.check(PLAN, ROUTE, body_of(PLAN, numbers, N))
+    for n in (0, 1, N - 1, N >> 1 | 1):
+        with pytest.raises(ContributionError, match="modulus"):
+            PAILLIER.check(PLAN, ROUTE, body_of(PLAN, GOOD, n))
+
+
+def test_a_plan_that_names_its_key_refuses_every_other() -> None:
+    named = under(PLAN, KEYRING.public_key)
+    PAILLIER.check(named, ROUTE, BODY)
+    other = PAILLIER.seal(PLAN, ROUTE, [some_vector(0)], made_up_keyring(PLAN, "another key"))
+    PAILLIER.check(PLAN, ROUTE, other)
+    with pytest.raises(ContributionError, match="public key that the task names"):
+        PAILLIER.check(named, ROUTE, other)
+    with pytest.raises(CodecError, match="public key that the task names"):
+        PAILLIER.fold(named, None, [(ROUTE, other)])
+    with pytest.raises(CodecError, match="public key that the task names"):
+        PAILLIER.fold(named, PAILLIER.fold(PLAN, None, [(ROUTE, other)]), [])
+
+
+def test_aggregates_of_another_form_are_refused() -> None:
+    aggregate = PAILLIER.release(PLAN, PAILLIER.fold(PLAN, None, [(ROUTE, BODY)]))
+    assert aggregate == BODY  # of one contribution
+    for bad in (0, N * N):
+        with pytest.raises(CodecError, match="range"):
+            PAILLIER.open(PLAN, body_of(PLAN, [bad, *GOOD[1:]], N), 1, KEYRING)
+    with pytest.raises(CodecError, match="odd modulus"):
+        PAILLIER.open(PLAN, body_of(PLAN, GOOD, N - 1), 1, KEYRING)
+    with pytest.raises(KeyringError, match="another public key"):
+        PAILLIER.open(PLAN, body_of(PLAN, GOOD, N - 2), 1, KEYRING)
+
+
+def test_what_overflows_its_slots_does_not_open() -> None:
+    huge = (1 + (1 << 2046) * N) * GOOD[0] % (N * N)
+    with pytest.raises(CodecError, match="overflows its slots"):
+        PAILLIER.open(PLAN, body_of(PLAN, [huge, *GOOD[1:]], N), 1, KEYRING)
+
 
 SEGMENTS = st.lists(
     st.tuples(st.integers(1, 150), st.sampled_from([1e-3, 0.1, 1.0, 7.0, 300.0]), st.booleans()), min_size=1, max_size=4
@@ -58,7 +146,7 @@ def vectors_within(packing: Packing, count: int, seed: int) -> list[np.ndarray]:
     return out
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(
     SEGMENTS, st.sampled_from([8, 20, 32, 45]), st.integers(1, 9), st.sampled_from([2048, 3072]), st.integers(0, 999)
 )
@@ -75,23 +163,7 @@ def test_sums_of_plaintexts_are_sums_of_values(
     assert all(abs(m) < 1 << (bits - 3) for m in plaintexts)  # below n/4: phe reads the sign, too
 
 
-@given(SEGMENTS, st.sampled_from([8, 32, 48]), st.integers(1, 30), st.sampled_from([2048, 3072]))
-def test_slots_never_overlap_and_lie_below_the_margin(
-    shape: list[tuple[int, float, bool]], value_bits: int, contributions: int, bits: int
-) -> None:
-    packing = packing_of(shape, value_bits, contributions, bits)
-    places = sorted(
-        (row, run.offset + slot * packing.codes[run.segment].width, packing.codes[run.segment].width)
-        for run in packing.runs
-        for row in range(run.first, run.first + run.rows)
-        for slot in range(run.slots)
-    )
-    assert len(places) == packing.block.length
-    assert all(offset >= 2 and offset + width <= bits for _, offset, width in places)
-    assert all(a[0] < b[0] or a[1] + a[2] <= b[1] for a, b in pairwise(places))
-    assert {place[0] for place in places} == set(range(packing.plaintexts))
-
-
+@settings(deadline=None, max_examples=40)
 @given(st.integers(8, 48), st.integers(1, 2**20), st.floats(1e-6, 1e6), st.booleans())
 def test_a_slot_holds_the_largest_sum_and_no_bit_more(
     value_bits: int, contributions: int, clip: float, integral: bool
@@ -104,18 +176,12 @@ def test_a_slot_holds_the_largest_sum_and_no_bit_more(
         assert 1 << (value_bits - 3) < code.largest < 1 << (value_bits - 1)
 
 
-def test_a_count_takes_few_bits() -> None:
+def test_codes_of_counts_and_clips_without_a_scale() -> None:
     assert SegmentCode.of(Segment("touched", 1, 1.0, integral=True), 32, 60).width == 7
     assert SegmentCode.of(Segment("weight", 1, 500.0, integral=True), 32, 100).width == 17
-
-
-def test_a_clip_without_a_scale_is_refused() -> None:
     for clip in (1.7976931e308, 1e-310):
         with pytest.raises(BudgetError, match="no scale"):
             SegmentCode.of(Segment("s", 1, clip), 32, 2)
-
-
-def test_a_count_that_is_not_whole_is_refused() -> None:
     with pytest.raises(ParameterError, match="'s1' holds a count"):
         packing_of([(1, 0.1, False), (2, 1.0, True)], 32, 1, 2048).pack(np.array([0.0, 1.0, 0.5]))
 
@@ -139,22 +205,19 @@ def test_the_largest_sum_is_exact_in_float64() -> None:
     assert packing.unpack([minus * MAX_SUM]).tolist() == [-MAX_SUM, MAX_SUM]
 
 
-# --- planner ----------------------------------------------------------------------------------------------------------
-
 VECTOR = VectorLayout((Block("b", (Segment("values", 3706, 0.1),)),), sum_class=TRAINED)
 
 
-@pytest.mark.parametrize(("bits", "slots", "ciphertexts"), [(2048, 51, 73), (3072, 76, 49)])
-def test_values_of_32_bits_and_8_of_headroom(bits: int, slots: int, ciphertexts: int) -> None:
-    plan = make_plan({"key_bits": bits}, VECTOR, 256)
-    (packing,) = plan.packings
-    assert (packing.codes[0].width, packing.runs[0].slots, plan.ciphertexts) == (40, slots, ciphertexts)
+def test_slots_lengths_and_errors_of_plans() -> None:
+    """Values of 32 bits and 8 of headroom; counts are packed closer, 292 slots of 7 bits."""
     route = whole_route(VECTOR)
-    assert plan.contribution_bytes(route) == plan.aggregate_bytes == bits // 8 + ciphertexts * bits // 4
-    assert plan.partial_bytes == plan.aggregate_bytes + 8
-
-
-def test_the_error_is_half_a_step_a_contribution() -> None:
+    for bits, slots, count in ((2048, 51, 73), (3072, 76, 49)):
+        plan = make_plan({"key_bits": bits}, VECTOR, 256)
+        (packing,) = plan.packings
+        assert (packing.codes[0].width, packing.runs[0].slots, plan.ciphertexts) == (40, slots, count)
+        assert plan.contribution_bytes(route) == plan.aggregate_bytes == bits // 8 + count * bits // 4
+    counts = VectorLayout((Block("b", (Segment("touched", 3706, 1.0, integral=True),)),), sum_class=TRAINED)
+    assert make_plan({"key_bits": 2048}, counts, 60).ciphertexts == 13
     plan = small_plan(contributions=60)
     scale = plan.packings[0].codes[0].scale
     assert plan.segment_errors == {"b/values": 30 / scale, "b/touched": 0.0}
@@ -162,34 +225,23 @@ def test_the_error_is_half_a_step_a_contribution() -> None:
     assert small_plan(contributions=60, value_bits=33).predicted_error == plan.predicted_error / 2
 
 
-def test_counts_are_packed_closer_than_values() -> None:
-    counts = VectorLayout((Block("b", (Segment("touched", 3706, 1.0, integral=True),)),), sum_class=TRAINED)
-    assert make_plan({"key_bits": 2048}, counts, 60).ciphertexts == 13  # 292 slots of 7 bits
-
-
 def test_the_defaults_are_128_bits_of_security() -> None:
     facts = make_plan({}, LAYOUT, 3).describe()
     assert (facts["key_bits"], facts["security_bits"]) == (3072, 128)
+    assert facts["values_per_ciphertext"] == LAYOUT.length / facts["ciphertexts"]
     assert make_plan({"key_bits": 2048}, LAYOUT, 3).describe()["security_bits"] == 112
 
 
-@pytest.mark.parametrize(
-    ("parameters", "text"),
-    [
-        ({"key_bits": 1024}, "key_bits"),
-        ({"mode": "shared"}, "mode"),
-        ({"value_bits": 7}, "value_bits"),
-        ({"value_bits": 49}, "value_bits"),
-        ({"public_key": "!"}, "base64url"),
-        ({"public_key": ""}, "odd number of 3072 bits"),
-        ({"public_key": b64encode(b"\xff" * 256)}, "odd number of 3072 bits"),
-        ({"public_key": b64encode(b"\xff" * 383 + b"\xfe")}, "odd number of 3072 bits"),
-        ({"public_key": b64encode(b"\x7f" + b"\xff" * 383)}, "odd number of 3072 bits"),
-    ],
-)
-def test_parameters_that_make_no_sense_are_refused(parameters: dict[str, object], text: str) -> None:
-    with pytest.raises(ParameterError, match=text):
-        make_plan(parameters, LAYOUT, 3)
+def test_parameters_that_make_no_sense_are_refused() -> None:
+    odd = "odd number of 3072 bits"
+    keys = ("", b64encode(b"\xff" * 256), b64encode(b"\xff" * 383 + b"\xfe"), b64encode(b"\x7f" + b"\xff" * 383))
+    for parameters, text in (
+        *(({name: value}, name) for name, value in (("key_bits", 1024), ("mode", "shared"), ("value_bits", 7))),
+        *(({"value_bits": 49}, "value_bits"), ({"public_key": "!"}, "base64url")),
+        *(({"public_key": key}, odd) for key in keys),
+    ):
+        with pytest.raises(ParameterError, match=text):
+            make_plan(parameters, LAYOUT, 3)
 
 
 def test_a_refusal_says_what_fits() -> None:
@@ -205,28 +257,17 @@ def test_a_refusal_says_what_fits() -> None:
         small_plan(heavier, 1)
 
 
-def test_a_plan_can_name_its_public_key() -> None:
-    p, q = made_up_primes(2048)
-    plan = small_plan()
-    named = plan.with_public_key((p * q).to_bytes(256, "big"))
-    assert (plan.modulus, named.modulus) == (None, p * q)
-    assert named != plan
-    assert named == make_plan(named.parameters.model_dump(), LAYOUT, 4)
-    assert named.contribution_bytes(((0,),)) == plan.contribution_bytes(((0,),))
-    for wrong in (b"", b"\xff" * 384, (p * q + 1).to_bytes(256, "big")):
-        with pytest.raises(ParameterError, match="public key"):
-            plan.with_public_key(wrong)
-
-
 def test_a_task_names_one_public_key_for_good() -> None:
     first, second = (p * q for p, q in (made_up_primes(2048), made_up_primes(2048, "another key")))
-    parameters = {"key_bits": 2048}
+    plan, parameters = small_plan(), {"key_bits": 2048}
     assert isinstance(PAILLIER, NamesPublicKey)
     assert not isinstance(CKKS, NamesPublicKey)
     named = PAILLIER.name_public_key(parameters, first.to_bytes(256, "big"))
     assert "public_key" not in parameters
-    assert make_plan(named, LAYOUT, 4).modulus == first
     assert PAILLIER.name_public_key(named, first.to_bytes(256, "big")) == named
+    by_plan = under(plan, first.to_bytes(256, "big"))
+    assert (plan.modulus, by_plan.modulus, make_plan(named, LAYOUT, 4).modulus) == (None, first, first)
+    assert by_plan.contribution_bytes(((0,),)) == plan.contribution_bytes(((0,),))
     with pytest.raises(ParameterError, match="names another public key"):
         PAILLIER.name_public_key(named, second.to_bytes(256, "big"))
     for wrong in (b"", first.to_bytes(257, "big"), (first + 1).to_bytes(256, "big")):
