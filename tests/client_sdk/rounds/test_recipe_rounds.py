@@ -18,7 +18,6 @@ from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
 from client_sdk.lab.federation import Federation
 from client_sdk.store.states import ClientState
 from client_sdk.training.base import LocalResult
-from client_sdk.training.factors import RESIDUAL_ROWS
 from client_sdk.training.pfedclr import BUFFER_ROWS, PFedCLRConfig, PFedCLRHalf
 from client_sdk.training.rfrec import SUM_INDEX
 from protocols.errors import ParameterError
