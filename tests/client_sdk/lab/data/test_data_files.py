@@ -54,7 +54,7 @@ def folder(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("files")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.one_of(rows_of(INTEGERS), rows_of(TEXTS), rows_of(INTEGERS | TEXTS)),
     st.sampled_from(SEPARATORS),
@@ -76,7 +76,7 @@ def test_round_trip_of_tables_in_text(folder, rows, separator, crlf, packed, siz
     assert found.interactions.merged == len(rows) - len(expected(rows))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     rows_of(QUOTED | ANY_TEXT),
     ANY_TEXT | st.just(""),
@@ -120,7 +120,7 @@ def test_quotes_inside_fields_are_kept(tmp_path, monkeypatch, size) -> None:
     assert read.merged == 19
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.text('ab",\n', min_size=1, max_size=30))
 @example('""a"",b')
 @example(',"a"",b')
@@ -154,7 +154,7 @@ def test_a_short_line_is_refused_where_its_last_field_may_be_empty(tmp_path) -> 
             read_data_file(path)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.one_of(rows_of(INTEGERS), rows_of(TEXTS), rows_of(QUOTED)))
 def test_round_trip_of_parquet(folder, rows) -> None:
     users, items, ratings, times = zip(*rows, strict=True)

@@ -1,4 +1,4 @@
-"""The PriviRec demo with a server process: live display, figures and plot; errors before anything is written."""
+"""The PriviRec demo with a server process: live display, figures, plot and the estimate of the time."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner
 
-from client_sdk.cli import app
 from client_sdk.lab.data.splits import hold_out_share
 from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
 from client_sdk.lab.demo import spectrum as estimate
@@ -23,8 +21,7 @@ from client_sdk.lab.demo.spectrum import central_components
 
 
 @pytest.mark.parametrize(
-    ("recipe", "mechanism", "iterations"),
-    [("privirec-k", "masked", 1), ("privirec-k", "oneshot", 1), ("privirec", "plain", 2)],
+    ("recipe", "mechanism", "iterations"), [("privirec-k", "oneshot", 1), ("privirec", "masked", 2)]
 )
 def test_demo_runs_to_the_end_and_writes_its_results(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: str, mechanism: str, iterations: int
@@ -42,7 +39,7 @@ def test_demo_runs_to_the_end_and_writes_its_results(
     console.print(result_table(result))
     shown = console.export_text()
     assert "2 P Q" in shown
-    assert ("2 masked sums of 8 clients take about" in shown) is (mechanism == "masked")
+    assert ("4 masked sums of 8 clients take about" in shown) is (mechanism == "masked")
     assert "central, the whole matrix" in shown
     figures, report = write_results(result, tmp_path / "out")
     kept = json.loads(figures.read_text())
@@ -63,24 +60,6 @@ def test_demo_runs_to_the_end_and_writes_its_results(
     assert "hushrec[plots]" in write_results(result, tmp_path / "bare")[1].read_text()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--dataset", "movielens-9"], "unknown data set 'movielens-9': choose one of filmtrust"),
-        (["--cohort", "9"], "privirec-k sums over all clients"),
-        (["--rank", "400"], "240 items have at most 240 vectors"),
-        (["--mechanism", "ckks"], "this demo runs masked, oneshot, plain sums, not 'ckks'"),
-    ],
-)
-def test_invalid_options_fail_before_anything_is_written(tmp_path: Path, arguments: list[str], words: str) -> None:
-    output = tmp_path / "out"
-    command = ["demo", "--recipe", "privirec-k", "--output", str(output), *arguments]
-    done = CliRunner().invoke(app, command, env={"COLUMNS": "200"})
-    assert done.exit_code == 1
-    assert words in done.stderr
-    assert not output.exists()
-
-
 def test_estimate_grows_with_clients_and_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
     """With fixed times of a mask and a pair, so that the test does not depend on the machine."""
     monkeypatch.setattr(estimate, "_seconds_of_a_pair", lambda: 1e-3)
@@ -99,13 +78,6 @@ def test_estimate_grows_with_clients_and_vectors(monkeypatch: pytest.MonkeyPatch
     assert 0 < few < wide
     assert many > 3 * few
     assert seconds(10, 4, "plain") is None
-
-
-def test_estimate_measures_the_parts_on_this_machine() -> None:
-    made = setup.prepare(DemoRequest(recipe="privirec-k", rank=4, rounds=1))
-    measured = estimate.estimated_seconds(made)
-    assert measured is not None
-    assert measured > 0
 
 
 def test_central_components_equal_those_of_the_dense_matrix() -> None:

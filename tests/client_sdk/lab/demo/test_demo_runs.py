@@ -25,9 +25,7 @@ from protocols.recipes.base import FactorState
 from protocols.recipes.state import state_as
 from tests.client_sdk.lab.demo.made import control, made_result
 
-ROUNDS, COHORT = 2, 8
-PLAYED, USERS, ITEMS = 3, 30, 300
-Figures = list[tuple[int, float, float]]
+ROUNDS, COHORT, USERS, ITEMS = 2, 10, 30, 300
 
 
 @pytest.fixture(scope="module")
@@ -76,41 +74,52 @@ def found(data_dir: Path, needles: list[tuple[str, bytes]]) -> set[str]:
 
 
 class Run:
-    """One completed arm, with its clients' secrets and factors."""
+    """A completed arm: its figures and model, and its clients' secrets and factors."""
 
-    def __init__(self, shared: SharedSetup, arm: Arm, data_dir: Path) -> None:
+    def __init__(self, shared: SharedSetup, arm: Arm, server: DemoServer) -> None:
         self.secrets: list[tuple[str, bytes]] = []
         self.factors: list[tuple[str, bytes]] = []
 
         def inspect(fleet: Fleet) -> None:
             for client in fleet.clients:
                 self.secrets += [(what, form) for what, secret in client_secrets(client) for form in encodings(secret)]
-            model = fleet.model().item_factors
-            self.factors += [("item factor", run) for run in factor_rows(model)]
+            self.model = state_as(fleet.model(), FactorState).item_factors.copy()
+            self.factors += [("item factor", run) for run in factor_rows(self.model)]
             self.factors += [("user factor", run) for run in factor_rows(fleet.user_factors())]
 
-        with run_server(data_dir) as server:
-            self.result, _ = run_arm(arm, shared, server, None, inspect)
+        named = replace(arm, name=f"{arm.name} {secrets.token_hex(4)}")  # a server has each name of a task once
+        self.result, _ = run_arm(named, shared, server, None, inspect)
+        self.curve = [
+            (point.round_number, point.values["HR@10"], point.values["NDCG@10"]) for point in self.result.curve
+        ]
+
+
+def prepared(data: Path, dropout: float = 0.0) -> tuple[SharedSetup, list[Arm]]:
+    """What the arms of a run share, with keys of its own, and the arms: over CKKS, and plain."""
+    request = DemoRequest(str(data), columns=Columns(0, 1), rounds=ROUNDS, cohort=COHORT, dropout=dropout)
+    settings = chosen_settings(request)
+    shared, _ = shared_setup(request, settings)
+    return replace(shared, collect_seconds=1.0) if dropout else shared, arms_of(request, settings)
 
 
 @pytest.fixture(scope="module")
 def shared(data: Path) -> tuple[SharedSetup, list[Arm]]:
     """One setup for both arms, so that both have the same cohorts."""
-    request = DemoRequest(str(data), columns=Columns(0, 1), rounds=ROUNDS, cohort=COHORT)
-    settings = chosen_settings(request)
-    return shared_setup(request, settings)[0], arms_of(request, settings)
+    return prepared(data)
 
 
 @pytest.fixture(scope="module")
 def encrypted(shared: tuple[SharedSetup, list[Arm]], tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
     data_dir = tmp_path_factory.mktemp("encrypted")
-    return Run(shared[0], shared[1][0], data_dir), data_dir
+    with run_server(data_dir) as server:
+        return Run(shared[0], shared[1][0], server), data_dir
 
 
 @pytest.fixture(scope="module")
 def plain(shared: tuple[SharedSetup, list[Arm]], tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
     data_dir = tmp_path_factory.mktemp("plain")
-    return Run(shared[0], shared[1][1], data_dir), data_dir
+    with run_server(data_dir) as server:
+        return Run(shared[0], shared[1][1], server), data_dir
 
 
 def test_encrypted_demo_stores_no_secret_and_no_factor_on_the_server(encrypted: tuple[Run, Path]) -> None:
@@ -155,43 +164,22 @@ def test_report_shows_every_arm(encrypted: tuple[Run, Path], plain: tuple[Run, P
     assert "<link" not in page
 
 
-# --- two runs with the same seed give the same figures, although every run makes new keys -----------------------------
-
-
-def prepared(data: Path, seed: int, dropout: float = 0.0) -> tuple[list[Arm], SharedSetup]:
-    """The arms of a run and what they share, with keys of its own."""
-    request = DemoRequest(str(data), columns=Columns(0, 1), rounds=PLAYED, cohort=10, seed=seed, dropout=dropout)
-    settings = chosen_settings(request)
-    shared, _ = shared_setup(request, settings)
-    return arms_of(request, settings), replace(shared, collect_seconds=1.0) if dropout else shared
-
-
-def figures(server: DemoServer, arm: Arm, shared: SharedSetup) -> tuple[Figures, np.ndarray]:
-    models = []
-
-    def inspect(fleet: Fleet) -> None:
-        models.append(state_as(fleet.model(), FactorState).item_factors.copy())
-
-    named = replace(arm, name=f"{arm.name} {secrets.token_hex(4)}")  # a server has each name of a task once
-    result, _ = run_arm(named, shared, server, None, inspect)
-    return [(point.round_number, point.values["HR@10"], point.values["NDCG@10"]) for point in result.curve], models[0]
-
-
-def test_the_same_seed_gives_the_same_figures_and_lets_the_same_clients_drop_out(data: Path, tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_figures_and_lets_the_same_clients_drop_out(
+    data: Path, encrypted: tuple[Run, Path], plain: tuple[Run, Path], tmp_path: Path
+) -> None:
+    """Although every run makes new keys; with the clients in another order, the figures are others."""
+    again, (over_ckks, in_the_clear, _) = prepared(data)
     with run_server(tmp_path / "server") as server:
-        for place, dropout, tolerance in ((1, 0.3, 0.0), (0, 0.0, 1e-3)):  # every CKKS sum has a new, small error
-            runs = []
-            for _ in range(2):
-                arms, shared = prepared(data, 0, dropout)
-                runs.append(figures(server, arms[place], shared))
-            (first, model), (second, again) = runs
-            assert [number for number, _, _ in first] == list(range(1, PLAYED + 1))
-            assert first == second
-            np.testing.assert_allclose(model, again, atol=tolerance, rtol=0)
-        arms, shared = prepared(data, 0)
-        curve, model_of_others = figures(server, arms[1], replace(shared, identities=shared.identities[::-1]))
-    assert curve != first
-    assert np.abs(model_of_others - model).max() > 1e-3
+        repeated = Run(again, over_ckks, server)
+        reordered = Run(replace(again, identities=again.identities[::-1]), in_the_clear, server)
+        few, same_few = (Run(prepared(data, 0.3)[0], in_the_clear, server) for _ in range(2))
+    for first, second, tolerance in ((encrypted[0], repeated, 1e-3), (few, same_few, 0.0)):  # CKKS sums have an error
+        assert [number for number, _, _ in first.curve] == list(range(1, ROUNDS + 1))
+        assert first.curve == second.curve
+        np.testing.assert_allclose(first.model, second.model, atol=tolerance, rtol=0)
+    assert reordered.curve != plain[0].curve
+    assert np.abs(reordered.model - plain[0].model).max() > 1e-3
+    assert few.curve != plain[0].curve
 
 
 def test_identities_are_new_in_every_run_and_their_order_is_the_seeds() -> None:

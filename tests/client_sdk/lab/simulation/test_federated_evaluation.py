@@ -75,7 +75,7 @@ def central(made: Federation) -> dict[str, float]:
 
 @pytest.mark.parametrize(
     ("recipe", "mechanism"),
-    [*((recipe, mechanism) for recipe in ("colr", "fedmf") for mechanism in sorted(MECHANISMS)), ("scolr", "plain")],
+    [("colr", "ckks"), ("colr", "masked"), ("fedmf", "paillier"), ("scolr", "plain")],
 )
 def test_the_summed_metrics_are_those_of_a_central_evaluation(data: Interactions, recipe: str, mechanism: str) -> None:
     made = federation(data, recipe, mechanism, Evaluation(every=2))
