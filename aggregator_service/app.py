@@ -34,9 +34,8 @@ from aggregator_service.observability.tracing import Instruments, tracer_of, tra
 from aggregator_service.polling.cache import TaskCache
 from aggregator_service.polling.notifier import Notifier
 from aggregator_service.problems import install_problem_handlers
-from aggregator_service.rounds.commit_listeners import CommitListeners
 from aggregator_service.rounds.engine import RoundEngine
-from aggregator_service.rounds.leadership import Leadership
+from aggregator_service.rounds.leadership import CommitListeners, Leadership
 from aggregator_service.routes.openapi import describe
 from aggregator_service.routes.routers import API_ROUTERS
 from aggregator_service.services import Services
@@ -44,8 +43,7 @@ from aggregator_service.settings import Settings
 from aggregator_service.storage.cleanup import collect_bodies, collect_orphans, own_data_directory, sweep
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.group_commit import GroupCommit
-from aggregator_service.storage.store_ids import bind_store, refuse_moved
-from aggregator_service.storage.stores import open_store
+from aggregator_service.storage.stores import bind_store, open_store, refuse_moved
 from aggregator_service.tasks.privacy import spent_budgets
 
 __all__ = ["Server", "build_services", "create_app"]

@@ -118,8 +118,8 @@ def _correctable(error: Exception) -> str | None:
     from aggregator_service.settings import Settings, setting_fault
     from aggregator_service.storage.blobs import BlobsUnavailableError
     from aggregator_service.storage.cleanup import DataDirectoryInUseError
-    from aggregator_service.storage.database_causes import database_cause
-    from aggregator_service.storage.store_ids import MovedDatabaseError
+    from aggregator_service.storage.dialects import database_cause
+    from aggregator_service.storage.stores import MovedDatabaseError
     from protocols.errors import HushRecError
     from protocols.parameter_text import first_fault
 

@@ -10,6 +10,7 @@ from protocols.messages.stages import RoundState
 
 __all__ = [
     "ACTIVE",
+    "ENDED_BY_OPERATORS",
     "OPENING",
     "ORDER",
     "TABLE",
@@ -102,6 +103,9 @@ TABLE: Final[Mapping[RoundState, Mapping[RoundEvent, RoundState]]] = {
     RoundState.FAILED: {},
 }
 
+ENDED_BY_OPERATORS: Final = frozenset({RoundEvent.TASK_CLOSED, RoundEvent.ABORTED})
+"""Events that end a round in any active state as failed."""
+
 OPENING: Final[Mapping[RoundState, str]] = {
     RoundState.COLLECTING: "round opened",
     RoundState.ADVERTISING: "round opened, masked",
@@ -127,9 +131,10 @@ def next_state(state: str, event: RoundEvent) -> RoundState:
 
 
 def diagram() -> str:
-    """Return the table as a Mermaid state diagram."""
+    """Return the table as a Mermaid state diagram, without `ENDED_BY_OPERATORS`, which every active state has."""
     lines = ["stateDiagram-v2", *(f"    [*] --> {state}: {why}" for state, why in OPENING.items())]
     for state, row in TABLE.items():
-        lines += [f"    {state} --> {target}: {event.value}" for event, target in row.items()]
+        shown = [(event.value, target) for event, target in row.items() if event not in ENDED_BY_OPERATORS]
+        lines += [f"    {state} --> {target}: {label}" for label, target in shown]
     lines += [f"    {state} --> [*]" for state in TERMINAL]
     return "\n".join(lines)

@@ -137,20 +137,23 @@ class Settings(BaseSettings):
     data_dir: Annotated[Path, AfterValidator(Path.resolve)] = Field(
         default=Path("hushrec-data"),
         validate_default=True,
-        description="Directory of the SQLite database, the blobs and uploads in progress.",
+        description="Directory of the SQLite database, the blobs and uploads in progress; each server needs its own.",
     )
     host: str = Field(default="127.0.0.1", description="Address to listen on.")
     port: int = Field(default=8000, ge=0, le=65535, description="Port to listen on; 0: any free port.")
     database_url: SecretStr | None = Field(
-        default=None, description="SQLAlchemy URL of the database; None: SQLite, file hushrec.db in the data directory."
+        default=None,
+        description="SQLAlchemy URL of the database; default: SQLite, file hushrec.db in the data directory.",
     )
     blobs: _Blobs = Field(
         default=None,
-        description="Blob store: dir:/path or s3://bucket/prefix; None: the subdirectory blobs of the data directory.",
+        description="Blob store: dir:/path or s3://bucket/prefix, the same for all servers of a database; default: the "
+        "subdirectory blobs of the data directory.",
     )
     operator_token: SecretStr | None = Field(
         default=None,
-        description="Operator token (admin) beside those in the database; it is not stored. At least 24 characters.",
+        description="Operator token (admin) beside those in the database; it is not stored. At least 24 characters: "
+        "openssl rand -hex 32.",
     )
     executor: _Executor = Field(
         default="local",
@@ -165,7 +168,8 @@ class Settings(BaseSettings):
     max_connections: int = Field(
         default=4096,
         ge=0,
-        description="Open connections; while there are more, requests are answered 503. 0: no limit.",
+        description="Open connections; while there are more, requests are answered 503. 0: no limit. The server "
+        "raises its limit of open files as far as the system permits.",
     )
     behind_proxy: bool = Field(
         default=False,
@@ -193,13 +197,14 @@ class Settings(BaseSettings):
         default=(),
         max_length=8,
         description="Addresses at which clients reach this server, separated by commas, as https://name[:port]; none: "
-        "the address and port at which a connection arrives. Requests signed for another address are refused.",
+        "the IP address and port at which a connection arrives, or localhost. Requests signed for another address are "
+        "refused.",
     )
     cors_origins: Annotated[tuple[str, ...], NoDecode] = Field(
         default=(),
         max_length=32,
         description="Origins whose pages may call the API from a browser, separated by commas, as https://name[:port]; "
-        "none: no page of another origin may.",
+        "none: no page of another origin may. Cookies are never accepted, and the dashboard is not included.",
     )
     root_path: _RootPath = Field(
         default="",
@@ -208,7 +213,11 @@ class Settings(BaseSettings):
     hsts_seconds: int = Field(
         default=0, ge=0, description="max-age of Strict-Transport-Security, seconds; 0: the header is not sent."
     )
-    tls_cert: Path | None = Field(default=None, description="Certificate chain of the server, PEM file; needs tls_key.")
+    tls_cert: Path | None = Field(
+        default=None,
+        description="Certificate chain of the server, PEM file; needs tls_key. The server then speaks only TLS, and "
+        "reads changed files without a restart.",
+    )
     tls_key: Path | None = Field(
         default=None, description="Private key of the certificate, PEM file without a password."
     )

@@ -1,7 +1,8 @@
 """MkDocs hooks: let the site in `docs/` include pages and files from the rest of the repository.
 
 - The pages of `PAGES` (README, CONTRIBUTING, ...) become pages of the site.
-- The reference of commands, parameters, problem types and the SDK is made from the code (`reference_pages.py`).
+- The reference of commands, settings, parameters, problem types and the SDK is made from the code
+  (`reference_pages.py`).
 - A relative link from a page to a file outside `docs/` becomes a link to a copy of that file below `files/`.
 - A link to a folder becomes plain text: the site has no folder listings.
 - A Mermaid state diagram becomes a table of transitions: Mermaid's script would have to come from another host.

@@ -4,6 +4,7 @@
     python scripts/reference_pages.py names         every class, function, event and error of the SDK
     python scripts/reference_pages.py parameters    recipes, mechanisms, schedule and training settings
     python scripts/reference_pages.py problems      the types of problem documents
+    python scripts/reference_pages.py settings      the environment variables of a server
 
 Each prints one page as Markdown. `mkdocs_hooks.py` adds all of them to the site, and the page of signatures.
 """
@@ -18,13 +19,15 @@ from typing import Any, Final
 import names_page
 import parameters_page
 import typer.main
+from pydantic import BaseModel
 
 import aggregator_service.cli
 import client_sdk.cli
+from aggregator_service.settings import Settings
 from client_sdk.errors import PROBLEM_ERRORS
 from protocols.messages.problem import PROBLEM_TYPES, problem_uri
 
-__all__ = ["PAGES", "commands", "commands_page", "main", "problems_page"]
+__all__ = ["PAGES", "commands", "commands_page", "main", "problems_page", "settings_page"]
 
 _COMMANDS: Final = """\
 # Commands
@@ -38,6 +41,13 @@ _PROBLEMS: Final = """\
 
 Every error answer of the HTTP API is a problem document (RFC 9457). Its member `type` is one of these URIs; they are
 names, not addresses to open. [HTTP API](http-api.md#errors) says what to do about those that need more than the title.
+"""
+
+_SETTINGS: Final = """\
+# Settings of a server
+
+Each setting of `hushrec-server` is an environment variable. Those with an option of `serve` can be set by it, too: an
+option overrides the variable. [Configuration](configuration.md#settings) says which pages explain them.
 """
 
 
@@ -107,12 +117,30 @@ def problems_page() -> str:
     return f"{_PROBLEMS}\n" + "\n".join(rows) + "\n"
 
 
+def settings_page() -> str:
+    """Return the page of settings: variable, option of `serve`, default and meaning."""
+    serve = next(command for words, command in commands() if words == "hushrec-server serve")
+    options = {parameter.name: f"`{parameter.opts[0]}`" for parameter in serve.params}
+    rows = ["| variable | option | default | meaning |", "|---|---|---|---|"]
+    for name, field in Settings.model_fields.items():
+        default = "" if field.default in (None, "", ()) else f"`{_shown(field.default)}`"
+        meaning = _escaped(field.description or "")
+        rows.append(f"| `HUSHREC_{name.upper()}` | {options.get(name, '')} | {default} | {meaning} |")
+    return f"{_SETTINGS}\n" + "\n".join(rows) + "\n"
+
+
+def _shown(default: object) -> str:
+    """Return a default as one writes it into the environment."""
+    return "{}" if isinstance(default, BaseModel) else str(int(default) if isinstance(default, bool) else default)
+
+
 PAGES: Final[dict[str, Callable[[], str]]] = {
     "cli.md": commands_page,
     "parameters.md": parameters_page.page,
     "problems.md": problems_page,
     "reference/api.md": names_page.signatures,
     "reference/names.md": names_page.names,
+    "settings.md": settings_page,
 }
 """Page of the site -> what makes its text."""
 
@@ -121,6 +149,7 @@ _NAMES: Final = {
     "names": "reference/names.md",
     "parameters": "parameters.md",
     "problems": "problems.md",
+    "settings": "settings.md",
 }
 
 

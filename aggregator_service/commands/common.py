@@ -23,8 +23,7 @@ from aggregator_service.storage.cleanup import delete_orphans, make_private
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.owners import give_to_owner
 from aggregator_service.storage.schema import OperatorRow, TaskRow
-from aggregator_service.storage.store_ids import bind_store, refuse_moved
-from aggregator_service.storage.stores import open_store
+from aggregator_service.storage.stores import bind_store, open_store, refuse_moved
 from aggregator_service.tasks.tasks import list_tasks
 from protocols.messages import OperatorToken
 

@@ -40,8 +40,7 @@ from aggregator_service.routes.openapi import document_text
 from aggregator_service.services import Services
 from aggregator_service.settings import Settings
 from aggregator_service.storage.cleanup import create_data_directory, make_private, own_data_directory
-from aggregator_service.storage.database import Database
-from aggregator_service.storage.dialects import database_place
+from aggregator_service.storage.database import Database, database_place
 
 __all__ = ["bind", "export_openapi", "init", "serve"]
 

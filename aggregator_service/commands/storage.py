@@ -23,11 +23,9 @@ from aggregator_service.storage.backup import (
 )
 from aggregator_service.storage.blobs import BlobStore
 from aggregator_service.storage.cleanup import named_blobs
-from aggregator_service.storage.database import Database
-from aggregator_service.storage.dialects import database_place, dialect_of
+from aggregator_service.storage.database import Database, database_place, dialect_of
 from aggregator_service.storage.directory import DirectoryBlobs
-from aggregator_service.storage.store_ids import bind_store, mark_moved, record_store
-from aggregator_service.storage.stores import open_store
+from aggregator_service.storage.stores import bind_store, mark_moved, open_store, record_store
 
 __all__ = ["backup", "migrate_storage"]
 

@@ -21,9 +21,8 @@ from aggregator_service.problems import Problem
 from aggregator_service.routes.common import TaskId
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.schema import TaskRow
-from aggregator_service.tasks.catalogues import add_catalogue, stored_catalogue
+from aggregator_service.tasks.catalogues import add_catalogue, read_items, stored_catalogue
 from aggregator_service.tasks.committee import committee_size
-from aggregator_service.tasks.item_files import read_items
 from aggregator_service.tasks.parameter_rows import ParameterRow, parameter_rows
 from aggregator_service.tasks.plans import TaskPlan
 from aggregator_service.tasks.starts import check_start

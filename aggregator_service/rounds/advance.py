@@ -31,8 +31,7 @@ from aggregator_service.crash_points import CrashPoint, crash_point
 from aggregator_service.logs import fields
 from aggregator_service.observability.tracing import Instruments
 from aggregator_service.round_states import ACTIVE, RoundEvent
-from aggregator_service.rounds.active_round import ActiveRound, partial_of
-from aggregator_service.rounds.batches import Batches
+from aggregator_service.rounds.batches import ActiveRound, Batches, partial_of
 from aggregator_service.rounds.masked_stages import end_stage, fail_at_fault, fail_stage, read_masks
 from aggregator_service.rounds.oneshot_stages import (
     end_oneshot_stage,

@@ -1,14 +1,17 @@
-"""Which contributions are folded next: whole batches, or smaller ones where adding a contribution takes long."""
+"""What the engine reads before each action: the active round of a task, and which contributions are folded next.
+
+These are whole batches, or smaller ones where adding a contribution takes long.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from sqlalchemy.orm import Session
 
-from aggregator_service.compute.jobs import BodyByValue, StoredBody
+from aggregator_service.compute.jobs import BlobRef, BodyByValue, StoredBody
 from aggregator_service.compute.split_jobs import SplitJobs
 from aggregator_service.storage.bodies import is_small, small_bodies
 from aggregator_service.storage.rounds import Unfolded, unfolded, unfolded_count
@@ -17,7 +20,7 @@ from aggregator_service.tasks.plans import TaskTerms, plan_task
 from protocols.messages.stages import RoundState
 from protocols.sums.base import SumPlan
 
-__all__ = ["Batch", "Batches", "NextFold"]
+__all__ = ["ActiveRound", "Batch", "Batches", "NextFold", "partial_of"]
 
 Batch = tuple[tuple[str, StoredBody | BodyByValue], ...]
 """Client ids and their contributions."""
@@ -99,3 +102,41 @@ def _with_bodies(session: Session, batch: Sequence[Unfolded]) -> Batch:
 def _stored(row: Unfolded, bodies: Mapping[str, bytes]) -> StoredBody | BodyByValue:
     key = row.blob_key or ""
     return BodyByValue(bodies[key], row.digest) if key in bodies else StoredBody(key, row.digest, row.tag)
+
+
+@dataclass(frozen=True)
+class ActiveRound:
+    """The active round of a task, as one transaction read it.
+
+    missing: clients whose message the state still waits for. next_fold: what to fold next. partial: the partial sum,
+    None before the first fold. folded: contributions in it.
+    """
+
+    terms: TaskTerms
+    task_seed: bytes
+    opened_by_anyone: bool
+    round: RoundRow
+    missing: int
+    next_fold: NextFold
+    partial: BlobRef | None
+    folded: int
+
+    @property
+    def batch(self) -> Batch:
+        """Client ids and bytes, or blobs, of what to fold next."""
+        return self.next_fold.batch
+
+    @property
+    def masked(self) -> bool:
+        """Whether this is a masked round."""
+        return self.round.model_digest is not None
+
+    def after_fold(self, partial: BlobRef) -> ActiveRound:
+        """Return this round after the commit of a fold into `partial` of the last contributions, to release it."""
+        return replace(self, partial=partial, folded=self.folded + len(self.batch), next_fold=NextFold(()))
+
+
+def partial_of(row: RoundRow) -> BlobRef | None:
+    """Return the partial sum of a round; None before the first fold."""
+    key, digest = row.partial_key, row.partial_digest
+    return BlobRef(key, digest) if key is not None and digest is not None else None

@@ -9,15 +9,14 @@ members would wait for ever.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
-from typing import Final
+from collections.abc import Collection
 
-from sqlalchemy import ColumnElement, select, update
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from aggregator_service.logs import fields
 from aggregator_service.rounds.differencing import frozen_cohort, least_cohort
-from aggregator_service.storage.database import announce
+from aggregator_service.storage.database import announce, changed_rows, in_batches
 from aggregator_service.storage.schema import ClientRow, ContributionRow, TaskRow
 from aggregator_service.tasks.members import able_members
 from aggregator_service.tasks.plans import TaskPlan, row_most_sums
@@ -26,7 +25,6 @@ from protocols.messages import Schedule
 __all__ = ["count_contributions", "end_at_budget"]
 
 _LOG = logging.getLogger(__name__)
-_BATCH: Final = 500
 
 
 def count_contributions(session: Session, task: TaskRow, round_id: int, clients: Collection[str] | None = None) -> None:
@@ -37,18 +35,13 @@ def count_contributions(session: Session, task: TaskRow, round_id: int, clients:
     """
     if task.privacy is None:
         return
+    count = update(ClientRow).values(times_contributed=ClientRow.times_contributed + 1)
     if clients is None:
         given = select(ContributionRow.client_id).where(ContributionRow.round_id == round_id)
-        _add_one(session, ClientRow.id.in_(given))
+        changed_rows(session, count.where(ClientRow.id.in_(given)))
         return
-    ordered: Sequence[str] = sorted(clients)
-    for start in range(0, len(ordered), _BATCH):  # databases limit the number of bound parameters
-        _add_one(session, ClientRow.id.in_(ordered[start : start + _BATCH]))
-
-
-def _add_one(session: Session, which: ColumnElement[bool]) -> None:
-    counted = update(ClientRow).where(which).values(times_contributed=ClientRow.times_contributed + 1)
-    session.execute(counted, execution_options={"synchronize_session": False})
+    for some in in_batches(clients):
+        changed_rows(session, count.where(ClientRow.id.in_(some)))
 
 
 def end_at_budget(session: Session, task: TaskRow, plan: TaskPlan, sum_index: int) -> bool:

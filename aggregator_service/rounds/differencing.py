@@ -7,6 +7,7 @@ The rule and its reasons are in `protocols.privacy.differencing`.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from typing import Final
 from sqlalchemy import Select, and_, or_, select, true, update
 from sqlalchemy.orm import Session
 
+from aggregator_service.logs import fields
+from aggregator_service.storage.database import changed_rows, in_batches
 from aggregator_service.storage.rounds import last_over_same_data, lock_data_set, summed_clause
 from aggregator_service.storage.schema import ClientRow, RoundRow, TaskRow
 from aggregator_service.storage.stages import Part, clients_with
@@ -25,9 +28,17 @@ from protocols.messages import Schedule
 from protocols.messages.stages import RoundState
 from protocols.privacy.differencing import Allowed, Isolating, TooComplex, judge
 
-__all__ = ["TooSimilar", "frozen_cohort", "least_cohort", "remaining_clients", "retire_if_too_similar"]
+__all__ = [
+    "TooSimilar",
+    "frozen_cohort",
+    "least_cohort",
+    "mark_retired",
+    "remaining_clients",
+    "retire_at_fault",
+    "retire_if_too_similar",
+]
 
-_BATCH: Final = 500
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -70,7 +81,7 @@ def retire_if_too_similar(
         return TooSimilar(reason, len(survivors), counts=True)
     staying = {client for key, client in survivors.items() if key not in verdict.leave_out}
     leaving = set(session.scalars(clients_with(round_.id, "asked"))) - staying
-    _leave_data(session, leaving, round_.number)
+    _update_clients(session, leaving, left_data_in=round_.number)  # of every sum of class `once` or `repeated`
     plan = plan_round(task, round_)
     frozen = frozen_cohort(session, task, plan) if sum_class.repeated else None
     able = able_members(session, task, plan.recipe.device_groups, sum_class, round_.sum_index)
@@ -123,16 +134,16 @@ def mark_retired(session: Session, clients: Collection[str], number: int) -> Non
     _update_clients(session, clients, retired_in=number)
 
 
-def _leave_data(session: Session, clients: Collection[str], number: int) -> None:
-    """Keep clients out of every sum of class `once` or `repeated` after round `number`."""
-    _update_clients(session, clients, left_data_in=number)
+def retire_at_fault(session: Session, clients: Collection[str], round_: RoundRow) -> None:
+    """Keep clients that were found at fault in a round out of every later cohort, and log who they are."""
+    mark_retired(session, clients, round_.number)
+    for client in sorted(clients):
+        _LOG.warning("client at fault, retired", extra=fields(task=round_.task_id, round=round_.number, client=client))
 
 
 def _update_clients(session: Session, clients: Collection[str], **values: int) -> None:
-    ordered = sorted(clients)
-    for start in range(0, len(ordered), _BATCH):
-        some = update(ClientRow).where(ClientRow.id.in_(ordered[start : start + _BATCH])).values(**values)
-        session.execute(some, execution_options={"synchronize_session": False})
+    for some in in_batches(clients):
+        changed_rows(session, update(ClientRow).where(ClientRow.id.in_(some)).values(**values))
 
 
 def frozen_cohort(session: Session, task: TaskRow, plan: TaskPlan, *, spent: bool = False) -> list[str] | None:

@@ -19,12 +19,12 @@ from aggregator_service.compute.split_jobs import SplitJobs
 from aggregator_service.compute.workers import Workers, WorkersUnavailableError
 from aggregator_service.logs import fields
 from aggregator_service.observability.tracing import Instruments
-from aggregator_service.rounds.active_round import ActiveRound
 from aggregator_service.rounds.advance import RoundAdvancer
+from aggregator_service.rounds.batches import ActiveRound
 from aggregator_service.settings import SPLIT_BYTES
 from aggregator_service.storage.blobs import BlobStore, BlobsUnavailableError, store_trouble
 from aggregator_service.storage.database import DATABASE_GONE, Database
-from aggregator_service.storage.database_causes import database_cause
+from aggregator_service.storage.dialects import database_cause
 from aggregator_service.storage.schema import TaskRow
 
 __all__ = ["Debounce", "RoundEngine"]

@@ -20,7 +20,7 @@ from aggregator_service.compute.unmasking import Masks
 from aggregator_service.logs import fields
 from aggregator_service.problems import Problem
 from aggregator_service.round_states import RoundEvent
-from aggregator_service.rounds.differencing import mark_retired
+from aggregator_service.rounds.differencing import retire_at_fault
 from aggregator_service.rounds.disputes import add_disputes, disputes_in, kept_apart
 from aggregator_service.rounds.transactions import (
     LostRaceError,
@@ -152,9 +152,7 @@ def fail_at_fault(session: Session, task: TaskRow, round_: RoundRow, error: AtFa
 
     Each such failure leaves fewer clients that can cause another.
     """
-    mark_retired(session, error.clients, round_.number)
-    for client in error.clients:
-        _LOG.warning("client at fault, retired", extra=fields(task=task.id, round=round_.number, client=client))
+    retire_at_fault(session, error.clients, round_)
     fail_stage(session, task, round_, str(error), now)
     announce(session, task.id, "members")
 
@@ -284,9 +282,7 @@ def _fail_for_disputes(
     if not short:
         return False
     guilty = server.at_fault(roster, disputes)
-    mark_retired(session, guilty, round_.number)
-    for client in sorted(guilty):
-        _LOG.warning("client at fault, retired", extra=fields(task=task.id, round=round_.number, client=client))
+    retire_at_fault(session, guilty, round_)
     least, members = Schedule.model_validate(task.schedule).min_clients, [entry.client_id for entry in roster.entries]
     parted = len(kept_apart(session, task.id, members, least)) < len(members)
     reason = f"the shares that {', '.join(short)} sealed do not open for so many neighbours that too few are left. "

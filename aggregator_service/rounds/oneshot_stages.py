@@ -20,11 +20,11 @@ from aggregator_service.logs import fields
 from aggregator_service.problems import Problem
 from aggregator_service.round_states import RoundEvent, next_state
 from aggregator_service.rounds.budget import count_contributions
-from aggregator_service.rounds.differencing import mark_retired, remaining_clients
+from aggregator_service.rounds.differencing import remaining_clients, retire_at_fault
 from aggregator_service.rounds.disputes import add_disputes, disputes_in, openable, reported_by_many, unopenable
 from aggregator_service.rounds.masked_stages import stage_is_over
 from aggregator_service.rounds.transactions import enforce_min_difference, fail_round, missing_clients, move
-from aggregator_service.storage.database import Database, announce, count_dropouts, discard
+from aggregator_service.storage.database import Database, announce, changed_rows, count_dropouts, discard, in_batches
 from aggregator_service.storage.rounds import cohort_clients, entered_states, find_round, lock_round_exclusive
 from aggregator_service.storage.schema import ClientRow, ContributionRow, HandoutRow, RoundRow, TaskRow
 from aggregator_service.storage.stages import (
@@ -64,7 +64,6 @@ __all__ = [
 ]
 
 _LOG: Final = logging.getLogger(__name__)
-_BATCH: Final = 500
 
 
 def oneshot_context(task: TaskRow, round_: RoundRow) -> OneshotContext:
@@ -242,10 +241,7 @@ def report_sealed_shares(
             extra=fields(task=task.id, round=round_.number, client=client, member=member_id),
         )
     plan = OneshotPlan.of(plan_round(task, round_).sum_plan)
-    guilty = sorted(named & reported_by_many(session, task.id, plan.parameters.corrupt))
-    mark_retired(session, guilty, round_.number)
-    for client in guilty:
-        _LOG.warning("client at fault, retired", extra=fields(task=task.id, round=round_.number, client=client))
+    retire_at_fault(session, named & reported_by_many(session, task.id, plan.parameters.corrupt), round_)
     announce(session, task.id, "round", "members")
     leaving = unopenable(session, round_, plan.threshold)
     if leaving:
@@ -279,14 +275,13 @@ def _leave_out(session: Session, task: TaskRow, round_: RoundRow, leaving: Colle
 
 def _remove_contributions(session: Session, round_: RoundRow, clients: Collection[str]) -> None:
     """Delete contributions; the partial sum, which may contain them, is made anew from the others."""
-    row, ordered = ContributionRow, sorted(clients)
-    for start in range(0, len(ordered), _BATCH):
-        some = row.round_id == round_.id, row.client_id.in_(ordered[start : start + _BATCH])
-        for key in session.execute(delete(row).where(*some).returning(row.blob_key)).scalars():
+    row = ContributionRow
+    for some in in_batches(clients):
+        gone = delete(row).where(row.round_id == round_.id, row.client_id.in_(some))
+        for key in session.scalars(gone.returning(row.blob_key)):
             discard(session, key)
     if round_.folded:
-        again = update(row).where(row.round_id == round_.id).values(folded=False)
-        session.execute(again, execution_options={"synchronize_session": False})
+        changed_rows(session, update(row).where(row.round_id == round_.id).values(folded=False))
         discard(session, round_.partial_key)
         round_.partial_key = round_.partial_digest = None
         round_.folded = 0

@@ -1,36 +1,39 @@
-"""The transaction that opens a round: its plan, its keys and its cohort."""
+"""The transaction that opens a round: its plan, its keys and its cohort, the clients that are asked to contribute."""
 
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Sequence
 
+from sqlalchemy import insert, select, update
 from sqlalchemy.orm import Session
 
 from aggregator_service.logs import fields
 from aggregator_service.round_states import ACTIVE
-from aggregator_service.rounds.attestations import chain_to_state
 from aggregator_service.rounds.budget import end_at_budget
-from aggregator_service.rounds.cohorts import draw_cohort, enough_members, write_cohort
 from aggregator_service.rounds.differencing import frozen_cohort, least_cohort
 from aggregator_service.rounds.disputes import kept_apart, openable
 from aggregator_service.rounds.oneshot_stages import absent_members
 from aggregator_service.rounds.unopened import abandon_sum, repeat_or_abandon
-from aggregator_service.storage.database import announce
+from aggregator_service.storage.database import announce, changed_rows, in_batches
 from aggregator_service.storage.rounds import last_completed, last_round
-from aggregator_service.storage.schema import CommitteeKeyRow, RoundRow, RoundStateRow, TaskRow
+from aggregator_service.storage.schema import ClientRow, CohortRow, CommitteeKeyRow, RoundRow, RoundStateRow, TaskRow
 from aggregator_service.tasks.catalogues import awaited_catalogue
 from aggregator_service.tasks.committee import choose_committee, delete_keys_before
-from aggregator_service.tasks.members import able_members
+from aggregator_service.tasks.members import able_members, eligible_clause
 from aggregator_service.tasks.plans import TaskPlan, check_terms, plan_task, row_terms
 from aggregator_service.tasks.tasks import agreed_digest
+from protocols.crypto.aggregate_chain import extend_chain, first_chain
 from protocols.errors import CombinationError
+from protocols.layout import SumClass
 from protocols.messages import Schedule
 from protocols.messages.stages import RoundState, opening_state
 
-__all__ = ["open_round"]
+__all__ = ["draw_cohort", "enough_members", "open_round"]
 
 _LOG = logging.getLogger(__name__)
+_RANDOM = secrets.SystemRandom()
 
 
 def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
@@ -94,7 +97,7 @@ def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
         seed=spec.seed,
         levels=list(levels),
         model_digest=agreed_digest(session, task, sum_index, completed, levels) if interactive else None,
-        aggregate_chain=chain_to_state(task, completed),
+        aggregate_chain=_chain_to_state(task, completed),
         confirms=plan.sum_plan.confirms,
         opened_at=now,
         deadline=now + (schedule.collect_seconds if collects else schedule.stage_seconds),
@@ -107,7 +110,7 @@ def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
     session.add(round_)
     session.flush()
     session.add(RoundStateRow(round_id=round_.id, state=round_.state, entered_at=now))
-    write_cohort(session, round_, clients)
+    _write_cohort(session, round_, clients)
     for member in committee:
         member.round_id = round_.id
     if committee:
@@ -115,6 +118,21 @@ def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
     announce(session, task.id, "round")
     _LOG.info("round opened", extra=fields(task=task.id, round=number, cohort=len(clients)))
     return round_
+
+
+def _chain_to_state(task: TaskRow, completed: RoundRow | None) -> str | None:
+    """Return the chain (hex) that the contributions of the next round state; None where anyone can open the sums.
+
+    completed: the last completed round. None also for a task that had completed rounds before members stated chains.
+    """
+    if task.opened_by == "anyone":
+        return None
+    if completed is None:
+        return first_chain(task.id).hex()
+    if completed.aggregate_chain is None or completed.aggregate_digest is None:
+        return None
+    before, digest = bytes.fromhex(completed.aggregate_chain), bytes.fromhex(completed.aggregate_digest)
+    return extend_chain(before, completed.number, digest).hex()
 
 
 def _openable(
@@ -148,3 +166,42 @@ def _choose_cohort(session: Session, task: TaskRow, plan: TaskPlan, sum_index: i
         return None
     drawn = draw_cohort(session, task, schedule, device_group, sum_class, sum_index)
     return kept_apart(session, task.id, drawn, schedule.min_clients)
+
+
+def enough_members(schedule: Schedule, able: Sequence[int], device_group: int, first: bool) -> bool:
+    """Whether enough members can contribute for a round over `device_group` to open.
+
+    able: members that can contribute, by device group. first: whether this is the task's first round. It opens when the
+    whole task has `start_clients`, and each group enough for its sums: a sum is never over fewer than `min_clients`.
+    """
+    if not first:
+        return able[device_group] >= schedule.min_clients
+    each = max(schedule.min_clients, 0 if schedule.start_clients else schedule.cohort_size)
+    return min(able) >= each and sum(able) >= schedule.start_clients
+
+
+def draw_cohort(
+    session: Session, task: TaskRow, schedule: Schedule, device_group: int, sum_class: SumClass, sum_index: int
+) -> list[str]:
+    """Draw a new cohort of `device_group` for a sum, of the members that can contribute to it; return its client ids.
+
+    Uniform without replacement; with round-robin sampling, the members that were asked least often, in a fixed order.
+    """
+    able = select(ClientRow.id).where(
+        ClientRow.task_id == task.id,
+        ClientRow.device_group == device_group,
+        eligible_clause(task, sum_class, sum_index),
+    )
+    if schedule.sampling == "round-robin":
+        ordered = able.order_by(ClientRow.times_asked, ClientRow.turn, ClientRow.id).limit(schedule.cohort_size)
+        return list(session.execute(ordered).scalars())
+    everyone = list(session.execute(able.order_by(ClientRow.sequence)).scalars())
+    return _RANDOM.sample(everyone, min(schedule.cohort_size, len(everyone)))
+
+
+def _write_cohort(session: Session, round_: RoundRow, clients: Sequence[str]) -> None:
+    """Insert the rows of a cohort and count how often each of its members was asked."""
+    session.execute(insert(CohortRow), [{"round_id": round_.id, "client_id": client} for client in clients])
+    asked = update(ClientRow).values(times_asked=ClientRow.times_asked + 1)
+    for some in in_batches(clients):
+        changed_rows(session, asked.where(ClientRow.id.in_(some)))

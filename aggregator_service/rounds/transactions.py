@@ -12,12 +12,18 @@ from sqlalchemy.orm import Session
 from aggregator_service.compute.jobs import BlobRef, Released, StoredState
 from aggregator_service.logs import fields
 from aggregator_service.round_states import ACTIVE, RoundEvent, next_state
-from aggregator_service.rounds.attestations import drop_attestations, drop_old_attestations
 from aggregator_service.rounds.budget import count_contributions
 from aggregator_service.rounds.differencing import least_cohort, retire_if_too_similar
 from aggregator_service.rounds.unopened import counts_as_failure
 from aggregator_service.storage.bodies import delete_small_bodies, is_small
-from aggregator_service.storage.database import announce, changed_rows, count_dropouts, count_outcome, discard
+from aggregator_service.storage.database import (
+    announce,
+    changed_rows,
+    count_dropouts,
+    count_outcome,
+    discard,
+    in_batches,
+)
 from aggregator_service.storage.rounds import (
     SERVER_AUTHOR,
     add_snapshot,
@@ -60,9 +66,11 @@ __all__ = [
 ]
 
 _LOG = logging.getLogger(__name__)
-_BATCH: Final = 500
+
 _MAX_REASON: Final = 400  # length of the column
-_UNSYNCHRONISED: Final = {"synchronize_session": False}
+
+_ATTESTED: Final = 2
+"""Completed rounds whose attestations are kept: clients ask for those of the newest one."""
 
 
 class LostRaceError(Exception):
@@ -144,8 +152,7 @@ def record_fold(
     _, round_ = lock_round_exclusive(session, round_id)
     if round_.state not in ACTIVE or round_.partial_key != (previous.key if previous else None):
         raise LostRaceError
-    for start in range(0, len(batch), _BATCH):
-        some = batch[start : start + _BATCH]
+    for some in in_batches(batch):
         mark = (
             update(ContributionRow)
             .where(ContributionRow.round_id == round_id, ContributionRow.client_id.in_(some))
@@ -194,7 +201,7 @@ def complete_round(
     move(session, round_, event, now)
     count_contributions(session, task, round_.id)
     round_.released_at = now
-    drop_old_attestations(session, round_)
+    _drop_old_attestations(session, round_)
     task.completed_rounds += 1
     task.failures_in_a_row = 0
     if is_done or task.next_sum > Schedule.model_validate(task.schedule).rounds:
@@ -241,7 +248,7 @@ def fail_round(
     round_.failure = reason if len(reason) <= _MAX_REASON else f"{reason[: _MAX_REASON - 4]} ..."
     _delete_messages(session, round_)
     count_contributions(session, task, round_.id)
-    drop_attestations(session, round_.id)
+    _drop_attestations(session, round_.id)
     task.failed_rounds += 1
     task.failures_in_a_row += counts
     if task.state == "open" and task.failures_in_a_row >= Schedule.model_validate(task.schedule).max_failed_rounds:
@@ -301,10 +308,25 @@ def _delete_messages(session: Session, round_: RoundRow) -> None:
     for key in session.scalars(select(ContributionRow.blob_key).where(in_round, ContributionRow.blob_key.is_not(None))):
         if key is not None and not is_small(key):
             discard(session, key)
-    unnamed = update(ContributionRow).where(in_round).values(blob_key=None, tag=None, statement=None)
-    session.execute(unnamed, execution_options=_UNSYNCHRONISED)
+    changed_rows(session, update(ContributionRow).where(in_round).values(blob_key=None, tag=None, statement=None))
     if round_.model_digest is not None:  # an interactive round
         scrub_stages(session, round_.id)
     round_.unfinished = drop_chunks(session, round_.id)
     discard(session, round_.partial_key)
     round_.partial_key = round_.partial_digest = None
+
+
+def _drop_old_attestations(session: Session, round_: RoundRow) -> None:
+    """Delete the attestations of the completed round that this one displaces from the newest ones."""
+    if round_.aggregate_chain is None:
+        return
+    older = select(RoundRow.id).where(RoundRow.task_id == round_.task_id, RoundRow.state == "complete")
+    older = older.where(RoundRow.number < round_.number).order_by(RoundRow.number.desc()).offset(_ATTESTED - 1).limit(1)
+    found = session.scalars(older).one_or_none()
+    if found is not None:
+        _drop_attestations(session, found)
+
+
+def _drop_attestations(session: Session, round_id: int) -> None:
+    """Delete the attestations of a round."""
+    changed_rows(session, update(ContributionRow).where(ContributionRow.round_id == round_id).values(attestation=None))

@@ -19,7 +19,7 @@ from aggregator_service.routes.common import guarded
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.blobs import BlobsUnavailableError, store_trouble
 from aggregator_service.storage.database import DATABASE_GONE
-from aggregator_service.storage.database_causes import database_cause
+from aggregator_service.storage.dialects import database_cause
 
 __all__ = ["router"]
 

@@ -26,8 +26,7 @@ from aggregator_service.logs import fields
 from aggregator_service.settings import Settings
 from aggregator_service.storage.blobs import BlobStore, BlobsUnavailableError, task_of_key
 from aggregator_service.storage.bodies import is_small
-from aggregator_service.storage.database import DATABASE_GONE, Database, Effects
-from aggregator_service.storage.dialects import dialect_of
+from aggregator_service.storage.database import DATABASE_GONE, Database, Effects, dialect_of
 from aggregator_service.storage.schema import (
     ChunkRow,
     ClientRow,

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
+from itertools import islice
 from typing import Any, Final, TypeVar, cast
 
 from sqlalchemy import (
+    URL,
     Connection,
     CursorResult,
     Engine,
@@ -23,16 +26,20 @@ from sqlalchemy import (
     Table,
     bindparam,
     event,
+    make_url,
     select,
     update,
 )
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, TimeoutError
+from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, TimeoutError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from aggregator_service.storage.bodies import delete_small_body, is_small
-from aggregator_service.storage.dialects import Candidacy, dialect_of
+from aggregator_service.storage.dialects import Candidacy, Dialect
+from aggregator_service.storage.postgres import Postgres
 from aggregator_service.storage.schema import TaskRow
+from aggregator_service.storage.sqlite import SQLite
+from protocols.errors import ParameterError
 
 __all__ = [
     "DATABASE_GONE",
@@ -44,7 +51,10 @@ __all__ = [
     "changed_rows",
     "count_dropouts",
     "count_outcome",
+    "database_place",
+    "dialect_of",
     "discard",
+    "in_batches",
     "progress",
     "savepoint",
     "void_token",
@@ -55,6 +65,8 @@ _EFFECTS: Final = "effects"
 _ATTEMPTS: Final = 6
 _PAUSE: Final = 0.02
 _MAX_NOTIFICATION: Final = 3000
+_MOST_PARAMETERS: Final = 500
+_HIGHEST_PORT: Final = 65_535
 _TASKS: Final = cast(Table, TaskRow.__table__)  # an ORM update takes several times as long
 _RAISE_VERSION: Final = (
     update(_TASKS)
@@ -201,12 +213,10 @@ class Database:
 
     def _notify_all(self, session: Session, effects: Effects) -> None:
         for announcement in effects.announcements:
-            if announcement.version is not None:  # `rounds.commit_listeners` notifies of progress, after the commit
+            if announcement.version is not None:  # `rounds.leadership` notifies of progress, after the commit
                 self._notify(session, announcement)
 
     def _notify(self, session: Session, announcement: Announcement) -> None:
-        if not self._dialect.has_others:
-            return
         content = [self._origin, announcement.task_id, announcement.topics, announcement.version]
         message = json.dumps(content)
         if len(message) <= _MAX_NOTIFICATION:
@@ -226,6 +236,44 @@ class Database:
         """Close all connections; one that a thread still uses is closed when it is returned."""
         event.listen(self._engine, "checkin", _close_returned)  # the pool would keep it open, and be forgotten with it
         self._engine.dispose()
+
+
+def dialect_of(url: str) -> tuple[Dialect, URL]:
+    """Return the dialect of a SQLAlchemy URL, and the URL with our driver.
+
+    Raises `ParameterError` for an invalid URL and for a database that is not supported.
+    """
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):  # a port that is no number
+        raise ParameterError(
+            "HUSHREC_DATABASE_URL is no database URL: expected postgresql://user@host/name or sqlite:////path/to/file"
+        ) from None
+    if parsed.port is not None and not 1 <= parsed.port <= _HIGHEST_PORT:
+        raise ParameterError(f"HUSHREC_DATABASE_URL: the port must be a number from 1 to {_HIGHEST_PORT}")
+    match parsed.get_backend_name():
+        case "sqlite" if parsed.database in (None, "", ":memory:"):
+            raise ParameterError("HUSHREC_DATABASE_URL: the SQLite database must be a file: sqlite:////path/to/file")
+        case "sqlite":
+            return SQLite(), parsed
+        case "postgresql" | "postgres":
+            return Postgres(), parsed.set(drivername="postgresql+psycopg")
+        case other:
+            raise ParameterError(
+                f"HUSHREC_DATABASE_URL: the database {other} is not supported: use SQLite or PostgreSQL"
+            )
+
+
+def database_place(url: str) -> str:
+    """Return where the database of a SQLAlchemy URL is, for logs: without user, password and parameters.
+
+    Raises `ParameterError` as `dialect_of` does.
+    """
+    parsed = dialect_of(url)[1]
+    if parsed.get_backend_name() == "sqlite":
+        return f"SQLite {parsed.database}"
+    host = parsed.host or parsed.query.get("host") or os.environ.get("PGHOST") or "this machine"
+    return f"PostgreSQL {parsed.database or ''} on {host}{f':{parsed.port}' if parsed.port else ''}"
 
 
 def announce(session: Session, task_id: str, *topics: str) -> int:
@@ -290,6 +338,16 @@ def changed_rows(session: Session, statement: Executable, parameters: Mapping[st
     options = {"synchronize_session": False, "preserve_rowcount": True}
     result = session.execute(statement, parameters, execution_options=options)
     return cast("CursorResult[Any]", result).rowcount
+
+
+def in_batches(values: Iterable[str]) -> Iterator[list[str]]:
+    """Yield the values in ascending order, at most 500 at once: databases limit the number of bound parameters.
+
+    Transactions that change the same rows change them in the same order, so that deadlocks are rare.
+    """
+    ordered = iter(sorted(values))
+    while batch := list(islice(ordered, _MOST_PARAMETERS)):
+        yield batch
 
 
 def _close_returned(_connection: object, record: ConnectionPoolEntry) -> None:

@@ -1,26 +1,21 @@
 """The interface for what differs between databases: start of transactions, retries, notifications, leadership.
 
-`storage.database` uses `Dialect`; `storage.sqlite` and `storage.postgres` implement it.
+`storage.database` uses `Dialect`; `storage.sqlite` and `storage.postgres` extend it. `database_cause` says what an
+error of either means for an operator, without names, values or passwords.
 """
 
 from __future__ import annotations
 
-import os
+import re
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Final, Protocol
 
-from sqlalchemy import URL, Connection, Engine, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy import URL, Connection, Engine
+from sqlalchemy.exc import DBAPIError, TimeoutError
 from sqlalchemy.orm import Session
 
-from aggregator_service.storage.postgres import Postgres
-from aggregator_service.storage.sqlite import SQLite
-from protocols.errors import ParameterError
-
-__all__ = ["Candidacy", "Dialect", "database_place", "dialect_of"]
-
-_HIGHEST_PORT: Final = 65_535
+__all__ = ["Candidacy", "Dialect", "database_cause"]
 
 
 class Candidacy(Protocol):
@@ -36,33 +31,35 @@ class Candidacy(Protocol):
         """Release the lock at once. May be called in any thread, also while `leads` waits for an answer."""
 
 
-class Dialect(Protocol):
-    """The operations that differ between SQLite and PostgreSQL."""
-
-    @property
-    def has_others(self) -> bool:
-        """Whether other processes may use the database, which are notified of changes."""
+class Dialect:
+    """The operations that differ between SQLite and PostgreSQL; by default those of a database on one machine."""
 
     def create(self, url: URL, connections: int) -> Engine:
         """Return an engine whose commits are durable and whose waits have a time limit."""
+        raise NotImplementedError
 
     def readers(self, engine: Engine) -> Engine:
         """Return the engine for read-only transactions that see one state of the database."""
+        return engine
 
     def writers(self, engine: Engine) -> Engine:
         """Return the engine for transactions that write."""
+        raise NotImplementedError
 
     def one_writer(self) -> AbstractContextManager[object]:
         """Return a lock to hold while this process writes; it does nothing when the database allows several writers."""
+        return nullcontext()
 
     def lock_schema(self, connection: Connection) -> None:
         """Prevent other processes from migrating this database until the transaction ends."""
 
     def is_transient(self, error: DBAPIError) -> bool:
         """Whether the transaction was rolled back because of another one, so that it can be tried again."""
+        return False
 
     def time(self, session: Session) -> float | None:
         """Return the database's time in seconds since the epoch; None if its clock is this machine's."""
+        return None
 
     def notify(self, session: Session, message: str) -> None:
         """Send `message` (at most 4,000 bytes) to the processes that listen, when the transaction is committed."""
@@ -72,44 +69,80 @@ class Dialect(Protocol):
 
         Messages are lost while the connection is broken, so listeners must also query the database regularly.
         """
+        return lambda: None
 
     def candidacy(self, url: URL) -> Candidacy:
         """Return this process's candidacy for the leadership."""
+        raise NotImplementedError
 
 
-def dialect_of(url: str) -> tuple[Dialect, URL]:
-    """Return the dialect of a SQLAlchemy URL, and the URL with our driver.
+_URL: Final = "HUSHREC_DATABASE_URL"
+_FULL: Final = "the disk of the database is full: free space there"
+_BY_STATE: Final = {
+    "53100": _FULL,
+    "53300": "the database has no connection left: raise its max_connections, or lower HUSHREC_THREADS",
+    "55P03": "another session of the database keeps a lock (pg_locks shows which): it ends with its transaction",
+    "25P03": "the database ended a transaction that stood still: this process hung",
+    "40001": "the transaction conflicts with another one: try again",
+    "40P01": "the transaction and another one waited for each other: try again",
+    "42501": f"the role of {_URL} lacks a permission: let it own the database",
+    "25006": f"the database is read-only: name its primary server in {_URL}",
+}
+"""SQLSTATE: cause and remedy."""
+_PASSWORD: Final = f"check the user and the password in {_URL}, PGPASSWORD or the file that PGPASSFILE names"
+_BY_TEXT: Final = (
+    ("password authentication failed", f"the database refuses the password: {_PASSWORD}"),
+    ("no password supplied", f"the database asks for a password, and none is set: {_PASSWORD}"),
+    (r"pg_hba\.conf", "the database refuses this machine, user or lack of TLS: see its pg_hba.conf"),
+    (
+        'database ".*" does not exist',
+        f"the database does not exist: create it (createdb), or correct its name in {_URL}",
+    ),
+    ('role ".*" does not exist', f"the role (user) does not exist in the database: create it, or correct it in {_URL}"),
+    ("too many", _BY_STATE["53300"]),
+    ("remaining connection slots", _BY_STATE["53300"]),
+    ("the database system is", "the database is starting or stopping: try again"),
+    ("not currently accepting connections", "the database accepts no connections at present: try again"),
+    ("root certificate", f"the file of CA certificates cannot be read: check sslrootcert in {_URL}, or PGSSLROOTCERT"),
+    ("certificate", f"the TLS certificate of the database is not trusted: check sslrootcert and the host in {_URL}"),
+    ("does not support ssl", f"the database does not speak TLS: turn it on there, or change sslmode in {_URL}"),
+    ("invalid sslmode", f"sslmode in {_URL} is not one of PostgreSQL's"),
+    ("resolve host", f"the host name of the database is unknown: correct it in {_URL}, or check the name service"),
+    ("translate host", f"the host name of the database is unknown: correct it in {_URL}, or check the name service"),
+    ("connection refused", f"nothing listens at the host and port of {_URL}: start the database, or correct them"),
+    ("on socket", f"no database listens at that socket: start it, or name a host in {_URL}"),
+    ("no route to host", f"the host of {_URL} cannot be reached: check host, network and firewall"),
+    ("network is unreachable", f"the host of {_URL} cannot be reached: check host, network and firewall"),
+    ("timeout expired", f"the host of {_URL} does not answer: check host, port and firewall"),
+    ("received invalid response", f"what answers at the host and port of {_URL} is no PostgreSQL: correct them"),
+    ("invalid uri query parameter", f"{_URL} has a parameter that PostgreSQL does not know"),
+    ("invalid connection option", f"{_URL} has a parameter that PostgreSQL does not know"),
+    ("server closed the connection", "the database closed the connection: it restarts, or ended the session"),
+    ("terminating connection", "the database closed the connection: it restarts, or ended the session"),
+    ("database or disk is full", _FULL),
+    ("no space left", _FULL),
+    ("unable to open database file", f"the SQLite file of {_URL} or --data-dir cannot be opened: is its folder there?"),
+    ("readonly database", "the SQLite file, or its folder, is not writable by this user: correct its owner"),
+    ("file is not a database", f"the file that {_URL} or --data-dir names is no SQLite database"),
+    ("disk i/o error", "the disk of the SQLite file does not work (I/O error)"),
+    ("database is locked", "another process holds the SQLite file for too long: try again"),
+)
+"""Pattern in the driver's text (lower case): cause and remedy. PostgreSQL gives no SQLSTATE for a failed connection."""
 
-    Raises `ParameterError` for an invalid URL and for a database that is not supported.
+
+def database_cause(error: Exception) -> str:
+    """Return cause and remedy of an error. For an unknown cause: the driver's type, and what to check.
+
+    The driver's own text is not part of it: it may contain names of hosts and users, and values.
     """
-    try:
-        parsed = make_url(url)
-    except (ArgumentError, ValueError):  # a port that is no number
-        raise ParameterError(
-            "HUSHREC_DATABASE_URL is no database URL: expected postgresql://user@host/name or sqlite:////path/to/file"
-        ) from None
-    if parsed.port is not None and not 1 <= parsed.port <= _HIGHEST_PORT:
-        raise ParameterError(f"HUSHREC_DATABASE_URL: the port must be a number from 1 to {_HIGHEST_PORT}")
-    match parsed.get_backend_name():
-        case "sqlite" if parsed.database in (None, "", ":memory:"):
-            raise ParameterError("HUSHREC_DATABASE_URL: the SQLite database must be a file: sqlite:////path/to/file")
-        case "sqlite":
-            return SQLite(), parsed
-        case "postgresql" | "postgres":
-            return Postgres(), parsed.set(drivername="postgresql+psycopg")
-        case other:
-            raise ParameterError(
-                f"HUSHREC_DATABASE_URL: the database {other} is not supported: use SQLite or PostgreSQL"
-            )
-
-
-def database_place(url: str) -> str:
-    """Return where the database of a SQLAlchemy URL is, for logs: without user, password and parameters.
-
-    Raises `ParameterError` as `dialect_of` does.
-    """
-    parsed = dialect_of(url)[1]
-    if parsed.get_backend_name() == "sqlite":
-        return f"SQLite {parsed.database}"
-    host = parsed.host or parsed.query.get("host") or os.environ.get("PGHOST") or "this machine"
-    return f"PostgreSQL {parsed.database or ''} on {host}{f':{parsed.port}' if parsed.port else ''}"
+    if isinstance(error, TimeoutError):
+        return "all connections to the database are in use: raise HUSHREC_THREADS, or add a replica"
+    driver = getattr(error, "orig", None) or error
+    known = _BY_STATE.get(str(getattr(driver, "sqlstate", None)))
+    if known is not None:
+        return known
+    text = str(driver).lower()
+    for pattern, cause in _BY_TEXT:
+        if re.search(pattern, text):
+            return cause
+    return f"database error ({type(driver).__name__}): check {_URL} and that the database runs"

@@ -13,13 +13,14 @@ import select
 import socket
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import URL, Connection, Engine, ExceptionContext, create_engine, event, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.orm import Session
 
+from aggregator_service.storage.dialects import Dialect
 from protocols.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -75,10 +76,8 @@ _IS_HELD: Final = (
 )
 
 
-class Postgres:
+class Postgres(Dialect):
     """See `Dialect`."""
-
-    has_others: Final = True
 
     def create(self, url: URL, connections: int) -> Engine:
         """See `Dialect.create`. Parameters in the URL's query override our defaults."""
@@ -106,10 +105,6 @@ class Postgres:
     def writers(self, engine: Engine) -> Engine:
         """See `Dialect.writers`. At READ COMMITTED a transaction that waited for a row sees its committed change."""
         return engine.execution_options(isolation_level="READ COMMITTED")
-
-    def one_writer(self) -> AbstractContextManager[object]:
-        """See `Dialect.one_writer`."""
-        return nullcontext()
 
     def lock_schema(self, connection: Connection) -> None:
         """See `Dialect.lock_schema`."""

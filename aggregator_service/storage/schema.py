@@ -187,7 +187,7 @@ class SignInRow(Base):
 
 
 class StorageRow(Base):
-    """The blob store of this database (`storage.store_ids`); one row, from the first start of a server on.
+    """The blob store of this database (`storage.stores`); one row, from the first start of a server on.
 
     store_id: the id in the store's marker. moved_to: where `hushrec-server migrate-storage` copied the database,
     without user and password; null: nowhere.

@@ -6,15 +6,13 @@ import fcntl
 import os
 import sqlite3
 import threading
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.orm import Session
 
+from aggregator_service.storage.dialects import Dialect
 from aggregator_service.storage.owners import create_for_owner
 
 __all__ = ["SQLite"]
@@ -27,17 +25,16 @@ _PRAGMAS: Final = (
 )
 
 
-class SQLite:
-    """See `Dialect`. There are no row locks: BEGIN IMMEDIATE locks the whole database."""
+class SQLite(Dialect):
+    """There are no row locks: BEGIN IMMEDIATE locks the whole database, also for a migration.
+
+    A transaction sees one state from its first statement on. A writer gets its lock before its transaction begins, so
+    that none is rolled back because of another one. Other processes of this machine query the database for changes.
+    """
 
     def __init__(self) -> None:
         # A lock in the process is fair, and faster than SQLite's busy handler.
         self._lock = threading.Lock()
-
-    @property
-    def has_others(self) -> bool:
-        """See `Dialect.has_others`."""
-        return False
 
     def create(self, url: URL, connections: int) -> Engine:
         """See `Dialect.create`."""
@@ -48,10 +45,6 @@ class SQLite:
         event.listen(engine, "begin", _begin)
         return engine
 
-    def readers(self, engine: Engine) -> Engine:
-        """See `Dialect.readers`: a SQLite transaction sees one state from its first statement on."""
-        return engine
-
     def writers(self, engine: Engine) -> Engine:
         """See `Dialect.writers`."""
         return engine.execution_options(**{_WRITES: True})
@@ -59,23 +52,6 @@ class SQLite:
     def one_writer(self) -> AbstractContextManager[object]:
         """See `Dialect.one_writer`."""
         return self._lock
-
-    def lock_schema(self, connection: Connection) -> None:
-        """Does nothing: BEGIN IMMEDIATE has locked the database."""
-
-    def is_transient(self, error: DBAPIError) -> bool:
-        """Always false: a writer gets its lock before its transaction begins."""
-        return False
-
-    def time(self, session: Session) -> None:
-        """See `Dialect.time`."""
-
-    def notify(self, session: Session, message: str) -> None:
-        """Does nothing: SQLite has no notifications. Other processes query the database."""
-
-    def listen(self, url: URL, on_message: Callable[[str], None]) -> Callable[[], None]:
-        """Return a function that does nothing: there are no notifications."""
-        return _do_nothing
 
     def candidacy(self, url: URL) -> _Candidate:
         """See `Dialect.candidacy`."""
@@ -113,10 +89,6 @@ class _Candidate:
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
-
-
-def _do_nothing() -> None:
-    return
 
 
 def _prepare(connection: sqlite3.Connection, _record: object) -> None:

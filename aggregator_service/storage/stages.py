@@ -15,7 +15,7 @@ from typing import Final, Literal, get_args
 from sqlalchemy import BindParameter, Select, bindparam, delete, func, insert, literal_column, select, update
 from sqlalchemy.orm import Session
 
-from aggregator_service.storage.database import discard
+from aggregator_service.storage.database import changed_rows, discard
 from aggregator_service.storage.schema import (
     ChunkRow,
     CohortRow,
@@ -160,10 +160,8 @@ def handed_out_bytes(session: Session, round_: RoundRow, kind: Handout) -> int:
 
 def scrub_stages(session: Session, round_id: int) -> None:
     """Delete the message bodies and handouts of a round. Digests stay, so that retries get receipts."""
-    unsynchronised = {"synchronize_session": False}
-    clear_bodies = update(StageMessageRow).where(StageMessageRow.round_id == round_id).values(body=None)
-    session.execute(clear_bodies, execution_options=unsynchronised)
-    session.execute(delete(HandoutRow).where(HandoutRow.round_id == round_id), execution_options=unsynchronised)
+    changed_rows(session, update(StageMessageRow).where(StageMessageRow.round_id == round_id).values(body=None))
+    changed_rows(session, delete(HandoutRow).where(HandoutRow.round_id == round_id))
 
 
 _ANY_CHUNK: Final = (
@@ -198,5 +196,5 @@ def drop_chunks(session: Session, round_id: int, client_id: str | None = None) -
     for _, key in found:
         discard(session, key)
     if found:
-        session.execute(delete(ChunkRow).where(*selected), execution_options={"synchronize_session": False})
+        changed_rows(session, delete(ChunkRow).where(*selected))
     return len({client for client, _ in found})

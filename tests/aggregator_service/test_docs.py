@@ -1,4 +1,4 @@
-"""The docs and the committed OpenAPI document match the code: diagram, problem types, routes, commands, settings.
+"""The docs and the committed OpenAPI document match the code: diagram, problem types, routes, commands.
 
 `tests/fuzz` checks that the app behaves as the document says.
 """
@@ -20,6 +20,7 @@ from aggregator_service.cli import command_line
 from aggregator_service.problems import document
 from aggregator_service.round_states import (
     ACTIVE,
+    ENDED_BY_OPERATORS,
     OPENING,
     TABLE,
     TERMINAL,
@@ -60,7 +61,7 @@ def test_every_round_can_end() -> None:
         reached |= {target for state in reached for target in TABLE[state].values()}
     assert reached == set(RoundState)
     for state in ACTIVE:
-        assert RoundEvent.TASK_CLOSED in TABLE[state]
+        assert {event for event, target in TABLE[state].items() if target is RoundState.FAILED} >= ENDED_BY_OPERATORS
 
 
 @pytest.mark.parametrize("slug", PROBLEM_TYPES)
@@ -90,12 +91,6 @@ def test_the_help_of_every_command_has_an_example() -> None:
     assert {"init", "serve", "invite", "export-openapi", "diagram", "task create", "token rotate"} <= set(commands)
     for name, command in commands.items():
         assert "Example: hushrec-server" in (command.help or ""), name
-
-
-def test_every_setting_is_on_the_configuration_page() -> None:
-    text = (DOCS / "configuration.md").read_text(encoding="utf-8")
-    for name in Settings.model_fields:
-        assert f"HUSHREC_{name.upper()}`" in text, name
 
 
 COMMITTED = ROOT / "openapi" / "openapi.json"

@@ -38,7 +38,7 @@ from aggregator_service.commands.startup_checks import (
 from aggregator_service.migrations.migrate import migrate
 from aggregator_service.settings import Settings, setting_fault
 from aggregator_service.storage.database import Database
-from aggregator_service.storage.database_causes import database_cause
+from aggregator_service.storage.dialects import database_cause
 from client_sdk import Client, Identity, MemoryStore, Policy
 from client_sdk.errors import UntrustedServer
 from protocols.parameter_text import first_fault

@@ -1,28 +1,229 @@
-"""Fault runs: a task whose clients run while a test injects faults, and a PostgreSQL cluster to crash."""
+"""Fault runs: clients that repeat what they send until it is accepted, and the check of their answers against the sums.
+
+`Cluster` is a PostgreSQL that a test may crash.
+"""
 
 from __future__ import annotations
 
 import random
 import subprocess
-from collections.abc import Iterator
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal
+from typing import Any
 
 import httpx
+import numpy as np
 import psutil
+from numpy.typing import NDArray
 from sqlalchemy import make_url
 
-from tests.chaos.swarm import Ledger, MaskedPlayer, PlainPlayer, Player, swarming, until
-from tests.support.api import Api, TestTask
-from tests.support.masked import enrol_masked
+from tests.support.api import Api, TestMember, TestTask
 from tests.support.needs import POSTGRES_SCRIPT, required
 from tests.support.postgres import TestDatabase
 from tests.support.server import AggregatorProcess
 
-__all__ = ["CLIENTS", "Cluster", "FaultRun", "Kind", "fault_run", "fold_workers", "own_cluster"]
+__all__ = [
+    "BASE",
+    "Cluster",
+    "FaultRun",
+    "Ledger",
+    "Player",
+    "fault_run",
+    "fold_workers",
+    "own_cluster",
+    "swarming",
+    "until",
+]
+
+BASE = 4.0
+
+
+def value_of(index: int) -> float:
+    """The value of client `index`: the digits of a sum to base 4 show how often each client is in it."""
+    return BASE**index
+
+
+@dataclass
+class Ledger:
+    """The answers to all clients of one task. Thread-safe."""
+
+    task: TestTask
+    acknowledged: set[tuple[int, int]] = field(default_factory=set)
+    statuses: Counter[int] = field(default_factory=Counter)
+    errors: list[str] = field(default_factory=list)
+    broken: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def note(self, answer: httpx.Response) -> None:
+        """Record an answer."""
+        with self._lock:
+            self.statuses[answer.status_code] += 1
+            if answer.status_code >= 500 and answer.status_code != 503:
+                self.errors.append(f"{answer.request.method} {answer.request.url}: {answer.status_code} {answer.text}")
+
+    def note_broken(self) -> None:
+        """Record a connection that broke or was refused."""
+        with self._lock:
+            self.broken += 1
+
+    def fail(self, what: str) -> None:
+        """Record an error that no fault explains."""
+        with self._lock:
+            self.errors.append(what)
+
+    def acknowledge(self, number: int, index: int) -> None:
+        """Record the receipt for the contribution of client `index`."""
+        with self._lock:
+            self.acknowledged.add((number, index))
+
+    def check(self, clients: int) -> int:
+        """Check every invariant over all rounds of a finished task; return the number of sums."""
+        api, task = self.task.api, self.task
+        assert not self.errors, self.errors
+        floor = task.view["schedule"]["min_clients"]
+        rounds = api.http.get(f"{task.path}/rounds", params={"limit": 1000}, headers=api.operator).json()["rounds"]
+        released = 0
+        for row in rounds:
+            number = row["number"]
+            view = task.round(number)
+            if view["state"] == "failed":
+                assert view["failure"], f"round {number} failed without a reason"
+                continue
+            assert view["state"] == "complete", f"round {number} is {view['state']} although the task is over"
+            survivors = self._survivors(number, clients)
+            assert len(survivors) == view["survivors"] >= floor
+            lost = {index for told, index in self.acknowledged if told == number} - survivors
+            assert not lost, f"clients {sorted(lost)} have a receipt for round {number} and are not in its sum"
+            released += 1
+        return released
+
+    def _survivors(self, number: int, clients: int) -> set[int]:
+        """The clients in a sum; checks that it is exactly the sum of their contributions."""
+        total = self.task.opened(number)
+        mask = np.concatenate([block.integral_mask() for block in self.task.plan.layout.blocks])
+        values, counts = _one_value(total[~mask]), _one_value(np.rint(total[mask]))
+        digits = [values // int(BASE) ** index % int(BASE) for index in range(clients)]
+        assert max(digits) <= 1, f"round {number} counts a client twice: {digits}"
+        survivors = {index for index, digit in enumerate(digits) if digit}
+        assert values == sum(int(value_of(index)) for index in survivors)
+        assert counts == len(survivors)
+        return survivors
+
+
+def _one_value(values: NDArray[np.float64]) -> int:
+    """The integer that all values are equal to."""
+    assert np.abs(values - values[0]).max() < 1e-6, "the values of the sum differ"
+    return round(float(values[0]))
+
+
+_PAUSE = 0.1
+_RECEIPT = (200, 201)
+
+
+class Player:
+    """A client in its own thread: it uploads once a round, whole or in chunks at random."""
+
+    def __init__(self, member: TestMember, index: int, ledger: Ledger, choose: random.Random) -> None:
+        self._member, self._index, self._ledger, self._choose = member, index, ledger, choose
+        self._made: tuple[int, bytes] = (0, b"")
+        self._done = 0
+        self._follow = _Follower(member.task.api.http, member.task.path, member.auth, ledger)
+
+    def turn(self) -> None:
+        """Read the round and execute what is due. Raises the errors of broken connections."""
+        seen = self._follow.current()
+        if seen is None or seen["state"] != "collecting" or seen["number"] == self._done:
+            return
+        number = seen["number"]
+        if self._made[0] != number:
+            self._made = (number, self._member.contribution(number, value_of(self._index)))
+        at_once = self._choose.random() < 0.7
+        answer = self._member.put(number, self._made[1]) if at_once else self._in_pieces(number)
+        self._ledger.note(answer)
+        if answer.status_code in _RECEIPT:
+            self._ledger.acknowledge(number, self._index)
+            self._done = number
+        elif answer.status_code not in (204, 409, 429, 503):
+            self._ledger.fail(f"an upload was answered with {answer.status_code}: {answer.text}")
+
+    def _in_pieces(self, number: int) -> httpx.Response:
+        """Send one chunk at the offset of the upload."""
+        http, path, body = self._member.task.api.http, self._member.path(number), self._made[1]
+        head = http.head(path, headers=self._member.auth)
+        if head.status_code != 204:
+            return head
+        start = int(head.headers["upload-offset"])
+        if head.headers["upload-complete"] == "?1":
+            return head
+        piece = body[start : start + self._choose.randint(1, len(body))]
+        last = start + len(piece) == len(body)
+        return self._member.piece(start, piece, body if last else None, number=number)
+
+
+class _Follower:
+    """Follows the current round with long polls."""
+
+    def __init__(self, http: httpx.Client, path: str, auth: dict[str, str], ledger: Ledger) -> None:
+        self._http, self._path, self._auth, self._ledger = http, path, auth, ledger
+        self._seen: dict[str, Any] | None = None
+        self._etag = ""
+
+    def current(self) -> dict[str, Any] | None:
+        headers = {**self._auth, **({"If-None-Match": self._etag} if self._etag else {})}
+        answer = self._http.get(f"{self._path}/rounds/current", params={"wait": 1.5}, headers=headers)
+        self._ledger.note(answer)
+        if answer.status_code == 200:
+            self._seen, self._etag = answer.json(), answer.headers["etag"]
+        elif answer.status_code == 503:
+            time.sleep(_PAUSE)
+        return self._seen
+
+
+def _play(player: Player, ledger: Ledger, stop: threading.Event) -> None:
+    while not stop.is_set():
+        try:
+            player.turn()
+        except httpx.TransportError:
+            ledger.note_broken()
+            stop.wait(_PAUSE)
+        except Exception as error:
+            ledger.fail(f"{type(error).__name__}: {error}")
+            return
+
+
+@contextmanager
+def swarming(players: Sequence[Player], ledger: Ledger) -> Iterator[None]:
+    """Run all clients inside the block."""
+    stop = threading.Event()
+    threads = [threading.Thread(target=_play, args=(player, ledger, stop), daemon=True) for player in players]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(timeout=60)
+    assert not any(thread.is_alive() for thread in threads), "a client hangs"
+
+
+def until(what: str, condition: Callable[[], bool], seconds: float = 240.0) -> None:
+    """Wait for a condition, repeating requests that fail."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            if condition():
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.05)
+    raise AssertionError(f"timed out after {seconds:.0f} s: {what}")
 
 
 class Cluster:
@@ -76,10 +277,9 @@ def own_cluster() -> Iterator[Cluster]:
             cluster._run("stop")
 
 
-Kind = Literal["plain", "masked"]
 CLIENTS = 5
 _LONG = 30.0
-"""Seconds of a stage: enough for everybody who is alive, and soon over for a client that lost its place in a crash."""
+"""Seconds of a round: enough for everybody who is alive, and soon over for a client that lost its place in a crash."""
 
 
 @dataclass
@@ -124,27 +324,25 @@ class FaultRun:
 
 
 @contextmanager
-def fault_run(server: AggregatorProcess, kind: Kind, seed: int, items: int = 5) -> Iterator[FaultRun]:
-    """Start a server, a task and its clients; after the block, close the task and check every invariant."""
+def fault_run(server: AggregatorProcess, seed: int, items: int = 5) -> Iterator[FaultRun]:
+    """Start a task and its clients; after the block, close the task and check every invariant."""
     api = Api(server.url, server.operator_token)
-    options = {"mode": "semi-malicious", "corrupt": 0.0, "dropout": 0.34} if kind == "masked" else {}
     task = api.create_task(
-        kind,
+        "faults",
         items=items,
         clip=2000.0,
         cohort=CLIENTS,
-        mechanism_name=kind,
-        mechanism_parameters=options,
         recipe_parameters={"normalise": "touched", "reveal_touched": True},  # the ledger checks the counts
         rounds=10_000,
         min_clients=4,
-        stage_seconds=_LONG,
         collect_seconds=_LONG,
         max_failed_rounds=1000,
     )
     ledger = Ledger(task)
     running = FaultRun(server, api, task, ledger)
-    with swarming(_players(task, kind, ledger, seed), ledger):
+    enrolled = enumerate(task.enrol(CLIENTS))
+    players = [Player(one, index, ledger, random.Random(seed * 100 + index)) for index, one in enrolled]
+    with swarming(players, ledger):
         running.await_sums(1)
         yield running
         running.await_sums(1)
@@ -152,13 +350,6 @@ def fault_run(server: AggregatorProcess, kind: Kind, seed: int, items: int = 5) 
         assert closed.status_code == 200, closed.text
     assert ledger.check(CLIENTS) >= 2
     api.close()
-
-
-def _players(task: TestTask, kind: Kind, ledger: Ledger, seed: int) -> list[Player]:
-    if kind == "masked":
-        return [MaskedPlayer(client, index, ledger) for index, client in enrol_masked(task, CLIENTS).items()]
-    made = enumerate(task.enrol(CLIENTS))
-    return [PlainPlayer(member, index, ledger, random.Random(seed * 100 + index)) for index, member in made]
 
 
 def fold_workers(server: AggregatorProcess) -> list[psutil.Process]:

@@ -18,7 +18,7 @@ from client_sdk import DirectoryStore, Identity, Operator, Schedule, task_reques
 from client_sdk.store.client_store import ClientStore
 from protocols.crypto.keyring import Keyring
 from tests.chaos.counted_client import BASE, CLIP, SERVING, SHAPE, opened_client
-from tests.chaos.swarm import until
+from tests.chaos.fault_runs import until
 from tests.support.api import Api, TestTask
 from tests.support.forked import ForkedProcess
 from tests.support.organiser import TRIAL

@@ -19,6 +19,7 @@ from markdown.extensions.toc import slugify
 import client_sdk
 import client_sdk.organiser
 import protocols.errors
+from aggregator_service.settings import Settings
 from client_sdk import errors
 from client_sdk.rounds import events
 from client_sdk.training.base import TrainingConfig
@@ -29,7 +30,7 @@ from protocols.sums.registry import OWN as MECHANISMS
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-MADE = {"cli.md", "parameters.md", "problems.md", "reference/api.md", "reference/names.md"}
+MADE = {"cli.md", "parameters.md", "problems.md", "reference/api.md", "reference/names.md", "settings.md"}
 """Pages that are made when the site is built (scripts/reference_pages.py)."""
 _FENCE = re.compile(r"^( *)```.*?^\1```$", re.M | re.S)
 _LINK = re.compile(r"\[(?:[^\[\]]|\[[^\[\]]*\])*\]\(([^)\s]+)\)")
@@ -133,6 +134,11 @@ def test_every_problem_type_is_there(made: ModuleType) -> None:
     text = made.problems_page()
     for slug, (status, title) in PROBLEM_TYPES.items():
         assert f"| `{problem_uri(slug)}` | {status} | {title} |" in text
+
+
+def test_every_setting_has_a_meaning(made: ModuleType) -> None:
+    rows = re.findall(r"^\| `HUSHREC_(\w+)` \| .* \| .* \| .+[.)] \|$", made.settings_page(), re.M)
+    assert [name.lower() for name in rows] == list(Settings.model_fields)
 
 
 EVENTS = {kind.__name__ for kind in get_args(events.Event)}

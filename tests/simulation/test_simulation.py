@@ -24,7 +24,7 @@ from aggregator_service.compute import jobs
 from aggregator_service.compute.jobs import BlobRef
 from aggregator_service.problems import Problem
 from aggregator_service.round_states import RoundEvent
-from aggregator_service.rounds import advance, cohorts, openings, transactions
+from aggregator_service.rounds import advance, openings, transactions
 from aggregator_service.routes import contributions as routes
 from aggregator_service.storage.database import DATABASE_GONE, Database, discard
 from aggregator_service.storage.directory import DirectoryBlobs
@@ -186,7 +186,7 @@ def any_group(patch: Patch) -> None:
 
     def draw_cohort(session: Session, task: TaskRow, schedule: Schedule, *_: object) -> list[str]:
         everyone = list(session.scalars(select(ClientRow.id).where(ClientRow.revoked_at.is_(None))))
-        return cohorts._RANDOM.sample(everyone, min(schedule.cohort_size, len(everyone)))
+        return openings._RANDOM.sample(everyone, min(schedule.cohort_size, len(everyone)))
 
     patch.setattr(openings, "draw_cohort", draw_cohort)
 

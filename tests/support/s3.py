@@ -28,7 +28,7 @@ _START_SECONDS = 60.0
 
 
 class S3Server:
-    """A server that can be killed and restarted: the port and the objects stay the same."""
+    """A server, its settings and its objects below `folder`."""
 
     def __init__(self, program: str, folder: Path) -> None:
         self._program, self._folder = program, folder
@@ -100,6 +100,16 @@ class S3Server:
             client_options={"allow_http": True, "timeout": "10s"},
             retry_config={"max_retries": 0},
         )
+
+    @contextmanager
+    def unavailable(self) -> Iterator[None]:
+        """Inside the block, it accepts connections and answers nothing."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
         """Kill the server with kill -9: a regular end takes long. Acknowledged objects are not lost."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,14 +28,6 @@ PRIVACY = Privacy(epsilon=4.0, delta=1e-5, quantile=None, corrupt=0.0)
 def any_sums(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sums are plain, so that contributions can be made up here: the rule that refuses this is left out."""
     monkeypatch.setattr(plans, "check_combination", lambda *_: None)
-
-
-@pytest.fixture
-def any_world(tmp_path: Path, database_url: str) -> Iterator[World]:
-    """A world over each kind of database."""
-    made = World(tmp_path, database_url=database_url)
-    yield made
-    made.close()
 
 
 def private_task(world: World, pays_for: int | None, members: int = MEMBERS, **schedule: Any) -> str:
@@ -89,9 +79,8 @@ def counted(session: Session) -> Counter[str]:
     return Counter({row.id: row.times_contributed for row in session.execute(query)})
 
 
-@pytest.mark.parametrize("sampling", ["uniform", "round-robin"])
-def test_members_at_the_budget_are_not_asked_and_the_task_ends_with_its_model(world: World, sampling: str) -> None:
-    task = private_task(world, pays_for=2, sampling=sampling)
+def test_members_at_the_budget_are_not_asked_and_the_task_ends_with_its_model(world: World) -> None:
+    task = private_task(world, pays_for=2)
     play(world, task)
     done, given = world.row(task), contributions(world)
     assert done.state == "complete"
@@ -173,16 +162,6 @@ def test_a_task_with_too_few_members_waits_for_others_to_enrol(world: World) -> 
     assert world.row(task).ended is None
 
 
-def test_a_task_without_a_block_counts_nothing(world: World) -> None:
-    task = world.task(members=4, rounds=2)
-    world.run(task)
-    world.contribute(task, *world.cohort(task))
-    world.run(task)
-    with world.database.read() as session:
-        assert not counted(session)
-        assert not list(spent_budgets(session))
-
-
 def test_a_frozen_cohort_ends_the_task_although_others_have_budget_left(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,9 +175,8 @@ def test_a_frozen_cohort_ends_the_task_although_others_have_budget_left(
     assert privacy(world, task).sampled_epsilon is None
 
 
-def test_the_view_says_what_is_spent(any_world: World) -> None:
-    world = any_world
-    task = private_task(world, pays_for=4, members=40)
+def test_the_view_says_what_is_spent(world: World) -> None:
+    task = private_task(world, pays_for=4, members=16)
     before = privacy(world, task)
     assert (before.released_sums, before.largest_epsilon, before.sampled_epsilon, before.spent_members) == (0, 0, 0, 0)
     world.run(task)
@@ -224,7 +202,7 @@ def test_the_view_says_what_is_spent(any_world: World) -> None:
 
 
 def test_members_who_came_later_do_not_make_earlier_samples_smaller(world: World) -> None:
-    task = private_task(world, pays_for=4, members=40)
+    task = private_task(world, pays_for=4, members=16)
     with world.database.write() as session:
         session.execute(update(ClientRow).where(ClientRow.sequence > 4).values(enrolled_at=world.clock.now() + 1))
     world.run(task)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import httpx
@@ -15,22 +14,17 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from sqlalchemy import func, select
 
-from aggregator_service.rounds.cohorts import enough_members
+from aggregator_service.rounds.openings import enough_members
 from aggregator_service.storage.cleanup import named_blobs
 from aggregator_service.storage.rounds import last_completed
 from aggregator_service.storage.schema import ClientRow, TaskRow, ViewRow
-from aggregator_service.tasks.checks import check_sums
-from aggregator_service.tasks.plans import TaskPlan
 from aggregator_service.tasks.tasks import agreed_digest, create_task, plan_request, task_view
-from protocols.errors import ParameterError
-from protocols.layout import REPEATED_ROWS, Block, Segment, VectorLayout
 from protocols.messages import Schedule, TaskRequest, TaskView
 from protocols.recipes.fair import FairState
 from protocols.recipes.registry import recipe
 from protocols.recipes.state import state_as
-from protocols.sums.plain import PLAIN
 from protocols.task_binding import broadcast_digest
-from tests.support.api import Api, TestMember, TestTask, signed_enrolment
+from tests.support.api import Api, TestMember, TestTask, contribute, signed_enrolment
 from tests.support.masked import MaskedClient, Step, enrol_masked, expire, masked_task, play
 from tests.support.rows import client_row
 from tests.support.server import AggregatorProcess
@@ -38,9 +32,6 @@ from tests.support.world import SECONDS, World
 
 FAIR = {"items": 8, "dim": 4, "capacities": [0, 2]}
 RECIPE = recipe("fair", FAIR)
-
-
-# --- without HTTP ----------------------------------------------------------------------------------------------------
 
 
 class Groups(World):
@@ -98,19 +89,6 @@ def test_a_task_begins_when_every_group_has_a_cohort(world: Groups) -> None:
     assert (len(world.rounds(task)), world.able(task)) == (1, [4, 2])
 
 
-def test_a_frozen_cohort_allows_only_one_group() -> None:
-    layout = VectorLayout((Block("b", (Segment("v", 4, 1.0),)),), sum_class=REPEATED_ROWS)
-    summed = PLAIN.plan({}, layout, 10)
-
-    def plans(groups: int) -> list[TaskPlan]:
-        recipe = SimpleNamespace(device_groups=groups)
-        return [cast(TaskPlan, SimpleNamespace(recipe=recipe, sum_class=REPEATED_ROWS, sum_plan=summed))] * groups
-
-    check_sums(plans(1), Schedule())
-    with pytest.raises(ParameterError, match="several device groups and a frozen cohort"):
-        check_sums(plans(2), Schedule())
-
-
 def test_start_clients_counts_all_groups_and_each_needs_the_floor() -> None:
     schedule = Schedule(cohort_size=10, min_clients=3, start_clients=8)
     starts = {able: enough_members(schedule, able, 0, first=True) for able in ((5, 3), (4, 3), (6, 2), (3, 20))}
@@ -122,9 +100,8 @@ def test_start_clients_counts_all_groups_and_each_needs_the_floor() -> None:
     assert later == [True, False]
 
 
-@pytest.mark.parametrize("sampling", ["uniform", "round-robin"])
-def test_groups_are_asked_in_turn(world: Groups, sampling: str) -> None:
-    task = world.fair(0, 1, 0, 1, 0, 1, rounds=6, sampling=sampling)
+def test_groups_are_asked_in_turn(world: Groups) -> None:
+    task = world.fair(0, 1, 0, 1, 0, 1, rounds=6, sampling="round-robin")
     cohorts = []
     for _ in range(6):
         world.run(task)
@@ -132,10 +109,9 @@ def test_groups_are_asked_in_turn(world: Groups, sampling: str) -> None:
         world.deliver(task)
     assert all(len(cohort) == 2 for cohort in cohorts)
     assert [{index % 2 for index in cohort} for cohort in cohorts] == [{0}, {1}] * 3
-    if sampling == "round-robin":
-        for device_group in (0, 1):
-            asked = sorted(index for cohort in cohorts[device_group::2] for index in cohort)
-            assert asked == sorted([device_group, device_group + 2, device_group + 4] * 2)
+    for device_group in (0, 1):
+        asked = sorted(index for cohort in cohorts[device_group::2] for index in cohort)
+        assert asked == sorted([device_group, device_group + 2, device_group + 4] * 2)
     assert world.state(task) == "complete"
 
 
@@ -155,7 +131,7 @@ def test_a_group_below_the_floor_gets_no_round(world: Groups) -> None:
 
 def test_each_group_has_a_view_and_the_newest_two_are_kept(world: Groups) -> None:
     task = world.fair(0, 0, 1, 1, rounds=10)
-    for number in range(1, 5):
+    for number in range(1, 4):
         world.deliver(task)
         with world.database.read() as session:
             rows = session.scalars(select(ViewRow).order_by(ViewRow.round_number, ViewRow.device_group)).all()
@@ -170,7 +146,7 @@ def test_each_group_has_a_view_and_the_newest_two_are_kept(world: Groups) -> Non
     with world.database.read() as session:
         assert set(named_blobs(session)) == set(world.blobs.keys())
     state = RECIPE.initial_state(world.row(task).seed)
-    for number in range(1, 5):
+    for number in range(1, 4):
         spec = RECIPE.round_spec(world.row(task).seed, number)
         state = RECIPE.absorb(state, spec, np.full(RECIPE.layout(number).length, 2.0), 2)
     for row in rows[-2:]:
@@ -191,9 +167,6 @@ def test_a_masked_round_is_bound_to_its_groups_view(world: Groups) -> None:
             expected = broadcast_digest(task_view(session, task), step, bytes.fromhex(views[(step - 1) % 2].digest))
             assert agreed_digest(session, task, step, completed) == expected
     assert views[0].digest != views[1].digest
-
-
-# --- over HTTP -------------------------------------------------------------------------------------------------------
 
 
 def fair_task(api: Api, name: str, **schedule: Any) -> TestTask:
@@ -234,16 +207,13 @@ def test_a_client_cannot_change_its_group(api: Api) -> None:
     assert [member["group"] for member in members] == [1]
     view = TaskView.model_validate(task.now())
     assert (view.members, view.able_members) == (1, [0, 1])
+    invitation = api.invite(api.create_task("one-group").id, uses=9)
+    assert [enrol_anew(api, invitation, group).status_code for group in (None, 0)] == [201, 201]
+    assert "one device group, 0: there is no group 1" in refused(enrol_anew(api, invitation, 1), 422)
 
 
-def test_a_task_with_one_group_needs_no_statement(api: Api) -> None:
-    task = api.create_task("one-group")
-    invitation = api.invite(task.id, uses=9)
-    for device_group, status in ((None, 201), (0, 201), (1, 422)):
-        body = signed_enrolment(invitation, Ed25519PrivateKey.generate(), X25519PrivateKey.generate(), device_group)
-        answer = api.http.post("/v1/enrolments", json=body)
-        assert answer.status_code == status
-    assert "one device group, 0: there is no group 1" in answer.json()["detail"]
+def enrol_anew(api: Api, invitation: str, device_group: int | None) -> httpx.Response:
+    return api.http.post("/v1/enrolments", json=signed_enrolment(invitation, device_group=device_group))
 
 
 def test_a_member_downloads_its_groups_view(api: Api) -> None:
@@ -294,61 +264,38 @@ def smallest_group(task: TestTask, clients: Mapping[int, MaskedClient] | Mapping
     return min(groups.values(), key=len)
 
 
-def assert_nothing_was_released(task: TestTask) -> None:
-    """Round 1 has failed, and does not count: the task goes on, although one failure would end it."""
+@pytest.mark.parametrize("step", ["advertise", "contribute", "plain"])
+def test_dropouts_that_leave_few_clients_of_a_level(server: AggregatorProcess, api: Api, step: str) -> None:
+    """Nothing is released. It does not count: the task goes on, although one failure would end it."""
+    if step == "plain":
+        task = api.create_task("levels-plain", cohort=COHORT, max_failed_rounds=1, collect_seconds=3600, **SCOLR)
+        members = dict(enumerate(task.enrol(COHORT)))
+        away = smallest_group(task, members)[MIN_CLIENTS - 1 :]
+        contribute([member for index, member in members.items() if index not in away], 1, 1.0)
+        expire(server, task, 1)
+    else:  # ten of 24 may go: of the smallest of at least two levels go at most nine
+        task = masked_task(api, f"levels-{step}", COHORT, dropout=0.45, max_failed_rounds=1, **SCOLR)
+        clients = enrol_masked(task, COHORT)
+        leaving = smallest_group(task, clients)[MIN_CLIENTS - 1 :]
+        play(server, task, clients, drop=dict.fromkeys(leaving, cast(Step, step)), value=lambda _: 1.0)
     failed = task.wait_round(1, "failed")
     assert (failed["aggregate_digest"], failed["survivors"]) == (None, 0)
     assert "3 clients are left that contribute to the same blocks of the sum, and 4 are needed" in failed["failure"]
     assert task.wait_round(2, "advertising", "collecting")["step"] == 1
 
 
-@pytest.mark.parametrize("step", ["advertise", "contribute"])
-def test_dropouts_that_leave_few_clients_of_a_level(server: AggregatorProcess, api: Api, step: Step) -> None:
-    # ten of 24 may go: of the smallest of at least two levels go at most nine
-    task = masked_task(api, f"levels-{step}", COHORT, dropout=0.45, max_failed_rounds=1, **SCOLR)
-    clients = enrol_masked(task, COHORT)
-    play(
-        server,
-        task,
-        clients,
-        drop=dict.fromkeys(smallest_group(task, clients)[MIN_CLIENTS - 1 :], step),
-        value=lambda _: 1.0,
-    )
-    assert_nothing_was_released(task)
-
-
-def test_dropouts_of_a_plain_round(server: AggregatorProcess, api: Api) -> None:
-    task = api.create_task("levels-plain", cohort=COHORT, max_failed_rounds=1, collect_seconds=3600, **SCOLR)
-    members = dict(enumerate(task.enrol(COHORT)))
-    away = smallest_group(task, members)[MIN_CLIENTS - 1 :]
-    for index, member in members.items():
-        if index not in away:
-            assert member.put(1, member.contribution(1, 1.0)).status_code == 201
-    expire(server, task, 1)
-    assert_nothing_was_released(task)
-
-
-def test_a_level_that_enough_clients_have_is_released(server: AggregatorProcess, api: Api) -> None:
+def test_levels_that_enough_clients_have_are_released_and_a_client_told_others_is_refused(
+    server: AggregatorProcess, api: Api
+) -> None:
+    """Levels in use are part of what keys, masks and signatures are bound to."""
     task = masked_task(api, "levels-enough", COHORT, **SCOLR)
     clients = enrol_masked(task, COHORT)
-    play(
-        server,
-        task,
-        clients,
-        drop=dict.fromkeys(smallest_group(task, clients)[MIN_CLIENTS:], "contribute"),
-        value=lambda _: 1.0,
-    )
-    assert task.wait_round(1, "complete", "failed")["state"] == "complete"
-
-
-def test_a_client_that_was_told_other_levels_is_refused(server: AggregatorProcess, api: Api) -> None:
-    """Levels in use are part of what keys, masks and signatures are bound to."""
-    task = masked_task(api, "levels-told", COHORT, **SCOLR)
-    clients = enrol_masked(task, COHORT)
-    told = task.wait_round(1, "advertising")["levels"]
+    leaving = smallest_group(task, clients)[MIN_CLIENTS:]
+    lied_to = clients[leaving[0]]
+    told, view = task.wait_round(1, "advertising")["levels"], lied_to.view
     assert told[0] == 1 and len(told) > 1
-    lied_to = clients[0]
-    view = lied_to.view
     lied_to.view = lambda number: view(number) | {"levels": [1]}  # type: ignore[method-assign]
     assert lied_to.take(1, "advertise").status_code == 400
-    assert clients[1].take(1, "advertise").status_code == 201
+    lied_to.view = view  # type: ignore[method-assign]
+    play(server, task, clients, drop=dict.fromkeys(leaving, "contribute"), value=lambda _: 1.0)
+    assert task.wait_round(1, "complete", "failed")["state"] == "complete"

@@ -12,11 +12,9 @@ from sqlalchemy import func, select
 
 from aggregator_service.clock import ManualClock
 from aggregator_service.problems import Problem
-from aggregator_service.round_states import RoundEvent
 from aggregator_service.rounds.interventions import ABORTED, abort_round, extend_round
-from aggregator_service.rounds.transactions import fail_round
 from aggregator_service.storage.rounds import entered_states, find_round
-from aggregator_service.storage.schema import HandoutRow, RoundStateRow, StageMessageRow, TaskRow
+from aggregator_service.storage.schema import HandoutRow, RoundStateRow, StageMessageRow
 from tests.support.api import Api, TestTask, contribute
 from tests.support.dashboard import new_operator
 from tests.support.inside import aggregator_inside, services
@@ -63,26 +61,12 @@ def test_an_extended_round_takes_contributions_past_its_old_deadline(api: Api) -
     assert states_of(api, task, 1)[1].entered_at - states_of(api, task, 1)[0].entered_at == 150
 
 
-def test_an_extended_deadline_ends_the_round(api: Api) -> None:
-    task = api.create_task("ends", cohort=3, collect_seconds=100.0, max_failed_rounds=1)
-    task.begin(3)
-    assert extend(task, 1, 60).status_code == 200
-    CLOCK.advance(161)
-    assert "0 of 3" in task.wait_round(1, "failed")["failure"]
-
-
-@pytest.mark.parametrize("seconds", [0, -5, 604_801, "soon", None])
-def test_an_invalid_number_of_seconds_is_refused(api: Api, seconds: Any) -> None:
-    task = api.create_task(f"sane-{str(seconds).lower().strip('-')}", cohort=3)
-    task.begin(3)
-    answer = extend(task, 1, seconds)
-    assert answer.status_code == 422, answer.text
-    assert task.round(1)["seconds_left"] == 600
-
-
 def test_a_stage_never_has_more_than_a_week_left(api: Api) -> None:
     task = api.create_task("week", cohort=3, collect_seconds=604_000.0)
     task.begin(3)
+    for seconds in (0, -5, 604_801, "soon", None):
+        assert extend(task, 1, seconds).status_code == 422
+    assert task.round(1)["seconds_left"] == 604_000
     answer = extend(task, 1, 801)
     assert answer.status_code == 422
     assert "604,800 seconds" in answer.json()["detail"]
@@ -90,17 +74,10 @@ def test_a_stage_never_has_more_than_a_week_left(api: Api) -> None:
     assert extend(task, 1, 800).json()["seconds_left"] == 604_800
 
 
-def one_round_of(api: Api, name: str, clients: int) -> TestTask:
-    """A task whose first round was ended by this many contributions."""
-    task = api.create_task(name, cohort=clients)
-    members = task.begin(clients)
-    contribute(members, 1, 1.0)
-    task.wait_round(1, "complete")
-    return task
-
-
 def test_a_finished_round_cannot_be_extended(api: Api) -> None:
-    task = one_round_of(api, "over", 2)
+    task = api.create_task("over", cohort=2)
+    contribute(task.begin(2), 1, 1.0)
+    task.wait_round(1, "complete")
     for answer in (extend(task, 1, 5), abort(task, 1)):
         assert answer.status_code == 409
         assert answer.json()["type"].endswith(":conflict")
@@ -110,14 +87,16 @@ def test_a_finished_round_cannot_be_extended(api: Api) -> None:
 
 
 def test_a_folding_round_can_be_aborted_but_not_extended(world: World) -> None:
+    """Nor a round whose deadline is over: clients get round-closed from then on, before the engine ends the stage."""
     task = world.task(members=4)
     world.run(task)
     world.contribute(task, *world.cohort(task))
+    with pytest.raises(Problem, match="conflict"), world.database.write() as session:
+        extend_round(session, task, 1, 5.0, "me", world.clock.now() + SECONDS)
     with world.database.write() as session:
         row = find_round(session, task, 1)
         assert row is not None
         row.state = "folding"
-
     with pytest.raises(Problem, match="conflict"), world.database.write() as session:
         extend_round(session, task, 1, 5.0, "me", world.clock.now())
     with world.database.write() as session:
@@ -126,16 +105,6 @@ def test_a_folding_round_can_be_aborted_but_not_extended(world: World) -> None:
     assert not list(world.blobs.keys())
     assert world.run(task) == SECONDS
     assert world.round(task).number == 2
-
-
-def test_a_deadline_that_is_over_cannot_be_moved(world: World) -> None:
-    """Clients get round-closed from then on, even before the engine ends the stage."""
-    task = world.task(members=4)
-    world.run(task)
-    world.clock.advance(SECONDS)
-    with pytest.raises(Problem) as refused, world.database.write() as session:
-        extend_round(session, task, 1, 5.0, "me", world.clock.now())
-    assert refused.value.slug == "conflict"
 
 
 def test_an_aborted_round_is_followed_by_another_and_does_not_count_as_failure(api: Api) -> None:
@@ -156,28 +125,12 @@ def test_an_aborted_round_is_followed_by_another_and_does_not_count_as_failure(a
     assert members[1].put(1, members[1].contribution(1, 1.0)).status_code == 409
 
 
-def test_an_abort_does_not_count_towards_the_end_of_a_failing_task(world: World) -> None:
-    task = world.task(members=4, max_failed_rounds=2)
-    world.run(task)
-    world.clock.advance(SECONDS)
-    world.run(task)
-    with world.database.write() as session:
-        abort_round(session, task, 2, "me", world.clock.now())
-    assert world.state(task) == "open"
-    world.run(task)
-    world.clock.advance(SECONDS)
-    assert world.run(task) is None
-    assert world.state(task) == "failed"
-
-
-@pytest.mark.parametrize("action", ["extend", "abort"])
-def test_interventions_need_the_role_operator(api: Api, action: str) -> None:
-    task = api.create_task(f"roles-{action}", cohort=3)
+def test_interventions_need_the_role_operator(api: Api) -> None:
+    task = api.create_task("roles", cohort=3)
     (member, *_) = task.begin(3)
-    reader = {"Authorization": f"Bearer {new_operator(api, f'eyes-{action}', 'read-only')}"}
-    path = f"{task.path}/rounds/1/{action}"
+    reader = {"Authorization": f"Bearer {new_operator(api, 'eyes', 'read-only')}"}
     for headers, status in (({}, 401), (member.auth, 403), (reader, 403)):
-        assert api.http.post(path, json={"seconds": 5}, headers=headers).status_code == status
+        assert extend(task, 1, 5, headers).status_code == abort(task, 1, headers).status_code == status
     assert (task.round(1)["state"], task.round(1)["seconds_left"]) == ("collecting", 600)
 
 
@@ -215,10 +168,8 @@ def through(
         assert late.take(number, step, 2.0 ** len(early)).status_code == 201
 
 
-@pytest.mark.parametrize("mode", ["semi-malicious", "curious"])
-def test_every_stage_of_a_masked_round_can_be_extended(api: Api, mode: str) -> None:
-    times = {"stage_seconds": STAGE_SECONDS, "collect_seconds": STAGE_SECONDS}
-    task = masked_task(api, f"masked-{mode}", 5, mode, **times)
+def test_every_stage_of_a_masked_round_can_be_extended(api: Api) -> None:
+    task = masked_task(api, "masked", 5, stage_seconds=STAGE_SECONDS, collect_seconds=STAGE_SECONDS)
     clients = enrol_masked(task, 5)
     through(task, clients, 1, late_comer=True)
     assert task.wait_round(1, "complete")["survivors"] == 5
@@ -243,19 +194,6 @@ def test_a_masked_round_can_be_aborted_in_every_stage(api: Api) -> None:
             assert not session.scalars(select(HandoutRow).where(HandoutRow.round_id == round_.id)).all()
     through(task, clients, number + 1)  # the next round has new keys, and accepts no message of an earlier one
     assert task.wait_round(number + 1, "complete")["survivors"] == 5
-
-
-def test_a_failed_round_has_the_time_of_its_failure(world: World) -> None:
-    task = world.task(members=4)
-    world.run(task)
-    world.clock.advance(7)
-    with world.database.write() as session:
-        row = find_round(session, task, 1)
-        assert row is not None
-        fail_round(session, session.get_one(TaskRow, task), row, RoundEvent.STORAGE_DAMAGED, "no", world.clock.now())
-    with world.database.read() as session:
-        rows = {row.state: row.entered_at for row in session.scalars(select(RoundStateRow))}
-    assert rows["failed"] - rows["collecting"] == 7
 
 
 def test_a_failed_task_goes_on_when_it_is_resumed(api: Api) -> None:

@@ -33,7 +33,7 @@ SERVER = {"fold_batch": 2}
 
 
 def make_task(api: Api, name: str, **schedule: Any) -> tuple[TestTask, TestMember, Keyring]:
-    """A CKKS task with its key holder enrolled."""
+    """A CKKS task with its key holder enrolled, who takes part like any other member."""
     task = api.create_task(
         name,
         items=ITEMS,
@@ -46,16 +46,19 @@ def make_task(api: Api, name: str, **schedule: Any) -> tuple[TestTask, TestMembe
         **schedule,
     )
     (holder,) = task.enrol(1, role="holder")
-    leave_envelope(holder, holder.client_id, os.urandom(64))  # this holder takes part like any other member
+    leave_envelope(holder, holder.client_id)
     return task, holder, task.mechanism.generate_keyring(task.plan)
+
+
+def enrol_with_keys(task: TestTask, holder: TestMember, count: int) -> list[TestMember]:
+    members = task.enrol(count)
+    for member in members:
+        assert leave_envelope(holder, member.client_id).status_code == 201
+    return members
 
 
 def leave_envelope(holder: TestMember, client_id: str, body: bytes = b"an envelope") -> httpx.Response:
     return holder.deliver(f"keyring/{client_id}", body)
-
-
-def put_snapshot(member: TestMember, number: int, body: bytes) -> httpx.Response:
-    return member.deliver(f"snapshots/{number}", body)
 
 
 def contribute(members: list[TestMember], number: int, keyring: Keyring, value: float = 0.25) -> None:
@@ -110,6 +113,13 @@ def test_an_encrypted_round_end_to_end(api: Api, server: AggregatorProcess) -> N
     assert slug(leave_envelope(holder, "c_unknown", b"lost")) == "not-found"
     assert slug(leave_envelope(members[0], members[1].client_id, b"forged")) == "forbidden"
 
+    assert slug(api.http.get(f"{task.path}/members", headers=members[0].auth)) == "forbidden"
+    seen, after = list[str](), "0"
+    while after is not None:
+        listed = api.http.get(f"{task.path}/members?limit=3&after={after}", headers=holder.auth).json()
+        seen, after = seen + [row["client_id"] for row in listed["members"]], listed["next"]
+    assert seen == [holder.client_id, *(member.client_id for member in members)]
+
     everybody = [holder, *members]
     current = api.http.get(f"{task.path}/rounds/current?wait=20", headers=members[0].auth)
     assert current.json()["in_cohort"] is True
@@ -139,9 +149,12 @@ def test_an_encrypted_round_end_to_end(api: Api, server: AggregatorProcess) -> N
 
 def test_the_first_snapshot_of_a_round_stays_and_two_are_kept(api: Api) -> None:
     task, holder, keyring = make_task(api, "snapshots", rounds=3)
-    *members, stranger = task.enrol(4)
-    for member in members:  # a member without keys cannot make a snapshot: an invalid one would block the others
-        leave_envelope(holder, member.client_id, os.urandom(64))
+    members = enrol_with_keys(task, holder, 3)
+    (stranger,) = task.enrol(1)  # a member without keys cannot make a snapshot: an invalid one would block the others
+
+    def put_snapshot(member: TestMember, number: int, body: bytes) -> httpx.Response:
+        return member.deliver(f"snapshots/{number}", body)
+
     latest = f"{task.path}/snapshots/latest"
     assert slug(api.http.get(latest, headers=holder.auth)) == "not-found"
     for number in (1, 2, 3):
@@ -194,34 +207,6 @@ def test_invalid_enrolments_are_refused(api: Api) -> None:
     assert slug(enrol(second_holder)) == "conflict"
 
 
-def test_only_the_holder_lists_members(api: Api) -> None:
-    task, holder, _ = make_task(api, "roster")
-    members = task.enrol(5)
-    assert slug(api.http.get(f"{task.path}/members", headers=members[0].auth)) == "forbidden"
-    seen, after = [], "0"
-    while True:
-        page = api.http.get(f"{task.path}/members?limit=4&after={after}", headers=holder.auth).json()
-        seen += [row["client_id"] for row in page["members"]]
-        if page["next"] is None:
-            break
-        after = page["next"]
-    assert seen == [holder.client_id, *(member.client_id for member in members)]
-
-
-def test_a_closed_task_ends_every_long_poll(api: Api) -> None:
-    task = api.create_task("closing", cohort=2)
-    members = task.begin(2)
-    etag = api.http.get(f"{task.path}/rounds/current", headers=members[0].auth).headers["etag"]
-    for _ in range(2):
-        assert api.http.post(f"{task.path}/close", headers=api.operator).json()["state"] == "closed"
-    waited = api.http.get(f"{task.path}/rounds/current?wait=10", headers={**members[0].auth, "If-None-Match": etag})
-    assert (waited.json()["state"], waited.json()["failure"]) == ("failed", "the task was closed")
-    assert slug(members[0].put(1, members[0].contribution(1, 1.0))) == "round-closed"
-    body = {"uses": 1}
-    assert slug(api.http.post(f"{task.path}/invitations", json=body, headers=api.operator)) == "conflict"
-    assert slug(leave_envelope(members[0], members[1].client_id, b"x")) == "forbidden"
-
-
 def test_the_server_keeps_no_token_and_no_key(api: Api, server: AggregatorProcess) -> None:
     """Neither logs nor data directory contain a token, an invitation, a secret key or a plain value."""
     task, holder, keyring = make_task(api, "greps")
@@ -263,7 +248,7 @@ def named(task: TestTask) -> bool:
     return bool(view["plan"]["names_public_key"])
 
 
-def test_the_first_key_stays(api: Api) -> None:
+def test_the_first_key_stays_and_no_envelope_is_accepted_before_it(api: Api) -> None:
     task, holder, keyring = paillier_task(api, "one-key")
     (member,) = task.enrol(1)
     assert not named(task)
@@ -271,30 +256,24 @@ def test_the_first_key_stays(api: Api) -> None:
     assert slug(publish(holder, keyring.public_key[:-1])) == "invalid-parameters"
     assert slug(publish(holder, bytes(5000))) == "body-too-long"
     assert not named(task)
+    refused = leave_envelope(holder, member.client_id)
+    assert (refused.status_code, slug(refused)) == (409, "conflict")
     assert publish(holder, keyring.public_key).status_code == 201
     assert publish(holder, keyring.public_key).status_code == 200
     assert named(task)
     assert isinstance(task.plan, PaillierPlan)
     other = made_up_keyring(task.plan, "another key")
     assert slug(publish(holder, other.public_key)) == "conflict"
-
-
-def test_no_envelope_is_accepted_before_the_key(api: Api) -> None:
-    task, holder, keyring = paillier_task(api, "key-first")
-    (member,) = task.enrol(1)
-    refused = leave_envelope(holder, member.client_id)
-    assert (refused.status_code, slug(refused)) == (409, "conflict")
-    publish(holder, keyring.public_key)
     assert leave_envelope(holder, member.client_id).status_code == 201
+    (holder,) = api.create_task("ckks-has-none", mechanism_name="ckks", clip=0.5).enrol(1, role="holder")
+    assert slug(publish(holder, bytes(256))) == "conflict"
 
 
 def test_a_contribution_under_another_key_is_refused_on_arrival(api: Api) -> None:
     """It does not enter the sum and does not block the contributions of others."""
     task, holder, keyring = paillier_task(api, "poison", cohort=3)
     publish(holder, keyring.public_key)
-    members = task.enrol(3)
-    for member in members:
-        assert leave_envelope(holder, member.client_id).status_code == 201
+    members = enrol_with_keys(task, holder, 3)
     task.wait_round(1, "collecting")
     assert isinstance(task.plan, PaillierPlan)
     rogue = made_up_keyring(task.plan, "another key")
@@ -309,33 +288,17 @@ def test_a_contribution_under_another_key_is_refused_on_arrival(api: Api) -> Non
     assert total[~counts].tolist() == [0.75] * int((~counts).sum())
 
 
-def test_other_mechanisms_have_no_public_key(api: Api) -> None:
-    task = api.create_task("ckks-has-none", mechanism_name="ckks", clip=0.5)
-    (holder,) = task.enrol(1, role="holder")
-    assert slug(publish(holder, bytes(256))) == "conflict"
-
-
 @pytest.fixture(scope="module")
 def inside_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     with aggregator_inside(tmp_path_factory.mktemp("attestations") / "data") as found:
         yield found
 
 
-def with_keys(holder: TestMember, members: list[TestMember]) -> list[TestMember]:
-    for member in members:
-        assert leave_envelope(holder, member.client_id, os.urandom(64)).status_code == 201
-    return members
-
-
-def page(inside_api: Api, task: TestTask, number: int, query: str = "", auth: dict[str, str] | None = None) -> Any:
-    return inside_api.http.get(f"{task.path}/rounds/{number}/attestations{query}", headers=auth or inside_api.operator)
-
-
 def test_contributions_state_the_aggregates_that_the_server_released(
     inside_api: Api, caplog: pytest.LogCaptureFixture
 ) -> None:
     task, holder, keyring = make_task(inside_api, "stated", rounds=2)
-    members = with_keys(holder, task.enrol(3))
+    members = enrol_with_keys(task, holder, 3)
     task.wait_round(1, "collecting")
     body = members[0].contribution(1, 0.25, keyring)
     other = members[0].put(1, body, {"Aggregate-Chain": os.urandom(32).hex()})
@@ -359,13 +322,17 @@ def test_contributions_state_the_aggregates_that_the_server_released(
 def test_attestations_of_a_completed_round(inside_api: Api) -> None:
     """Each verifies under its client's key, for this round alone; those of the newest two completed rounds are kept."""
     task, holder, keyring = make_task(inside_api, "attested", rounds=4)
-    members = [holder, *with_keys(holder, task.enrol(3))]
+    members = [holder, *enrol_with_keys(task, holder, 3)]
+
+    def page(number: int, query: str = "") -> httpx.Response:
+        return members[1].get(f"rounds/{number}/attestations{query}")
+
     for number in (1, 2, 3):
         task.wait_round(number, "collecting")
-        assert slug(page(inside_api, task, number)) == "not-found"
+        assert slug(page(number)) == "not-found"
         contribute(members, number, keyring)
         task.wait_round(number, "complete")
-        found = page(inside_api, task, number, auth=members[1].auth).json()
+        found = page(number).json()
         assert found["more"] is False
         attestations = [Attestation.model_validate(one) for one in found["attestations"]]
         assert [one.client_id for one in attestations] == sorted(member.client_id for member in members)
@@ -374,7 +341,7 @@ def test_attestations_of_a_completed_round(inside_api: Api) -> None:
             stated = StatedChain(**parts, signature_input=one.signature_input, signature=one.signature)
             chain, _ = stated_chain(stated, b64decode(one.identity_key, 32), task.id, number)
             assert chain.hex() == task.chain(number)["Aggregate-Chain"]
-    first = page(inside_api, task, 3, "?limit=1").json()
-    rest = page(inside_api, task, 3, f"?after={first['attestations'][0]['client_id']}").json()
+    first = page(3, "?limit=1").json()
+    rest = page(3, f"?after={first['attestations'][0]['client_id']}").json()
     assert (first["more"], len(first["attestations"]), len(rest["attestations"])) == (True, 1, 3)
-    assert [len(page(inside_api, task, number).json()["attestations"]) for number in (1, 2, 3)] == [0, 4, 4]
+    assert [len(page(number).json()["attestations"]) for number in (1, 2, 3)] == [0, 4, 4]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import cast
 
 import httpx
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from protocols.crypto.keys import public_key
 from protocols.sums.masked.keys import sign_advertisement
 from tests.support.api import Api, digest_field, slug
-from tests.support.masked import STAGES, Step, enrol_masked, expire, frozen_task, masked_task, play
+from tests.support.masked import STAGES, Step, enrol_masked, expire, frozen_task, masked_task, play, steps_of
 from tests.support.server import AggregatorProcess
 
 COHORT = 6
@@ -20,23 +21,51 @@ COHORT = 6
 SERVER = {"fold_batch": 3}
 
 
-@pytest.mark.parametrize("mode", ["semi-malicious", "curious"])
-def test_two_rounds_without_dropouts(server: AggregatorProcess, api: Api, mode: str) -> None:
-    task = masked_task(api, f"all-{mode}", COHORT, mode, rounds=2)
+EVERYBODY = [2.0**index for index in range(COHORT)]
+
+
+def test_a_dropout_in_any_stage(server: AggregatorProcess, api: Api) -> None:
+    task = masked_task(api, "drop", COHORT, rounds=5)
     clients = enrol_masked(task, COHORT)
-    for number in (1, 2):
-        play(server, task, clients, number)
-        task.assert_sum(number, (2.0**index for index in range(COHORT)))
+    for number, step in enumerate(steps_of(task), 1):
+        play(server, task, clients, number, drop={2: step})
+        task.assert_sum(number, EVERYBODY if step in ("confirm", "unmask") else [*EVERYBODY[:2], *EVERYBODY[3:]])
     assert task.now()["state"] == "complete"
 
 
-@pytest.mark.parametrize("step", ["advertise", "share", "contribute", "confirm", "unmask"])
-def test_a_dropout_in_any_stage(server: AggregatorProcess, api: Api, step: Step) -> None:
-    task = masked_task(api, f"drop-{step}", COHORT)
+def test_dropouts_in_several_stages_of_one_round(server: AggregatorProcess, api: Api) -> None:
+    task = masked_task(api, "drops", 9, "curious")
+    assert "trusted to follow the protocol" in task.view["warnings"][0]
+    clients = enrol_masked(task, 9)
+    play(server, task, clients, drop={1: "advertise", 3: "contribute", 5: "unmask"})
+    task.assert_sum(1, (2.0**index for index in [0, 2, 4, 5, 6, 7, 8]))
+
+
+def test_a_round_below_a_threshold_fails_and_the_next_one_has_new_keys(server: AggregatorProcess, api: Api) -> None:
+    task = masked_task(api, "below", COHORT, max_failed_rounds=9)
+    trust, thresholds = task.view["warnings"]
+    assert "trusted to follow the protocol" not in trust and "In a full cohort of 6" in thresholds
     clients = enrol_masked(task, COHORT)
-    play(server, task, clients, drop={2: step})
-    in_the_sum = step in ("confirm", "unmask")
-    task.assert_sum(1, (2.0**index for index in [index for index in range(COHORT) if index != 2 or in_the_sum]))
+    seeds, advertised = set[str](), set[bytes]()
+    for number, (step, leaving, reason) in enumerate(
+        (
+            ("advertise", 4, "advertising: 4 clients are needed in the round, 2 are present"),
+            ("share", 3, "sharing: 4 clients are needed in the round, 3 are present"),
+            ("contribute", 3, "collecting: 4 clients are needed in the round, 3 are present"),
+            ("confirm", 3, "confirming: 4 clients are needed in the round, 3 are present"),
+            ("unmask", 3, "unmasking: 3 clients are needed"),
+        ),
+        1,
+    ):
+        play(server, task, clients, number, drop=dict.fromkeys(range(leaving), cast(Step, step)))
+        failed = task.wait_round(number, "failed")
+        assert reason in failed["failure"]
+        assert (failed["step"], failed["aggregate_digest"], failed["survivors"]) == (1, None, 0)
+        seeds.add(failed["seed"])
+        advertised.add(clients[5].bodies["advertise"])
+    play(server, task, clients, 6)
+    task.assert_sum(6, EVERYBODY)
+    assert len(seeds) == len(advertised) == 5
 
 
 def test_attack_a_member_advertises_the_identity_key_of_another(server: AggregatorProcess, api: Api) -> None:
@@ -53,41 +82,6 @@ def test_attack_a_member_advertises_the_identity_key_of_another(server: Aggregat
         assert "a key of the round is the identity key of a client" in answer.json()["detail"]
     play(server, task, clients, drop={2: "advertise"})
     task.assert_sum(1, (2.0**index for index in [index for index in range(COHORT) if index != 2]))
-
-
-@pytest.mark.parametrize("mode", ["semi-malicious", "curious"])
-def test_dropouts_in_several_stages_of_one_round(server: AggregatorProcess, api: Api, mode: str) -> None:
-    task = masked_task(api, f"drops-{mode}", 9, mode)
-    clients = enrol_masked(task, 9)
-    play(server, task, clients, drop={1: "advertise", 3: "contribute", 5: "unmask"})
-    task.assert_sum(1, (2.0**index for index in [0, 2, 4, 5, 6, 7, 8]))
-
-
-@pytest.mark.parametrize(
-    ("step", "leaving", "reason"),
-    [
-        ("advertise", 4, "advertising: 4 clients are needed in the round, 2 are present"),
-        ("share", 3, "sharing: 4 clients are needed in the round, 3 are present"),
-        ("contribute", 3, "collecting: 4 clients are needed in the round, 3 are present"),
-        ("confirm", 3, "confirming: 4 clients are needed in the round, 3 are present"),
-        ("unmask", 3, "unmasking: 3 clients are needed"),
-    ],
-)
-def test_a_round_below_a_threshold_fails_and_the_next_one_has_new_keys(
-    server: AggregatorProcess, api: Api, step: Step, leaving: int, reason: str
-) -> None:
-    task = masked_task(api, f"fail-{step}", COHORT)
-    clients = enrol_masked(task, COHORT)
-    play(server, task, clients, drop=dict.fromkeys(range(leaving), step))
-    failed = task.wait_round(1, "failed")
-    assert reason in failed["failure"]
-    assert (failed["aggregate_digest"], failed["survivors"]) == (None, 0)
-    again = task.wait_round(2, "advertising")
-    assert (again["step"], again["seed"] != failed["seed"]) == (1, True)
-    first = {index: client.bodies.get("advertise") for index, client in clients.items()}
-    play(server, task, clients, 2)
-    task.assert_sum(2, (2.0**index for index in range(COHORT)))
-    assert all(client.bodies["advertise"] != first[index] for index, client in clients.items())
 
 
 def test_a_late_upload_is_refused(server: AggregatorProcess, api: Api) -> None:
@@ -209,20 +203,15 @@ def test_messages_are_accepted_only_from_the_right_clients_in_their_stage(server
     assert two.send(1, "share", two.bodies["share"]).status_code == 200
 
 
-def test_clients_outside_the_cohort_and_plain_rounds(server: AggregatorProcess, api: Api) -> None:
+def test_clients_outside_the_cohort_and_plain_rounds(api: Api) -> None:
     task = masked_task(api, "unasked", COHORT)
     enrol_masked(task, COHORT)
     task.wait_round(1, "advertising")
     stranger = enrol_masked(task, 1)[0]
     assert stranger.take(1, "advertise").status_code == 403
     assert [stranger.view(1)[name] for name in ("in_cohort", "expected")] == [False, False]
-    plain = api.create_task("no-stages", cohort=2)
-    first, _ = plain.begin(2)
+    first, _ = api.create_task("no-stages", cohort=2).begin(2)
     assert first.deliver(f"rounds/1/stages/advertise/{first.client_id}", bytes(160)).status_code == 404
-    for delivered in (False, True):
-        view = first.view(1)
-        assert (view["expected"], view["delivered"]) == (True, delivered)
-        first.put(1, first.contribution(1, 1.0))
 
 
 def test_a_masked_task_with_a_frozen_cohort(server: AggregatorProcess, api: Api) -> None:
@@ -291,10 +280,3 @@ def test_a_task_that_could_not_be_summed_is_refused(
     refused = api.http.post("/v1/tasks", json=request, headers=api.operator)
     assert (refused.status_code, slug(refused)) == (422, "invalid-parameters")
     assert reason in refused.json()["detail"]
-
-
-@pytest.mark.parametrize("mode", ["semi-malicious", "curious"])
-def test_the_warnings_of_a_masked_task_name_its_trust(api: Api, mode: str) -> None:
-    trust, thresholds = masked_task(api, f"says-{mode}", COHORT, mode).view["warnings"]
-    assert ("trusted to follow the protocol" in trust) == (mode == "curious")
-    assert "In a full cohort of 6" in thresholds

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from itertools import combinations
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -114,20 +113,6 @@ def test_a_sum_that_differs_by_one_is_repeated_over_fewer(world: World) -> None:
     assert (row.state, row.completed_rounds, row.failed_rounds, row.failures_in_a_row) == ("open", 2, 1, 0)
 
 
-def test_retired_clients_stay_retired_after_a_restart(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    task = world.task(members=12, **SUM)
-    deliver(world, task)
-    deliver(world, task, missing=1)
-    cohort, out = world.cohort(task), world.left()
-    world.close()
-    again = World(tmp_path)
-    assert (again.cohort(task), again.left()) == (cohort, out)
-    deliver(again, task)
-    assert again.cohort(task) == cohort
-    again.close()
-
-
 def test_the_task_fails_when_too_few_would_remain(world: World) -> None:
     task = world.task(members=7, **SUM | {"cohort_size": 7, "start_clients": 7})
     deliver(world, task)
@@ -164,7 +149,7 @@ def test_a_round_below_its_floor_keeps_the_cohort(world: World) -> None:
 
 
 @settings(
-    max_examples=8,
+    max_examples=6,
     deadline=None,
     phases=[Phase.generate],  # shrinking would create hundreds of databases
     suppress_health_check=[HealthCheck.function_scoped_fixture],
@@ -198,10 +183,11 @@ def test_a_second_task_over_all_but_one_client_releases_nothing(world: World) ->
     assert 10 - again.survivors >= FLOOR
 
 
-def test_sums_over_the_same_or_entirely_different_people_are_released(world: World) -> None:
+def test_sums_over_the_same_or_other_people_or_of_other_labels_are_released(world: World) -> None:
     for name, people in {"first": range(10), "same": range(10), "strangers": range(20, 30)}.items():
-        task = job(world, name, people)
-        assert deliver(world, task).state == "complete"
+        assert deliver(world, job(world, name, people)).state == "complete"
+    for name, label in {"unnamed": None, "another": "other"}.items():
+        assert deliver(world, job(world, name, range(1, 10), label)).state == "complete"
 
 
 def test_a_sum_that_isolates_a_client_together_with_two_others_is_refused(world: World) -> None:
@@ -236,13 +222,6 @@ def test_a_sum_that_is_too_complex_to_judge_is_refused_and_counts_as_failed(
     assert world.state(third) == "failed"
 
 
-@pytest.mark.parametrize("label", [None, "other"])
-def test_tasks_of_other_labels_are_not_compared(world: World, label: str | None) -> None:
-    first, second = job(world, "first", range(10)), job(world, "second", range(1, 10), label)
-    for task in (first, second):
-        assert deliver(world, task).state == "complete"
-
-
 def test_a_sum_that_is_about_to_be_released_is_compared(world: World) -> None:
     first, second = job(world, "first", range(10)), job(world, "second", range(1, 10))
     world.run(first)
@@ -256,21 +235,7 @@ def test_a_sum_that_is_about_to_be_released_is_compared(world: World) -> None:
     assert (one.state, other.state) == ("folding", "failed")
 
 
-def test_a_task_without_a_sum_draws_another_cohort_and_ends(world: World) -> None:
-    first = job(world, "first", range(10))
-    deliver(world, first)
-    second = job(world, "second", range(1, 7))  # too similar whoever leaves
-    for _ in range(20):
-        world.run(second)
-        if world.state(second) != "open" or world.round(second).state == "complete":
-            break
-        if world.round(second).state == "collecting":
-            deliver(world, second)
-    sets = [keys for _, keys in released(world)]
-    assert all(a == b or len(a ^ b) >= FLOOR for a, b in combinations(sets, 2))
-
-
-@settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=5, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
         st.tuples(
@@ -322,6 +287,8 @@ def test_item_counts_less_degrees_of_another_task(world: World) -> None:
     assert world.round(second).cohort == VICTIM, "the sum is repeated over the five"
     deliver_lists(world, second)
     np.testing.assert_array_equal(world.total(second, 2), world.total(first, 1))
+    assert len(world.cohort(second)) == VICTIM + 1  # the sixth is in the cohorts that train
+    assert world.left() == {f"{second}.{VICTIM:02}"}
 
 
 def test_item_counts_less_those_of_another_task(world: World) -> None:
@@ -335,14 +302,3 @@ def test_item_counts_less_those_of_another_task(world: World) -> None:
         "new members: sum 1 counts each client's data once in data set 'ratings'; it needs 3 members that no other sum "
         "holds, and has 1"
     )
-
-
-def test_who_leaves_the_counts_goes_on_training(world: World) -> None:
-    """The sixth is in no sum over the same data, and in the cohorts that train."""
-    first = job(world, "first", range(VICTIM), recipe=DEGREES, **SMALL)
-    second = job(world, "second", range(VICTIM + 1), recipe=COUNTS, **SMALL)
-    deliver_lists(world, first)
-    deliver_lists(world, second)
-    deliver_lists(world, second)
-    assert len(world.cohort(second)) == VICTIM + 1
-    assert world.left() == {f"{second}.{VICTIM:02}"}

@@ -1,41 +1,147 @@
-"""Servers whose database or blob store fails and recovers, or that are killed: exact sums, and nothing lost."""
+"""A database belongs to one blob store; a store or a database that is not there for a while loses no round."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import httpx
 import pytest
 
-from aggregator_service.storage.cleanup import collect_orphans
+from aggregator_service.migrations.migrate import migrate
+from aggregator_service.storage.blobs import BlobMissingError, BlobStore, OtherStoreError, new_key
 from aggregator_service.storage.database import Database
+from aggregator_service.storage.directory import DirectoryBlobs
+from aggregator_service.storage.stores import bind_store, open_store
 from tests.support.api import Api, TestMember, TestTask, contribute, serving, slug
 from tests.support.postgres import TestDatabase
-from tests.support.s3 import BUCKET, S3Server, running_s3
-from tests.support.server import AggregatorProcess, Persistent
+from tests.support.replicas import wait_until
+from tests.support.s3 import S3Server
+from tests.support.server import AggregatorProcess, running_aggregator
 
 COHORT = 4
 
 
-@pytest.fixture
-def own_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
-    """An S3 server that a test may kill."""
-    (tmp_path / "s3").mkdir()
-    with running_s3(tmp_path / "s3") as server:
-        for name, value in server.environment.items():
-            monkeypatch.setenv(name, value)
-        yield server
+@pytest.fixture(params=["directory", "s3"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], str]:
+    """Makes locations of empty stores."""
+    if request.param == "s3":
+        return request.getfixturevalue("new_prefix")  # type: ignore[no-any-return]
+    numbers = iter(range(9))
+    return lambda: f"dir:{tmp_path / f'blobs-{next(numbers)}'}"
 
 
-def begun(api: Api) -> tuple[TestTask, list[TestMember]]:
-    """A round in which two of four clients have contributed."""
-    task = api.create_task(cohort=COHORT)
+def test_a_database_keeps_its_store(sqlite: Database, place: Callable[[], str], tmp_path: Path) -> None:
+    first, second = place(), place()
+
+    def bind(location: str, to: Database = sqlite) -> BlobStore:
+        return bind_store(to, open_store(location, tmp_path / "scratch"))
+
+    bound = bind(first)
+    assert bind(first) == bound
+    bound.check()
+    with pytest.raises(OtherStoreError, match="its id is missing"):
+        bind(second)
+    with pytest.raises(OtherStoreError, match="its id is missing"):
+        bind(second)  # the refusal has not made a store of it
+    open_store(second, tmp_path / "scratch").prepare()
+    with pytest.raises(OtherStoreError, match=second):
+        bind(second)
+    with closing(Database(f"sqlite:///{tmp_path / 'two.db'}", 1)) as two:  # a store may belong to several databases
+        migrate(two)
+        bind(first, two).check()
+    bound.check()
+
+
+def test_a_store_that_takes_the_place_of_the_right_one_has_lost_no_blob(
+    sqlite: Database, place: Callable[[], str], tmp_path: Path
+) -> None:
+    location, scratch = place(), tmp_path / "scratch"
+    bound = bind_store(sqlite, open_store(location, scratch))
+    key = new_key("contributions", "t_1", 1)
+    for act in (lambda: bound.length(key), lambda: bound.view(key, "0" * 64), lambda: bound.piece(key, 0, 1)):
+        with pytest.raises(BlobMissingError, match="does not exist"):
+            act()
+    other = open_store(location, scratch).bound("0" * 32)
+    for act in (
+        other.check,
+        other.prepare,
+        lambda: other.length(key),
+        lambda: other.view(key, "0" * 64),
+        lambda: other.piece(key, 0, 1),
+        *([lambda: other.put(key, b"abc")] if isinstance(other, DirectoryBlobs) else []),
+    ):
+        with pytest.raises(OtherStoreError):
+            act()
+
+
+def test_a_replica_with_another_directory_does_not_start(postgres: TestDatabase, tmp_path: Path) -> None:
+    """Its /readyz would say that it is ready, and each of its rounds would fail."""
+    url = postgres.schema()
+    with running_aggregator(tmp_path / "first", database_url=url):
+        second = AggregatorProcess(tmp_path / "second", database_url=url)
+        with pytest.raises(RuntimeError, match=r"is not the one of this database.*Set HUSHREC_BLOBS as for the other"):
+            second.start()
+        assert "Traceback" not in second.log()
+        assert not (tmp_path / "second" / "blobs").exists()
+
+
+def test_commands_that_need_no_blobs_need_no_store(
+    postgres: TestDatabase, tmp_path: Path, run: Callable[..., str]
+) -> None:
+    """An operator's machine has the database, and neither the directory nor the keys of the bucket."""
+    url = postgres.schema()
+    with closing(Database(url, 1)) as database:
+        migrate(database)
+        bind_store(database, open_store(f"dir:{tmp_path / 'there'}", tmp_path))
+    here = ("--database-url", url, "--data-dir", str(tmp_path / "here"))
+    plain = ("--recipe", "fedmf", "--mechanism", "plain", "-r", "items=5", "-r", "dim=3")
+    run("task", "create", "movies", *plain, *here)
+    run("invite", "movies", *here)
+    run("task", "close", "movies", *here)
+    error = run("task", "create", "next", *plain, "--start-from", "movies", *here, status=1)
+    assert "is not the one of this database" in error  # no server reads what it would write there
+    assert not (tmp_path / "here").exists()
+
+
+def begun(api: Api, sent: int = COHORT - 1, **schedule: float) -> tuple[TestTask, list[TestMember]]:
+    """A round in which so many clients have contributed, in a task that the first failure ends."""
+    task = api.create_task(cohort=COHORT, max_failed_rounds=1, rounds=2, **schedule)
     members = task.begin(COHORT)
-    contribute(members[:2], 1)
+    contribute(members[:sent], 1)
     return task, members
+
+
+def test_a_directory_that_is_exchanged_while_a_server_runs(tmp_path: Path) -> None:
+    blobs, away = tmp_path / "data" / "blobs", tmp_path / "away"
+    with serving(tmp_path / "data", inline_bytes=0) as (server, api):
+        task, _ = begun(api, collect_seconds=3)
+        blobs.rename(away)
+        open_store(f"dir:{blobs}", tmp_path).prepare()
+        (blobs / "contributions").mkdir()
+        time.sleep(1.1)  # `/readyz` keeps its result for a second
+        answer = api.http.get("/readyz")
+        assert (answer.status_code, answer.json()["detail"]) == (503, "the blob store is another than the database's")
+        wait_until(lambda: "storage unavailable: the blob store" in server.log(), "the engine reads no blob")
+        assert task.round(1)["state"] == "folding"
+        blobs.rename(tmp_path / "wrong")
+        away.rename(blobs)
+        assert task.wait_round(1, "complete")["survivors"] == COHORT - 1
+
+
+def test_a_missing_blob_fails_its_round_and_not_the_task(tmp_path: Path) -> None:
+    with serving(tmp_path / "data", inline_bytes=0) as (server, api):
+        task, members = begun(api)
+        next((tmp_path / "data" / "blobs" / "contributions").iterdir()).unlink()
+        contribute(members[-1:], 1)
+        failed = task.wait_round(1, "failed")
+        assert failed["failure"] == "a stored contribution is missing in the server's blob store"
+        assert "a stored blob is missing, the round fails: the blob contributions/" in server.log()
+        assert "damaged" not in server.log()
+        task.wait_round(2, "collecting")
 
 
 def finish(task: TestTask, members: list[TestMember]) -> None:
@@ -59,7 +165,7 @@ def unavailable(answer: httpx.Response, part: str) -> None:
 
 def test_the_database_fails_and_recovers(postgres: TestDatabase, tmp_path: Path) -> None:
     with serving(tmp_path / "data", database_url=postgres.schema(), fold_batch=2) as (server, api):
-        task, members = begun(api)
+        task, members = begun(api, 2)
         with postgres.unavailable():
             time.sleep(1.1)  # `/readyz` keeps its result for a second
             unavailable(api.http.get("/readyz"), "database")
@@ -72,68 +178,35 @@ def test_the_database_fails_and_recovers(postgres: TestDatabase, tmp_path: Path)
         assert "Traceback" not in server.log()
 
 
-def test_the_blob_store_fails_and_recovers(own_s3: S3Server, tmp_path: Path) -> None:
-    with serving(tmp_path / "data", blobs=f"s3://{BUCKET}/gone", fold_batch=4, inline_bytes=0) as (server, api):
-        task, members = begun(api)
-        own_s3.kill()
-        time.sleep(1.1)
-        unavailable(api.http.get("/readyz"), "blob store")
-        unavailable(members[2].put(1, members[2].contribution(1, 4.0)), "blob store")
-        assert (api.http.get("/healthz").status_code, task.now()["state"]) == (200, "open")
-        own_s3.start()
+def test_the_blob_store_fails_and_recovers(s3: S3Server, new_prefix: Callable[[], str], tmp_path: Path) -> None:
+    with serving(tmp_path / "data", blobs=new_prefix(), fold_batch=4, inline_bytes=0) as (server, api):
+        task, members = begun(api, 2)
+        with s3.unavailable():
+            time.sleep(1.1)
+            unavailable(api.http.get("/readyz"), "blob store")
+            assert (api.http.get("/healthz").status_code, task.now()["state"]) == (200, "open")
         finish(task, members)
         time.sleep(1.1)
         assert api.http.get("/readyz").json() == {"status": "ready"}
-        for secret in (*own_s3.environment.values(), "Traceback"):
+        for secret in (*s3.environment.values(), "Traceback"):
             if secret not in ("us-east-1", "tests"):
                 assert secret not in server.log()
 
 
-SHARED_COHORT = 6
-
-
-@pytest.fixture
-def shared(postgres: TestDatabase, new_prefix: Callable[[], str]) -> dict[str, str]:
-    """Settings of empty storage that several servers can share."""
-    return {"database_url": postgres.schema(), "blobs": new_prefix()}
-
-
-@pytest.fixture
-def server(tmp_path: Path, shared: dict[str, str]) -> Iterator[AggregatorProcess]:
-    process = AggregatorProcess(tmp_path / "data", fold_batch=4, inline_bytes=0, **shared)
-    yield process
-    process.stop()
-
-
-def test_death_between_blobs_and_their_rows(server: AggregatorProcess, api: Api) -> None:
-    """One round, three deaths: during an upload, a fold and a release, each between the blob and its row."""
-    server.start(crash_at="upload.stored-before-row")
-    attempt = Persistent(server, ["fold.blob-written-before-commit", "release.blob-written-before-commit"])
-    task = api.create_task(cohort=SHARED_COHORT)
-    members = task.begin(SHARED_COHORT)
-    for index, member in enumerate(members):
-        body = member.contribution(1, 2.0**index)
-        answer = attempt(lambda member=member, body=body: member.put(1, body))
-        assert answer.status_code in (200, 201), answer.text
-    attempt(lambda: task.wait_round(1, "complete"))
-    assert attempt.deaths == 3
-    task.assert_sum(1, (2.0**index for index in range(SHARED_COHORT)))
-    assert server.kinds() == {"aggregates": 2, "snapshots": 2, "partials": 1, "contributions": 1}
-    database = Database(server.database_url, connections=1)
-    assert collect_orphans(database, server.blobs, before=time.time() + 60) == 4
-    database.close()
-    assert server.kinds() == {"aggregates": 1, "snapshots": 1}
-
-
-def test_two_servers_over_one_storage(
-    server: AggregatorProcess, api: Api, shared: dict[str, str], tmp_path: Path
-) -> None:
+def test_two_servers_over_one_storage(postgres: TestDatabase, new_prefix: Callable[[], str], tmp_path: Path) -> None:
     """Clients use either server; a long poll at one ends at once with a change at the other."""
-    server.start()
-    # faster than `recheck_seconds`: only a notification can end the poll
-    with serving(tmp_path / "second", fold_batch=4, recheck_seconds=60, **shared) as (second, other):
-        task = api.create_task(cohort=SHARED_COHORT)
-        members = task.begin(SHARED_COHORT)
+    shared = {"database_url": postgres.schema(), "blobs": new_prefix()}
+    with (
+        serving(tmp_path / "first", fold_batch=4, inline_bytes=0, **shared) as (server, api),
+        # faster than `recheck_seconds`: only a notification can end the poll
+        serving(tmp_path / "second", fold_batch=4, recheck_seconds=60, **shared) as (_, other),
+    ):
+        for path in ("/v1/tasks/t%00x", "/v1/tasks/t%00x/rounds/1", "/v1/tasks?name=a%00b"):
+            answer = api.http.get(path, headers=api.operator)  # a character that PostgreSQL does not store
+            assert answer.status_code in ((200, 400, 422) if "?" in path else (400, 404, 422)), answer.text
+        assert "Traceback" not in server.log()
+        task = api.create_task(cohort=COHORT)
+        members = task.begin(COHORT)
         heard: list[tuple[float, httpx.Response]] = []
 
         def wait() -> None:
@@ -157,15 +230,5 @@ def test_two_servers_over_one_storage(
         ((when, answer),) = heard
         assert answer.status_code == 200, answer.text
         assert when - begun < 20  # at the end of its wait it would see the change without a notification
-        task.assert_sum(1, (2.0**index for index in range(SHARED_COHORT)))
+        task.assert_sum(1, (2.0**index for index in range(COHORT)))
         assert server.kinds() == {"aggregates": 1, "snapshots": 1}
-
-
-def test_characters_that_postgresql_does_not_store_are_refused(server: AggregatorProcess, api: Api) -> None:
-    server.start()
-    for path in ("/v1/tasks/t%00x", "/v1/tasks/t%00x/rounds/1"):
-        answer = api.http.get(path, headers=api.operator)
-        assert answer.status_code in (400, 404, 422), answer.text
-        assert answer.json()["fault"] == "client"
-    assert api.http.get("/v1/tasks", params={"name": "a\0b"}, headers=api.operator).status_code in (200, 400, 422)
-    assert "Traceback" not in server.log()

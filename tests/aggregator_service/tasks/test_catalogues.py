@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -24,18 +24,12 @@ from protocols.catalogue import Catalogue
 from protocols.errors import ParameterError
 from protocols.messages import Schedule, TaskView
 from tests.support.api import Api, TestTask, digest_field, serving, slug
-from tests.support.server import AggregatorProcess, running_aggregator
+from tests.support.server import AggregatorProcess
 
 ITEMS = Catalogue(("SKU-1", "SKU-2", "a,b", "ü", "0"), ("Kettle", "", 'The "big" pot', "Löffel", "Zero"))
 WAITS = "the item catalogue: the operator has not uploaded it"
 
 Run = Callable[..., str]
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, storage: dict[str, str]) -> Iterator[AggregatorProcess]:
-    with running_aggregator(tmp_path_factory.mktemp("catalogues") / "data", **storage) as running:
-        yield running
 
 
 def put(task: TestTask, body: bytes, digest: bytes | None = None) -> httpx.Response:
@@ -51,7 +45,7 @@ def test_round_1_waits_for_the_catalogue_and_members_download_it(api: Api) -> No
     task = api.create_task("awaited", cohort=2, catalogue_digest=ITEMS.digest)
     assert task.view["catalogue_digest"] == ITEMS.digest
     member, _ = task.enrol(2)
-    time.sleep(0.5)
+    time.sleep(0.3)
     assert api.http.get(f"{task.path}/rounds/1", headers=api.operator).status_code == 404
     assert task.now()["waiting_for"] == WAITS
     assert slug(get(task, member.auth)) == "not-found"
@@ -88,15 +82,12 @@ def test_one_catalogue_is_stored_once(api: Api) -> None:
     assert get(task, api.operator).content == ITEMS.encode()
 
 
-def test_a_catalogue_of_another_number_of_items_is_refused(api: Api) -> None:
+def test_what_is_no_catalogue_of_the_task_is_refused(api: Api) -> None:
     task = api.create_task("too-many", cohort=2, items=6, catalogue_digest=ITEMS.digest)
     answer = put(task, ITEMS.encode())
     assert (answer.status_code, answer.json()["fault"]) == (422, "client")
     assert "5 lines and the recipe has 6 items: the operator must" in answer.json()["detail"]
     assert task.now()["waiting_for"] == WAITS
-
-
-def test_what_is_no_catalogue_is_refused_by_line(api: Api) -> None:
     body = b"a\tA\nb\nc\t\n"
     task = api.create_task("broken", cohort=2, items=3, catalogue_digest=hashlib.sha256(body).hexdigest())
     answer = put(task, body)
@@ -198,31 +189,27 @@ def test_the_command_reads_a_file_and_a_restart_and_a_backup_keep_it(tmp_path: P
         task.begin(2)
 
 
-def test_one_id_a_line(tmp_path: Path, run: Run) -> None:
-    data, file = tmp_path / "data", tmp_path / "ids"
+ERRORS = {
+    "id,title\na,A\nb\n": "line 3: 1 fields; expected an id and a title",
+    "id,title\na,A\n\nb,B\n": "line 3: 0 fields",
+    "item,title\na,A\nb,B\na,C\n": "line 4: the id 'a' is on line 2 already",
+    "id,title\n,A\n": "line 2: the id is empty",
+    'id,title\na,"A\tB"\n': "line 2: the title has a control character",
+    "a\nb,B\n": "line 2: 2 fields; expected one id",
+    "id\na\n": "line 1: a heading, or an item?",
+    "sku,name\na,A\n": "line 1: write the heading id,title",
+    'id,title\na,"A" B\n': "line 2: not CSV",
+    "id,title\n": "has no items",
+    "id,title\na,\udcff\n": "is not UTF-8",
+}
+
+
+def test_errors_of_a_file_name_the_line_and_a_file_may_have_one_id_a_line(tmp_path: Path, run: Run) -> None:
+    data, file = tmp_path / "data", tmp_path / "items.csv"
+    for text, error in ERRORS.items():
+        file.write_text(text, "utf-8", errors="surrogateescape")
+        assert error in create(run, data, file, status=1)
     file.write_text("SKU-1\nSKU-2\n")
     run("init", "--data-dir", str(data))
     digest = json.loads(create(run, data, file, "-r", "items=2"))["catalogue_digest"]
     assert digest == Catalogue(("SKU-1", "SKU-2"), ("", "")).digest
-
-
-@pytest.mark.parametrize(
-    ("text", "error"),
-    [
-        ("id,title\na,A\nb\n", "line 3: 1 fields; expected an id and a title"),
-        ("id,title\na,A\n\nb,B\n", "line 3: 0 fields"),
-        ("item,title\na,A\nb,B\na,C\n", "line 4: the id 'a' is on line 2 already"),
-        ("id,title\n,A\n", "line 2: the id is empty"),
-        ('id,title\na,"A\tB"\n', "line 2: the title has a control character"),
-        ("a\nb,B\n", "line 2: 2 fields; expected one id"),
-        ("id\na\n", "line 1: a heading, or an item?"),
-        ("sku,name\na,A\n", "line 1: write the heading id,title"),
-        ('id,title\na,"A" B\n', "line 2: not CSV"),
-        ("id,title\n", "has no items"),
-        ("id,title\na,\udcff\n", "is not UTF-8"),
-    ],
-)
-def test_errors_of_a_file_name_the_line(tmp_path: Path, run: Run, text: str, error: str) -> None:
-    file = tmp_path / "items.csv"
-    file.write_text(text, "utf-8", errors="surrogateescape")
-    assert error in create(run, tmp_path / "data", file, status=1)

@@ -6,7 +6,6 @@ import secrets
 import time
 
 import httpx
-import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
@@ -72,12 +71,8 @@ def test_only_certified_clients_enrol(api: Api) -> None:
     assert "expired" in detail(eve.enrol(api, task, eve.certificate(seconds=-5)), 403)
     assert "for the role holder, not member" in detail(eve.enrol(api, task, eve.certificate(role="holder")), 403)
     assert task.now()["members"] == 1
-
-
-def test_the_certificate_is_covered_by_the_enrolment_s_signature(api: Api) -> None:
-    task, ann = api.create_task("certified-signature", organiser=PIN), Person()
-    body = signed_enrolment(api.invite(task.id), ann.identity, ann.mailbox, None, ann.certificate())
-    changed = {**body, "certificate": b64encode(ann.certificate(seconds=900))}
+    body = signed_enrolment(api.invite(task.id), eve.identity, eve.mailbox, None, eve.certificate())
+    changed = {**body, "certificate": b64encode(eve.certificate(seconds=900))}
     assert "signature" in detail(api.http.post("/v1/enrolments", json=changed), 403)
 
 
@@ -131,13 +126,6 @@ def test_a_revocation_list_ends_memberships(api: Api) -> None:
     assert "revoked by the organiser" in detail(again.enrol(api, task, again.certificate()), 403)
 
 
-def test_the_longest_list_that_an_organiser_can_sign_is_accepted(api: Api) -> None:
-    task = api.create_task("certified-long-list", organiser=PIN)
-    longest = revoke(ORGANISER, SCOPE, range(MOST_REVOKED), int(time.time())).encode()
-    assert put(api, f"{task.path}/revocations", api.operator, longest).status_code == 200
-    assert put(api, f"{task.path}/revocations", api.operator, longest + bytes(8)).status_code == 413
-
-
 def test_only_the_organiser_s_newest_list_is_stored(api: Api) -> None:
     task, now = api.create_task("certified-lists", organiser=PIN), int(time.time())
     path = f"{task.path}/revocations"
@@ -147,14 +135,14 @@ def test_only_the_organiser_s_newest_list_is_stored(api: Api) -> None:
     forged = revoke(STRANGER, SCOPE, [], now + 60)
     assert "not signed" in detail(put(api, path, api.operator, forged.encode()), 403)
     assert put(api, path, api.operator, b"no list").status_code == 400
+    longest = revoke(ORGANISER, SCOPE, range(MOST_REVOKED), now + 1).encode()
+    assert put(api, path, api.operator, longest).status_code == 200
+    assert put(api, path, api.operator, longest + bytes(8)).status_code == 413
     plain = api.create_task("lists-without-organiser")
     assert "no organiser" in detail(put(api, f"{plain.path}/revocations", api.operator, newer.encode()), 409)
 
 
-@pytest.mark.parametrize(
-    ("later", "holds"), [(0.0, True), (599.0, True), (601.0, False)], ids=["now", "in its last second", "expired"]
-)
-def test_a_roster_takes_certificates_that_hold_now(later: float, holds: bool) -> None:
+def test_a_roster_takes_certificates_that_hold_now() -> None:
     ann = Person()
     task = TaskRow(organiser_key=ORGANISER.public_key().public_bytes_raw(), organiser_scope=SCOPE)
     client = ClientRow(
@@ -163,7 +151,7 @@ def test_a_roster_takes_certificates_that_hold_now(later: float, holds: bool) ->
         certificate=ann.certificate(),
         role="member",
     )
-    assert holds_certificate(task, client, time.time() + later) is holds
+    assert [holds_certificate(task, client, time.time() + later) for later in (0, 599, 601)] == [True, True, False]
     task.revocations = revoke(ORGANISER, SCOPE, [ann.serial], 1).encode()
     assert not holds_certificate(task, client, time.time())
     assert holds_certificate(TaskRow(), ClientRow(), time.time())

@@ -37,28 +37,26 @@ PLAIN = {"mechanism": {"name": "plain"}}
 NO_SENSITIVITY = {"recipe": {"name": "rfrec", "parameters": {"items": 20}}, "mechanism": {"name": "masked"}}
 
 
-@pytest.mark.parametrize(
-    ("privacy", "other", "reason"),
-    [
-        ({"epsilon": 0}, {}, "epsilon"),
-        ({"delta": 1}, {}, "delta"),
-        ({"epsilon": 1e-4}, {}, "no noise gives epsilon 0.0001 at delta"),
-        ({"epsilon": 0.02}, {}, "noise of deviation .* steps to each value, over 2,048"),
-        ({}, PLAIN, "a task with a privacy block cannot use 'plain'"),
-        ({}, NO_SENSITIVITY, "recipe 'rfrec' cannot be trained with a privacy block"),
-        ({"corrupt": 0.8}, {}, "leaves no client whose noise can be counted on"),
-        ({"rounds": 0}, {}, "rounds"),
-    ],
-)
-def test_a_block_that_cannot_work_is_refused_with_the_reason(
-    api: Api, privacy: dict[str, Any], other: dict[str, Any], reason: str
-) -> None:
-    request = body("refused", {**BLOCK, **privacy}, **other)
-    answer = api.http.post("/v1/tasks", json=request, headers=api.operator)
-    assert answer.status_code == 422
-    problem = answer.json()
-    found = f"{problem['detail']} {problem.get('errors', '')}"
-    assert re.search(reason, found), found
+REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({"epsilon": 0}, {}, "epsilon"),
+    ({"delta": 1}, {}, "delta"),
+    ({"epsilon": 1e-4}, {}, "no noise gives epsilon 0.0001 at delta"),
+    ({"epsilon": 0.02}, {}, "noise of deviation .* steps to each value, over 2,048"),
+    ({}, PLAIN, "a task with a privacy block cannot use 'plain'"),
+    ({}, NO_SENSITIVITY, "recipe 'rfrec' cannot be trained with a privacy block"),
+    ({"corrupt": 0.8}, {}, "leaves no client whose noise can be counted on"),
+    ({"rounds": 0}, {}, "rounds"),
+]
+
+
+def test_a_block_that_cannot_work_is_refused_with_the_reason(api: Api) -> None:
+    for privacy, other, reason in REFUSED:
+        request = body("refused", {**BLOCK, **privacy}, **other)
+        answer = api.http.post("/v1/tasks", json=request, headers=api.operator)
+        assert answer.status_code == 422
+        problem = answer.json()
+        found = f"{problem['detail']} {problem.get('errors', '')}"
+        assert re.search(reason, found), found
 
 
 def test_operators_and_members_read_the_budget_and_others_do_not(api: Api) -> None:
@@ -86,21 +84,20 @@ def test_operators_and_members_read_the_budget_and_others_do_not(api: Api) -> No
     assert ("hushrec_task_privacy_epsilon", "other") not in seen
 
 
-@pytest.mark.parametrize(
-    ("mechanism", "words"),
-    [
-        ({"name": "masked"}, "up to 2 of the 20 clients of a cohort: masks hide each contribution"),
-        ({"name": "oneshot"}, "members of the committee: more of them can open a single contribution"),
-        ({"name": "ckks", "parameters": {"set": "precise"}}, "no member, the key holder included, colludes"),
-        ({"name": "paillier"}, "no member, the key holder included, colludes"),
-    ],
-)
-def test_each_mechanism_says_whom_the_guarantee_holds_against(api: Api, mechanism: dict[str, Any], words: str) -> None:
-    request = body(f"against-{mechanism['name']}", BLOCK, mechanism=mechanism)
-    task = api.task_of(request)
-    view = api.http.get(f"{task.path}/privacy", headers=api.operator).json()
-    first, released, visible = view["against"]
-    assert words in first
-    assert first in task.view["warnings"]
-    assert "released sums" in released
-    assert "who takes part" in visible
+AGAINST: list[tuple[dict[str, Any], str]] = [
+    ({"name": "masked"}, "up to 2 of the 20 clients of a cohort: masks hide each contribution"),
+    ({"name": "oneshot"}, "members of the committee: more of them can open a single contribution"),
+    ({"name": "ckks", "parameters": {"set": "precise"}}, "no member, the key holder included, colludes"),
+    ({"name": "paillier"}, "no member, the key holder included, colludes"),
+]
+
+
+def test_each_mechanism_says_whom_the_guarantee_holds_against(api: Api) -> None:
+    for mechanism, words in AGAINST:
+        task = api.task_of(body(f"against-{mechanism['name']}", BLOCK, mechanism=mechanism))
+        view = api.http.get(f"{task.path}/privacy", headers=api.operator).json()
+        first, released, visible = view["against"]
+        assert words in first
+        assert first in task.view["warnings"]
+        assert "released sums" in released
+        assert "who takes part" in visible
