@@ -13,7 +13,6 @@ from client_sdk.lab.federation import FOLD_BATCH, Federation
 from client_sdk.lab.whole import whole_sum
 from client_sdk.training import client_half
 from client_sdk.training.mf import MFConfig
-from protocols.errors import CombinationError
 from protocols.recipes.privirec import PriviRecK
 from protocols.recipes.rfrec import RFRecState
 from protocols.recipes.state import state_as
@@ -88,17 +87,6 @@ def test_the_run_depends_on_the_seed_only(data: LeaveOneOut) -> None:
 
     np.testing.assert_array_equal(factors(1), factors(1))
     assert np.abs(factors(1) - factors(2)).max() > 0.01
-
-
-@pytest.mark.parametrize(
-    ("recipe", "own", "mechanism"),
-    [("svd", {"rank": 2}, "ckks"), ("scolr", {"rank": 2}, "ckks"), ("fair", {}, "paillier")],
-)
-def test_unsupported_combinations_are_refused(
-    data: LeaveOneOut, recipe: str, own: dict[str, Any], mechanism: str
-) -> None:
-    with pytest.raises(CombinationError, match="cannot be combined"):
-        Federation(data.train, recipe, {"items": data.train.n_items, "dim": 6, **own}, mechanism)
 
 
 # --- sums computed as whole matrix products are what the clients' contributions add up to -----------------------------
