@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -25,7 +26,7 @@ from client_sdk.lab.demo import results as settings
 from client_sdk.lab.demo.arms import leave_one_out
 from client_sdk.lab.demo.plots import quality_plot
 from client_sdk.lab.demo.report import render_report, result_table
-from client_sdk.lab.demo.results import DemoRequest
+from client_sdk.lab.demo.results import ArmResult, CurvePoint, DemoRequest, DemoResult
 from client_sdk.lab.demo.run import arms_of, chosen_settings, shared_setup
 from client_sdk.lab.demo.spectrum import prepare
 from client_sdk.lab.evaluation.controls import popularity_control
@@ -33,8 +34,31 @@ from client_sdk.lab.federation import Federation
 from client_sdk.lab.fleet import Fleet
 from client_sdk.lab.fleet_rounds import FleetOptions
 from client_sdk.lab.local_server import is_in_use, run_server
+from client_sdk.lab.measures import Advised, Measured
 from protocols.errors import ParameterError
-from tests.client_sdk.lab.demo.made import control, made_result, trained
+
+
+def trained(hr: float, *rounds: int) -> ArmResult:
+    """An arm with the same quality after each of `rounds`."""
+    values = {"HR@10": hr, "NDCG@10": 0.3}
+    curve = tuple(CurvePoint(number, values, 1.0) for number in rounds)
+    measured = Measured(values, np.array([hr, 0.0, 1.0]))
+    return ArmResult("CoLR-4 encrypted", measured, 2048.0, 4096.0, 1.0, curve=curve, contributions=3)
+
+
+def control(name: str = "popularity", users: int = 3) -> ArmResult:
+    """A control with HR@10 0.3."""
+    return ArmResult(name, Measured({"HR@10": 0.3, "NDCG@10": 0.1}, np.full(users, 0.3)), note="one list")
+
+
+def made_result(
+    arms: Sequence[ArmResult], plan: Mapping[str, object] | None = None, rounds: int = 1, usual_rounds: int = 0
+) -> DemoResult:
+    """A demo of CoLR with these arms."""
+    return DemoResult(
+        "synthetic", 4, 5, 6, "colr", "ckks", rounds, 3, plan or {}, arms, "by hand", Advised(recipe="privirec-k"),
+        usual_rounds, machine={},
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
