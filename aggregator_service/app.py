@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import Executor
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import anyio.to_thread
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from opentelemetry.trace import TracerProvider
 from starlette.concurrency import run_in_threadpool
 
@@ -36,8 +36,19 @@ from aggregator_service.polling.notifier import Notifier
 from aggregator_service.problems import install_problem_handlers
 from aggregator_service.rounds.engine import RoundEngine
 from aggregator_service.rounds.leadership import CommitListeners, Leadership
+from aggregator_service.routes import (
+    committee,
+    contributions,
+    enrolments,
+    health,
+    members,
+    operators,
+    rounds,
+    snapshots,
+    stages,
+    tasks,
+)
 from aggregator_service.routes.openapi import describe
-from aggregator_service.routes.routers import API_ROUTERS
 from aggregator_service.services import Services
 from aggregator_service.settings import Settings
 from aggregator_service.storage.cleanup import collect_bodies, collect_orphans, own_data_directory, sweep
@@ -49,6 +60,27 @@ from aggregator_service.tasks.privacy import spent_budgets
 __all__ = ["Server", "build_services", "create_app"]
 
 _LOG = logging.getLogger(__name__)
+_ROUTERS: Final[tuple[APIRouter, ...]] = (
+    # the most frequent requests first
+    contributions.router,
+    rounds.router,
+    stages.router,
+    committee.router,
+    committee.rounds_router,
+    snapshots.router,
+    members.router,
+    members.certificates_router,
+    enrolments.router,
+    tasks.router,
+    enrolments.invitations_router,
+    operators.router,
+    tasks.ledger_router,
+    health.router,
+    dashboard.front_router,
+    creation.router,
+    dashboard.router,
+)
+"""In the order in which Starlette tries them."""
 
 
 def create_app(
@@ -76,9 +108,8 @@ def create_app(
     app.state.open_bodies = Counter()
     app.state.live_streams = Streams()
     app.state.beside_server = _nothing_beside  # `commands.serve` replaces it
-    routers = (*API_ROUTERS, dashboard.front_router, creation.router, dashboard.router)
     # not `include_router`, which wraps each route once more: nothing is added to what the routers declare
-    app.router.routes.extend(route for router in routers for route in router.routes)
+    app.router.routes.extend(route for router in _ROUTERS for route in router.routes)
     describe(app)
     install_problem_handlers(app)
     # from the innermost to the outermost

@@ -34,6 +34,7 @@ __all__ = [
     "bars",
     "machine_facts",
     "processor_seconds",
+    "ratio",
     "say",
     "show",
     "spread",
@@ -50,10 +51,10 @@ _PACKAGES = ("hushrec", "numpy", "scipy", "tenseal", "cryptography", "zstandard"
 # --- Options and output
 
 
-def arguments(about: str, peer: bool = False) -> argparse.ArgumentParser:
+def arguments(about: str | None, peer: bool = False, parts: Sequence[str] = ()) -> argparse.ArgumentParser:
     """A parser with the options `--quick` and `--json FILE`; scripts add further options.
 
-    about: the help. peer: add `--peer-python`, the interpreter of an environment with Flower.
+    about: the help. peer: add `--peer-python`, the interpreter of an environment with Flower. parts: add `--only PART`.
     """
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
@@ -65,6 +66,8 @@ def arguments(about: str, peer: bool = False) -> argparse.ArgumentParser:
     if peer:
         here = Path(sys.executable) if find_spec("flwr") else None
         parser.add_argument("--peer-python", type=Path, default=here, help="interpreter with flwr (default: this one)")
+    if parts:
+        parser.add_argument("--only", nargs="+", choices=parts, default=parts, metavar="PART", help="only these parts")
     return parser
 
 
@@ -146,6 +149,11 @@ class Timing:
 def spread(key: str, values: Sequence[float]) -> dict[str, Figure]:
     """The median under `key`, and `<key>_min` and `<key>_max`."""
     return {key: median(values), f"{key}_min": min(values), f"{key}_max": max(values)}
+
+
+def ratio(figures: Mapping[str, Figure], above: str, below: str) -> float:
+    """The figure `above` / the figure `below`, both of which are numbers."""
+    return float(figures[above] or 0) / float(figures[below] or "nan")
 
 
 def time_in_turn(

@@ -11,10 +11,16 @@ and scales its server's time; without flwr it is left out. With `--only`, the fi
 
 from __future__ import annotations
 
+import argparse
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
+from math import prod
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -22,109 +28,231 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from bench._report import Figure, arguments, say, write_figures
-from bench.arrays_round import CLIP, OwnModelRound, parameters_of, play
-from bench.flower_whole import play_whole
-from bench.masked import Peer
-from bench.protocol_round import Shape, play_round
-from bench.registry import finish
-from protocols.layout import VectorLayout
+from bench._report import MIB, Figure, Watch, arguments, ratio, say, write_figures
+from bench.figures import run
+from bench.peers import FlowerPeer
+from bench.rounds import READY_SECONDS, Committee, enrolled, figures_of, one_round
+from bench.sums import CLIP, Shape, play_round
+from client_sdk import Policy
+from client_sdk.lab.fleet import Fleet
+from client_sdk.lab.fleet_rounds import FleetOptions
+from client_sdk.lab.local_server import DemoServer, run_server
+from client_sdk.operator import Operator
+from client_sdk.rounds.join import ClientOptions
+from client_sdk.training.arrays import ArraysRound
+from protocols.messages import Schedule
 from protocols.recipes.arrays import Arrays
-from protocols.recipes.arrays_update import contribution
-from protocols.recipes.registry import recipe
-from protocols.sums.base import SumPlan
-from protocols.sums.masked.plan import make_plan
-from protocols.sums.masked.run import run_masked_sum
-from protocols.sums.oneshot.run import run_oneshot_sum
-from protocols.sums.registry import mechanism
-from protocols.sums.run import run_sum
+from protocols.recipes.base import ModelState
 
-__all__ = ["errors_of_bound", "flower_figures", "line_through"]
+__all__ = ["DrawnUpdates", "OwnModelRound", "compared", "flower", "parameters_of", "play", "shapes_of"]
 
 
-# --- One round of `arrays` over every mechanism, all parties in this process: its error beside the predicted one
+# --- The models of the bench, the changes that its clients send, and the mean that must come out
 
-CLIENTS, MAX_WEIGHT = 5, 50.0
-SHAPES = {"items.weight": [40, 8], "head.weight": [8, 8], "head.bias": [8]}
-SEED = bytes(range(32))
-MECHANISMS: Final[dict[str, dict[str, Any]]] = {
-    "ckks": {},
-    "masked": {"dropout": 0.0},
-    "oneshot": {},
-    "paillier": {"key_bits": 2048},
-    "plain": {},
-}
+MAX_WEIGHT: Final = 100
 
 
-def _summed(name: str, layout: VectorLayout, vectors: list[NDArray[np.float64]]) -> tuple[NDArray[np.float64], SumPlan]:
-    """The opened sum over a mechanism, and its plan."""
-    how = mechanism(name)
-    plan: Any = how.plan(MECHANISMS[name], layout, len(vectors))
-    if name in ("masked", "oneshot"):
-        run: Callable[..., Any] = run_masked_sum if name == "masked" else run_oneshot_sum
-        return run(plan, {f"c{number}": vector for number, vector in enumerate(vectors)}).total, plan
-    return run_sum(how, plan, vectors).total, plan
+def shapes_of(values: int) -> dict[str, list[int]]:
+    """Return named shapes with `values` values in all: two embedding tables, a layer and its bias.
 
-
-def errors_of_bound() -> dict[str, Figure]:
-    """Return `equality.<mechanism>.error_of_bound`: largest error of a value of the mean / its bound."""
-    made = recipe(
-        "arrays", {"shapes": SHAPES, "clip": CLIP, "max_weight": MAX_WEIGHT, "reveal_weights": True, "std": 0.0}
-    )
-    assert isinstance(made, Arrays)
-    rng = np.random.default_rng(3)
-    updates = [{name: rng.uniform(-CLIP, CLIP, shape) for name, shape in SHAPES.items()} for _ in range(CLIENTS)]
-    weights = rng.integers(1, 51, CLIENTS).astype(np.float64)
-    vectors = [
-        contribution(made.parameters, each, weight).vector for each, weight in zip(updates, weights, strict=True)
-    ]
-    expected = {key: np.average([each[key] for each in updates], axis=0, weights=weights) for key in SHAPES}
-    figures: dict[str, Figure] = {}
-    for name in MECHANISMS:
-        total, plan = _summed(name, made.layout(), vectors)
-        after = made.arrays(made.absorb(made.initial_state(SEED), made.round_spec(SEED, 1), total, CLIENTS))
-        error = max(float(np.abs(after[key] - expected[key]).max()) for key in SHAPES)
-        share = weights.sum() / MAX_WEIGHT
-        bound = (1.0 + CLIP) * plan.predicted_error / (share - plan.predicted_error) + CLIP * 2.0**-24
-        figures[f"equality.{name}.error_of_bound"] = error / bound
-    return figures
-
-
-# --- Flower's SecAgg+ with the same number of clients: measured at two lengths, and scaled to the model's
-
-
-def line_through(first: tuple[float, float], second: tuple[float, float], at: float) -> float:
-    """Return the value at `at` of the line through two points."""
-    (x, y), (x2, y2) = first, second
-    return y + (y2 - y) * (at - x) / (x2 - x)
-
-
-def flower_figures(python: Path, sizes: tuple[int, int], values: int, how: dict[str, int]) -> dict[str, Figure]:
-    """Return Flower's figures of a round, with keys `flower.*`. how: clients, neighbours, threshold, dropouts.
-
-    Server time and bytes grow with the number of values: those of a model of `values` values are on the line through
-    the two measured sizes. A process of its own for each size, whose memory ends with it.
+    values: a multiple of 1,000.
     """
-    answers: list[dict[str, Any]] = []
-    for size in sizes:
-        peer = Peer(python)
-        try:
-            answers.append(peer.ask("round", values=size, **how))
-        finally:
-            peer.close()
-    figures: dict[str, Figure] = {"version.flwr": answers[0]["version"], "flower.clients": how["clients"]}
-    for size, name, answer in zip(sizes, ("small", "large"), answers, strict=True):
-        figures[f"flower.{name}.values"] = size
-        figures[f"flower.{name}.server_s"] = answer["server_seconds"]
-        figures[f"flower.{name}.client_s"] = sum(answer["client_seconds"].values())
-        figures[f"flower.{name}.contribution_bytes"] = answer["contribution_bytes"]
-    for key in ("server_s", "client_s", "contribution_bytes"):
-        points = [
-            (size, float(figures[f"flower.{name}.{key}"] or 0))
-            for size, name in zip(sizes, ("small", "large"), strict=True)
-        ]
-        figures[f"flower.{key}"] = line_through(points[0], points[1], values)
-    return figures
+    rows = values // 1000
+    return {
+        "items.weight": [10 * rows, 64],
+        "users.weight": [5 * rows, 64],
+        "head.weight": [39 * rows, 1],
+        "head.bias": [rows],
+    }
+
+
+def parameters_of(values: int) -> dict[str, Any]:
+    """Return the parameters of recipe `arrays` for such a model: weighted, server optimiser `mean`."""
+    return {"shapes": shapes_of(values), "clip": CLIP, "max_weight": MAX_WEIGHT, "reveal_weights": True}
+
+
+@dataclass
+class DrawnUpdates:
+    """Trainers that send drawn changes of every array, and the sum of what they sent, which the bench knows.
+
+    weight: the sum of the weights so far. cpu_seconds: what drawing and adding took, which is not a client's work.
+    """
+
+    values: int
+    weight: float = 0.0
+    cpu_seconds: float = 0.0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self._total = np.zeros(self.values)
+
+    def trainer(self, number: int) -> Any:
+        """Return the trainer of client `number`."""
+
+        def train(round_: ArraysRound) -> None:
+            started = time.thread_time()
+            update, weight = self._drawn(number)
+            spent = time.thread_time() - started
+            round_.contribute(update, weight)
+            with self._lock:
+                started = time.thread_time()
+                self.weight += weight
+                for place, array in _placed(update):
+                    self._total[place] += np.multiply(array, weight, dtype=np.float64)
+                self.cpu_seconds += spent + time.thread_time() - started
+
+        return train
+
+    def _drawn(self, number: int) -> tuple[dict[str, NDArray[np.float32]], float]:
+        rng, update = np.random.default_rng([1, number]), {}
+        for name, shape in shapes_of(self.values).items():
+            drawn = rng.random(prod(shape), np.float32)
+            drawn -= np.float32(0.5)
+            drawn *= np.float32(2 * CLIP)
+            update[name] = drawn.reshape(shape)
+        return update, float(rng.integers(1, MAX_WEIGHT + 1))
+
+    def largest_error(self, recipe: Arrays, before: ModelState, after: ModelState) -> float:
+        """Return the largest difference between the model's change and the weighted mean of what was sent."""
+        old, largest = recipe.arrays(before), 0.0
+        for (place, new), name in zip(_placed(recipe.arrays(after)), sorted(old), strict=True):
+            moved = new.astype(np.float64) - old[name].ravel()
+            largest = max(largest, float(np.abs(moved - self._total[place] / self.weight).max()))
+        return largest
+
+
+def _placed(arrays: dict[str, NDArray[np.float32]]) -> Iterator[tuple[slice, NDArray[np.float32]]]:
+    """The arrays in the order of their names, flat, with their places in one vector."""
+    start = 0
+    for name in sorted(arrays):
+        flat = arrays[name].ravel()
+        yield slice(start, start + flat.size), flat
+        start += flat.size
+
+
+# --- One round through a real server
+
+SMALL, FEW = 1_000, 5
+"""Values and clients of the round before: the server has then loaded its code, and started its worker."""
+FLOAT32 = 2.0**-24
+
+
+@dataclass(frozen=True)
+class OwnModelRound:
+    """What is played.
+
+    dropouts: clients that drop out before they contribute. workers: clients at the same time. wait: seconds for which
+    the server waits for clients that drop out, at most. std: standard deviation of the initial values.
+    """
+
+    mechanism: str
+    values: int
+    clients: int
+    dropouts: int = 0
+    workers: int = 2
+    wait: float = 30.0
+    std: float = 0.02
+
+
+def play(name: str, asked: OwnModelRound) -> dict[str, Figure]:
+    """Play one round through a fresh server, after one of a small model; its figures `<name>.*`.
+
+    `SystemExit` if it failed. `client_cpu_s`: of one client, without its training and the committee. `vectors`: the
+    server's peak memory over idle, in models. `error_of_bound`: largest error of a value of the mean / its bound.
+    """
+    with tempfile.TemporaryDirectory() as root, run_server(Path(root), READY_SECONDS) as server:
+        with _started(server, OwnModelRound(asked.mechanism, SMALL, FEW), DrawnUpdates(SMALL)) as (fleet, _):
+            one_round(fleet)
+        with Watch(server.pid) as idle:
+            time.sleep(0.5)
+        updates = DrawnUpdates(asked.values)
+        with _started(server, asked, updates) as (fleet, operator), Watch(server.pid) as watch:
+            committee, spent, started = Committee(fleet), time.process_time(), time.monotonic()
+            with _deadline_kept(operator, fleet, asked):
+                played = one_round(fleet)
+            wall = time.monotonic() - started
+            spent = time.process_time() - spent - committee.seconds - updates.cpu_seconds
+            error, bound = _error_and_bound(fleet, updates)
+    more: dict[str, Figure] = {
+        "clients": played.asked,
+        "client_cpu_s": spent / asked.clients,
+        "client_seal_s": median(report.seal_seconds for report in played.reports),
+        "client_upload_s": median(report.upload_seconds for report in played.reports),
+        "idle_rss_mib": idle.total / MIB,
+        "vectors": (watch.total - idle.total) / (4 * asked.values),
+        "error_of_bound": error / bound,
+    }
+    return figures_of(name, played, watch, wall, **more)
+
+
+@contextmanager
+def _started(server: DemoServer, asked: OwnModelRound, updates: DrawnUpdates) -> Iterator[tuple[Fleet, Operator]]:
+    """Create a task of one round whose cohort is all clients, and enrol them."""
+    clients = asked.clients
+    schedule = Schedule(
+        rounds=1,
+        cohort_size=clients,
+        min_clients=clients - asked.dropouts,
+        collect_seconds=asked.wait if asked.dropouts else 3_600.0,
+        stage_seconds=3_600.0,
+    )
+    options = FleetOptions(
+        policy=Policy(mechanisms=frozenset({asked.mechanism}), max_model_bytes=1 << 34),
+        downloads="once",
+        client=ClientOptions(chunk_bytes=1 << 30),  # a contribution in one request
+        workers=asked.workers,
+        dropout=asked.dropouts / clients,
+        dropout_rng=_First(asked.dropouts),
+    )
+    parameters = {**parameters_of(asked.values), "std": asked.std}
+    trainers = [updates.trainer(number) for number in range(clients)]
+    with enrolled(server, "arrays", parameters, asked.mechanism, schedule, trainers, options) as found:
+        yield found
+
+
+class _First(np.random.Generator):
+    """Lets exactly the first clients of the cohort drop out."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(np.random.PCG64(0))
+        self._count = count
+
+    def random(self, size: Any = None, *_: Any, **__: Any) -> Any:
+        """Return 0 for the first clients and 1 for the others."""
+        return (np.arange(size) >= self._count).astype(np.float64)
+
+
+@contextmanager
+def _deadline_kept(operator: Operator, fleet: Fleet, asked: OwnModelRound) -> Iterator[None]:
+    """Extend the deadline for contributions until all that are sent have arrived; without dropouts there is no need."""
+    over, task_id, wanted = threading.Event(), fleet.clients[0].member.terms.task_id, asked.clients - asked.dropouts
+
+    def keep() -> None:
+        while asked.dropouts and not over.wait(1.0):
+            for seen in operator.rounds(task_id):
+                waits = seen.state == "collecting" and seen.received < wanted
+                if waits and seen.seconds_left is not None and seen.seconds_left < 0.7 * asked.wait:
+                    operator.extend_round(task_id, seen.number, 0.3 * asked.wait)
+
+    thread = threading.Thread(target=keep, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _error_and_bound(fleet: Fleet, updates: DrawnUpdates) -> tuple[float, float]:
+    """Return the largest error of a value of the mean, and what the plan predicts (docs/own-model.md, Precision)."""
+    terms = fleet.clients[0].member.terms
+    recipe, plan = terms.recipe, terms.sum_plan
+    assert isinstance(recipe, Arrays)
+    before, after = recipe.initial_state(terms.seed), fleet.model()
+    weight, clip = updates.weight / MAX_WEIGHT, recipe.parameters.clip
+    largest = max(float(np.abs(array).max()) for array in recipe.arrays(after).values())
+    bound = (1.0 + clip) * plan.predicted_error / (weight - plan.predicted_error) + FLOAT32 * largest
+    return updates.largest_error(recipe, before, after), bound
 
 
 # ---
@@ -134,7 +262,6 @@ def flower_figures(python: Path, sizes: tuple[int, int], values: int, how: dict[
 class Sizes:
     """Sizes of a run. large: values of the large model, for `large_clients` clients. flower: two lengths.
 
-    whole: clients and values of the round beside Flower as it is deployed.
     wait: seconds for which a round waits for clients that drop out.
     """
 
@@ -144,12 +271,11 @@ class Sizes:
     large: int = 100_000_000
     large_clients: int = 3
     flower: tuple[int, int] = (100_000, 1_500_000)
-    whole: tuple[int, int] = (10, 1_000_000)
     wait: float = 30.0
 
 
 FULL: Final = Sizes()
-QUICK: Final = Sizes(10_000, 10, 20, 100_000, 3, (5_000, 10_000), (3, 10_000), wait=4.0)
+QUICK: Final = Sizes(10_000, 10, 20, 100_000, 3, (5_000, 10_000), wait=4.0)
 
 
 def rounds_of(sizes: Sizes) -> dict[str, OwnModelRound]:
@@ -165,65 +291,40 @@ def rounds_of(sizes: Sizes) -> dict[str, OwnModelRound]:
     return found
 
 
-def measured(name: str, asked: OwnModelRound) -> dict[str, Figure]:
-    """Play a round; its figures."""
-    done = play(asked)
-    figures = done.figures(name, asked.values)
-    if name.startswith("large."):
-        figures[f"{name}.peak_rss_gb"] = done.watch.total / 1e9
-    return figures
-
-
 def flower(sizes: Sizes, python: Path) -> dict[str, Figure]:
-    """Flower's figures for the masked round of many clients, with as many neighbours and the same threshold."""
-    layout = recipe("arrays", parameters_of(1_000)).layout()
-    near = make_plan({}, layout, sizes.many).neighbourhood(sizes.many)
-    how = {
-        "clients": sizes.many,
-        "neighbours": near.degree,
-        "threshold": near.threshold,
-        "dropouts": sizes.many // 10,
-    }
-    figures = flower_figures(python, sizes.flower, sizes.values, how)
-    ours = [server_seconds(sizes.many, sizes.flower[1], how["dropouts"]) for _ in range(3)]
-    figures["flower.large.our_protocol_s"] = median(ours)
-    figures["own_model_protocol_speedup_vs_flower"] = float(figures["flower.large.server_s"] or 0) / median(ours)
-    return figures
+    """Flower's SecAgg+ in a masked round of many clients: at two lengths, and scaled to the model's, `flower.*`.
 
-
-def whole(sizes: Sizes, python: Path) -> dict[str, Figure]:
-    """A masked round of Flower as it is deployed, and one of our server and clients, both over loopback.
-
-    As many clients, values and neighbours, the same threshold, nobody drops out. Our clients are in one process.
+    As many neighbours as ours, the same threshold and share of dropouts. Time and bytes grow with the number of values:
+    those of the model are on the line through the two lengths. Each is measured in a process of its own, whose memory
+    ends with it. At the longer one Flower's server is compared with ours, in one process too.
     """
-    clients, values = sizes.whole
-    near = make_plan({}, recipe("arrays", parameters_of(values)).layout(), clients).neighbourhood(clients)
-    how = {"clients": clients, "values": values, "neighbours": near.degree, "threshold": near.threshold}
-    theirs, ours = play_whole(python, how), play(OwnModelRound("masked", values, clients))
-    figures: dict[str, Figure] = {f"whole.flower.{key}": value for key, value in theirs.items()}
-    figures |= {
-        "whole.hushrec.wall_s": ours.wall_seconds,
-        "whole.hushrec.server_cpu_s": ours.watch.cpu_seconds,
-        "whole.hushrec.client_cpu_s": ours.client_cpu_seconds,
-        "whole.server_speedup_vs_flower": float(theirs["server_cpu_s"] or 0) / ours.watch.cpu_seconds,
-    }
-    return figures | {f"whole.{key}": value for key, value in how.items()}
-
-
-def server_seconds(clients: int, values: int, dropouts: int) -> float:
-    """Processor seconds of our server's part of a masked round in one process, without HTTP and disk, as Flower's."""
-    vector = np.random.default_rng(20240513).uniform(-CLIP, CLIP, values)
-    shape = Shape(clients, values, dropouts)
-    return play_round(shape, np.broadcast_to(vector, (clients, values))).server_seconds
+    figures: dict[str, Figure] = {"flower.clients": sizes.many}
+    shape = Shape(sizes.many, sizes.flower[1], sizes.many // 10, parameters={})
+    for name, values in zip(("small", "large"), sizes.flower, strict=True):
+        peer = FlowerPeer(python)
+        try:
+            answer = peer.ask("round", **{**shape.of_flower, "values": values})
+        finally:
+            peer.close()
+        figures |= {
+            "version.flwr": answer["version"],
+            f"flower.{name}.values": values,
+            f"flower.{name}.server_s": answer["server_seconds"],
+            f"flower.{name}.client_s": sum(answer["client_seconds"].values()),
+            f"flower.{name}.contribution_bytes": answer["contribution_bytes"],
+        }
+    for key in ("server_s", "client_s", "contribution_bytes"):
+        line = np.polyfit(sizes.flower, [float(figures[f"flower.{name}.{key}"] or 0) for name in ("small", "large")], 1)
+        figures[f"flower.{key}"] = float(np.polyval(line, sizes.values))
+    vector = np.random.default_rng(20240513).uniform(-CLIP, CLIP, shape.values)
+    vectors = np.broadcast_to(vector, (shape.clients, shape.values))
+    figures["flower.large.our_protocol_s"] = median(play_round(shape, vectors).server_seconds for _ in range(3))
+    speedup = ratio(figures, "flower.large.server_s", "flower.large.our_protocol_s")
+    return figures | {"own_model_protocol_speedup_vs_flower": speedup}
 
 
 def compared(figures: Mapping[str, Figure], sizes: Sizes) -> dict[str, Figure]:
     """The figures that follow from those of several parts; those of parts that are missing are left out."""
-
-    def number(key: str) -> float | None:
-        value = figures.get(key)
-        return float(value) if isinstance(value, int | float) else None
-
     ratios = {
         "own_model_bytes_ratio_vs_flower": ("masked.many.bytes_up_per_client", "flower.contribution_bytes"),
         "oneshot_bytes_ratio_vs_flower": ("oneshot.many.bytes_up_per_client", "flower.contribution_bytes"),
@@ -231,39 +332,36 @@ def compared(figures: Mapping[str, Figure], sizes: Sizes) -> dict[str, Figure]:
         "oneshot.peak_rss_ratio": ("oneshot.many.peak_rss_mib", "oneshot.few.peak_rss_mib"),
     }
     found: dict[str, Figure] = {"values": sizes.values, "large_values": sizes.large}
-    for key, (above, below) in ratios.items():
-        one, other = number(above), number(below)
-        if one is not None and other:
-            found[key] = one / other
-    errors = [value for key in figures if key.endswith(".error_of_bound") and (value := number(key)) is not None]
-    return {**found, "largest_error_of_bound": max(errors)} if errors else found
+    found |= {key: ratio(figures, *pair) for key, pair in ratios.items() if all(each in figures for each in pair)}
+    for name in ("large.plain", "large.oneshot"):
+        if f"{name}.peak_rss_mib" in figures:
+            found[f"{name}.peak_rss_gb"] = float(figures[f"{name}.peak_rss_mib"] or 0) * MIB / 1e9
+    errors = [float(value or 0) for key, value in figures.items() if key.endswith(".error_of_bound")]
+    return found | ({"largest_error_of_bound": max(errors)} if errors else {})
 
 
-PARTS: Final = ("equality", *rounds_of(FULL), "flower", "whole")
+PARTS: Final = (*rounds_of(FULL), "flower")
 
 
-def main() -> None:
-    """Measure, print and write the figures."""
-    parser = arguments(__doc__ or "", peer=True)
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
-    options = parser.parse_args()
+def measure(options: argparse.Namespace) -> dict[str, Figure]:
+    """Measure the chosen parts; what was measured is kept if a later part fails."""
     sizes = QUICK if options.quick else FULL
     figures: dict[str, Figure] = {}
     if len(options.only) < len(PARTS) and options.json and options.json.exists():
         figures = json.loads(options.json.read_text())
-    parts: dict[str, Callable[[], dict[str, Figure]]] = {"equality": errors_of_bound}
-    parts |= {name: partial(measured, name, asked) for name, asked in rounds_of(sizes).items()}
+    parts: dict[str, Callable[[], dict[str, Figure]]] = {
+        name: partial(play, name, asked) for name, asked in rounds_of(sizes).items()
+    }
     if options.peer_python is not None:
         parts["flower"] = partial(flower, sizes, options.peer_python)
-        parts["whole"] = partial(whole, sizes, options.peer_python)
-    for name in PARTS:
-        if name in options.only and name in parts:
+    for name, part in parts.items():
+        if name in options.only:
             say(name)
-            figures |= parts[name]()
+            figures |= part()
             figures |= compared(figures, sizes)
-            write_figures(options.json, figures)  # what was measured is kept if a later part fails
-    finish("arrays", figures, options.json)
+            write_figures(options.json, figures)
+    return figures
 
 
 if __name__ == "__main__":
-    main()
+    run("arrays", arguments(__doc__, peer=True, parts=PARTS), measure)

@@ -20,7 +20,7 @@ from time import perf_counter
 from typing import Any, Final
 
 from bench._report import Figure, arguments, say, spread
-from bench.registry import finish
+from bench.figures import run
 
 ROOT: Final = Path(__file__).parent.parent
 ARMS: Final = ("encrypted", "plain", "fedmf", "popularity")
@@ -40,7 +40,7 @@ FULL: Final = Size(setups=3, helps=30, demos=3, rounds=None)
 QUICK: Final = Size(setups=0, helps=1, demos=1, rounds=1)
 
 
-def run(command: Sequence[str | Path], folder: Path = ROOT) -> float:
+def seconds_of(command: Sequence[str | Path], folder: Path = ROOT) -> float:
     """Run a command and return its seconds. Raises `RuntimeError` with the end of its output when it fails."""
     started = perf_counter()
     done = subprocess.run(
@@ -57,20 +57,20 @@ def measure_setup() -> float:
     """Seconds of `make setup` in a fresh clone of the committed state."""
     with tempfile.TemporaryDirectory() as folder:
         clone = Path(folder) / "clone"
-        run(("git", "clone", "--quiet", ROOT, clone))
-        return run(("make", "setup"), clone)
+        seconds_of(("git", "clone", "--quiet", ROOT, clone))
+        return seconds_of(("make", "setup"), clone)
 
 
 def measure_help() -> float:
     """Milliseconds of `hushrec --help`."""
-    return 1e3 * run((Path(sys.executable).parent / "hushrec", "--help"))
+    return 1e3 * seconds_of((Path(sys.executable).parent / "hushrec", "--help"))
 
 
 def measure_demo(rounds: int | None) -> tuple[float, dict[str, Any]]:
     """Seconds of `make demo`, and the figures that it writes."""
     with tempfile.TemporaryDirectory() as folder:
         chosen = () if rounds is None else (f"ROUNDS={rounds}",)
-        seconds = run(("make", "demo", f"DEMO_ARGS=--seed 0 --output {folder}", *chosen))
+        seconds = seconds_of(("make", "demo", f"DEMO_ARGS=--seed 0 --output {folder}", *chosen))
         return seconds, json.loads((Path(folder) / "colr-synthetic.json").read_text(encoding="utf-8"))
 
 
@@ -110,5 +110,4 @@ def measure(size: Size) -> dict[str, Figure]:
 
 
 if __name__ == "__main__":
-    options = arguments(__doc__ or "").parse_args()
-    finish("demo", measure(QUICK if options.quick else FULL), options.json)
+    run("demo", arguments(__doc__), lambda options: measure(QUICK if options.quick else FULL))

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from bench._report import Figure
-from bench.registry import Results, read_results
+from bench.figures import Results, read_results
 
 __all__ = ["MECHANISMS", "PAGES", "ROWS", "Row", "main", "recipes_table", "with_tables"]
 

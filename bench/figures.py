@@ -1,13 +1,85 @@
-"""The registered figures of all benchmarks and experiments: unit, target, meaning.
+"""Figures of the benchmarks: the registry (unit, target, meaning), what a script prints, results, table and page.
 
-A figure without an entry is in the JSON all the same. Names: `<script>.<key>`; `*` matches any text.
+A script returns flat figures to `run`. `bench.run_all` keeps those of all scripts in one file, `results.json`, by
+script, and writes a Markdown table and a page from it. A figure without an entry is in the JSON all the same.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from itertools import product
+from pathlib import Path
 from typing import Final
 
-from bench.registry import figure
+from jinja2 import Environment
+
+from bench._report import Figure, show, write_figures
+
+__all__ = [
+    "Entry",
+    "Results",
+    "absent",
+    "entries",
+    "figure",
+    "markdown",
+    "page",
+    "read_results",
+    "run",
+    "verdicts",
+    "write_results",
+]
+
+Results = dict[str, dict[str, Figure]]
+RESULTS: Final = "results.json"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A registered figure, or the figures that a pattern matches.
+
+    script: that writes it. key: in its JSON; `*` stands for any text. unit: empty for a number without one. target:
+    such as `<= 1.4`; empty without one. always: whether each run writes it, with quick sizes and without peers.
+    """
+
+    script: str
+    key: str
+    unit: str
+    target: str
+    what: str
+    always: bool = True
+
+    def met(self, value: float) -> bool:
+        """Whether `value` is within the target."""
+        sign, _, bound = self.target.partition(" ")
+        return value <= float(bound) if sign == "<=" else value >= float(bound)
+
+    def values(self, figures: Mapping[str, Figure]) -> dict[str, Figure]:
+        """The measured figures that this entry describes, by key."""
+        return {key: value for key, value in figures.items() if fnmatchcase(key, self.key)}
+
+
+_ENTRIES: Final[dict[str, list[Entry]]] = {}
+
+
+def figure(
+    name: str, unit: str = "", target: str = "", what: str = "", always: bool = True, **axes: Iterable[object]
+) -> None:
+    """Register the figure `<script>.<key>`, once for each combination of the axes.
+
+    axes: for example `size=(2048, 3072)` for a name and words with `{size}`.
+    """
+    for combination in product(*axes.values()):
+        filled = dict(zip(axes, combination, strict=True))
+        script, _, key = name.format(**filled).partition(".")
+        entry = Entry(script, key, unit, target, what.format(**filled), always)
+        _ENTRIES.setdefault(script, []).append(entry)
+
+
+# --- The figures. Names: `<script>.<key>`; `*` matches any text
 
 _BITS: Final = (2048, 3072)
 _ROUTES: Final = ("", "forwarded.")
@@ -17,7 +89,7 @@ _SETS: Final = ("filmtrust", "gowalla", "gowalla-wide", "made", "ml-100k", "ml-1
 _RECOMMENDED: Final = ("colr-started", "fedmf-started", "pfedclr-started", "privirec-k")
 
 # --- sums, beside TenSEAL, phe and Flower
-figure("ckks.upload_ratio_{form}", "", "<= 1.1", "contribution / float32 plaintext, set `{form}`", form=("compact",))
+figure("ckks.upload_ratio_compact", "", "<= 1.1", "contribution / float32 plaintext, set `compact`")
 figure("ckks.upload_ratio_standard", "", "<= 1.4", "contribution / float32 plaintext, set `standard`, seeded")
 figure("ckks.encrypt_speedup_seeded", "", ">= 8", "TenSEAL's encrypt and serialise / ours, seeded")
 figure("ckks.fold_speedup_expanded", "", ">= 30", "TenSEAL's deserialise and add / our fold, expanded")
@@ -81,8 +153,6 @@ figure("oneshot_round.round10k.exact", "", ">= 1", "10,000 clients: the released
 figure("oneshot_round.round10k.peak_rss_ratio", "", "<= 1.2", "server's peak, 10,000 / 1,000 clients", always=False)
 figure("oneshot_round.*.server_cpu_s", "s", "", "processor time of the server")
 figure("arrays.own_model_protocol_speedup_vs_flower", "", ">= 30", "Flower's server / ours, in memory", always=False)
-figure("arrays.whole.server_speedup_vs_flower", "", "", "Flower's SuperLink / our server, whole rounds", always=False)
-figure("arrays.whole.*_s", "s", "", "the same rounds: wall time, processor time of server and client", always=False)
 figure("arrays.own_model_bytes_ratio_vs_flower", "", "<= 0.55", "bytes that a client sends / Flower's", always=False)
 for _kind in ("masked", "oneshot"):
     figure(f"arrays.{_kind}.many.vectors", "", "<= 4", "server's peak memory over idle / size of the model")
@@ -107,7 +177,6 @@ for _route in _ROUTES:
     figure(f"service.{_route}round10k.peak_rss_ratio", "", "<= 1.2", f"peak memory, 10,000 / 1,000 clients{_behind}")
     figure(f"service.{_route}uploads_per_second", "1/s", ">= 700", f"contributions of 10 KB, durable{_behind}")
     figure(f"service.{_route}large.ours_mb_s", "MB/s", ">= 400", f"contributions of 4 MiB, durable{_behind}")
-figure("service.certificates.*_ms*", "ms", "", "server's or organiser's time for a certificate")
 figure("demo.demo.seconds", "s", "<= 90", "`make demo` after set-up, to its end")
 figure("demo.demo.contribution_ms", "ms", "<= 6", "rounds of the plain run / contributions, without measuring")
 figure("demo.demo.enrol_ms_per_client", "ms", "<= 20", "until the clients have certificate, membership and keys")
@@ -132,3 +201,129 @@ for _users, _bounds in ((100_000, {4: ">= 0.97", 2: ">= 0.9"}), (400_000, {2: ">
             f"NDCG@20 of {_users:,} users at epsilon {_epsilon} / without noise", always=False,
         )  # fmt: skip
 figure("privirec_service.ml100k.difference", "", "", "Recall@20, service - central; at most 0.002 in size")
+
+
+# --- What a script prints, and what is kept of it
+
+
+def entries(script: str) -> list[Entry]:
+    """The figures of a script, in the order of their registration."""
+    return _ENTRIES.get(script, [])
+
+
+def absent(script: str, figures: Mapping[str, Figure]) -> list[str]:
+    """The registered figures that a run of the script must write and did not."""
+    return [entry.key for entry in entries(script) if entry.always and not entry.values(figures)]
+
+
+def verdicts(script: str, figures: Mapping[str, Figure]) -> dict[str, Figure]:
+    """Rows for a script's last table: `key (target)` -> the value, with MISSED behind it, or "not measured"."""
+    rows: dict[str, Figure] = {}
+    for entry in entries(script):
+        if entry.target:
+            values = entry.values(figures) or {entry.key: None}
+            rows |= {f"{key} ({entry.target})": _with_verdict(entry, value) for key, value in values.items()}
+    return rows
+
+
+def run(
+    script: str,
+    parser: argparse.ArgumentParser,
+    measure: Callable[[argparse.Namespace], Mapping[str, Figure]],
+    given: list[str] | None = None,
+) -> None:
+    """Run a script: print its registered figures and targets, and write all figures to `--json`, if it is given.
+
+    measure: maps the options to the figures. given: the command line, if it is not that of the process.
+    """
+    options = parser.parse_args(given)
+    figures = measure(options)
+    show(script, {key: value for entry in entries(script) for key, value in entry.values(figures).items()})
+    show("targets", verdicts(script, figures))
+    write_figures(options.json, figures)
+
+
+def read_results(folder: Path) -> Results:
+    """All results of a folder by script: those in `results.json`, and files of one script each (experiments)."""
+    found: Results = {}
+    for path in sorted(folder.glob("*.json")):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        found |= content if path.name == RESULTS else {path.stem: content}
+    return found
+
+
+def write_results(folder: Path, results: Mapping[str, Mapping[str, Figure]]) -> None:
+    """Put the results into `results.json`; those of other scripts stay."""
+    path = folder / RESULTS
+    kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    folder.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({**kept, **results}, indent=1, sort_keys=True)
+    path.write_text(text + "\n", encoding="utf-8")
+
+
+def rows(results: Mapping[str, Mapping[str, Figure]]) -> list[tuple[str, str, str, str, str]]:
+    """(script, key, value with unit, target, what it is) of each registered figure that was measured."""
+    found = []
+    for script in sorted(results):
+        for entry in entries(script):
+            for key, value in entry.values(results[script]).items():
+                target = f"{entry.target}{'' if _is_met(entry, value) else ', missed'}"
+                found.append((script, key, f"{shown(value)} {entry.unit}".strip(), target, entry.what))
+    return found
+
+
+def markdown(results: Mapping[str, Mapping[str, Figure]]) -> str:
+    """The registered figures as a Markdown table."""
+    lines = ["| benchmark | figure | value | target | meaning |", "|---|---|---:|---|---|"]
+    lines += [f"| {s} | `{key}` | {value} | {target} | {what} |" for s, key, value, target, what in rows(results)]
+    return "# Results of the benchmarks\n\n" + "\n".join(lines) + "\n"
+
+
+_PAGE: Final = Environment(autoescape=True).from_string("""<!doctype html><meta charset=utf-8><title>Benchmarks</title>
+<style>
+:root { color-scheme: light dark; font: 15px/1.4 system-ui, sans-serif }
+body { max-width: 70rem; margin: 2rem auto; padding: 0 1rem }
+table { border-collapse: collapse; width: 100%; margin: .5rem 0 } td, th { text-align: left; padding: .2rem .6rem }
+tr { border-bottom: 1px solid #8884 } td:nth-child(2) { text-align: right; white-space: nowrap }
+pre { overflow-x: auto } .missed { color: #c33 }
+</style>
+{% macro table(headings, lines) %}<table><tr>{% for name in headings %}<th>{{ name }}</th>{% endfor %}</tr>
+{% for line in lines %}<tr>{% for cell in line %}<td{% if "missed" in cell %} class=missed{% endif %}>{{ cell }}</td>
+{%- endfor %}</tr>
+{% endfor %}</table>{% endmacro %}
+<h1>Benchmarks</h1><p>{{ subtitle }}</p>
+{% for script, failure, own, rest in scripts %}
+<h2>{{ script }}</h2>
+{% if failure %}<pre class=missed>{{ failure }}</pre>{% endif %}
+{% if own %}{{ table(("figure", "value", "target", "meaning"), own) }}{% endif %}
+{% if rest %}<details><summary>other figures and machine</summary>{{ table(("", ""), rest) }}</details>{% endif %}
+{% endfor %}
+""")
+
+
+def page(results: Mapping[str, Mapping[str, Figure]], failures: Mapping[str, str], subtitle: str) -> str:
+    """One self-contained HTML page: a table per script, every other figure folded. failures: reason by script."""
+    scripts, described = [], rows(results)
+    for script in sorted({*results, *failures}):
+        own = [row[1:] for row in described if row[0] == script]
+        named, figures = {key for key, *_ in own}, results.get(script, {})
+        rest = [(key, shown(value)) for key, value in figures.items() if key not in named]
+        scripts.append((script, failures.get(script, ""), own, rest))
+    return _PAGE.render(scripts=scripts, subtitle=subtitle) + "\n"
+
+
+def shown(value: Figure) -> str:
+    """Four digits of a number, without an exponent where it can be read; other values as they are."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def _is_met(entry: Entry, value: Figure) -> bool:
+    return not entry.target or (isinstance(value, int | float) and entry.met(value))
+
+
+def _with_verdict(entry: Entry, value: Figure) -> str:
+    if not isinstance(value, int | float):
+        return "not measured"
+    return shown(value) + ("" if entry.met(value) else "   MISSED")

@@ -10,9 +10,7 @@ comparisons are left out.
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -26,42 +24,16 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
 from bench._report import Figure, Timing, arguments, say, time_in_turn
-from bench.protocol_round import CLIP, Shape, play_round
-from bench.registry import finish
+from bench.figures import run
+from bench.peers import FlowerPeer
+from bench.sums import CLIP, Shape, play_round
 from protocols.sums.masked.masks import Mask, add_masks
 from protocols.sums.masked.plan import encode
 
 ROUND: Final = Shape(clients=100, values=100_000, dropouts=10)
 
 
-class Peer:
-    """Flower in a process of its own; `python` must be able to import flwr."""
-
-    def __init__(self, python: Path) -> None:
-        command = [str(python), str(Path(__file__).with_name("flower_peer.py"))]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def ask(self, what: str, **how: int) -> dict[str, Any]:
-        """The answer to one command of flower_peer.py; `SystemExit` if the process does not answer."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        try:
-            self._process.stdin.write(json.dumps({"do": what, "seed": 1, **how}) + "\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            line = ""
-        else:
-            line = self._process.stdout.readline()
-        if not line:
-            raise SystemExit("no answer from Flower: set --peer-python to the interpreter of an environment with flwr")
-        return dict(json.loads(line))
-
-    def close(self) -> None:
-        """Close its input and wait for its end."""
-        self._process.communicate()
-
-
-def measure_rounds(peer: Peer | None, vectors: NDArray[np.float64], rounds: int) -> dict[str, Figure]:
+def measure_rounds(peer: FlowerPeer | None, vectors: NDArray[np.float64], rounds: int) -> dict[str, Figure]:
     """Figures of whole rounds, three of ours for each of Flower's, which takes about a hundred times as long."""
     play_round(ROUND, vectors)
     ours, theirs = [], []
@@ -108,32 +80,25 @@ def raw_aes(streams: int, length: int, step: int = 256 * 1024) -> None:
 
 
 def measure_masks(repetitions: int) -> dict[str, Figure]:
-    """Compare AES alone with the masks of one contribution (its own, one per neighbour) and with the server's masks."""
+    """Compare AES alone with the masks of one contribution: its own, and one per neighbour."""
     one: list[Mask] = [
         (os.urandom(32), b"bench", -1 if number % 2 else 1) for number in range(ROUND.of_flower["neighbours"] + 1)
     ]
-    many = one * 12
     target = np.zeros(ROUND.values, ROUND.plan.dtype)
     steps: dict[str, Callable[[], object]] = {
         "aes": partial(raw_aes, len(one), target.nbytes),
         "masks": partial(add_masks, target, one),
-        "aes_server": partial(raw_aes, len(many), target.nbytes),
-        "masks_server": partial(add_masks, target, many),
     }
-    timings = time_in_turn(steps, repetitions, {"aes": 12, "masks": 12}, time.process_time)
-    seconds = {name: timing.median for name, timing in timings.items()}
-    threads = {f"threads{count}": partial(add_masks, target, many, count) for count in (1, 2)}
-    walls = time_in_turn(threads, repetitions)
+    seconds = time_in_turn(steps, repetitions, {"aes": 12, "masks": 12}, time.process_time)
+    written = len(one) * target.nbytes
     return {
-        "mask_fraction_of_aes": seconds["aes"] / seconds["masks"],
-        "mask_fraction_of_aes_server": seconds["aes_server"] / seconds["masks_server"],
-        "mask_threads_speedup": walls["threads1"].median / walls["threads2"].median,
-        "aes_gigabytes_per_second": len(many) * target.nbytes / seconds["aes_server"] / 1e9,
-        "masks_gigabytes_per_second": len(many) * target.nbytes / seconds["masks_server"] / 1e9,
+        "mask_fraction_of_aes": seconds["aes"].median / seconds["masks"].median,
+        "aes_gigabytes_per_second": written / seconds["aes"].median / 1e9,
+        "masks_gigabytes_per_second": written / seconds["masks"].median / 1e9,
     }
 
 
-def measure_quantise(peer: Peer | None, vector: NDArray[np.float64], repetitions: int) -> dict[str, Figure]:
+def measure_quantise(peer: FlowerPeer | None, vector: NDArray[np.float64], repetitions: int) -> dict[str, Figure]:
     """Time the step from float64 values to ring elements, checked and clipped, and Flower's `quantize`."""
     times, ours, theirs = 20, [], []
     for _ in range(repetitions):
@@ -154,7 +119,7 @@ def measure(python: Path | None, quick: bool) -> dict[str, Figure]:
     vectors = np.random.default_rng(20240513).uniform(-CLIP, CLIP, (ROUND.clients, ROUND.values))
     rounds, repetitions = (1, 7) if quick else (3, 31)
     with ExitStack() as closing:
-        peer = None if python is None else Peer(python)
+        peer = None if python is None else FlowerPeer(python)
         if peer is not None:
             closing.callback(peer.close)
         say("masks")
@@ -167,5 +132,4 @@ def measure(python: Path | None, quick: bool) -> dict[str, Figure]:
 
 
 if __name__ == "__main__":
-    options = arguments(__doc__ or "", peer=True).parse_args()
-    finish("masked", measure(options.peer_python, options.quick), options.json)
+    run("masked", arguments(__doc__, peer=True), lambda options: measure(options.peer_python, options.quick))

@@ -10,6 +10,7 @@ memory of both processes together; shared pages count in each, so it is an upper
 
 from __future__ import annotations
 
+import argparse
 import gc
 import hashlib
 import tempfile
@@ -33,12 +34,12 @@ from aggregator_service.compute.jobs import (
 from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.storage.tags import tag_of
 from aggregator_service.tasks.plans import TaskTerms, plan_task
-from bench._report import MIB, Figure, Watch, arguments, say
-from bench.registry import finish
+from bench._report import MIB, Figure, Watch, arguments, ratio, say
+from bench.figures import run
 from bench.service_load import Federation
 from protocols.recipes.base import RoundSpec
 
-__all__ = ["measure", "measure_fold_memory"]
+__all__ = ["measure_cohort", "measure_fold_memory"]
 
 
 # --- The peak memory of a fold worker, in bodies, for a round of long ones: CoLR, 1,000,000 items, rank 4, dim 32
@@ -124,12 +125,12 @@ UPLOADERS = 8
 BODIES = 4
 
 
-def measure(dim: int, cohort: int) -> dict[str, Figure]:
+def measure_cohort(dim: int, cohort: int) -> dict[str, Figure]:
     """Figures of one round of `cohort` contributions through a fresh server: peak memory in MiB and seconds."""
-    how = {"items": ITEMS, "dim": dim, "cohort": cohort, "organised": False}
+    settings = {"HUSHREC_TUNING": '{"recheck_seconds": 0.2}'}
     with (
         tempfile.TemporaryDirectory() as root,
-        Federation(Path(root), **how, HUSHREC_TUNING='{"recheck_seconds": 0.2}') as federation,  # type: ignore[arg-type]
+        Federation(Path(root), items=ITEMS, dim=dim, cohort=cohort, **settings) as federation,
     ):
         federation.enrol(cohort)
         federation.upload_envelopes()
@@ -151,16 +152,14 @@ def measure(dim: int, cohort: int) -> dict[str, Figure]:
     }
 
 
-def main() -> None:
-    """Measure both cohorts and the fold worker, print and write the figures."""
-    options = arguments(__doc__ or "").parse_args()
+def measure(options: argparse.Namespace) -> dict[str, Figure]:
+    """Figures of the fold worker, and of both cohorts."""
     figures = measure_fold_memory(100_000 if options.quick else FOLDED_ITEMS)
     for cohort in SIZES:
         say(f"a round of {cohort} contributions")
-        figures |= measure(16 if options.quick else 64, cohort)
-    small, large = (float(figures[f"peak_rss_mib_{cohort}"] or 0) for cohort in SIZES)
-    finish("memory", {**figures, "peak_rss_ratio": large / small}, options.json)
+        figures |= measure_cohort(16 if options.quick else 64, cohort)
+    return figures | {"peak_rss_ratio": ratio(figures, *(f"peak_rss_mib_{cohort}" for cohort in reversed(SIZES)))}
 
 
 if __name__ == "__main__":
-    main()
+    run("memory", arguments(__doc__), measure)

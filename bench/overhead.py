@@ -12,25 +12,21 @@ Keys: `<row>.<way>.*` with `bytes` (all messages of a client), `seal_ms`, `open_
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from time import perf_counter, process_time
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
-from phe import EncryptedNumber, PaillierPublicKey, generate_paillier_keypair
+from phe import generate_paillier_keypair
 
 from bench._report import Figure, arguments, say, time_in_turn
-from bench.ckks import TenSealPeer
 from bench.doc_tables import MECHANISMS, ROWS, Row
-from bench.protocol_round import CLIP, Clock, Shape, play_oneshot, play_round
-from bench.registry import finish
-from protocols.crypto.keyring import Keyring
-from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
-from protocols.sums.base import Mechanism
+from bench.figures import run
+from bench.peers import PhePeer, TenSealPeer
+from bench.sums import Clock, PreparedSum, Shape, layout_of, play_oneshot, play_round, updates
+from protocols.crypto.keys import Keyring
 from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.oneshot.mechanism import ONESHOT
 from protocols.sums.paillier.mechanism import PAILLIER
@@ -40,8 +36,6 @@ __all__ = ["Costs", "Sizes", "measure", "measure_mechanism", "measure_tenseal"]
 
 KEY_BITS: Final = 3072
 """The paper does not state the key size; its 837 bytes per value fit this key (768 bytes) plus serialisation."""
-_EXPONENT: Final = struct.Struct("<i")
-_CIPHERTEXT_BYTES: Final = 2 * KEY_BITS // 8
 _MOST_ROUNDS: Final = 3
 """A round is already a mean over its clients, so few repetitions suffice."""
 _MOST_PAILLIER: Final = 4
@@ -99,14 +93,29 @@ class Costs:
         return {f"{row.key}.{way}.{key}": value for key, value in found.items()}
 
 
-def layout_of(values: int) -> VectorLayout:
-    """A layout of one block of `values` values: the paper's vector, without touch counts."""
-    return VectorLayout((Block("update", (Segment("values", values, CLIP),)),), sum_class=TRAINED)
-
-
-def vector_of(values: int) -> NDArray[np.float64]:
-    """float64 (values,), distributed like an update: normal, clipped to CLIP."""
-    return np.clip(np.random.default_rng(20240513).normal(0.0, CLIP / 2, values), -CLIP, CLIP)
+def measure_mechanism(name: str, values: int, clients: int, repetitions: int) -> Costs:
+    """The costs of one of MECHANISMS for a vector of `values` values and a sum over `clients` contributions."""
+    vectors, rounds = (
+        np.broadcast_to(updates(1, values), (clients, values)),
+        max(1, min(repetitions // 3, _MOST_ROUNDS)),
+    )
+    if name == "masked":
+        shape = Shape(clients, values, parameters={})
+        return _of_rounds([play_round(shape, vectors) for _ in range(rounds)], clients)
+    if name == "oneshot":
+        plan = ONESHOT.plan({}, layout_of(values), clients)
+        return _of_rounds([play_oneshot(plan, vectors) for _ in range(rounds)], clients)
+    if name == "paillier":  # all clients send the same bytes, which take long to make
+        one = PreparedSum.of(PAILLIER, {"key_bits": KEY_BITS}, vectors[:1], _keyrings.get(name), clients)
+        _keyrings[name] = one.keys
+        made, warm = replace(one, contributions=list(one.contributions) * clients), False
+        repetitions = max(1, min(repetitions // 3, _MOST_PAILLIER * 3706 // values))
+    else:
+        made, warm = PreparedSum.of(PLAIN if name == "plain" else CKKS, {}, vectors), True
+    assert made.aggregate, "the sum exists before it is opened"
+    steps = {"seal": lambda: made.seal(vectors[0]), "open": made.open, "check": made.check, "fold": made.fold}
+    times = medians(steps, repetitions, 1 if name == "paillier" else _calls(values), warm)
+    return Costs(times["seal"], times["open"], times["check"] + times["fold"] / clients, len(made.contributions[0]))
 
 
 def medians(
@@ -115,22 +124,6 @@ def medians(
     """Median processor seconds of one call of every step, each called `calls` times in every repetition."""
     timings = time_in_turn(steps, repetitions, dict.fromkeys(steps, calls), process_time, warm)
     return {name: timing.median for name, timing in timings.items()}
-
-
-def measure_mechanism(name: str, values: int, clients: int, repetitions: int) -> Costs:
-    """The costs of one of MECHANISMS for a vector of `values` values and a sum over `clients` contributions."""
-    vector, rounds = vector_of(values), max(1, min(repetitions // 3, _MOST_ROUNDS))
-    if name == "masked":
-        shape, vectors = Shape(clients, values, parameters="{}"), np.broadcast_to(vector, (clients, values))
-        return _of_rounds([play_round(shape, vectors) for _ in range(rounds)], clients)
-    if name == "oneshot":
-        plan = ONESHOT.plan({}, layout_of(values), clients)
-        return _of_rounds([play_oneshot(plan, [vector] * clients) for _ in range(rounds)], clients)
-    if name == "paillier":
-        fewer = max(1, min(repetitions // 3, _MOST_PAILLIER * 3706 // values))
-        return _of_steps(PAILLIER, {"key_bits": KEY_BITS}, vector, clients, fewer, warm=False, alike=True)
-    mechanisms: dict[str, Mechanism] = {"plain": PLAIN, "ckks": CKKS}
-    return _of_steps(mechanisms[name], {}, vector, clients, repetitions)
 
 
 def _of_rounds(clocks: list[Clock], clients: int) -> Costs:
@@ -151,40 +144,6 @@ _keyrings: Final[dict[str, Keyring | None]] = {}
 """Paillier's keys take a second to make, and serve every row."""
 
 
-def _of_steps(
-    how: Mechanism,
-    parameters: dict[str, Any],
-    vector: NDArray[np.float64],
-    clients: int,
-    repetitions: int,
-    warm: bool = True,
-    alike: bool = False,
-) -> Costs:
-    """Costs of a mechanism with one message. alike: all clients send the same bytes, which take long to make."""
-    plan = how.plan(parameters, layout_of(len(vector)), clients)
-    route = whole_route(plan.layout)
-    if how is PAILLIER:
-        keys = _keyrings.setdefault("paillier", None) or PAILLIER.generate_keyring(plan)  # type: ignore[arg-type]
-        _keyrings["paillier"] = keys
-    else:
-        keys = None if how is PLAIN else CKKS.generate_keyring(plan)  # type: ignore[arg-type]
-    first = how.seal(plan, route, [vector], keys)
-    bodies = [(route, first if alike else how.seal(plan, route, [vector], keys)) for _ in range(clients)]
-    aggregate = how.release(plan, how.fold(plan, None, bodies))
-    times = medians(
-        {
-            "seal": lambda: how.seal(plan, route, [vector], keys),
-            "open": lambda: how.open(plan, aggregate, clients, keys),
-            "check": lambda: how.check(plan, route, first),
-            "fold": lambda: how.fold(plan, None, bodies),
-        },
-        repetitions,
-        1 if alike else _calls(len(vector)),
-        warm,
-    )
-    return Costs(times["seal"], times["open"], times["check"] + times["fold"] / clients, len(first))
-
-
 def _calls(values: int) -> int:
     """Calls per repetition: more for short vectors, so that a step lasts about as long as for long ones."""
     return max(1, 2**16 // values)
@@ -192,38 +151,17 @@ def _calls(values: int) -> int:
 
 def measure_tenseal(values: int, repetitions: int) -> Costs:
     """The costs of TenSEAL's usual pipeline, for one client."""
-    peer = TenSealPeer(vector_of(values))
+    peer = TenSealPeer(updates(1, values)[0])
     times = medians({"seal": peer.seal, "open": peer.open, "server": peer.fold}, repetitions, _calls(values))
     return Costs(times["seal"], times["open"], times["server"], len(peer.body))
 
 
 def measure_phe(count: int, repetitions: int) -> Costs:
-    """phe with one floating-point value per ciphertext, as in the paper: the costs of `count` values.
-
-    The encoding is the shortest that leaves phe unchanged: each ciphertext at the width of the modulus and its exponent
-    in 4 bytes. (phe's documentation sends decimal digits in JSON, 2.4 times as long.) With one repetition, there is no
-    warm-up.
-    """
-    public, private = generate_paillier_keypair(n_length=KEY_BITS)
-    plain = [float(value) for value in vector_of(count)]
-    bodies = [_to_bytes(public.encrypt(value)) for value in plain]
-    sums = [_from_bytes(public, body) for body in bodies]
-    functions: dict[str, Callable[[], object]] = {
-        "seal": lambda: [_to_bytes(public.encrypt(value)) for value in plain],
-        "open": lambda: [private.decrypt(_from_bytes(public, body)) for body in bodies],
-        "server": lambda: [total + _from_bytes(public, body) for total, body in zip(sums, bodies, strict=True)],
-    }
-    times = medians(functions, repetitions, warm=repetitions > 1)
-    return Costs(times["seal"], times["open"], times["server"], sum(map(len, bodies)))
-
-
-def _to_bytes(number: EncryptedNumber) -> bytes:
-    return int(number.ciphertext()).to_bytes(_CIPHERTEXT_BYTES, "big") + _EXPONENT.pack(number.exponent)
-
-
-def _from_bytes(public: PaillierPublicKey, body: bytes) -> EncryptedNumber:
-    (exponent,) = _EXPONENT.unpack_from(body, _CIPHERTEXT_BYTES)
-    return EncryptedNumber(public, int.from_bytes(body[:_CIPHERTEXT_BYTES], "big"), exponent)
+    """The costs of phe for `count` floating-point values, as in the paper. With one repetition, there is no warm-up."""
+    _, secret = generate_paillier_keypair(n_length=KEY_BITS)
+    peer = PhePeer(secret, updates(1, count)[0])
+    times = medians({"seal": peer.seal, "open": peer.open, "server": peer.fold}, repetitions, warm=repetitions > 1)
+    return Costs(times["seal"], times["open"], times["server"], sum(map(len, peer.bodies)))
 
 
 def measure(sizes: Sizes) -> dict[str, Figure]:
@@ -255,14 +193,7 @@ def measure(sizes: Sizes) -> dict[str, Figure]:
     }
 
 
-def main() -> None:
-    """Measure, print and write the figures."""
-    parser = arguments(__doc__ or "")
-    parser.add_argument("--full", action="store_true", help="measure phe on every value; takes hours")
-    options = parser.parse_args()
-    sizes = QUICK if options.quick else Sizes(sample=None) if options.full else Sizes()
-    finish("overhead", measure(sizes), options.json)
-
-
 if __name__ == "__main__":
-    main()
+    parser = arguments(__doc__)
+    parser.add_argument("--full", action="store_true", help="measure phe on every value; takes hours")
+    run("overhead", parser, lambda given: measure(QUICK if given.quick else Sizes(sample=None if given.full else 32)))

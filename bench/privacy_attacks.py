@@ -17,6 +17,7 @@ are sums that need consent, or that clients abstain from, in a task without a pr
 
 from __future__ import annotations
 
+import argparse
 import os
 from dataclasses import fields
 from functools import lru_cache
@@ -25,7 +26,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from bench._report import Figure, arguments, bars, show, write_figures
+from bench._report import Figure, arguments, bars
+from bench.figures import run
 from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
 from client_sdk.lab.federation import Federation
 from protocols.messages import Evaluation
@@ -183,20 +185,16 @@ CHANCE: Final = {
 """Without any sum: as many items at random as a client has; the best single guess for all clients."""
 
 
-def main() -> None:
-    """Attack, print the figures that have targets, and write the JSON."""
-    options = arguments(__doc__.partition("\n")[0]).parse_args()
+def measure(options: argparse.Namespace) -> dict[str, Figure]:
+    """All figures."""
     figures: dict[str, Figure] = {f"{name}.chance": value for name, value in CHANCE.items()}
     with bars() as progress:
-        bar = progress.add_task("attack", total=len(ATTACKS) * len(EPSILONS))
-        for name, attack in ATTACKS.items():
+        for name, attack in progress.track(ATTACKS.items(), description="attacks"):
             for epsilon in EPSILONS:
                 label = "no_noise" if epsilon is None else f"epsilon{epsilon:g}"
                 figures[f"{name}.{label}"] = attack(epsilon, 30) if options.quick else attack(epsilon)
-                progress.advance(bar)
-    show("Recovered by observers of many sums", figures)
-    write_figures(options.json, figures)
+    return figures
 
 
 if __name__ == "__main__":
-    main()
+    run("privacy_attacks", arguments(__doc__), measure)

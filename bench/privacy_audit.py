@@ -1,6 +1,6 @@
 """Audit the privacy of noisy sums: what an attacker shows about epsilon, beside what the task claims.
 
-    .venv/bin/python -m bench.privacy_audit [--quick] [--json FILE]     or: -m bench.privacy --audit
+    .venv/bin/python -m bench.privacy_audit [--quick] [--json FILE]
 
 **Canaries.** Steinke, Nasr and Jagielski, "Privacy Auditing with One (1) Training Run" (NeurIPS 2023). Each canary is a
 client that contributes, to every sum of a task, the longest vector that is allowed, along a direction of its own; or
@@ -28,11 +28,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from bench._report import Figure, arguments, bars, show, write_figures
-from bench.registry import verdicts
+from bench._report import Figure, arguments, bars
+from bench.figures import run
 from protocols.advice import NOISY
 from protocols.crypto.domain import derive_seed
-from protocols.crypto.table_sampler import Randomness
+from protocols.crypto.random import Randomness
 from protocols.messages.privacy import Privacy
 from protocols.privacy.noise import SumNoise
 from protocols.privacy.renyi import epsilon_of, skellam_curve
@@ -290,21 +290,6 @@ def variance_epsilon(case: Case, values: int, noiseless: int) -> tuple[float, fl
     return epsilon_of(curve, DELTA), (ratio - 1) / spread
 
 
-def audit(quick: bool, tick: Callable[[], object] = lambda: None) -> dict[str, Figure]:
-    """Return the figures of all cases, whose claim is epsilon 4 at delta 1e-5. tick: called after each task."""
-    size = _QUICK if quick else _FULL
-    figures: dict[str, Figure] = {"epsilon": EPSILON, "delta": DELTA, "canaries": size.tasks * size.honest}
-    for case in CASES:
-        figures[f"{case.name}.lower_bound"] = canary_bound(case, Private, size.tasks, size.clients, tick)
-        broken = {"no_noise": Noiseless, "no_clip": Unclipped}
-        for name, kind in broken.items():
-            figures[f"{case.name}.{name}_lower_bound"] = canary_bound(case, kind, size.broken, size.clients, tick)
-        for name, noiseless in (("variance", 0), ("missing_share", 1)):
-            epsilon, off = variance_epsilon(case, size.values, noiseless)
-            figures |= {f"{case.name}.{name}_epsilon": epsilon, f"{case.name}.{name}_deviations": off}
-    return figures
-
-
 @dataclass(frozen=True)
 class _Size:
     """clients: of a cohort. tasks: with the defences whole, and with one broken. values: of the sums of zeros."""
@@ -327,15 +312,25 @@ _QUICK: Final = _Size(10, 32, 32, 8_000)
 _FULL: Final = _Size(20, 112, 24, 40_000)
 
 
-def main(given: list[str] | None = None) -> None:
-    """Audit, print the figures that have targets, and write the JSON. given: the command line."""
-    options = arguments(__doc__.partition("\n")[0]).parse_args(given)
+def audit(quick: bool) -> dict[str, Figure]:
+    """Return the figures of all cases, whose claim is epsilon 4 at delta 1e-5."""
+    size = _QUICK if quick else _FULL
+    figures: dict[str, Figure] = {"epsilon": EPSILON, "delta": DELTA, "canaries": size.tasks * size.honest}
     with bars() as progress:
-        bar = progress.add_task("run tasks", total=(_QUICK if options.quick else _FULL).runs)
-        figures = audit(options.quick, lambda: progress.advance(bar))
-    show(f"Audit of noisy masked sums, claim: epsilon {EPSILON:g}", verdicts("privacy_audit", figures))
-    write_figures(options.json, figures)
+        bar = progress.add_task("run tasks", total=size.runs)
+
+        def bound(case: Case, kind: type[Private], tasks: int) -> float:
+            return canary_bound(case, kind, tasks, size.clients, lambda: progress.advance(bar))
+
+        for case in CASES:
+            figures[f"{case.name}.lower_bound"] = bound(case, Private, size.tasks)
+            figures[f"{case.name}.no_noise_lower_bound"] = bound(case, Noiseless, size.broken)
+            figures[f"{case.name}.no_clip_lower_bound"] = bound(case, Unclipped, size.broken)
+            for name, noiseless in (("variance", 0), ("missing_share", 1)):
+                epsilon, off = variance_epsilon(case, size.values, noiseless)
+                figures |= {f"{case.name}.{name}_epsilon": epsilon, f"{case.name}.{name}_deviations": off}
+    return figures
 
 
 if __name__ == "__main__":
-    main()
+    run("privacy_audit", arguments(__doc__), lambda options: audit(options.quick))

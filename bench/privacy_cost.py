@@ -10,6 +10,7 @@ delta 1000^-1.1 for all sums of the task, which are the 5 of privirec-k (64 comp
 
 from __future__ import annotations
 
+import argparse
 import os
 import time
 from collections.abc import Callable
@@ -18,24 +19,21 @@ from typing import Any, Final
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from bench._report import Figure, arguments, show, time_in_turn, write_figures
-from bench.registry import verdicts
+from bench._report import Figure, arguments, time_in_turn
+from bench.figures import run
+from bench.sums import Organiser, Shape, masked_client, masked_run
 from client_sdk.history import History
 from client_sdk.training import client_half
-from protocols.crypto.certificates import NO_CERTIFICATE, certify, check_certificate
-from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
+from protocols.layout import whole_route
 from protocols.messages.privacy import Privacy
 from protocols.recipes.base import main_layout
 from protocols.recipes.private import Private, with_privacy
 from protocols.recipes.registry import recipe
-from protocols.sums.masked.context import DIGEST_BYTES, ClientPolicy, RoundContext
+from protocols.sums.masked.client import advertise
 from protocols.sums.masked.masks import Mask, add_masks
 from protocols.sums.masked.mechanism import MASKED
 from protocols.sums.masked.plan import MaskedPlan, encode
-from protocols.sums.masked.roster import RosterEntry
-from protocols.sums.masked.run import MaskedRun
 from protocols.sums.participation import plan_of_task
 from protocols.sums.ring import pack
 
@@ -50,7 +48,7 @@ _RECIPES: Final[dict[str, tuple[dict[str, Any], int]]] = {
 }
 
 
-def contributions(name: str, clients: int) -> tuple[dict[str, Callable[[], object]], dict[str, Figure]]:
+def contributions(name: str, clients: int) -> tuple[dict[str, Callable[[], object]], dict[str, int]]:
     """Return the steps `plain` and `noisy`, each a whole contribution, `noise` alone; and bytes and bits of both.
 
     clients: of a cohort; the more there are, the smaller is a share of the noise.
@@ -74,7 +72,7 @@ def contributions(name: str, clients: int) -> tuple[dict[str, Callable[[], objec
         return pack(elements, plan.bits)
 
     steps: dict[str, Callable[[], object]] = {}
-    figures: dict[str, Figure] = {}
+    figures: dict[str, int] = {}
     for label, chosen in (("plain", plain), ("noisy", noisy)):
         plan = plan_of_task(MASKED, {}, chosen.layout(2), clients, main_layout(chosen))
         assert isinstance(plan, MaskedPlan)
@@ -90,39 +88,16 @@ def contributions(name: str, clients: int) -> tuple[dict[str, Callable[[], objec
 
 def rest_of_a_round(clients: int) -> float:
     """Return the processor seconds of one client for keys, shares, certificates and key agreements in a cohort."""
-    layout = VectorLayout((Block("b", (Segment("value", 1, 1.0),)),), sum_class=TRAINED)
-    plan = MASKED.plan({}, layout, clients)
-    assert isinstance(plan, MaskedPlan)
-    identities = {f"c{number:04}": Ed25519PrivateKey.generate() for number in range(clients)}
-    own, signer = next(iter(identities)), Ed25519PrivateKey.generate()
-    key, organiser = identities[own].public_key().public_bytes_raw(), signer.public_key().public_bytes_raw()
-    mailbox = X25519PrivateKey.generate().public_key().public_bytes_raw()
-    certificate = certify(signer, "bench", key, mailbox, role="member", serial=1, not_after=1)
-
-    def entry(name: str, body: bytes) -> RosterEntry:
-        return RosterEntry(name, identities[name].public_key().public_bytes_raw(), mailbox, NO_CERTIFICATE, body)
-
-    def is_member(_: RosterEntry) -> bool:
-        check_certificate(organiser, "bench", key, mailbox, certificate, now=0)
-        return True
-
-    context = RoundContext("t_bench", 1, os.urandom(32), plan, os.urandom(DIGEST_BYTES), clients)
-    run = MaskedRun(context, identities, ClientPolicy(), lambda _: np.zeros(1, plan.dtype), entry, is_member)
-    run.checks = False  # those of the server
-    started = time.process_time()
-    run.advertise()
-    seconds = (time.process_time() - started) / clients
-    names = [entry.client_id for entry in run.roster.entries]
-    near = {names[place] for place in run.roster.neighbours_of(run.roster.index(own))}
-    run.share(without=set(names) - near)
-    started = time.process_time()
-    run.share(without=set(names) - {own}).contribute(without=set(names) - {own})
-    return seconds + time.process_time() - started
+    plan, organiser = Shape(clients, 1, parameters={}).plan, Organiser()
+    play = masked_client(plan, clients, np.zeros(1), organiser, whole=False)
+    made = masked_run(plan, clients, np.zeros(1, plan.dtype))
+    new = partial(advertise, made.context, "client-00000", Ed25519PrivateKey.generate(), made.policy)
+    timings = time_in_turn({"keys": new, "rest": lambda: play(True)}, 3, clock=time.process_time)
+    return timings["keys"].median + timings["rest"].median
 
 
-def main() -> None:
-    """Measure, print the figures that have targets, and write the JSON."""
-    options = arguments(__doc__.partition("\n")[0]).parse_args()
+def measure(options: argparse.Namespace) -> dict[str, Figure]:
+    """All figures."""
     rest = rest_of_a_round(50 if options.quick else _CLIENTS)
     figures: dict[str, Figure] = {"rest_of_a_round_ms": 1e3 * rest}
     for name in _RECIPES:
@@ -131,16 +106,14 @@ def main() -> None:
             timings = time_in_turn(steps, 2 if options.quick else 15, clock=time.process_time)
             noisy, plain = timings["noisy"].median, timings["plain"].median
             figures[f"{name}.clients{clients}.contribution_ratio"] = noisy / plain
-            if clients != _CLIENTS:
-                continue
-            for step, timing in timings.items():
-                figures |= timing.figures(f"{name}.{step}")
-            figures |= {f"{name}.{key}": value for key, value in sizes.items()}
-            figures[f"{name}.cpu_ratio"] = (rest + noisy) / (rest + plain)
-            figures[f"{name}.bytes_ratio"] = float(sizes["noisy_bytes"] or 0) / float(sizes["plain_bytes"] or 1)
-    show("A masked contribution with noise, compared with one without", verdicts("privacy_cost", figures))
-    write_figures(options.json, figures)
+            if clients == _CLIENTS:
+                for step, timing in timings.items():
+                    figures |= timing.figures(f"{name}.{step}")
+                figures |= {f"{name}.{key}": value for key, value in sizes.items()}
+                figures[f"{name}.cpu_ratio"] = (rest + noisy) / (rest + plain)
+                figures[f"{name}.bytes_ratio"] = sizes["noisy_bytes"] / sizes["plain_bytes"]
+    return figures
 
 
 if __name__ == "__main__":
-    main()
+    run("privacy_cost", arguments(__doc__), measure)

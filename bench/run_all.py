@@ -28,7 +28,7 @@ import numpy as np
 from rich.console import Console
 
 from bench._report import Figure
-from bench.registry import absent, markdown, page, read_results, write_results
+from bench.figures import absent, markdown, page, read_results, write_results
 
 __all__ = ["Job", "Outcome", "jobs", "main", "run", "write_data"]
 
@@ -73,13 +73,13 @@ def _write(path: Path, lines: object) -> None:
 
 COMMITTED: Final = Path(__file__).parent / "results"
 BENCHMARKS: Final = (
-    "arrays", "ckks", "demo", "masked", "masked_round", "memory", "oneshot", "oneshot_round", "overhead", "paillier",
-    "privacy", "privacy_attacks", "privacy_audit", "privacy_cost", "scaling", "service", "signatures",
+    "arrays", "ckks", "demo", "masked", "memory", "oneshot", "overhead", "paillier", "privacy_attacks",
+    "privacy_audit", "privacy_cost", "scaling", "service", "signatures",
 )  # fmt: skip
+ROUNDS: Final = ("masked_round", "oneshot_round")
 SYSTEMS: Final = ("colr", "fair", "pfedclr", "privirec", "rfrec", "rfrecf", "topk")
-EXPERIMENTS: Final = ("fidelity", "privirec_service", "quality", "rating_quality")
+EXPERIMENTS: Final = ("privacy", "privirec_service", "quality", "rating_quality")
 BESIDE_FLOWER: Final = frozenset({"arrays", "masked"})
-WITHOUT_DATA: Final = frozenset(BENCHMARKS) - {"privacy"}
 RESUMED: Final = frozenset({"fidelity", "privacy", "quality", "rating_quality"})
 """Scripts that keep finished runs in a folder, and do not repeat them."""
 AT_ONCE: Final = 2
@@ -115,14 +115,15 @@ def jobs(data_dir: Path | None, quick: bool, peer_python: Path | None = None, wo
     `--quick`. peer_python: an interpreter that can import flwr. work: folder for what a script keeps of finished runs.
     """
     modules = {name: (f"bench.{name}",) for name in BENCHMARKS}
-    modules |= {name: (f"bench.experiments.{name}",) for name in EXPERIMENTS if name != "fidelity"}
+    modules |= {name: ("bench.rounds", name) for name in ROUNDS}
+    modules |= {name: (f"bench.experiments.{name}",) for name in EXPERIMENTS}
     modules |= {f"fidelity-{name}": ("bench.experiments.fidelity", "--system", name) for name in SYSTEMS}
     found = []
     for name, command in modules.items():
         options, missing, script = ["--quick"] if quick else [], "", command[0].rpartition(".")[2]
         if peer_python is not None and script in BESIDE_FLOWER:
             options += ["--peer-python", str(peer_python)]
-        if script not in WITHOUT_DATA:
+        if "experiments" in command[0]:
             missing = "" if data_dir is not None else "data sets (make bench DATA_DIR=folder)"
             options += ["--data-dir", str(data_dir)]
         if script in RESUMED and work is not None:

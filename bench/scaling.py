@@ -10,97 +10,198 @@ is wall time on this machine, with its other load.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
-import hashlib
 import os
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Final
 
+import numpy as np
+import psutil
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from aggregator_service.compute.jobs import BlobRef, FoldJob, MergeJob, ReleaseJob, merge_partials
+from aggregator_service.compute.cluster import ClusterPool
+from aggregator_service.compute.jobs import BlobRef, FoldJob, MergeJob, ReleaseJob, StoredBody, merge_partials
 from aggregator_service.compute.split_jobs import SplitJobs
 from aggregator_service.compute.unmasking import Masks
+from aggregator_service.compute.workers import FoldPool, Workers, WorkersUnavailableError
 from aggregator_service.storage.directory import DirectoryBlobs
+from aggregator_service.storage.tags import tag_of
 from aggregator_service.tasks.plans import TaskTerms, plan_task
-from bench._report import Figure, arguments, say, spread, time_in_turn
-from bench.registry import finish
-from bench.scaling_parts import (
-    TimedWorkers,
-    cluster_of,
-    contributions,
-    masks_of,
-    pool_of,
-    terms_of,
-    workers_here,
-)
+from bench._report import Figure, arguments, ratio, say, spread, time_in_turn
+from bench.figures import run
+from bench.sums import masked_run
 from protocols.recipes.base import RoundSpec
-from protocols.sums.masked import server
-from protocols.sums.masked.keys import pair_mask_key
-from protocols.sums.masked.roster import open_roster
+from protocols.sums.masked.masks import pair_mask_key
+from protocols.sums.masked.parameters import ClientPolicy
+from protocols.sums.masked.plan import MaskedPlan
+from protocols.sums.masked.run import MaskedRun
 from protocols.sums.masked.shamir import combine, split
+from protocols.sums.masked.shares import split_secrets
+from protocols.sums.masked.wire import share_bytes
+from tests.support.cluster import running_cluster
+from tests.support.replicas import wait_until
 
-__all__ = ["measure_units"]
+__all__ = ["Bench", "InPlace", "TimedWorkers", "time_of", "workers_here"]
 
-
-# --- Measure the processor time of single steps, from which the cost of larger rounds can be computed
-
-THRESHOLDS = (12, 28, 78, 114)
+BATCH: Final = 32
+DROPOUTS: Final = 0.1
+DISTINCT: Final = 4
+"""Number of different contributions; they are used again and again, so that the disk need not hold gigabytes."""
+SPEC: Final = RoundSpec(1, bytes(32), 1)
+ONCE: Final = ("merge_partials", "release_sum")
+"""Names of the jobs that run alone."""
+THRESHOLDS: Final = (12, 28, 78, 114)
 """Of 100 clients in bench/masked.py; of 1,000 curious, 1,000 semi-malicious and 1,000,000 semi-malicious at 0.1."""
 
 
-def _seconds(step: Callable[[], object], calls: int) -> float:
-    """Median processor seconds of one call of `step`."""
-    return time_in_turn({"": step}, 5, {"": calls}, time.process_time, warm=False)[""].median
+# --- Workers that report the time of a job
 
 
-def measure_units(blobs: DirectoryBlobs, quick: bool) -> dict[str, Figure]:
-    """The figures `units.*` except dispatch: reconstruction, key agreement, merging, digests, and a round's data."""
-    figures: dict[str, Figure] = {}
-    calls = 5 if quick else 30
-    for threshold in THRESHOLDS:
-        secret = os.urandom(32)
-        secret = secret[:-1] + b"\0"
-        shares = dict(enumerate(split(secret, threshold, range(1, threshold + 1)), 1))
-        found = partial(combine, shares, threshold)
-        figures[f"units.secret_us.t{threshold}"] = 1e6 * _seconds(found, calls)
-    key, other = X25519PrivateKey.generate(), X25519PrivateKey.generate().public_key().public_bytes_raw()
-    own = key.public_key().public_bytes_raw()
-    figures["units.pair_us"] = 1e6 * _seconds(partial(pair_mask_key, key, own, other), 10 * calls)
-    terms = terms_of(100, 1_000_000)
-    size = plan_task(terms).sum_plan.partial_bytes
-    parts = [f"partials/t_bench-unit-{number}" for number in range(8)]
-    refs = tuple(BlobRef(part, blobs.put(part, bytes(size))) for part in parts)
-    merge = MergeJob(blobs, "t_bench", terms, RoundSpec(1, bytes(32), 1), refs)
-    seconds = _seconds(lambda: blobs.delete(merge_partials(merge).key), 1 if quick else 3)
-    figures["units.merge_bytes_per_s"] = len(refs) * size / seconds
-    body = bytes(16 << 20)
-    figures["units.digest_bytes_per_s"] = len(body) / _seconds(lambda: hashlib.sha256(body).digest(), 2)
-    blobs.delete(*parts)
-    clients = 100 if quick else 1000
-    masks, count = masks_of(terms_of(clients, 10_000), clients)
-    roster = open_roster(masks.context, masks.roster)
-    figures["units.clients"], figures["units.masks"] = clients, count
-    figures["units.degree"], figures["units.threshold"] = roster.degree, roster.threshold
-    figures["units.roster_bytes"] = len(masks.roster)
-    figures["units.reply_bytes"] = sum(len(body) for body in masks.replies.values())
-    gather = partial(server.collect_shares, roster, masks.shares, masks.survivors, masks.replies)
-    figures["units.collect_shares_ms"] = 1e3 * _seconds(gather, 1)
-    return figures
+def _timed(job: tuple[Callable[[Any], Any], Any]) -> tuple[Any, float]:
+    """Run a job in a worker; return its result and the processor seconds that it took there."""
+    work, given = job
+    start = time.process_time()
+    return work(given), time.process_time() - start
 
 
-# ---
+@dataclass
+class TimedWorkers:
+    """Workers whose jobs use one thread each.
 
-BATCH = 32
-SPEC = RoundSpec(1, bytes(32), 1)
-ONCE = ("merge_partials", "release_sum")
-"""Names of the jobs that run alone."""
+    costs: (job name, processor seconds) of every job so far. processes: of a cluster's workers, which run and report
+    only jobs of the service: the processor time of the whole processes is read instead.
+    """
+
+    inner: Workers
+    width: int
+    costs: list[tuple[str, float]] = field(default_factory=list)
+    processes: tuple[psutil.Process, ...] = ()
+
+    def process_seconds(self) -> float:
+        """User and system time of the cluster's workers so far."""
+        times = [process.cpu_times() for process in self.processes]
+        return sum(one.user + one.system for one in times)
+
+    def threads(self, jobs: int) -> int:
+        """1, so that a job's processor seconds equal its wall time on an idle core."""
+        return 1
+
+    async def run(self, work: Callable[[Any], Any], job: Any) -> Any:
+        """See `Workers.run`."""
+        if self.processes:
+            return await self.inner.run(work, job)
+        outcome, cost = await self.inner.run(_timed, (work, job))
+        self.costs.append((work.__name__, cost))
+        return outcome
+
+    def check(self) -> str:
+        """See `Workers.check`."""
+        return self.inner.check()
+
+    def close(self) -> None:
+        """See `Workers.close`."""
+        self.inner.close()
+
+
+class InPlace(Executor):
+    """Runs a job at once in this very process: for what a single worker's processor does, and nothing else."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """The finished future of a call."""
+        future: Future[Any] = Future()
+        future.set_result(fn(*args, **kwargs))
+        return future
+
+
+def workers_here(width: int) -> TimedWorkers:
+    """`width` workers that are this process, one after the other."""
+    return TimedWorkers(FoldPool(1, InPlace()), width)
+
+
+@contextmanager
+def pool_of(workers: int) -> Iterator[TimedWorkers]:
+    """A pool of `workers` processes on this machine, closed on exit."""
+    with closing(FoldPool(workers)) as pool:
+        yield TimedWorkers(pool, workers)
+
+
+@contextmanager
+def cluster_of(workers: int, folder: Path, blobs: DirectoryBlobs) -> Iterator[TimedWorkers]:
+    """A Dask scheduler and `workers` workers with one thread each on this machine, stopped on exit."""
+    with (
+        running_cluster(folder / f"dask-{workers}", workers) as cluster,
+        closing(ClusterPool(cluster.executor, blobs)) as pool,
+    ):
+        wait_until(lambda: _is_ready(pool, workers), "a connection to the workers")
+        yield TimedWorkers(pool, workers, processes=tuple(psutil.Process(one.pid) for one in cluster.workers))
+
+
+def _is_ready(pool: ClusterPool, workers: int) -> bool:
+    with suppress(WorkersUnavailableError):
+        pool.check()
+    return pool.width == workers and not pool.check()
+
+
+# --- Masked rounds to fold and to unmask
+
+
+def terms_of(clients: int, values: int) -> TaskTerms:
+    """Terms of a FedMF task over masked sums, of about `values` values and some counts over `clients` clients."""
+    items = max(100, values // 1000)
+    recipe = f'{{"items":{items},"dim":{values // items},"clip":0.1}}'
+    return TaskTerms("fedmf", recipe, "masked", '{"corrupt":0.1,"dropout":0.1,"mode":"curious"}', clients)
+
+
+def contributions(blobs: DirectoryBlobs, terms: TaskTerms, clients: int) -> tuple[tuple[str, StoredBody], ...]:
+    """Store random ring elements; return (client id, blob) for every client."""
+    plan = plan_task(terms).sum_plan
+    rng, refs = np.random.default_rng(1), []
+    for number in range(DISTINCT):
+        body = rng.bytes(plan.partial_bytes - 8)
+        key = f"contributions/t_bench-{plan.layout.length}-{number}"
+        refs.append(StoredBody(key, blobs.put(key, body), tag_of(body)))
+    return tuple((f"c_{number:07}", refs[number % DISTINCT]) for number in range(clients))
+
+
+def masks_of(terms: TaskTerms, clients: int) -> tuple[Masks, int]:
+    """The inputs that remove the masks of a round in which a tenth dropped out, and the number of masks.
+
+    Shares are made by the clients' own functions, but are not sealed and not sent.
+    """
+    plan = MaskedPlan.of(plan_task(terms).sum_plan)
+    policy = ClientPolicy(modes=frozenset({"curious"}))
+    run = masked_run(plan, clients, np.zeros(0, plan.dtype), policy=policy).advertise()
+    roster, dropped = run.roster, set(range(0, clients, round(1 / DROPOUTS)))
+    names = tuple(entry.client_id for entry in roster.entries)
+    survivors = tuple(name for place, name in enumerate(names) if place not in dropped)
+    masks = len(survivors) + sum(peer not in dropped for place in dropped for peer in roster.neighbours_of(place))
+    # no share is wrong, so that the commitments beside the sealed shares are never read
+    shares = dict.fromkeys(names, bytes(share_bytes(roster.degree)))
+    return Masks(run.context, roster.body, shares, survivors, _replies(run, dropped)), masks
+
+
+def _replies(run: MaskedRun, dropped: set[int]) -> dict[str, bytes]:
+    roster = run.roster
+    held: dict[int, dict[int, bytes]] = {place: {} for place in range(len(roster))}
+    for place, entry in enumerate(roster.entries):
+        state, peers = run.advertised[entry.client_id], roster.neighbours_of(place)
+        secret = state.mask_secret.private_bytes_raw()
+        for peer, pair in zip(peers, split_secrets(state.seed, secret, roster.threshold, peers), strict=True):
+            held[peer][place] = pair.of_mask_key if place in dropped else pair.of_seed
+    return {
+        entry.client_id: b"".join(held[place][peer] for peer in roster.neighbours_of(place))
+        for place, entry in enumerate(roster.entries)
+        if place not in dropped
+    }
 
 
 async def fold_all(workers: TimedWorkers, blobs: DirectoryBlobs, terms: TaskTerms, refs: Any) -> BlobRef:
@@ -156,10 +257,9 @@ def figures_of(prefix: str, runs: list[dict[str, float]]) -> dict[str, Figure]:
 class Bench:
     """A blob store in `folder` and an event loop, shared by all measurements. masks: of the round made last."""
 
-    def __init__(self, folder: Path) -> None:
-        self.blobs = DirectoryBlobs(folder / "blobs")
+    def __init__(self, folder: Path, loop: asyncio.AbstractEventLoop) -> None:
+        self.blobs, self.loop = DirectoryBlobs(folder / "blobs"), loop
         self.blobs.prepare()
-        self.loop = asyncio.new_event_loop()
 
     def size(self, workers: TimedWorkers, clients: int, values: int, repetitions: int) -> dict[str, Figure]:
         """Figures of folding and unmasking for one number of clients and one vector length."""
@@ -170,8 +270,7 @@ class Bench:
         terms = terms_of(clients, values)
         folded = clients * (plan_task(terms).sum_plan.partial_bytes - 8)
         figures[f"fold.n{clients}.m{values}.bytes"] = folded
-        seconds = float(figures[f"fold.n{clients}.m{values}.cpu_s"] or 0)
-        figures[f"fold.n{clients}.m{values}.gb_per_s"] = folded / seconds / 1e9
+        figures[f"fold.n{clients}.m{values}.gb_per_s"] = folded / figures[f"fold.n{clients}.m{values}.cpu_s"] / 1e9
         figures[f"unmask.n{clients}.m{values}.masks"] = self.masks
         return figures
 
@@ -245,26 +344,46 @@ def measure_workers(bench: Bench, folder: Path, quick: bool) -> dict[str, Figure
     for name, took in runs.items():
         figures |= figures_of(f"workers.{name}", took)
     for kind in kinds:
-        for name in steps:
+        for step in steps:
             for seconds in ("wall_s", "path_s"):
-                if f"workers.{kind}.{name}.{seconds}" not in figures:
-                    continue
-                one, now = (figures[f"workers.{which}.{name}.{seconds}"] for which in (f"{kind[:-1]}1", kind))
-                figures[f"workers.{kind}.{name}.speedup_{seconds[:-2]}"] = float(one or 0) / float(now or 1)
+                own, one = (f"workers.{which}.{step}" for which in (kind, f"{kind[:-1]}1"))
+                if f"{own}.{seconds}" in figures:
+                    figures[f"{own}.speedup_{seconds[:-2]}"] = ratio(figures, f"{one}.{seconds}", f"{own}.{seconds}")
     return figures
 
 
-def main() -> None:
-    """Measure, print and write the figures."""
-    options = arguments(__doc__ or "").parse_args()
-    with tempfile.TemporaryDirectory(prefix="hushrec-scaling-") as name:
-        bench = Bench(Path(name))
+def measure_units(blobs: DirectoryBlobs, quick: bool) -> dict[str, Figure]:
+    """The figures `units.*` except dispatch: processor time of steps from which larger rounds are computed."""
+
+    def seconds(step: Callable[[], object], calls: int) -> float:
+        return time_in_turn({"": step}, 5, {"": calls}, time.process_time, warm=False)[""].median
+
+    figures: dict[str, Figure] = {}
+    calls = 5 if quick else 30
+    for threshold in THRESHOLDS:
+        shares = dict(enumerate(split(os.urandom(31) + b"\0", threshold, range(1, threshold + 1)), 1))
+        figures[f"units.secret_us.t{threshold}"] = 1e6 * seconds(partial(combine, shares, threshold), calls)
+    key, other = X25519PrivateKey.generate(), X25519PrivateKey.generate().public_key().public_bytes_raw()
+    own = key.public_key().public_bytes_raw()
+    figures["units.pair_us"] = 1e6 * seconds(partial(pair_mask_key, key, own, other), 10 * calls)
+    terms = terms_of(100, 1_000_000)
+    size = plan_task(terms).sum_plan.partial_bytes
+    parts = [f"partials/t_bench-unit-{number}" for number in range(8)]
+    refs = tuple(BlobRef(part, blobs.put(part, bytes(size))) for part in parts)
+    merge = MergeJob(blobs, "t_bench", terms, SPEC, refs)
+    took = seconds(lambda: blobs.delete(merge_partials(merge).key), 1 if quick else 3)
+    blobs.delete(*parts)
+    return figures | {"units.merge_bytes_per_s": len(refs) * size / took}
+
+
+def measure(options: argparse.Namespace) -> dict[str, Figure]:
+    """All figures."""
+    with tempfile.TemporaryDirectory(prefix="hushrec-scaling-") as name, closing(asyncio.new_event_loop()) as loop:
+        bench = Bench(Path(name), loop)
         figures = measure_sizes(bench, options.quick)
         figures |= measure_workers(bench, Path(name), options.quick)
-        figures |= measure_units(bench.blobs, options.quick)
-        bench.loop.close()
-    finish("scaling", figures, options.json)
+        return figures | measure_units(bench.blobs, options.quick)
 
 
 if __name__ == "__main__":
-    main()
+    run("scaling", arguments(__doc__), measure)

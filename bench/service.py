@@ -1,51 +1,104 @@
-"""Measure the service: large and small uploads, a round of 10,000 clients, certificates.
+"""Measure the service: large and small uploads, and a round of 10,000 clients.
 
-    .venv/bin/python -m bench.service [--quick] [--only large small round10k certificates] [--json FILE]
+    .venv/bin/python -m bench.service [--quick] [--only large small round10k] [--json FILE]
 
 A real `hushrec-server` with default settings (rate limits off) runs in one process. This process generates the load,
-from requests that were made and signed beforehand. Everything but the certificates is measured twice: directly, and
-under `forwarded.` with X-Forwarded-For in every request, as behind a proxy.
+from requests that were made and signed beforehand. Everything is measured twice: directly, and under `forwarded.` with
+X-Forwarded-For in every request, as behind a proxy. Large uploads have a bare FastAPI application beside them:
+`PUT /discarded` drops a body; `PUT /stored` hashes it and writes it durably to a file, in a thread beside the event
+loop.
 """
 
 from __future__ import annotations
 
+import argparse
+import asyncio
+import hashlib
+import multiprocessing
+import os
+import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
+from tempfile import NamedTemporaryFile, TemporaryDirectory
 from typing import Final
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+import uvicorn
+from fastapi import FastAPI, Request
 from numpy.typing import NDArray
 
-from bench._report import MIB, Figure, Watch, arguments, say, spread, time_in_turn
-from bench.bare_application import bare_server
-from bench.registry import finish
+from bench._report import MIB, Figure, Watch, arguments, ratio, say, spread, wait_for
+from bench.figures import run
 from bench.service_load import CONNECTIONS, Federation, Run, closed_loop, request_bytes
-from client_sdk.rounds.certificates import MembershipCheck
-from protocols.codec import b64encode
-from protocols.crypto.certificates import CERTIFICATE_BYTES, certify
-from protocols.layout import TRAINED, Block, Segment, VectorLayout
-from protocols.messages import OrganiserPin
 from protocols.sums.ckks.mechanism import CKKS
-from protocols.sums.masked.client import advertise
-from protocols.sums.masked.context import ClientPolicy, RoundContext
-from protocols.sums.masked.plan import MaskedPlan, make_plan
-from protocols.sums.masked.roster import Roster, RosterEntry, make_roster
 
-__all__ = [
-    "MANY_CONNECTIONS",
-    "SIZES",
-    "main",
-    "measure_certificates",
-    "measure_large",
-    "measure_rounds",
-    "measure_small",
-    "one_round",
-]
+__all__ = ["bare_server", "measure_large", "measure_rounds", "measure_small", "one_round"]
+
+
+# --- The peer of large uploads: FastAPI alone on uvicorn, reading the same bodies
+
+_AT_ONCE: Final = 2**18
+
+bare = FastAPI()
+
+
+@bare.put("/discarded", status_code=201)
+async def discarded(request: Request) -> int:
+    """Read the request body, discard it, and return its length."""
+    return sum([len(chunk) async for chunk in request.stream()])
+
+
+@bare.put("/stored", status_code=201)
+async def stored(request: Request) -> str:
+    """Write the request body to a file, durably, and return its SHA-256."""
+    digest = hashlib.sha256()
+    with NamedTemporaryFile(dir=request.app.state.folder) as file:
+
+        def take(data: bytes) -> None:
+            digest.update(data)
+            file.write(data)
+
+        def end() -> None:
+            file.flush()
+            os.fsync(file.fileno())
+
+        waiting, taking = bytearray(), None
+        async for chunk in request.stream():
+            waiting += chunk
+            if len(waiting) >= _AT_ONCE:
+                if taking is not None:
+                    await taking
+                taking, waiting = asyncio.create_task(asyncio.to_thread(take, waiting)), bytearray()
+        if taking is not None:
+            await taking
+        await asyncio.to_thread(take, waiting)
+        await asyncio.to_thread(end)
+    return digest.hexdigest()
+
+
+def _serve_bare(port: int, folder: str) -> None:
+    bare.state.folder = folder
+    uvicorn.run(bare, host="127.0.0.1", port=port, http="h11", log_level="error", access_log=False)
+
+
+@contextmanager
+def bare_server() -> Iterator[int]:
+    """The bare server in its own process, ready when the block begins; its port."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    with TemporaryDirectory() as folder:
+        process = multiprocessing.get_context("spawn").Process(target=_serve_bare, args=(port, folder))
+        process.start()
+        try:
+            wait_for(port)
+            yield port
+        finally:
+            process.terminate()
+            process.join(timeout=30)
 
 
 # --- Uploads until they are durable: bodies of 4 MiB beside a bare server's, and small ones per second
@@ -82,7 +135,7 @@ def measure_small(quick: bool, forwarded: bool) -> dict[str, Figure]:
     whole = Run(latencies=[seconds for run in runs["ours"] for seconds in run.latencies])
     return {
         "uploads_per_second": median(run.rate for run in runs["ours"]),
-        **{f"uploads.p{share}_ms": 1e3 * whole.percentile(share / 100) for share in (50, 95, 99)},
+        **whole.percentiles("uploads.p"),
         "uploads.body_bytes": size,
         "uploads.connections": MANY_CONNECTIONS,
     }
@@ -138,8 +191,7 @@ def measure_rounds(quick: bool, forwarded: bool) -> dict[str, Figure]:
     figures: dict[str, Figure] = {}
     for name, cohort in zip(("round1k", "round10k"), QUICK_SIZES if quick else SIZES, strict=True):
         figures |= {f"{name}.{key}": value for key, value in one_round(cohort, forwarded).items()}
-    small, large = (float(figures[f"{name}.peak_rss_mb"] or 0) for name in ("round1k", "round10k"))
-    return {**figures, "round10k.peak_rss_ratio": large / small}
+    return {**figures, "round10k.peak_rss_ratio": ratio(figures, "round10k.peak_rss_mb", "round1k.peak_rss_mb")}
 
 
 def one_round(cohort: int, forwarded: bool = False) -> dict[str, Figure]:
@@ -177,9 +229,9 @@ def one_round(cohort: int, forwarded: bool = False) -> dict[str, Figure]:
         "envelopes_s": envelopes.seconds,
         "poll_s": polls.seconds,
         "upload_s": uploads.seconds,
-        **_percentiles("enrol", enrolled),
-        **_percentiles("poll", polls),
-        **_percentiles("upload", uploads),
+        **enrolled.percentiles("enrol_p"),
+        **polls.percentiles("poll_p"),
+        **uploads.percentiles("upload_p"),
         "server_cpu_s": watch.cpu_seconds,
         "server_cpu_ms_per_client": 1e3 * watch.cpu_seconds / cohort,
         "peak_rss_mb": watch.total / MIB,
@@ -198,122 +250,19 @@ def _error(federation: Federation, expected: NDArray[np.float64]) -> tuple[float
     return float(np.abs(opened - expected)[~counts].max()), federation.plan.predicted_error
 
 
-def _percentiles(name: str, run: Run) -> dict[str, Figure]:
-    return {f"{name}_p{number}_ms": 1e3 * run.percentile(number / 100) for number in (50, 95, 99)}
+PARTS: Final = {"large": measure_large, "small": measure_small, "round10k": measure_rounds}
 
 
-# --- Measure what membership certificates cost: an enrolment at the server, and a roster at a client
-
-ENROLMENTS, REPETITIONS, MEMBERS = 300, 7, 1000
-_SCOPE = "bench"
-
-
-def measure_certificates(quick: bool) -> dict[str, Figure]:
-    """Enrolments with and without a certificate, and one roster of `MEMBERS` members."""
-    figures: dict[str, Figure] = {}
-    enrolments, repetitions = (5, 1) if quick else (ENROLMENTS, REPETITIONS)
-    with TemporaryDirectory() as folder:
-        figures |= _enrolments(Path(folder), enrolments, repetitions)
-    return figures | _roster(20 if quick else MEMBERS, repetitions)
-
-
-def _enrolments(root: Path, count: int, repetitions: int) -> dict[str, Figure]:
-    size = {"items": 20, "dim": 4, "cohort": 2}
-    with (
-        Federation(root / "with", **size) as certified,  # type: ignore[arg-type]
-        Federation(root / "without", organised=False, **size) as plain,  # type: ignore[arg-type]
-    ):
-        measured: dict[str, list[tuple[float, float]]] = {"": [], "_without": []}
-        for repetition in range(repetitions + 1):
-            for suffix, federation in (("", certified), ("_without", plain)):
-                before = federation.cpu()
-                run = federation.enrol_more(count)
-                if repetition:
-                    cpu = (federation.cpu() - before) / count
-                    measured[suffix].append((1e3 * cpu, 1e3 * run.percentile(0.5)))
-        figures: dict[str, Figure] = {"certificates.enrolments": count * repetitions}
-    for suffix, pairs in measured.items():
-        figures[f"certificates.enrol_cpu_ms{suffix}"] = median(cpu for cpu, _ in pairs)
-        figures[f"certificates.enrol_p50_ms{suffix}"] = median(latency for _, latency in pairs)
-    return figures
-
-
-def _roster(members: int, repetitions: int) -> dict[str, Figure]:
-    """The roster of one masked round: its length, and a client's processor time to check who is in it."""
-    organiser = Ed25519PrivateKey.generate()
-    pin = OrganiserPin(key=b64encode(organiser.public_key().public_bytes_raw()), scope=_SCOPE)
-    roster = _made_roster(organiser, members)
-    checks = {"known": MembershipCheck(pin), "none": MembershipCheck(None)}
-
-    def check(of: MembershipCheck) -> None:
-        if not all(of(entry) for entry in roster.entries):
-            raise SystemExit("a member of the roster was refused")
-
-    steps: dict[str, Callable[[], object]] = {
-        "first": lambda: check(MembershipCheck(pin)),
-        "known": lambda: check(checks["known"]),
-        "none": lambda: check(checks["none"]),
-        "certify": lambda: _entry(organiser, 0, roster.entries[0].advertisement),
-    }
-    seconds = time_in_turn(steps, repetitions, {"known": 20, "none": 200, "certify": 50}, clock=time.process_time)
-    own = CERTIFICATE_BYTES * members
-    return {
-        "certificates.roster_members": members,
-        "certificates.roster_bytes": len(roster.body),
-        "certificates.roster_bytes_without": len(roster.body) - own,
-        "certificates.roster_check_ms": 1e3 * seconds["first"].median,
-        "certificates.roster_check_again_ms": 1e3 * seconds["known"].median,
-        "certificates.roster_check_ms_without": 1e3 * seconds["none"].median,
-        "certificates.issue_cpu_ms": 1e3 * seconds["certify"].median,
-    }
-
-
-def _made_roster(organiser: Ed25519PrivateKey, members: int) -> Roster:
-    plan = make_plan({}, VectorLayout((Block("v", (Segment("v", 4, 1.0),)),), sum_class=TRAINED), members)
-    if not isinstance(plan, MaskedPlan):
-        raise SystemExit("the masked mechanism made another plan")
-    context = RoundContext("t_bench", 1, bytes(32), plan, bytes(32), members)
-    signer = Ed25519PrivateKey.generate()
-    entries = []
-    for number in range(members):
-        _, advertisement = advertise(context, f"c_{number:022d}", signer, ClientPolicy())
-        entries.append(_entry(organiser, number, advertisement))
-    return make_roster(context, entries)
-
-
-def _entry(organiser: Ed25519PrivateKey, number: int, advertisement: bytes) -> RosterEntry:
-    """A member with new keys, certified; its id has the length of real ones."""
-    identity, mailbox = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
-    keys = identity.public_key().public_bytes_raw(), mailbox.public_key().public_bytes_raw()
-    made = certify(organiser, _SCOPE, *keys, role="member", serial=number, not_after=2**40)
-    return RosterEntry(f"c_{number:022d}", *keys, made.encode(), advertisement)
-
-
-# ---
-
-Part = Callable[[bool, bool], dict[str, Figure]]
-PARTS: Final[dict[str, Part]] = {"large": measure_large, "small": measure_small, "round10k": measure_rounds}
-CERTIFICATES: Final = "certificates"
-
-
-def main() -> None:
-    """Measure the chosen parts one after the other, print and write the figures."""
-    parser = arguments(__doc__ or "")
-    every = [*PARTS, CERTIFICATES]
-    parser.add_argument("--only", nargs="+", choices=every, default=every, metavar="PART", help="only these parts")
-    options = parser.parse_args()
+def measure(options: argparse.Namespace) -> dict[str, Figure]:
+    """Measure the chosen parts one after the other, directly and as behind a proxy."""
     figures: dict[str, Figure] = {}
     for name in options.only:
-        if name == CERTIFICATES:
-            say(name)
-            figures |= measure_certificates(options.quick)
-            continue
         for prefix in ("", "forwarded."):
             say(f"{prefix}{name}")
             found = PARTS[name](options.quick, bool(prefix))
             figures |= {f"{prefix}{key}": value for key, value in found.items()}
-    finish("service", figures, options.json)
+    return figures
 
 
 if __name__ == "__main__":
-    main()
+    run("service", arguments(__doc__, parts=tuple(PARTS)), measure)

@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -25,15 +25,15 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
-from bench._report import processor_seconds
-from bench.fleet_round import READY_SECONDS
+from bench._report import Figure
+from bench.rounds import READY_SECONDS
 from client_sdk.lab.local_server import run_server
 from protocols.codec import b64encode
 from protocols.crypto.aggregate_chain import first_chain
-from protocols.crypto.certificates import NO_CERTIFICATE, CertifiedRole, certify
+from protocols.crypto.certificates import CertifiedRole, certify
 from protocols.crypto.envelope import EnvelopeSender, seal_envelope
 from protocols.crypto.http_signature import SignedRequest, sign_request
-from protocols.crypto.keyring import encode_keyring
+from protocols.crypto.keys import encode_keyring
 from protocols.layout import whole_route
 from protocols.recipes.registry import recipe
 from protocols.sums.ckks.mechanism import CKKS
@@ -101,6 +101,10 @@ class Run:
         """The latency in seconds that a share of `share` of the answers does not exceed."""
         ordered = sorted(self.latencies)
         return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+    def percentiles(self, prefix: str) -> dict[str, Figure]:
+        """`<prefix><share>_ms` for 50, 95 and 99 %."""
+        return {f"{prefix}{share}_ms": 1e3 * self.percentile(share / 100) for share in (50, 95, 99)}
 
     def expect(self, *statuses: int) -> Self:
         """Return self; raise `SystemExit` if an answer had a status not in `statuses`."""
@@ -186,22 +190,6 @@ _SCOPE = "bench"
 _JSON = {"content-type": "application/json"}
 
 
-class _NewClient:
-    """The keys and the membership certificate of a client that is not enrolled yet."""
-
-    def __init__(self, organiser: Ed25519PrivateKey | None, role: CertifiedRole, serial: int) -> None:
-        self.identity, self.mailbox = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
-        self.mailbox_key = self.mailbox.public_key().public_bytes_raw()
-        keys = self.identity.public_key().public_bytes_raw(), self.mailbox_key
-        made = organiser and certify(organiser, _SCOPE, *keys, role=role, serial=serial, not_after=2**40)
-        self.certificate = made and made.encode()
-
-    def request(self, invitation: str) -> Call:
-        """The request that enrols the client with `invitation`."""
-        body = signed_enrolment(invitation, self.identity, self.mailbox, certificate=self.certificate)
-        return request_bytes("POST", "/v1/enrolments", _JSON, json.dumps(body).encode())
-
-
 @dataclass(frozen=True)
 class Member:
     """An enrolled client: its id, token, identity key and mailbox key."""
@@ -210,7 +198,7 @@ class Member:
     token: str
     identity: Ed25519PrivateKey
     mailbox_key: bytes
-    certificate: bytes | None
+    certificate: bytes
 
     def call(self, method: str, target: str, headers: dict[str, str] | None = None, body: bytes = b"") -> Call:
         """A request of this client, signed now; the server accepts it for a minute."""
@@ -235,8 +223,8 @@ class Member:
 class Federation:
     """A server without rate limits, and one CKKS task (FedMF, shared secret) of one round over `cohort` members.
 
-    organised: whether the task has an organiser, which certifies the members. forwarded: whether members' requests have
-    X-Forwarded-For, as behind a proxy. settings: further environment variables of the server.
+    An organiser certifies the members. forwarded: whether members' requests have X-Forwarded-For, as behind a proxy.
+    settings: further environment variables of the server.
     """
 
     def __init__(
@@ -246,7 +234,6 @@ class Federation:
         items: int,
         dim: int,
         cohort: int,
-        organised: bool = True,
         forwarded: bool = False,
         **settings: str,
     ) -> None:
@@ -262,16 +249,15 @@ class Federation:
         plan = plan_of_task(CKKS, {"set": "standard"}, recipe("fedmf", parameters).layout(), cohort)
         assert isinstance(plan, CkksPlan)
         self.plan, self.keyring = plan, CKKS.generate_keyring(plan)
-        self._organiser = Ed25519PrivateKey.generate() if organised else None
+        self._organiser = Ed25519PrivateKey.generate()
+        key = b64encode(self._organiser.public_key().public_bytes_raw())
         request = {
             "name": "service",
             "recipe": {"name": "fedmf", "parameters": parameters},
             "mechanism": {"name": "ckks", "parameters": {"set": "standard"}},
             "schedule": {"rounds": 1, "cohort_size": cohort, "min_clients": 2, "collect_seconds": 3600},
+            "organiser": {"key": key, "scope": _SCOPE},
         }
-        if self._organiser is not None:
-            key = b64encode(self._organiser.public_key().public_bytes_raw())
-            request["organiser"] = {"key": key, "scope": _SCOPE}
         self.task = self.operator("POST", "/v1/tasks", request)["task_id"]
         self.members: list[Member] = []
 
@@ -292,10 +278,6 @@ class Federation:
         answer.raise_for_status()
         return answer.json()
 
-    def cpu(self) -> float:
-        """Processor seconds of the server so far."""
-        return processor_seconds(self.server.pid)
-
     def load(
         self, calls: Sequence[Call] | Iterator[Call], *statuses: int, connections: int = CONNECTIONS, **how: Any
     ) -> Run:
@@ -304,28 +286,32 @@ class Federation:
 
     def enrol(self, wanted: int) -> Run:
         """Enrol the holder, who takes part, and `wanted` - 1 members; the load of the members."""
-        self.enrol_more(1, "holder")
-        return self.enrol_more(wanted - 1)
+        self._enrol(1, "holder")
+        return self._enrol(wanted - 1, "member")
 
-    def enrol_more(self, count: int, role: CertifiedRole = "member") -> Run:
-        """Enrol `count` clients; the load. Keys and signatures are made before."""
-        wanted = {"role": role, "uses": count}
-        invitation = self.operator("POST", f"{self.path}/invitations", wanted)["invitation"]
-        first = len(self.members)
-        clients = [_NewClient(self._organiser, role, first + index) for index in range(count)]
-        answers: list[Answer] = []
-        run = self.load([client.request(invitation) for client in clients], 201, keep=answers.append)
+    def _enrol(self, count: int, role: CertifiedRole) -> Run:
+        """Enrol `count` clients; the load. Keys, certificates and signatures are made before."""
+        asked = {"role": role, "uses": count}
+        invitation = self.operator("POST", f"{self.path}/invitations", asked)["invitation"]
+        waiting, calls, answers = list[Member](), list[Call](), list[Answer]()
+        for serial in range(len(self.members), len(self.members) + count):
+            identity, mailbox = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
+            keys = identity.public_key().public_bytes_raw(), mailbox.public_key().public_bytes_raw()
+            made = certify(self._organiser, _SCOPE, *keys, role=role, serial=serial, not_after=2**40)
+            certificate = made.encode()
+            body = signed_enrolment(invitation, identity, mailbox, certificate=certificate)
+            calls.append(request_bytes("POST", "/v1/enrolments", _JSON, json.dumps(body).encode()))
+            waiting.append(Member("", "", identity, keys[1], certificate))
+        run = self.load(calls, 201, keep=answers.append)
         for answer in sorted(answers, key=lambda answer: answer.index):
-            body, client = json.loads(answer.body), clients[answer.index]
-            self.members.append(
-                Member(body["client_id"], body["token"], client.identity, client.mailbox_key, client.certificate)
-            )
+            body = json.loads(answer.body)
+            self.members.append(replace(waiting[answer.index], client_id=body["client_id"], token=body["token"]))
         return run
 
     def upload_envelopes(self) -> Run:
         """Upload one envelope with the keyring per member, the holder included."""
         keyring, holder = encode_keyring(self.keyring), self.members[0]
-        sender = EnvelopeSender(holder.identity, holder.mailbox_key, holder.certificate or NO_CERTIFICATE)
+        sender = EnvelopeSender(holder.identity, holder.mailbox_key, holder.certificate)
         sealed = [seal_envelope(keyring, member.mailbox_key, self.task, sender) for member in self.members]
         calls = (
             holder.put(f"{self.path}/keyring/{member.client_id}", envelope)

@@ -9,17 +9,19 @@ import datetime
 import timeit
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from http_message_signatures import HTTPMessageSigner, HTTPMessageVerifier, MappingKeyResolver, algorithms
 
 from bench._report import Figure, arguments
-from bench.registry import finish
+from bench.figures import run
 from protocols.crypto.http_signature import SIGNATURE, SIGNATURE_INPUT, SignedRequest, sign_request, verify_request
 
 CLIENT = "c_9b1d3f5a7c2e4f6a8b0d"
 PATH = f"/v1/tasks/t_0f3a9c5b7d1e2f4a6b8c/rounds/7/contributions/{CLIENT}"
 DIGEST = {"content-digest": "sha-256=:LXEWQrcmsEQBYnyp+6wy9chTD7GQPMTbAiWHF5IaSIE=:"}
+COVERED = ("@method", "@authority", "@path", "content-digest")
 
 
 @dataclass
@@ -37,50 +39,28 @@ def microseconds(call: Callable[[], object], quick: bool) -> float:
     return 1e6 * min(timeit.repeat(call, number=calls, repeat=repetitions)) / calls
 
 
-def main() -> None:
-    """Measure, print and write microseconds per call."""
-    options = arguments(__doc__ or "").parse_args()
+def measure(quick: bool) -> dict[str, Figure]:
+    """Microseconds per call."""
     key = Ed25519PrivateKey.generate()
     public, request = key.public_key(), SignedRequest("PUT", "127.0.0.1:8000", PATH, "", DIGEST)
     now = datetime.datetime.now(datetime.UTC)
     fields = sign_request(key, CLIENT, request, int(now.timestamp()))
-    raw, text = public.public_bytes_raw(), b"x" * 400
+    signed, text = Message(headers=DIGEST | fields), b"x" * 400
     keys = MappingKeyResolver(public_keys={CLIENT: public}, private_keys={CLIENT: key})
     signer = HTTPMessageSigner(signature_algorithm=algorithms.ED25519, key_resolver=keys)
     verifier = HTTPMessageVerifier(signature_algorithm=algorithms.ED25519, key_resolver=keys)
-    covered = ("@method", "@authority", "@path", "content-digest")
-    signed, signature = Message(headers=DIGEST | fields), key.sign(text)
-
-    def library() -> None:
-        signer.sign(
-            Message(),
-            key_id=CLIENT,
-            created=now,
-            tag="hushrec",
-            covered_component_ids=covered,
-            include_alg=False,
-            use_existing_digest=True,
-        )
-
-    rows: list[tuple[str, Callable[[], object], Callable[[], object]]] = [
-        ("ed25519", lambda: key.sign(text), lambda: public.verify(signature, text)),
-        (
-            "ours",
-            lambda: sign_request(key, CLIENT, request, 1790000000),
-            lambda: verify_request(raw, CLIENT, request, fields[SIGNATURE_INPUT], fields[SIGNATURE]),
-        ),
-        (
-            "library",
-            library,
-            lambda: verifier.verify(signed, expect_tag="hushrec", require_components=covered),
-        ),
-    ]
-    figures: dict[str, Figure] = {}
-    for name, sign, verify in rows:
-        figures[f"{name}.sign_us"] = microseconds(sign, options.quick)
-        figures[f"{name}.verify_us"] = microseconds(verify, options.quick)
-    finish("signatures", figures, options.json)
+    how = {"created": now, "tag": "hushrec", "covered_component_ids": COVERED, "include_alg": False}
+    received = (public.public_bytes_raw(), CLIENT, request, fields[SIGNATURE_INPUT], fields[SIGNATURE])
+    calls: dict[str, Callable[[], object]] = {
+        "ed25519.sign": partial(key.sign, text),
+        "ed25519.verify": partial(public.verify, key.sign(text), text),
+        "ours.sign": partial(sign_request, key, CLIENT, request, 1790000000),
+        "ours.verify": partial(verify_request, *received),
+        "library.sign": lambda: signer.sign(Message(), key_id=CLIENT, use_existing_digest=True, **how),
+        "library.verify": partial(verifier.verify, signed, expect_tag="hushrec", require_components=COVERED),
+    }
+    return {f"{name}_us": microseconds(call, quick) for name, call in calls.items()}
 
 
 if __name__ == "__main__":
-    main()
+    run("signatures", arguments(__doc__), lambda options: measure(options.quick))

@@ -187,7 +187,7 @@ class VectorLayout:
 
     sum_class: how often the data of one client may enter such sums (`protocols.layout`). chosen: 0 if routes are
     public. Otherwise the number of blocks, all of equal shape, that each contribution adds to and names itself, in the
-    clear: this reveals the choice, so a recipe needs explicit consent. The route is then () (`protocols.sums.chosen`
+    clear: this reveals the choice, so a recipe needs explicit consent. The route is then () (`protocols.sums.wire`
     defines the wire form). Raises `ParameterError` without blocks, or for an invalid `chosen`.
     """
 

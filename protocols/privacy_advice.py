@@ -75,8 +75,8 @@ _LOUD, _QUIET = 0.05, 0.02
 _FEW_COUNTS, _MANY_COUNTS = 50, 150
 """Visible counts from which popularity is left, and from which it is nearly what it is without noise.
 
-Components and counts follow from the measurements of `bench.privacy` on ML-1M and Gowalla (docs/results.md), in which
-updates with more noise than this never ranked better than popularity.
+Components and counts follow from the measurements of `bench.experiments.privacy` on ML-1M and Gowalla
+(docs/results.md), in which updates with more noise than this never ranked better than popularity.
 """
 
 _CLEARLY: Final = 1.3

@@ -16,7 +16,7 @@ from protocols.crypto.http_signature import parse_digests
 from protocols.errors import CodecError
 from protocols.messages import TaskView
 from protocols.recipes.registry import recipe
-from protocols.sums.masked.context import RoundContext, model_digest
+from protocols.sums.masked.plan import RoundContext, model_digest
 from protocols.sums.registry import resolved_parameters
 
 __all__ = ["ROUND_BINDING", "broadcast_bytes", "broadcast_digest", "binding_digests", "bound_terms", "differing_part"]

@@ -26,14 +26,15 @@ from typing import Final
 
 import numpy as np
 
+GENERAL: Final = [f"tests/protocols/sums/test_{name}.py" for name in ("mechanisms", "parts", "plain")] + [
+    "tests/vectors"
+]
+"""Tests of all mechanisms."""
 GROUPS: Final[dict[str, tuple[list[str], list[str]]]] = {  # name: (modules to mutate, tests to run)
-    "masked": (["protocols/sums/masked/*"], ["tests/protocols/sums/masked", "tests/vectors/test_vectors.py"]),
-    "oneshot": (
-        ["protocols/sums/oneshot/*"],
-        ["tests/protocols/sums/oneshot", "tests/vectors/test_vectors.py"],
-    ),
-    "ckks": (["protocols/sums/ckks/*"], ["tests/protocols/sums/ckks", "tests/vectors"]),
-    "paillier": (["protocols/sums/paillier/*"], ["tests/protocols/sums/paillier", "tests/vectors"]),
+    "masked": (["protocols/sums/masked/*"], ["tests/protocols/sums/masked", *GENERAL]),
+    "oneshot": (["protocols/sums/oneshot/*"], ["tests/protocols/sums/oneshot", *GENERAL]),
+    "ckks": (["protocols/sums/ckks/*"], ["tests/protocols/sums/ckks", *GENERAL]),
+    "paillier": (["protocols/sums/paillier/*"], ["tests/protocols/sums/paillier", *GENERAL]),
     "sums": (["protocols/sums/[!/]*.py"], ["tests/protocols/sums", "tests/vectors"]),
     "privacy": (["protocols/privacy/*"], ["tests/protocols/privacy", "tests/vectors"]),
     "crypto": (["protocols/crypto/*"], ["tests/protocols/crypto", "tests/vectors"]),

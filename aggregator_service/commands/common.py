@@ -6,8 +6,8 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
@@ -31,11 +31,13 @@ __all__ = [
     "CommandError",
     "DataDir",
     "DatabaseUrl",
+    "TaskName",
     "TokenFile",
     "blob_store",
     "hand_over",
     "in_transaction",
     "named_task",
+    "opened",
     "server_settings",
     "show",
 ]
@@ -51,7 +53,7 @@ DatabaseUrl = Annotated[
         help="SQLAlchemy URL of the database; default: SQLite in the data directory [HUSHREC_DATABASE_URL]",
     ),
 ]
-
+TaskName = Annotated[str, typer.Argument(help="Name or id of the task.")]
 
 Result = TypeVar("Result")
 _LONGEST_TOKEN: Final = 1024
@@ -68,15 +70,19 @@ def in_transaction(data_dir: Path | None, database_url: str | None, work: Callab
     database, `MovedDatabaseError` if it was moved.
     """
     settings = server_settings(data_dir, database_url)
-    database = Database(settings.database, connections=1)
     blobs = open_store(settings.blob_location, settings.scratch_dir)
-    database.listeners.append(lambda effects: delete_orphans(effects, blobs))
-    try:
-        migrate(database)
+    with opened(settings.database) as database:
+        database.listeners.append(lambda effects: delete_orphans(effects, blobs))
         refuse_moved(database)
         return database.transact(work)
-    finally:
-        database.close()
+
+
+@contextmanager
+def opened(url: str, connections: int = 1) -> Iterator[Database]:
+    """Yield a database with the newest schema."""
+    with closing(Database(url, connections=connections)) as database:
+        migrate(database)
+        yield database
 
 
 def server_settings(data_dir: Path | None, database_url: str | None) -> Settings:
@@ -93,13 +99,9 @@ def server_settings(data_dir: Path | None, database_url: str | None) -> Settings
 
 def blob_store(settings: Settings) -> BlobStore:
     """Migrate the database and return its blob store. Raises `MovedDatabaseError`, and as `bind_store` does."""
-    database = Database(settings.database, connections=1)
-    try:
-        migrate(database)
+    with opened(settings.database) as database:
         refuse_moved(database)
         return bind_store(database, open_store(settings.blob_location, settings.scratch_dir))
-    finally:
-        database.close()
 
 
 def show(message: Any) -> None:

@@ -9,7 +9,15 @@ from sqlalchemy.orm import Session
 
 from aggregator_service.access.principals import create_operator, list_operators, revoke_operator, rotate_operator
 from aggregator_service.clock import SystemClock
-from aggregator_service.commands.common import DatabaseUrl, DataDir, TokenFile, hand_over, in_transaction, named_task
+from aggregator_service.commands.common import (
+    DatabaseUrl,
+    DataDir,
+    TaskName,
+    TokenFile,
+    hand_over,
+    in_transaction,
+    named_task,
+)
 from aggregator_service.settings import Settings
 from aggregator_service.tasks.members import invitation_page, member_page, revoke_invitation, revoke_member
 from protocols.messages import InvitationView, Member, OperatorRequest, OperatorRole
@@ -18,12 +26,11 @@ __all__ = ["invitations", "members", "tokens"]
 
 members = typer.Typer(help="List and revoke the members of a task.", no_args_is_help=True, rich_markup_mode=None)
 
-Task = Annotated[str, typer.Argument(help="Name or id of the task.")]
 _PAGE: Final = 1000
 
 
 @members.command("list")
-def member_list(task: Task, data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
+def member_list(task: TaskName, data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
     """List the members of a task in order of enrolment: client id, role and state.
 
     Example: hushrec-server member list movies
@@ -54,7 +61,7 @@ def _state(member: Member, needs_keyring: bool) -> str:
 
 @members.command("revoke")
 def member_revoke(
-    task: Task,
+    task: TaskName,
     client: Annotated[str, typer.Argument(help="Client id, as printed by hushrec-server member list.")],
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
@@ -79,7 +86,7 @@ _HOUR: Final = 3600
 
 
 @invitations.command("list")
-def invitation_list(task: Task, data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
+def invitation_list(task: TaskName, data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
     """List the invitations of a task, oldest first: id, role, uses and state. Not the invitations: they are not stored.
 
     Example: hushrec-server invitation list movies
@@ -99,7 +106,7 @@ def invitation_list(task: Task, data_dir: DataDir = None, database_url: Database
 
 @invitations.command("revoke")
 def invitation_revoke(
-    task: Task,
+    task: TaskName,
     invitation: Annotated[
         str, typer.Argument(help="Id of the invitation, as printed by hushrec-server invitation list.")
     ],

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
 from aggregator_service.clock import SystemClock
-from aggregator_service.commands.common import CommandError, DatabaseUrl, DataDir, in_transaction, named_task
+from aggregator_service.commands.common import CommandError, DatabaseUrl, DataDir, TaskName, in_transaction, named_task
 from aggregator_service.round_states import diagram
 from aggregator_service.rounds.interventions import abort_round, extend_round
 from aggregator_service.storage.rounds import find_round, received_count, refusals_by_reason
@@ -20,13 +20,12 @@ __all__ = ["rounds", "show_diagram"]
 
 rounds = typer.Typer(help="Show a round, extend or abort an active one.", no_args_is_help=True, rich_markup_mode=None)
 
-Task = Annotated[str, typer.Argument(help="Name or id of the task.")]
 Number = Annotated[int, typer.Argument(help="Number of the round, counted from 1.")]
 _OPERATOR: Final = "(command line)"
 
 
 @rounds.command("show")
-def round_show(task: Task, number: Number, data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
+def round_show(task: TaskName, number: Number, data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
     """Show a round's state, its contributions, and the clients that refused it, by reason.
 
     Example: hushrec-server round show movies 7
@@ -50,7 +49,7 @@ def round_show(task: Task, number: Number, data_dir: DataDir = None, database_ur
 
 @rounds.command("extend")
 def round_extend(
-    task: Task,
+    task: TaskName,
     number: Number,
     seconds: Annotated[float, typer.Option(help="Seconds to add to the deadline of the current state.")],
     data_dir: DataDir = None,
@@ -75,7 +74,7 @@ def round_extend(
 
 
 @rounds.command("abort")
-def round_abort(task: Task, number: Number, data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
+def round_abort(task: TaskName, number: Number, data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
     """Abort an active round: it fails and its data is deleted; the task continues with its next round.
 
     Example: hushrec-server round abort movies 7

@@ -1,4 +1,7 @@
-"""`hushrec-server init`, `serve` and `export-openapi`: create the database, run the server, describe its API."""
+"""`hushrec-server init`, `serve` and `export-openapi`: create the database, run the server, describe its API.
+
+A running server reads a renewed certificate from its files: new connections get the new one, without a restart.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +27,15 @@ from fastapi.concurrency import run_in_threadpool
 from aggregator_service.access.principals import create_admin, list_operators
 from aggregator_service.app import create_app
 from aggregator_service.clock import SystemClock
-from aggregator_service.commands.certificate_files import CertificateFiles
-from aggregator_service.commands.common import CommandError, DatabaseUrl, DataDir, TokenFile, blob_store, hand_over
+from aggregator_service.commands.common import (
+    CommandError,
+    DatabaseUrl,
+    DataDir,
+    TokenFile,
+    blob_store,
+    hand_over,
+    opened,
+)
 from aggregator_service.commands.startup_checks import (
     check_packages,
     check_semaphores,
@@ -35,12 +45,11 @@ from aggregator_service.commands.startup_checks import (
 )
 from aggregator_service.compute.open_workers import open_workers
 from aggregator_service.logs import configure_logging
-from aggregator_service.migrations.migrate import migrate
 from aggregator_service.routes.openapi import document_text
 from aggregator_service.services import Services
 from aggregator_service.settings import Settings
 from aggregator_service.storage.cleanup import create_data_directory, make_private, own_data_directory
-from aggregator_service.storage.database import Database, database_place
+from aggregator_service.storage.database import database_place
 
 __all__ = ["bind", "export_openapi", "init", "serve"]
 
@@ -49,9 +58,10 @@ _OTHER_FILES: Final = 512
 """Open files besides connections: database, blobs, uploads, workers."""
 _NO_APP: Final = "none"
 _LOOK_SECONDS: Final = 0.1
+"""Time between two looks at whether the server has started, or stops."""
 _LOOKS_A_CERTIFICATE: Final = 10
 """The files of the certificate are looked at once a second."""
-"""Time between two looks at whether the server has started, or stops."""
+_NOT_USED: Final = "the changed TLS certificate is not used, the old one stays: %s"
 _HEAD_BYTES: Final = 16 * 1024
 """Longest request line and headers that arrive in pieces; a request of ours has about 1 KiB."""
 _UNREAD_MILLISECONDS: Final = 60_000
@@ -69,21 +79,16 @@ def init(data_dir: DataDir = None, database_url: DatabaseUrl = None, token_file:
     settings = Settings.load(data_dir=data_dir, database_url=database_url)
     create_data_directory(settings.data_dir)
     make_private(settings)
-    database = Database(settings.database, connections=1)
-    try:
-        migrate(database)
-        with database.write() as session:
-            others = [view.name for view in list_operators(session, SystemClock().now()).operators]
-            made = create_admin(session, SystemClock().now())
-            text = "" if made is None else hand_over(session, made, settings, token_file)
-        typer.echo(text)
-        if others:
-            typer.echo(
-                f"earlier tokens stay valid: {', '.join(others)}; end a lost one with hushrec-server token revoke NAME",
-                err=True,
-            )
-    finally:
-        database.close()
+    with opened(settings.database) as database, database.write() as session:
+        others = [view.name for view in list_operators(session, SystemClock().now()).operators]
+        made = create_admin(session, SystemClock().now())
+        text = "" if made is None else hand_over(session, made, settings, token_file)
+    typer.echo(text)
+    if others:
+        typer.echo(
+            f"earlier tokens stay valid: {', '.join(others)}; end a lost one with hushrec-server token revoke NAME",
+            err=True,
+        )
 
 
 def serve(
@@ -196,13 +201,9 @@ def _prepare_storage(settings: Settings) -> None:
 
 def _print_first_token(settings: Settings, token_file: Path | None) -> None:
     """Create and print an admin token if the database has no operator yet."""
-    database = Database(settings.database, connections=1)
-    try:
-        with database.write() as session:
-            made = create_admin(session, SystemClock().now(), only_first=True)
-            text = "" if made is None else hand_over(session, made, settings, token_file)
-    finally:
-        database.close()
+    with opened(settings.database) as database, database.write() as session:
+        made = create_admin(session, SystemClock().now(), only_first=True)
+        text = "" if made is None else hand_over(session, made, settings, token_file)
     if made is not None:
         typer.echo(f"operator token (given once, only its hash is kept): {text}")
         sys.stdout.flush()
@@ -256,14 +257,14 @@ def _run(settings: Settings, app: FastAPI, listening: socket.socket) -> None:
     """Serve on a bound socket until SIGINT or SIGTERM; the process then ends with status 0."""
     for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises them again after its shutdown: exit with status 0
         signal.signal(number, _exit)
-    files = None if settings.tls_cert is None else CertificateFiles(settings)
+    files = None if settings.tls_cert is None else _CertificateFiles(settings)
     server = uvicorn.Server(_config(settings, app))
     app.state.beside_server = partial(_accompany, server, files, listening.getsockname())
     server.run(sockets=[listening])
 
 
 async def _accompany(
-    server: uvicorn.Server, files: CertificateFiles | None, address: tuple[str, int], services: Services
+    server: uvicorn.Server, files: _CertificateFiles | None, address: tuple[str, int], services: Services
 ) -> None:
     """Log the address once requests are answered, and read a renewed certificate while they are.
 
@@ -283,6 +284,64 @@ async def _accompany(
         if due and files is not None and context is not None and await run_in_threadpool(files.are_new):
             files.load(context)
     services.notifier.close()
+
+
+class _CertificateFiles:
+    """The certificate chain and key of a server's TLS context. Make it before the context reads the files."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._seen = self._stamps()
+
+    def are_new(self) -> bool:
+        """Return whether the files have changed and can be used. If they cannot, it is logged and they are left alone.
+
+        A certificate and its key are two files: while only one of them is new they do not fit, and the next call finds
+        the other.
+        """
+        stamps = self._stamps()
+        if stamps == self._seen:
+            return False
+        try:
+            check_tls_files(self._settings)
+        except (CommandError, OSError) as error:
+            _LOG.warning(_NOT_USED, error)
+            self._seen = stamps
+            return False
+        return True
+
+    def load(self, context: ssl.SSLContext) -> None:
+        """Load new files into the context of a running server.
+
+        Call it where handshakes are made, not in another thread: between certificate and key they would fail.
+        """
+        stamps = self._stamps()
+        try:
+            context.load_cert_chain(*self._paths())
+        except OSError as error:  # changed once more since they were checked: the next call of `are_new` looks again
+            _LOG.warning(_NOT_USED, error)
+            self._seen = ()
+        else:
+            _LOG.info("the TLS certificate %s was read again", self._paths()[0])
+            self._seen = stamps
+
+    def _paths(self) -> tuple[Path, Path]:
+        certificate, key = self._settings.tls_cert, self._settings.tls_key
+        if certificate is None or key is None:
+            raise CommandError("the server has no certificate")
+        return certificate, key
+
+    def _stamps(self) -> tuple[tuple[int, int, int] | None, ...]:
+        """What changes with the content of each file; None for a file that is not there."""
+        found: list[tuple[int, int, int] | None] = []
+        for path in self._paths():
+            try:
+                state = path.stat()
+            except OSError:
+                found.append(None)
+            else:
+                found.append((state.st_mtime_ns, state.st_ino, state.st_size))
+        return tuple(found)
 
 
 def _exit(_number: int, _frame: FrameType | None) -> NoReturn:

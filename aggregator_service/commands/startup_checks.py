@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from aggregator_service.commands.common import CommandError
-from aggregator_service.observability.gauges import certificate_expiry
+from aggregator_service.observability.metrics import certificate_expiry
 from aggregator_service.settings import Settings, is_loopback
 
 __all__ = ["check_packages", "check_semaphores", "check_tls_files", "doubtful_proxies", "doubtful_settings"]

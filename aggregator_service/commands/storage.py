@@ -10,8 +10,7 @@ from typing import Annotated
 import typer
 from sqlalchemy import make_url
 
-from aggregator_service.commands.common import CommandError, DatabaseUrl, DataDir, server_settings
-from aggregator_service.migrations.migrate import migrate
+from aggregator_service.commands.common import CommandError, DatabaseUrl, DataDir, opened, server_settings
 from aggregator_service.settings import Settings
 from aggregator_service.storage.backup import (
     BackupError,
@@ -48,7 +47,7 @@ def backup(
         raise CommandError("hushrec-server backup copies SQLite databases: for PostgreSQL use pg_dump")
     store = open_store(settings.blob_location, settings.scratch_dir)
     blobs = store if isinstance(store, DirectoryBlobs) else None
-    with _opened(settings.database) as database:
+    with opened(settings.database, connections=2) as database:
         try:
             made = back_up(database, blobs, target.resolve())
         except BackupError as error:
@@ -81,7 +80,7 @@ def migrate_storage(
     settings = server_settings(data_dir, database_url)
     if to_blobs == settings.blob_location:
         raise CommandError("--to-blobs is the store that is in use")
-    with _opened(settings.database) as source, _led(source):
+    with opened(settings.database, connections=2) as source, _led(source):
         store = bind_store(source, open_store(settings.blob_location, settings.scratch_dir))
         damaged = _copy(settings, source, store, to_database_url, to_blobs)
     typer.echo("Set these and start the server; it does not start on the old storage again:")
@@ -105,7 +104,7 @@ def _copy(
         if new_store is not None:
             record_store(source, new_store.prepare())
         return damaged
-    with _opened(to_database) as target:
+    with opened(to_database, connections=2) as target:
         try:
             refuse_rows(target)
             damaged = _copy_blobs(source, store, new_store)
@@ -127,17 +126,6 @@ def _copy_blobs(source: Database, store: BlobStore, new_store: BlobStore | None)
     damaged = copy_blobs(named, store, new_store)
     typer.echo(f"copied {len(named) - len(damaged)} blobs")
     return damaged
-
-
-@contextmanager
-def _opened(url: str) -> Iterator[Database]:
-    """Yield a database with the newest schema."""
-    database = Database(url, connections=2)
-    try:
-        migrate(database)
-        yield database
-    finally:
-        database.close()
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from aggregator_service.commands.common import (
     CommandError,
     DatabaseUrl,
     DataDir,
+    TaskName,
     blob_store,
     in_transaction,
     named_task,
@@ -389,7 +390,7 @@ def _members(view: TaskView) -> str:
 
 @tasks.command("show")
 def task_show(
-    task: Annotated[str, typer.Argument(help="Name or id of the task.")],
+    task: TaskName,
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
 ) -> None:
@@ -415,7 +416,7 @@ def task_show(
 
 @tasks.command("revocations")
 def task_revocations(
-    task: Annotated[str, typer.Argument(help="Name or id.")],
+    task: TaskName,
     file: Annotated[Path, typer.Argument(help="Signed list, from hushrec organiser revoke.")],
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
@@ -434,7 +435,7 @@ def task_revocations(
 
 @tasks.command("close")
 def task_close(
-    task: Annotated[str, typer.Argument(help="Name or id of the task.")],
+    task: TaskName,
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
 ) -> None:
@@ -453,7 +454,7 @@ def task_close(
 
 @tasks.command("resume")
 def task_resume(
-    task: Annotated[str, typer.Argument(help="Name or id of the task.")],
+    task: TaskName,
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
 ) -> None:
@@ -470,7 +471,7 @@ def task_resume(
 
 
 def invite(
-    task: Annotated[str, typer.Argument(help="Name or id of the task.")],
+    task: TaskName,
     role: Annotated[
         Literal["member", "holder", "committee"],
         typer.Option(

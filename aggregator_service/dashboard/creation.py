@@ -15,8 +15,8 @@ from starlette.datastructures import UploadFile
 from aggregator_service.access.principals import new_id
 from aggregator_service.dashboard.access import HOME, ActorOf, PosterOf, Visitor, actor
 from aggregator_service.dashboard.access import visitor as signed_in
+from aggregator_service.dashboard.live import task_of
 from aggregator_service.dashboard.pages import PageRoute, page, redirect
-from aggregator_service.dashboard.screens import task_of
 from aggregator_service.problems import Problem
 from aggregator_service.routes.common import TaskId
 from aggregator_service.services import Services, ServicesOf

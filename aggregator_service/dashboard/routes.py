@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Form, Query, Request, Response
+from fastapi import APIRouter, Depends, Form, Request, Response
 from fastapi.responses import JSONResponse
 
 from aggregator_service.dashboard.access import (
@@ -20,17 +21,18 @@ from aggregator_service.dashboard.access import (
     refuse_foreign,
     remember,
 )
-from aggregator_service.dashboard.live import Streams, live
-from aggregator_service.dashboard.pages import PageRoute, asset, page, redirect
-from aggregator_service.dashboard.screens import (
+from aggregator_service.dashboard.live import (
     Screen,
+    Streams,
     health_screen,
+    live,
     round_screen,
     tally_of,
     task_of,
     task_screen,
     tasks_screen,
 )
+from aggregator_service.dashboard.pages import PageRoute, asset, page, redirect
 from aggregator_service.dashboard.words import span
 from aggregator_service.http.authentication import client_address
 from aggregator_service.problems import Problem
@@ -53,13 +55,6 @@ router = APIRouter(prefix=HOME, route_class=PageRoute, include_in_schema=False)
 front_router = APIRouter(include_in_schema=False, route_class=CheckedRoute)
 
 _PAGE_PATH: Final = re.compile(r"^/[A-Za-z0-9_/-]{0,120}$")
-PageNumber = Annotated[int, Query(ge=1, le=1_000_000)]
-Before = Annotated[int | None, Query(ge=1, le=2**31 - 1)]
-
-
-def _streams(request: Request) -> Streams:
-    streams: Streams = request.app.state.live_streams
-    return streams
 
 
 @front_router.get("/")
@@ -119,61 +114,28 @@ def sign_out(services: ServicesOf, request: Request, visitor: PosterOf) -> Respo
 # --- pages with live parts -------------------------------------------------------------------------------------------
 
 
-@router.get("")
-def tasks(services: ServicesOf, request: Request, visitor: VisitorOf, page: PageNumber = 1) -> Response:
-    """Show the overview of all tasks."""
-    return _answer(request, services, visitor, tasks_screen(page))
+def _add_screen(path: str, screen_of: Callable[..., Screen]) -> None:
+    """Add the routes of a page and of its live updates. screen_of: a dependency that takes their parameters."""
+    screen_of_request = Depends(screen_of)
+
+    @router.get(path)
+    def show(
+        services: ServicesOf, request: Request, visitor: VisitorOf, screen: Screen = screen_of_request
+    ) -> Response:
+        return screen.response(request, services, visitor)
+
+    @router.get(f"{path}/live")
+    def stream(
+        services: ServicesOf, request: Request, visitor: VisitorOf, screen: Screen = screen_of_request
+    ) -> Response:
+        streams: Streams = request.app.state.live_streams
+        return live(request, services, streams, visitor, screen)
 
 
-@router.get("/live")
-def tasks_live(services: ServicesOf, request: Request, visitor: VisitorOf, page: PageNumber = 1) -> Response:
-    """Stream the live updates of this page."""
-    return live(request, services, _streams(request), visitor, tasks_screen(page))
-
-
-@router.get("/tasks/{task}")
-def task(services: ServicesOf, request: Request, visitor: VisitorOf, task: TaskId, before: Before = None) -> Response:
-    """Show a task and its rounds. before: list only rounds with lower numbers."""
-    return _answer(request, services, visitor, task_screen(task, before))
-
-
-@router.get("/tasks/{task}/live")
-def task_live(
-    services: ServicesOf, request: Request, visitor: VisitorOf, task: TaskId, before: Before = None
-) -> Response:
-    """Stream the live updates of this page."""
-    return live(request, services, _streams(request), visitor, task_screen(task, before))
-
-
-@router.get("/tasks/{task}/rounds/{number}")
-def round_(services: ServicesOf, request: Request, visitor: VisitorOf, task: TaskId, number: RoundNumber) -> Response:
-    """Show a round of a task; 404 if there is none with this number."""
-    return _answer(request, services, visitor, round_screen(task, number))
-
-
-@router.get("/tasks/{task}/rounds/{number}/live")
-def round_live(
-    services: ServicesOf, request: Request, visitor: VisitorOf, task: TaskId, number: RoundNumber
-) -> Response:
-    """Stream the live updates of this page."""
-    return live(request, services, _streams(request), visitor, round_screen(task, number))
-
-
-@router.get("/health")
-def health(services: ServicesOf, request: Request, visitor: VisitorOf) -> Response:
-    """Show the state of the server."""
-    return _answer(request, services, visitor, health_screen())
-
-
-@router.get("/health/live")
-def health_live(services: ServicesOf, request: Request, visitor: VisitorOf) -> Response:
-    """Stream the live updates of this page."""
-    return live(request, services, _streams(request), visitor, health_screen())
-
-
-def _answer(request: Request, services: Services, visitor: Visitor, screen: Screen) -> Response:
-    made: Response = screen.response(request, services, visitor)
-    return made
+_add_screen("", tasks_screen)
+_add_screen("/tasks/{task}", task_screen)
+_add_screen("/tasks/{task}/rounds/{number}", round_screen)
+_add_screen("/health", health_screen)
 
 
 # --- actions ---------------------------------------------------------------------------------------------------------

@@ -152,7 +152,7 @@ class BodyGuard:
             return self._app(scope, receive, send)
         refused = _refused_head(scope)
         if refused is not None:
-            return _send_problem(scope, "bad-request", refused, send, close=True)
+            return _refuse(scope, refused, send)
         scope["headers"] = _in_one_form(scope["headers"])
         body = _Body(scope, receive)
         return self._app(scope, body.receive, body.sender(send))
@@ -235,12 +235,12 @@ class _Body:
             return
 
 
-async def _send_problem(scope: Scope, slug: str, detail: str, send: Send, *, close: bool = False) -> None:
-    problem = document(slug, detail)
-    scope["hushrec.problem"] = slug
+async def _refuse(scope: Scope, detail: str, send: Send) -> None:
+    """Answer with a problem bad-request, and close the connection."""
+    problem = document("bad-request", detail)
+    scope["hushrec.problem"] = problem.slug
     body = problem.model_dump_json(exclude_none=True).encode()
     headers = [(b"content-type", PROBLEM_MEDIA_TYPE.encode()), (b"content-length", str(len(body)).encode())]
-    if close:
-        headers.append((b"connection", b"close"))
+    headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": problem.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -51,8 +51,7 @@ from protocols.errors import AtFaultError, ParameterError, ThresholdError
 from protocols.messages import Schedule
 from protocols.messages.stages import RoundState
 from protocols.sums.masked import server
-from protocols.sums.masked.context import RoundContext
-from protocols.sums.masked.plan import MaskedPlan
+from protocols.sums.masked.plan import MaskedPlan, RoundContext
 from protocols.sums.masked.roster import Roster, RosterEntry, make_roster, open_roster
 from protocols.sums.masked.wire import KEY_BYTES
 

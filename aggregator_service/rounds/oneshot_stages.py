@@ -47,8 +47,7 @@ from protocols.codec import Reader
 from protocols.messages import Schedule
 from protocols.messages.stages import RoundState
 from protocols.sums.oneshot.committee import Committee, join_confirmations, make_committee
-from protocols.sums.oneshot.context import OneshotContext
-from protocols.sums.oneshot.plan import SIGNATURE_BYTES, OneshotPlan
+from protocols.sums.oneshot.plan import SIGNATURE_BYTES, OneshotContext, OneshotPlan
 from protocols.sums.oneshot.wire import CommitteeKey, Statement, survivors_digest
 
 __all__ = [

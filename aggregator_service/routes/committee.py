@@ -31,7 +31,7 @@ from aggregator_service.storage.rounds import find_round
 from aggregator_service.storage.schema import TaskRow
 from aggregator_service.storage.stages import takes_part
 from aggregator_service.tasks.committee import committee_keys, committee_view, store_committee_key
-from aggregator_service.uploads.committee import Download, check_shares, sealed_shares, statements
+from aggregator_service.uploads.stages import Download, check_shares, sealed_shares, statements
 from protocols.messages import BadShares, CommitteeView, RoundView
 from protocols.sums.oneshot.committee import join_keys
 from protocols.sums.oneshot.wire import body_digest

@@ -128,10 +128,10 @@ def blob_response(
     (hex) and bytes. Raises `Problem` too-many-requests; `BlobDamagedError` if the stored bytes do not match the digest,
     before the response starts; and `BlobsUnavailableError`.
     """
-    etag = f'"{digest}"'
-    headers = {"ETag": etag, "Content-Digest": digest_header(digest), "Cache-Control": "private, immutable"}
-    if not_modified(if_none_match, etag):
-        return Response(status_code=304, headers={"ETag": etag, "Cache-Control": headers["Cache-Control"]})
+    headers = _immutable(digest)
+    if not_modified(if_none_match, headers["ETag"]):
+        return Response(status_code=304, headers=headers)
+    headers["Content-Digest"] = digest_header(digest)
     kept = services.recent_blobs.read(services.blobs, key, digest, length)
     if kept is not None:
         return Response(kept, media_type=OCTETS, headers=headers)
@@ -166,8 +166,12 @@ def receipt_response(receipt: UploadReceipt, status: int) -> Response:
 
 def bytes_response(body: bytes, digest: str, if_none_match: str | None, media_type: str = OCTETS) -> Response:
     """Return a response with immutable bytes and the headers of `blob_response`; digest: their SHA-256 (hex)."""
-    etag = f'"{digest}"'
-    headers = {"ETag": etag, "Content-Digest": digest_header(digest), "Cache-Control": "private, immutable"}
-    if not_modified(if_none_match, etag):
-        return Response(status_code=304, headers={"ETag": etag, "Cache-Control": headers["Cache-Control"]})
-    return Response(body, media_type=media_type, headers=headers)
+    headers = _immutable(digest)
+    if not_modified(if_none_match, headers["ETag"]):
+        return Response(status_code=304, headers=headers)
+    return Response(body, media_type=media_type, headers=headers | {"Content-Digest": digest_header(digest)})
+
+
+def _immutable(digest: str) -> dict[str, str]:
+    """Return the headers of bytes that do not change; digest: their SHA-256 (hex)."""
+    return {"ETag": f'"{digest}"', "Cache-Control": "private, immutable"}

@@ -1,11 +1,13 @@
-"""Members of a task, the task's public key, and keyring envelopes."""
+"""Members of a task: the task's public key, keyring envelopes, certificates and their revocation."""
 
 from __future__ import annotations
 
+import hashlib
 from typing import Annotated, Final
 
 from fastapi import Query, Request
 from fastapi.responses import Response
+from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.access.principals import Enrolled, task_of
@@ -28,6 +30,7 @@ from aggregator_service.storage.blobs import new_key
 from aggregator_service.storage.bodies import is_small, new_small_key, small_bodies
 from aggregator_service.storage.cleanup import body_path
 from aggregator_service.storage.schema import ClientRow
+from aggregator_service.tasks.certificates import renew_certificate, store_revocations
 from aggregator_service.tasks.members import (
     check_recipient,
     mailbox_topic,
@@ -37,13 +40,15 @@ from aggregator_service.tasks.members import (
     store_envelope,
 )
 from aggregator_service.uploads.receive import receive_body
+from protocols.crypto.certificates import CERTIFICATE_BYTES, LONGEST_REVOCATIONS
 from protocols.messages import Member, MemberPage
 
-__all__ = ["router"]
+__all__ = ["certificates_router", "router"]
 
 _PUBLIC_KEY_LIMIT: Final = 4096
 
 router = api_router("/v1/tasks/{task}", tag="members")
+certificates_router = api_router("/v1/tasks/{task}", tag="certificates")
 
 
 @router.get("/members", summary="List members", responses=guarded())
@@ -189,3 +194,59 @@ def _small_envelope(services: Services, key: str) -> bytes:
     if key not in found:  # the membership was revoked meanwhile
         raise Problem("not-found", "the key holder has stored no envelope for this client yet")
     return found[key]
+
+
+@certificates_router.put(
+    "/members/me/certificate",
+    summary="Renew one's certificate",
+    response_class=Response,
+    openapi_extra=binary_request("The new membership certificate, 81 bytes."),
+    responses=guarded("bad-digest", "body-too-short", "body-too-long", "conflict", "length-required", "upload-timeout"),
+)
+async def renew(services: ServicesOf, member: MemberIs, raw: RawBodyOf, task: TaskId) -> Response:
+    """Replace the calling client's membership certificate by a newer one from the organiser."""
+
+    def write(session: Session, body: bytes) -> bool:
+        renew_certificate(session, task, member.client_id, body, services.clock.now())
+        return False
+
+    return await raw.store(write, exact=CERTIFICATE_BYTES)
+
+
+@certificates_router.put(
+    "/revocations",
+    dependencies=[OperatorOnly],
+    summary="Publish the organiser's revocation list",
+    response_class=Response,
+    openapi_extra=binary_request("The revocation list, signed by the organiser."),
+    responses=guarded(
+        "bad-request", "bad-digest", "body-too-short", "body-too-long", "conflict", "length-required", "upload-timeout"
+    ),
+)
+async def publish(services: ServicesOf, principal: PrincipalOf, raw: RawBodyOf, task: TaskId) -> Response:
+    """Store the organiser's revocation list and revoke the members on it."""
+
+    def write(session: Session, body: bytes) -> bool:
+        store_revocations(session, task_of(session, principal, task), body, services.clock.now())
+        return False
+
+    return await raw.store(write, most=LONGEST_REVOCATIONS)
+
+
+@certificates_router.get(
+    "/revocations",
+    summary="Download the revocation list",
+    response_class=Response,
+    responses={
+        **binary_response("The revocation list, signed by the organiser."),
+        304: {"description": "Not modified."},
+        **guarded(),
+    },
+)
+def show(services: ServicesOf, principal: PrincipalOf, task: TaskId, if_none_match: IfNoneMatch = None) -> Response:
+    """Return the organiser's newest revocation list; 404 if none is stored."""
+    with services.database.read() as session:
+        body = task_of(session, principal, task).revocations
+    if body is None:
+        raise Problem("not-found", "no revocation list is stored for this task")
+    return bytes_response(body, hashlib.sha256(body).hexdigest(), if_none_match)

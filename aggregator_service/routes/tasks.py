@@ -1,14 +1,14 @@
-"""Tasks: create, list, show, close, resume; their privacy budgets and item catalogues."""
+"""Tasks: create, list, show, close, resume; their privacy budgets, item catalogues and ledgers of released sums."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from fastapi import Path, Query, Request, Response
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
-from aggregator_service.access.principals import existing_task, task_of
+from aggregator_service.access.principals import existing_task, member_of, task_of
 from aggregator_service.http.authentication import OperatorIs, OperatorOnly, PrincipalOf, ReaderOnly
 from aggregator_service.http.fields import TAGGED, TaggedJson
 from aggregator_service.problems import Problem
@@ -27,18 +27,24 @@ from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.blobs import new_key
 from aggregator_service.storage.cleanup import body_path
 from aggregator_service.tasks.catalogues import add_catalogue, check_file, check_upload, task_items
+from aggregator_service.tasks.ledger import client_ledger, task_ledger
 from aggregator_service.tasks.plans import row_terms
 from aggregator_service.tasks.privacy import privacy_view
 from aggregator_service.tasks.starts import check_start
 from aggregator_service.tasks.tasks import create_task, list_tasks, plan_request, sum_view, task_view
 from aggregator_service.uploads.receive import stream_body
 from protocols.catalogue import MAX_CATALOGUE_BYTES, longest_catalogue
-from protocols.messages import SumView, TaskPage, TaskRequest, TaskView
+from protocols.messages import LedgerPage, SumView, TaskPage, TaskRequest, TaskView
 from protocols.messages.privacy import PrivacyView
 
-__all__ = ["router"]
+__all__ = ["ledger_router", "router"]
 
 router = api_router("/v1/tasks", tag="tasks")
+ledger_router = api_router("/v1/tasks/{task}", tag="ledger")
+
+_LIMIT: Final = 100
+After = Annotated[int, Query(description="Return only sums of rounds with a larger number.", ge=0, le=2**31 - 1)]
+Limit = Annotated[int, Query(description="Largest number of sums in the page.", ge=1, le=1000)]
 
 SumIndex = Annotated[int, Path(description="Index of the sum.", ge=1, le=1_000_000, examples=[1])]
 
@@ -205,3 +211,33 @@ def get_catalogue(
         raise Problem("not-found", "the task has no catalogue, or the operator has not uploaded it yet")
     blob = (row.catalogue_key, row.catalogue_digest, row.catalogue_bytes)
     return blob_response(services, request, principal, *blob, if_none_match)
+
+
+@ledger_router.get("/ledger", summary="List released sums", dependencies=[ReaderOnly], responses=guarded())
+def of_task(
+    services: ServicesOf, principal: PrincipalOf, task: TaskId, after: After = 0, limit: Limit = _LIMIT
+) -> LedgerPage:
+    """Return the released sums in order of rounds, each with the number and the digest of its survivors."""
+    with services.database.read() as session:
+        return task_ledger(session, task_of(session, principal, task), after, limit)
+
+
+@ledger_router.get(
+    "/members/me/ledger",
+    summary="List the sums that contain one's data",
+    response_model=LedgerPage,
+    responses={**TAGGED, **guarded()},
+)
+def of_client(
+    services: ServicesOf,
+    principal: PrincipalOf,
+    task: TaskId,
+    after: After = 0,
+    limit: Limit = _LIMIT,
+    if_none_match: IfNoneMatch = None,
+) -> Response:
+    """Return the released sums that include the client's contributions, with the digest of each contribution."""
+    member = member_of(principal, task)
+    with services.database.read() as session:
+        page = client_ledger(session, task_of(session, principal, task), member.client_id, after, limit)
+    return TaggedJson(page.model_dump_json().encode()).response(if_none_match)

@@ -49,7 +49,7 @@ from protocols.messages import (
 from protocols.messages.rounds import BlockView, LayoutView, ResolvedChoice, ResolvedTask, SegmentView, SumView
 from protocols.recipes.registry import recipe_entry
 from protocols.sums.base import SumPlan
-from protocols.sums.masked.context import RoundContext
+from protocols.sums.masked.plan import RoundContext
 from protocols.sums.registry import mechanism_entry, resolved_parameters
 from protocols.task_binding import broadcast_digest, differing_part
 

@@ -20,16 +20,11 @@ from client_sdk.lab.data.interactions import Interactions
 from client_sdk.lab.data.published import load_train_test
 from client_sdk.lab.evaluation.full_ranking import RankingResult, rank_all
 from client_sdk.lab.federation import Federation
-from client_sdk.training.fair import USER_VECTORS, FairConfig, FairHalf, layers_of
+from client_sdk.training.fair import FairConfig, FairHalf
 from protocols.crypto.domain import derive_seed
-from protocols.recipes.fair import Fair, FairParameters, FairState, FairView, spaces_of
+from protocols.recipes.fair import Fair, FairParameters
 
-__all__ = ["equal_groups", "fair_rows", "rank_model", "ranked", "whole_tables"]
-
-
-# --- The ranking of all users of a federation at once
-
-SCORE_ITEMS: Final = 16_384
+__all__ = ["equal_groups", "fair_rows", "ranked"]
 
 
 def equal_groups(users: int, device_groups: int) -> np.ndarray:
@@ -42,52 +37,13 @@ def ranked(made: Federation, test: Interactions, group: int = 0, members: np.nda
 
     Group 0 has the most memory: its view is the server's model, or is as good. members: users to rank; None for all.
     """
-    assert isinstance(made.recipe, Fair)
-    assert isinstance(made.state, FairState)
     view = made.recipe.view(made.state, group)
-    users = np.stack([client_state[USER_VECTORS] for client_state in made.client_states])
-    return rank_model(users, whole_tables(made.recipe, view), view.dense, made.train, test, members)
 
+    def scores(users: np.ndarray) -> np.ndarray:
+        asked = users.tolist()
+        return np.stack([made.half.scores(view, made.client_states[user], made.train.history(user)) for user in asked])
 
-def whole_tables(recipe: Fair, view: FairView) -> np.ndarray:
-    """The recovered tables S psi of a view, float32 (2, n). A device never holds them; the benchmark does."""
-    elements = recipe.parameters.elements
-    spaces = spaces_of(view.seed, elements, view.tables.shape[1])
-    step = 2**18
-    parts = [slice(start, min(start + step, elements)) for start in range(0, elements, step)]
-    return np.stack(
-        [
-            np.concatenate([space.recover(row, part) for part in parts])
-            for space, row in zip(spaces, view.tables, strict=True)
-        ]
-    )
-
-
-def rank_model(
-    users: np.ndarray,
-    tables: np.ndarray,
-    dense: np.ndarray,
-    train: Interactions,
-    test: Interactions,
-    members: np.ndarray | None = None,
-) -> RankingResult:
-    """Full ranking outside the training items, as a mean over users. members: the users to rank; None for all."""
-    dim = users.shape[2]
-    layers = layers_of(dense, dim)
-    gmf, hidden = tables[0].reshape(-1, dim), tables[1].reshape(-1, dim) @ layers.item_weights
-
-    def scores(asked: np.ndarray) -> np.ndarray:
-        found = np.empty((asked.size, len(gmf)), dtype=np.float32)
-        scaled = users[asked, 0] * layers.gmf_output
-        shifts = users[asked, 1] @ layers.user_weights + layers.bias
-        for start in range(0, len(gmf), SCORE_ITEMS):
-            part = slice(start, start + SCORE_ITEMS)
-            found[:, part] = scaled @ gmf[part].T
-            for row, shift in zip(found, shifts, strict=True):
-                row[part] += np.maximum(hidden[part] + shift, 0) @ layers.mlp_output
-        return found
-
-    return rank_all(scores, train, test, k=20, users=members)
+    return rank_all(scores, made.train, test, k=20, users=members)
 
 
 # --- The rows of the table

@@ -21,19 +21,17 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from bench._report import write_figures
 from bench.experiments.factors import colr_rows, pfedclr_rows, pfedclr_split, topk_rows
 from bench.experiments.fair import fair_rows
 from bench.experiments.leaks import DrawnScores, NegativeDraws, leak_controls
 from bench.experiments.privirec import privirec_rows, published_split
 from bench.experiments.rfrec import rfrec_rows, rfrecf_rows
-from bench.experiments.rows import Row, flat, measured, options_of
+from bench.experiments.rows import Row, flat, options_of, report
 from client_sdk.lab.data.interactions import LeaveOneOut
 from client_sdk.lab.data.published import load_dataset, load_interactions
 from client_sdk.lab.data.splits import split_rows
 from client_sdk.lab.evaluation import ControlTable, ranking_controls, rating_controls
 from client_sdk.lab.evaluation.leave_one_out import candidates_of
-from protocols.errors import HushRecError
 
 __all__ = ["SYSTEMS", "System", "main"]
 
@@ -115,24 +113,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser = options_of(__doc__ or "", (0,))
     parser.add_argument("--system", choices=sorted(SYSTEMS), default="colr", help="the system (default: colr)")
     options = parser.parse_args(arguments)
-    system, console = SYSTEMS[options.system], Console()
+    system = SYSTEMS[options.system]
     rows = [row for seed in options.seeds for row in system.rows(options.quick, seed)]
     rows += [
         Row(f"controls.{dataset}", partial(_figures, system.controls, dataset))
         for dataset in (system.datasets[:1] if options.quick else system.datasets)
     ]
-    try:
-        found = measured(rows, options, f"{options.system}-quick" if options.quick else options.system)
-    except HushRecError as error:
-        console.print(f"error: {error}", style="red", highlight=False)
-        return 1
-    if not found:
-        console.print("no row matches --only", style="red")
-        return 2
-    figures = flat(rows, found)
-    console.print(table(figures))
-    write_figures(options.json, figures)
-    return 0
+    kind = f"{options.system}-quick" if options.quick else options.system
+    return report(rows, options, kind, partial(flat, rows), lambda figures: Console().print(table(figures)))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +33,6 @@ from protocols.recipes.base import ModelState, RoundSpec
 
 __all__ = [
     "LEAK_WARNING",
-    "DrawnControl",
     "DrawnScores",
     "NegativeDraws",
     "drawn_as_negative_control",
@@ -121,15 +120,6 @@ class DrawnScores:
         return scores
 
 
-class DrawnControl(NamedTuple):
-    """Figures of the control, both from the same simulated draws."""
-
-    sampled: EvaluationResult
-    """Ranked against the candidates."""
-    full: EvaluationResult
-    """Ranked against all items outside the user's training items."""
-
-
 def drawn_as_negative_control(
     data: LeaveOneOut,
     candidates: NDArray[np.int32],
@@ -138,23 +128,18 @@ def drawn_as_negative_control(
     *,
     draws: NegativeDraws | None = None,
     excluded: NDArray[np.int32] | None = None,
-) -> DrawnControl:
-    """Evaluate the ranking by how seldom an item is drawn as a negative.
+) -> tuple[EvaluationResult, EvaluationResult]:
+    """Evaluate the ranking by how seldom an item is drawn as a negative: against candidates, and among all items.
 
     candidates: int32 (n_users, n), from `candidates_of`. draws: PFedCLR's by default. excluded: int32 (n_users, m),
     items that are never drawn besides the training items; None is the clean protocol.
     """
     scores = DrawnScores(data.train, draws or NegativeDraws(), rng, excluded)
-    listed = np.column_stack([data.test_items, candidates]).astype(np.int64)
-    kept = np.zeros(listed.shape)
 
-    def full(users: NDArray[np.intp]) -> NDArray[np.floating]:
-        found = scores(users)
-        kept[users] = np.take_along_axis(found, listed[users], axis=1)
-        return found
+    def listed(users: NDArray[np.intp], items: NDArray[np.int64]) -> NDArray[np.floating]:
+        return np.take_along_axis(scores(users), items, axis=1)
 
-    ranked = evaluate_full_scores(full, data, k)
-    return DrawnControl(evaluate_scores(lambda users, _: kept[users], data, candidates, k), ranked)
+    return evaluate_scores(listed, data, candidates, k), evaluate_full_scores(scores, data, k)
 
 
 def leak_controls(data: LeaveOneOut, candidates: NDArray[np.int32], rng: np.random.Generator) -> ControlTable:

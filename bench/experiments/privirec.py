@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -15,8 +15,8 @@ from bench.experiments.ring_sums import (
     PRESETS,
     RingSums,
     Subspace,
+    central_components,
     central_gram,
-    exact_vectors,
     power_iteration,
     product_of,
 )
@@ -33,13 +33,12 @@ __all__ = ["Bench", "Setting", "privirec_rows", "published_split"]
 # --- Shared by the measures: settings, components from ring sums, and ranking by blocks of users
 
 K: Final = 20
-BLOCK_VALUES: Final = 16_000_000  # scores at a time: 128 MB of float64
 ITERATIONS: Final = 5
 LOW_RANK_ITERATIONS: Final = 3
 BITS: Final = 32
+GF_CF: Final = ("gf_cf",)
+_BSPM: Final = ("bspm_em", "bspm_lm")
 Named = dict[str, Values]
-Scorer = Callable[[np.ndarray], Iterable[tuple[str, np.ndarray]]]
-"""Maps users (u,) to pairs of a name and scores (u, m)."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +84,10 @@ class Bench:
         self.degrees = self.train.item_degrees().astype(np.float64)
         self.tested = np.random.default_rng(seed).permutation(np.flatnonzero(self.test.user_degrees()))
 
+    def columns(self, names: tuple[str, ...]) -> int:
+        """The number of vectors for these filters."""
+        return self.setting.ideal if names == GF_CF else self.setting.sharp
+
     def power(self, product: Callable[[np.ndarray], np.ndarray], columns: int, times: int = ITERATIONS) -> Subspace:
         """A power iteration on the training data's items."""
         return power_iteration(product, self.train.n_items, columns, times, self.seed)
@@ -97,36 +100,24 @@ class Bench:
         facts = {"max_error": sums.max_error, "clipped": sums.clipped, "upload_bytes": upload(values, bits)}
         return components, facts
 
-    def ranked(self, scorer: Scorer, shares: int = 1, most: int | None = None) -> Named:
-        """Recall@20 and NDCG@20 of every name that `scorer` yields.
-
-        shares: how many arrays of scores must fit in memory at a time. most: the number of users, None for all.
-        """
-        chosen = self.tested[:most]
-        size = max(1, BLOCK_VALUES // self.train.n_items // shares)
-        totals: dict[str, np.ndarray] = {}
-        for start in range(0, chosen.size, size):
-            users = chosen[start : start + size]
-            for name, scores in scorer(users):
-                found = rank_all(lambda _, scores=scores: scores, self.train, self.test, K, users=users)
-                totals[name] = totals.get(name, 0) + np.array([found.recall, found.ndcg]) * users.size
-        means = {name: total / chosen.size for name, total in totals.items()}
-        return {n: {"recall20": float(r), "ndcg20": float(g), "users": chosen.size} for n, (r, g) in means.items()}
-
-    def filtering(self, *named: tuple[str, Filter, Components]) -> Scorer:
-        """A scorer of several filters, each given as (name, filter, components)."""
-
-        def scorer(users: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-            for name, graph_filter, components in named:
-                yield name, graph_filter.scores(components, self.rows[users])
-
-        return scorer
+    def ranked(self, named: Iterable[tuple[str, Filter, Components]], most: int | None = None) -> Named:
+        """Recall@20 and NDCG@20 of filters over components, by name. most: the number of users, None for all."""
+        found: Named = {}
+        for name, graph_filter, made in named:
+            scores = partial(_scores, graph_filter, made, self.rows)
+            result = rank_all(scores, self.train, self.test, K, users=self.tested[:most])
+            found[name] = {"recall20": result.recall, "ndcg20": result.ndcg, "users": result.users}
+        return found
 
     def published(self, found: Named, secure: bool) -> Named:
         """Add the published NDCG@20 to each row."""
         if self.setting is not GOWALLA:
             return found
         return {name: {**row, "paper.ndcg20": PUBLISHED[name.partition(".")[0]][secure]} for name, row in found.items()}
+
+
+def _scores(graph_filter: Filter, made: Components, rows: csr_array, users: np.ndarray) -> np.ndarray:
+    return graph_filter.scores(made, rows[users])
 
 
 def factors(sums: RingSums, subspace: Subspace, columns: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -143,37 +134,36 @@ def upload(values: int, bits: int) -> int:
 # --- The measures
 
 
-def gf_cf_secure(bench: Bench) -> Named:
-    """GF-CF from ring sums."""
-    components, facts = bench.secure(BITS, bench.setting.ideal)
-    found = bench.ranked(bench.filtering(("gf_cf.secure", PRESETS["gf_cf"], components)))
+def secure(names: tuple[str, ...], bench: Bench) -> Named:
+    """Filters from ring sums; BSPM takes an hour, because every product reads all of P."""
+    components, facts = bench.secure(BITS, bench.columns(names))
+    named = ((f"{name}.secure", PRESETS[name], components) for name in names)
+    found = bench.ranked(named)
     return bench.published({name: row | facts for name, row in found.items()}, secure=True)
+
+
+def central(names: tuple[str, ...], bench: Bench) -> Named:
+    """With the data in one place, with the iteration's vectors and with exact ones; GF-CF over the sample, too."""
+    made = _central(bench, bench.columns(names))
+    named = [(f"{name}.{how}", PRESETS[name], each) for name in names for how, each in made.items()]
+    sample = bench.ranked(named, bench.setting.sample) if names == GF_CF else {}
+    found = bench.published(bench.ranked(named), secure=False)
+    return found | {f"{name}.sample": row for name, row in sample.items()}
 
 
 def rings(bench: Bench) -> Named:
     """GF-CF over the sample: from ring sums with 16, 24 and 32 bits, and with the data in one place."""
     made = {f"ring{bits}": bench.secure(bits, bench.setting.ideal) for bits in (16, 24, 32)}
     named = ((name, PRESETS["gf_cf"], components) for name, (components, _) in made.items())
-    found = bench.ranked(bench.filtering(*named), most=bench.setting.sample)
+    found = bench.ranked(named, bench.setting.sample)
     return {name: row | made[name][1] for name, row in found.items()}
 
 
 def _central(bench: Bench, columns: int) -> dict[str, Components]:
     """Components with the data in one place, with the power iteration's vectors and with exact ones."""
-    gram, unused = central_gram(bench.train), np.zeros(columns, np.float32)
-    vectors = {
-        "central": bench.power(product_of(bench.train), columns).vectors,
-        "exact_svd": exact_vectors(bench.train, columns),
-    }
-    return {how: Components(bench.degrees, v.astype(np.float32), unused, gram) for how, v in vectors.items()}
-
-
-def gf_cf_central(bench: Bench) -> Named:
-    """GF-CF with the data in one place, with the iteration's vectors and with exact ones."""
-    made = _central(bench, bench.setting.ideal)
-    scorer = bench.filtering(*((f"gf_cf.{how}", PRESETS["gf_cf"], components) for how, components in made.items()))
-    sample = {f"{name}.sample": row for name, row in bench.ranked(scorer, most=bench.setting.sample).items()}
-    return bench.published(bench.ranked(scorer), secure=False) | sample
+    exact, found = central_components(bench.train, columns), bench.power(product_of(bench.train), columns)
+    iterated = replace(exact, vectors=found.vectors.astype(np.float32))  # the filters do not read singular values
+    return {"central": iterated, "exact_svd": exact}
 
 
 def _without_vectors(bench: Bench, gram: csr_array) -> Components:
@@ -187,7 +177,7 @@ def turbo_cf_secure(bench: Bench) -> Named:
     turbo, items = PRESETS["turbo_cf"], bench.train.n_items
     gram = RingSums(bench.train, BITS, turbo.user_exponent).gram()
     facts = {"upload_bytes": upload(items + items * (items + 1) // 2, BITS)}
-    found = bench.ranked(bench.filtering(("turbo_cf.secure", turbo, _without_vectors(bench, gram))))
+    found = bench.ranked([("turbo_cf.secure", turbo, _without_vectors(bench, gram))])
     return bench.published({name: row | facts for name, row in found.items()}, secure=True)
 
 
@@ -195,22 +185,7 @@ def turbo_cf_central(bench: Bench) -> Named:
     """Turbo-CF with the data in one place."""
     turbo = PRESETS["turbo_cf"]
     made = _without_vectors(bench, central_gram(bench.train, turbo.user_exponent))
-    return bench.published(bench.ranked(bench.filtering(("turbo_cf.central", turbo, made))), secure=False)
-
-
-def bspm_secure(bench: Bench) -> Named:
-    """BSPM with early and late merge from ring sums; takes an hour, because every product reads all of P."""
-    components, facts = bench.secure(BITS, bench.setting.sharp)
-    named = ((f"{name}.secure", PRESETS[name], components) for name in ("bspm_em", "bspm_lm"))
-    found = bench.ranked(bench.filtering(*named), 2)
-    return bench.published({name: row | facts for name, row in found.items()}, secure=True)
-
-
-def bspm_central(bench: Bench) -> Named:
-    """BSPM with the data in one place, with the iteration's vectors and with exact ones."""
-    made = _central(bench, bench.setting.sharp)
-    named = [(f"{n}.{how}", PRESETS[n], each) for n in ("bspm_em", "bspm_lm") for how, each in made.items()]
-    return bench.published(bench.ranked(bench.filtering(*named), 2), secure=False)
+    return bench.published(bench.ranked([("turbo_cf.central", turbo, made)]), secure=False)
 
 
 def low_rank(bench: Bench) -> Named:
@@ -221,7 +196,7 @@ def low_rank(bench: Bench) -> Named:
         (f"privirec_k.k{k}", GFCF(ideal_dims=setting.ideal), Components(*factors(sums, subspace, k)))
         for k in setting.low_ranks
     ]
-    found = bench.ranked(bench.filtering(*named), most=setting.sample)
+    found = bench.ranked(named, setting.sample)
     values = [bench.train.n_items * (1 + LOW_RANK_ITERATIONS * k) for k in setting.low_ranks]
     sizes = [{"upload_bytes": upload(count, BITS)} for count in values]
     return {name: found[name] | size for (name, _, _), size in zip(named, sizes, strict=True)}
@@ -248,12 +223,12 @@ def gram_leak(bench: Bench) -> Named:
 
 MEASURES: Final[dict[str, Callable[[Bench], Named]]] = {
     "gram": gram_leak,
-    "gf_cf.secure": gf_cf_secure,
-    "gf_cf.central": gf_cf_central,
+    "gf_cf.secure": partial(secure, GF_CF),
+    "gf_cf.central": partial(central, GF_CF),
     "turbo_cf.secure": turbo_cf_secure,
     "turbo_cf.central": turbo_cf_central,
-    "bspm.secure": bspm_secure,
-    "bspm.central": bspm_central,
+    "bspm.secure": partial(secure, _BSPM),
+    "bspm.central": partial(central, _BSPM),
     "privirec_k": low_rank,
     "rings": rings,
 }

@@ -19,18 +19,15 @@ from time import perf_counter
 import numpy as np
 
 from bench._report import Figure, arguments, bars
-from bench.registry import finish
-from client_sdk.agreement.policy import Policy
+from bench.figures import run
+from bench.rounds import READY_SECONDS, enrolled
 from client_sdk.lab.data.interactions import Interactions, interaction_rows
 from client_sdk.lab.data.published import load_interactions
-from client_sdk.lab.data.splits import hold_out_share
+from client_sdk.lab.data.splits import hold_out_share, only_users
 from client_sdk.lab.demo.spectrum import central_components
 from client_sdk.lab.evaluation.full_ranking import RankingResult, rank_all
-from client_sdk.lab.fleet import Fleet
 from client_sdk.lab.fleet_rounds import FleetOptions, FleetRound
 from client_sdk.lab.local_server import run_server
-from client_sdk.operator import Operator, task_request
-from client_sdk.organiser import TrialOrganiser
 from client_sdk.training.graph_filters import GFCF, Components
 from protocols.messages import Schedule
 from protocols.recipes.privirec import PriviRecK
@@ -45,26 +42,15 @@ Only two sums have dropouts, because a sum with missing clients waits for its de
 QUICK_USERS = 40
 
 
-def main() -> None:
-    """Measure, print all figures, and write the JSON."""
-    parser = arguments(__doc__ or "")
-    parser.add_argument("--data-dir", type=Path, help="folder of ml-100k")
-    parser.add_argument("--patience", type=float, help="seconds that a sum waits for missing clients (default: 180)")
-    options = parser.parse_args()
-    train, test = hold_out_share(_data(options))
-    recipe = PriviRecK(
-        PriviRecKParameters(items=train.n_items, components=48, oversampling=80, iterations=4, rayleigh_ritz=True)
-    )
-    figures = _through_the_service(recipe, train, test, options.patience or (4.0 if options.quick else 180.0))
-    finish("privirec_service", figures, options.json)
-
-
-def _data(options: argparse.Namespace) -> Interactions:
+def measure(options: argparse.Namespace) -> dict[str, Figure]:
+    """All figures."""
     whole = load_interactions("ml-100k", options.data_dir)
-    if not options.quick:
-        return whole
-    end = whole.indptr[QUICK_USERS]
-    return Interactions(QUICK_USERS, whole.n_items, whole.indptr[: QUICK_USERS + 1], whole.items[:end])
+    if options.quick:
+        whole = only_users(whole, np.arange(QUICK_USERS))
+    train, test = hold_out_share(whole)
+    parameters = {"items": train.n_items, "components": 48, "oversampling": 80, "iterations": 4, "rayleigh_ritz": True}
+    patience = options.patience or (4.0 if options.quick else 180.0)
+    return through_the_service(PriviRecK(PriviRecKParameters(**parameters)), train, test, patience)
 
 
 class ScheduledDropouts(np.random.Generator):
@@ -82,7 +68,7 @@ class ScheduledDropouts(np.random.Generator):
         return self.permutation(drawn)
 
 
-def _through_the_service(
+def through_the_service(
     recipe: PriviRecK, train: Interactions, test: Interactions, wait_seconds: float
 ) -> dict[str, Figure]:
     """Figures of a whole task over HTTP; `SystemExit` if not every sum was completed."""
@@ -96,22 +82,15 @@ def _through_the_service(
         collect_seconds=wait_seconds,
         stage_seconds=20 * wait_seconds,
     )
+    rows = [train.positives(user) for user in range(users)]
+    options = FleetOptions(dropout=0.5, dropout_rng=ScheduledDropouts())
     with (
         tempfile.TemporaryDirectory() as folder,
-        run_server(Path(folder) / "server", timeout=300.0) as server,
-        Operator(server.url, server.operator_token) as operator,
-        Fleet(
-            server.url,
-            [train.positives(user) for user in range(users)],
-            FleetOptions(policy=Policy(mechanisms=frozenset({"masked"})), dropout=0.5, dropout_rng=ScheduledDropouts()),
-        ) as fleet,
+        run_server(Path(folder), READY_SECONDS) as server,
+        enrolled(server, recipe, None, "masked", schedule, rows, options) as (fleet, _),
         bars() as shown,
     ):
-        bar = shown.add_task("sums", total=recipe.steps)
-        organiser = TrialOrganiser()
-        task = operator.create_task(task_request("privirec", recipe, "masked", schedule, organiser=organiser.pin))
-        fleet.enrol(operator.invite(task.task_id, users).invitation, None, organiser.source)
-        enrolled = perf_counter()
+        bar, enrolled_at = shown.add_task("sums", total=recipe.steps), perf_counter()
         done = fleet.run(lambda report: shown.update(bar, completed=report.number))
         ended = perf_counter()
         scores = np.stack(list(fleet.scores()))
@@ -121,18 +100,24 @@ def _through_the_service(
     if len(sums) != recipe.steps:
         failures = [report.failure for report in done if report.failure]
         raise SystemExit(f"only {len(sums)} of {recipe.steps} sums were completed; failures: {failures}")
+    parts = sum(len(report.reports) for report in sums)
     return {
         **_rankings(recipe, train, test, scores, [_contributors(report, order) for report in (sums[0], sums[-1])]),
-        **_costs(sums, done),
-        "ml100k.service.enrol_s": enrolled - started,
-        "ml100k.service.wall_s": ended - enrolled,
+        "ml100k.clients": users,
+        "ml100k.survivors_first": sums[0].survivors,
+        "ml100k.survivors_last": sums[-1].survivors,
+        "ml100k.gone": 1 - sums[-1].survivors / done[0].asked,
+        "ml100k.rounds": len(done),
+        "ml100k.rounds_failed": len(done) - len(sums),
+        "ml100k.clipped": sum(report.clipped for report in sums),
+        "ml100k.service.enrol_s": enrolled_at - started,
+        "ml100k.service.wall_s": ended - enrolled_at,
+        "ml100k.service.seconds_a_sum": float(np.mean([report.seconds for report in sums])),
         "ml100k.service.bytes_up": up,
         "ml100k.service.bytes_down": down,
+        "ml100k.service.bytes_up_a_client_and_sum": sum(report.bytes_up for report in sums) / parts,
+        "ml100k.service.bytes_down_a_client_and_sum": sum(report.bytes_down for report in sums) / parts,
         "ml100k.service.predicted_error": MASKED.plan({}, recipe.layout(2), users).predicted_error,
-        "ml100k.clients": users,
-        "ml100k.components": recipe.parameters.components,
-        "ml100k.columns": recipe.parameters.columns,
-        "ml100k.iterations": recipe.parameters.iterations,
     }
 
 
@@ -165,20 +150,8 @@ def _rankings(
     return figures
 
 
-def _costs(sums: Sequence[FleetRound], done: Sequence[FleetRound]) -> dict[str, Figure]:
-    parts = sum(len(report.reports) for report in sums)
-    return {
-        "ml100k.survivors_first": sums[0].survivors,
-        "ml100k.survivors_last": sums[-1].survivors,
-        "ml100k.gone": 1 - sums[-1].survivors / done[0].asked,
-        "ml100k.rounds": len(done),
-        "ml100k.rounds_failed": len(done) - len(sums),
-        "ml100k.clipped": sum(report.clipped for report in sums),
-        "ml100k.service.seconds_a_sum": float(np.mean([report.seconds for report in sums])),
-        "ml100k.service.bytes_up_a_client_and_sum": sum(report.bytes_up for report in sums) / parts,
-        "ml100k.service.bytes_down_a_client_and_sum": sum(report.bytes_down for report in sums) / parts,
-    }
-
-
 if __name__ == "__main__":
-    main()
+    parser = arguments(__doc__)
+    parser.add_argument("--data-dir", type=Path, help="folder of ml-100k")
+    parser.add_argument("--patience", type=float, help="seconds that a sum waits for missing clients (default: 180)")
+    run("privirec_service", parser, measure)

@@ -12,16 +12,13 @@ are only measured (`bench.experiments.quality_models`). A finished row is kept i
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
-from functools import partial
 from pathlib import Path
-from statistics import fmean, pstdev
+from statistics import fmean
 from typing import Final
 
 import numpy as np
-from rich.console import Console
 
-from bench._report import Figure, show, write_figures
+from bench._report import Figure
 from bench.experiments.quality_models import (
     ARMS,
     BASELINES,
@@ -32,73 +29,11 @@ from bench.experiments.quality_models import (
     split_of,
     train_scorer,
 )
-from bench.experiments.rows import Row, Values, measured, options_of
+from bench.experiments.rows import Found, Values, means, measure_seeds
 from client_sdk.lab.evaluation.leave_one_out import FullScorer
 from client_sdk.lab.measures import OneHeldOut
-from protocols.errors import HushRecError
 
-__all__ = ["Found", "Measure", "figures_of", "main", "means", "measure_seeds", "values_of"]
-
-
-# --- Rows `<set>.<name>` that are measured with several seeds, on test or validation rows: means and spreads
-
-Found = dict[str, dict[int, Values]]
-"""Row -> seed -> figures."""
-Measure = Callable[[str, str, int, bool, bool, Path], Values]
-"""Measures (data set, name, seed, whether on validation rows, whether quickly, folder of the data sets)."""
-
-
-def measure_seeds(
-    arguments: list[str] | None,
-    about: str,
-    names: Iterable[tuple[str, str]],
-    measure: Measure,
-    figures_of: Callable[[Found], dict[str, Figure]],
-) -> int:
-    """Measure the pairs of data set and name, and print the figures; 1 if a data set is missing, 2 if nothing matches.
-
-    about: the help, as of `options_of`.
-    """
-    parser = options_of(about, (0, 1, 2))
-    parser.add_argument("--validation", action="store_true", help="measure on validation rows, to choose settings")
-    options = parser.parse_args(arguments)
-    kind = "quick" if options.quick else "validation" if options.validation else "test"
-    seeds, names = options.seeds[:1] if options.quick else options.seeds, list(names)
-    rows = [
-        Row(f"{data}.{name}.{seed}", partial(measure, data, name, seed, options.validation, options.quick))
-        for seed in seeds
-        for data, name in names
-    ]
-    try:
-        kept = measured(rows, options, kind)
-    except HushRecError as error:
-        Console(stderr=True).print(f"error: {error}", style="red", highlight=False)
-        return 1
-    if not kept:
-        Console(stderr=True).print("nothing matches --only", style="red")
-        return 2
-    found: Found = {}
-    for key, values in kept.items():
-        row, _, seed = key.rpartition(".")
-        found.setdefault(row, {})[int(seed)] = {name: value for name, value in values.items() if name != "seconds"}
-    figures = figures_of(found)
-    show("validation rows" if options.validation else "test rows", figures)
-    write_figures(options.json, figures)
-    return 0
-
-
-def means(found: Found) -> dict[str, Figure]:
-    """Return means over the seeds, spreads, and numbers of seeds."""
-    figures: dict[str, Figure] = {}
-    for row, by_seed in found.items():
-        for metric in next(iter(by_seed.values())):
-            values = [each[metric] for each in by_seed.values()]
-            figures |= {f"{row}.{metric}": fmean(values), f"{row}.{metric}_spread": pstdev(values)}
-        figures[f"{row}.seeds"] = len(by_seed)
-    return figures
-
-
-# ---
+__all__ = ["figures_of", "main", "values_of"]
 
 QUICK_ROUNDS: Final = 2
 AUTO: Final = "privirec-k"

@@ -13,17 +13,17 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array, csr_matrix, diags_array
-from scipy.sparse.linalg import svds
+from scipy.sparse import csr_matrix
 
 from bench.experiments.leaks import hold_out_introduced_last, users_with_at_least
+from bench.experiments.ring_sums import central_components
 from client_sdk.lab.data.interactions import Interactions, LeaveOneOut, interaction_rows, leave_one_out
 from client_sdk.lab.data.published import load_dataset, load_interactions
 from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
 from client_sdk.lab.evaluation.leave_one_out import FullScorer, candidates_of
 from client_sdk.lab.federation import Federation
 from client_sdk.lab.simulate import spectrum_of
-from client_sdk.training.graph_filters import GFCF, Components
+from client_sdk.training.graph_filters import GFCF
 from client_sdk.training.privirec import components_of, matching_filter
 from protocols.advice import advise, parameters_for
 from protocols.recipes.privirec import PriviRecK
@@ -143,18 +143,9 @@ def _ease(train: Interactions, weight: float) -> FullScorer:
 
 def _gf_cf(train: Interactions, alpha: float) -> FullScorer:
     """GF-CF (Shen et al., CIKM 2021) with the whole item-item matrix and its 256 exact leading vectors."""
-    rows = interaction_rows(train)
-    degrees = train.user_degrees(), train.item_degrees()
-    by_user, by_item = (np.maximum(found, 1).astype(np.float64) ** -0.5 for found in degrees)
-    scaled = csr_array(diags_array(by_user) @ rows @ diags_array(by_item))
-    count = min(256, min(scaled.shape) - 1)
-    _, values, vectors = svds(scaled, k=count, random_state=0)
-    order = np.argsort(-values)
-    components = Components(
-        train.item_degrees().astype(np.float64),
-        vectors[order].T.astype(np.float32),
-        values[order].astype(np.float32),
-        csr_array(scaled.T @ scaled).astype(np.float32),
+    rows, components = (
+        interaction_rows(train),
+        central_components(train, min(256, train.n_users - 1, train.n_items - 1)),
     )
     return lambda users: GFCF(alpha=alpha).scores(components, rows[users])
 

@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
 from bench._report import Figure
-from bench.experiments.quality import Found, means, measure_seeds
-from bench.experiments.rows import Values
+from bench.experiments.rows import Found, Values, means, measure_seeds
 from client_sdk.lab.data.interactions import Interactions
 from client_sdk.lab.data.published import load_interactions
 from client_sdk.lab.data.splits import split_rows

@@ -11,7 +11,7 @@ from scipy.sparse import csr_array, triu, vstack
 from scipy.sparse.linalg import svds
 
 from client_sdk.lab.data.interactions import Interactions, interaction_rows
-from client_sdk.training.graph_filters import BSPM, GFCF, Filter, TurboCF
+from client_sdk.training.graph_filters import BSPM, GFCF, Components, Filter, TurboCF
 from protocols.fixed_point import FixedPoint
 
 __all__ = [
@@ -19,8 +19,8 @@ __all__ = [
     "RingSums",
     "Subspace",
     "blocks",
+    "central_components",
     "central_gram",
-    "exact_vectors",
     "normalised",
     "power_iteration",
     "product_of",
@@ -203,10 +203,16 @@ def blocks(sizes: np.ndarray) -> Iterator[slice]:
 # ---
 
 
-def exact_vectors(train: Interactions, columns: int) -> np.ndarray:
-    """The top right singular vectors of R~ by ARPACK, float64 (m, columns), best first."""
+def central_components(train: Interactions, columns: int) -> Components:
+    """Components with the data in one place: P, and its top right singular vectors by ARPACK, best first."""
     _, values, transposed = svds(normalised(train), k=columns, random_state=0, return_singular_vectors="vh")
-    return transposed[np.argsort(-values)].T.copy()
+    order = np.argsort(-values)
+    return Components(
+        train.item_degrees().astype(np.float64),
+        transposed[order].T.astype(np.float32),
+        values[order].astype(np.float32),
+        central_gram(train),
+    )
 
 
 def product_of(interactions: Interactions) -> Callable[[np.ndarray], np.ndarray]:

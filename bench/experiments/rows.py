@@ -5,16 +5,21 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from statistics import fmean, pstdev
 from time import perf_counter
 from typing import Any
 
-from bench._report import arguments, bars
+from rich.console import Console
 
-__all__ = ["Row", "Values", "flat", "measured", "options_of"]
+from bench._report import Figure, arguments, bars, show, write_figures
+from protocols.errors import HushRecError
+
+__all__ = ["Found", "Row", "Values", "flat", "means", "measure_seeds", "measured", "options_of", "report"]
 
 Values = dict[str, Any]
 """Figures of a row by name."""
@@ -77,6 +82,32 @@ def _measure(row: Row, data_dir: Path, folder: Path) -> None:
         partial.replace(folder / f"{row.key}.json")
 
 
+def report(
+    rows: Sequence[Row],
+    options: argparse.Namespace,
+    kind: str,
+    figures_of: Callable[[dict[str, Values]], dict[str, Figure]],
+    show_figures: Callable[[dict[str, Figure]], None],
+) -> int:
+    """Measure the rows, and show and write the figures that follow; 1 if a data set is missing, 2 if nothing matches.
+
+    kind: see `measured`.
+    """
+    console = Console(stderr=True)
+    try:
+        kept = measured(rows, options, kind)
+    except HushRecError as error:
+        console.print(f"error: {error}", style="red", highlight=False)
+        return 1
+    if not kept:
+        console.print("no row matches --only", style="red")
+        return 2
+    figures = figures_of(kept)
+    show_figures(figures)
+    write_figures(options.json, figures)
+    return 0
+
+
 def flat(rows: Sequence[Row], found: Mapping[str, Values]) -> Values:
     """All figures by `<prefix>.<name>`, and the published ones by `<prefix>.paper.<name>`."""
     figures: Values = {}
@@ -86,4 +117,56 @@ def flat(rows: Sequence[Row], found: Mapping[str, Values]) -> Values:
             figures |= {f"{prefix}.{name}": value for name, value in own.items() if name != "seconds"}
             figures |= {f"{prefix}.paper.{name}": value for name, value in row.published.items()}
             figures[f"{row.key}.seconds"] = own["seconds"]
+    return figures
+
+
+# --- Rows `<set>.<name>` that are measured with several seeds, on test or validation rows: means and spreads
+
+Found = dict[str, dict[int, Values]]
+"""Row -> seed -> figures."""
+Measure = Callable[[str, str, int, bool, bool, Path], Values]
+"""Measures (data set, name, seed, whether on validation rows, whether quickly, folder of the data sets)."""
+
+
+def measure_seeds(
+    arguments: list[str] | None,
+    about: str,
+    names: Iterable[tuple[str, str]],
+    measure: Measure,
+    figures_of: Callable[[Found], dict[str, Figure]],
+) -> int:
+    """Measure the pairs of data set and name, and print the figures; 1 if a data set is missing, 2 if nothing matches.
+
+    about: the help, as of `options_of`.
+    """
+    parser = options_of(about, (0, 1, 2))
+    parser.add_argument("--validation", action="store_true", help="measure on validation rows, to choose settings")
+    options = parser.parse_args(arguments)
+    kind = "quick" if options.quick else "validation" if options.validation else "test"
+    seeds, names = options.seeds[:1] if options.quick else options.seeds, list(names)
+    rows = [
+        Row(f"{data}.{name}.{seed}", partial(measure, data, name, seed, options.validation, options.quick))
+        for seed in seeds
+        for data, name in names
+    ]
+
+    def by_row(kept: dict[str, Values]) -> dict[str, Figure]:
+        found: Found = {}
+        for key, values in kept.items():
+            row, _, seed = key.rpartition(".")
+            found.setdefault(row, {})[int(seed)] = {name: value for name, value in values.items() if name != "seconds"}
+        return figures_of(found)
+
+    title = "validation rows" if options.validation else "test rows"
+    return report(rows, options, kind, by_row, lambda figures: show(title, figures))
+
+
+def means(found: Found) -> dict[str, Figure]:
+    """Return means over the seeds, spreads, and numbers of seeds."""
+    figures: dict[str, Figure] = {}
+    for row, by_seed in found.items():
+        for metric in next(iter(by_seed.values())):
+            values = [each[metric] for each in by_seed.values()]
+            figures |= {f"{row}.{metric}": fmean(values), f"{row}.{metric}_spread": pstdev(values)}
+        figures[f"{row}.seeds"] = len(by_seed)
     return figures

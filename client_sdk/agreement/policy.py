@@ -16,8 +16,8 @@ from protocols.sums.masked.parameters import Mode
 from protocols.sums.registry import mechanisms
 
 if TYPE_CHECKING:  # a mechanism is imported by the tasks that use it
-    from protocols.sums.masked.context import ClientPolicy
-    from protocols.sums.oneshot.context import OneshotPolicy
+    from protocols.sums.masked.parameters import ClientPolicy
+    from protocols.sums.oneshot.parameters import OneshotPolicy
 
 __all__ = ["Policy"]
 
@@ -168,7 +168,7 @@ class Policy:
 
         No sum is over fewer clients than the larger of `min_cohort` and the schedule's `min_clients`.
         """
-        from protocols.sums.masked.context import ClientPolicy
+        from protocols.sums.masked.parameters import ClientPolicy
 
         floor = max(self.min_cohort, schedule.min_clients)
         return ClientPolicy(
@@ -186,7 +186,7 @@ class Policy:
 
         No sum is over fewer clients than the larger of `min_cohort` and the schedule's `min_clients`.
         """
-        from protocols.sums.oneshot.context import OneshotPolicy
+        from protocols.sums.oneshot.parameters import OneshotPolicy
 
         floor = max(self.min_cohort, schedule.min_clients)
         return OneshotPolicy(floor, self.min_committee, self.min_corrupt_members, self.min_ring_bits)

@@ -10,8 +10,8 @@ from client_sdk.api.requests import (
     LONGEST_ENTRY,
     LONGEST_WAIT,
     ApiRequests,
-    checked_bytes,
     long_poll,
+    or_none,
     parse_answer,
     path_of_task,
     with_query,
@@ -19,7 +19,6 @@ from client_sdk.api.requests import (
 from client_sdk.api.retry import send
 from client_sdk.api.upload import upload
 from client_sdk.api.wire import LONGEST_JSON, Program, Sink
-from client_sdk.errors import NotFound
 from protocols.catalogue import longest_catalogue
 from protocols.crypto.certificates import LONGEST_REVOCATIONS
 from protocols.messages import (
@@ -124,12 +123,7 @@ class ApiCalls(ApiRequests):
 
     def catalogue(self, task_id: str, items: int, digest: str) -> Program[bytes | None]:
         """Download the encoded catalogue of `items` items, checked against `digest` (hex); None while there is none."""
-        request = self._request("GET", path_of_task(task_id, "catalogue"), max_bytes=longest_catalogue(items))
-        try:
-            response = yield from send(request, self.retry)
-        except NotFound:
-            return None
-        return checked_bytes(request, response, None, digest)
+        return or_none(self._bytes(path_of_task(task_id, "catalogue"), longest_catalogue(items), digest=digest))
 
     # --- members -------------------------------------------------------------------------------------------------
 
@@ -143,15 +137,12 @@ class ApiCalls(ApiRequests):
 
     def revoke_invitation(self, task_id: str, invitation_id: str) -> Program[InvitationView]:
         """Revoke an invitation (operators). Revoking it again changes nothing."""
-        request = self._request("DELETE", path_of_task(task_id, "invitations", invitation_id))
-        response = yield from send(request, self.retry)
-        return parse_answer(request, response, InvitationView)
+        return self._delete(path_of_task(task_id, "invitations", invitation_id), InvitationView)
 
     def invited_task(self, invitation: str) -> Program[TaskView]:
         """Return the task that an invitation is for, without using it; `Gone` when it is revoked or expired."""
-        request = self._request("GET", "/v1/enrolments/task", {"authorization": f"Bearer {invitation}"})
-        response = yield from send(request, self.retry)
-        return parse_answer(request, response, TaskView)
+        headers = {"authorization": f"Bearer {invitation}"}
+        return self._answer(self._request("GET", "/v1/enrolments/task", headers), TaskView)
 
     def enrol(self, request: EnrolmentRequest) -> Program[Enrolment]:
         """Enrol a client. Enrolling again with the same identity key returns the same client id and a new token."""
@@ -171,9 +162,7 @@ class ApiCalls(ApiRequests):
 
     def revoke_member(self, task_id: str, client_id: str) -> Program[Member]:
         """Revoke a membership permanently (operators). Revoking it again changes nothing."""
-        request = self._request("DELETE", path_of_task(task_id, "members", client_id))
-        response = yield from send(request, self.retry)
-        return parse_answer(request, response, Member)
+        return self._delete(path_of_task(task_id, "members", client_id), Member)
 
     def put_public_key(self, task_id: str, public_key: bytes) -> Program[None]:
         """Publish the public key that contributions are folded under, where the mechanism has one (key holder)."""
@@ -185,9 +174,8 @@ class ApiCalls(ApiRequests):
 
     def envelope(self, task_id: str, wait: float = 0.0) -> Program[bytes | None]:
         """Return this client's keyring envelope; None if there is none within `wait` seconds."""
-        return self._bytes_or_none(
-            with_query(path_of_task(task_id, "keyring"), wait=long_poll(wait)), wait, _LONGEST_ENVELOPE
-        )
+        path = with_query(path_of_task(task_id, "keyring"), wait=long_poll(wait))
+        return or_none(self._bytes(path, _LONGEST_ENVELOPE, wait=wait))
 
     # --- certificates --------------------------------------------------------------------------------------------
 
@@ -205,7 +193,7 @@ class ApiCalls(ApiRequests):
 
     def revocations(self, task_id: str) -> Program[bytes | None]:
         """The organiser's newest revocation list; None while there is none."""
-        return self._bytes_or_none(path_of_task(task_id, "revocations"), 0.0, LONGEST_REVOCATIONS)
+        return or_none(self._bytes(path_of_task(task_id, "revocations"), LONGEST_REVOCATIONS))
 
     # --- rounds --------------------------------------------------------------------------------------------------
 
@@ -273,9 +261,7 @@ class ApiCalls(ApiRequests):
 
         length: the exact length, where it is known; `ContractBroken` for another.
         """
-        request = self._request("GET", path_of_task(task_id, "rounds", number, what), max_bytes=max_bytes)
-        response = yield from send(request, self.retry)
-        return checked_bytes(request, response, length, None)
+        return self._bytes(path_of_task(task_id, "rounds", number, what), max_bytes, length)
 
     def refuse(self, task_id: str, number: int, reason: RefusalReason) -> Program[RoundView]:
         """Tell the server that this client leaves a round on its own decision."""
@@ -284,9 +270,7 @@ class ApiCalls(ApiRequests):
 
     def aggregate(self, task_id: str, number: int, length: int, digest: str | None) -> Program[bytes]:
         """Download a released aggregate of `length` bytes, checked against its Content-Digest and `digest` (hex)."""
-        request = self._request("GET", path_of_task(task_id, "rounds", number, "aggregate"), max_bytes=length)
-        response = yield from send(request, self.retry)
-        return checked_bytes(request, response, length, digest)
+        return self._bytes(path_of_task(task_id, "rounds", number, "aggregate"), length, length, digest)
 
     # --- snapshots -----------------------------------------------------------------------------------------------
 
@@ -300,30 +284,15 @@ class ApiCalls(ApiRequests):
         path = with_query(
             path_of_task(task_id, "snapshots", "latest"), at_least=at_least or None, group=group, wait=long_poll(wait)
         )
-        request = self._request("GET", path, wait=wait)
-        try:
-            response = yield from send(request, self.retry)
-        except NotFound:
-            return None
-        return parse_answer(request, response, SnapshotView)
+        return or_none(self._get(path, SnapshotView, wait))
 
     def best_snapshot(self, task_id: str) -> Program[SnapshotView | None]:
         """Return the snapshot of the best measured model; None if the server keeps none."""
-        request = self._request("GET", path_of_task(task_id, "snapshots", "best"))
-        try:
-            response = yield from send(request, self.retry)
-        except NotFound:
-            return None
-        return parse_answer(request, response, SnapshotView)
+        return or_none(self._get(path_of_task(task_id, "snapshots", "best"), SnapshotView))
 
     def snapshot(self, task_id: str, view: SnapshotView, max_bytes: int) -> Program[bytes | None]:
         """Download the snapshot that `view` announces, at most `max_bytes`; None when it is no longer kept."""
-        request = self._request("GET", path_of_task(task_id, "snapshots", view.round), max_bytes=max_bytes)
-        try:
-            response = yield from send(request, self.retry)
-        except NotFound:
-            return None
-        return checked_bytes(request, response, view.bytes, view.digest)
+        return or_none(self._bytes(path_of_task(task_id, "snapshots", view.round), max_bytes, view.bytes, view.digest))
 
     def put_snapshot(self, task_id: str, number: int, sealed: bytes) -> Program[None]:
         """Publish the sealed snapshot of round `number`; `Conflict` when that round has one."""

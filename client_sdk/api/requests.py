@@ -13,9 +13,19 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import BaseModel, ValidationError
 
 from client_sdk.api.retry import RetryPolicy, send
-from client_sdk.api.signing import ServerTime, Signer
 from client_sdk.api.upload import DEFAULT_CHUNK_BYTES
-from client_sdk.api.wire import LONGEST_JSON, Method, Program, Request, Response, Sink, content_digest, digest_matches
+from client_sdk.api.wire import (
+    LONGEST_JSON,
+    Method,
+    Program,
+    Request,
+    Response,
+    ServerTime,
+    Signer,
+    Sink,
+    content_digest,
+    digest_matches,
+)
 from client_sdk.errors import ContractBroken, DigestMismatch, NotFound
 from protocols.crypto.http_signature import parse_digest
 from protocols.errors import CodecError, ParameterError
@@ -30,6 +40,7 @@ __all__ = [
     "check_secret",
     "checked_bytes",
     "long_poll",
+    "or_none",
     "parse_answer",
     "path_of_task",
     "require_encryption",
@@ -38,6 +49,7 @@ __all__ = [
 
 
 M = TypeVar("M", bound=BaseModel)
+T = TypeVar("T")
 LONGEST_WAIT: Final = 30.0
 """Longest `wait` of a long poll that the API accepts, in seconds."""
 LONGEST_ENTRY: Final = 4096
@@ -98,16 +110,19 @@ class ApiRequests:
         return Request(method, self.url + path, all_headers, body, wait, self.signer, max_bytes, sink)
 
     def _get(self, path: str, model: type[M], wait: float = 0.0, max_bytes: int = LONGEST_JSON) -> Program[M]:
-        request = self._request("GET", path, wait=wait, max_bytes=max_bytes)
-        response = yield from send(request, self.retry)
-        return parse_answer(request, response, model)
+        return self._answer(self._request("GET", path, wait=wait, max_bytes=max_bytes), model)
+
+    def _delete(self, path: str, model: type[M]) -> Program[M]:
+        return self._answer(self._request("DELETE", path), model)
 
     def _post(self, path: str, body: BaseModel | None, model: type[M], idempotent: bool = False) -> Program[M]:
         encoded = b"" if body is None else body.model_dump_json().encode()
         headers = {}
         if body is not None:
             headers = {"content-type": "application/json", "content-digest": content_digest(encoded)}
-        request = self._request("POST", path, headers, encoded)
+        return self._answer(self._request("POST", path, headers, encoded), model, idempotent)
+
+    def _answer(self, request: Request, model: type[M], idempotent: bool | None = None) -> Program[M]:
         response = yield from send(request, self.retry, idempotent)
         return parse_answer(request, response, model)
 
@@ -115,13 +130,21 @@ class ApiRequests:
         headers = {"content-type": media_type, "content-digest": content_digest(body)}
         return send(self._request("PUT", path, headers, body), self.retry)
 
-    def _bytes_or_none(self, path: str, wait: float, max_bytes: int) -> Program[bytes | None]:
+    def _bytes(
+        self, path: str, max_bytes: int, length: int | None = None, digest: str | None = None, wait: float = 0.0
+    ) -> Program[bytes]:
+        """Download at most `max_bytes`, checked as in `checked_bytes`."""
         request = self._request("GET", path, wait=wait, max_bytes=max_bytes)
-        try:
-            response = yield from send(request, self.retry)
-        except NotFound:
-            return None
-        return checked_bytes(request, response, None, None)
+        response = yield from send(request, self.retry)
+        return checked_bytes(request, response, length, digest)
+
+
+def or_none(program: Program[T]) -> Program[T | None]:
+    """Return the result of `program`, None where the server has no such thing."""
+    try:
+        return (yield from program)
+    except NotFound:
+        return None
 
 
 def check_secret(secret: str, what: str, longest: int | None = None) -> None:

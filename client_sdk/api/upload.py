@@ -16,8 +16,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from client_sdk.api.retry import RetryPolicy, back_off, send
-from client_sdk.api.signing import Signer
-from client_sdk.api.wire import Method, Program, Request, Response, content_digest
+from client_sdk.api.wire import Method, Program, Request, Response, Signer, content_digest
 from client_sdk.errors import ApiError, ConnectionFailed, ContractBroken, MethodNotAllowed, NotFound, OffsetMismatch
 from protocols.messages import UploadReceipt
 from protocols.messages.stages import CONTRIBUTION, PARTIAL_UPLOAD

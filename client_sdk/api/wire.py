@@ -3,31 +3,37 @@
 A *program* is a generator. It yields a `Request`, a `Pause`, a `Failed`, a `Work` or a `Turn`, and receives a
 `Response`, None, whether to wait for the server, the result of the work, or None. The driver throws `ConnectionFailed`
 into it when a request gets no answer. The sync and the async SDK run the same programs and differ only in the driver
-(`client_sdk.api.http`). What sees the effects of a whole program on their way to the driver is a `Layer`.
+(`client_sdk.api.http`), which signs the requests of an enrolled client (`Signer`). What sees the effects of a whole
+program on their way to the driver is a `Layer`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import logging
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol, TypeVar, cast
 
-from client_sdk.api.signing import Signer
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
 from client_sdk.errors import ApiError, ConnectionFailed
-from protocols.crypto.http_signature import format_digest
+from protocols.crypto.http_signature import SIGNED_FIELDS, SignedRequest, format_digest, sign_request
 
 __all__ = [
+    "LARGEST_OFFSET",
+    "LONGEST_JSON",
     "Effect",
     "Failed",
-    "LONGEST_JSON",
     "Layer",
     "Method",
     "Pause",
     "Program",
     "Request",
     "Response",
+    "ServerTime",
+    "Signer",
     "Sink",
     "Traffic",
     "Turn",
@@ -38,7 +44,7 @@ __all__ = [
     "work",
 ]
 
-
+_LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 LONGEST_JSON: Final = 1 << 20
 """Largest body in bytes of a JSON answer and of an error, unless the request states another limit."""
@@ -200,3 +206,64 @@ class Traffic:
         if isinstance(reply, Response):
             self.down += len(reply.body)
         return reply
+
+
+# --- the signature of a request: made each time it is sent, with the server's time -----------------------------------
+
+LARGEST_OFFSET: Final = 26 * 3600
+"""Largest correction of this client's clock in seconds: the largest error of a wrong time zone. A server that could
+move the clock further could obtain signatures for a later day."""
+
+
+class ServerTime:
+    """The server's clock: `offset` is the number of seconds that it is ahead of this machine's clock, 0 at first."""
+
+    def __init__(self) -> None:
+        self.offset = 0
+        self._last_now = 0.0
+
+    def at(self, now: float) -> int:
+        """Return the server's time for the local time `now`, both in seconds since the epoch."""
+        self._last_now = now
+        return max(0, round(now) + self.offset)
+
+    def learn(self, server_time: int) -> bool:
+        """Set the offset from the server's time at the last request, and log it.
+
+        Returns False, and changes nothing, when the offset is the same or exceeds `LARGEST_OFFSET`.
+        """
+        offset = server_time - round(self._last_now)
+        if offset == self.offset or abs(offset) > LARGEST_OFFSET:
+            return False
+        self.offset = offset
+        _LOG.warning(
+            "this machine's clock is %d s %s the server's: requests are signed with the server's time; set the clock",
+            abs(offset),
+            "behind" if offset > 0 else "ahead of",
+        )
+        return True
+
+
+@dataclass(frozen=True, repr=False)
+class Signer:
+    """Signs requests as one client of one task. Its repr omits the key."""
+
+    client_id: str
+    key: Ed25519PrivateKey
+    time: ServerTime
+
+    def __repr__(self) -> str:
+        return f"<Signer {self.client_id}>"
+
+    def fields(
+        self, method: str, authority: str, target: str, headers: Mapping[str, str], now: float
+    ) -> dict[str, str]:
+        """Return the headers to add to a request.
+
+        authority: host and port of the server, as `format_authority` writes them. target: path and query as sent.
+        headers: the request's headers by lower-case name. now: local time in seconds since the epoch.
+        """
+        path, _, query = target.partition("?")
+        covered = {name: headers[name] for name in SIGNED_FIELDS if name in headers}
+        request = SignedRequest(method, authority, path, query, covered)
+        return sign_request(self.key, self.client_id, request, self.time.at(now))

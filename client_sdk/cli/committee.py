@@ -8,6 +8,7 @@ import typer
 from rich.markup import escape
 
 from client_sdk.agreement.policy import Policy
+from client_sdk.cli import monitor
 from client_sdk.cli.common import console, fail
 from client_sdk.cli.membership import (
     AllowHttp,
@@ -23,7 +24,6 @@ from client_sdk.cli.membership import (
     load_identity,
     open_identity,
 )
-from client_sdk.cli.monitor import Monitor
 from client_sdk.client import Client
 from client_sdk.committee.service import CommitteeMember
 from client_sdk.rounds.join import ClientOptions
@@ -108,15 +108,6 @@ def serve(
     policy, options = _policy(min_cohort, trust_roster), ClientOptions(allow_http=allow_http)
     with Client(membership.url, who, policy=policy, options=options) as client:
         member = client.join(membership.task_id)
-        monitor = Monitor(f"committee of task {membership.task_name}")
-        try:
-            console.print(
-                f"serving in the committee of task {escape(membership.task_name)}; press Ctrl-C to stop",
-                soft_wrap=True,
-            )
-            with monitor:
-                member.serve(monitor, patience=patience)
-        finally:
-            console.print(monitor.summary())
-    if monitor.ended == "failed":
+        served = monitor.serve(member, f"in the committee of task {membership.task_name}", patience)
+    if served.ended == "failed":
         fail(f"task {membership.task_name!r} failed: too many consecutive rounds did not complete")

@@ -1,4 +1,4 @@
-"""Consoles, tables and error output shared by all commands."""
+"""What commands share: consoles, tables, error output, options as a dataclass, and the options of a data set."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import MISSING, fields
 from datetime import UTC, datetime
 from functools import wraps
 from inspect import Parameter, Signature
-from typing import Any, Final, NoReturn, TypeVar, get_type_hints
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TypeVar, get_type_hints
 
 import typer
 from rich.cells import cell_len
@@ -15,15 +16,21 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+if TYPE_CHECKING:  # numpy is imported when the command runs, not for its help
+    from client_sdk.lab.data.columns import Columns
+
 __all__ = [
+    "ColumnsText",
+    "DataDir",
+    "chosen_columns",
     "command_options",
     "console",
     "expiry_text",
     "fail",
+    "say",
     "stderr",
     "table",
 ]
-
 
 console: Final = Console()
 stderr: Final = Console(stderr=True)
@@ -93,3 +100,27 @@ def command_options(kind: type[T]) -> Callable[[Callable[[T], None]], Callable[.
         return command
 
     return decorate
+
+
+# --- options of commands that read a data set: where it is, and which columns of a file it is in ---------------------
+
+DataDir = Annotated[Path | None, typer.Option(help="Folder that contains the data set.", show_default="data")]
+ColumnsText = Annotated[
+    str | None,
+    typer.Option(
+        help="Columns of a file, by number from 0 or by heading: user=0,item=1,rating=2,time=3.",
+        show_default="recognised",
+    ),
+]
+
+
+def chosen_columns(text: str | None) -> Columns | None:
+    """Return the columns of the option `--columns`, None without it."""
+    from client_sdk.lab.data.columns import parse_columns
+
+    return None if text is None else parse_columns(text)
+
+
+def say(text: str) -> None:
+    """Print what was found in a file."""
+    console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -11,8 +11,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from client_sdk.cli.common import command_options, console, stderr
-from client_sdk.cli.data_options import ColumnsText, DataDir, chosen_columns, say
+from client_sdk.cli.common import ColumnsText, DataDir, chosen_columns, command_options, console, say, stderr
 
 __all__ = ["DemoOptions", "demo"]
 

@@ -12,8 +12,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from client_sdk.api.http import download
-from client_sdk.cli.common import console, table
-from client_sdk.cli.data_options import ColumnsText, DataDir, chosen_columns, say
+from client_sdk.cli.common import ColumnsText, DataDir, chosen_columns, console, say, table
 from client_sdk.cli.member import read_history
 from client_sdk.cli.membership import (
     READ_ONLY,

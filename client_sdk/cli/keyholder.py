@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
+from client_sdk.cli import monitor
 from client_sdk.cli.common import console
 from client_sdk.cli.membership import (
     READ_ONLY,
@@ -24,7 +25,6 @@ from client_sdk.cli.membership import (
     load_identity,
     open_identity,
 )
-from client_sdk.cli.monitor import Monitor
 from client_sdk.client import Client
 from client_sdk.rounds.join import ClientOptions
 from client_sdk.store.client_store import ClientStore
@@ -91,16 +91,7 @@ def serve(
     who = load_identity(identity)
     membership = kept_membership(who, task)
     with Client(membership.url, who, policy=READ_ONLY, options=ClientOptions(allow_http=allow_http)) as client:
-        holder = client.join(membership.task_id)
-        monitor = Monitor(f"keyring of task {membership.task_name}")
-        try:
-            console.print(
-                f"serving the keyring of task {escape(membership.task_name)}; press Ctrl-C to stop", soft_wrap=True
-            )
-            with monitor:
-                holder.serve(monitor, patience=patience)
-        finally:
-            console.print(monitor.summary())
+        monitor.serve(client.join(membership.task_id), f"the keyring of task {membership.task_name}", patience)
 
 
 @keyring.command("fingerprint")

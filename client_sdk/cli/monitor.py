@@ -40,8 +40,9 @@ from client_sdk.rounds.events import (
     TrainingFailed,
     Waiting,
 )
+from client_sdk.task import Task
 
-__all__ = ["Monitor", "line_of"]
+__all__ = ["Monitor", "line_of", "serve"]
 
 
 def _trained(report: RoundReport) -> str:
@@ -211,3 +212,18 @@ class Monitor:
             "rounds refused": self.rounds_refused,
         }
         return [(name, str(count)) for name, count in counts.items() if count]
+
+
+def serve(part: Task, what: str, patience: float | None) -> Monitor:
+    """Let the key holder or a member of the committee serve until its task ends. Display it, and print a summary.
+
+    what: what is served, such as the keyring of task movies.
+    """
+    monitor = Monitor(what.removeprefix("in ").removeprefix("the "))
+    try:
+        console.print(f"serving {escape(what)}; press Ctrl-C to stop", soft_wrap=True)
+        with monitor:
+            part.serve(monitor, patience=patience)
+    finally:
+        console.print(monitor.summary())
+    return monitor

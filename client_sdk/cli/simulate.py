@@ -13,8 +13,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from client_sdk.cli.common import command_options, console, fail, stderr, table
-from client_sdk.cli.data_options import ColumnsText, DataDir, chosen_columns, say
+from client_sdk.cli.common import (
+    ColumnsText,
+    DataDir,
+    chosen_columns,
+    command_options,
+    console,
+    fail,
+    say,
+    stderr,
+    table,
+)
 from client_sdk.cli.evaluate import Splitting, TestFile
 from protocols.advice import Variant
 from protocols.parameter_text import named_values

@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from client_sdk.api.wire import Program
 from client_sdk.errors import Conflict, LocalFileError
 from client_sdk.rounds.member import Member
-from client_sdk.store.client_store import ClientStore
+from client_sdk.store.client_store import ClientStore, decoded
 from client_sdk.store.signed_sets import member_tag
 from protocols.codec import b64decode, b64encode
 from protocols.crypto.certificates import NO_CERTIFICATE
@@ -173,11 +173,8 @@ def client_tag(identity_key: bytes) -> str:
 
 def load_record(client_store: ClientStore, task_id: str) -> CommitteeRecord:
     """Return this member's record of one task; `LocalFileError` when it is damaged."""
-    body = client_store.read(task_id, _NAME)
-    try:
-        return CommitteeRecord() if body is None else CommitteeRecord.decode(body)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise LocalFileError(f"the committee record of task {task_id} is damaged") from error
+    found = decoded(client_store.read(task_id, _NAME), CommitteeRecord.decode, f"committee record of task {task_id} is")
+    return found or CommitteeRecord()
 
 
 def store_record(client_store: ClientStore, task_id: str, record: CommitteeRecord) -> None:
@@ -196,11 +193,9 @@ def load_sets(client_store: ClientStore, task_id: str, record: CommitteeRecord, 
     """
     if sum_index not in record.kept or sum_index == record.sum_index:
         return ()
-    body = client_store.read(task_id, _sets_name(sum_index))
-    try:
-        return tuple(map(_split, json.loads(body or b"")))
-    except (ValueError, TypeError, AttributeError) as error:
-        raise LocalFileError(f"the committee record of sum {sum_index} of task {task_id} is damaged") from error
+    body = client_store.read(task_id, _sets_name(sum_index)) or b""
+    what = f"committee record of sum {sum_index} of task {task_id} is"
+    return decoded(body, lambda body: tuple(map(_split, json.loads(body))), what) or ()
 
 
 def _sets_name(sum_index: int) -> str:

@@ -160,7 +160,7 @@ class FleetPart(Part):
         """The client's position in the shared model."""
         return cast(SharedFollower, self.follower)
 
-    def check_attested(self, caught_up: CaughtUp) -> Program[None]:
-        """Check the attestations, unless another client of the fleet has done so for the same model."""
-        if self.shared.cache.claim_check(self.member.task_id, caught_up.state.round_number):
-            yield from super().check_attested(caught_up)
+    def checks_aggregates(self, caught_up: CaughtUp) -> bool:
+        """Whether to check the attestations: not if another client of the fleet has done so for the same model."""
+        is_first = self.shared.cache.claim_check(self.member.task_id, caught_up.state.round_number)
+        return is_first and super().checks_aggregates(caught_up)

@@ -18,11 +18,10 @@ from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.wire import Program
 from client_sdk.errors import ContractBroken, ModelUnavailable
-from client_sdk.model.snapshots import read_snapshot
+from client_sdk.model.sync import read_snapshot
 from client_sdk.store.client_store import ClientStore, keep_best_state, read_best_state
 from protocols.catalogue import Catalogue
 from protocols.errors import ParameterError
-from protocols.messages import SnapshotView
 from protocols.recipes.base import ModelState, Recipe
 from protocols.recipes.evaluated import Evaluated
 from protocols.recipes.evaluation_curve import Curve
@@ -89,14 +88,10 @@ def best_model(
     body = None if view is None else (yield from calls.snapshot(terms.task_id, view, terms.longest_snapshot))
     if view is None or body is None:
         raise ModelUnavailable(number, f"the server does not keep the best model, of round {number}")
-    _check(terms, view, number)
-    return read_snapshot(terms, None, view_group, view, body).state
-
-
-def _check(terms: TaskTerms, view: SnapshotView, number: int) -> None:
     if view.round != number:
         detail = f"the best model is announced as that of round {view.round}, but the curve says round {number}"
         raise ContractBroken("GET", f"/v1/tasks/{terms.task_id}/snapshots/best", 200, detail)
+    return read_snapshot(terms, None, view_group, view, body).state
 
 
 # --- recommendations, computed on the device from scores that never leave it -----------------------------------------

@@ -14,14 +14,21 @@ from typing import Final
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.calls import LONGEST_WAIT, ApiCalls
 from client_sdk.api.wire import Program, work
-from client_sdk.errors import ModelUnavailable
+from client_sdk.errors import Conflict, ModelUnavailable
 from client_sdk.model.best import best_model, ends_with_best, keep_if_best
-from client_sdk.model.snapshots import RejectedAggregate, absorb_aggregate, publish_snapshot_when_due, read_snapshot
-from client_sdk.model.sync import SyncPlan, fetch_catalogue, plan_sync
+from client_sdk.model.sync import (
+    RejectedAggregate,
+    SyncPlan,
+    absorb_aggregate,
+    fetch_catalogue,
+    plan_sync,
+    read_snapshot,
+)
 from client_sdk.store.client_store import ClientStore
 from client_sdk.store.states import FollowedState
 from protocols.crypto.aggregate_chain import AggregateChain
-from protocols.crypto.keyring import Keyring
+from protocols.crypto.envelope import seal_snapshot
+from protocols.crypto.keys import Keyring
 from protocols.errors import CodecError, EnvelopeError
 from protocols.messages import RoundView, SnapshotView
 from protocols.recipes.base import ModelState
@@ -234,5 +241,21 @@ class ModelFollower:
     # --- publishing ----------------------------------------------------------------------------------------------
 
     def publish_when_due(self, followed: FollowedState, every: int) -> Program[bool]:
-        """Publish a state if a snapshot is due after `every` rounds; see `publish_snapshot_when_due`."""
-        return publish_snapshot_when_due(self.calls, self.terms, self.keyring, followed, every)
+        """Seal a state and its chain, and upload them, if the newest snapshot is at least `every` rounds older.
+
+        every: 0 for never. Only members of encrypted tasks publish: the server makes the snapshots of all others.
+        Returns whether this client did; another member may have been first.
+        """
+        state, chain, task_id = followed.state, followed.chain, self.terms.task_id
+        if not every or state.round_number < every or chain is None or self.keyring is None:
+            return False
+        latest = yield from self.calls.latest_snapshot(task_id)
+        if latest is not None and state.round_number - latest.round < every:
+            return False
+        body = self.terms.recipe.encode_state(state)
+        sealed = seal_snapshot(body, chain, self.keyring.state_key, task_id, state.round_number)
+        try:
+            yield from self.calls.put_snapshot(task_id, state.round_number, sealed)
+        except Conflict:
+            return False
+        return True

@@ -1,27 +1,34 @@
-"""The catalogue of a task: the completed rounds and the newest snapshot that a client may catch up with."""
+"""What a client catches up with: the completed rounds and snapshots of a task, the cheapest way, and reading them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.wire import Program
 from client_sdk.errors import ContractBroken, ModelUnavailable
+from client_sdk.store.states import FollowedState
+from protocols.crypto.envelope import open_snapshot
+from protocols.crypto.keys import Keyring
+from protocols.errors import CodecError, HushRecError, KeyringError
 from protocols.messages import RoundView, SnapshotView
+from protocols.recipes.base import ModelState
+from protocols.recipes.evaluated import Evaluated
+from protocols.recipes.private import unwrapped
+from protocols.sums.participation import require_participants, require_possible, without_participation
 
 __all__ = [
-    "Catalogue",
     "REQUEST_COST",
+    "Catalogue",
+    "RejectedAggregate",
     "SyncPlan",
+    "absorb_aggregate",
     "fetch_catalogue",
     "plan_sync",
-    "replay_bytes",
-    "replay_cost",
+    "read_snapshot",
 ]
-
 
 REQUEST_COST: Final = 16384
 """Bytes that a request counts as: at 10 Mbit/s they take 13 ms, and most round trips take longer."""
@@ -40,16 +47,6 @@ class Catalogue:
     upto: int
     completed: tuple[RoundView, ...]
     snapshot: SnapshotView | None
-
-
-def replay_bytes(rounds: Sequence[RoundView]) -> int:
-    """Return the size in bytes of the aggregates of `rounds`."""
-    return sum(view.aggregate_bytes or 0 for view in rounds)
-
-
-def replay_cost(rounds: Sequence[RoundView]) -> int:
-    """Return the bytes of the aggregates of `rounds`, and `REQUEST_COST` for each."""
-    return replay_bytes(rounds) + REQUEST_COST * len(rounds)
 
 
 def fetch_catalogue(
@@ -81,7 +78,7 @@ def fetch_catalogue(
             raise ContractBroken(
                 "GET", f"/v1/tasks/{terms.task_id}/rounds", 200, "an empty page says that there is more"
             )
-        if snapshot is not None and replay_cost(completed) > snapshot.bytes + REQUEST_COST:
+        if snapshot is not None and SyncPlan(None, tuple(completed)).cost > SyncPlan(snapshot).cost:
             after = max(after, snapshot.round)
     return Catalogue(upto, tuple(completed), snapshot)
 
@@ -112,7 +109,7 @@ class SyncPlan:
     @property
     def bytes(self) -> int:
         """Total size of all bodies in bytes."""
-        return (self.snapshot.bytes if self.snapshot else 0) + replay_bytes(self.rounds)
+        return (self.snapshot.bytes if self.snapshot else 0) + sum(view.aggregate_bytes or 0 for view in self.rounds)
 
     @property
     def requests(self) -> int:
@@ -156,3 +153,77 @@ def plan_sync(known: int, catalogue: Catalogue, snapshots_only: bool = False) ->
         return replay
     shortcut = SyncPlan(snapshot, tuple(view for view in missed if view.number > snapshot.round))
     return min(replay, shortcut, key=lambda plan: plan.cost)
+
+
+def read_snapshot(
+    terms: TaskTerms, keyring: Keyring | None, view_group: int | None, view: SnapshotView, body: bytes
+) -> FollowedState:
+    """Decode a snapshot, opened with the keyring unless anyone can open the task's sums; then it contains the chain.
+
+    view_group: the device group whose view of the state the snapshot holds; None for the whole state. Raises
+    `KeyringError` without the keyring, `EnvelopeError` when the snapshot does not open, `CodecError` when it is
+    malformed or claims more sums than the schedule has.
+    """
+    chain = None
+    if terms.chained:
+        if keyring is None:
+            raise KeyringError("a snapshot of this task can only be opened with the task's keyring")
+        body, chain = open_snapshot(body, keyring.state_key, terms.task_id, view.round)
+    recipe = terms.recipe
+    state = (
+        recipe.decode_state(view.round, body)
+        if view_group is None
+        else recipe.decode_view(view.round, body, view_group)
+    )
+    if state.sums > terms.schedule.rounds:  # a client may take steps for each of them
+        raise CodecError(f"a snapshot claims {state.sums:,} sums of a task of {terms.schedule.rounds:,}")
+    return FollowedState(state, chain, True)
+
+
+# --- opening one aggregate and absorbing it, without showing anybody whether that was possible -----------------------
+# What opening an aggregate shows depends on the secret key, and a server can put a ciphertext of its own in the place
+# of the sum. If a client stopped, or left out a round, when an aggregate does not open, the server would learn one bit
+# of what the keys protect from each try (a reaction attack: Hall, Goldberg and Schneier, ICICS 1999). So a member
+# treats such an aggregate as that of a missed round: its model stays as it was, and all its requests are the same.
+
+
+@dataclass(frozen=True)
+class RejectedAggregate:
+    """The aggregate of a round did not open, or cannot be used, for `reason`. The server must not learn of it."""
+
+    round: int
+    reason: str
+
+
+def absorb_aggregate(
+    terms: TaskTerms, keyring: Keyring | None, state: ModelState, view: RoundView, body: bytes
+) -> tuple[ModelState, RejectedAggregate | None]:
+    """Return the state after the round `view`, whose aggregate is `body`, and None.
+
+    In a task whose members open the sums, an aggregate that cannot be opened, used, or be the sum of so many honest
+    contributions, or in which fewer than `min_clients` contributions carry data, gives the state as it was, under the
+    round's number, and the reason. In other tasks the errors of opening are raised.
+    """
+
+    def absorbed() -> ModelState:
+        plan = terms.sum_plan_at(view.step)
+        total = terms.mechanism.open(plan, body, view.survivors, keyring)
+        if terms.opened_by == "members":
+            require_possible(plan, total, view.survivors)
+            require_participants(plan, total, terms.schedule.min_clients)
+        summed = without_participation(plan, total)
+        return terms.recipe.absorb(state, terms.round_spec(view), summed, view.survivors)
+
+    if terms.opened_by != "members" or keyring is None:
+        return absorbed(), None
+    try:
+        return absorbed(), None
+    except (HushRecError, ValueError, ArithmeticError, RuntimeError) as error:
+        return _left_out(terms, state, view), RejectedAggregate(view.number, str(error))
+
+
+def _left_out(terms: TaskTerms, state: ModelState, view: RoundView) -> ModelState:
+    recipe = terms.recipe
+    if isinstance(measured := unwrapped(recipe), Evaluated):
+        return replace(measured.left_out(state, terms.round_spec(view)), l2_clip=state.l2_clip)
+    return replace(state, round_number=view.number)

@@ -18,7 +18,7 @@ from protocols import messages
 from protocols.codec import b64decode
 from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.crypto.envelope import seal_envelope
-from protocols.crypto.keyring import Keyring, encode_keyring
+from protocols.crypto.keys import Keyring, encode_keyring
 from protocols.errors import CertificateError, CodecError, KeyringError, ParameterError
 
 __all__ = ["Deliveries", "KeyHolder"]

@@ -13,7 +13,7 @@ from client_sdk.errors import Conflict
 from client_sdk.rounds.member import Member
 from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.crypto.envelope import EnvelopeSender, open_envelope, seal_envelope
-from protocols.crypto.keyring import Keyring, decode_keyring, encode_keyring
+from protocols.crypto.keys import Keyring, decode_keyring, encode_keyring
 from protocols.errors import KeyringError, ParameterError
 from protocols.sums.base import Keyed, NamesPublicKey
 

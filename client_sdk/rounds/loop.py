@@ -51,7 +51,7 @@ from client_sdk.rounds.polling import (
     follow_rounds,
     report_waiting,
 )
-from client_sdk.rounds.unmasked import take_unmasked_part
+from client_sdk.rounds.unmasked import WorkAhead, take_unmasked_part
 from client_sdk.training.base import AsksApplication
 from protocols.errors import AlreadySummed, CertificateError, ParameterError, RefusalError, ThresholdError
 from protocols.messages import RefusalReason, RoundView
@@ -202,11 +202,10 @@ def _working_ahead(part: Part) -> Iterator[None]:
     if not isinstance(mechanism, WorksAhead) or keyring is None:
         yield
         return
-    from client_sdk.rounds.ahead import WorkAhead  # which most tasks never need
-
-    with WorkAhead(partial(mechanism.make_piece, plan, keyring), mechanism.pieces(plan)) as part.ahead:
+    with WorkAhead(partial(mechanism.make_piece, plan, keyring), mechanism.pieces(plan)) as ahead:
+        part.take_ahead = ahead.take
         yield
-    part.ahead = None
+    part.take_ahead = None
 
 
 class _Contributor(Role):
@@ -238,7 +237,7 @@ class _Contributor(Role):
             case "masked":
                 self.member.store.close_signed_sets(self.member.task_id)
             case "oneshot":
-                from client_sdk.store.committees import close_seen  # which other tasks do not need
+                from client_sdk.rounds.oneshot import close_seen  # which other tasks do not need
 
                 close_seen(self.member.store, self.member.task_id)
             case _:

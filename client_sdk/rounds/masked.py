@@ -34,8 +34,7 @@ from protocols.patterns import refuse_short_routes
 from protocols.recipes.base import RoundSpec
 from protocols.sums.masked import client as stages
 from protocols.sums.masked import wire
-from protocols.sums.masked.context import RoundContext
-from protocols.sums.masked.plan import MaskedPlan, encode
+from protocols.sums.masked.plan import MaskedPlan, RoundContext, encode
 from protocols.sums.masked.roster import Roster, longest_roster
 
 __all__ = ["MaskedRound", "round_context", "take_masked_part"]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from time import perf_counter
-from typing import TYPE_CHECKING, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import numpy as np
 
@@ -40,8 +40,7 @@ from protocols.recipes.base import Contribution, ModelState, RoundSpec
 from protocols.recipes.private import unwrapped
 
 if TYPE_CHECKING:
-    from client_sdk.rounds.ahead import WorkAhead
-    from protocols.crypto.keyring import Keyring
+    from protocols.crypto.keys import Keyring
 
 __all__ = ["OwnRound", "Part", "report_rejected"]
 
@@ -55,8 +54,9 @@ class Part:
 
     follower: its copy of the model. half: the client side of the recipe. rng: random numbers of training only; keys and
     ciphertexts use the system's generator. seen: the interactions of the last `take_part`. final: the best model of a
-    task that ended with it. catalogue: the app's ids of the items, once `load_catalogue` has run. ahead: pieces of the
-    next seal, made in idle time. is_joined: False for a task as it is stored, which cannot be taken part in.
+    task that ended with it. catalogue: the app's ids of the items, once `load_catalogue` has run. take_ahead: takes at
+    most so many pieces of the next seal, made in idle time. is_joined: False for a task as it is stored, which cannot
+    be taken part in.
     """
 
     member: Member
@@ -66,7 +66,7 @@ class Part:
     seen: History | None = None
     final: ModelState | None = None
     catalogue: Catalogue | None = field(default=None, repr=False)
-    ahead: WorkAhead | None = field(default=None, repr=False)
+    take_ahead: Callable[[int], list[Any]] | None = field(default=None, repr=False)
     is_joined: bool = True
     _client_state: ClientState | None = field(default=None, repr=False)
     _reported_point: int = field(default=0, repr=False)
@@ -282,12 +282,9 @@ class Part:
         model = None if held is None else sha256(held).digest()
         return broadcast_digest(self.member.terms.view, spec.sum_index, model, spec.levels)
 
-    def check_attested(self, caught_up: CaughtUp) -> Program[None]:
-        """Raise unless enough members hold the aggregates that this client holds; see `require_attested`."""
-        if caught_up.followed.chain is not None:
-            from client_sdk.rounds.attestations import require_attested  # which only encrypted tasks need
-
-            yield from require_attested(self.member, self.follower, caught_up.followed)
+    def checks_aggregates(self, caught_up: CaughtUp) -> bool:
+        """Whether this client is to check that enough members hold the aggregates that it holds."""
+        return caught_up.followed.chain is not None
 
     def report_measured(self, state: ModelState, progress: Progress | None) -> None:
         """Report the newest measurement in the followed `state`, unless it was reported before."""

@@ -9,11 +9,12 @@ import hashlib
 import json
 import struct
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from io import BytesIO
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 from zipfile import BadZipFile
 
@@ -30,8 +31,8 @@ from protocols.codec import b64decode, b64encode
 from protocols.crypto.aggregate_chain import CHAIN_BYTES, AggregateChain
 from protocols.crypto.certificates import CERTIFICATE_BYTES, RevocationList
 from protocols.crypto.domain import digest
-from protocols.crypto.keyring import Keyring, decode_keyring, encode_keyring
-from protocols.errors import CodecError, ParameterError
+from protocols.crypto.keys import Keyring, decode_keyring, encode_keyring
+from protocols.errors import ParameterError
 from protocols.layout import Data
 from protocols.messages import OrganiserPin, Role
 from protocols.recipes.base import ModelState, Recipe
@@ -40,11 +41,13 @@ __all__ = [
     "ClientStore",
     "Membership",
     "OwnContribution",
+    "decoded",
     "keep_best_state",
     "read_best_state",
 ]
 
 
+T = TypeVar("T")
 _ROUND: Final = struct.Struct("<Q")
 _MEMBERSHIP: Final = "membership.json"
 _TERMS: Final = "terms.json"
@@ -86,6 +89,31 @@ class OwnContribution:
 
     digest: str
     acknowledged: bool
+
+
+def decoded(body: bytes | None, decode: Callable[[bytes], T], what: str) -> T | None:
+    """Return what `decode` makes of stored bytes, None for None; `LocalFileError` if they are damaged.
+
+    what: what is stored, with its verb, such as "terms of task t_1 are".
+    """
+    try:
+        return None if body is None else decode(body)
+    except (ValueError, TypeError, KeyError, AttributeError, struct.error) as error:
+        raise LocalFileError(f"the stored {what} damaged") from error
+
+
+def _decode_membership(body: bytes) -> Membership:
+    content = json.loads(body)
+    certificate, organiser = content.pop("certificate", None), content.pop("organiser", None)
+    return Membership(
+        **content,
+        certificate=None if certificate is None else b64decode(certificate, CERTIFICATE_BYTES),
+        organiser=None if organiser is None else OrganiserPin.model_validate(organiser),
+    )
+
+
+def _decode_contributions(body: bytes) -> dict[int, OwnContribution]:
+    return {int(number): OwnContribution(*fields) for number, fields in json.loads(body).items()}
 
 
 @dataclass(frozen=True)
@@ -159,18 +187,7 @@ class ClientStore:
 
     @staticmethod
     def _parsed(task_id: str, body: bytes | None) -> Membership | None:
-        if body is None:
-            return None
-        try:
-            content = json.loads(body)
-            certificate, organiser = content.pop("certificate", None), content.pop("organiser", None)
-            return Membership(
-                **content,
-                certificate=None if certificate is None else b64decode(certificate, CERTIFICATE_BYTES),
-                organiser=None if organiser is None else OrganiserPin.model_validate(organiser),
-            )
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise LocalFileError(f"the stored membership of task {task_id} is damaged") from error
+        return decoded(body, _decode_membership, f"membership of task {task_id} is")
 
     def keep_membership(self, membership: Membership) -> None:
         """Store a membership, including its token."""
@@ -184,11 +201,7 @@ class ClientStore:
 
     def agreed(self, task_id: str) -> AgreedTerms | None:
         """Return the terms of one task that this client agreed to when it joined, None if none are stored."""
-        body = self.read(task_id, _TERMS)
-        try:
-            return None if body is None else AgreedTerms.model_validate_json(body)
-        except ValueError as error:
-            raise LocalFileError(f"the stored terms of task {task_id} are damaged") from error
+        return decoded(self.read(task_id, _TERMS), AgreedTerms.model_validate_json, f"terms of task {task_id} are")
 
     def keep_agreed(self, task_id: str, terms: AgreedTerms) -> None:
         """Store the terms of one task that this client agreed to."""
@@ -207,11 +220,7 @@ class ClientStore:
 
     def keyring(self, task_id: str) -> Keyring | None:
         """Return the keyring of one task, None if none is stored."""
-        body = self.read(task_id, _KEYRING)
-        try:
-            return None if body is None else decode_keyring(body)
-        except CodecError as error:
-            raise LocalFileError(f"the stored keyring of task {task_id} is damaged") from error
+        return decoded(self.read(task_id, _KEYRING), decode_keyring, f"keyring of task {task_id} is")
 
     def keep_keyring(self, task_id: str, keyring: Keyring) -> None:
         """Store the keyring of one task."""
@@ -220,10 +229,7 @@ class ClientStore:
     def revocations(self, organiser: OrganiserPin) -> RevocationList | None:
         """Return the newest revocation list of an organiser's scope that any server gave this client, None if none."""
         body = self.store.read(self.owner, _organiser_key(organiser), _REVOCATIONS)
-        try:
-            return None if body is None else RevocationList.decode(body)
-        except CodecError as error:
-            raise LocalFileError(f"the stored revocation list of scope {organiser.scope!r} is damaged") from error
+        return decoded(body, RevocationList.decode, f"revocation list of scope {organiser.scope!r} is")
 
     def keep_revocations(self, organiser: OrganiserPin, listed: RevocationList) -> None:
         """Store the newest revocation list of an organiser's scope, which holds for all tasks on all servers."""
@@ -232,11 +238,7 @@ class ClientStore:
     def contributions(self, task_id: str) -> dict[int, OwnContribution]:
         """Return this client's records of its contributions to one task, by round number."""
         body = self.read(task_id, _CONTRIBUTIONS)
-        try:
-            stored: dict[str, list[Any]] = {} if body is None else json.loads(body)
-            return {int(number): OwnContribution(*fields) for number, fields in stored.items()}
-        except (ValueError, TypeError, AttributeError) as error:
-            raise LocalFileError(f"the stored records of contributions to task {task_id} are damaged") from error
+        return decoded(body, _decode_contributions, f"records of contributions to task {task_id} are") or {}
 
     def record_contribution(self, task_id: str, number: int, contribution: OwnContribution) -> None:
         """Store the record of a contribution to round `number`, replacing an earlier one."""
@@ -250,10 +252,7 @@ class ClientStore:
         data: for a sum of class `repeated`, the data that are summed again; None for other sums.
         """
         body = self.read(task_id, _signed_sets(data))
-        try:
-            return SignedSets() if body is None else SignedSets.decode(body)
-        except (ValueError, TypeError, KeyError) as error:
-            raise LocalFileError(f"the stored survivor sets of task {task_id} are damaged") from error
+        return decoded(body, SignedSets.decode, f"survivor sets of task {task_id} are") or SignedSets()
 
     def keep_signed_sets(self, task_id: str, signed: SignedSets, data: Data | None = None) -> None:
         """Store the survivor set that this client signed last in one task; data: as for `signed_sets`."""
@@ -271,10 +270,7 @@ class ClientStore:
         label: of the data set; None where it is the task alone.
         """
         body = self.store.read(self.owner, self._data_set_key(task_id, label), _given(data))
-        try:
-            return GivenData() if body is None else GivenData.decode(body)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise LocalFileError(f"the stored record of what task {task_id} was given is damaged") from error
+        return decoded(body, GivenData.decode, f"record of what task {task_id} was given is") or GivenData()
 
     def keep_given(self, task_id: str, label: str | None, data: Data, given: GivenData) -> None:
         """Store what this client gave of its `data`; to be written before anything is sent."""
@@ -298,11 +294,7 @@ class ClientStore:
         return [spending for key, spending in self.all_spending().items() if key != self._key(task_id)]
 
     def _spending(self, key: str) -> Spending | None:
-        body = self.store.read(self.owner, key, _SPENDING)
-        try:
-            return None if body is None else Spending.decode(body)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise LocalFileError(f"the stored privacy budget of task {key} is damaged") from error
+        return decoded(self.store.read(self.owner, key, _SPENDING), Spending.decode, f"privacy budget of task {key} is")
 
     def _data_set_key(self, task_id: str, label: str | None) -> str:
         """Return the id under which records of a data set on this server are stored: one for all tasks of a label."""
@@ -339,10 +331,8 @@ class ClientStore:
         device_group: the group whose view of the state was stored; None for the whole state. chained: whether it was
         stored with a chain of aggregates; the two are stored apart.
         """
-        body = self.read(task_id, _CHAINED_STATE if chained else _ITEM_STATE)
-        if body is None:
-            return None
-        try:
+
+        def decode(body: bytes) -> FollowedState:
             (number,) = _ROUND.unpack_from(body)
             start = _ROUND.size + (CHAIN_BYTES + 1) * chained
             chain = AggregateChain.decode(body[_ROUND.size : start - 1]) if chained else None
@@ -353,10 +343,11 @@ class ClientStore:
                 else recipe.decode_view(number, state, device_group),
                 chain,
                 chained and body[start - 1] == 1,
-                self._stored_at(task_id),
+                decoded(self.read(task_id, _STORED_AT), float, f"time of the model of task {task_id} is"),
             )
-        except (struct.error, CodecError) as error:
-            raise LocalFileError(f"the stored model state of task {task_id} is damaged") from error
+
+        body = self.read(task_id, _CHAINED_STATE if chained else _ITEM_STATE)
+        return decoded(body, decode, f"model state of task {task_id} is")
 
     def keep_item_state(
         self, task_id: str, recipe: Recipe, followed: FollowedState, device_group: int | None = None
@@ -373,14 +364,6 @@ class ClientStore:
         head += b"" if chain is None else chain.encode() + bytes([followed.from_snapshot])
         self.write(task_id, _STORED_AT, str(followed.stored_at or time.time()).encode())
         self.write(task_id, _ITEM_STATE if chain is None else _CHAINED_STATE, head + body)
-
-    def _stored_at(self, task_id: str) -> float | None:
-        """Return when the stored model state was received, in seconds since 1970; None if it is not known."""
-        body = self.read(task_id, _STORED_AT)
-        try:
-            return None if body is None else float(body)
-        except ValueError as error:
-            raise LocalFileError(f"the stored time of the model of task {task_id} is damaged") from error
 
     def equivocation(self, task_id: str) -> bytes | None:
         """Return the stored proof that the server of one task gave members different aggregates; None without one."""
@@ -429,14 +412,12 @@ _NAME: Final = "best_state.bin"
 
 def read_best_state(store: ClientStore, task_id: str, recipe: Recipe) -> ModelState | None:
     """Return the stored best model, None if there is none; `LocalFileError` for a damaged file."""
-    body = store.read(task_id, _NAME)
-    if body is None:
-        return None
-    try:
+
+    def decode(body: bytes) -> ModelState:
         (number,) = _ROUND.unpack_from(body)
         return recipe.decode_state(number, body[_ROUND.size :])
-    except (struct.error, CodecError) as error:
-        raise LocalFileError(f"the stored best model of task {task_id} is damaged") from error
+
+    return decoded(store.read(task_id, _NAME), decode, f"best model of task {task_id} is")
 
 
 def keep_best_state(store: ClientStore, task_id: str, recipe: Recipe, state: ModelState) -> None:

@@ -1,1 +1,1 @@
-"""Domain separation, envelopes, the keyring, HTTP signatures and public randomness."""
+"""Domain separation, keys, certificates, envelopes, HTTP signatures, aggregate chains and random numbers."""

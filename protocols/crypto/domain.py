@@ -1,7 +1,4 @@
-"""Domain separation of keys, seeds and digests by purpose. No other module calls a KDF.
-
-Places in the round-robin cohorts of a repeatable task, whose seed its operator chose.
-"""
+"""Domain separation of keys, seeds and digests by purpose. No other module calls a KDF."""
 
 from __future__ import annotations
 

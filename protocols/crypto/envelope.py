@@ -23,6 +23,7 @@ from protocols.crypto.aggregate_chain import CHAIN_BYTES, AggregateChain
 from protocols.crypto.certificates import CERTIFICATE_BYTES, NO_CERTIFICATE
 from protocols.crypto.domain import derive_key, domain_tag
 from protocols.crypto.keys import verifies
+from protocols.crypto.random import Randomness
 from protocols.errors import EnvelopeError
 
 __all__ = [
@@ -36,8 +37,6 @@ __all__ = [
     "sealed_bytes",
 ]
 
-Randomness = Callable[[int], bytes]
-"""random(n) -> n secret random bytes; `os.urandom` except in test vectors."""
 
 _NONCE: Final = 12
 _TAG: Final = 16

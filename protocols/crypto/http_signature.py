@@ -1,16 +1,13 @@
 """Digests and signatures of HTTP requests.
 
-The HTTP fields Content-Digest and Repr-Digest (RFC 9530), with the algorithm sha-256.
+*Digests.* The HTTP fields Content-Digest and Repr-Digest (RFC 9530), with the algorithm sha-256: `sha-256=:<base64 of
+the 32 bytes>:`, a dictionary of byte sequences (RFC 9651). Members for other algorithms may precede or follow it,
+separated by commas.
 
-Format: `sha-256=:<base64 of the 32 bytes>:`, a dictionary of byte sequences (RFC 9651). Members for other algorithms
-may precede or follow it, separated by commas.
-
-Signed requests: HTTP Message Signatures (RFC 9421) in HushRec's profile.
-
-A client signs the method, authority, path, query, chain of the aggregates that it has absorbed, digest of the body and
-fields of a resumable upload, each if the request has it. The request determines the covered components, so the signer
-has no choice that a verifier would have to judge. The algorithm is Ed25519, `keyid` is the client's id, and `created`
-is the time in whole seconds.
+*Signed requests.* HTTP Message Signatures (RFC 9421) in HushRec's profile. A client signs the method, authority, path,
+query, chain of the aggregates that it has absorbed, digest of the body and fields of a resumable upload, each if the
+request has it. The request determines the covered components, so the signer has no choice that a verifier would have to
+judge. The algorithm is Ed25519, `keyid` is the client's id, and `created` is the time in whole seconds.
 
 The verifier checks that `created` is recent (this module has no clock), and it verifies with its own authority, never
 with one that the request names: otherwise another server could forward the request with its own name.

@@ -29,7 +29,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from protocols.crypto.public_random import normals
+from protocols.crypto.random import normals
 from protocols.errors import CodecError, ParameterError
 from protocols.layout import TRAINED, VectorLayout
 from protocols.recipes.arrays_update import (

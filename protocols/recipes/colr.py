@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from protocols.crypto.domain import derive_seed
-from protocols.crypto.public_random import normals, uniforms
+from protocols.crypto.random import normals, uniforms
 from protocols.layout import TRAINED, Block, Route, Segment, VectorLayout, whole_route
 from protocols.patterns import levels_in_use, lowered
 from protocols.recipes.base import Contribution, Local, ModelState, RoundSpec

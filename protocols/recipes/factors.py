@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from protocols.crypto.public_random import normals
+from protocols.crypto.random import normals
 from protocols.errors import ParameterError
 from protocols.layout import ONCE_ROWS, Block, Segment, VectorLayout, clip_to_bounds
 from protocols.privacy.laplace import LaplaceNoise

@@ -25,7 +25,6 @@ Differences from the released code: the weight's cap, turns by device group, and
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, NamedTuple, Self
@@ -35,7 +34,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from protocols.crypto.domain import SEED_BYTES, derive_seed
-from protocols.crypto.public_random import normals, uniforms
+from protocols.crypto.random import normals, uniforms
 from protocols.errors import ParameterError
 from protocols.layout import TRAINED, VectorLayout
 from protocols.recipes.base import Contribution, ItemParameters, Local, ModelState, Recipe, RoundSpec, check_follows
@@ -77,8 +76,6 @@ __all__ = [
 
 TABLES: Final = ("gmf", "mlp")
 """Names of the item tables; each has its own hash key."""
-
-_SUM_INDEX: Final = struct.Struct("<I")
 
 
 @dataclass(frozen=True, eq=False)
@@ -358,13 +355,12 @@ class Fair(Recipe):
     # --- public facts --------------------------------------------------------------------------------------------
 
     def warnings(self) -> tuple[str, ...]:
-        """Return the warning that the device groups are public, if there are several."""
-        if self.device_groups == 1:
-            return ()
-        return (
+        """Return that the device groups are public, if there are several, and what weights reveal."""
+        groups = (
             f"The server knows which of {self.device_groups} memory sizes each client has, and sees one sum per size: "
-            "a client is hidden only among the clients of its own size.",
+            "a client is hidden only among the clients of its own size."
         )
+        return ((groups,) if self.device_groups > 1 else ()) + self.parameters.weight_warnings()
 
 
 def _hash_seed(task_seed: bytes) -> bytes:

@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from protocols.crypto.public_random import normals
+from protocols.crypto.random import normals
 from protocols.errors import ParameterError
 from protocols.layout import TRAINED, VectorLayout
 from protocols.privacy.laplace import LaplaceNoise, privatise, refuse_exact_sums

@@ -38,7 +38,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocols.crypto.domain import SEED_BYTES, derive_seed
-from protocols.crypto.public_random import normals
+from protocols.crypto.random import normals
 from protocols.errors import ParameterError
 from protocols.layout import ONCE_ROWS, TRAINED, Block, Segment, VectorLayout
 from protocols.privacy.laplace import privatise

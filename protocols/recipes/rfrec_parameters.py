@@ -28,7 +28,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from protocols.crypto.public_random import uniforms
+from protocols.crypto.random import uniforms
 from protocols.privacy.laplace import LaplaceNoise, refuse_exact_sums
 from protocols.recipes.factors import MAX_DIM, FactorParameters
 

@@ -32,7 +32,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from protocols.crypto.public_random import normals
+from protocols.crypto.random import normals
 
 __all__ = [
     "Spectrum",

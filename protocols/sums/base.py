@@ -18,16 +18,19 @@ the same, bit for bit, whatever the order, the batches and the number of workers
 
 from __future__ import annotations
 
+import hmac
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Final, Literal, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, Final, Literal, Protocol, Self, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ValidationError
 
-from protocols.crypto.keyring import Keyring
-from protocols.errors import CodecError, ContributionError, ParameterError
-from protocols.layout import CLIP_SLACK, Route, VectorLayout
+from protocols.crypto.keys import Keyring
+from protocols.errors import ContributionError, KeyringError, ParameterError
+from protocols.layout import Route, VectorLayout
+from protocols.parameter_text import first_fault
 
 __all__ = [
     "Buffer",
@@ -46,7 +49,8 @@ __all__ = [
     "one_message",
     "plan_sum",
     "refuse_public_mode",
-    "require_possible",
+    "require_keyring",
+    "valid_parameters",
 ]
 
 
@@ -257,6 +261,17 @@ def new_keyring(mechanism: Mechanism, plan: SumPlan) -> Keyring | None:
     return mechanism.generate_keyring(plan) if isinstance(mechanism, Keyed) else None
 
 
+def require_keyring(mechanism: str, parameter_id: bytes, keyring: Keyring | None) -> Keyring:
+    """Return the keyring; `KeyringError` if it is missing, or made for another mechanism or other parameters."""
+    if keyring is None:
+        raise KeyringError(f"a sum over {mechanism!r} needs the task's keyring")
+    if keyring.mechanism != mechanism:
+        raise KeyringError(f"this keyring belongs to {keyring.mechanism!r}, not to {mechanism!r}")
+    if not hmac.compare_digest(keyring.parameter_id, parameter_id):
+        raise KeyringError("this keyring was made for another ring degree, modulus or key size")
+    return keyring
+
+
 @runtime_checkable
 class SharesKeys(Protocol):
     """A mechanism whose keys fit some plans only, so that all sums of a task must be planned alike."""
@@ -279,6 +294,17 @@ def plan_sum(
     if main is not None and main != layout and isinstance(mechanism, SharesKeys):
         parameters = mechanism.with_keys_of(parameters, mechanism.plan(parameters, main, max_contributions))
     return mechanism.plan(parameters, layout, max_contributions)
+
+
+Parameters = TypeVar("Parameters", bound=BaseModel)
+
+
+def valid_parameters(mechanism: str, model: type[Parameters], given: Mapping[str, Any]) -> Parameters:
+    """Return the parameters of a task's mechanism; `ParameterError` names the first that is invalid."""
+    try:
+        return model.model_validate(dict(given))
+    except ValidationError as error:
+        raise ParameterError(f"{mechanism} parameters: {first_fault(error, model.model_fields)}") from None
 
 
 _NO_PUBLIC_MODE: Final = (
@@ -356,38 +382,3 @@ class NamesPublicKey(Protocol):
 
         Raises `ParameterError` for a malformed key, or if the parameters name another key already.
         """
-
-
-def require_possible(plan: SumPlan, total: NDArray[np.float64], contributions: int) -> None:
-    """Raise `CodecError` unless `total`, float64 (layout.length,), can be the sum of so many contributions.
-
-    Any party can make a ciphertext of something else and put it in the place of the sum. What opening such a ciphertext
-    shows depends on the secret key or on one client's contribution, so nobody may react to it visibly, and a key holder
-    must not publish it.
-
-    Counts must be whole numbers from 0 to contributions * clip, signed whole numbers within that bound, and all other
-    values within the segment's bound on the sum plus the plan's error bound. Raises `ParameterError` for a vector of
-    another shape.
-    """
-    layout = plan.layout
-    if total.shape != (layout.length,):
-        raise ParameterError(f"expected a vector of {layout.length} values, got shape {total.shape}")
-    if layout.chosen:  # all blocks have the segments of the first
-        rows, blocks = [total.reshape(len(layout.blocks), -1)], layout.blocks[:1]
-    else:
-        rows, blocks = [part[np.newaxis] for part in layout.split(total)], layout.blocks
-    for block, values in zip(blocks, rows, strict=True):
-        start = 0
-        for segment in block.segments:
-            part = values[:, start : start + segment.length]
-            start += segment.length
-            largest = segment.bound_on_sum(contributions) * CLIP_SLACK + (
-                0.0 if segment.integral else plan.predicted_error
-            )
-            smallest = 0.0 if segment.integral and not segment.signed else -largest
-            possible = bool(part.min() >= smallest and part.max() <= largest)  # False for NaN
-            if not possible or (segment.integral and not np.array_equal(part, np.rint(part))):
-                raise CodecError(
-                    f"{block.name}/{segment.name} of the opened sum holds a value that no sum of {contributions} "
-                    "contributions has"
-                )

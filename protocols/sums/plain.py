@@ -1,7 +1,7 @@
 """The plain mechanism hides nothing. It is the baseline of every benchmark, and serves locally private recipes.
 
 contribution    float32 little-endian, the blocks of the route in order (after a head that names them if the layout
-                lets contributions choose: `protocols.sums.chosen`)
+                lets contributions choose: `protocols.sums.wire`)
 partial         contributions so far (uint64), then float64 sums, all little-endian
 aggregate       float32 little-endian
 
@@ -22,12 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocols.codec import exact
-from protocols.crypto.keyring import Keyring
+from protocols.crypto.keys import Keyring
 from protocols.errors import BudgetError, CodecError, ContributionError, ParameterError
 from protocols.layout import CLIP_SLACK, Block, Route, VectorLayout
 from protocols.sums.base import COUNT_BYTES, Buffer, OneMessage, SumPlan
-from protocols.sums.chosen import head_bytes, name_blocks, read_blocks
-from protocols.sums.partial import Draft, PartialSum, read_count
+from protocols.sums.wire import BytesBuilder, PartialSum, head_bytes, name_blocks, read_blocks, read_count
 
 __all__ = ["PLAIN", "PlainMechanism", "PlainPlan"]
 
@@ -132,13 +131,10 @@ class PlainMechanism(OneMessage):
     def check(self, plan: SumPlan, route: Route, body: Buffer) -> None:
         """Raise `ContributionError` unless the length is exact and every value is finite and within its clip."""
         own = PlainPlan.of(plan)
-        expected, view = own.contribution_bytes(route), memoryview(body)
+        view = own.require_length(route, body)
         if own.layout.chosen:
-            expected -= head_bytes(own.layout)
-            view = memoryview(read_blocks(own, body)[1])
-        if view.nbytes != expected:
-            raise ContributionError(f"a contribution along this route is {expected} bytes, got {view.nbytes}")
-        for start in range(0, expected, _CHECKED):
+            view = read_blocks(own, body)[1]
+        for start in range(0, view.nbytes, _CHECKED):
             _check_values(own, route, start // 4, view[start : start + _CHECKED])
 
     def check_part(self, plan: SumPlan, route: Route, start: int, part: Buffer) -> None:
@@ -180,9 +176,9 @@ class PlainMechanism(OneMessage):
         """Return the sums rounded to float32; `CodecError` for sums that are not finite or exceed its range."""
         plan = PlainPlan.of(plan)
         sums = _in_range(np.frombuffer(read_count(plan, partial)[1], "<f8"))
-        draft = Draft(4 * sums.size)
-        np.copyto(np.frombuffer(draft.body, "<f4"), sums, casting="same_kind")
-        return draft.finish()
+        builder = BytesBuilder(4 * sums.size)
+        np.copyto(np.frombuffer(builder.body, "<f4"), sums, casting="same_kind")
+        return builder.finish()
 
     def open(
         self, plan: SumPlan, aggregate: Buffer, contributions: int, keyring: Keyring | None

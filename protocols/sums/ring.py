@@ -1,19 +1,15 @@
-"""Rings of 2^b: fixed-point values as ring elements, and elements as bytes.
+"""Sums of fixed-point values in a ring of 2^b: segments with a scale each, and ring elements as bytes.
 
-Ring elements as bytes: 16, 32 and 64 bits raw, other widths packed without gaps, all little-endian.
+*Elements as bytes.* Element i takes bits i*bits to (i+1)*bits of the body, lowest first, bit b being bit b%8 of byte
+b//8: for 16, 32 and 64 bits that is the raw little-endian form. The last byte's unused bits are zero. 64 elements fill
+exactly `bits` words of 64 bits, so packing is a few shifts over all groups of 64 at once.
 
-Element i takes bits i*bits to (i+1)*bits of the body, lowest first, bit b being bit b%8 of byte b//8: for 16, 32 and 64
-that is the usual raw form. The last byte's unused bits are zero. 64 elements fill exactly `bits` words of 64 bits, so
-packing is a few shifts over all groups of 64 at once.
-
-Sums of fixed-point values whose ring is shared by all segments of a layout, each with a scale of its own.
-
-Every segment has the finest power-of-two scale whose sums fit (`FixedPoint.widest`), by the segment's bound on the SUM,
-which a recipe may prove to be far below contributions * clip. Counts have scale 1 and are exact. A layout does not fit
-unless a ring step is at most the clip: with a coarser step, nothing but rounding error would remain of a value.
-
-Rounding to nearest has an error of half a step per contribution. Scales are powers of two, so encoding and decoding add
-no error. The rounding of float64 itself is included in the error bounds.
+*Scales.* The ring is shared by all segments of a layout. Every segment has the finest power-of-two scale whose sums fit
+(`FixedPoint.widest`), by the segment's bound on the SUM, which a recipe may prove to be far below contributions * clip.
+Counts have scale 1 and are exact. A layout does not fit unless a ring step is at most the clip: with a coarser step,
+nothing but rounding error would remain of a value. Rounding to nearest has an error of half a step per contribution.
+Scales are powers of two, so encoding and decoding add no error. The rounding of float64 itself is included in the error
+bounds.
 """
 
 from __future__ import annotations
@@ -33,7 +29,7 @@ from protocols.errors import BudgetError, CodecError, ParameterError
 from protocols.fixed_point import FixedPoint
 from protocols.layout import CLIP_SLACK, Route, Segment, VectorLayout
 from protocols.sums.base import Buffer, SumPlan
-from protocols.sums.partial import Draft
+from protocols.sums.wire import BytesBuilder
 
 __all__ = [
     "GROUP",
@@ -47,8 +43,8 @@ __all__ = [
     "RingPlan",
     "decode_part",
     "encode_vector",
-    "first_fault",
     "places_of",
+    "require_fit",
 ]
 
 
@@ -88,12 +84,12 @@ def pack(elements: Ring, bits: int) -> bytes:
         return elements.astype(dtype.newbyteorder("<"), copy=False).tobytes()
     if elements.size <= _PIECE:
         return _pack_piece(elements, bits)
-    draft = Draft(packed_bytes(elements.size, bits))
+    builder = BytesBuilder(packed_bytes(elements.size, bits))
     for start in range(0, elements.size, _PIECE):
         piece = _pack_piece(elements[start : start + _PIECE], bits)
         place = start * bits // 8
-        draft.body[place : place + len(piece)] = piece
-    return draft.finish()
+        builder.body[place : place + len(piece)] = piece
+    return builder.finish()
 
 
 def _pack_piece(elements: Ring, bits: int) -> bytes:
@@ -168,8 +164,31 @@ def places_of(bits: int, layout: VectorLayout, contributions: int) -> Places:
     )
 
 
-def first_fault(bits: int, layout: VectorLayout, contributions: int) -> str | None:
+def require_fit(layout: VectorLayout, contributions: int, bits: range, clients: range) -> None:
+    """Raise `BudgetError`, with what would fit, unless sums of `contributions` fit a ring of bits[0] bits.
+
+    bits: widths from the ring's to the widest that the mechanism has. clients: the contributions that it can sum.
+    """
+    fault = _fault(layout, contributions, bits[0], clients)
+    if fault is None:
+        return
+    most, over = 0, contributions
+    while over - most > 1:
+        middle = (most + over) // 2
+        most, over = (middle, over) if _fault(layout, middle, bits[0], clients) is None else (most, middle)
+    fitting = [f"at most {most} contributions fit"] if most >= clients[0] else []
+    enough = next((width for width in bits[1:] if _fault(layout, contributions, width, clients) is None), None)
+    fitting += [f"{enough} bits fit"] if enough else []
+    raise BudgetError(
+        f"sums of {contributions} contributions do not fit a ring of {bits[0]} bits ({fault}); "
+        f"{', or '.join(fitting) or 'no ring fits'}"
+    )
+
+
+def _fault(layout: VectorLayout, contributions: int, bits: int, clients: range) -> str | None:
     """Return why sums of this layout do not fit a ring of `bits` bits, for the first segment; None if they do."""
+    if contributions > clients[-1]:
+        return f"no sum has over {clients[-1]} contributions"
     for block in layout.blocks:
         for segment in block.segments:
             fault = _segment_fault(bits, segment, contributions)

@@ -1,4 +1,4 @@
-"""A complete sum with all parties in one function, for documentation, tests and test vectors."""
+"""A complete plain, CKKS or Paillier sum with all parties in one function, for documentation and tests."""
 
 from __future__ import annotations
 
@@ -54,21 +54,24 @@ def run_sum(
     if len(chosen) != len(vectors):
         raise ParameterError(f"{len(vectors)} vectors but {len(chosen)} routes")
 
-    # The key holder makes the keys, which all members share.
+    # All parties compute the same plan from the task: scales and lengths. The key holder makes the keys, which every
+    # member gets, sealed, through its mailbox. Of a Paillier sum it also publishes n, which the task names thereafter.
     keyring = new_keyring(mechanism, plan)
 
-    # Every client seals its own vector.
+    # Every client seals its own vector. CKKS: values / clip in complex slots, encoded at the plan's scale, encrypted;
+    # residues are split into byte planes. Paillier: round(value * scale) in slots, then (1 + m n) r^n mod n^2.
     contributions = tuple(
         one_message(mechanism).seal(plan, route, split_along(plan, route, vector), keyring)
         for route, vector in zip(chosen, vectors, strict=True)
     )
 
-    # The server, which has no key, checks each contribution, adds it to the partial sum and releases the sum.
+    # The server, which has no key, checks each contribution, adds it to the partial sum, which starts with its count,
+    # and releases the sum. CKKS adds residues modulo q, Paillier multiplies ciphertexts modulo n^2.
     for route, body in zip(chosen, contributions, strict=True):
         mechanism.check(plan, route, body)
     partial = mechanism.fold(plan, None, zip(chosen, contributions, strict=True))
     aggregate = mechanism.release(plan, partial)
 
-    # Every member (anyone, in a plain sum) opens it.
+    # Every member (anyone, in a plain sum) opens it, and rounds the counts.
     total = mechanism.open(plan, aggregate, len(contributions), keyring)
     return SumTranscript(contributions, aggregate, total)

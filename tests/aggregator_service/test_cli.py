@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 import httpx
 import pytest
 
 from aggregator_service.storage.database import Database
 from tests.support.api import Api, TestMember, TestTask, serving, signed_enrolment
+from tests.support.forked import ForkedProcess
 from tests.support.organiser import TRIAL
+from tests.support.replicas import wait_until
 from tests.support.rows import round_row
 from tests.support.server import free_port, running_aggregator
 from tests.support.signing import SIGNED
@@ -47,13 +47,13 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[..., 
     return Command(tmp_path / "data", run)
 
 
-def test_create_a_task_enrol_and_close_it_while_the_server_runs(command: Command) -> None:
+def test_a_task_and_its_rounds_are_operated_while_the_server_runs(command: Command) -> None:
     token = command.token("init")
     assert token.startswith("hro_")
     with running_aggregator(command.data_dir) as server:
         made = command(
             "task", "create", "movies", "--recipe", "fedmf", "--mechanism", "plain",
-            "-r", "items=5", "-r", "dim=3", "-s", "cohort_size=2", "-s", "min_clients=2", "-s", "rounds=1",
+            "-r", "items=5", "-r", "dim=3", "-s", "cohort_size=2", "-s", "min_clients=2", "-s", "rounds=2",
         )  # fmt: skip
         task_id = json.loads(made)["task_id"]
         invitation = command("invite", "movies", "--uses", "2").strip()
@@ -63,6 +63,16 @@ def test_create_a_task_enrol_and_close_it_while_the_server_runs(command: Command
         members = [TestMember(task, one["client_id"], one["token"]) for one in enrolled]
         task.wait_round(1, "collecting")  # the server noticed the task, which another process created
         assert "movies" in command("task", "list")
+        output = command("round", "extend", "movies", "1", "--seconds", "600")
+        assert output.startswith("movies  round 1  collecting  ")
+        seconds = task.round(1)["seconds_left"]
+        assert 600 < seconds <= float(output.split("  ")[3].split()[0]) + 1
+        assert "at most 604,800 seconds" in command("round", "extend", "movies", "1", "--seconds", "604800", status=1)
+        assert "seconds" in command("round", "extend", "movies", "1", "--seconds", "0", status=1)
+        assert "no such round" in command("round", "abort", "movies", "9", status=1)
+        assert command("round", "abort", task_id, "1") == "movies  round 1  failed: aborted by an operator\n"
+        assert "failed" in command("round", "extend", "movies", "1", "--seconds", "5", status=1)
+        task.wait_round(2, "collecting")
         current = api.http.get(f"{task.path}/rounds/current", headers=members[0].auth)
         assert json.loads(command("task", "show", task_id))["members"] == 2
         assert "closed" in command("task", "close", "movies")
@@ -73,57 +83,40 @@ def test_create_a_task_enrol_and_close_it_while_the_server_runs(command: Command
         api.close()
 
 
+def run_apart(arguments: list[str], environment: dict[str, str], output: IO[bytes]) -> ForkedProcess:
+    """Start `hushrec-server` in a process of its own."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("HUSHREC_")}
+    return ForkedProcess("server", "aggregator_service.cli", arguments, kept | environment, output)
+
+
 def test_the_first_start_writes_a_token_once_and_not_to_its_log(tmp_path: Path) -> None:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("HUSHREC_")}
-    environment |= {"HUSHREC_DATA_DIR": str(tmp_path / "data"), "HUSHREC_PORT": str(free_port())}
-    tokens = []
-    for _ in range(2):
-        with subprocess.Popen(
-            [sys.executable, "-u", "-m", "aggregator_service.cli", "serve"],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        ) as server:
+    data, output = tmp_path / "data", tmp_path / "output"
+    for written in (1, 0):
+        with output.open("wb") as file:
+            server = run_apart(["serve"], {"HUSHREC_DATA_DIR": str(data), "HUSHREC_PORT": str(free_port())}, file)
             try:
-                assert server.stderr is not None
-                noted = ""
-                for line in server.stderr:
-                    noted += line
-                    if "startup complete" in line:
-                        break
-                url = f"http://127.0.0.1:{environment['HUSHREC_PORT']}"
-                if not tokens:
-                    with pytest.raises(httpx.HTTPStatusError):
-                        httpx.get(f"{url}/v1/tasks").raise_for_status()
+                wait_until(lambda: "running on" in output.read_text(), "the server has started")
                 server.terminate()
-                out, rest = server.communicate(timeout=30)
+                assert server.wait(30) == 0
             finally:
                 server.kill()  # no effect if it has already ended
-            assert server.returncode == 0
-            assert "hro_" not in out + noted + rest
-            tokens += [Path(line.rpartition(" ")[2]) for line in out.splitlines() if "operator token" in line]
-    assert len(tokens) == 1
-    assert tokens[0].stat().st_mode & 0o777 == 0o600
-    token = tokens[0].read_text().strip()
+        assert "hro_" not in output.read_text()
+        assert output.read_text().count("operator token (given once") == written
+    (path,) = data.glob("*.token")
+    assert path.stat().st_mode & 0o777 == 0o600
+    token = path.read_text().strip()
     assert token.startswith("hro_")
-    database = b"".join(path.read_bytes() for path in (tmp_path / "data").glob("hushrec.db*"))
-    assert token.encode() not in database
+    assert token.encode() not in b"".join(path.read_bytes() for path in data.glob("hushrec.db*"))
 
 
 def test_a_token_is_printed_on_a_terminal_only(tmp_path: Path) -> None:
     """With a terminal as its output, `init` prints the token; the file is for pipes and logs, or where it is named."""
-    run = [sys.executable, "-m", "aggregator_service.cli", "init", "--data-dir", str(tmp_path / "data")]
     terminal, end = os.openpty()
-    subprocess.run(run, stdout=end, check=True, timeout=60)
-    os.close(end)
-    printed = os.read(terminal, 1000).decode()
-    assert printed.startswith("hro_")
+    with os.fdopen(end, "wb") as output:
+        assert run_apart(["init"], {"HUSHREC_DATA_DIR": str(tmp_path / "data")}, output).wait(60) == 0
+    assert os.read(terminal, 1000).startswith(b"hro_")
     assert not list((tmp_path / "data").glob("*.token"))
     os.close(terminal)
-    piped = subprocess.run(run, capture_output=True, text=True, check=True, timeout=60)
-    assert "hro_" not in piped.stdout + piped.stderr
-    assert Path(piped.stdout.strip()) == tmp_path / "data" / "admin-2.token"
 
 
 def test_a_named_token_file_replaces_what_was_there(command: Command, tmp_path: Path) -> None:
@@ -176,10 +169,7 @@ def test_tokens_are_created_listed_rotated_and_revoked(command: Command) -> None
     ("options", "recipe", "chosen"),
     [
         ((), "privirec-k", {"components": 50, "item_exponent": 0.3125}),
-        (("--budget", "0.004"), "privirec-k", {"components": 20}),
-        (("--mechanism", "ckks"), "colr", {"item_bias": "counts", "rank": 4}),
         (("--ratings",), "rfrec", {"item_bias": "means", "user_penalty": 3.0}),
-        (("--epsilon", "8"), "privirec", {"components": 50, "degrees": False, "iterations": 0}),
         (("--epsilon", "8", "--budget", "0.004"), "privirec-k", {"components": 20, "iterations": 3}),
         (("--epsilon", "8", "--delta", "1e-4", "--mechanism", "ckks"), "colr", {"item_bias": "counts", "rank": 4}),
     ],
@@ -198,52 +188,55 @@ def test_the_advised_command_creates_a_task(
     assert view["schedule"]["cohort_size"] == 40
 
 
-def test_advice_names_what_a_budget_is_worth_and_refuses_what_fits_nowhere(command: Command) -> None:
-    size = ("--items", "1682", "--clients", "943", "--interactions", "100000")
-    text = command("task", "advise", *size, "--budget", "1")
+def test_advice_names_what_a_budget_is_worth_and_what_noise_leaves_and_refuses_what_fits_nowhere(
+    command: Command,
+) -> None:
+    movielens = ("--items", "1682", "--clients", "943", "--interactions", "100000")
+    large = ("--items", "3706", "--clients", "100000", "--interactions", "11600000", "--epsilon", "2")
+    text = command("task", "advise", *movielens, "--budget", "1")
     assert "148 vectors of 1,682 items fit in messages of 1 MB" in text
     assert "64 vectors, 0.43 MB a message" in text
-    assert "more than the budget" in command("task", "advise", *size, "--budget", "0.001", status=1)
-    assert "unknown mechanism" in command("task", "advise", *size, "--mechanism", "rot13", status=1)
-
-
-def test_advice_with_a_privacy_block_says_what_its_noise_leaves_of_each_recipe(command: Command) -> None:
-    size = ("--items", "3706", "--clients", "100000", "--interactions", "11600000", "--epsilon", "2")
-    text = command("task", "advise", *size)
-    assert text.startswith("privirec-k: 3 sums of 100000 clients")
-    assert "privirec has messages of 27.5 MB" in text
-    assert "colr with 100,000 users at epsilon 2: " in text
-    assert "--epsilon 2 --delta 3.16e-06 --client-sums 3" in text
-    assert command("task", "advise", *size, "--budget", "30").startswith("privirec: 1 sums")
-    for wrong, words in (
-        (("--mechanism", "plain"), "plain sums cannot carry privirec with noise"),
-        (("--ratings",), "no recipe of ratings"),
-        (("--epsilon", "-1"), "epsilon: must be greater than 0"),
-        (("--clients", "1"), "at least 2 users"),
+    masked = command("task", "advise", *movielens, "--budget", "0.05", "-m", "dropout=0.1")
+    assert "  degree = 26\n  threshold = 16\n" in masked
+    assert "  a client sends 2964 bytes to share, at most\n" in masked
+    assert "--mechanism masked -m dropout=0.1 -s cohort_size=100" in masked
+    assert "degree" not in command("task", "advise", *movielens, "--mechanism", "plain")
+    noisy = command("task", "advise", *large)
+    assert noisy.startswith("privirec-k: 3 sums of 100000 clients")
+    assert "colr with 100,000 users at epsilon 2: " in noisy
+    assert "--epsilon 2 --delta 3.16e-06 --client-sums 3" in noisy
+    for size, wrong, words in (
+        (movielens, ("--budget", "0.001"), "more than the budget"),
+        (movielens, ("--mechanism", "rot13"), "unknown mechanism"),
+        (movielens, ("--mechanism", "masked", "-m", "dropout=0.8"), "no neighbourhood"),
+        (large, ("--mechanism", "plain"), "plain sums cannot carry privirec with noise"),
+        (large, ("--ratings",), "no recipe of ratings"),
+        (large, ("--epsilon", "-1"), "epsilon: must be greater than 0"),
+        (large, ("--clients", "1"), "at least 2 users"),
     ):
         assert words in command("task", "advise", *size, *wrong, status=1)
 
 
-def test_the_papers_values_are_taken_on_request(command: Command) -> None:
-    command("init")
-    paper = json.loads(command("task", "create", "p", "--recipe", "colr", "-r", "items=50", "--variant", "paper"))
-    assert paper["recipe"]["parameters"] == {"items": 50, "normalise": "touched", "reveal_touched": True}
-
-
-def test_members_are_listed_and_revoked(command: Command) -> None:
+def test_invitations_and_members_are_listed_and_revoked(command: Command) -> None:
     command("init")
     command("task", "create", "movies", "--recipe", "fedmf", "--mechanism", "plain", "-r", "items=5", "-r", "dim=3")
-    assert command("member", "list", "movies") == ""
-    invitation = command("invite", "movies").strip()
+    assert command("member", "list", "movies") == command("invitation", "list", "movies") == ""
+    token = command("invite", "movies", "--uses", "3", "--expires-seconds", "7200").strip()
+    (line,) = command("invitation", "list", "movies").splitlines()
+    invitation_id, *rest = line.split("  ")
+    assert rest == ["member", "used 0 of 3", "open for 2.0 hours"]
+    assert token not in line
     with running_aggregator(command.data_dir) as server:
-        body = signed_enrolment(invitation)
-        made = httpx.post(f"{server.url}/v1/enrolments", json=body, auth=SIGNED).json()
+        made = httpx.post(f"{server.url}/v1/enrolments", json=signed_enrolment(token), auth=SIGNED).json()
         assert command("member", "list", "movies") == f"{made['client_id']}  member  active\n"
         command("member", "revoke", "movies", made["client_id"])
         auth = {"Authorization": f"Bearer {made['token']}"}
         assert httpx.get(f"{server.url}/v1/tasks/{made['task_id']}", headers=auth).status_code == 401
     assert command("member", "list", "movies").endswith("revoked\n")
+    assert command("invitation", "revoke", "movies", invitation_id).strip().endswith("revoked")
+    assert command("invitation", "list", "movies").strip().endswith("revoked")
     assert "no such member" in command("member", "revoke", "movies", "c_nobody", status=1)
+    assert "no such invitation" in command("invitation", "revoke", "movies", "i_0", status=1)
 
 
 def _noisy(name: str, cohort: int, fewest: int) -> list[str]:
@@ -264,72 +257,55 @@ def test_a_privacy_budget_is_created_and_shown_with_what_is_spent(command: Comma
     assert "up to 4 of the 20 clients" in spent["against"][0]
     other = json.loads(command(*_noisy("y", 20, 15), "-s", "start_clients=400000", "--epsilon", "4"))
     assert other["privacy"]["delta"] == pytest.approx(400_000**-1.1)
+    paper = json.loads(command("task", "create", "p", "--recipe", "colr", "-r", "items=50", "--variant", "paper"))
+    assert paper["recipe"]["parameters"] == {"items": 50, "normalise": "touched", "reveal_touched": True}
     command(*_noisy("z", 20, 15))
     assert "spent" not in json.loads(command("task", "show", "z"))
-
-
-def test_noise_that_drowns_the_signal_is_said_when_a_task_is_created(command: Command) -> None:
-    command("init")
-    made = json.loads(command(*_noisy("x", 20, 8), "--epsilon", "0.5"))
-    (text,) = [text for text in made["warnings"] if "noise drowns" in text]
-    assert "The noise of 6 of them alone must reach the target: a larger min_clients means less noise." in text
-    made = json.loads(command(*_noisy("y", 20_000, 15_000), "--epsilon", "100"))
-    assert not [text for text in made["warnings"] if "noise drowns" in text]
+    for name, cohort, fewest, epsilon, drowned in (("a", 20, 8, "0.5", True), ("b", 20_000, 15_000, "100", False)):
+        made = json.loads(command(*_noisy(name, cohort, fewest), "--epsilon", epsilon))
+        texts = [text for text in made["warnings"] if "noise drowns" in text]
+        assert ["The noise of 6 of them alone must reach the target" in text for text in texts] == [True] * drowned
 
 
 MEASURED = ["task", "create", "x", "--recipe", "colr", "-r", "items=5", "--evaluate-every", "5"]
 """An encrypted task that is measured."""
 
 
-@pytest.mark.parametrize(
-    ("arguments", "word"),
-    [
-        (["task", "show", "nothing"], "no task"),
-        (["invite", "nothing"], "no task"),
-        (["task", "create", "x", "--recipe", "nope"], "fedmf"),
-        (["task", "create", "x", "--recipe", "colr", "-r", "items"], "name=value"),
-        (["task", "create", "X y", "--recipe", "fedmf", "-r", "items=5"], "name"),
-        (
-            ["task", "create", "x", "--recipe", "colr", "-r", "itmes=5"],
-            "itmes: unknown name; choose from: items",
-        ),
-        (["task", "create", "x", "--recipe", "colr", "-r", "items=5", "-s", "round=3"], "choose from: rounds"),
-        (["task", "create", "x", "--recipe", "colr", "-r", "items=5", "-s", "cohort_size=2"], "schedule: min_clients"),
-        (["task", "create", "x", "--recipe", "colr", "-r", "items=5", "--keep", "best"], "need --evaluate-every"),
-        ([*MEASURED, "--holdout", "first"], "--holdout is 'last' or a share"),
-        ([*MEASURED, "--stop-after", "0"], "evaluation: stop_after"),
-        ([*MEASURED, "--keep", "best", "--final-rounds", "2"], "final_rounds needs keep 'last'"),
-        ([*MEASURED, "--stop-after", "2"], "does not see the curve"),
-        ([*NOISY, "--epsilon", "0"], "privacy: epsilon: must be greater than 0"),
-        ([*NOISY, "--epsilon", "4", "--delta", "1"], "privacy: delta: must be less than 0.01"),
-        ([*NOISY, "--epsilon", "4", "--client-sums", "0"], "privacy: client-sums: must be at least 1"),
-        ([*NOISY, "--epsilon", "0.0001"], "no noise gives epsilon"),
-        ([*NOISY, "--epsilon", "0.02"], "raise epsilon or min_clients, or shrink the model"),
-        ([*NOISY, "--epsilon", "4", "--corrupt", "0.9"], "leaves no client whose noise can be counted on"),
-        ([*NOISY, "--epsilon", "4", "--mechanism", "plain"], "cannot use 'plain'"),
-        ([*NOISY, "--epsilon", "4", "--recipe", "rfrec"], "cannot be trained with a privacy block"),
-        ([*NOISY, "--delta", "1e-6"], "need --epsilon"),
-    ],
-)
-def test_errors_are_one_line(command: Command, arguments: list[str], word: str) -> None:
+WRONG: list[tuple[list[str], str]] = [
+    (["task", "show", "nothing"], "no task"),
+    (["invite", "nothing"], "no task"),
+    (["task", "create", "x", "--recipe", "nope"], "fedmf"),
+    (["task", "create", "x", "--recipe", "colr", "-r", "items"], "name=value"),
+    (["task", "create", "X y", "--recipe", "fedmf", "-r", "items=5"], "name"),
+    (
+        ["task", "create", "x", "--recipe", "colr", "-r", "itmes=5"],
+        "itmes: unknown name; choose from: items",
+    ),
+    (["task", "create", "x", "--recipe", "colr", "-r", "items=5", "-s", "round=3"], "choose from: rounds"),
+    (["task", "create", "x", "--recipe", "colr", "-r", "items=5", "-s", "cohort_size=2"], "schedule: min_clients"),
+    (["task", "create", "x", "--recipe", "colr", "-r", "items=5", "--keep", "best"], "need --evaluate-every"),
+    ([*MEASURED, "--holdout", "first"], "--holdout is 'last' or a share"),
+    ([*MEASURED, "--stop-after", "0"], "evaluation: stop_after"),
+    ([*MEASURED, "--keep", "best", "--final-rounds", "2"], "final_rounds needs keep 'last'"),
+    ([*MEASURED, "--stop-after", "2"], "does not see the curve"),
+    ([*NOISY, "--epsilon", "0"], "privacy: epsilon: must be greater than 0"),
+    ([*NOISY, "--epsilon", "4", "--delta", "1"], "privacy: delta: must be less than 0.01"),
+    ([*NOISY, "--epsilon", "4", "--client-sums", "0"], "privacy: client-sums: must be at least 1"),
+    ([*NOISY, "--epsilon", "0.0001"], "no noise gives epsilon"),
+    ([*NOISY, "--epsilon", "0.02"], "raise epsilon or min_clients, or shrink the model"),
+    ([*NOISY, "--epsilon", "4", "--corrupt", "0.9"], "leaves no client whose noise can be counted on"),
+    ([*NOISY, "--epsilon", "4", "--mechanism", "plain"], "cannot use 'plain'"),
+    ([*NOISY, "--epsilon", "4", "--recipe", "rfrec"], "cannot be trained with a privacy block"),
+    ([*NOISY, "--delta", "1e-6"], "need --epsilon"),
+]
+
+
+def test_errors_are_one_line(command: Command) -> None:
     command("init")
-    text = command(*arguments, status=1)
-    assert word in text
-    assert len(text.strip().splitlines()) == 1
-
-
-def test_advice_on_masked_sums_says_what_a_client_sends(command: Command) -> None:
-    size = ("--items", "1682", "--clients", "943", "--interactions", "100000")
-    text = command("task", "advise", *size, "--budget", "0.05", "-m", "dropout=0.1")
-    assert "  degree = 26\n  threshold = 16\n" in text
-    assert [line for line in text.splitlines() if "to share" in line] == [
-        "  a client sends 2964 bytes to share, at most"
-    ]
-    assert "--mechanism masked -m dropout=0.1 -s cohort_size=100" in text
-    assert "degree" not in command("task", "advise", *size, "--mechanism", "plain")
-    assert "no neighbourhood" in command(
-        "task", "advise", *size, "--mechanism", "masked", "-m", "dropout=0.8", status=1
-    )
+    for arguments, word in WRONG:
+        text = command(*arguments, status=1)
+        assert word in text, arguments
+        assert len(text.strip().splitlines()) == 1
 
 
 def test_a_missing_database_is_an_error_and_creates_nothing(command: Command) -> None:
@@ -337,25 +313,6 @@ def test_a_missing_database_is_an_error_and_creates_nothing(command: Command) ->
     assert str(command.data_dir) in text
     assert "hushrec-server init" in text
     assert not command.data_dir.exists()
-
-
-def test_a_port_in_use_is_an_error_before_a_token_is_created(command: Command) -> None:
-    port = free_port()
-    with socket.create_server(("127.0.0.1", port)):
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("HUSHREC_")}
-        environment |= {"HUSHREC_DATA_DIR": str(command.data_dir), "HUSHREC_PORT": str(port)}
-        done = subprocess.run(
-            [sys.executable, "-m", "aggregator_service.cli", "serve"],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-    assert done.returncode == 1
-    assert f"cannot listen on 127.0.0.1:{port}" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert "token" not in done.stdout
 
 
 def test_a_server_that_stops_answers_long_polls(tmp_path: Path) -> None:
@@ -374,50 +331,9 @@ def test_a_server_that_stops_answers_long_polls(tmp_path: Path) -> None:
         assert "graceful shutdown exceeded" not in server.log()
 
 
-def test_invitations_are_listed_and_revoked(command: Command) -> None:
-    command("init")
-    command("task", "create", "movies", "--recipe", "fedmf", "--mechanism", "plain", "-r", "items=5", "-r", "dim=3")
-    assert command("invitation", "list", "movies") == ""
-    token = command("invite", "movies", "--uses", "3", "--expires-seconds", "7200").strip()
-    (line,) = command("invitation", "list", "movies").splitlines()
-    invitation_id, *rest = line.split("  ")
-    assert rest == ["member", "used 0 of 3", "open for 2.0 hours"]
-    assert token not in line
-    assert command("invitation", "revoke", "movies", invitation_id).strip().endswith("revoked")
-    assert command("invitation", "list", "movies").strip().endswith("revoked")
-    assert "no such invitation" in command("invitation", "revoke", "movies", "i_0", status=1)
-
-
-def test_a_round_is_extended_and_aborted_while_the_server_runs(command: Command) -> None:
-    token = command.token("init")
-    with running_aggregator(command.data_dir) as server:
-        api = Api(server.url, token)
-        task = api.create_task("long", cohort=2, collect_seconds=3600.0)
-        task.begin(2)
-        output = command("round", "extend", "long", "1", "--seconds", "600")
-        assert output.startswith("long  round 1  collecting  4")
-        assert 4000 < task.round(1)["seconds_left"] <= 4200
-        assert "at most 604,800 seconds" in command("round", "extend", "long", "1", "--seconds", "604800", status=1)
-        assert "seconds" in command("round", "extend", "long", "1", "--seconds", "0", status=1)
-        assert "no such round" in command("round", "abort", "long", "9", status=1)
-        assert command("round", "abort", task.id, "1") == "long  round 1  failed: aborted by an operator\n"
-        task.wait_round(2, "collecting")
-        assert "failed" in command("round", "extend", "long", "1", "--seconds", "5", status=1)
-        api.close()
-
-
-@pytest.mark.parametrize(("signatures", "warned"), [("required", False), ("off", True)])
-def test_task_show_warns_when_signatures_are_off(
-    command: Command, monkeypatch: pytest.MonkeyPatch, signatures: str, warned: bool
+def test_a_task_is_created_with_an_evaluation_and_shown_with_its_curve(
+    command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command("init")
-    command("task", "create", "movies", "--recipe", "fedmf", "--mechanism", "plain", "-r", "items=5", "-r", "dim=3")
-    monkeypatch.setenv("HUSHREC_SIGNATURES", signatures)
-    warnings = json.loads(command("task", "show", "movies"))["warnings"]
-    assert any(text.startswith("Requests need no signature") for text in warnings) is warned
-
-
-def test_a_task_is_created_with_an_evaluation_and_shown_with_its_curve(command: Command) -> None:
     command("init")
     made = command(
         "task", "create", "movies", "--recipe", "fedmf", "--mechanism", "plain", "-r", "items=5", "-r", "dim=3",
@@ -435,24 +351,20 @@ def test_a_task_is_created_with_an_evaluation_and_shown_with_its_curve(command: 
     database.close()
     shown = json.loads(command("task", "show", "movies"))
     assert (shown["evaluation"], shown["curve"]) == (block, [report])
+    assert not [text for text in shown["warnings"] if "signature" in text]
+    monkeypatch.setenv("HUSHREC_SIGNATURES", "off")
+    assert "Requests need no signature" in command("task", "show", "movies")
 
 
-@pytest.mark.parametrize("order", [("--recipe", "topk"), ()])
-def test_help_parameters_prints_the_rows_of_the_page_without_a_name(command: Command, order: tuple[str, ...]) -> None:
-    rest = () if order else ("--recipe", "topk")
-    text = command("task", "create", *order, "--help-parameters", *rest, "--mechanism", "masked")
-    assert "share: number; above 0, at most 1; default 0.0625\n      Share of the N*d entries" in text
-    assert "corrupt: number; at least 0, below 1; default 0.05" in text
-    assert "min_difference: whole number or null; at least 1" in text
-    assert "Bits of the modulus" not in text
-
-
-def test_help_parameters_refuses_unknown_names(command: Command) -> None:
-    for choice, word in (
-        (["--recipe", "rot13"], "recipe"),
-        (["--recipe", "colr", "--mechanism", "rot13"], "mechanism"),
-    ):
-        assert f"unknown {word}: choose one of" in command("task", "create", "--help-parameters", *choice, status=1)
+def test_help_parameters_prints_the_rows_of_the_page_without_a_name(command: Command) -> None:
+    for first, rest in ((("--recipe", "topk"), ()), ((), ("--recipe", "topk"))):
+        text = command("task", "create", *first, "--help-parameters", *rest, "--mechanism", "masked")
+        assert "share: number; above 0, at most 1; default 0.0625\n      Share of the N*d entries" in text
+        assert "corrupt: number; at least 0, below 1; default 0.05" in text
+        assert "min_difference: whole number or null; at least 1" in text
+        assert "Bits of the modulus" not in text
+    wrong = command("task", "create", "--help-parameters", "--recipe", "colr", "--mechanism", "rot13", status=1)
+    assert "unknown mechanism: choose one of" in wrong
 
 
 def test_a_wrong_value_of_an_option_is_told_in_our_words(command: Command) -> None:

@@ -76,16 +76,11 @@ def routes() -> set[str]:
     return set(create_app(Settings()).openapi()["paths"])
 
 
-@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: f"{path.parent.name}/{path.name}")
-def test_manifests_match_the_kubernetes_schema(path: Path) -> None:
-    assert documents(path)
-    for found in documents(path):
+def test_manifests_match_the_kubernetes_schema_and_kustomizations_list_exactly_the_files() -> None:
+    for found in everything():
         for version in (KUBERNETES, kubernetes_validate.latest_version()):
             kubernetes_validate.validate(found, version, strict=True)
         assert found["kind"] == "Namespace" or found["metadata"]["namespace"] == "hushrec"
-
-
-def test_kustomizations_list_exactly_the_existing_files() -> None:
     for path in DEPLOY.glob("kubernetes*/kustomization.yaml"):
         (found,) = documents(path)
         named = [*found["resources"], *(patch["path"] for patch in found.get("patches", []) if "path" in patch)]
@@ -94,20 +89,15 @@ def test_kustomizations_list_exactly_the_existing_files() -> None:
         assert here - {path.name} == {name for name in named if "/" not in name}
 
 
-def test_compose_matches_its_schema() -> None:
-    command = [shutil.which("check-jsonschema", path=str(Path(sys.executable).parent)) or "check-jsonschema"]
-    command += ["--builtin-schema", "vendor.compose-spec", str(DEPLOY / "compose.yaml")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+def test_compose_matches_its_schema_and_the_dockerfile_passes_its_linter() -> None:
+    schema = ["check-jsonschema", "--builtin-schema", "vendor.compose-spec", DEPLOY / "compose.yaml"]
+    for program, *arguments in (schema, ["hadolint", DEPLOY / "Dockerfile"]):
+        command = [Path(sys.executable).with_name(str(program)), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_dockerfile_passes_its_linter() -> None:
-    hadolint = Path(sys.executable).with_name("hadolint")
-    done = subprocess.run([hadolint, DEPLOY / "Dockerfile"], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "")
-
-
-def test_base_images_have_digests_and_the_image_is_not_run_by_root() -> None:
+def test_base_images_have_digests_no_root_and_plain_http_on_the_loopback_interface_only() -> None:
     text = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
     assert re.search(r"^ARG PYTHON=python:3\.12-slim@sha256:[0-9a-f]{64}$", text, re.MULTILINE)
     assert set(re.findall(r"^FROM (\S+)", text, re.MULTILINE)) == {"${PYTHON}"}
@@ -116,28 +106,17 @@ def test_base_images_have_digests_and_the_image_is_not_run_by_root() -> None:
     (compose,) = documents(DEPLOY / "compose.yaml")
     for name in ("proxy", "postgres"):
         assert re.search(r"@sha256:[0-9a-f]{64}$", compose["services"][name]["image"])
-
-
-def test_compose_publishes_plain_http_on_the_loopback_interface_only() -> None:
-    (compose,) = documents(DEPLOY / "compose.yaml")
     published = [port for service in compose["services"].values() for port in service.get("ports", [])]
     assert published == ["127.0.0.1:8000:8000"]
 
 
-def settings_named() -> set[str]:
+def test_every_mentioned_setting_exists_and_those_of_manifests_and_compose_are_valid(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     texts = [path.read_text(encoding="utf-8") for path in DEPLOY.rglob("*") if path.is_file()]
     texts.append((ROOT / "docs" / "deploy.md").read_text(encoding="utf-8"))
-    return {name for text in texts for name in re.findall(r"\bHUSHREC_[A-Z_]+\b", text)}
-
-
-def test_every_mentioned_setting_exists() -> None:
-    known = {f"HUSHREC_{name.upper()}" for name in Settings.model_fields}
-    assert settings_named() <= known
-    assert {"HUSHREC_DATABASE_URL", "HUSHREC_BLOBS", "HUSHREC_EXECUTOR"} <= settings_named()
-
-
-def test_configured_settings_are_valid(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Load the settings from the environment that the manifests and compose.yaml define."""
+    named = {name for text in texts for name in re.findall(r"\bHUSHREC_[A-Z_]+\b", text)}
+    assert {"HUSHREC_BLOBS"} < named <= {f"HUSHREC_{name.upper()}" for name in Settings.model_fields}
     config = dict[str, str]()
     for found in everything():
         if found["kind"] == "ConfigMap":
@@ -174,13 +153,6 @@ def test_images_and_commands_exist() -> None:
             assert container["command"][0] in scripts
         else:
             assert container["args"][0] in commands
-
-
-@pytest.mark.parametrize("role", ["scheduler", "worker"])
-def test_dask_accepts_its_flags(role: str) -> None:
-    cli = import_module("distributed.cli.dask_scheduler" if role == "scheduler" else "distributed.cli.dask_worker")
-    (arguments,) = [one["args"] for _, one in containers() if one.get("command") == ["dask"] and one["args"][0] == role]
-    cli.main.make_context(role, list(map(str, arguments[1:])))
 
 
 def test_ports_and_probes_exist() -> None:
@@ -280,7 +252,9 @@ def expressions() -> list[str]:
     return found + [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
 
 
-def test_alerts_and_dashboard_use_existing_metrics_and_labels(metric_names: set[str]) -> None:
+def test_alerts_and_dashboard_use_existing_metrics_and_labels_and_alerts_say_what_to_do(
+    metric_names: set[str],
+) -> None:
     for expression in expressions():
         for metric in re.findall(r"\b(?:hushrec|process)_\w+", expression):
             assert re.sub("_bucket$", "", metric) in metric_names, metric
@@ -288,71 +262,59 @@ def test_alerts_and_dashboard_use_existing_metrics_and_labels(metric_names: set[
             assert set(outcome.split("|")) <= {event.name.lower() for row in TABLE.values() for event in row}, outcome
     used = " ".join(expressions())
     assert {name for name in metric_names if name.startswith("hushrec_") and name not in used} == set()
-
-
-def test_every_alert_says_what_happened_and_what_to_do() -> None:
     (rules,) = documents(DEPLOY / "prometheus" / "hushrec-rules.yaml")
     for rule in rules["groups"][0]["rules"]:
         assert set(rule["annotations"]) == {"summary", "action"}
         assert rule["labels"]["severity"] in ("warning", "critical")
 
 
-def test_prometheus_accepts_the_rules() -> None:
-    path = DEPLOY / "prometheus" / "hushrec-rules.yaml"
-    done = subprocess.run([required("promtool"), "check", "rules", path], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+FAULTS: list[tuple[str, bool, dict[str, tuple[str, str]]]] = [
+    ("HushRecDatabaseDown", False, {'hushrec_database_up{instance="a"}': ("0x60", "1x60")}),
+    ("HushRecBlobStoreDown", False, {'hushrec_blobs_up{instance="a"}': ("0x60", "1x60")}),
+    (
+        "HushRecBlobDirectoryFull",
+        True,
+        {
+            'hushrec_blobs_free_bytes{instance="a"}': ("4x60", "40x60"),
+            'hushrec_blobs_size_bytes{instance="a"}': ("100x60", "100x60"),
+        },
+    ),
+    (
+        "HushRecCertificateExpires",
+        True,
+        {'hushrec_tls_certificate_expiry_timestamp_seconds{instance="a"}': ("6e5x60", "9e6x60")},
+    ),
+    ("HushRecClockWrong", True, {'hushrec_clock_offset_seconds{instance="a"}': ("-3x60", "1x60")}),
+    (
+        "HushRecClientClocksWrong",
+        False,
+        {
+            'hushrec_client_clock_seconds_bucket{le="30.0"}': ("0+9x60", "0+10x60"),
+            'hushrec_client_clock_seconds_bucket{le="+Inf"}': ("0+10x60", "0+10x60"),
+        },
+    ),
+]
+"""Alert, whether it names the instance, and series of an hour, in minutes: with a fault, and without."""
 
 
-@pytest.mark.parametrize(
-    ("alert", "instance", "series"),
-    [
-        ("HushRecDatabaseDown", None, {'hushrec_database_up{instance="a"}': "0x60"}),
-        ("HushRecBlobStoreDown", None, {'hushrec_blobs_up{instance="a"}': "0x60"}),
-        (
-            "HushRecBlobDirectoryFull",
-            "a",
-            {'hushrec_blobs_free_bytes{instance="a"}': "4x60", 'hushrec_blobs_size_bytes{instance="a"}': "100x60"},
-        ),
-        (
-            "HushRecCertificateExpires",
-            "a",
-            {'hushrec_tls_certificate_expiry_timestamp_seconds{instance="a"}': "6e5x60"},
-        ),
-        ("HushRecClockWrong", "a", {'hushrec_clock_offset_seconds{instance="a"}': "-3x60"}),
-        (
-            "HushRecClientClocksWrong",
-            None,
-            {
-                'hushrec_client_clock_seconds_bucket{le="30.0"}': "0+9x60",
-                'hushrec_client_clock_seconds_bucket{le="+Inf"}': "0+10x60",
-            },
-        ),
-    ],
-)
-@pytest.mark.parametrize("fires", [True, False])
-def test_an_alert_fires_on_what_a_server_reports(
-    tmp_path: Path, alert: str, instance: str | None, series: dict[str, str], fires: bool
-) -> None:
-    """The series for an hour, in minutes; without the fault they have the value 1, or the same growth."""
-    well = {"hushrec_tls_certificate_expiry_timestamp_seconds": "9000000x60", "hushrec_clock_offset_seconds": "1x60"}
-    given = [
-        {"series": name, "values": values if fires else well.get(name.partition("{")[0], "1+1x60")}
-        for name, values in series.items()
-    ]
-    (rules,) = documents(DEPLOY / "prometheus" / "hushrec-rules.yaml")
-    (rule,) = [rule for rule in rules["groups"][0]["rules"] if rule["alert"] == alert]
-    only = tmp_path / "rules.yaml"
-    only.write_text(yaml.safe_dump({"groups": [{"name": "one", "rules": [rule | {"annotations": {}}]}]}))
-    labels = {"severity": rule["labels"]["severity"], **({} if instance is None else {"instance": instance})}
-    expected = {"eval_time": "59m", "alertname": alert, "exp_alerts": [{"exp_labels": labels}] if fires else []}
-    tests = {
-        "rule_files": [str(only)],
-        "tests": [{"interval": "1m", "input_series": given, "alert_rule_test": [expected]}],
-    }
-    (tmp_path / "test.yaml").write_text(yaml.safe_dump(tests))
-    command = [required("promtool"), "test", "rules", tmp_path / "test.yaml"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+def test_prometheus_accepts_the_rules_and_alerts_fire_on_what_a_server_reports(tmp_path: Path) -> None:
+    rules = DEPLOY / "prometheus" / "hushrec-rules.yaml"
+    (found,) = documents(rules)
+    for rule in found["groups"][0]["rules"]:
+        rule["annotations"] = {}
+    severities = {rule["alert"]: rule["labels"]["severity"] for rule in found["groups"][0]["rules"]}
+    tests = []
+    for alert, names_instance, series in FAULTS:
+        labels = {"severity": severities[alert], **({"instance": "a"} if names_instance else {})}
+        for state, alerts in enumerate(([{"exp_labels": labels}], [])):
+            given = [{"series": name, "values": values[state]} for name, values in series.items()]
+            check = {"eval_time": "59m", "alertname": alert, "exp_alerts": alerts}
+            tests.append({"interval": "1m", "input_series": given, "alert_rule_test": [check]})
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump(found))
+    (tmp_path / "test.yaml").write_text(yaml.safe_dump({"rule_files": ["rules.yaml"], "tests": tests}))
+    for command in (["check", "rules", rules], ["test", "rules", tmp_path / "test.yaml"]):
+        done = subprocess.run([required("promtool"), *command], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
@@ -363,7 +325,7 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_every_connection_of_dask_uses_tls() -> None:
+def test_dask_accepts_its_flags_and_every_connection_of_dask_uses_tls() -> None:
     """Servers, scheduler and workers get the same settings and the files that these name."""
     (overlay,) = documents(DEPLOY / "kubernetes-dask" / "kustomization.yaml")
     (settings,) = documents(DEPLOY / "kubernetes-dask" / "tls.yaml")
@@ -382,6 +344,8 @@ def test_every_connection_of_dask_uses_tls() -> None:
         assert mount in one["volumeMounts"]
         assert volume in pod["volumes"]
         assert any(word in one["args"] for word in ("tls", "tls://dask-scheduler:8786"))
+        role, *arguments = map(str, one["args"])
+        import_module(f"distributed.cli.dask_{role}").main.make_context(role, arguments)
 
 
 def test_the_service_of_compose_is_no_superuser_and_owns_its_database() -> None:

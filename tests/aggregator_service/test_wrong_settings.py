@@ -1,21 +1,38 @@
-"""Wrong settings of a server: each ends the start with status 1 and one line that names the setting and the fault."""
+"""Wrong settings of a server: each ends the start with status 1 and one line that names the setting and the fault.
+
+Most faults are found before anything is opened, so the command runs in this
+process; where the fault is found late, it is a process of its own.
+"""
 
 from __future__ import annotations
 
-import json
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from tempfile import mkdtemp
 
+import psycopg
 import pytest
-from sqlalchemy import make_url
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
+from sqlalchemy import make_url, text
+from sqlalchemy.exc import OperationalError
 
+from aggregator_service.migrations.migrate import migrate
 from aggregator_service.settings import Settings
+from aggregator_service.storage.database import Database
+from aggregator_service.storage.dialects import database_cause
 from tests.support.certificates import Authority
 from tests.support.forked import ForkedProcess
 from tests.support.postgres import TestDatabase
+
+Failed = Callable[..., str]
 
 PLAIN_NUMBERS = [
     ("port", "99999", "must be at most 65535"),
@@ -47,14 +64,15 @@ TEXTS = [
     ("public_origins", "https://x/path", "without a path"),
     ("public_origins", "https://x:99999", "at most 65535"),
     ("public_origins", ",", "https://name"),
+    ("public_origins", "ftp://x", "https://name"),
+    ("public_origins", "https://me@x", "https://name"),
+    ("public_origins", "https://*.x", "https://name"),
+    ("public_origins", ",".join(f"https://{index}.x" for index in range(9)), "8 or fewer"),
     ("cors_origins", "*", "https://name"),
     ("root_path", "no-slash", "a path such as /hushrec"),
     ("root_path", "/x/", "without a / at its end"),
     ("executor", "dask", "dask+tls://host:port"),
     ("executor", "dask://far:8786", "needs TLS"),
-    ("executor", "dask://127.0.0.1:1", "does not answer"),
-    ("host", "no-such-host.invalid", "cannot listen on no-such-host.invalid"),
-    ("host", "192.0.2.1", "Cannot assign requested address"),
 ]
 TUNING = [
     ("tuning", "{", "must be a JSON object"),
@@ -70,13 +88,20 @@ PLACES = [
     ("blobs", "dir:relative", "with the whole path"),
     ("blobs", "file:///x", "dir:/path"),
     ("blobs", "s3://", "s3://bucket"),
+]
+LATE = [
+    ("data_dir", "FOLDER/notes.txt", "File exists"),
+    ("data_dir", "/proc/nothing", "cannot create the data directory /proc/nothing: No such file or directory"),
     ("blobs", "s3://NOT-A-BUCKET", "s3://bucket"),
     ("blobs", "s3://no-such-bucket/x", "AWS_ENDPOINT_URL"),
     ("blobs", "dir:FOLDER/notes.txt", "ENOTDIR"),
     ("blobs", "dir:/proc/nothing", "ENOENT"),
-    ("data_dir", "/proc/nothing", "cannot create the data directory /proc/nothing: No such file or directory"),
-    ("data_dir", "FOLDER/notes.txt", "File exists"),
+    ("executor", "dask://127.0.0.1:1", "does not answer"),
+    ("host", "no-such-host.invalid", "cannot listen on no-such-host.invalid"),
+    ("host", "192.0.2.1", "Cannot assign requested address"),
+    ("port", "TAKEN", "cannot listen on 127.0.0.1:TAKEN: Address already in use"),
 ]
+"""Found when data directory, address, workers and blobs are opened."""
 DATABASES = [
     ("database_url", "foo", "no database URL"),
     ("database_url", "mysql://h/x", "not supported"),
@@ -92,6 +117,7 @@ DATABASES = [
     ("database_url", "postgresql://postgres:geheim@no-such-host.invalid/x", "host name of the database is unknown"),
     ("database_url", "postgresql://postgres:geheim@SERVER/postgres?sslmode=maybe", "not one of PostgreSQL's"),
     ("database_url", "postgresql://postgres:geheim@SERVER/postgres?bogus=1", "a parameter that PostgreSQL does not"),
+    ("database_url", "postgresql:///x?host=/no/socket&user=postgres", "no database listens at that socket"),
 ]
 TLS = [
     ({"tls_cert": "FOLDER/server.pem"}, "HUSHREC_TLS_KEY must be set together"),
@@ -108,17 +134,22 @@ TLS = [
         {"tls_cert": "FOLDER/server.pem", "tls_key": "FOLDER/server.key", "client_ca": "FOLDER/notes.txt"},
         "--client-ca FOLDER/notes.txt holds no certificate",
     ),
+    ({"tls_cert": "FOLDER/server.pem", "tls_key": "FOLDER/sealed.key"}, "the private key is encrypted"),
 ]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file that is neither a database nor a certificate, and certificates of two servers."""
+    """A file that is neither a database nor a certificate, certificates of two servers, and a sealed key."""
     made = tmp_path_factory.mktemp("settings")
     (made / "notes.txt").write_text("neither a database nor a certificate " * 40)
+    (made / "notes.txt").chmod(0o600)
     authority = Authority(made)
-    authority.sign("server", server=True)
+    pair = authority.sign("server", server=True)
     authority.sign("other", server=True)
+    key = load_pem_private_key(pair.key.read_bytes(), None)
+    sealed = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret"))
+    (made / "sealed.key").write_bytes(sealed)
     return made
 
 
@@ -129,11 +160,35 @@ def taken() -> Iterator[int]:
         yield other.getsockname()[1]
 
 
+@pytest.fixture
+def failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[..., str], taken: int) -> Failed:
+    """Runs `hushrec-server`, which fails, in this process; returns what it printed. Its port is taken."""
+    for name in [name for name in os.environ if name.startswith(("HUSHREC_", "PG", "AWS_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HUSHREC_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("HUSHREC_PORT", str(taken))
+
+    def call(*arguments: str, **settings: str) -> str:
+        for name, value in settings.items():
+            monkeypatch.setenv(f"HUSHREC_{name.upper()}", value)
+        text = run(*arguments, status=1)
+        assert "geheim" not in text
+        return text
+
+    return call
+
+
+def one_line(text: str) -> str:
+    (line,) = text.strip().splitlines()
+    assert line.startswith("hushrec-server: ")
+    return line
+
+
 def refusal(folder: Path, **settings: str) -> str:
-    """Start a server that must not start; return its last line: all others are its log's."""
+    """Start a server in a process of its own that must not start; return its last line: all others are its log's."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("HUSHREC_", "PG", "AWS_"))}
     own = {"data_dir": mkdtemp(dir=folder), "port": "0", **settings}
-    variables = {f"HUSHREC_{name.upper()}": value.replace("FOLDER", str(folder)) for name, value in own.items()}
+    variables = {f"HUSHREC_{name.upper()}": value for name, value in own.items()}
     store = {"AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_ACCESS_KEY_ID": "geheim", "AWS_SECRET_ACCESS_KEY": "geheim"}
     with (folder / "output").open("w+b") as output:
         server = ForkedProcess("server", "aggregator_service.cli", ["serve"], kept | variables | store, output)
@@ -144,39 +199,47 @@ def refusal(folder: Path, **settings: str) -> str:
         output.seek(0)
         text = output.read().decode()
     assert status == 1, text
-    assert "Traceback" not in text
-    assert "geheim" not in text
+    assert not [word for word in ("Traceback", "geheim", "operator token") if word in text], text
     *log, last = text.strip().splitlines()
     assert all(" INFO " in line or " WARNING " in line for line in log), text
-    assert last.startswith("hushrec-server: ")
-    return last
+    return one_line(last)
+
+
+def names(line: str, setting: str) -> bool:
+    return f"HUSHREC_{setting.upper()}" in line or f"--{setting.replace('_', '-')}" in line
 
 
 @pytest.mark.parametrize(("name", "value", "fault"), PLAIN_NUMBERS + WORDS + TEXTS + TUNING + PLACES)
-def test_a_wrong_setting_is_named(folder: Path, name: str, value: str, fault: str) -> None:
-    line = refusal(folder, **{name: value})
+def test_a_wrong_setting_is_named(folder: Path, failed: Failed, name: str, value: str, fault: str) -> None:
+    line = one_line(failed("serve", **{name: value.replace("FOLDER", str(folder))}))
     assert fault in line
-    assert f"HUSHREC_{name.upper()}" in line or f"--{name.replace('_', '-')}" in line, line
+    assert names(line, name), line
     assert "must match the pattern" not in line
+    assert name != "operator_token" or value not in line
+
+
+@pytest.mark.parametrize(("name", "value", "fault"), LATE)
+def test_what_cannot_be_opened_is_named(folder: Path, taken: int, name: str, value: str, fault: str) -> None:
+    line = refusal(folder, **{name: value.replace("FOLDER", str(folder)).replace("TAKEN", str(taken))})
+    assert fault.replace("TAKEN", str(taken)) in line
+    assert names(line, name), line
 
 
 @pytest.mark.parametrize(("name", "value", "fault"), DATABASES)
-def test_a_wrong_database_is_named(folder: Path, postgres: TestDatabase, name: str, value: str, fault: str) -> None:
+def test_a_wrong_database_is_named(
+    folder: Path, failed: Failed, postgres: TestDatabase, name: str, value: str, fault: str
+) -> None:
     url = make_url(postgres.schema())
-    line = refusal(folder, **{name: value.replace("SERVER", f"{url.host}:{url.port or 5432}")})
+    given = value.replace("SERVER", f"{url.host}:{url.port or 5432}").replace("FOLDER", str(folder))
+    line = one_line(failed("init", **{name: given}))
     assert fault in line
     assert "HUSHREC_DATABASE_URL" in line or "the role (user)" in line
 
 
 @pytest.mark.parametrize(("settings", "fault"), TLS)
-def test_a_wrong_file_for_tls_is_named(folder: Path, settings: dict[str, str], fault: str) -> None:
-    assert fault.replace("FOLDER", str(folder)) in refusal(folder, **settings)
-
-
-def test_a_port_that_is_taken_is_named(folder: Path, taken: int) -> None:
-    line = refusal(folder, port=str(taken))
-    assert f"cannot listen on 127.0.0.1:{taken}: Address already in use" in line
-    assert "--port" in line
+def test_a_wrong_file_for_tls_is_named(folder: Path, failed: Failed, settings: dict[str, str], fault: str) -> None:
+    given = {name: value.replace("FOLDER", str(folder)) for name, value in settings.items()}
+    assert fault.replace("FOLDER", str(folder)) in one_line(failed("serve", **given))
 
 
 def test_a_file_in_place_of_a_blob_directory_keeps_its_mode(folder: Path) -> None:
@@ -186,6 +249,51 @@ def test_a_file_in_place_of_a_blob_directory_keeps_its_mode(folder: Path) -> Non
 
 
 def test_the_tables_cover_every_setting_that_can_be_wrong() -> None:
-    tried = {name for name, *_ in PLAIN_NUMBERS + WORDS + TEXTS + TUNING + PLACES + DATABASES}
+    tried = {name for name, *_ in PLAIN_NUMBERS + WORDS + TEXTS + TUNING + PLACES + LATE + DATABASES}
     tried |= {name for settings, _ in TLS for name in settings}
-    assert tried == set(Settings.model_fields), json.dumps(sorted(set(Settings.model_fields) ^ tried))
+    assert tried == set(Settings.model_fields), sorted(set(Settings.model_fields) ^ tried)
+
+
+@pytest.mark.parametrize(
+    ("told", "cause"),
+    [
+        ('FATAL:  password authentication failed for user "zoe"', "refuses the password"),
+        ("fe_sendauth: no password supplied", "asks for a password"),
+        ('FATAL:  no pg_hba.conf entry for host "10.0.0.1", user "zoe"', "pg_hba.conf"),
+        ('FATAL:  pg_hba.conf rejects connection for host "10.0.0.1", user "zoe", database "zoe"', "pg_hba.conf"),
+        ("received invalid response to SSL negotiation: H", "is no PostgreSQL"),
+        ('root certificate file "/etc/ca.pem" does not exist', "the file of CA certificates cannot be read"),
+        ("SSL error: certificate verify failed", "is not trusted"),
+        ("FATAL:  sorry, too many clients already", "HUSHREC_THREADS"),
+        ("database or disk is full", "the disk of the database is full"),
+        ("attempt to write a readonly database", "not writable by this user"),
+        ("something else about zoe", "database error (OperationalError): check HUSHREC_DATABASE_URL"),
+        (psycopg.errors.DiskFull("kein Platz"), "the disk of the database is full: free space there"),
+    ],
+)
+def test_causes_that_need_another_server(told: str | psycopg.Error, cause: str) -> None:
+    """PostgreSQL may speak another language: a full disk is known by its state."""
+    error = psycopg.OperationalError(told) if isinstance(told, str) else told
+    text = database_cause(OperationalError("SELECT", None, error))
+    assert cause in text
+    assert "zoe" not in text
+
+
+def test_a_server_does_not_run_on_a_database_of_a_newer_version(tmp_path: Path, failed: Failed) -> None:
+    (tmp_path / "data").mkdir()
+    with closing(Database(f"sqlite:///{tmp_path / 'data' / 'hushrec.db'}", connections=1)) as database:
+        migrate(database)
+        with database.write() as session:
+            session.execute(text("UPDATE alembic_version SET version_num = '9999_of_the_future'"))
+    assert "a newer version of the server has migrated this database" in one_line(failed("init"))
+
+
+def test_a_file_that_a_command_cannot_open_is_named(failed: Failed) -> None:
+    text = one_line(failed("task", "revocations", "movies", "no.revoked"))
+    assert text == "hushrec-server: no.revoked: No such file or directory"
+
+
+def test_debug_shows_the_traceback(failed: Failed) -> None:
+    text = failed("--debug", "init", database_url="postgresql://me:geheim@127.0.0.1:1/x")
+    assert "Traceback (most recent call last)" in text
+    assert text.strip().splitlines()[-1].startswith("hushrec-server: nothing listens")

@@ -1,4 +1,4 @@
-"""The experiments' shortcuts equal the protocol: sums of all clients at once, devices of RFRec, rankings of FAIR."""
+"""The experiments' shortcuts equal the protocol: sums of all clients at once, devices of RFRec."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.experiments.fair import equal_groups, ranked, whole_tables
 from bench.experiments.rfrec import Devices
 from bench.experiments.ring_sums import (
     RingSums,
@@ -18,12 +17,8 @@ from bench.experiments.ring_sums import (
     start_vectors,
 )
 from client_sdk.lab.data.interactions import Interactions
-from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
-from client_sdk.lab.evaluation.full_ranking import rank_all
 from client_sdk.lab.federation import Federation
-from client_sdk.training.fair import FairConfig
 from protocols.fixed_point import FixedPoint
-from protocols.recipes.fair import Fair, FairParameters, FairState
 from protocols.recipes.registry import recipe
 from protocols.recipes.rfrec import RFRec
 
@@ -152,32 +147,3 @@ def test_a_device_of_several_users_trains_them_all(data: Interactions) -> None:
         devices.round(devices.able)
     assert devices.able.tolist() == [0, 1, 2, 3]
     assert (np.abs(devices.users - before).max(axis=1) > 0.01).all()
-
-
-# --- FAIR: all users are ranked at once as their devices do -----------------------------------------------------------
-
-
-DEVICES, SEEN, DIM = 20, 64, 8
-TRAINING = FairConfig(learning_rate=0.02, epochs=2, batch_size=16)
-
-
-@pytest.fixture(scope="module")
-def train() -> Interactions:
-    return synthetic(SyntheticConfig(users=DEVICES, items=SEEN, positives=10))
-
-
-def test_ranking_all_users_equals_ranking_each_with_the_clients_scores(train: Interactions) -> None:
-    groups = equal_groups(DEVICES, 2)
-    parameters = FairParameters(items=SEEN, dim=DIM, capacities=(0, 2), max_interactions=40, reveal_weights=True)
-    made = Federation(
-        train, "fair", parameters.model_dump(), training=TRAINING, cohort_size=DEVICES // 2, user_groups=groups
-    )
-    list(made.run(4))
-    test = synthetic(SyntheticConfig(users=DEVICES, items=SEEN, positives=10, seed=5))
-    for group in (0, 1):
-        members = np.flatnonzero(groups == group)
-        assert ranked(made, test, group, members) == rank_all(made.scores, train, test, k=20, users=members)
-    assert isinstance(made.recipe, Fair)
-    assert isinstance(made.state, FairState)
-    view = made.recipe.view(made.state, 0)
-    np.testing.assert_allclose(whole_tables(made.recipe, view), made.state.tables, atol=1e-6)

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 import bench.run_all as run_all
-from bench import registry
+from bench import figures as registry
 from bench.doc_tables import KB, MECHANISMS, ROWS, Row, recipes_table, with_tables
 from bench.doc_tables import main as write_tables
 from bench.experiments.quality_models import RANKING_SETS
+from bench.figures import Entry, absent, entries, markdown, read_results, verdicts
 from bench.overhead import Costs, measure_mechanism, measure_tenseal
-from bench.registry import Entry, absent, entries, markdown, read_results, verdicts
 from bench.run_all import COMMITTED, Job, jobs, main, run
 from protocols.advice import QUALITY_BY_COMPONENTS
 

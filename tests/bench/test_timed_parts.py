@@ -9,54 +9,42 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing, suppress
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from queue import Queue
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import psutil
 import pytest
 
 from aggregator_service.compute.workers import FoldPool
-from bench import arrays, protocol_round
-from bench.arrays import errors_of_bound, flower_figures, line_through
-from bench.arrays_round import OwnModelRound, parameters_of, play, shapes_of
-from bench.bare_application import bare_server
-from bench.demo import QUICK, demo_figures, measure, measure_help, run
+from bench import arrays, sums
+from bench.arrays import OwnModelRound, parameters_of, play, shapes_of
+from bench.demo import QUICK, demo_figures, measure, measure_help, seconds_of
+from bench.figures import verdicts
 from bench.masked import ROUND
-from bench.protocol_round import CLIP, Shape, play_round
-from bench.registry import verdicts
-from bench.scaling import Bench, time_of
-from bench.scaling_parts import InPlace, TimedWorkers, workers_here
-from bench.service import one_round
+from bench.scaling import Bench, InPlace, TimedWorkers, time_of, workers_here
+from bench.service import bare_server, one_round
 from bench.service_load import Answer, Run, closed_loop, request_bytes
+from bench.sums import CLIP, Clock, Shape, play_round
 from protocols.recipes.registry import recipe
 
 
-class _Echo(asyncio.Protocol):
-    """Answer each request with its path in two parts; answer /same with 304, and close the connection on /bye."""
-
-    open: ClassVar[set[asyncio.BaseTransport]] = set()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
-        self.open.add(transport)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.open.discard(self._transport)
-
-    def data_received(self, data: bytes) -> None:
-        assert isinstance(self._transport, asyncio.Transport)
-        path = data.split(b" ", 2)[1]
-        if path == b"/bye":
-            self._transport.close()
-        elif path == b"/same":
-            self._transport.write(b"HTTP/1.1 304 Not Modified\r\ncontent-length: 7\r\n\r\n")
-        else:
-            head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(path)
-            self._transport.write(head + path[:1])
-            self._transport.write(path[1:])
+async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer a request with its path, in two parts; /same with 304; /echo with the request; close on /bye."""
+    with suppress(asyncio.IncompleteReadError):
+        while (path := (head := await reader.readuntil(b"\r\n\r\n")).split(b" ", 2)[1]) != b"/bye":
+            if path == b"/same":
+                writer.write(b"HTTP/1.1 304 Not Modified\r\ncontent-length: 7\r\n\r\n")
+                continue
+            body = head + await reader.readexactly(3) if path == b"/echo" else path
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body[:1]))
+            writer.write(body[1:])
+    writer.close()
+    await writer.wait_closed()
 
 
 @pytest.fixture
@@ -66,12 +54,9 @@ def port() -> Iterator[int]:
     stop = threading.Event()
 
     async def serve() -> None:
-        server = await asyncio.get_running_loop().create_server(_Echo, "127.0.0.1", 0)
-        async with server:
+        async with await asyncio.start_server(_answer, "127.0.0.1", 0) as server:
             ports.put(server.sockets[0].getsockname()[1])
             await asyncio.to_thread(stop.wait)
-            while _Echo.open:  # wait until every connection is closed
-                await asyncio.sleep(0.01)
 
     thread = threading.Thread(target=asyncio.run, args=(serve(),))
     thread.start()
@@ -100,26 +85,11 @@ def test_an_unexpected_status_or_a_closed_connection_ends_the_benchmark(port: in
         closed_loop(port, [request_bytes("GET", "/bye", {})], 1)
 
 
-def test_a_proxys_field_is_added_to_each_request() -> None:
-    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
-        body = await reader.readexactly(3)
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(head + body), head + body))
-        await reader.read()  # the end of the connection
-        writer.close()
-        await writer.wait_closed()
-
+def test_a_proxys_field_is_added_to_each_request(port: int) -> None:
     answers: list[Answer] = []
-
-    async def serve() -> None:
-        async with await asyncio.start_server(echo, "127.0.0.1", 0) as server:
-            port = server.sockets[0].getsockname()[1]
-            call = request_bytes("PUT", "/", {}, b"abc")
-            await asyncio.to_thread(closed_loop, port, [call], 1, answers.append, forwarded=True)
-
-    asyncio.run(serve())
+    closed_loop(port, [request_bytes("PUT", "/echo", {}, b"abc")], 1, answers.append, forwarded=True).expect(200)
     (answer,) = answers
-    assert answer.body.startswith(b"PUT / HTTP/1.1\r\n")
+    assert answer.body.startswith(b"PUT /echo HTTP/1.1\r\n")
     assert answer.body.endswith(b"content-length: 3\r\nx-forwarded-for: 192.0.2.1\r\n\r\nabc")
 
 
@@ -166,7 +136,7 @@ def test_a_wrong_sum_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def one_too_many(*arguments: object) -> bytes:
         return bytes(4 * SMALL.values)
 
-    monkeypatch.setattr(protocol_round.MASKED.__class__, "release", one_too_many)
+    monkeypatch.setattr(sums.MASKED.__class__, "release", one_too_many)
     with pytest.raises(AssertionError, match="the sum is wrong"):
         play_round(SMALL, np.full((SMALL.clients, SMALL.values), CLIP / 2))
 
@@ -201,7 +171,7 @@ def test_runs_of_one_seed_must_agree() -> None:
 
 def test_a_command_that_fails_is_named_with_the_end_of_its_output() -> None:
     with pytest.raises(RuntimeError, match="(?s)exit code 3.*no such package"):
-        run((sys.executable, "-c", "import sys; print('no such package'); sys.exit(3)"))
+        seconds_of((sys.executable, "-c", "import sys; print('no such package'); sys.exit(3)"))
 
 
 def test_help_is_measured_as_a_process() -> None:
@@ -234,23 +204,25 @@ class ClusterLike(FoldPool):
         return await super().run(work, job)
 
 
-def test_a_cluster_gets_the_services_own_jobs_and_its_processes_are_measured(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+@pytest.fixture
+def scaled(tmp_path: Path) -> Iterator[Bench]:
+    with closing(asyncio.new_event_loop()) as loop:
+        yield Bench(tmp_path, loop)
+
+
+def test_a_cluster_gets_the_services_own_jobs_and_its_processes_are_measured(scaled: Bench) -> None:
     workers = TimedWorkers(ClusterLike(1, InPlace()), 1, processes=(psutil.Process(os.getpid()),))
-    took = time_of(workers, bench.short_job(workers), bench.loop)
+    took = time_of(workers, scaled.short_job(workers), scaled.loop)
     assert took.keys() == {"wall_s", "cpu_s"}
     assert took["wall_s"] > 0
-    bench.loop.close()
 
 
-def test_other_workers_report_the_processor_seconds_of_each_job(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_other_workers_report_the_processor_seconds_of_each_job(scaled: Bench) -> None:
     workers = workers_here(1)
-    for step in bench.steps(20, 2000).values():
-        took = time_of(workers, lambda step=step: step(workers), bench.loop)
+    for step in scaled.steps(20, 2000).values():
+        took = time_of(workers, lambda step=step: step(workers), scaled.loop)
         assert 0 < took["path_s"] <= took["cpu_s"] <= took["wall_s"] + 0.1
     assert {name for name, _ in workers.costs} >= {"release_sum"}
-    bench.loop.close()
 
 
 # --- a model of one's own: rounds over HTTP, what follows from them, Flower's figures ---------------------------------
@@ -263,22 +235,11 @@ def test_the_model_has_as_many_values_as_it_says(values: int) -> None:
 
 
 def test_masked_rounds_with_dropouts_and_one_shot_rounds_are_measured_and_right() -> None:
-    figures = {}
-    for asked, name in (
-        (OwnModelRound("masked", 2_000, 10, dropouts=1, wait=6.0), "masked.many"),
-        (OwnModelRound("oneshot", 2_000, 4), "oneshot.few"),
-    ):
-        done = play(asked)
-        assert done.round.survivors == asked.clients - asked.dropouts
-        assert 0 < done.error <= done.bound < 1e-6
-        figures |= done.figures(name, 2_000)
-    assert figures["masked.many.contribution_bytes"] == 4 * 2_001
-
-
-def test_every_mechanism_is_within_its_bound() -> None:
-    figures = errors_of_bound()
-    assert len(figures) == 5
-    assert all(isinstance(value, float) and 0 < value <= 1 for value in figures.values())
+    for asked in (OwnModelRound("masked", 2_000, 10, dropouts=1, wait=6.0), OwnModelRound("oneshot", 2_000, 4)):
+        figures = play("made", asked)
+        assert figures["made.survivors"] == asked.clients - asked.dropouts
+        assert 0 < figures["made.error_of_bound"] <= 1
+        assert asked.mechanism == "oneshot" or figures["made.contribution_bytes"] == 4 * 2_001
 
 
 def test_ratios_follow_from_the_parts_that_were_measured() -> None:
@@ -295,28 +256,36 @@ def test_ratios_follow_from_the_parts_that_were_measured() -> None:
 
 
 def test_flowers_figures_are_on_the_line_through_two_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert line_through((1.0, 10.0), (2.0, 13.0), 5.0) == 22.0
+    asked: list[dict[str, int]] = []
 
     class Linear:
         def __init__(self, python: Path) -> None:
             pass
 
         def ask(self, what: str, **how: int) -> dict[str, object]:
+            asked.append(how)
             values = how["values"]
-            seconds = {"share_keys": 1.0, "collect_masked_vectors": 1e-6 * values}
-            size = 8 * values + 264
             return {
                 "version": "1",
                 "server_seconds": 0.5 + 1e-4 * values,
-                "client_seconds": seconds,
-                "contribution_bytes": size,
+                "client_seconds": {"share_keys": 1.0, "collect_masked_vectors": 1e-6 * values},
+                "contribution_bytes": 8 * values + 264,
             }
 
         def close(self) -> None:
             pass
 
-    monkeypatch.setattr(arrays, "Peer", Linear)
-    figures = flower_figures(Path("python"), (1_000, 2_000), 10_000_000, {"clients": 9})
+    ours: list[Shape] = []
+
+    def round_of(shape: Shape, vectors: object) -> Clock:
+        ours.append(shape)
+        return Clock(server={"unmask": 0.1})
+
+    monkeypatch.setattr(arrays, "FlowerPeer", Linear)
+    monkeypatch.setattr(arrays, "play_round", round_of)
+    figures = arrays.flower(replace(arrays.QUICK, values=10_000_000), Path("python"))
     assert figures["flower.server_s"] == pytest.approx(1000.5)
     assert figures["flower.client_s"] == pytest.approx(11.0)
     assert figures["flower.contribution_bytes"] == pytest.approx(80_000_264)
+    assert figures["own_model_protocol_speedup_vs_flower"] == pytest.approx(15.0)
+    assert asked[1] == ours[0].of_flower, "both play the same round"

@@ -45,6 +45,8 @@ class Frame:
         np.array([4, 2, 7], dtype=np.uint8),
         [np.int64(4), 2, np.int32(7)],
         iter([4, 2, 7]),
+        {7, 4, 2},
+        frozenset({7, 4, 2}),
         Column(4, 2, 7),
         pl.Series([4, 2, 7]),
         Frame(other=Column(4, 2, 7)),
@@ -55,12 +57,8 @@ class Frame:
 )
 def test_items_come_in_many_forms(items: object) -> None:
     history = History.of(items, N)
-    assert (history.items.tolist(), history.items.dtype, history.ratings) == ([4, 2, 7], np.int32, None)
-
-
-@pytest.mark.parametrize("items", [{7, 4, 2}, frozenset({7, 4, 2})])
-def test_the_items_of_a_set_are_sorted(items: object) -> None:
-    assert History.of(items, N).items.tolist() == [2, 4, 7]
+    expected = [2, 4, 7] if isinstance(items, set | frozenset) else [4, 2, 7]  # those of a set are sorted
+    assert (history.items.tolist(), history.items.dtype, history.ratings) == (expected, np.int32, None)
 
 
 @pytest.mark.parametrize(
@@ -87,9 +85,9 @@ def test_the_ids_of_a_catalogue_are_looked_up() -> None:
     assert (rated.items.tolist(), rated.ratings.tolist()) == ([2], [5.0])
 
 
-@pytest.mark.parametrize("empty", [[], (), {}, set(), np.array([]), pl.Series([], dtype=pl.Int64)], ids=repr)
-def test_no_items_are_an_empty_history(empty: object) -> None:
-    assert len(History.of(empty, N)) == 0
+def test_no_items_are_an_empty_history() -> None:
+    for empty in ([], (), {}, set(), np.array([]), pl.Series([], dtype=pl.Int64)):
+        assert len(History.of(empty, N)) == 0
 
 
 @pytest.mark.parametrize(
@@ -140,12 +138,9 @@ def test_errors_name_the_id_of_a_catalogue(wrong: object, message: str) -> None:
     assert message in str(caught.value)
 
 
-def test_a_long_value_is_shortened() -> None:
+def test_a_long_value_is_shortened_and_a_history_has_one_rating_an_item() -> None:
     with pytest.raises(ParameterError) as caught:
         History.of(["x" * 1000], N)
     assert len(str(caught.value)) < 250
-
-
-def test_a_history_has_one_rating_an_item() -> None:
     with pytest.raises(ParameterError, match="2 items but 1 ratings: pass one rating an item"):
         History(np.array([1, 2], dtype=np.int32), np.array([1.0], dtype=np.float32))

@@ -66,14 +66,6 @@ class TestArraysByMean(TestArrays):
         return trainer
 
 
-class TestArraysByMomentum(TestArrays):
-    parameters: ClassVar[Any] = {**TestArrays.parameters, "optimiser": "momentum", "clips": {"w": 0.9}}
-
-
-class TestArraysByAdam(TestArrays):
-    parameters: ClassVar[Any] = {**TestArrays.parameters, "optimiser": "adam", "stds": {"w": 0.0}}
-
-
 class TestColr(RecipeConformance):
     name = "colr"
     parameters: ClassVar[Any] = {**SMALL, "rank": 2}
@@ -106,10 +98,6 @@ class TestPfedclr(MovesAlike, RecipeConformance):
     parameters: ClassVar[Any] = SMALL
 
 
-class TestPfedclrByWeights(TestPfedclr):
-    parameters: ClassVar[Any] = {**SMALL, **WEIGHTS}
-
-
 class TestPrivirec(RecipeConformance):
     name = "privirec"
     parameters: ClassVar[Any] = {"items": 30, "components": 2, "iterations": 2, "reveal_gram": True}
@@ -124,10 +112,6 @@ class TestPrivirecK(RecipeConformance):
 class TestRfrec(MovesAlike, RecipeConformance):
     name = "rfrec"
     parameters: ClassVar[Any] = SMALL
-
-
-class TestRfrecWithMeans(TestRfrec):
-    parameters: ClassVar[Any] = {**SMALL, "item_bias": "means"}
 
 
 class TestRfrecf(MovesAlike, RecipeConformance):
@@ -226,7 +210,7 @@ def test_the_battery_finds_faults(test: str) -> None:
 @pytest.mark.parametrize(
     ("name", "parameters", "segment"),
     [
-        *((name, TOUCHED, "touched") for name in ("colr", "fedmf", "scolr", "svd", "topk")),
+        ("fedmf", TOUCHED, "touched"),
         ("topk", {"support_from": "vote", "reveal_touched": True, "share": 0.2}, "votes"),
         ("fair", {**WEIGHTS, "capacities": [0]}, "weight"),
     ],

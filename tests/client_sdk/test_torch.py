@@ -1,6 +1,6 @@
-"""`client_sdk.torch` without PyTorch: the module imports nothing of it, and works with whatever answers its calls.
+"""`client_sdk.torch`: it imports nothing of PyTorch, which is no dependency, and works with whatever answers its calls.
 
-`test_real_torch` has what only PyTorch itself can show.
+What only PyTorch itself can show is skipped where it is not installed.
 """
 
 from __future__ import annotations
@@ -8,14 +8,18 @@ from __future__ import annotations
 import subprocess
 import sys
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from client_sdk.torch import arrays_of, load_arrays
 from protocols.errors import ParameterError
+from protocols.recipes.arrays_update import ArraysParameters, contribution
+from tests.support.needs import required
 
 
 class Tensor:
@@ -126,3 +130,107 @@ def test_complex_entries_are_refused(module: Any) -> None:
     module.own["phase"] = Tensor(np.zeros(2, complex))
     with pytest.raises(ParameterError, match="'phase' holds complex numbers"):
         arrays_of(module)
+
+
+# --- with PyTorch ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def torch() -> Any:
+    found: Any = required("torch")
+    found.manual_seed(1)
+    return found
+
+
+def normalised(torch: Any) -> Any:
+    return torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 2))
+
+
+def train(torch: Any, module: Any, inputs: Any) -> None:
+    optimiser = torch.optim.SGD(module.parameters(), lr=0.1)
+    for _ in range(3):
+        optimiser.zero_grad()
+        module(inputs).float().square().mean().backward()
+        optimiser.step()
+
+
+def test_what_is_loaded_is_what_was_taken_and_a_model_can_train_on(torch: Any) -> None:
+    """Parameters and statistics are arrays; the counter of batches is not."""
+    model, other = normalised(torch), normalised(torch)
+    train(torch, model, torch.randn(8, 4))
+    arrays = arrays_of(model)
+    assert set(arrays) == {*(name for name, _ in model.named_parameters()), "1.running_mean", "1.running_var"}
+    assert {array.dtype for array in arrays.values()} == {np.dtype(np.float32)}
+    assert arrays["1.running_mean"].any()
+    load_arrays(other, arrays)
+    inputs = torch.randn(5, 4)
+    assert torch.equal(other.eval()(inputs), model.eval()(inputs))
+    assert int(other.state_dict()["1.num_batches_tracked"]) == 0, "counters stay the module's own"
+    assert all(parameter.requires_grad and parameter.is_leaf for parameter in other.parameters())
+    held = {name: array.copy() for name, array in arrays.items()}
+    train(torch, other.train(), inputs)
+    train(torch, model.train(), inputs)
+    for name in arrays:
+        np.testing.assert_array_equal(arrays[name], held[name], "arrays are copies")
+        moves = name != "0.bias"  # normalisation takes it out again
+        assert bool(np.abs(arrays_of(other)[name] - held[name]).max()) == moves, name
+
+
+def test_tied_weights_are_one_array(torch: Any) -> None:
+    def tied() -> Any:
+        made = torch.nn.Sequential(torch.nn.Embedding(6, 3), torch.nn.Linear(3, 6, bias=False))
+        made[1].weight = made[0].weight
+        return made
+
+    model, other = tied(), tied()
+    assert set(model.state_dict()) == {"0.weight", "1.weight"}
+    train(torch, model, torch.tensor([0, 2]))
+    arrays = arrays_of(model)
+    assert set(arrays) == {"0.weight"}
+    load_arrays(other, arrays)
+    assert other[1].weight is other[0].weight
+    np.testing.assert_array_equal(other[1].weight.detach().numpy(), arrays["0.weight"])
+    with pytest.raises(ParameterError, match="'1.weight' is tied to '0.weight'"):
+        load_arrays(other, {**arrays, "1.weight": arrays["0.weight"]})
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "float16"])
+def test_other_precisions(torch: Any, kind: str) -> None:
+    dtype = getattr(torch, kind)
+    model = torch.nn.Linear(4, 3).to(dtype)
+    arrays = arrays_of(model)
+    assert arrays["weight"].dtype == np.float32
+    np.testing.assert_array_equal(arrays["weight"], model.weight.detach().float().numpy())
+    load_arrays(model, {name: array + np.float32(0.1) for name, array in arrays.items()})
+    assert model.weight.dtype == dtype
+    rounding = {"bfloat16": 2**-8, "float16": 2**-11}[kind]
+    np.testing.assert_allclose(arrays_of(model)["weight"], arrays["weight"] + 0.1, rtol=rounding, atol=1e-7)
+    if kind == "float16":
+        wrong = {"bias": np.zeros(3, np.float32), "weight": np.full((3, 4), 1e6, np.float32)}
+        with pytest.raises(ParameterError, match=r"array 'weight' holds values that are not finite in torch\.float16"):
+            load_arrays(model, wrong)
+        assert arrays_of(model)["bias"].any(), "nothing was copied"
+
+
+def test_strided_parameters_and_strided_arrays(torch: Any) -> None:
+    model = torch.nn.Linear(3, 4)
+    model.weight = torch.nn.Parameter(torch.arange(12.0).reshape(3, 4).t())
+    arrays = arrays_of(model)
+    assert arrays["weight"].tolist() == np.arange(12.0).reshape(3, 4).T.tolist()
+    reversed_rows = arrays["weight"][::-1]
+    load_arrays(model, {"weight": reversed_rows, "bias": np.zeros(8, ">f8")[::2]})
+    assert model.weight.detach().numpy().tolist() == reversed_rows.tolist() and not model.bias.any()
+    assert not model.weight.is_contiguous(), "the module's own memory was written to"
+
+
+def test_an_update_of_a_module_fits_a_task_with_its_shapes(torch: Any, tmp_path: Path) -> None:
+    """From the module to the task's parameters, its file of initial values, and a contribution."""
+    model = normalised(torch)
+    before = arrays_of(model)
+    shapes = {name: array.shape for name, array in before.items()}
+    parameters = ArraysParameters(shapes=shapes, max_weight=10, reveal_weights=True)
+    save_file(before, tmp_path / "model.safetensors")
+    load_arrays(model, load_file(tmp_path / "model.safetensors"))
+    train(torch, model, torch.randn(8, 4))
+    made = contribution(parameters, {name: after - before[name] for name, after in arrays_of(model).items()}, 8)
+    assert made.vector.size == parameters.values + 1 and made.vector[-1] == pytest.approx(0.8)

@@ -25,15 +25,15 @@ from protocols.catalogue import Catalogue
 from protocols.codec import Reader
 from protocols.crypto.aggregate_chain import AggregateChain
 from protocols.crypto.envelope import EnvelopeSender, open_envelope, open_snapshot, seal_envelope, seal_snapshot
-from protocols.crypto.keyring import decode_keyring, encode_keyring
+from protocols.crypto.keys import decode_keyring, encode_keyring
 from protocols.errors import HushRecError
 from protocols.layout import Route, whole_route
 from protocols.recipes.registry import OWN, recipe
 from protocols.sums.base import Mechanism, SumPlan
 from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.masked import client, wire
-from protocols.sums.masked.context import ClientPolicy
 from protocols.sums.masked.mechanism import MASKED
+from protocols.sums.masked.parameters import ClientPolicy
 from protocols.sums.masked.roster import make_roster, open_roster
 from protocols.sums.oneshot.mechanism import ONESHOT
 from protocols.sums.oneshot.plan import OneshotPlan

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from protocols.codec import b64decode, b64encode
 from protocols.crypto.aggregate_chain import AggregateChain, extend_chain
 from protocols.crypto.envelope import enrolment_message
-from protocols.crypto.keyring import Keyring
+from protocols.crypto.keys import Keyring
 from protocols.messages import OrganiserPin, TaskView
 from protocols.messages.stages import RoundState
 from protocols.recipes.base import Recipe, RoundSpec

@@ -35,7 +35,7 @@ def chromium() -> Iterator[Browser]:
 
 @contextmanager
 def visiting(
-    browser: Browser, server: AggregatorProcess, *, scheme: str = "light", size: str = "wide", script: bool = True
+    browser: Browser, server: AggregatorProcess, *, scheme: str = "light", size: str = "wide"
 ) -> Iterator[Page]:
     """Yield a signed-in page in a new context. Errors and warnings in its console fail the test."""
     width, height = SIZES[size]
@@ -43,7 +43,6 @@ def visiting(
         base_url=server.url,
         color_scheme=scheme,  # type: ignore[arg-type]
         viewport={"width": width, "height": height},
-        java_script_enabled=script,
         reduced_motion="reduce",
         timezone_id="UTC",
     )

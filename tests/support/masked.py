@@ -18,8 +18,8 @@ from protocols.codec import b64decode
 from protocols.layout import VectorLayout, whole_route
 from protocols.messages.stages import STATE_FOR, MaskedMessage
 from protocols.sums.masked import client
-from protocols.sums.masked.context import ClientPolicy, RoundContext
-from protocols.sums.masked.plan import MaskedPlan, encode
+from protocols.sums.masked.parameters import ClientPolicy
+from protocols.sums.masked.plan import MaskedPlan, RoundContext, encode
 from tests.support.api import Api, TestMember, TestTask, digest_field
 from tests.support.server import AggregatorProcess
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
@@ -22,10 +22,9 @@ from protocols.sums.oneshot.committee import (
     split_shares,
     split_statements,
 )
-from protocols.sums.oneshot.context import OneshotContext, OneshotPolicy
-from protocols.sums.oneshot.plan import OneshotPlan, encode
-from protocols.sums.oneshot.sealing import signed_statement
-from protocols.sums.oneshot.wire import Statement, Upload, body_digest
+from protocols.sums.oneshot.parameters import OneshotPolicy
+from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan, encode
+from protocols.sums.oneshot.wire import Upload
 from tests.support.api import Api, TestMember, TestTask
 from tests.support.masked import expire, vector_of
 from tests.support.server import AggregatorProcess
@@ -92,22 +91,10 @@ class OneshotClient(OneshotParty):
 
         changes: `contribution`, or `sealed`, shares by place in the committee.
         """
-        shares = list(upload.ticket.sealed)
-        for place, share in changes.get("sealed", {}).items():
-            shares[place] = share
+        shares = dict(enumerate(upload.ticket.sealed)) | changes.get("sealed", {})
         body = changes.get("contribution", upload.contribution)
-        statement = Statement(
-            self.client_id,
-            self.identity.public_key().public_bytes_raw(),
-            self.mailbox_key,
-            NO_CERTIFICATE,
-            upload.ticket.ephemeral_key,
-            body_digest(body),
-            tuple(map(body_digest, shares)),
-            b"",
-        )
-        signature = self.identity.sign(signed_statement(self.committee(number), statement))
-        return Upload(replace(upload.ticket, signature=signature, sealed=tuple(shares)), body)
+        own = (self.committee(number), self.client_id, self.identity, upload.ticket.ephemeral_key)
+        return client.sign_upload(*own, tuple(shares.values()), body)
 
 
 @dataclass

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-__all__ = ["Conversation", "Door", "Response", "converse", "field_of", "responses_in"]
+__all__ = ["Conversation", "Door", "Response", "converse", "responses_in"]
 
 _SECONDS = 60.0
 """Only a fault takes so long."""
@@ -116,8 +116,3 @@ def _body(status: int, fields: dict[str, str], rest: bytes) -> tuple[bytes, byte
                 return body, rest
     length = int(fields.get("content-length", len(rest)))  # without one, the body ends with the connection
     return rest[:length], rest[length:]
-
-
-def field_of(name: str, value: str | int) -> bytes:
-    """Return one header field as bytes, with its line end."""
-    return f"{name}: {value}\r\n".encode("latin-1")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from protocols.crypto.keyring import Keyring
+from protocols.crypto.keys import Keyring
 from protocols.layout import whole_route
 from protocols.sums.base import NamesPublicKey
 from protocols.sums.paillier.plan import PaillierPlan

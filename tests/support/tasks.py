@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from client_sdk import Client, Operator, RoundReport, Task, task_request
+from client_sdk import (
+    Client,
+    ClientOptions,
+    Identity,
+    MemoryStore,
+    Operator,
+    Policy,
+    RoundReport,
+    Task,
+    task_request,
+)
 from client_sdk.api.wire import Program
 from client_sdk.rounds.certificates import CertificateSource
 from client_sdk.rounds.events import Progress
@@ -27,6 +38,8 @@ __all__ = [
     "SmallTask",
     "deliver_keys",
     "interactions",
+    "joined",
+    "new_client",
     "play_round",
     "small_task",
     "take_part_together",
@@ -118,6 +131,26 @@ def small_task(
         name, recipe, mechanism, plan, parameters, mechanism_parameters, seed, data_set=data_set, organiser=organiser
     )
     return SmallTask.of(operator, request, users)
+
+
+def new_client(url: str, policy: Policy | None = None, options: ClientOptions | None = None) -> Client:
+    """A client without any membership, whose records are in memory."""
+    return Client(url, Identity.generate(), MemoryStore(), policy, options)
+
+
+@contextmanager
+def joined(
+    url: str,
+    task: SmallTask,
+    users: int,
+    policy: Policy | None = None,
+    options: ClientOptions | None = None,
+    **how: Any,
+) -> Iterator[list[Task]]:
+    """So many new clients that have joined; the first one holds the keys, where the task has some. how: of `join`."""
+    with ExitStack() as stack:
+        clients = [stack.enter_context(new_client(url, policy, options)) for _ in range(users)]
+        yield [task.join(client, place, **{"seed": place, **how}) for place, client in enumerate(clients)]
 
 
 def take_part_together(

@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from protocols.crypto.domain import digest
 from protocols.crypto.envelope import enrolment_message
-from protocols.crypto.keyring import Keyring, decode_keyring, encode_keyring
+from protocols.crypto.keys import Keyring, decode_keyring, encode_keyring
 from protocols.layout import TRAINED, Block, Segment, VectorLayout
 from protocols.sums.masked.parameters import Mode, choose_neighbourhood, quorum
 from protocols.sums.registry import mechanism

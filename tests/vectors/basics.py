@@ -11,7 +11,7 @@ from protocols.canonical_json import canonical_json
 from protocols.catalogue import MAX_ID_BYTES, MAX_TITLE_BYTES, Catalogue
 from protocols.codec import b64decode, b64encode, pack
 from protocols.crypto.domain import derive_key, digest, domain_tag
-from protocols.crypto.public_random import normals, permutation, uniforms, words
+from protocols.crypto.random import normals, permutation, uniforms, words
 from protocols.fixed_point import FixedPoint
 from protocols.messages import Evaluation, OrganiserPin, TaskView
 from protocols.task_binding import bound_terms, broadcast_bytes, broadcast_digest
@@ -120,9 +120,6 @@ def fixed_point() -> dict[str, Any]:
         "sum": sums,
         "budget": refused,
     }
-
-
-# --- the model digest, from a task's JSON on, the canonical form of JSON, and item catalogues -------------------------
 
 
 _TASK: Final[dict[str, Any]] = {

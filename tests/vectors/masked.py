@@ -14,11 +14,9 @@ from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.crypto.domain import digest
 from protocols.layout import TRAINED, Block, Segment, VectorLayout
 from protocols.sums.masked import client, server
-from protocols.sums.masked.context import ClientPolicy, RoundContext, model_digest
-from protocols.sums.masked.keys import mask_context, pair_mask_key, seed_commitment
-from protocols.sums.masked.masks import add_mask, add_masks
-from protocols.sums.masked.parameters import choose_neighbourhood
-from protocols.sums.masked.plan import MaskedPlan, make_plan
+from protocols.sums.masked.masks import add_mask, add_masks, mask_context, pair_mask_key, seed_commitment
+from protocols.sums.masked.parameters import ClientPolicy, choose_neighbourhood
+from protocols.sums.masked.plan import MaskedPlan, RoundContext, make_plan, model_digest
 from protocols.sums.masked.roster import Roster, RosterEntry, neighbours, open_roster
 from protocols.sums.masked.run import MaskedRun
 from protocols.sums.masked.shamir import PRIME, SHARE_BYTES, combine, split
@@ -205,7 +203,7 @@ def masked_keys() -> dict[str, Any]:
             "bits": 32,
             "length": 5,
             "mode": "semi-malicious",
-            "binding": context.binding().hex(),
+            "binding": context.binding.hex(),
         },
         "clients": [
             {

@@ -16,14 +16,19 @@ from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.crypto.domain import digest
 from protocols.layout import TRAINED, Block, Segment, VectorLayout
 from protocols.sums.oneshot import server
-from protocols.sums.oneshot.committee import Committee, check_committee_key
-from protocols.sums.oneshot.context import OneshotContext, OneshotPolicy
+from protocols.sums.oneshot.committee import Committee, check_committee_key, open_share
 from protocols.sums.oneshot.mechanism import ONESHOT
-from protocols.sums.oneshot.plan import make_plan
-from protocols.sums.oneshot.polynomials import add_products, canonical, primes_below, public_polynomials
+from protocols.sums.oneshot.parameters import OneshotPolicy
+from protocols.sums.oneshot.plan import OneshotContext, make_plan
+from protocols.sums.oneshot.polynomials import (
+    add_products,
+    canonical,
+    gaussian,
+    gaussian_table,
+    primes_below,
+    public_polynomials,
+)
 from protocols.sums.oneshot.run import OneshotRun
-from protocols.sums.oneshot.sampler import gaussian, gaussian_table
-from protocols.sums.oneshot.sealing import open_share
 from protocols.sums.oneshot.wire import CommitteeKey, Statement, Upload, body_digest, survivors_digest
 from protocols.sums.ring_security import DEGREES
 from tests.vectors.common import drawn_for, failures

@@ -330,9 +330,6 @@ def _plain_blocks(made: Recipe, number: int, client: int) -> Blocks:
     ]
 
 
-# --- recipes whose sums follow a plan: FAIR, PriviRec, RFRec and RFRecF -----------------------------------------------
-
-
 def fair() -> dict[str, Any]:
     """FAIR: two turns of each mixing, with a whole and with hashed tables."""
     settings: tuple[dict[str, Any], ...] = (

@@ -10,7 +10,7 @@ from gmpy2 import mpz
 from numpy.typing import NDArray
 
 from protocols.crypto.domain import digest
-from protocols.crypto.keyring import Keyring
+from protocols.crypto.keys import Keyring
 from protocols.layout import TRAINED, Block, Route, Segment, VectorLayout, whole_route
 from protocols.sums.base import Mechanism, SumPlan
 from protocols.sums.ckks.encryption import load_secret_key, pack_blocks
@@ -18,7 +18,6 @@ from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.ckks.plan import PARAMETER_SETS, SEED_BYTES, CkksPlan
 from protocols.sums.ckks.seal_io import MemoryFile, seal_context
 from protocols.sums.ckks.wire import WireBuffer, check_range, view_planes
-from protocols.sums.paillier.encryption import seal_blocks
 from protocols.sums.paillier.mechanism import PAILLIER
 from protocols.sums.plain import PLAIN
 from tests.protocols.sums.paillier.cases import made_up_keyring, made_up_primes
@@ -169,7 +168,7 @@ def paillier() -> dict[str, Any]:
         draws = [int.from_bytes(digest("vector randomiser", index, i) * 8, "big") % n for i in range(2 * len(blocks))]
         residues = iter([pow(r, n, n * n) for r in draws])
         vectors = [np.array(values) for values in blocks]
-        body = seal_blocks(
+        body = PAILLIER.seal_ahead(
             plan, route, vectors, keyring, lambda count, residues=residues: [mpz(next(residues)) for _ in range(count)]
         )
         plaintexts = [str(m) for values in vectors for m in packing.pack(layout.blocks[0], values)]
@@ -208,9 +207,6 @@ def paillier() -> dict[str, Any]:
         "opened": PAILLIER.open(plan, aggregate, 2, keyring).tolist(),
         "check": refusals(bad, lambda body: PAILLIER.check(plan, route_back, body)),
     }
-
-
-# --- encryption with CKKS: seeds, encoding, keys, ciphertexts and opened sums -----------------------------------------
 
 
 LAYOUT: Final = VectorLayout(

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_sdk.training.mf import MFConfig, train_full, train_lowrank
+from client_sdk.training.mf import MFConfig, train_locally
 from tests.support.browser import chromium
 from tests.support.needs import required
 from tests.support.web_round import CLIENTS, RecordedDemo, recorded_demo
@@ -55,10 +55,8 @@ def test_training_is_that_of_the_sdk(recipe: str, counted: bool) -> None:
     bias = np.log((counts + 1) / (counts.mean() + 1))
     offsets = (bias - np.log(3)).astype(np.float32) if counted else None
     positives = np.array(liked, np.int32)
-    if recipe == "colr":
-        ours = train_lowrank(factors, user, projection, positives, items, config, rng, offsets)
-    else:
-        ours = train_full(factors, user, positives, items, config, rng, offsets)
+    low_rank = projection if recipe == "colr" else None
+    ours = train_locally(low_rank, factors, user, positives, config, rng, offsets)
     given: dict[str, Any] = {
         "state": {"factors": factors.tolist(), "counts": counts.tolist() if counted else None},
         "projection": projection.tolist() if recipe == "colr" else None,

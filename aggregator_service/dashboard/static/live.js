@@ -56,9 +56,26 @@
   }
 
   // --- fragments ---
+  let pressed = false; // an element that is replaced between press and release gets no click
+  const waiting = new Map(); // name of a fragment -> the newest HTML of it
+  addEventListener("pointerdown", () => { pressed = true; }, true);
+  for (const released of ["pointerup", "pointercancel"]) {
+    addEventListener(released, () => {
+      pressed = false;
+      setTimeout(() => { // after the click
+        for (const [name, html] of waiting) swap(name, html);
+        waiting.clear();
+      });
+    }, true);
+  }
+
   function swap(name, html) {
     const part = document.querySelector(`[data-part="${name}"]`);
     if (!part) return;
+    if (pressed) {
+      waiting.set(name, html);
+      return;
+    }
     const held = part.contains(document.activeElement) ? document.activeElement.id : "";
     const open = [...part.querySelectorAll("details[open][id]")].map((one) => one.id);
     const sideways = [...part.querySelectorAll(".scroll")].map((one) => one.scrollLeft);

@@ -16,12 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocols.codec import exact
-from protocols.crypto.keyring import Keyring
+from protocols.crypto.keys import Keyring
 from protocols.errors import BudgetError, ContributionError, ParameterError
 from protocols.layout import Block, Route, VectorLayout
 from protocols.sums.base import COUNT_BYTES, Buffer, OneMessage, SumPlan
-from protocols.sums.chosen import refuse_chosen
-from protocols.sums.partial import PartialSum, read_count
+from protocols.sums.wire import PartialSum, read_count, refuse_chosen
 
 __all__ = ["INTEGERS", "IntegersPlan", "IntegersSum"]
 

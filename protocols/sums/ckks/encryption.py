@@ -1,18 +1,14 @@
-"""Keys, packing and encryption of CKKS sums.
+"""Keys, packing, encryption and decryption of CKKS sums.
 
-CKKS keys of a task: made by SEAL, stored as fixed-length planes of residues.
+*Keys* are made by SEAL and stored as fixed-length planes of residues: a secret key is one polynomial in the byte planes
+of `wire`. Keys are bound to (N, q) through `Keyring.parameter_id`; using one with a plan of other parameters raises
+`KeyringError`.
 
-A secret key is one polynomial in the byte planes of `wire`. Keys are bound to (N, q) through `Keyring.parameter_id`;
-using one with a plan of other parameters raises `KeyringError`.
-
-Complex packing: N real values in the N/2 complex slots of one ciphertext, for whole arrays at a time.
-
-Encryption of values to ciphertexts in wire form, and decryption of an aggregate.
+*Packing* is complex: N real values in the N/2 complex slots of one ciphertext, for whole arrays at a time.
 """
 
 from __future__ import annotations
 
-import hmac
 import secrets
 from collections.abc import Sequence
 from typing import Any
@@ -21,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 from tenseal import sealapi
 
-from protocols.crypto.keyring import STATE_KEY_BYTES, Keyring
+from protocols.crypto.keys import STATE_KEY_BYTES, Keyring
 from protocols.errors import BudgetError, CodecError, KeyringError, ParameterError
 from protocols.layout import CLIP_SLACK, Block, Route
-from protocols.sums.base import Buffer
+from protocols.sums.base import Buffer, require_keyring
 from protocols.sums.ckks.plan import SEED_BYTES, CkksPlan, ParameterSet
 from protocols.sums.ckks.seal_io import MemoryFile, SealContext, seal_context
 from protocols.sums.ckks.wire import Planes, WireBuffer, check_range, join_planes, split_residues, view_planes
@@ -44,20 +40,12 @@ def generate_keyring(plan: CkksPlan) -> Keyring:
 
 def load_secret_key(plan: CkksPlan, context: SealContext, file: MemoryFile, keyring: Keyring | None) -> Any:
     """Return the SEAL secret key of `keyring`; `KeyringError` if it is missing, of other parameters, or malformed."""
-    residues = _key_residues(_checked(plan, keyring).secret_key, plan.parameter_set, plan.degree)
+    residues = _key_residues(
+        require_keyring(plan.mechanism, plan.parameter_id, keyring).secret_key, plan.parameter_set, plan.degree
+    )
     key = sealapi.SecretKey()
     context.load(file, key, context.stream(context.plaintext_prefix(1.0), residues))
     return key
-
-
-def _checked(plan: CkksPlan, keyring: Keyring | None) -> Keyring:
-    if keyring is None:
-        raise KeyringError("a CKKS sum needs the task's keyring")
-    if keyring.mechanism != plan.mechanism:
-        raise KeyringError(f"this keyring belongs to {keyring.mechanism!r}, not to {plan.mechanism!r}")
-    if not hmac.compare_digest(keyring.parameter_id, plan.parameter_id):
-        raise KeyringError("this keyring was made for another ring degree or modulus")
-    return keyring
 
 
 def _key_bytes(residues: NDArray[np.uint64], parameter_set: ParameterSet) -> bytes:
@@ -113,50 +101,26 @@ def unpack_block(block: Block, slots: NDArray[np.complex128]) -> NDArray[np.floa
 def seal_blocks(plan: CkksPlan, route: Route, blocks: Sequence[NDArray[np.float64]], keyring: Keyring | None) -> bytes:
     """Return a contribution of `plan.contribution_bytes(route)` bytes; see `protocols.sums.base.OneMessage.seal`."""
     slots = pack_blocks(plan.layout.contribution_blocks(route), blocks, plan.degree)
-    context = seal_context(plan.parameters.set, plan.degree)
+    context, polynomials = seal_context(plan.parameters.set, plan.degree), 1 if plan.seeded else 2
+    prefix, marker = context.ciphertext_prefix(plan.scale, polynomials), context.seed_marker()
+    suffix = len(marker) + SEED_BYTES if plan.seeded else 0
     wire = WireBuffer.empty(plan.parameter_set, len(slots), plan.degree, seeded=plan.seeded)
+    plaintext, ciphertext = sealapi.Plaintext(), sealapi.Ciphertext()
     with MemoryFile() as file:
         encryptor = sealapi.Encryptor(context.seal, load_secret_key(plan, context, file, keyring))
-        write = _write_seeded if plan.seeded else _write_expanded
-        write(plan, context, encryptor, file, slots, wire)
+        for index, row in enumerate(slots):
+            context.encoder.encode(row.tolist(), plan.scale, plaintext)
+            if plan.seeded:
+                ciphertext = encryptor.encrypt_symmetric(plaintext)
+            else:
+                encryptor.encrypt_symmetric(plaintext, ciphertext)
+            residues, tail = file.saved(ciphertext, prefix, polynomials * plan.degree, suffix)
+            wire.put(index, residues)
+            if plan.seeded:
+                if not tail.startswith(marker):
+                    raise CodecError("SEAL saved a seed in an unknown form")
+                wire.seeds[index] = np.frombuffer(tail, np.uint8, SEED_BYTES, len(marker))
     return bytes(wire.body)
-
-
-def _write_seeded(
-    plan: CkksPlan,
-    context: SealContext,
-    encryptor: Any,
-    file: MemoryFile,
-    slots: NDArray[np.complex128],
-    wire: WireBuffer,
-) -> None:
-    prefix, marker = context.ciphertext_prefix(plan.scale, 1), context.seed_marker()
-    plaintext = sealapi.Plaintext()
-    for index, row in enumerate(slots):
-        context.encoder.encode(row.tolist(), plan.scale, plaintext)
-        ciphertext = encryptor.encrypt_symmetric(plaintext)
-        residues, tail = file.saved(ciphertext, prefix, plan.degree, len(marker) + SEED_BYTES)
-        if not tail.startswith(marker):
-            raise CodecError("SEAL saved a seed in an unknown form")
-        wire.put(index, residues)
-        wire.seeds[index] = np.frombuffer(tail, np.uint8, SEED_BYTES, len(marker))
-
-
-def _write_expanded(
-    plan: CkksPlan,
-    context: SealContext,
-    encryptor: Any,
-    file: MemoryFile,
-    slots: NDArray[np.complex128],
-    wire: WireBuffer,
-) -> None:
-    prefix = context.ciphertext_prefix(plan.scale, 2)
-    plaintext, ciphertext = sealapi.Plaintext(), sealapi.Ciphertext()
-    for index, row in enumerate(slots):
-        context.encoder.encode(row.tolist(), plan.scale, plaintext)
-        encryptor.encrypt_symmetric(plaintext, ciphertext)
-        residues, _ = file.saved(ciphertext, prefix, 2 * plan.degree, 0)
-        wire.put(index, residues)
 
 
 def open_aggregate(plan: CkksPlan, aggregate: Buffer, keyring: Keyring | None) -> NDArray[np.float64]:

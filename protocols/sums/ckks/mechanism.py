@@ -12,15 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from io import BytesIO
 from itertools import accumulate
-from types import TracebackType
 from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from tenseal import sealapi
 
-from protocols.crypto.keyring import Keyring
-from protocols.errors import CodecError
+from protocols.crypto.keys import Keyring
 from protocols.layout import Route, VectorLayout
 from protocols.sums.base import COUNT_BYTES, Buffer, Keyed, SumPlan
 from protocols.sums.ckks import encryption
@@ -35,7 +33,7 @@ from protocols.sums.ckks.wire import (
     split_residues,
     view_planes,
 )
-from protocols.sums.partial import count_more, read_count
+from protocols.sums.wire import count_more, read_count
 
 __all__ = ["CKKS", "CkksMechanism", "SeededSum"]
 
@@ -66,7 +64,7 @@ class CkksMechanism(Keyed):
     def check(self, plan: SumPlan, route: Route, body: Buffer) -> None:
         """Raise `ContributionError` for another length, a residue that is not below q or a transparent ciphertext."""
         own = CkksPlan.of(plan)
-        planes, _ = _read_contribution(own, route, own.require_length(route, body))
+        planes, _ = _read_contribution(own, route, body)
         (check_seeded if own.seeded else check_expanded)(planes, own.parameter_set.modulus)
 
     def fold(self, plan: SumPlan, partial: Buffer | None, contributions: Iterable[tuple[Route, Buffer]]) -> bytes:
@@ -123,9 +121,7 @@ class SeededSum:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._given.close()
         self._saved.close()
 
@@ -207,7 +203,7 @@ def _add_expanded(
 ) -> int:
     for route, body in contributions:
         count = count_more(plan, count, 1)
-        planes, _ = _read_contribution(plan, route, memoryview(body))
+        planes, _ = _read_contribution(plan, route, body)
         total.count()
         for targets, first, size in _places(plan, route):
             for target in targets:
@@ -219,7 +215,7 @@ def _add_expanded(
 def _add_seeded(plan: CkksPlan, total: SeededSum, count: int, contributions: Iterable[tuple[Route, Buffer]]) -> int:
     for route, body in contributions:
         count = count_more(plan, count, 1)
-        planes, seeds = _read_contribution(plan, route, memoryview(body))
+        planes, seeds = _read_contribution(plan, route, body)
         for targets, first, size in _places(plan, route):
             for position in range(first, first + size):
                 residues = join_planes(tuple(plane[position, 0] for plane in planes))
@@ -235,16 +231,13 @@ def _places(plan: CkksPlan, route: Route) -> Iterable[tuple[tuple[int, ...], int
     return zip(route, accumulate(sizes, initial=0), sizes, strict=False)
 
 
-def _read_contribution(plan: CkksPlan, route: Route, body: memoryview) -> tuple[Planes, memoryview]:
-    """Return the planes and the seeds of a contribution; `CodecError` unless its length is exact."""
+def _read_contribution(plan: CkksPlan, route: Route, body: Buffer) -> tuple[Planes, memoryview]:
+    """Return the planes and the seeds of a contribution; `ContributionError` unless its length is exact."""
+    view = plan.require_length(route, body)
     ciphertexts, polynomials = plan.route_ciphertexts(route), 1 if plan.seeded else 2
     residues = ciphertexts * polynomials * plan.degree * plan.parameter_set.residue_bytes
-    if body.nbytes != plan.contribution_bytes(route):
-        raise CodecError(
-            f"a contribution along this route is {plan.contribution_bytes(route)} bytes, got {body.nbytes}"
-        )
-    planes = view_planes(body[:residues], plan.parameter_set, ciphertexts, polynomials, plan.degree)
-    return planes, body[residues:]
+    planes = view_planes(view[:residues], plan.parameter_set, ciphertexts, polynomials, plan.degree)
+    return planes, view[residues:]
 
 
 class _NewPartial:
@@ -304,10 +297,6 @@ class _Accumulator:
         for sums, plane in zip(self._sums, planes, strict=True):
             target = sums[into, polynomials]
             np.add(target, plane[taken], out=target)
-
-    def body(self) -> bytes:
-        """Return the sum modulo q in expanded wire form."""
-        return bytes(self._to_wire().body)
 
     def residues(self, index: int) -> NDArray[np.uint64]:
         """Return the residues (polynomials * degree) of ciphertext `index`, reduced modulo q."""

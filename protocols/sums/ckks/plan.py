@@ -1,15 +1,12 @@
-"""Parameters and plan of a CKKS sum.
+"""The plan of a CKKS sum: named parameter sets, ring degree, scale, lengths, and a bound on the error of a sum.
 
-Named, tested CKKS parameter sets: one data prime each, no special prime, no free choice of moduli.
+*Parameter sets* are named and tested: one data prime each, no special prime, no free choice of moduli. Sums need no
+multiplication, so one prime is enough and no relinearisation or Galois keys are needed. Each prime is the largest below
+2^bits that is 1 mod 2*8192, so it works with every ring degree here, and has 128 bits of security at each by
+`protocols.sums.ring_security` (ternary secrets). SEAL checks its own, laxer table whenever a context is created.
 
-Sums need no multiplication, so one prime is enough and no relinearisation or Galois keys are needed. Each prime is the
-largest below 2^bits that is 1 mod 2*8192, so it works with every ring degree here, and has 128 bits of security at each
-by `protocols.sums.ring_security` (ternary secrets). SEAL checks its own, laxer table whenever a context is created.
-
-The plan of a CKKS sum: ring degree, scale, lengths, and a bound on the error of the opened sum.
-
-Values are divided by their segment's clip, so every slot holds re + i*im with |re|, |im| <= 1 (times CLIP_SLACK, which
-allows for clipping in float32). Notation: N degree, q modulus, K contributions, S scale.
+*Plan.* Values are divided by their segment's clip, so every slot holds re + i*im with |re|, |im| <= 1 (times
+CLIP_SLACK, which allows for clipping in float32). Notation: N degree, q modulus, K contributions, S scale.
 
 *No wrap-around.* A coefficient of an encoded polynomial is S * (2/N) * Re(sum over the N/2 slots of z_j * root), at
 most sqrt(2)*CLIP_SLACK*S in size, and encoding rounds it by at most 1/2. SEAL's errors are centred binomial of 21 coins
@@ -19,11 +16,11 @@ most sqrt(2)*CLIP_SLACK*S in size, and encoding rounds it by at most 1/2. SEAL's
 
 and S is the largest power of two for which this holds.
 
-*Error.* Rounding is uniform (variance 1/12), so the error of a coefficient of the sum has variance
-V = K*(10.5 + 1/12). A slot's real or imaginary part is a sum of N coefficients with weights cos(.) or sin(.) whose
-squares add up to N/2, so its standard deviation is sigma = sqrt(V*N/2)/S. The bound is 8 deviations (beyond it with
-probability about 2^-49 a value, by the Gaussian tail) plus the floating-point error of the transforms. It is relative
-to the clip; a segment's error is the bound times its clip.
+*Error.* Rounding is uniform (variance 1/12), so the error of a coefficient of the sum has variance V = K*(10.5 + 1/12).
+A slot's real or imaginary part is a sum of N coefficients with weights cos(.) or sin(.) whose squares add up to N/2, so
+its standard deviation is sigma = sqrt(V*N/2)/S. The bound is 8 deviations (beyond it with probability about 2^-49 a
+value, by the Gaussian tail) plus the floating-point error of the transforms. It is relative to the clip; a segment's
+error is the bound times its clip.
 """
 
 from __future__ import annotations
@@ -35,15 +32,14 @@ from itertools import accumulate
 from math import ceil, floor, frexp, log2, sqrt
 from typing import Any, ClassVar, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from protocols.crypto.domain import digest
 from protocols.errors import BudgetError, ParameterError
 from protocols.layout import CLIP_SLACK, Route, VectorLayout
-from protocols.parameter_text import first_fault
-from protocols.sums.base import COUNT_BYTES, OpenedBy, SumPlan, refuse_public_mode
-from protocols.sums.chosen import refuse_chosen
+from protocols.sums.base import COUNT_BYTES, OpenedBy, SumPlan, refuse_public_mode, valid_parameters
 from protocols.sums.ring_security import DEGREES, SECURITY_BITS, require_secure_ring
+from protocols.sums.wire import refuse_chosen
 
 __all__ = [
     "PARAMETER_SETS",
@@ -279,10 +275,7 @@ def make_plan(parameters: Mapping[str, Any], layout: VectorLayout, max_contribut
     Raises `ParameterError` for invalid parameters, `BudgetError` if the precision is not sufficient.
     """
     refuse_public_mode(parameters)
-    try:
-        checked = CkksParameters.model_validate(dict(parameters))
-    except ValidationError as error:
-        raise ParameterError(f"ckks parameters: {first_fault(error, CkksParameters.model_fields)}") from None
+    checked = valid_parameters("ckks", CkksParameters, parameters)
     if max_contributions < 1:
         raise ParameterError(f"max_contributions must be at least 1, got {max_contributions}")
     refuse_chosen(layout, "ckks")

@@ -17,7 +17,6 @@ import fcntl
 import os
 import struct
 from functools import lru_cache
-from types import TracebackType
 from typing import Any, Final, Self
 
 import numpy as np
@@ -60,9 +59,7 @@ class MemoryFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

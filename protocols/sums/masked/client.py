@@ -25,21 +25,22 @@ from numpy.typing import NDArray
 
 from protocols.crypto.domain import SEED_BYTES
 from protocols.crypto.keys import clamped
+from protocols.crypto.random import Randomness
 from protocols.errors import ParameterError, RefusalError, ThresholdError
 from protocols.sums.base import Buffer
 from protocols.sums.masked import wire
-from protocols.sums.masked.context import ClientPolicy, RoundContext
-from protocols.sums.masked.keys import (
-    mask_context,
-    pair_mask_key,
+from protocols.sums.masked.masks import Mask, add_masks, mask_context, pair_mask_key
+from protocols.sums.masked.parameters import ClientPolicy
+from protocols.sums.masked.plan import RoundContext
+from protocols.sums.masked.roster import (
+    Roster,
+    RosterEntry,
+    open_roster,
     sign_advertisement,
     sign_survivors,
     verify_advertisement,
     verify_survivors,
 )
-from protocols.sums.masked.masks import Mask, add_masks
-from protocols.sums.masked.roster import Roster, RosterEntry, open_roster
-from protocols.sums.masked.shamir import Randomness
 from protocols.sums.masked.shares import SharePair, open_pair, seal_pair, split_secrets
 from protocols.sums.masked.wire import KEY_BYTES
 from protocols.sums.ring import pack

@@ -1,9 +1,14 @@
-"""Mask streams: AES-128-CTR keystreams read as ring elements, starting at any element.
+"""The masks of a round: their keys, and the streams that these expand to.
 
-Every stream has its own key, HKDF of a client's or pair's secret bound to the round by `context`, so the counter starts
-at block 0 and a stream is never used twice. Element i is bytes i*w to (i+1)*w of the keystream, little-endian, for a
-ring dtype of w bytes: uniform in [0, 2^(8w)), hence uniform modulo 2^bits too. AES-128 is up to a fifth faster than
-AES-256, and each key is used for one stream of one round.
+*Keys.* A client makes two X25519 keys per round. The sealing key is for the encryption of shares, the mask key for the
+masks that it has in common with each neighbour. They are separate because the mask key of a client that drops out is
+reconstructed by the server, which must not be able to decrypt the shares that were sent to that client.
+
+*Streams* are AES-128-CTR keystreams read as ring elements, starting at any element. Every stream has its own key, HKDF
+of a client's or pair's secret bound to the round by `context`, so the counter starts at block 0 and a stream is never
+used twice. Element i is bytes i*w to (i+1)*w of the keystream, little-endian, for a ring dtype of w bytes: uniform in
+[0, 2^(8w)), hence uniform modulo 2^bits too. AES-128 is up to a fifth faster than AES-256, and each key is used for one
+stream of one round.
 
 Additions are limited by memory bandwidth, not by AES. The keystream is therefore generated in steps that stay in the
 processor's cache, and several streams are added to one step of the target before the next step.
@@ -17,13 +22,26 @@ from itertools import pairwise
 from typing import Any, Final, Literal
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from numpy.typing import NDArray
 
-from protocols.crypto.domain import derive_key
+from protocols.crypto.domain import derive_key, digest
+from protocols.crypto.keys import agree, clamped, public_key
 from protocols.errors import ParameterError
+from protocols.sums.masked.plan import RoundContext
 
-__all__ = ["SECRET_BYTES", "Mask", "Sign", "add_mask", "add_masks"]
+__all__ = [
+    "SECRET_BYTES",
+    "Mask",
+    "Sign",
+    "add_mask",
+    "add_masks",
+    "is_mask_secret",
+    "mask_context",
+    "pair_mask_key",
+    "seed_commitment",
+]
 
 Sign = Literal[1, -1]
 Ring = NDArray[np.unsignedinteger[Any]]
@@ -40,6 +58,29 @@ _STEP: Final = 128 * 1024
 
 _BATCH: Final = 512
 """Streams at a time; the state of one takes about 1 kB."""
+
+
+def is_mask_secret(secret: bytes, public: bytes) -> bool:
+    """Return whether `secret` (32 bytes) is exactly the mask key whose public key is `public`."""
+    return secret == clamped(secret) and public_key(secret) == public
+
+
+def pair_mask_key(secret: X25519PrivateKey, own: bytes, peer: bytes) -> bytes:
+    """Return the key (32 bytes) of the mask that the owner of `secret` (public key `own`) has in common with `peer`."""
+    return derive_key(agree(secret, peer), "masked pair", *sorted((own, peer)))
+
+
+def seed_commitment(seed: bytes) -> bytes:
+    """Return the commitment (32 bytes) to a self-mask seed (32 bytes): hiding and binding."""
+    return digest("masked seed commitment", seed)
+
+
+def mask_context(context: RoundContext, roster_digest: bytes, sharers: bytes) -> bytes:
+    """Return the context (32 bytes) of every mask stream of a round; clients with different inputs share no mask.
+
+    sharers: the encoded set of clients that sent shares, as places in the roster with digest `roster_digest`.
+    """
+    return digest("masked stream", context.binding, roster_digest, sharers)
 
 
 def add_mask(target: Ring, key: bytes, context: bytes, sign: Sign, start: int = 0) -> None:

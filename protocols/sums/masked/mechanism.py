@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocols.codec import exact
-from protocols.crypto.keyring import Keyring
+from protocols.crypto.keys import Keyring
 from protocols.errors import ContributionError
 from protocols.layout import Route, VectorLayout
 from protocols.sums.base import Buffer, Mechanism, SumPlan
 from protocols.sums.masked.plan import MaskedPlan, make_plan
-from protocols.sums.partial import PartialSum, read_count
 from protocols.sums.ring import GROUP, RAW_BITS, Ring, pack, packed_bytes, unpack
+from protocols.sums.wire import PartialSum, read_count
 
 __all__ = ["MASKED", "MaskedMechanism"]
 

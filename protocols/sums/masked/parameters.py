@@ -1,4 +1,4 @@
-"""The number of neighbours k and the threshold t of a masked sum, from the cohort and its corrupt and dropout shares.
+"""Parameters of masked sums, the neighbours k and threshold t that follow, and what a client requires of both.
 
 Every client shares its two secrets among k neighbours, and t of the shares reconstruct a secret. Of n clients at most
 A = max(1, floor(corrupt * n)) collude with the server, none if corrupt is 0, and at most D = floor(dropout * n) drop
@@ -43,7 +43,7 @@ try rosters only while the round waits for one. After T tries the probability is
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from functools import lru_cache
 from math import ceil, floor, inf, log2
@@ -53,11 +53,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from protocols.errors import ParameterError
+from protocols.errors import ParameterError, RefusalError
 from protocols.sums.masked import wire
 from protocols.sums.ring import packed_bytes
 
 __all__ = [
+    "ClientPolicy",
     "MIN_CLIENTS",
     "MOST_CLIENTS",
     "MaskedParameters",
@@ -149,6 +150,64 @@ class Neighbourhood:
     def describe(self) -> dict[str, Any]:
         """Return the fields, JSON-ready; the logarithm of an impossible event is None."""
         return {name: None if value == -inf else value for name, value in asdict(self).items()}
+
+
+@dataclass(frozen=True)
+class ClientPolicy:
+    """A client's minimum requirements; it refuses a round that does not meet them.
+
+    min_cohort: fewest members of the roster, and fewest survivors: a sum of fewer reveals too much about each.
+    min_degree: fewest neighbours. min_threshold: smallest number of shares that reconstruct a secret. min_bits:
+    smallest ring. modes: accepted modes; `curious`, which trusts the server to follow the protocol, must be added
+    explicitly. min_corrupt, min_sigma: smallest `corrupt` and `sigma` of the task. Raises `ParameterError` if
+    min_cohort, min_degree or min_threshold is below 2.
+    """
+
+    min_cohort: int = 3
+    min_degree: int = 2
+    min_threshold: int = 2
+    min_bits: int = 16
+    modes: frozenset[Mode] = field(default_factory=lambda: frozenset[Mode]({"semi-malicious"}))
+    min_corrupt: float = 0.0
+    min_sigma: int = 64
+
+    def __post_init__(self) -> None:
+        if min(self.min_cohort, self.min_degree, self.min_threshold) < 2:
+            raise ParameterError(
+                "min_cohort, min_degree and min_threshold must be at least 2: one client hides nothing"
+            )
+
+    def check_parameters(self, parameters: MaskedParameters) -> None:
+        """Raise `RefusalError` unless the policy accepts the task's ring, mode, `corrupt` and `sigma`."""
+        bits, mode, corrupt, sigma = parameters.bits, parameters.mode, parameters.corrupt, parameters.sigma
+        if mode not in self.modes:
+            raise RefusalError(f"the task's mode is {mode!r}; this client's policy allows {', '.join(self.modes)}")
+        if bits < self.min_bits:
+            raise RefusalError(f"the ring has {bits} bits; this client's policy requires at least {self.min_bits}")
+        if corrupt < self.min_corrupt:
+            raise RefusalError(
+                f"the task tolerates a corrupt share of {corrupt:g} of the cohort; this client's policy requires at "
+                f"least {self.min_corrupt:g}"
+            )
+        if sigma < self.min_sigma:
+            raise RefusalError(
+                f"the task's sigma is {sigma}: a round reveals a vector with probability up to 2^-{sigma}; this "
+                f"client's policy requires at least {self.min_sigma}"
+            )
+
+    def check_neighbourhood(self, neighbourhood: Neighbourhood) -> None:
+        """Raise `RefusalError` if there are too few neighbours or the threshold is too low."""
+        k, t = neighbourhood.degree, neighbourhood.threshold
+        if k < self.min_degree or t < self.min_threshold:
+            raise RefusalError(
+                f"a client has {k} neighbours, {t} of which open its secrets; this client's policy requires at least "
+                f"{self.min_degree} and {self.min_threshold}"
+            )
+
+    def check_cohort(self, clients: int, what: str) -> None:
+        """Raise `RefusalError` for fewer than `min_cohort` clients."""
+        if clients < self.min_cohort:
+            raise RefusalError(f"{what} {clients} clients; this client requires at least {self.min_cohort}")
 
 
 def choose_neighbourhood(

@@ -1,4 +1,4 @@
-"""The plan of a masked sum: the ring, the scale of each segment, lengths, and the encoding as ring elements.
+"""The plan of a masked sum (ring, scales, lengths, encoding as ring elements), and what a round of it is bound to.
 
 A masked contribution is always the whole aggregate vector, whatever its route (docs/adr/0004-blocks-and-routes.md):
 blocks outside the route are masked zeros, and a block with two targets appears twice.
@@ -10,17 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ValidationError
 
-from protocols import parameter_text
-from protocols.errors import BudgetError, ParameterError
+from protocols.crypto.domain import SEED_BYTES, digest
+from protocols.errors import ParameterError
 from protocols.layout import Route, VectorLayout
-from protocols.sums.base import COUNT_BYTES
-from protocols.sums.chosen import refuse_chosen
+from protocols.sums.base import COUNT_BYTES, valid_parameters
 from protocols.sums.masked.parameters import (
     MIN_CLIENTS,
     MOST_CLIENTS,
@@ -34,12 +33,13 @@ from protocols.sums.ring import (
     Ring,
     RingPlan,
     encode_vector,
-    first_fault,
     packed_bytes,
+    require_fit,
     ring_dtype,
 )
+from protocols.sums.wire import refuse_chosen
 
-__all__ = ["MaskedPlan", "encode", "make_plan"]
+__all__ = ["DIGEST_BYTES", "MaskedPlan", "RoundContext", "encode", "make_plan", "model_digest"]
 
 _SECURITY_BITS: Final = 128
 """Security of AES-128 and X25519."""
@@ -159,22 +159,15 @@ def make_plan(parameters: Mapping[str, Any], layout: VectorLayout, max_contribut
     task of an earlier version, whose cohort has none any more, can still be read. Raises `ParameterError` for invalid
     parameters, `BudgetError` if the sums do not fit the ring.
     """
-    try:
-        checked = MaskedParameters.model_validate(dict(parameters))
-    except ValidationError as error:
-        text = parameter_text.first_fault(error, MaskedParameters.model_fields)
-        raise ParameterError(f"masked parameters: {text}") from None
+    checked = valid_parameters("masked", MaskedParameters, parameters)
     if max_contributions < MIN_CLIENTS:
         raise ParameterError(
             f"a masked sum has at least {MIN_CLIENTS} contributions: max_contributions must be at least "
             f"{MIN_CLIENTS}, got {max_contributions}"
         )
     refuse_chosen(layout, "masked")
-    plan = MaskedPlan(checked, layout, max_contributions)
-    fault = _first_fault(checked.bits, layout, max_contributions)
-    if fault is not None:
-        raise BudgetError(_error_text(fault, checked.bits, layout, max_contributions))
-    return plan
+    require_fit(layout, max_contributions, range(checked.bits, 65), range(MIN_CLIENTS, MOST_CLIENTS + 1))
+    return MaskedPlan(checked, layout, max_contributions)
 
 
 def encode(plan: MaskedPlan, route: Route, blocks: Sequence[NDArray[np.float64]]) -> Ring:
@@ -188,21 +181,50 @@ def encode(plan: MaskedPlan, route: Route, blocks: Sequence[NDArray[np.float64]]
     return elements
 
 
-def _first_fault(bits: int, layout: VectorLayout, contributions: int) -> str | None:
-    if contributions > MOST_CLIENTS:
-        return f"no neighbour graph has over {MOST_CLIENTS} clients"
-    return first_fault(bits, layout, contributions)
+DIGEST_BYTES: Final = 32
 
 
-def _error_text(fault: str, bits: int, layout: VectorLayout, contributions: int) -> str:
-    most, over = 0, contributions
-    while over - most > 1:
-        middle = (most + over) // 2
-        most, over = (middle, over) if _first_fault(bits, layout, middle) is None else (most, middle)
-    fitting = [f"at most {most} contributions fit"] if most >= MIN_CLIENTS else []
-    enough = next((b for b in range(bits + 1, 65) if _first_fault(b, layout, contributions) is None), None)
-    fitting += [f"{enough} bits fit"] if enough else []
-    return (
-        f"sums of {contributions} contributions do not fit a ring of {bits} bits ({fault}); "
-        f"{', or '.join(fitting) or 'no ring fits'}"
-    )
+@dataclass(frozen=True)
+class RoundContext:
+    """One round of one task, as one party sees it.
+
+    round_seed: 32 public bytes that order the neighbour graph. model_digest: digest of the task's parameters and the
+    broadcast (`model_digest`), which THIS party computed itself and did not take from the wire: a client with another
+    model makes keys and masks that do not match any other client's. cohort: number of clients asked, the largest size
+    of a roster. Raises `ParameterError` for values outside their ranges.
+    """
+
+    task_id: str
+    round_number: int
+    round_seed: bytes
+    plan: MaskedPlan
+    model_digest: bytes
+    cohort: int
+
+    def __post_init__(self) -> None:
+        if len(self.round_seed) != SEED_BYTES or len(self.model_digest) != DIGEST_BYTES:
+            raise ParameterError("a round seed and a model digest have 32 bytes each")
+        if self.round_number < 1 or not MIN_CLIENTS <= self.cohort <= self.plan.max_contributions:
+            raise ParameterError(
+                f"rounds are counted from 1 and ask {MIN_CLIENTS} to {self.plan.max_contributions} clients, "
+                f"got round {self.round_number} with {self.cohort}"
+            )
+
+    @cached_property
+    def binding(self) -> bytes:
+        """32 bytes that are equal for two parties only if all fields are; part of every signature and mask."""
+        return digest(
+            "masked round",
+            self.task_id,
+            self.round_number,
+            self.round_seed,
+            self.model_digest,
+            self.cohort,
+            self.plan.bits,
+            self.plan.layout.length,
+        )
+
+
+def model_digest(parameters: bytes, broadcast: bytes) -> bytes:
+    """Return the digest (32 bytes) of a task's parameters, in a canonical form, and of a round's broadcast."""
+    return digest("masked model", parameters, broadcast)

@@ -1,11 +1,9 @@
-"""The roster of a masked round and the neighbour graph over its members.
-
-The neighbour graph of a masked round: a regular graph in random order, determined by a public seed.
-
-The roster of a masked round: its members, their keys and the neighbour graph; the same bytes for every client.
+"""The roster of a masked round: its members, the neighbour graph, and what they sign; the same bytes for every client.
 
 members (uint32), then for each, in ascending order of ids: length of the id (1 byte), the id (UTF-8), identity key
 (Ed25519, 32), mailbox key (X25519, 32), membership certificate (81, zeros for none) and advertisement (160).
+
+The neighbour graph is regular, in random order, determined by a public seed.
 """
 
 from __future__ import annotations
@@ -17,20 +15,34 @@ from functools import cached_property, lru_cache
 from typing import Final
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
 from protocols.codec import Reader
 from protocols.crypto.certificates import CERTIFICATE_BYTES, subject_of
-from protocols.crypto.domain import digest
-from protocols.crypto.public_random import permutation
+from protocols.crypto.domain import digest, domain_tag
+from protocols.crypto.keys import verifies
+from protocols.crypto.random import permutation
 from protocols.errors import CodecError, ParameterError, ThresholdError
 from protocols.sums.base import Buffer
 from protocols.sums.masked import wire
-from protocols.sums.masked.context import RoundContext
+from protocols.sums.masked.masks import seed_commitment
 from protocols.sums.masked.parameters import MIN_CLIENTS, Neighbourhood
+from protocols.sums.masked.plan import RoundContext
 from protocols.sums.masked.wire import ADVERTISEMENT_BYTES, KEY_BYTES, Advertisement, decode_advertisement
 
-__all__ = ["neighbours", "Roster", "RosterEntry", "longest_roster", "make_roster", "open_roster"]
+__all__ = [
+    "Roster",
+    "RosterEntry",
+    "longest_roster",
+    "make_roster",
+    "neighbours",
+    "open_roster",
+    "sign_advertisement",
+    "sign_survivors",
+    "verify_advertisement",
+    "verify_survivors",
+]
 
 
 _PURPOSE = "masked sum graph"
@@ -236,8 +248,51 @@ def _repeated(entries: tuple[RosterEntry, ...]) -> str | None:
 def _roster(context: RoundContext, entries: tuple[RosterEntry, ...], body: bytes) -> Roster:
     neighbourhood = context.plan.neighbourhood(len(entries))
     facts = (neighbourhood.degree, neighbourhood.threshold, context.plan.mode)
-    summary = digest("masked roster", context.binding(), *facts, body)
+    summary = digest("masked roster", context.binding, *facts, body)
     seed = digest("masked graph", context.round_seed, summary)
     adjacency = neighbours(len(entries), neighbourhood.degree, seed)
     adjacency.setflags(write=False)  # the roster is shared
     return Roster(context, entries, body, summary, neighbourhood, adjacency)
+
+
+def _advertised(context: RoundContext, client_id: str, mask_key: bytes, sealing_key: bytes, commitment: bytes) -> bytes:
+    return domain_tag("masked advertisement", context.binding, client_id, mask_key, sealing_key, commitment)
+
+
+def sign_advertisement(
+    identity: Ed25519PrivateKey, context: RoundContext, client_id: str, mask_key: bytes, sealing_key: bytes, seed: bytes
+) -> Advertisement:
+    """Return the advertisement of two public keys and the commitment to `seed`, signed for this round and client."""
+    commitment = seed_commitment(seed)
+    signature = identity.sign(_advertised(context, client_id, mask_key, sealing_key, commitment))
+    return Advertisement(mask_key, sealing_key, commitment, signature)
+
+
+def verify_advertisement(context: RoundContext, client_id: str, identity_key: bytes, body: bytes) -> bool:
+    """Return whether the owner of `identity_key` (Ed25519, 32 bytes) signed the advertisement `body` for this round."""
+    parts = decode_advertisement(body)
+    message = _advertised(context, client_id, parts.mask_key, parts.sealing_key, parts.commitment)
+    return verifies(identity_key, parts.signature, message)
+
+
+def _confirmed(context: RoundContext, roster_digest: bytes, sharers: bytes, survivors: bytes) -> bytes:
+    return domain_tag("masked survivors", context.binding, roster_digest, sharers, survivors)
+
+
+def sign_survivors(
+    identity: Ed25519PrivateKey, context: RoundContext, roster_digest: bytes, sharers: bytes, survivors: bytes
+) -> bytes:
+    """Return the confirmation (64 bytes) of one encoded set of survivors."""
+    return identity.sign(_confirmed(context, roster_digest, sharers, survivors))
+
+
+def verify_survivors(
+    identity_key: bytes,
+    signature: bytes,
+    context: RoundContext,
+    roster_digest: bytes,
+    sharers: bytes,
+    survivors: bytes,
+) -> bool:
+    """Return whether `signature` is the confirmation of exactly this set by the owner of `identity_key`."""
+    return verifies(identity_key, signature, _confirmed(context, roster_digest, sharers, survivors))

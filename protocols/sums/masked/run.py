@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 
 from protocols.crypto.certificates import Certificate, certify, check_certificate
 from protocols.crypto.domain import SEED_BYTES
+from protocols.crypto.random import Randomness
 from protocols.layout import whole_route
 from protocols.messages.stages import MASKED_MESSAGES, MaskedMessage
 from protocols.sums.masked import client, server
-from protocols.sums.masked.context import DIGEST_BYTES, ClientPolicy, RoundContext
 from protocols.sums.masked.mechanism import MASKED
-from protocols.sums.masked.plan import MaskedPlan, encode
+from protocols.sums.masked.parameters import ClientPolicy
+from protocols.sums.masked.plan import DIGEST_BYTES, MaskedPlan, RoundContext, encode
 from protocols.sums.masked.roster import Roster, RosterEntry, make_roster
-from protocols.sums.masked.shamir import Randomness
 from protocols.sums.masked.wire import KEY_BYTES
 
 __all__ = ["MaskedRun", "MaskedTranscript", "run_masked_sum"]

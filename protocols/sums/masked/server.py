@@ -21,11 +21,10 @@ from protocols.crypto.keys import check_public_key
 from protocols.errors import AtFaultError, CodecError, ContributionError, ThresholdError
 from protocols.sums.base import Buffer
 from protocols.sums.masked import wire
-from protocols.sums.masked.context import RoundContext
-from protocols.sums.masked.keys import mask_context, pair_mask_key, verify_advertisement, verify_survivors
-from protocols.sums.masked.masks import Mask, add_masks
+from protocols.sums.masked.masks import Mask, add_masks, mask_context, pair_mask_key
 from protocols.sums.masked.parameters import corrupt_clients
-from protocols.sums.masked.roster import Roster
+from protocols.sums.masked.plan import RoundContext
+from protocols.sums.masked.roster import Roster, verify_advertisement, verify_survivors
 from protocols.sums.masked.shares import commitments_of, point, reconstruct
 
 __all__ = [

@@ -9,14 +9,15 @@ constant is the secret, at a public point, as 33 little-endian bytes. Any t shar
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from math import prod
 from typing import Final
 
+from protocols.crypto.random import Randomness
 from protocols.errors import CodecError, ParameterError
 
-__all__ = ["PRIME", "inverses", "value_at", "SECRET_BYTES", "SHARE_BYTES", "Randomness", "combine", "split"]
+__all__ = ["PRIME", "inverses", "value_at", "SECRET_BYTES", "SHARE_BYTES", "combine", "split"]
 
 
 PRIME: Final = 2**256 + 297
@@ -49,8 +50,6 @@ def inverses(elements: Sequence[int]) -> list[int]:
 SECRET_BYTES: Final = 32
 SHARE_BYTES: Final = 33
 
-Randomness = Callable[[int], bytes]
-"""random(n) -> n secret random bytes; `os.urandom` except in tests and test vectors."""
 
 _LARGEST_POINT: Final = 2**31 - 1
 

@@ -1,19 +1,11 @@
 """Shares of a client's two secrets: sealing them, and finding a secret or who is at fault.
 
-Shares of a client's two secrets, encrypted from the client to each neighbour.
-
 A client shares its self-mask seed and its mask key (32 bytes each) among its k neighbours and keeps no share itself. A
 pair of shares is encrypted with AES-256-GCM under a key for this one message: X25519 between the two sealing keys of
 the round, then HKDF bound to round, roster, sender and receiver. The nonce can therefore be fixed.
 
 A commitment to each share is sent beside it, in clear: a hash of the share, which is a random field element unless t
-shares are known. A neighbour ignores a pair that does not match. So a share that it reveals later and that does not
-match is its own fault, and when t shares that match give another secret than the advertised one, their owner is at
-fault. Neither can be blamed for what the other did.
-
-Reconstruct a client's secret from the shares that its neighbours sent, and find who is at fault when it is wrong.
-
-An owner commits to every share (`shares.commitment`), and an honest neighbour reveals a share only if it matched. So
+shares are known. A neighbour ignores a pair that does not match, and reveals a share only if it matched. So
 
 - a share that does not match its commitment is its holder's fault;
 - if t shares that match give another secret than the advertised one, the owner is at fault, because an honest owner
@@ -38,17 +30,17 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from protocols.crypto.domain import derive_key, digest, domain_tag
 from protocols.crypto.keys import agree
+from protocols.crypto.random import Randomness
 from protocols.errors import CodecError
 from protocols.sums.base import Buffer
-from protocols.sums.masked.keys import is_mask_secret, seed_commitment
+from protocols.sums.masked.masks import is_mask_secret, seed_commitment
 from protocols.sums.masked.roster import Roster
-from protocols.sums.masked.shamir import SHARE_BYTES, Randomness, combine, split
+from protocols.sums.masked.shamir import SHARE_BYTES, combine, split
 from protocols.sums.masked.wire import COMMITMENT_BYTES, SEALED_BYTES
 
 __all__ = [
     "SharePair",
     "commitment",
-    "commitments",
     "open_pair",
     "point",
     "seal_pair",
@@ -116,12 +108,6 @@ def commitment(roster: Roster, owner: int, holder: int, kind: int, share: bytes)
     return digest("masked share commitment", roster.digest, owner, holder, kind, share)[:COMMITMENT_BYTES]
 
 
-def commitments(body: Buffer, degree: int) -> bytes:
-    """Return the commitments in the shares of a client, `share_bytes(degree)` bytes: 32 bytes for each neighbour."""
-    slots = np.frombuffer(body, np.uint8).reshape(degree, SEALED_BYTES)
-    return slots[:, -2 * COMMITMENT_BYTES :].tobytes()
-
-
 def open_pair(sealed: bytes, secret: X25519PrivateKey, roster: Roster, sender: int, receiver: int) -> SharePair | None:
     """Return the pair that `sender` encrypted for `receiver`; None if decryption fails or a commitment does not match.
 
@@ -160,10 +146,12 @@ def commitments_of(roster: Roster, place: int, body: Buffer, survived: bool) -> 
     body: what the client at `place` sent for its neighbours.
     """
     length, kind = COMMITMENT_BYTES, _OF_SEED if survived else _OF_MASK_KEY
-    found = commitments(body, roster.degree)
+    first = SEALED_BYTES - (2 - kind) * length
+    slots = np.frombuffer(body, np.uint8).reshape(roster.degree, SEALED_BYTES)
+    found = slots[:, first : first + length].tobytes()
     return {
         holder: found[start : start + length]
-        for holder, start in zip(roster.neighbours_of(place), range(kind * length, len(found), 2 * length), strict=True)
+        for holder, start in zip(roster.neighbours_of(place), range(0, len(found), length), strict=True)
     }
 
 

@@ -14,19 +14,17 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
-from protocols.crypto.certificates import NO_CERTIFICATE
+from protocols.crypto.random import Randomness
 from protocols.errors import ParameterError
-from protocols.sums.oneshot.committee import Committee
-from protocols.sums.oneshot.context import OneshotPolicy
+from protocols.sums.oneshot.committee import Committee, seal_share, signed_upload
 from protocols.sums.oneshot.member import split
 from protocols.sums.oneshot.packing import packed_residues
+from protocols.sums.oneshot.parameters import OneshotPolicy
 from protocols.sums.oneshot.plan import KEY_BYTES
-from protocols.sums.oneshot.polynomials import add_products, public_polynomials
-from protocols.sums.oneshot.sampler import Randomness, gaussian
-from protocols.sums.oneshot.sealing import seal_share, signed_statement
-from protocols.sums.oneshot.wire import Statement, Ticket, Upload, body_digest
+from protocols.sums.oneshot.polynomials import add_products, gaussian, public_polynomials
+from protocols.sums.oneshot.wire import Ticket, Upload, body_digest
 
-__all__ = ["contribute"]
+__all__ = ["contribute", "sign_upload"]
 
 
 def contribute(
@@ -58,15 +56,18 @@ def contribute(
     public = public_polynomials(context.binding, ring.degree, ring.primes, plan.polynomials)
     add_products(masks, public, secret, ring.primes)
     contribution = packed_residues(ring, steps, errors, masks).astype("<u4", copy=False).tobytes()
-    key = ephemeral.public_key().public_bytes_raw()
-    statement = Statement(
-        client_id,
-        identity.public_key().public_bytes_raw(),
-        bytes(KEY_BYTES),
-        NO_CERTIFICATE,
-        key,
-        body_digest(contribution),
-        tuple(map(body_digest, sealed)),
-        b"",
-    )
-    return Upload(Ticket(key, identity.sign(signed_statement(committee, statement)), sealed), contribution)
+    return sign_upload(committee, client_id, identity, ephemeral.public_key().public_bytes_raw(), sealed, contribution)
+
+
+def sign_upload(
+    committee: Committee,
+    client_id: str,
+    identity: Ed25519PrivateKey,
+    ephemeral_key: bytes,
+    sealed: tuple[bytes, ...],
+    contribution: bytes,
+) -> Upload:
+    """Return a client's upload with its signature. sealed: a share for each member, in order."""
+    digests = map(body_digest, sealed)
+    signed = signed_upload(committee, client_id, ephemeral_key, body_digest(contribution), digests)
+    return Upload(Ticket(ephemeral_key, identity.sign(signed), sealed), contribution)

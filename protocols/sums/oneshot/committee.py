@@ -1,11 +1,13 @@
-"""The committee of a one-shot round, and what the server hands out to it.
+"""The committee of a one-shot round: its keys, what is sealed to its members and signed, and what the server hands out.
 
-The committee of a round: its members' keys, each made for one round and signed by a certified identity.
+Members publish keys ahead of the round, each made for one round and signed by a certified identity, and delete the
+secret ones after the sum, so that whoever breaks into a member later opens nothing old. Members are in ascending order
+of their ids; the member at place i has the Shamir point i + 1.
 
-Members publish keys ahead of the round and delete the secret ones after the sum, so that whoever breaks into a member
-later opens nothing old. Members are in ascending order of their ids; the member at place i has the Shamir point i + 1.
-
-What the server hands out in a one-shot round, as bytes: the committee's keys, statements, shares, confirmations.
+A share is sealed from a client to a member: X25519 between the client's ephemeral key of the upload and the member's
+key of the round, then HKDF bound to round, committee, client and member, then AES-256-GCM. The key is for one message,
+so the nonce is fixed. A share opens only for the member, client, task, step, round and model that it was made for. Who
+made it, the client's signature says.
 """
 
 from __future__ import annotations
@@ -17,36 +19,43 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
+import numpy as np
+from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from numpy.typing import NDArray
 
 from protocols.codec import Reader, exact
 from protocols.crypto.certificates import NO_CERTIFICATE, subject_of
-from protocols.crypto.domain import digest, domain_tag
-from protocols.crypto.keys import check_public_key, verifies
+from protocols.crypto.domain import derive_key, digest, domain_tag
+from protocols.crypto.keys import agree, check_public_key, verifies
+from protocols.crypto.random import Randomness
 from protocols.errors import CodecError, ParameterError, RefusalError
 from protocols.sums.base import Buffer
-from protocols.sums.oneshot.context import OneshotContext
 from protocols.sums.oneshot.parameters import OneshotParameters
-from protocols.sums.oneshot.plan import KEY_BYTES, SIGNATURE_BYTES, OneshotPlan
-from protocols.sums.oneshot.sampler import Randomness
+from protocols.sums.oneshot.plan import KEY_BYTES, SIGNATURE_BYTES, OneshotContext, OneshotPlan
 from protocols.sums.oneshot.wire import CommitteeKey, Statement
 
 __all__ = [
     "Committee",
     "IsCommitteeMember",
     "check_committee_key",
-    "make_committee",
-    "make_committee_key",
-    "verifies",
     "join_confirmations",
     "join_keys",
+    "make_committee",
+    "make_committee_key",
+    "open_share",
+    "seal_share",
+    "signed_sum",
+    "signed_survivors",
+    "signed_upload",
     "split_confirmations",
     "split_keys",
     "split_shares",
     "split_statements",
+    "verifies",
 ]
-
 
 IsCommitteeMember = Callable[[CommitteeKey], bool]
 """Whether a member's identity key is accepted: by its certificate for the role "committee", or by pinned keys."""
@@ -186,3 +195,56 @@ def split_confirmations(committee: Committee, body: Buffer) -> dict[str, bytes]:
         for place, member in enumerate(committee.members)
     }
     return {member: signature for member, signature in signatures.items() if signature != _NO_SIGNATURE}
+
+
+_NONCE: Final = bytes(12)
+
+
+def seal_share(
+    share: NDArray[np.uint32], secret: X25519PrivateKey, committee: Committee, place: int, client_id: str
+) -> bytes:
+    """Return the share sealed for the member at `place`, `plan.sealed_bytes` bytes; `secret`: the ephemeral key."""
+    shared = agree(secret, committee.members[place].round_key)
+    ephemeral = secret.public_key().public_bytes_raw()
+    cipher, associated = _cipher(shared, committee, place, client_id, ephemeral)
+    return cipher.encrypt(_NONCE, share.astype("<u4").tobytes(), associated)
+
+
+def open_share(
+    sealed: bytes, secret: X25519PrivateKey, committee: Committee, place: int, client_id: str, ephemeral: bytes
+) -> NDArray[np.uint32] | None:
+    """Return the share, uint32 (N,), or None if it does not open or is no share; `secret`: the member's round key."""
+    plan = committee.context.plan
+    try:
+        shared = agree(secret, ephemeral)
+        cipher, associated = _cipher(shared, committee, place, client_id, ephemeral)
+        share = np.frombuffer(cipher.decrypt(_NONCE, sealed, associated), "<u4")
+    except (CodecError, InvalidTag, ValueError):
+        return None
+    fits = share.size == plan.ring.degree and int(share.max()) < plan.ring.primes[0]
+    return share.astype(np.uint32, copy=False) if fits else None
+
+
+def _cipher(shared: bytes, committee: Committee, place: int, client_id: str, ephemeral: bytes) -> tuple[AESGCM, bytes]:
+    bound = (committee.digest, committee.members[place].member_id, client_id, ephemeral)
+    return AESGCM(derive_key(shared, "oneshot share", *bound)), domain_tag("oneshot share", *bound)
+
+
+def signed_upload(
+    committee: Committee, client_id: str, ephemeral_key: bytes, contribution: bytes, shares: Iterable[bytes]
+) -> bytes:
+    """Return the bytes that a client signs: the round, the committee, and what it sends.
+
+    contribution, shares: SHA-256 digests of the contribution and of each sealed share (`body_digest`).
+    """
+    return domain_tag("oneshot upload", committee.digest, client_id, ephemeral_key, contribution, *shares)
+
+
+def signed_survivors(committee: Committee, survivors: bytes) -> bytes:
+    """Return the bytes that a member signs to confirm the set of survivors with digest `survivors`."""
+    return domain_tag("oneshot survivors", committee.digest, survivors)
+
+
+def signed_sum(committee: Committee, survivors: bytes, member_id: str, share: bytes) -> bytes:
+    """Return the bytes that a member signs with its summed share."""
+    return domain_tag("oneshot summed share", committee.digest, survivors, member_id, share)

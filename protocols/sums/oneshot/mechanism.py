@@ -13,15 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocols.codec import exact
-from protocols.crypto.keyring import Keyring
+from protocols.crypto.keys import Keyring
 from protocols.errors import ContributionError, ParameterError
 from protocols.layout import Route, VectorLayout
 from protocols.sums.base import Buffer, Mechanism, SumPlan
 from protocols.sums.oneshot.packing import UnpackedSum
 from protocols.sums.oneshot.plan import OneshotPlan, make_plan
 from protocols.sums.oneshot.polynomials import add_products, canonical, polynomial_blocks
-from protocols.sums.partial import PartialSum, read_count
 from protocols.sums.ring import pack, ring_dtype
+from protocols.sums.wire import PartialSum, read_count
 
 __all__ = ["ONESHOT", "OneshotMechanism", "release_unmasked"]
 

@@ -1,11 +1,4 @@
-"""A member of the committee in one round, and the shares of secrets that it adds.
-
-Shamir sharing (Commun. ACM, 1979) of a secret polynomial, coefficient by coefficient, modulo the ring's first prime.
-
-Shares are linear: the sum of the shares at a point is a share of the sum of the secrets. A sum of up to a million
-secrets is below 2^26 in size, so half of a 32-bit prime holds it with its sign.
-
-A member of the committee in one round: it checks one set of survivors, signs it, and sends one summed share.
+"""A member of the committee in one round: it checks one set of survivors, signs it, and sends one summed share.
 
     join -> Ready -> inspect -> Inspection (any number of times)
                   -> confirm -> Confirmed -> sum_share -> the summed share
@@ -13,6 +6,10 @@ A member of the committee in one round: it checks one set of survivors, signs it
 A member trusts neither the server nor the other members. All that it must remember beyond the process is its secret key
 of the round and its `Ledger`, which the caller stores BEFORE it sends what a step returned. After a restart the same
 steps with the stored ledger give the same bytes, and another set of survivors is refused.
+
+Shares are Shamir's (Commun. ACM, 1979), of a secret polynomial, coefficient by coefficient, modulo the ring's first
+prime. They are linear: the sum of the shares at a point is a share of the sum of the secrets. A sum of up to a million
+secrets is below 2^26 in size, so half of a 32-bit prime holds it with its sign.
 """
 
 from __future__ import annotations
@@ -30,14 +27,13 @@ from numpy.typing import NDArray
 
 from protocols.crypto.certificates import subject_of
 from protocols.crypto.keys import verifies
+from protocols.crypto.random import Randomness
 from protocols.errors import CodecError, RefusalError, ThresholdError
 from protocols.privacy.differencing import Allowed, judge
-from protocols.sums.oneshot.committee import Committee
-from protocols.sums.oneshot.context import OneshotPolicy
+from protocols.sums.oneshot.committee import Committee, open_share, signed_sum, signed_survivors, signed_upload
 from protocols.sums.oneshot.packing import check_noise
-from protocols.sums.oneshot.polynomials import canonical
-from protocols.sums.oneshot.sampler import Randomness, uniform_residues
-from protocols.sums.oneshot.sealing import open_share, signed_statement, signed_sum, signed_survivors
+from protocols.sums.oneshot.parameters import OneshotPolicy
+from protocols.sums.oneshot.polynomials import canonical, uniform_residues
 from protocols.sums.oneshot.wire import Statement, body_digest, survivors_digest
 
 __all__ = [
@@ -223,7 +219,8 @@ def inspect(state: Ready, statements: Sequence[Statement], sealed: Iterable[byte
 
 def _opened(state: Ready, statement: Statement, share: bytes, is_client: IsClient) -> NDArray[np.uint32] | None:
     committee, place = state.committee, state.place
-    signed = signed_statement(committee, statement)
+    key, contribution = statement.ephemeral_key, statement.contribution_digest
+    signed = signed_upload(committee, statement.client_id, key, contribution, statement.share_digests)
     if not hmac.compare_digest(body_digest(share), statement.share_digests[place]):
         return None
     if not is_client(statement) or not verifies(statement.identity_key, statement.signature, signed):

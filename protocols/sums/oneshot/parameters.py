@@ -1,4 +1,4 @@
-"""Parameters of one-shot sums, and the constants of the ring-LWE masks.
+"""Parameters of one-shot sums, the constants of the ring-LWE masks, and what clients and members require of a task.
 
 A client's mask is a ring-LWE sample A_j * s + T * e_j over R_q = Z_q[X] / (X^N + 1). Secret and errors are discrete
 Gaussians of standard deviation `SIGMA` = 2 * 3.2. docs/oneshot.md has the security argument; the moduli are bounded by
@@ -7,15 +7,19 @@ Gaussians of standard deviation `SIGMA` = 2 * 3.2. docs/oneshot.md has the secur
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from protocols.errors import ParameterError, RefusalError
 
 __all__ = [
     "MIN_CLIENTS",
     "MOST_CLIENTS",
     "SIGMA",
     "OneshotParameters",
+    "OneshotPolicy",
 ]
 
 SIGMA: Final = 6.4
@@ -71,3 +75,37 @@ class OneshotParameters(BaseModel):
         sums over the same data, at most `corrupt` may collude.
         """
         return 2 * self.threshold - self.committee - 1
+
+
+@dataclass(frozen=True)
+class OneshotPolicy:
+    """Minimum requirements; a party refuses a round that does not meet them.
+
+    min_cohort: fewest clients asked, and fewest survivors. min_committee: fewest members of the committee. min_corrupt:
+    fewest corrupt members that the task withstands. min_bits: fewest bits of a sum. Raises `ParameterError` for a
+    min_cohort below 2.
+    """
+
+    min_cohort: int = 3
+    min_committee: int = 3
+    min_corrupt: int = 1
+    min_bits: int = 16
+
+    def __post_init__(self) -> None:
+        if self.min_cohort < 2:
+            raise ParameterError("min_cohort must be at least 2: one client hides nothing")
+
+    def check_parameters(self, parameters: OneshotParameters) -> None:
+        """Raise `RefusalError` unless the policy accepts the task's committee and bits."""
+        for name, value, least in (
+            ("committee", parameters.committee, self.min_committee),
+            ("corrupt", parameters.corrupt, self.min_corrupt),
+            ("bits", parameters.bits, self.min_bits),
+        ):
+            if value < least:
+                raise RefusalError(f"the task's {name} is {value}; this policy requires at least {least}")
+
+    def check_cohort(self, clients: int, what: str) -> None:
+        """Raise `RefusalError` for fewer than `min_cohort` clients."""
+        if clients < self.min_cohort:
+            raise RefusalError(f"{what} {clients} clients; this policy requires at least {self.min_cohort}")

@@ -1,4 +1,4 @@
-"""The plan of a one-shot sum: ring, packing, scale of each segment, committee and all lengths.
+"""The plan of a one-shot sum (ring, packing, scales, committee, lengths), and what a round of it is bound to.
 
 A one-shot contribution is always the whole aggregate vector, whatever its route: blocks outside the route are masked
 zeros, and a block with two targets appears twice, as in masked sums (docs/adr/0004-blocks-and-routes.md).
@@ -8,32 +8,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ValidationError
 
-from protocols import parameter_text
-from protocols.errors import BudgetError, ParameterError
+from protocols.crypto.domain import digest
+from protocols.errors import ParameterError
 from protocols.fixed_point import FixedPoint
 from protocols.layout import Route, VectorLayout
-from protocols.sums.base import COUNT_BYTES
-from protocols.sums.chosen import refuse_chosen
+from protocols.sums.base import COUNT_BYTES, valid_parameters
 from protocols.sums.oneshot.parameters import MIN_CLIENTS, MOST_CLIENTS, OneshotParameters
 from protocols.sums.oneshot.polynomials import Ring, choose_ring
 from protocols.sums.ring import (
     Places,
     RingPlan,
     encode_vector,
-    first_fault,
+    require_fit,
 )
 from protocols.sums.ring_security import SECURITY_BITS
+from protocols.sums.wire import refuse_chosen
 
 __all__ = [
+    "DIGEST_BYTES",
     "KEY_BYTES",
     "SIGNATURE_BYTES",
     "TAG_BYTES",
+    "OneshotContext",
     "OneshotPlan",
     "encode",
     "make_plan",
@@ -164,11 +166,7 @@ def make_plan(parameters: Mapping[str, Any], layout: VectorLayout, max_contribut
 
     Raises `ParameterError` for invalid parameters, `BudgetError` if the sums do not fit, with what would fit.
     """
-    try:
-        checked = OneshotParameters.model_validate(dict(parameters))
-    except ValidationError as error:
-        text = parameter_text.first_fault(error, OneshotParameters.model_fields)
-        raise ParameterError(f"oneshot parameters: {text}") from None
+    checked = valid_parameters("oneshot", OneshotParameters, parameters)
     if checked.corrupt >= checked.committee:
         raise ParameterError(f"of a committee of {checked.committee} at most {checked.committee - 1} may be corrupt")
     if max_contributions < MIN_CLIENTS:
@@ -177,10 +175,9 @@ def make_plan(parameters: Mapping[str, Any], layout: VectorLayout, max_contribut
             f"{MIN_CLIENTS}, got {max_contributions}"
         )
     refuse_chosen(layout, "oneshot")
-    fault = _first_fault(checked.bits, layout, max_contributions)
-    if fault is not None:
-        raise BudgetError(_error_text(fault, checked, layout, max_contributions))
-    ring = choose_ring(checked.bits, layout.length, max_contributions, TAG_BYTES, checked.committee)
+    widest: int = OneshotParameters.model_fields["bits"].metadata[1].le
+    require_fit(layout, max_contributions, range(checked.bits, widest + 1), range(MIN_CLIENTS, MOST_CLIENTS + 1))
+    ring = choose_ring(checked.bits, layout.length, max_contributions, checked.committee)
     return OneshotPlan(checked, layout, max_contributions, ring)
 
 
@@ -202,23 +199,52 @@ def _unreduced(plan: OneshotPlan) -> Places:
     return tuple(tuple((FixedPoint(64, ring.bound, ring.scale), span) for ring, span in block) for block in plan.places)
 
 
-def _first_fault(bits: int, layout: VectorLayout, contributions: int) -> str | None:
-    if contributions > MOST_CLIENTS:
-        return f"no one-shot sum has over {MOST_CLIENTS} contributions"
-    return first_fault(bits, layout, contributions)
+DIGEST_BYTES: Final = 32
 
 
-def _error_text(fault: str, own: OneshotParameters, layout: VectorLayout, contributions: int) -> str:
-    most, over = 0, contributions
-    while over - most > 1:
-        middle = (most + over) // 2
-        most, over = (middle, over) if _first_fault(own.bits, layout, middle) is None else (most, middle)
-    fitting = [f"at most {most} contributions fit"] if most >= MIN_CLIENTS else []
-    largest = OneshotParameters.model_fields["bits"].metadata[1].le
-    more = (b for b in range(own.bits + 1, largest + 1) if _first_fault(b, layout, contributions) is None)
-    enough = next(more, None)
-    fitting += [f"{enough} bits fit"] if enough else []
-    return (
-        f"sums of {contributions} contributions do not fit {own.bits} bits ({fault}); "
-        f"{', or '.join(fitting) or 'no number of bits fits'}"
-    )
+@dataclass(frozen=True)
+class OneshotContext:
+    """One round of one task, as one party sees it.
+
+    step: which sum of the task the round computes; sums of one step are over the same data. model_digest: digest of
+    the task's parameters and the broadcast, which THIS party computed itself and did not take from the wire
+    (`protocols.task_binding.broadcast_digest`): a client with another model masks with other polynomials,
+    and its shares do not open. cohort: number of clients asked. Raises `ParameterError` for values out of range.
+    """
+
+    task_id: str
+    round_number: int
+    step: int
+    plan: OneshotPlan
+    model_digest: bytes
+    cohort: int
+
+    def __post_init__(self) -> None:
+        if len(self.model_digest) != DIGEST_BYTES:
+            raise ParameterError(f"a model digest has {DIGEST_BYTES} bytes, got {len(self.model_digest)}")
+        if self.round_number < 1 or self.step < 0 or not MIN_CLIENTS <= self.cohort <= self.plan.max_contributions:
+            raise ParameterError(
+                f"rounds are counted from 1, steps from 0, and a round asks {MIN_CLIENTS} to "
+                f"{self.plan.max_contributions} clients, got round {self.round_number}, step {self.step} and "
+                f"{self.cohort} clients"
+            )
+
+    @cached_property
+    def binding(self) -> bytes:
+        """32 bytes that are equal for two parties only if all fields are; part of every signature, key and seed."""
+        plan, ring = self.plan, self.plan.ring
+        return digest(
+            "oneshot round",
+            self.task_id,
+            self.round_number,
+            self.step,
+            self.model_digest,
+            self.cohort,
+            plan.layout.length,
+            plan.bits,
+            plan.parameters.committee,
+            plan.parameters.corrupt,
+            ring.degree,
+            len(ring.primes),
+            ring.per,
+        )

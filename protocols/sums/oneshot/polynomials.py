@@ -1,15 +1,13 @@
-"""The ring of a one-shot sum, and exact arithmetic in it.
+"""The ring of a one-shot sum: its choice, exact arithmetic in it, and the secret randomness of a round.
 
-The ring of a one-shot sum and how values are packed into its coefficients: the choice with the smallest upload.
+*Choice.* `per` values of b bits share a coefficient, above each other: M = v_0 + 2^b v_1 + ..., T = 2^(b per). A client
+sends A_j s + T e_j + M_j modulo q, a product of K primes just below 2^32; the ring is that with the smallest upload. (T
+is invertible modulo q, so this is the ring-LWE sample A_j s / T + e_j with a public factor, as in BGV.) A sum T E + M
+is recovered if every |E| < q / (2 T). Primes are 1 modulo 2 N, so that any implementation may multiply with a
+number-theoretic transform.
 
-`per` values of b bits share a coefficient, above each other: M = v_0 + 2^b v_1 + ..., T = 2^(b per). A client sends
-A_j s + T e_j + M_j modulo q, a product of K primes just below 2^32. (T is invertible modulo q, so this is the ring-LWE
-sample A_j s / T + e_j with a public factor, as in BGV.) A sum T E + M is recovered if every |E| < q / (2 T). Primes
-are 1 modulo 2 N, so that any implementation may multiply with a number-theoretic transform.
-
-Arithmetic in R_q = Z_q[X] / (X^N + 1): public polynomials from a seed, and their products with small secrets.
-
-A product modulo X^N + 1 is a complex product modulo X^(N/2) - i (the halves of a polynomial become real and imaginary
+*Arithmetic* in R_q = Z_q[X] / (X^N + 1): public polynomials from a seed, and their products with small secrets. A
+product modulo X^N + 1 is a complex product modulo X^(N/2) - i (the halves of a polynomial become real and imaginary
 parts), which a twist by powers of exp(i pi / N) makes cyclic, so that FFTs of length N/2 compute it. Results are exact:
 factors are split so that the rounding error of the FFTs is proven to stay below 1/2 (Percival, "Rapid multiplication
 modulo the sum and difference of highly composite numbers", Math. Comp. 2003, theorem 5.1):
@@ -20,6 +18,9 @@ for n = log2(N/2) + 1 <= 13 levels, the twist being one, u = 2^-53 and roots of 
 are split into halves of 16 bits, of size at most 2^15, and secrets into limbs of size at most 2^11. So |x| |y| is at
 most 2^15 2^11 N <= 2^39, and the error is below 2^-5. All arithmetic is on whole arrays of float64, which holds
 integers up to 2^53, without a branch on values.
+
+*Secrets and errors* are discrete Gaussians, from a cumulative table in constant time (`protocols.crypto.random`),
+within 2^-57 of the distribution (statistical distance), tail included. The source of randomness is an argument.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from decimal import Decimal, localcontext
+from functools import cache, cached_property, lru_cache
 from itertools import pairwise
 from math import ceil, isqrt, prod, sqrt
 from typing import Any, Final
@@ -37,6 +39,7 @@ from cryptography.hazmat.primitives import hashes
 from numpy.typing import NDArray
 
 from protocols.crypto.domain import domain_tag
+from protocols.crypto.random import Randomness, cumulative_table, symmetric_samples
 from protocols.sums.oneshot.parameters import SIGMA
 from protocols.sums.ring_security import LOG_Q_CAPS
 
@@ -44,16 +47,18 @@ __all__ = [
     "PRIME_BITS",
     "TAIL",
     "Ring",
-    "bound_of_sum",
-    "choose_ring",
-    "primes_below",
     "add_products",
+    "bound_of_sum",
     "canonical",
+    "choose_ring",
+    "gaussian",
+    "gaussian_table",
     "polynomial_blocks",
+    "primes_below",
     "public_polynomials",
     "reduced",
+    "uniform_residues",
 ]
-
 
 PRIME_BITS: Final = 32
 
@@ -111,11 +116,11 @@ class Ring:
         return 4 * len(self.primes) * self.coefficients(values)
 
 
-def choose_ring(bits: int, values: int, contributions: int, share_overhead: int, committee: int) -> Ring:
+def choose_ring(bits: int, values: int, contributions: int, committee: int) -> Ring:
     """Return the ring with the smallest upload, contribution and shares together; of equal ones that of smallest N.
 
-    bits: 16 to 52. contributions: up to `MOST_CLIENTS`; there is a ring for all of these. share_overhead: bytes of a
-    sealed share besides its 4 N bytes.
+    bits: 16 to 52. contributions: up to `MOST_CLIENTS`; there is a ring for all of these. A share has 4 N bytes, and a
+    tag of one length in all rings.
     """
     rings = [
         ring
@@ -123,7 +128,7 @@ def choose_ring(bits: int, values: int, contributions: int, share_overhead: int,
         for count in range(1, cap // PRIME_BITS + 1)
         if (ring := _ring(degree, count, bits, contributions)) is not None
     ]
-    return min(rings, key=lambda ring: ring.body_bytes(values) + committee * (4 * ring.degree + share_overhead))
+    return min(rings, key=lambda ring: ring.body_bytes(values) + committee * 4 * ring.degree)
 
 
 def _ring(degree: int, count: int, bits: int, contributions: int) -> Ring | None:
@@ -280,3 +285,32 @@ def _twist(half: int) -> NDArray[np.complex128]:
     powers: NDArray[Any] = np.exp(1j * np.pi * np.arange(half) / (2 * half))
     powers.setflags(write=False)
     return powers
+
+
+@cache
+def gaussian_table() -> tuple[int, ...]:
+    """Return floor(2^63 * Pr[|X| <= k]) for k = 0, 1, ... up to the last entry below 2^63 - 1.
+
+    Pr[X = x] is proportional to exp(-x^2 / (2 SIGMA^2)), computed with 60 digits.
+    """
+    with localcontext() as context:
+        context.prec = 60
+        width = 2 * Decimal(str(SIGMA)) ** 2
+        return cumulative_table(
+            (1 if x == 0 else 2) * (-(Decimal(x) ** 2) / width).exp() for x in range(40 * int(SIGMA))
+        )
+
+
+def gaussian(count: int, random: Randomness) -> NDArray[np.int64]:
+    """Return `count` samples of the discrete Gaussian of deviation `SIGMA`, int64; takes 8 bytes each of `random`."""
+    return symmetric_samples(count, gaussian_table(), random)
+
+
+def uniform_residues(count: int, prime: int, random: Randomness) -> NDArray[np.uint32]:
+    """Return `count` uniform residues modulo a prime of 32 bits: words of 32 bits, those beyond it drawn again."""
+    words = np.frombuffer(random(4 * count), "<u4").astype(np.uint32)
+    beyond = np.flatnonzero(words >= prime)
+    while beyond.size:
+        words[beyond] = np.frombuffer(random(4 * beyond.size), "<u4")
+        beyond = beyond[words[beyond] >= prime]
+    return words

@@ -16,11 +16,10 @@ from protocols.codec import exact
 from protocols.crypto.keys import verifies
 from protocols.errors import CodecError, ContributionError, ThresholdError
 from protocols.sums.base import Buffer
-from protocols.sums.oneshot.committee import Committee
+from protocols.sums.oneshot.committee import Committee, signed_sum, signed_survivors, signed_upload
 from protocols.sums.oneshot.mechanism import release_unmasked
 from protocols.sums.oneshot.member import candidates
 from protocols.sums.oneshot.plan import OneshotPlan
-from protocols.sums.oneshot.sealing import signed_statement, signed_sum, signed_survivors
 from protocols.sums.oneshot.wire import Statement, Ticket, body_digest
 
 __all__ = [
@@ -65,19 +64,11 @@ def check_upload(
     except CodecError as error:
         raise ContributionError(str(error)) from error
     digests = tuple(map(body_digest, parts.sealed))
-    statement = Statement(
-        client_id,
-        identity_key,
-        mailbox_key,
-        certificate,
-        parts.ephemeral_key,
-        contribution_digest,
-        digests,
-        parts.signature,
-    )
-    if not verifies(identity_key, parts.signature, signed_statement(committee, statement)):
+    signed = signed_upload(committee, client_id, parts.ephemeral_key, contribution_digest, digests)
+    if not verifies(identity_key, parts.signature, signed):
         raise ContributionError("the upload is not signed by this client for this round, model and committee")
-    return statement
+    own = (client_id, identity_key, mailbox_key, certificate)
+    return Statement(*own, parts.ephemeral_key, contribution_digest, digests, parts.signature)
 
 
 def sealed_shares(plan: OneshotPlan, ticket: Buffer) -> tuple[bytes, ...]:

@@ -23,13 +23,14 @@ from protocols.crypto.certificates import CERTIFICATE_BYTES
 from protocols.crypto.domain import digest
 from protocols.errors import CodecError, ParameterError
 from protocols.sums.base import Buffer
-from protocols.sums.oneshot.plan import KEY_BYTES, SIGNATURE_BYTES, OneshotPlan
+from protocols.sums.oneshot.plan import DIGEST_BYTES, KEY_BYTES, SIGNATURE_BYTES, OneshotPlan
 
 __all__ = ["CommitteeKey", "Statement", "Ticket", "Upload", "body_digest", "survivors_digest"]
 
 
-DIGEST_BYTES: Final = 32
 _LONGEST_ID: Final = 64
+_KEY_LENGTHS: Final = (KEY_BYTES, KEY_BYTES, CERTIFICATE_BYTES, KEY_BYTES, SIGNATURE_BYTES)
+"""Lengths of the fields of a committee key, after the id."""
 
 
 def body_digest(body: Buffer) -> bytes:
@@ -55,14 +56,13 @@ class CommitteeKey:
     def encode(self) -> bytes:
         """Return the id behind its length (1 byte), then the fields in order; `ParameterError` for wrong lengths."""
         fields = (self.identity_key, self.mailbox_key, self.certificate, self.round_key, self.signature)
-        return _join(self.member_id, fields, (KEY_BYTES, KEY_BYTES, CERTIFICATE_BYTES, KEY_BYTES, SIGNATURE_BYTES))
+        return _join(self.member_id, fields, _KEY_LENGTHS)
 
     @classmethod
     def decode(cls, body: Buffer) -> CommitteeKey:
         """Inverse of `encode`; `CodecError` for any other form."""
-        lengths = (KEY_BYTES, KEY_BYTES, CERTIFICATE_BYTES, KEY_BYTES, SIGNATURE_BYTES)
         reader = Reader(body)
-        name, parts = _split(reader, lengths)
+        name, parts = _split(reader, _KEY_LENGTHS)
         reader.finish()
         return cls(name, *parts)
 
@@ -125,17 +125,14 @@ class Statement:
 
     def encode(self) -> bytes:
         """Return the id behind its length (1 byte), then the fields in order; `ParameterError` for wrong lengths."""
-        fields = (self.identity_key, self.mailbox_key, self.certificate, self.ephemeral_key, self.contribution_digest)
-        lengths = (KEY_BYTES, KEY_BYTES, CERTIFICATE_BYTES, KEY_BYTES, DIGEST_BYTES)
-        tail = (*self.share_digests, self.signature)
-        return _join(self.client_id, fields + tail, lengths + (DIGEST_BYTES,) * (len(tail) - 1) + (SIGNATURE_BYTES,))
+        keys = (self.identity_key, self.mailbox_key, self.certificate, self.ephemeral_key, self.contribution_digest)
+        fields = (*keys, *self.share_digests, self.signature)
+        return _join(self.client_id, fields, _statement_lengths(len(self.share_digests)))
 
     @classmethod
     def read(cls, plan: OneshotPlan, reader: Reader) -> Statement:
         """Return the next statement of `reader`; `CodecError` for any other form."""
-        lengths = (KEY_BYTES, KEY_BYTES, CERTIFICATE_BYTES, KEY_BYTES, DIGEST_BYTES)
-        shares = (DIGEST_BYTES,) * plan.parameters.committee
-        name, parts = _split(reader, lengths + shares + (SIGNATURE_BYTES,))
+        name, parts = _split(reader, _statement_lengths(plan.committee))
         identity, mailbox, certificate, ephemeral, contribution, *share_digests, signature = parts
         return cls(name, identity, mailbox, certificate, ephemeral, contribution, tuple(share_digests), signature)
 
@@ -143,6 +140,12 @@ class Statement:
     def digest(self) -> bytes:
         """32 bytes that identify the statement."""
         return digest("oneshot statement", self.encode())
+
+
+def _statement_lengths(shares: int) -> tuple[int, ...]:
+    """Return the lengths of the fields of a statement after the id."""
+    before = (KEY_BYTES, KEY_BYTES, CERTIFICATE_BYTES, KEY_BYTES, DIGEST_BYTES)
+    return (*before, *(DIGEST_BYTES,) * shares, SIGNATURE_BYTES)
 
 
 def survivors_digest(statements: Sequence[Statement]) -> bytes:

@@ -1,21 +1,17 @@
 """Keys and randomisers of Paillier sums.
 
-Randomisers: uniform n-th residues r^n mod n^2, which hide the plaintext and dominate the cost of encryption.
+*Keys* are made by phe and stored as fixed-length big-endian numbers. A public key is n, a secret key is p and q; the
+generator is n + 1, as in phe. Every member has both. Keys are bound to the key size through `Keyring.parameter_id`, and
+to one n if the plan names it.
 
-Every client knows p and q. Modulo p^2 the n-th residues are the group of order p-1, and t -> t^p is a bijection of Z_p*
-onto it; the same for q. So (t^p mod p^2, u^q mod q^2), t and u uniform, is exactly r^n, r uniform.
-
-Paillier keys of a task: made by phe, stored as fixed-length big-endian numbers.
-
-A public key is n, a secret key is p and q; the generator is n + 1, as in phe. Every member has both. Keys are bound to
-the key size through `Keyring.parameter_id`, and to one n if the plan names it.
+*Randomisers* are uniform n-th residues r^n mod n^2, which hide the plaintext and dominate the cost of encryption. Every
+client knows p and q. Modulo p^2 the n-th residues are the group of order p-1, and t -> t^p is a bijection of Z_p* onto
+it; the same for q. So (t^p mod p^2, u^q mod q^2), t and u uniform, is exactly r^n, r uniform.
 """
 
 from __future__ import annotations
 
-import hmac
 import secrets
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
@@ -24,12 +20,13 @@ from typing import Any, Final
 import gmpy2
 from gmpy2 import mpz
 
-from protocols.crypto.keyring import STATE_KEY_BYTES, Keyring
+from protocols.crypto.keys import STATE_KEY_BYTES, Keyring
+from protocols.crypto.random import Randomness
 from protocols.errors import KeyringError, ParameterError
+from protocols.sums.base import require_keyring
 from protocols.sums.paillier.plan import PaillierPlan
 
 __all__ = [
-    "Randomness",
     "crt_randomiser",
     "powmod_unlocked",
     "uniform_unit",
@@ -37,10 +34,6 @@ __all__ = [
     "generate_keyring",
     "load_secret_key",
 ]
-
-
-Randomness = Callable[[int], bytes]
-"""random(n) -> n secret random bytes; `secrets.token_bytes` except in tests."""
 
 
 def powmod_unlocked(base: Any, exponent: Any, modulus: Any) -> Any:
@@ -131,7 +124,7 @@ def load_secret_key(plan: PaillierPlan, keyring: Keyring | None) -> SecretKey:
     Raises `KeyringError` if a key is missing, of another size or task, or malformed, or if the secret key does not
     belong to the public key.
     """
-    checked = _checked(plan, keyring)
+    checked = require_keyring(plan.mechanism, plan.parameter_id, keyring)
     for kind, body in (("public", checked.public_key), ("secret", checked.secret_key)):
         if len(body) != plan.modulus_bytes:
             raise KeyringError(f"the {kind} key does not have the length that its parameters imply")
@@ -144,13 +137,3 @@ def load_secret_key(plan: PaillierPlan, keyring: Keyring | None) -> SecretKey:
     if key.p == key.q or key.n != n:
         raise KeyringError("the secret key does not belong to the keyring's public key")
     return key
-
-
-def _checked(plan: PaillierPlan, keyring: Keyring | None) -> Keyring:
-    if keyring is None:
-        raise KeyringError("a Paillier sum needs the task's keyring")
-    if keyring.mechanism != plan.mechanism:
-        raise KeyringError(f"this keyring belongs to {keyring.mechanism!r}, not to {plan.mechanism!r}")
-    if not hmac.compare_digest(keyring.parameter_id, plan.parameter_id):
-        raise KeyringError("this keyring was made for another key size")
-    return keyring

@@ -1,4 +1,16 @@
-"""The Paillier mechanism: ciphertexts multiplied modulo n^2 without a key, one contribution at a time."""
+"""The Paillier mechanism: sealing, checking, folding and opening contributions, and their form on the wire.
+
+Every number is big-endian at its full width, and so lengths are fixed:
+
+    contribution    n (key_bits/8 bytes), ciphertexts (key_bits/4 bytes each), the blocks of the route in order; after
+                    a head that names the blocks if contributions choose them (`protocols.sums.wire`)
+    aggregate       n, the ciphertexts of every block
+    partial         contributions so far (uint64, little-endian), then as an aggregate
+
+A ciphertext is (1 + m n) r^n mod n^2. Contributions are multiplied modulo n^2 without a key, one at a time. n is zero
+in a partial sum without contributions, if the plan names no public key. A block without contributions consists of
+ciphertexts 1, which encrypt zero.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +18,22 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, ClassVar, Final
 
+import gmpy2
 import numpy as np
 from gmpy2 import mpz
 from numpy.typing import NDArray
 
-from protocols.crypto.keyring import Keyring
-from protocols.errors import CodecError, ContributionError
+from protocols.codec import exact
+from protocols.crypto.keys import Keyring
+from protocols.errors import CodecError, ContributionError, KeyringError, ParameterError
 from protocols.layout import Route, VectorLayout
 from protocols.sums.base import COUNT_BYTES, Buffer, Keyed, SumPlan
-from protocols.sums.chosen import read_blocks
-from protocols.sums.paillier import encryption, keys
-from protocols.sums.paillier.encryption import read_sum, write_sum
+from protocols.sums.paillier import keys
+from protocols.sums.paillier.keys import SecretKey, crt_randomiser, load_secret_key, powmod_unlocked
 from protocols.sums.paillier.plan import PaillierPlan, make_plan, name_public_key
-from protocols.sums.partial import count_more, read_count
+from protocols.sums.wire import count_more, name_blocks, read_blocks, read_count
 
-__all__ = ["PAILLIER", "PaillierMechanism"]
+__all__ = ["PAILLIER", "PaillierMechanism", "decrypt", "read_sum", "write_sum"]
 
 
 class PaillierMechanism(Keyed):
@@ -44,7 +57,7 @@ class PaillierMechanism(Keyed):
         self, plan: SumPlan, route: Route, blocks: Sequence[NDArray[np.float64]], keyring: Keyring | None
     ) -> bytes:
         """Return the blocks packed and encrypted."""
-        return encryption.seal_blocks(PaillierPlan.of(plan), route, blocks, keyring)
+        return self.seal_ahead(plan, route, blocks, keyring, lambda _: ())
 
     def pieces(self, plan: SumPlan) -> int:
         """Return the number of randomisers of a contribution; see `protocols.sums.base.WorksAhead`."""
@@ -53,7 +66,7 @@ class PaillierMechanism(Keyed):
 
     def make_piece(self, plan: SumPlan, keyring: Keyring) -> Any:
         """Return a randomiser. Used twice, it would reveal the difference of two plaintexts."""
-        return keys.crt_randomiser(keys.load_secret_key(PaillierPlan.of(plan), keyring))
+        return crt_randomiser(load_secret_key(PaillierPlan.of(plan), keyring))
 
     def seal_ahead(
         self,
@@ -63,12 +76,56 @@ class PaillierMechanism(Keyed):
         keyring: Keyring | None,
         take: Callable[[int], Sequence[Any]],
     ) -> bytes:
-        """Return the blocks packed and encrypted, with randomisers that were made ahead while `take` has any."""
-        return encryption.seal_blocks(PaillierPlan.of(plan), route, blocks, keyring, take)
+        """Return the blocks packed and encrypted, with randomisers that were made ahead while `take` has any.
+
+        A randomiser is used for one ciphertext only.
+        """
+        own = PaillierPlan.of(plan)
+        own.layout.check_route(route)
+        key = load_secret_key(own, keyring)
+        head = b""
+        if own.layout.chosen:
+            head, rows = name_blocks(own.layout, blocks)
+            blocks, route = list(rows), ((0,),) * own.layout.chosen  # all blocks have the packing of block 0
+        if len(blocks) != len(route):
+            raise ParameterError(f"the route has {len(route)} blocks, {len(blocks)} were given")
+        plaintexts: list[int] = []
+        for targets, values in zip(route, blocks, strict=True):
+            plaintexts += own.packings[targets[0]].pack(own.layout.blocks[targets[0]], values)
+        ready = list(take(len(plaintexts)))
+        randomisers = ready + [crt_randomiser(key) for _ in range(len(plaintexts) - len(ready))]
+        n, n_squared = key.n, key.n_squared
+        sealed = ((1 + m * n) * r % n_squared for m, r in zip(plaintexts, randomisers, strict=True))
+        return head + write_sum(own, n, sealed)
 
     def check(self, plan: SumPlan, route: Route, body: Buffer) -> None:
-        """Raise `ContributionError` for another length or modulus, or an invalid ciphertext, which the text names."""
-        encryption.check_contribution(PaillierPlan.of(plan), route, body)
+        """Raise `ContributionError` unless every ciphertext is in [1, n^2), invertible modulo n^2, and randomised.
+
+        Invertible modulo n^2 means coprime to n, which one gcd checks for the product of all. c = 1 mod n has no
+        randomiser: anyone can read its plaintext (c - 1)/n. The text names the ciphertext. The length and the modulus
+        must be those of the plan.
+        """
+        own = PaillierPlan.of(plan)
+        expected = own.route_ciphertexts(route)
+        if own.layout.chosen:
+            body = read_blocks(own, body)[1]
+        try:
+            n, ciphertexts = read_sum(own, body, expected, "a contribution along this route")
+        except CodecError as error:
+            raise ContributionError(str(error)) from None
+        if not n:
+            raise ContributionError("a contribution must name its modulus")
+        n_squared, product = n * n, mpz(1)
+        for index, ciphertext in enumerate(ciphertexts):
+            if not 0 < ciphertext < n_squared:
+                raise ContributionError(f"ciphertext {index} is not in the range from 1 to n^2 - 1")
+            residue = ciphertext % n
+            if residue == 1:
+                raise ContributionError(f"ciphertext {index} is transparent: it has no randomiser")
+            product = product * residue % n
+        if gmpy2.gcd(product, n) != 1:
+            wrong = next(index for index, c in enumerate(ciphertexts) if gmpy2.gcd(c, n) != 1)
+            raise ContributionError(f"ciphertext {wrong} is not invertible modulo n^2")
 
     def fold(self, plan: SumPlan, partial: Buffer | None, contributions: Iterable[tuple[Route, Buffer]]) -> bytes:
         """Return the partial sum plus checked contributions; `ContributionError` for one under another modulus."""
@@ -122,7 +179,18 @@ class PaillierMechanism(Keyed):
         """Return the decrypted sum, float64 (layout.length,); `KeyringError` for another key than the sum's."""
         own = PaillierPlan.of(plan)
         own.require_count(contributions)
-        return encryption.open_aggregate(own, aggregate, keyring)
+        key = load_secret_key(own, keyring)
+        n, ciphertexts = read_sum(own, aggregate, own.ciphertexts, "an aggregate")
+        if n not in (0, key.n):
+            raise KeyringError("this keyring belongs to another public key than the sum")
+        if not all(0 < ciphertext < key.n_squared for ciphertext in ciphertexts):
+            raise CodecError("a ciphertext of the aggregate is not in the range from 1 to n^2 - 1")
+        plaintexts = [decrypt(key, ciphertext) for ciphertext in ciphertexts]
+        parts = [
+            packing.unpack(block, plaintexts[start : start + packing.plaintexts])
+            for block, packing, start in zip(own.layout.blocks, own.packings, own.block_starts, strict=True)
+        ]
+        return np.concatenate(parts)
 
 
 def _read_partial(plan: PaillierPlan, partial: Buffer) -> tuple[int, Any, list[Any]]:
@@ -132,6 +200,35 @@ def _read_partial(plan: PaillierPlan, partial: Buffer) -> tuple[int, Any, list[A
     if count and not n:
         raise CodecError("a partial sum of contributions must name their modulus")
     return count, n, ciphertexts
+
+
+def read_sum(plan: PaillierPlan, body: Buffer, ciphertexts: int, what: str) -> tuple[Any, list[Any]]:
+    """Return n and the ciphertexts after it; `CodecError` for another length, an n of another size or another n."""
+    view = exact(body, plan.modulus_bytes + ciphertexts * plan.ciphertext_bytes, what)
+    n = mpz.from_bytes(view[: plan.modulus_bytes], "big")
+    if n and (n.bit_length() != plan.key_bits or n % 2 == 0):
+        raise CodecError(f"{what} must be under an odd modulus of {plan.key_bits} bits")
+    if plan.modulus not in (None, n):
+        raise CodecError(f"{what} must be under the public key that the task names")
+    width = plan.ciphertext_bytes
+    starts = range(plan.modulus_bytes, view.nbytes, width)
+    return n, [mpz.from_bytes(view[start : start + width], "big") for start in starts]
+
+
+def write_sum(plan: PaillierPlan, n: Any, ciphertexts: Iterable[Any]) -> bytes:
+    """Return n and the ciphertexts as bytes that `read_sum` decodes."""
+    width = plan.ciphertext_bytes
+    return b"".join((n.to_bytes(plan.modulus_bytes, "big"), *(c.to_bytes(width, "big") for c in ciphertexts)))
+
+
+def decrypt(key: SecretKey, ciphertext: Any) -> int:
+    """Return the signed plaintext, in (-n/2, n/2), by the Chinese remainder theorem (Paillier 1999, section 7)."""
+    residues = []
+    for prime, square, h in zip((key.p, key.q), key.squares, key.h, strict=True):
+        power = powmod_unlocked(ciphertext % square, prime - 1, square)
+        residues.append((power - 1) // prime * h % prime)
+    m = residues[0] + (residues[1] - residues[0]) * key.p_inverse % key.q * key.p
+    return int(m - key.n if 2 * m > key.n else m)
 
 
 PAILLIER: Final = PaillierMechanism()

@@ -1,8 +1,4 @@
-"""Parameters and plan of a Paillier sum.
-
-The parameters of Paillier sums: two key sizes, no free choice of others.
-
-The plan of a Paillier sum: slots, lengths, and a bound on the error of the opened sum.
+"""The plan of a Paillier sum: two key sizes, slots, lengths, and a bound on the error of the opened sum.
 
 `protocols.sums.paillier.packing` proves that no slot carries into the next, and that the error is at most half a step
 per contribution.
@@ -16,16 +12,15 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Any, ClassVar, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from protocols.codec import b64decode, b64encode
 from protocols.crypto.domain import digest
 from protocols.errors import BudgetError, CodecError, ParameterError
 from protocols.layout import Block, Route, Segment, VectorLayout
-from protocols.parameter_text import first_fault
-from protocols.sums.base import COUNT_BYTES, OpenedBy, SumPlan, refuse_public_mode
-from protocols.sums.chosen import head_bytes
+from protocols.sums.base import COUNT_BYTES, OpenedBy, SumPlan, refuse_public_mode, valid_parameters
 from protocols.sums.paillier.packing import MAX_SUM, BlockPacking, SegmentCode
+from protocols.sums.wire import head_bytes
 
 __all__ = [
     "SECURITY_BITS",
@@ -87,10 +82,7 @@ class PaillierParameters(BaseModel):
 def checked_parameters(parameters: Mapping[str, Any]) -> PaillierParameters:
     """Return the validated parameters of a task; `ParameterError` names the first invalid one."""
     refuse_public_mode(parameters)
-    try:
-        return PaillierParameters.model_validate(dict(parameters))
-    except ValidationError as error:
-        raise ParameterError(f"paillier parameters: {first_fault(error, PaillierParameters.model_fields)}") from None
+    return valid_parameters("paillier", PaillierParameters, parameters)
 
 
 def name_public_key(parameters: Mapping[str, Any], public_key: bytes) -> dict[str, Any]:
@@ -147,15 +139,6 @@ class PaillierPlan(SumPlan):
     def parameter_id(self) -> bytes:
         """32 bytes that identify the key size."""
         return digest("paillier parameters", self.key_bits)
-
-    def with_public_key(self, public_key: bytes) -> PaillierPlan:
-        """Return this plan for one modulus only: `check` and `fold` refuse contributions under any other.
-
-        public_key: n, big-endian, `modulus_bytes` bytes, as in `Keyring.public_key`. Raises `ParameterError` for a
-        malformed key.
-        """
-        named = name_public_key(self.parameters.model_dump(), public_key)
-        return make_plan(named, self.layout, self.max_contributions)
 
     @cached_property
     def packings(self) -> tuple[BlockPacking, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 import httpx
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from pydantic import ValidationError
 
 from aggregator_service.clock import ManualClock
 from aggregator_service.http.authentication import own_authorities
@@ -78,17 +76,6 @@ def test_a_token_without_a_signature_is_refused(members: list[TestMember]) -> No
         assert "are missing" in refused(members[0], request)
 
 
-def test_a_signed_request_is_accepted(members: list[TestMember], clock: ManualClock) -> None:
-    body = members[0].contribution(1, 5.0)
-    assert sent(members[0], signed(build(members[0], body), members[0], clock)).status_code == 201
-    assert sent(members[0], signed(build(members[0]), members[0], clock)).status_code == 200
-
-
-def test_operators_need_no_signature(members: list[TestMember]) -> None:
-    api = members[0].task.api
-    assert api.http.get("/v1/tasks", headers=api.operator, auth=None).status_code == 200
-
-
 def test_a_signature_with_another_key_or_of_another_client_is_refused(
     members: list[TestMember], clock: ManualClock
 ) -> None:
@@ -104,16 +91,11 @@ def test_a_signature_with_another_key_or_of_another_client_is_refused(
     assert "does not match" in refused(one, request)
 
 
-@pytest.mark.parametrize("moved", ["", "?limit=6", "?limit=5&after=0", "/1", "/1?limit=5", "?%6cimit=5"])
-def test_a_signature_covers_path_and_query(members: list[TestMember], clock: ManualClock, moved: str) -> None:
-    member = members[0]
-    good = signed(build(member), member, clock)
-    url = f"{member.task.path}/rounds{moved}"
-    assert refused(member, member.task.api.http.build_request("GET", url, headers=good.headers))
-
-
-def test_a_signature_covers_the_method(members: list[TestMember], clock: ManualClock) -> None:
+def test_a_signature_covers_method_path_and_query(members: list[TestMember], clock: ManualClock) -> None:
     member, http = members[0], members[0].task.api.http
+    good = signed(build(member), member, clock)
+    for moved in ("", "?limit=6", "?limit=5&after=0", "/1", "/1?limit=5", "?%6cimit=5"):
+        refused(member, http.build_request("GET", f"{member.task.path}/rounds{moved}", headers=good.headers))
     good = signed(http.build_request("HEAD", member.path(1), headers=member.auth), member, clock)
     assert sent(member, good).status_code == 204
     refused(member, http.build_request("PUT", member.path(1), headers=good.headers))
@@ -132,21 +114,6 @@ def test_a_signature_covers_the_body(members: list[TestMember], clock: ManualClo
     assert "Content-Digest" in refused(member, signed(bare, member, clock), "bad-digest")
 
 
-def test_a_signature_covers_a_json_body(members: list[TestMember], clock: ManualClock) -> None:
-    """Enrolled clients send no JSON, but a JSON body would be checked against its digest like any other body."""
-    member, http = members[0], members[0].task.api.http
-    path = f"{member.task.path}/invitations"
-    content = json.dumps({"role": "member"}).encode()
-    headers = {**member.auth, "Content-Type": "application/json", "Content-Digest": digest_field(content)}
-    good = signed(http.build_request("POST", path, content=content, headers=headers), member, clock)
-    assert slug(sent(member, good)) == "forbidden"
-    other = http.build_request("POST", path, content=content.replace(b"member", b"holder"), headers=good.headers)
-    refused(member, other, "bad-digest")
-    json_only = {**member.auth, "Content-Type": "application/json"}
-    bare = http.build_request("POST", path, content=content, headers=json_only)
-    refused(member, signed(bare, member, clock), "bad-digest")
-
-
 def test_a_chunk_cannot_be_moved_or_made_the_last(members: list[TestMember], clock: ManualClock) -> None:
     member, http = members[0], members[0].task.api.http
     body = member.contribution(1, 5.0)
@@ -160,28 +127,15 @@ def test_a_chunk_cannot_be_moved_or_made_the_last(members: list[TestMember], clo
     assert sent(member, good).status_code == 204
 
 
-@pytest.mark.parametrize("late", [-WINDOW - 1, WINDOW + 1, -86_400, 86_400, -1790000000])
-def test_a_signature_outside_the_window_is_stale(members: list[TestMember], clock: ManualClock, late: int) -> None:
-    answer = sent(members[0], signed(build(members[0]), members[0], clock, late))
-    assert (answer.status_code, slug(answer)) == (401, "stale-signature")
-    document = answer.json()
-    assert (document["skew_seconds"], document["server_time"]) == (late, 1790000000)
-    assert str(abs(late)) in document["detail"]
-    assert "server's time" in document["detail"]
-
-
-@pytest.mark.parametrize("late", [-WINDOW, 0, WINDOW])
-def test_a_signature_at_the_edges_of_the_window_is_accepted(
-    members: list[TestMember], clock: ManualClock, late: int
-) -> None:
-    assert sent(members[0], signed(build(members[0]), members[0], clock, late)).status_code == 200
-
-
-def test_a_recording_is_stale_after_the_window(members: list[TestMember], clock: ManualClock) -> None:
-    member = members[0]
-    recorded = signed(build(member, member.contribution(1, 5.0)), member, clock)
-    clock.advance(WINDOW + 1)
-    refused(member, recorded, "stale-signature")
+def test_a_signature_is_stale_outside_the_window(members: list[TestMember], clock: ManualClock) -> None:
+    for late in (-WINDOW, 0, WINDOW):
+        assert sent(members[0], signed(build(members[0]), members[0], clock, late)).status_code == 200
+    for late in (-WINDOW - 1, WINDOW + 1, 86_400, -1790000000):
+        answer = sent(members[0], signed(build(members[0]), members[0], clock, late))
+        assert (answer.status_code, slug(answer)) == (401, "stale-signature")
+        document = answer.json()
+        assert (document["skew_seconds"], document["server_time"]) == (late, 1790000000)
+        assert f"{abs(late)} seconds" in document["detail"]
 
 
 def test_malformed_or_repeated_signature_headers_are_refused(members: list[TestMember], clock: ManualClock) -> None:
@@ -203,19 +157,14 @@ def test_malformed_or_repeated_signature_headers_are_refused(members: list[TestM
     assert "more than one header" in refused(member, http.build_request("GET", str(good.url), headers=twice))
 
 
-def test_failed_signatures_count_against_the_address_and_not_the_client(tmp_path: Path, clock: ManualClock) -> None:
-    with aggregator_inside(tmp_path / "strict", clock=clock, failure_rate=0.5) as api:
-        member = api.create_task(cohort=2).enrol(1)[0]
-        statuses = [sent(member, build(member)).status_code for _ in range(12)]
-        assert statuses == [401] * 10 + [429] * 2
-        assert sent(member, signed(build(member), member, clock)).status_code == 200  # the client itself is not limited
-
-
-def test_stale_signatures_do_not_count_as_failed_attempts(tmp_path: Path, clock: ManualClock) -> None:
+def test_failed_signatures_count_against_the_address_and_stale_ones_do_not(tmp_path: Path, clock: ManualClock) -> None:
     with aggregator_inside(tmp_path / "strict", clock=clock, failure_rate=0.5) as api:
         member = api.create_task(cohort=2).enrol(1)[0]
         stale = [sent(member, signed(build(member), member, clock, 3600)) for _ in range(20)]
         assert {slug(answer) for answer in stale} == {"stale-signature"}
+        statuses = [sent(member, build(member)).status_code for _ in range(12)]
+        assert statuses == [401] * 10 + [429] * 2
+        assert sent(member, signed(build(member), member, clock)).status_code == 200  # the client itself is not limited
 
 
 def test_signatures_can_be_switched_off_with_a_warning(
@@ -253,14 +202,8 @@ def test_signatures_behind_a_proxy_that_removes_a_path_prefix(tmp_path: Path) ->
 EVIL = "http://evil.example"
 
 
-@pytest.fixture
-def any_api(tmp_path: Path) -> Iterator[Api]:
-    with aggregator_inside(tmp_path / "data") as inside:
-        yield inside
-
-
-def new_member(any_api: Api) -> TestMember:
-    task = any_api.create_task(cohort=2)
+def new_member(api: Api) -> TestMember:
+    task = api.create_task(cohort=2)
     member = task.enrol(2)[0]
     task.wait_round(1, "collecting")
     return member
@@ -276,51 +219,38 @@ def signed_for(origin: str, member: TestMember, host: str, body: bytes | None = 
     return member.task.api.http.build_request(method, path, content=body, headers=fields)
 
 
-def answer_to(member: TestMember, request: httpx.Request) -> httpx.Response:
-    return member.task.api.http.send(request, auth=None)
-
-
-@pytest.mark.parametrize("host", ["evil.example", "test", "localhost"])
-def test_attack_a_contribution_signed_for_another_server_is_forwarded(any_api: Api, host: str) -> None:
+def test_attack_a_contribution_signed_for_another_server_is_forwarded(inside: Api) -> None:
     """A malicious server has the client's token, task and ids here, and forwards what the client signs for it."""
-    member = new_member(any_api)
-    recorded = signed_for(EVIL, member, host, member.contribution(1, 5.0))
-    answer = answer_to(member, recorded)
-    assert (answer.status_code, answer.json()["type"]) == (401, "urn:hushrec:problem:bad-signature")
+    member = new_member(inside)
+    for host, words in (("evil.example", "HUSHREC_PUBLIC_ORIGINS"), ("test", "for another server"), ("localhost", "")):
+        answer = sent(member, signed_for(EVIL, member, host, member.contribution(1, 5.0)))
+        assert (answer.status_code, slug(answer)) == (401, "bad-signature")
+        assert words in answer.json()["detail"]
+        assert "evil" not in answer.text
     assert member.task.round(1)["received"] == 0
-
-
-def test_an_unknown_address_names_the_setting_to_the_operator(any_api: Api) -> None:
-    member = new_member(any_api)
-    detail = answer_to(member, signed_for(EVIL, member, "evil.example")).json()["detail"]
-    assert "HUSHREC_PUBLIC_ORIGINS" in detail
-    assert "evil.example" not in detail
-    detail = answer_to(member, signed_for(EVIL, member, "test")).json()["detail"]
-    assert "for another server" in detail
-    assert "HUSHREC" not in detail
 
 
 def test_a_proxy_may_rewrite_the_host_if_the_public_origins_are_set(tmp_path: Path) -> None:
     origins = "https://hushrec.example.org, https://hushrec.example.net:8443,http://test"
-    with aggregator_inside(tmp_path / "data", public_origins=origins) as any_api:
-        member = new_member(any_api)
+    with aggregator_inside(tmp_path / "data", public_origins=origins) as api:
+        member = new_member(api)
         for origin in ("https://hushrec.example.org", "https://HUSHREC.example.net:8443", "https://test:443"):
             for host in ("hushrec.example.org", "10.0.0.5:8000", "hushrec.example.net:8443"):
-                answer = answer_to(member, signed_for(origin, member, host))
+                answer = sent(member, signed_for(origin, member, host))
                 assert answer.status_code == 200, answer.text
         for origin in ("https://hushrec.example.org:8443", "https://hushrec.example.net", EVIL):
             for host in ("hushrec.example.org", "10.0.0.5:8000", "evil.example"):
-                assert answer_to(member, signed_for(origin, member, host)).status_code == 401
+                assert sent(member, signed_for(origin, member, host)).status_code == 401
 
 
 def test_a_server_without_the_setting_is_reached_at_its_address_and_at_localhost(tmp_path: Path) -> None:
-    with serving(tmp_path / "data") as (server, any_api):
-        member = new_member(any_api)
+    with serving(tmp_path / "data") as (server, api):
+        member = new_member(api)
         for host, status in (("127.0.0.1", 200), ("localhost", 200), ("127.0.0.2", 401), ("example.org", 401)):
             address = f"{host}:{server.port}"
-            assert answer_to(member, signed_for(f"http://{address}", member, address)).status_code == status
+            assert sent(member, signed_for(f"http://{address}", member, address)).status_code == status
             elsewhere = f"{host}:{server.port ^ 1}"  # another server of this machine
-            assert answer_to(member, signed_for(f"http://{elsewhere}", member, elsewhere)).status_code == 401
+            assert sent(member, signed_for(f"http://{elsewhere}", member, elsewhere)).status_code == 401
 
 
 @pytest.mark.parametrize(
@@ -354,25 +284,3 @@ def test_public_origins_are_normalised() -> None:
     )
     assert settings.public_authorities == ("hushrec.example.org", "[2001:db8::1]", "10.0.0.5:8443")
     assert Settings().public_authorities == ()
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        "hushrec.example.org",
-        "ftp://hushrec.example.org",
-        "https://hushrec.example.org/path",
-        "https://user@hushrec.example.org",
-        "https://*.example.org",
-        "https://hushrec.example.org,",
-        ",".join(f"https://{index}.example.org" for index in range(9)),
-    ],
-)
-def test_origins_of_another_form_are_refused(given: str) -> None:
-    with pytest.raises(ValidationError, match="public_origins"):
-        Settings(public_origins=given)  # type: ignore[arg-type]
-
-
-def test_origins_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HUSHREC_PUBLIC_ORIGINS", "https://one.example,https://two.example")
-    assert Settings().public_authorities == ("one.example", "two.example")

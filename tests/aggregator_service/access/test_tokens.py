@@ -1,4 +1,4 @@
-"""Operators' tokens: names, hashes, expiry, rotation and revocation, also at once; what each role may call."""
+"""Operators' tokens and what each role may call; rate limits by token and, for failed attempts, by address."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from typing import Any, TypeVar
 
 import httpx
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from aggregator_service.access import rate_limits
 from aggregator_service.access.principals import (
     create_admin,
     create_operator,
@@ -23,12 +26,14 @@ from aggregator_service.access.principals import (
     revoke_operator,
     rotate_operator,
 )
+from aggregator_service.access.rate_limits import Buckets, Limits
 from aggregator_service.clock import ManualClock
 from aggregator_service.problems import Problem
+from aggregator_service.settings import Settings
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.schema import OperatorRow
 from protocols.messages import OperatorRequest, OperatorToken
-from tests.support.api import Api, TestMember, digest_field
+from tests.support.api import Api, TestMember, digest_field, signed_enrolment
 from tests.support.dashboard import new_operator
 from tests.support.inside import aggregator_inside
 from tests.support.oneshot import oneshot_task
@@ -148,15 +153,13 @@ def test_the_documentation_lists_exactly_the_routes() -> None:
 
 
 @pytest.mark.parametrize("caller", CALLERS)
-@pytest.mark.parametrize(("method", "path"), ROUTES, ids=[f"{method} {path}" for method, path in ROUTES])
-def test_every_role_at_every_route(
-    roles_api: Api, callers: dict[str, dict[str, str]], method: str, path: str, caller: str
-) -> None:
-    answer = call(roles_api, method, path, callers[caller], caller)
-    if caller in promised()[method, path]:
-        assert answer.status_code not in (401, 403) or slug(answer) == "not-in-cohort", answer.text
-    else:
-        assert answer.status_code == (401 if caller == "nobody" else 403), answer.text
+def test_every_role_at_every_route(roles_api: Api, callers: dict[str, dict[str, str]], caller: str) -> None:
+    for method, path in ROUTES:
+        answer = call(roles_api, method, path, callers[caller], caller)
+        if caller in promised()[method, path]:
+            assert answer.status_code not in (401, 403) or slug(answer) == "not-in-cohort", (method, path, answer.text)
+        else:
+            assert answer.status_code == (401 if caller == "nobody" else 403), (method, path, answer.text)
 
 
 def slug(answer: httpx.Response) -> Any:
@@ -168,8 +171,8 @@ def test_a_member_of_another_task_has_no_access(roles_api: Api, callers: dict[st
     for method, path in ROUTES:
         if "{task}" in path and "member" in promised()[method, path]:
             answer = call(roles_api, method, path, stranger.auth, "member")
-            assert answer.status_code in (403, 404), (method, path, answer.text)
-            assert slug(answer) in ("forbidden", "not-found", None)
+            assert answer.status_code == 404, (method, path, answer.text)  # it learns nothing of the task
+            assert slug(answer) in ("not-found", None)
 
 
 AT_ONCE = 8
@@ -200,35 +203,125 @@ def test_servers_that_start_together_create_one_first_token(database: Database) 
     made = at_once(database, lambda session: create_admin(session, 0.0, only_first=True))
     (first,) = [one for one in made if isinstance(one, OperatorToken)]
     assert tokens(database) == {"admin": hash_token(first.token)}
+    more = at_once(database, lambda session: create_admin(session, 0.0))  # each gets a name of its own
+    hashes = {hash_token(one.token) for one in (first, *more) if isinstance(one, OperatorToken)}
+    assert hashes == set(tokens(database).values())
+    assert set(tokens(database)) == {"admin", *(f"admin-{number}" for number in range(2, AT_ONCE + 2))}
 
 
-def test_admins_created_together_have_different_names(database: Database) -> None:
-    made = at_once(database, lambda session: create_admin(session, 0.0))
-    assert {hash_token(one.token) for one in made if isinstance(one, OperatorToken)} == set(tokens(database).values())
-    assert set(tokens(database)) == {"admin", *(f"admin-{number}" for number in range(2, AT_ONCE + 1))}
-
-
-def test_one_name_is_taken_once(database: Database) -> None:
+def test_a_name_is_taken_once_its_last_rotation_counts_and_it_is_revoked_once(database: Database) -> None:
     request = OperatorRequest(name="anna", role="operator")
     made = at_once(database, lambda session: create_operator(session, request, 0.0))
-    problems = [one for one in made if isinstance(one, Problem)]
-    assert [one.slug for one in problems] == ["conflict"] * (AT_ONCE - 1)
     (shown,) = [one for one in made if not isinstance(one, Exception)]
+    assert [one.slug for one in made if isinstance(one, Problem)] == ["conflict"] * (AT_ONCE - 1)
     assert tokens(database) == {"anna": hash_token(shown.token)}
-
-
-def test_the_last_rotation_counts(database: Database) -> None:
-    with database.write() as session:
-        create_operator(session, OperatorRequest(name="anna", role="operator"), 0.0)
-    made = at_once(database, lambda session: rotate_operator(session, "anna", 1.0).token)
-    assert len({hash_token(str(one)) for one in made}) == AT_ONCE
-    assert tokens(database)["anna"] in {hash_token(str(one)) for one in made}
-
-
-def test_a_token_is_revoked_once(database: Database) -> None:
-    with database.write() as session:
-        create_operator(session, OperatorRequest(name="anna", role="operator"), 0.0)
-    made = at_once(database, lambda session: revoke_operator(session, "anna", 1.0))
-    assert sorted(type(one).__name__ for one in made) == ["OperatorView", *["Problem"] * (AT_ONCE - 1)]
+    rotated = at_once(database, lambda session: rotate_operator(session, "anna", 1.0).token)
+    assert len({hash_token(str(one)) for one in rotated}) == AT_ONCE
+    assert tokens(database)["anna"] in {hash_token(str(one)) for one in rotated}
+    ended = at_once(database, lambda session: revoke_operator(session, "anna", 1.0))
+    assert sorted(type(one).__name__ for one in ended) == ["OperatorView", *["Problem"] * (AT_ONCE - 1)]
     with database.read() as session:
         assert not list_operators(session, 2.0).operators
+
+
+class Time:
+    """A monotonic clock that tests set."""
+
+    def __init__(self) -> None:
+        self.seconds = 100.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def test_a_bucket_allows_a_burst_and_then_its_rate() -> None:
+    time = Time()
+    buckets = Buckets(2.0, time)
+    assert [buckets.take("a") for _ in range(41)] == [0.0] * 40 + [0.5]
+    assert buckets.take("b") == 0.0  # another key's bucket is full
+    time.seconds += 0.25
+    assert buckets.take("a") == pytest.approx(0.25)
+    time.seconds += 0.25
+    assert buckets.wait("a") == 0.0
+    assert (buckets.take("a"), buckets.take("a")) == (0.0, 0.5)
+    time.seconds += 1000.0
+    assert sum(not buckets.take("a") for _ in range(100)) == 40  # the capacity is one burst
+    assert not any(Buckets(0.0).take("a") for _ in range(1000))  # no limit
+    slow = Buckets(0.001, Time())
+    assert (slow.take("a"), slow.take("a")) == (0.0, pytest.approx(1000.0))
+
+
+def test_the_number_of_buckets_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rate_limits, "_MAX_BUCKETS", 10)
+    time = Time()
+    buckets = Buckets(1.0, time)
+    for number in range(50):
+        buckets.take(f"caller {number}")
+    assert len(buckets._levels) == 10
+    time.seconds += 60.0
+    buckets.wait("caller 49")  # it is full again, so it is dropped
+    assert len(buckets._levels) == 9
+
+
+def test_threads_share_a_bucket() -> None:
+    buckets = Buckets(5.0, Time())
+    with ThreadPoolExecutor(8) as pool:
+        taken = list(pool.map(lambda _: buckets.take("a"), range(500)))
+    assert taken.count(0.0) == 100
+
+
+def test_addresses_of_one_ipv6_network_share_a_limit() -> None:
+    strict = Limits(Settings(failure_rate=0.05), Time())
+    strict.failure("2001:db8::1")
+    with pytest.raises(Problem) as refused:
+        strict.failure("2001:db8::ffff:2")
+    assert (refused.value.slug, refused.value.headers) == ("too-many-requests", {"Retry-After": "20"})
+    strict.failure("2001:db8:0:1::1")
+    strict.failure("192.0.2.1")
+    strict.failure("192.0.2.2")
+    strict.failure("a unix socket")
+
+
+def refused(answer: httpx.Response) -> None:
+    assert answer.status_code == 429, answer.text
+    assert answer.json()["type"] == "urn:hushrec:problem:too-many-requests"
+    assert int(answer.headers["retry-after"]) >= 1
+
+
+def test_a_client_over_its_rate_gets_429_and_others_do_not(tmp_path: Path) -> None:
+    with aggregator_inside(tmp_path / "data", client_rate=0.2) as api:
+        task = api.create_task(cohort=4, mechanism_name="ckks", recipe_name="colr", dim=8, clip=1.0)
+        busy, other = task.enrol(2)
+        answers = [api.http.get(task.path, headers=busy.auth) for _ in range(6)]
+        assert [answer.status_code for answer in answers[:4]] == [200] * 4
+        refused(answers[-1])
+        assert api.http.get(task.path, headers=other.auth).status_code == 200
+        assert all(api.http.get(task.path, headers=api.operator).status_code == 200 for _ in range(20))
+        (holder,) = task.enrol(1, role="holder")
+        assert all(api.http.get(task.path, headers=holder.auth).status_code == 200 for _ in range(20))
+
+
+def test_an_operator_over_the_rate_gets_429(tmp_path: Path) -> None:
+    with aggregator_inside(tmp_path / "data", operator_rate=0.2) as api:
+        statuses = [api.http.get("/v1/tasks", headers=api.operator).status_code for _ in range(6)]
+        assert (statuses[:4], statuses[-1]) == ([200] * 4, 429)
+
+
+def wrong_invitation(api: Api) -> httpx.Response:
+    body = signed_enrolment("hri_wrong", Ed25519PrivateKey.generate(), X25519PrivateKey.generate())
+    return api.http.post("/v1/enrolments", json=body)
+
+
+def test_failed_attempts_are_limited_and_valid_tokens_from_the_same_address_are_not(tmp_path: Path) -> None:
+    with aggregator_inside(tmp_path / "data", failure_rate=0.25) as api:
+        task = api.create_task(cohort=4)
+        members = task.enrol(10)  # many clients from one address; successful enrolments are not counted
+        assert [wrong_invitation(api).status_code for _ in range(2)] == [403] * 2
+        tries = [api.http.get(task.path, headers={"Authorization": f"Bearer hrc_{n}"}) for n in range(2)]
+        assert [answer.status_code for answer in tries] == [401] * 2
+        assert api.http.get(task.path).status_code == 401
+        refused(api.http.get(task.path, headers={"Authorization": "Bearer hrc_guess"}))
+        refused(api.http.get(task.path))
+        refused(wrong_invitation(api))
+        assert all(api.http.get(task.path, headers=member.auth).status_code == 200 for member in members)
+        assert api.http.get("/healthz").status_code == 200

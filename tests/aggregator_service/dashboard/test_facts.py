@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import threading
-import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -14,14 +13,13 @@ from sqlalchemy import Engine, event, insert
 from aggregator_service.clock import ManualClock
 from aggregator_service.dashboard import words
 from aggregator_service.dashboard.facts import overview, task_facts
-from aggregator_service.dashboard.screens import round_screen, task_screen, tasks_screen
+from aggregator_service.dashboard.live import round_screen, task_screen, tasks_screen
 from aggregator_service.dashboard.tallies import Tally, tallies
 from aggregator_service.dashboard.words import Series, figures, quality, security_level, security_terms
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.rounds import find_round
 from aggregator_service.storage.schema import (
     ChunkRow,
-    ClientRow,
     CohortRow,
     ContributionRow,
     InvitationRow,
@@ -30,8 +28,8 @@ from aggregator_service.storage.schema import (
     TaskRow,
 )
 from protocols.messages import TaskView
-from tests.support.api import Api, TestTask, contribute
-from tests.support.dashboard import ROOT, sign_in
+from tests.support.api import Api, TestTask
+from tests.support.dashboard import sign_in
 from tests.support.inside import aggregator_inside, services
 from tests.support.masked import STAGES, enrol_masked, masked_task, steps_of
 from tests.support.oneshot import enrol_clients, enrol_committee, oneshot_task, publish_keys
@@ -98,11 +96,12 @@ def test_the_funnel_and_the_states_of_a_masked_round(api: Api) -> None:
 
 
 def test_an_active_and_a_failed_round(api: Api) -> None:
-    task = api.create_task("two-ways", cohort=4, collect_seconds=100.0)
+    task = api.create_task("two-ways", cohort=4, items=300, collect_seconds=100.0)
     members = task.begin(4)
     members[0].put(1, members[0].contribution(1, 1.0))
+    assert members[1].piece(0, members[1].contribution(1, 1.0)[:64]).status_code == 204  # incomplete: it has joined
     found = tally(api, task, 1)
-    assert [step.count for step in found.funnel()] == [4, 1, 1, None]
+    assert [step.count for step in found.funnel()] == [4, 2, 1, None]
     assert [(one.state, one.status) for one in found.states()] == [
         ("collecting", "now"),
         ("folding", "ahead"),
@@ -115,7 +114,7 @@ def test_an_active_and_a_failed_round(api: Api) -> None:
     CLOCK.advance(101)
     task.wait_round(1, "failed")
     found = tally(api, task, 1)
-    assert [step.count for step in found.funnel()] == [4, 1, 1, 0]
+    assert [step.count for step in found.funnel()] == [4, 2, 1, 0]
     assert [(one.state, one.status, one.missing) for one in found.states()] == [
         ("collecting", "failed", 3),
         ("failed", "failed", None),
@@ -123,18 +122,6 @@ def test_an_active_and_a_failed_round(api: Api) -> None:
     page = text_of(api.http.get(f"/dashboard/tasks/{task.id}/rounds/1").text)
     assert "The round failed: 1 of 4 clients contributed in time, but 2 are needed." in page
     assert "1 min 41 s" in page
-
-
-def test_an_incomplete_upload_counts_as_joined(api: Api) -> None:
-    task = api.create_task("begun", cohort=3, items=300, collect_seconds=100.0)
-    members = task.begin(3)
-    contribute(members[:2], 1, 1.0)
-    part = members[2].contribution(1, 1.0)[:64]
-    assert members[2].piece(0, part).status_code == 204
-    assert [step.count for step in tally(api, task, 1).funnel()] == [3, 3, 2, None]
-    CLOCK.advance(101)
-    task.wait_round(1, "complete")
-    assert [step.count for step in tally(api, task, 1).funnel()] == [3, 3, 2, 2]
 
 
 @contextmanager
@@ -162,22 +149,13 @@ def crowd(api: Api, task_id: str, clients: int, rounds: int) -> None:
         session.add(task_row(task_id, **values))
         session.flush()
         names = [f"{task_id}-{index}" for index in range(clients)]
-        rows = [client_row(name, task_id, sequence=index) for index, name in enumerate(names)]
-        columns = [column.key for column in ClientRow.__mapper__.column_attrs]
-        session.execute(
-            insert(ClientRow),
-            [{key: getattr(row, key) for key in columns if getattr(row, key) is not None} for row in rows],
-        )
+        session.add_all(client_row(name, task_id, sequence=index) for index, name in enumerate(names))
         for number in range(1, rounds + 1):
             row = round_row(task_id, number=number, state="complete", cohort=clients, survivors=clients)
             session.add(row)
             session.flush()
-            session.add_all(
-                [
-                    RoundStateRow(round_id=row.id, state="collecting", entered_at=1.0),
-                    RoundStateRow(round_id=row.id, state="complete", entered_at=2.0),
-                ]
-            )
+            for at, state in enumerate(("collecting", "complete"), 1):
+                session.add(RoundStateRow(round_id=row.id, state=state, entered_at=float(at)))
             session.execute(insert(CohortRow), [{"round_id": row.id, "client_id": name} for name in names])
             given = {"round_id": row.id, "digest": "0" * 64, "bytes": 80, "stored_at": 1.0, "folded": True}
             session.execute(insert(ContributionRow), [{**given, "client_id": name} for name in names])
@@ -185,7 +163,7 @@ def crowd(api: Api, task_id: str, clients: int, rounds: int) -> None:
 
 def test_the_number_of_queries_does_not_depend_on_the_number_of_clients(api: Api) -> None:
     crowd(api, "t_few", 10, 2)
-    crowd(api, "t_many", 10_000, 3)
+    crowd(api, "t_many", 1_000, 3)
     engine = services(api).database.engine
     looks = {
         "task": (lambda task_id: task_screen(task_id, None), 14),
@@ -201,7 +179,7 @@ def test_the_number_of_queries_does_not_depend_on_the_number_of_clients(api: Api
         assert 0 < counts["t_many"] == counts["t_few"] <= most, (name, counts)
     for path in ("", "/tasks/t_many", "/tasks/t_many/rounds/2"):
         page = api.http.get(f"/dashboard{path}")
-        assert "10,000" in page.text
+        assert "1,000" in page.text
         assert len(page.content) < 40_000
 
 
@@ -273,15 +251,6 @@ def test_security_terms_of_each_mechanism(api: Api) -> None:
     assert lines["noise"]["LDP epsilon"] == "2.5"
 
 
-def test_wheels_contain_templates_and_static_files() -> None:
-    rules = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]["package-data"]
-    package = ROOT / "aggregator_service" / "dashboard"
-    packed = {path for rule in rules["*"] for path in package.glob(rule)}
-    needed = {path for folder in ("templates", "static") for path in (package / folder).rglob("*") if path.is_file()}
-    assert len(needed) > 15
-    assert needed <= packed
-
-
 def test_the_committee_of_a_one_shot_task(api: Api) -> None:
     task = oneshot_task(api, "committee", 3)
     members, page = enrol_committee(task, 5), f"/dashboard/tasks/{task.id}"
@@ -334,15 +303,6 @@ def test_reported_metrics_become_plots_and_tables(world: World) -> None:
     assert ys == pytest.approx((152.0, 104.0, 8.0))
     assert figures([loss, recall])[0] == (4, {"loss": 0.0, "recall": 1.0})
     assert Series("flat", [(3, 1.0)]).places() == [(8.0, 80.0)]
-
-
-def test_a_metric_is_drawn_beside_the_same_metric_of_popularity(world: World) -> None:
-    reports = {n: {"hr@10": value, "popularity hr@10": 0.5 - value / 2} for n, value in ((1, 0.25), (3, 0.75))}
-    (ratio,) = curves(world, reports)
-    assert ratio.popularity == [(1, 0.375), (3, 0.125)]
-    assert (ratio.low, ratio.high, ratio.last) == (0.125, 0.75, 0.75)
-    assert ratio.path(ratio.popularity) == "M8.0 94.4 L632.0 152.0"
-    assert figures([ratio])[0] == (3, {"hr@10": 0.75, "popularity hr@10": 0.125})
 
 
 def test_durations_bytes_and_volatile_text() -> None:

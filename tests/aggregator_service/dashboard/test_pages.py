@@ -8,7 +8,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from sqlalchemy import select
 
@@ -38,6 +37,7 @@ def test_extend_and_abort_ask_first_and_then_do_it(api: Api) -> None:
     carried = enter(api)
     asked = api.http.get(page_of(task, action="/extend"))
     assert "Extend round 1?" in asked.text
+    assert 'name="minutes"' in asked.text
     assert task.round(1)["seconds_left"] == 600  # showing the form changes nothing
     done = api.http.post(page_of(task, action="/extend"), data={"form_token": carried, "minutes": "2.5"}, headers=OURS)
     assert (done.status_code, done.headers["location"]) == (303, page_of(task))
@@ -50,14 +50,13 @@ def test_extend_and_abort_ask_first_and_then_do_it(api: Api) -> None:
     assert "/abort" not in shown
 
 
-@pytest.mark.parametrize("minutes", ["", "0", "-1", "ten", "nan", "inf", "1e9", "10081"])
-def test_an_invalid_extension_shows_the_form_again(api: Api, minutes: str) -> None:
-    task = started(api, f"senseless-{abs(hash(minutes))}")
-    answer = api.http.post(
-        page_of(task, action="/extend"), data={"form_token": enter(api), "minutes": minutes}, headers=OURS
-    )
-    assert answer.status_code == 422
-    assert 'aria-invalid="true"' in answer.text
+def test_an_invalid_extension_shows_the_form_again(api: Api) -> None:
+    task, carried = started(api, "senseless"), enter(api)
+    for minutes in ("", "0", "-1", "ten", "nan", "inf", "1e9", "10081"):
+        data = {"form_token": carried, "minutes": minutes}
+        answer = api.http.post(page_of(task, action="/extend"), data=data, headers=OURS)
+        assert answer.status_code == 422, minutes
+        assert 'aria-invalid="true"' in answer.text
     assert task.round(1)["seconds_left"] == 600
 
 
@@ -87,62 +86,74 @@ def test_a_failed_task_can_be_resumed(api: Api) -> None:
     assert task.now()["state"] == "open"
 
 
-FOREIGN: dict[str, dict[str, str]] = {
-    "another site": {"Origin": "https://evil.example"},
-    "a sandbox": {"Origin": "null"},
-    "no origin": {},
-    "another site, according to Sec-Fetch-Site": {"Origin": HERE, "Sec-Fetch-Site": "cross-site"},
-    "a sister site": {"Origin": HERE, "Sec-Fetch-Site": "same-site"},
-}
+FOREIGN: tuple[dict[str, str], ...] = (
+    {"Origin": "https://evil.example"},
+    {"Origin": "null"},  # a sandbox
+    {},
+    {"Origin": HERE, "Sec-Fetch-Site": "cross-site"},
+    {"Origin": HERE, "Sec-Fetch-Site": "same-site"},
+)
 
 
-@pytest.mark.parametrize("headers", FOREIGN.values(), ids=FOREIGN.keys())
-def test_forms_from_elsewhere_do_nothing(api: Api, headers: dict[str, str]) -> None:
-    task = started(api, f"foreign-{abs(hash(str(headers)))}")
-    carried = enter(api)
-    data = {"form_token": carried, "minutes": "5", "token": OPERATOR_TOKEN}
-    for path in (
-        page_of(task, action="/extend"),
-        page_of(task, action="/abort"),
-        "/dashboard/sign-out",
-        "/dashboard/sign-in",
-    ):
-        assert api.http.post(path, data=data, headers=headers).status_code == 403, path
+FIELDS = {"minutes": "5", "role": "member", "uses": "1", "hours": "1"}
+FIELDS |= {"recipe": "colr", "mechanism": "plain", "name": "never", "recipe.items": "40"}
+
+
+def acting(task: TestTask) -> list[str]:
+    """The addresses of all forms that change something; `FIELDS` fills them in."""
+    actions = [page_of(task, action=f"/{name}") for name in ("extend", "abort")]
+    return [*actions, f"/dashboard/tasks/{task.id}/resume", f"/dashboard/tasks/{task.id}/invite", "/dashboard/new"]
+
+
+def unchanged(task: TestTask) -> None:
+    """Require that none of these forms had an effect."""
     assert (task.round(1)["state"], task.round(1)["seconds_left"]) == ("collecting", 600)
+    http, operator = task.api.http, task.api.operator
+    assert http.get(f"{task.path}/invitations", headers=operator).json()["invitations"][1:] == []
+    assert http.get("/v1/tasks", params={"name": "never"}, headers=operator).json()["tasks"] == []
+
+
+def test_forms_from_elsewhere_do_nothing(api: Api) -> None:
+    task = started(api, "foreign")
+    data = {"form_token": enter(api), "token": OPERATOR_TOKEN, **FIELDS}
+    for headers in FOREIGN:
+        for path in (*acting(task), "/dashboard/sign-out", "/dashboard/sign-in"):
+            assert api.http.post(path, data=data, headers=headers).status_code == 403, (path, headers)
+    for carried in ("", "0" * 64):
+        for path in acting(task):
+            assert api.http.post(path, data=data | {"form_token": carried}, headers=OURS).status_code == 403
+    unchanged(task)
     assert api.http.get("/dashboard").status_code == 200
-
-
-def test_sec_fetch_site_is_used_behind_a_proxy_that_rewrites_the_host(api: Api) -> None:
-    headers = {"Origin": "https://hush.example", "Sec-Fetch-Site": "same-origin"}
-    assert api.http.post("/dashboard/sign-in", data={"token": OPERATOR_TOKEN}, headers=headers).status_code == 303
+    behind = {"Origin": "https://hush.example", "Sec-Fetch-Site": "same-origin"}  # a proxy has rewritten the host
+    assert api.http.post("/dashboard/sign-in", data=data, headers=behind).status_code == 303
 
 
 def test_a_form_needs_the_token_of_its_own_sign_in(api: Api) -> None:
     task = started(api, "form-token")
     earlier = enter(api)
     api.http.cookies.clear()
-    now = enter(api)
-    assert earlier != now
-    for carried in (earlier, "", "0" * 64):
-        answer = api.http.post(page_of(task, action="/abort"), data={"form_token": carried}, headers=OURS)
-        assert answer.status_code == 403
-    assert task.round(1)["state"] == "collecting"
+    assert earlier != enter(api)
+    answer = api.http.post(page_of(task, action="/abort"), data={"form_token": earlier}, headers=OURS)
+    assert answer.status_code == 403
+    unchanged(task)
 
 
 def test_a_read_only_operator_sees_everything_and_changes_nothing(api: Api) -> None:
+    """Also one who was signed in with another role before."""
     task = started(api, "read-only")
-    carried = enter(api, new_operator(api, "eyes", "read-only"))
+    carried = enter(api, new_operator(api, "eyes"))
+    with services(api).database.write() as session:
+        session.get_one(OperatorRow, "eyes").role = "read-only"
     for path in ("/dashboard", f"/dashboard/tasks/{task.id}", page_of(task), "/dashboard/health"):
         page = api.http.get(path)
         assert page.status_code == 200
-        assert "/abort" not in page.text
-        assert "/extend" not in page.text
-    for action in ("/extend", "/abort"):
-        assert api.http.get(page_of(task, action=action)).status_code == 403
-        answer = api.http.post(page_of(task, action=action), data={"form_token": carried, "minutes": "5"}, headers=OURS)
+        assert not re.search(r"/extend|/abort|/invite|/new", page.text)
+    for path in acting(task):
+        assert api.http.get(path).status_code == 403
+        answer = api.http.post(path, data={"form_token": carried, **FIELDS}, headers=OURS)
         assert answer.status_code == 403
         assert "read-only" in answer.text
-    assert (task.round(1)["state"], task.round(1)["seconds_left"]) == ("collecting", 600)
+    unchanged(task)
 
 
 def test_the_log_names_the_operator_and_holds_no_secret(api: Api, caplog: pytest.LogCaptureFixture) -> None:
@@ -206,29 +217,20 @@ def test_the_curve_is_drawn_beside_popularity_where_the_server_sees_it(api: Api)
     assert "dasharray" not in page
 
 
-PATHS = ("/dashboard/sign-in", "/dashboard", "/dashboard/health", "/dashboard/nowhere", "/dashboard/tasks/t_none")
-
-
-@pytest.mark.parametrize("path", PATHS)
-def test_pages_load_nothing_from_elsewhere_and_run_nothing_inline(api: Api, path: str) -> None:
+def test_pages_load_nothing_from_elsewhere_and_run_nothing_inline(api: Api) -> None:
     enter(api)
-    answer = api.http.get(path)
-    policy = answer.headers["content-security-policy"]
-    for rule in ("default-src 'none'", "style-src 'self'", "script-src 'self'", "connect-src 'self'"):
-        assert f"{rule};" in policy
-    assert "unsafe" not in policy
-    assert "form-action 'self'; frame-ancestors 'none'" in policy
-    assert answer.headers["cache-control"] == "no-store"
-    assert answer.headers["referrer-policy"] == "same-origin"
-    assert not re.search(r"<script(?![^>]* src=)|<style|\sstyle=|\son\w+=|https?://(?!www\.w3\.org)", answer.text)
-    assert answer.text.count("<h1") == 1
-    assert '<html lang="en">' in answer.text
-
-
-def test_the_api_keeps_its_own_policy(api: Api) -> None:
-    answer = api.http.get("/healthz")
-    assert "script-src" not in answer.headers["content-security-policy"]
-    assert answer.headers["referrer-policy"] == "no-referrer"
+    for path in ("/sign-in", "", "/health", "/nowhere", "/tasks/t_none"):
+        answer = api.http.get(f"/dashboard{path}")
+        policy = answer.headers["content-security-policy"]
+        for rule in ("default-src 'none'", "style-src 'self'", "script-src 'self'", "connect-src 'self'"):
+            assert f"{rule};" in policy
+        assert "unsafe" not in policy
+        assert "form-action 'self'; frame-ancestors 'none'" in policy
+        assert answer.headers["cache-control"] == "no-store"
+        assert answer.headers["referrer-policy"] == "same-origin"
+        assert not re.search(r"<script(?![^>]* src=)|<style|\sstyle=|\son\w+=|https?://(?!www\.w3\.org)", answer.text)
+        assert answer.text.count("<h1") == 1
+        assert '<html lang="en">' in answer.text
 
 
 def test_static_files_are_cacheable(api: Api) -> None:
@@ -261,34 +263,16 @@ def test_errors_are_pages_with_the_right_status(api: Api) -> None:
     assert api.http.get("/dashboard/").headers["location"] == "/dashboard"
 
 
-def test_the_openapi_document_has_no_page_of_the_dashboard(api: Api) -> None:
-    assert not [path for path in api.http.get("/openapi.json").json()["paths"] if "dashboard" in path]
-
-
-def test_an_operator_who_becomes_read_only_cannot_act(api: Api) -> None:
-    task = started(api, "demoted")
-    carried = enter(api, new_operator(api, "demoted"))
-    with services(api).database.write() as session:
-        session.get_one(OperatorRow, "demoted").role = "read-only"
-    answer: httpx.Response = api.http.post(page_of(task, action="/abort"), data={"form_token": carried}, headers=OURS)
-    assert answer.status_code == 403
-
-
-def test_pages_warn_when_signatures_are_off(tmp_path: Path) -> None:
+def test_pages_warn_when_signatures_are_off(api: Api, tmp_path: Path) -> None:
     with aggregator_inside(tmp_path / "data", signatures="off") as unsigned:
         unsigned.http.follow_redirects = False
-        task = unsigned.create_task("unsigned", cohort=3)
-        enter(unsigned)
-        assert "HUSHREC_SIGNATURES=off" in unsigned.http.get("/dashboard").text
-        shown = html.unescape(unsigned.http.get(f"/dashboard/tasks/{task.id}").text)
-        assert "Requests need no signature: anyone who has a client's token can act as that client." in shown
-
-
-def test_pages_do_not_warn_when_signatures_are_required(api: Api) -> None:
-    task = api.create_task("signed", cohort=3)
-    enter(api)
-    assert "HUSHREC_SIGNATURES" not in api.http.get("/dashboard").text
-    assert "Requests need no signature" not in api.http.get(f"/dashboard/tasks/{task.id}").text
+        for served, warned in ((unsigned, True), (api, False)):
+            task = served.create_task("signed-or-not", cohort=3)
+            enter(served)
+            assert ("HUSHREC_SIGNATURES=off" in served.http.get("/dashboard").text) is warned
+            shown = html.unescape(served.http.get(f"/dashboard/tasks/{task.id}").text)
+            warning = "Requests need no signature: anyone who has a client's token can act as that client."
+            assert (warning in shown) is warned
 
 
 def test_sign_in_redirects_back_to_the_page(api: Api) -> None:
@@ -305,28 +289,29 @@ def test_sign_in_redirects_back_to_the_page(api: Api) -> None:
     assert api.http.get(page_of(task)).status_code == 200
 
 
-@pytest.mark.parametrize(
-    "asked",
-    ["https://evil.example/", "//evil.example", "/\\evil.example", "/sign-out", "javascript:alert(1)", "/a?b=c"],
-)
-def test_sign_in_redirects_only_to_the_dashboard(api: Api, asked: str) -> None:
-    answer = api.http.post("/dashboard/sign-in", data={"token": OPERATOR_TOKEN, "next": asked}, headers=OURS)
-    assert answer.headers["location"] == "/dashboard"
-    assert "evil" not in api.http.get("/dashboard/sign-in", params={"next": asked}).text
+def test_sign_in_redirects_only_to_the_dashboard(api: Api) -> None:
+    for asked in (
+        "https://evil.example/",
+        "//evil.example",
+        "/\\evil.example",
+        "/sign-out",
+        "javascript:alert(1)",
+        "/a?b",
+    ):
+        answer = api.http.post("/dashboard/sign-in", data={"token": OPERATOR_TOKEN, "next": asked}, headers=OURS)
+        assert answer.headers["location"] == "/dashboard", asked
+        assert "evil" not in api.http.get("/dashboard/sign-in", params={"next": asked}).text
 
 
-@pytest.mark.parametrize("token", ["", "hro_wrong", "x" * 500])
-def test_a_wrong_token_is_refused_and_not_repeated(api: Api, token: str) -> None:
-    answer = sign_in(api.http, HERE, token)
-    assert answer.status_code in (401, 422)
-    assert "set-cookie" not in answer.headers
-    assert not token or token not in answer.text
-    assert api.http.get("/dashboard").status_code == 303
-
-
-def test_a_client_token_cannot_sign_in(api: Api) -> None:
+def test_wrong_tokens_and_made_up_cookies_are_refused_and_not_repeated(api: Api) -> None:
     (member, *_) = api.create_task("no-operator", cohort=3).enrol(1)
-    assert sign_in(api.http, HERE, member.token).status_code == 401
+    for token in ("", "hro_wrong", "x" * 500, member.token):
+        answer = sign_in(api.http, HERE, token)
+        assert answer.status_code in (401, 422)
+        assert "set-cookie" not in answer.headers
+        assert not token or token not in answer.text
+    for secret in ("", "hrs_made-up", "x" * 5000, '"'):
+        assert api.http.get("/dashboard", headers={"Cookie": f"hushrec={secret}"}).status_code == 303
 
 
 def test_failed_sign_ins_are_rate_limited(tmp_path: Path) -> None:
@@ -382,19 +367,15 @@ def test_signing_out_invalidates_the_cookie(api: Api) -> None:
     assert again.status_code == 303
 
 
-@pytest.mark.parametrize("how", ["revoked", "rotated", "expired"])
-def test_an_invalid_token_ends_its_sign_ins(api: Api, clock: ManualClock, how: str) -> None:
-    token = new_operator(api, f"void-{how}", expires_seconds=600)
-    enter(api, token)
-    if how == "revoked":
-        assert api.http.delete(f"/v1/operators/void-{how}", headers=api.operator).status_code == 200
-    elif how == "rotated":
-        assert api.http.post(f"/v1/operators/void-{how}/rotation", headers=api.operator).status_code == 200
-    else:
-        clock.advance(601)
-    assert api.http.get("/dashboard").status_code == 303
-
-
-def test_unknown_secrets_are_not_signed_in(api: Api) -> None:
-    for secret in ("hrs_made-up", "x" * 5000, '"'):
-        assert api.http.get("/dashboard", headers={"Cookie": f"hushrec={secret}"}).status_code == 303
+def test_an_invalid_token_ends_its_sign_ins(api: Api, clock: ManualClock) -> None:
+    operators = "/v1/operators"
+    for name, invalidate in {
+        "revoked": lambda: api.http.delete(f"{operators}/revoked", headers=api.operator),
+        "rotated": lambda: api.http.post(f"{operators}/rotated/rotation", headers=api.operator),
+        "expired": lambda: clock.advance(601),
+    }.items():
+        enter(api, new_operator(api, name, expires_seconds=600))
+        assert api.http.get("/dashboard").status_code == 200
+        invalidate()
+        assert api.http.get("/dashboard").status_code == 303, name
+        api.http.cookies.clear()

@@ -1,21 +1,34 @@
-"""No byte of a request's body, and nothing after a malformed request, is ever answered as a request.
+"""No byte of a request's body, and nothing after a malformed request, is ever answered as a request; hostile peers.
 
 Each form is sent directly to the service, and through Caddy and nginx with the configuration that docs/deploy ships.
 Requests carry ids, which the service repeats. A form is followed by one last request, which shows whether server and
 client still agree where requests begin.
+
+Connections that cost memory or time (trailers, long heads, pipelines, peers that do not read) take bounded memory, and
+others are served meanwhile. What only a proxy limits is tested in test_tls_and_proxies.py.
 """
 
 from __future__ import annotations
 
+import json
+import socket
 from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
+import psutil
 import pytest
 
+from aggregator_service.commands.serve import bind
+from aggregator_service.settings import Settings
+from tests.support.api import Api, digest_field
 from tests.support.proxies import running_caddy, running_nginx
 from tests.support.raw_http import Conversation, Door, converse
-from tests.support.server import AggregatorProcess
+from tests.support.replicas import wait_until
+from tests.support.server import OPERATOR_TOKEN, AggregatorProcess, running_aggregator
+from tests.support.signing import raw_head
 
 HOST: Final = b"Host: localhost\r\n"
 SMUGGLED: Final = b"GET /healthz HTTP/1.1\r\n" + HOST + b"X-Request-Id: smuggled\r\n\r\n"
@@ -172,8 +185,8 @@ FORMS: Final = {
     "two spaces": either(request(line=b"GET  /healthz HTTP/1.1")),
     "a space in the target": either(request(line=b"GET /healthz x HTTP/1.1")),
     "a tab": either(request(line=b"GET\t/healthz\tHTTP/1.1")),
-    "no Host": either(b"GET /healthz HTTP/1.1\r\nX-Request-Id: first\r\n\r\n"),
-    "two Hosts": either(request(b"Host: evil.example\r\n")),
+    "no Host": refused(b"GET /healthz HTTP/1.1\r\nX-Request-Id: first\r\n\r\n"),
+    "two Hosts": refused(request(b"Host: evil.example\r\n")),
     "HTTP/0.9": either(b"GET /healthz\r\n", holds=()),
     "HTTP/2.0": either(request(line=b"GET /healthz HTTP/2.0")),
     "preface of HTTP/2": either(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"\0\0\0\4\0\0\0\0\0", holds=("preface",)),
@@ -245,3 +258,138 @@ def test_attack_smuggling_through_a_proxy(
     others = [f"other-{number}" for number in range(2)]
     assert [converse(door, LAST.replace(b"last", other.encode())).ids for other in others] == [[o] for o in others]
     assert "smuggled" not in server.log()[log_before:]
+
+
+MIB: Final = 1 << 20
+GET: Final = b"GET /healthz HTTP/1.1\r\n" + HOST + b"\r\n"
+CHUNKED_JSON: Final = HOST + b"Content-Type: application/json\r\n" + CHUNKED
+
+
+@pytest.fixture(scope="module")
+def door(server: AggregatorProcess) -> Door:
+    return Door(server.port)
+
+
+def memory(server: AggregatorProcess) -> int:
+    """Return the resident memory of the server, bytes."""
+    return int(psutil.Process(server.pid).memory_info().rss)
+
+
+@contextmanager
+def memory_bounded(server: AggregatorProcess, most: int) -> Iterator[None]:
+    """Require that the server's memory grows by at most `most` bytes within the block."""
+    before = memory(server)
+    yield
+    assert memory(server) - before < most
+
+
+def others_are_served(door: Door) -> None:
+    """Require that requests over other connections are answered, one after the other."""
+    for _ in range(10):
+        assert converse(door, LAST).ids == ["last"]
+
+
+def test_attack_trailers_without_end_take_no_memory(server: AggregatorProcess, door: Door) -> None:
+    lines = b"".join(b"x-%d: a\r\n" % number for number in range(6000))
+    others_are_served(door)
+    with memory_bounded(server, 24 * MIB), door.connection() as connection, suppress(ConnectionError):
+        connection.sendall(b"POST /v1/enrolments HTTP/1.1\r\n" + CHUNKED_JSON + b"\r\n2\r\n{}\r\n0\r\n")
+        for _ in range(46 * MIB // len(lines)):
+            connection.sendall(lines)
+    others_are_served(door)
+
+
+def test_attack_no_trailer_is_read(door: Door) -> None:
+    """Neither a token, nor an address that would hide who failed."""
+    trailers = b"Authorization: Bearer " + OPERATOR_TOKEN.encode() + b"\r\nX-Forwarded-For: 198.51.100.1"
+    for line, body in ((b"POST /v1/operators", b"2\r\n{}\r\n"), (b"DELETE /v1/operators/x", b"")):
+        head = line + b" HTTP/1.1\r\n" + CHUNKED_JSON + b"\r\n"
+        said = converse(door, head, body + b"0\r\n" + trailers + b"\r\n\r\n" + LAST)
+        assert {response.status for response in said.responses} <= {400}
+
+
+def test_attack_a_signed_request_is_not_accepted_with_another_body(server: AggregatorProcess, door: Door) -> None:
+    """The signed digest moves into a trailer, where it arrives after the body that was exchanged."""
+    with closing(Api(server.url, server.operator_token)) as api:
+        member, _ = api.create_task(cohort=2).enrol(2)
+        member.task.wait_round(1, "collecting")
+    honest, other = json.dumps({"reason": "policy"}).encode(), json.dumps({"reason": "roster"}).encode()
+    path = f"{member.task.path}/rounds/1/refusals"
+    digest = f"Content-Digest: {digest_field(honest)}"
+    signed = raw_head(server.url, "POST", path, member.token, "Content-Type: application/json", digest)
+    assert digest.encode() + b"\r\n" in signed
+    head = signed.replace(digest.encode() + b"\r\n", CHUNKED)
+    chunk = b"%x\r\n%s\r\n" % (len(other), other)
+    said = converse(door, head, chunk, b"0\r\n" + digest.encode() + b"\r\n\r\n" + LAST)
+    assert all(response.status in (400, 401) for response in said.responses)  # none if the refusal is lost
+    kept = signed.replace(digest.encode(), digest.encode() + b"\r\nContent-Length: %d" % len(other))
+    assert converse(door, kept + other + LAST).responses[0].status == 400
+    assert '"roster"' not in server.log()
+
+
+def test_attack_heads_of_many_fields_take_no_memory(server: AggregatorProcess, door: Door) -> None:
+    """All are refused, and nothing of them is kept with the connection."""
+    head = b"GET /healthz HTTP/1.1\r\n" + HOST + b"a:\r\n" * 12_900 + b"\r\n"
+    others_are_served(door)
+    with memory_bounded(server, 32 * MIB), ExitStack() as stack:
+        for _ in range(100):
+            connection = stack.enter_context(door.connection())
+            with suppress(ConnectionError):
+                connection.sendall(head)
+                assert connection.recv(4096)[:12] in (b"HTTP/1.1 400", b"HTTP/1.1 431", b"")
+    others_are_served(door)
+
+
+def test_attack_an_incomplete_head_is_not_kept_beyond_its_limit(server: AggregatorProcess, door: Door) -> None:
+    with memory_bounded(server, 24 * MIB), door.connection() as connection, suppress(ConnectionError):
+        connection.sendall(GET[:-2])
+        for _ in range(30):
+            connection.sendall(b"a: " + b"b" * MIB + b"\r\n")
+        assert not connection.recv(1)  # pragma: no cover - the send fails before
+    others_are_served(door)
+
+
+def test_attack_a_pipeline_that_is_not_read_stops(server: AggregatorProcess, door: Door) -> None:
+    """The service stops reading when its answers are not taken, and serves others."""
+    others_are_served(door)
+    with memory_bounded(server, 48 * MIB), door.connection(receive_buffer=4096) as connection:
+        connection.settimeout(1)
+        with pytest.raises(TimeoutError):
+            for _ in range(64):
+                connection.sendall(GET * (MIB // len(GET)))
+        others_are_served(door)
+
+
+def test_attack_peers_that_never_read_take_bounded_memory(server: AggregatorProcess, door: Door) -> None:
+    request = b"GET /openapi.json HTTP/1.1\r\n" + HOST + b"\r\n"
+    others_are_served(door)
+    with memory_bounded(server, 32 * MIB), ExitStack() as stack:
+        for _ in range(10):
+            stack.enter_context(door.connection(receive_buffer=4096)).sendall(request * 40)
+        others_are_served(door)
+
+
+def test_attack_more_sockets_than_the_server_allows(tmp_path: Path) -> None:
+    """While there are more, requests are answered 503; those who wait for an answer get it."""
+    limit = 20
+    fields = HOST + b"Content-Type: application/json\r\nContent-Length: 2\r\nExpect: 100-continue\r\n"
+    with running_aggregator(tmp_path / "data", threads=4, max_connections=limit) as server:
+        door = Door(server.port)
+        with door.connection() as waiting:
+            waiting.sendall(b"POST /v1/enrolments HTTP/1.1\r\n" + fields + b"\r\n")
+            assert waiting.recv(4096).startswith(b"HTTP/1.1 100")  # the service waits for the body
+            with ExitStack() as stack:
+                for _ in range(2 * limit):
+                    stack.enter_context(door.connection())
+                assert [response.status for response in converse(door, LAST).responses] == [503]
+                waiting.sendall(b"{}")
+                assert waiting.recv(4096).startswith(b"HTTP/1.1 422")
+        wait_until(lambda: converse(door, LAST).ids == ["last"], "connections are free again")
+
+
+def test_the_system_closes_a_connection_whose_peer_takes_nothing_for_a_minute(tmp_path: Path) -> None:
+    option = getattr(socket, "TCP_USER_TIMEOUT", None)  # only Linux has it
+    with bind(Settings(data_dir=tmp_path, port=0)) as listening:
+        listening.listen()
+        with socket.create_connection(listening.getsockname()), listening.accept()[0] as accepted:
+            assert option is None or accepted.getsockopt(socket.IPPROTO_TCP, option) == 60_000

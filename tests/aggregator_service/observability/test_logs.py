@@ -59,51 +59,33 @@ def lines(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[[], list[str]
         one.setLevel(level)
 
 
-def without_time(found: list[str]) -> list[str]:
-    return [re.sub(r'^\S+ \S+,\d{3} |"time": "[^"]+"', "", line) for line in found]
-
-
 @pytest.mark.parametrize("form", ["text", "json"])
-@pytest.mark.parametrize("level", [logging.INFO, logging.ERROR])
-def test_a_line_has_the_fields_of_its_record_and_the_id_of_the_request(
-    lines: Callable[[], list[str]], form: Literal["text", "json"], level: int
+def test_a_line_has_the_fields_of_its_record_the_id_of_the_request_and_a_traceback(
+    lines: Callable[[], list[str]], form: Literal["text", "json"]
 ) -> None:
-    configure_logging(form)
+    configure_logging(form, "warning")
     token = REQUEST_ID.set("r-1")
-    LOGGER.log(level, "uploaded", extra=fields(task="t_1", round=3, digest=None, client="é"))
+    LOGGER.info("below the level")
+    LOGGER.warning("uploaded", extra=fields(task="t_1", round=3, digest=None, client="é"))
     REQUEST_ID.reset(token)
-    (line,) = lines()
-    name = logging.getLevelName(level)
-    if form == "json":
-        found = json.loads(line)
-        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", found.pop("time"))
-        common = {"level": name.lower(), "logger": LOGGER.name, "message": "uploaded"}
-        assert found == {**common, "request": "r-1", "task": "t_1", "round": 3, "client": "é"}
-    else:
-        assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ", line)
-        assert without_time([line]) == [f"{name} uploaded request=r-1 task=t_1 round=3 client=é"]
-
-
-@pytest.mark.parametrize("form", ["text", "json"])
-def test_a_traceback_follows_the_line(lines: Callable[[], list[str]], form: Literal["text", "json"]) -> None:
-    configure_logging(form)
     try:
         raise ValueError("a defect")
     except ValueError:
         LOGGER.exception("failed", extra=fields(task="t_1"))
-    found = lines()
+    line, failure, *trace = lines()
     if form == "json":
-        assert json.loads(found[0])["exception"].endswith("ValueError: a defect")
+        found = json.loads(line)
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", found.pop("time"))
+        common = {"level": "warning", "logger": LOGGER.name, "message": "uploaded"}
+        assert found == {**common, "request": "r-1", "task": "t_1", "round": 3, "client": "é"}
+        assert json.loads(failure)["exception"].endswith("ValueError: a defect")
     else:
-        assert without_time(found)[0] == "ERROR failed task=t_1"
-        assert found[-1] == "ValueError: a defect"
-
-
-def test_a_record_below_the_level_makes_no_line(lines: Callable[[], list[str]]) -> None:
-    configure_logging("text", "warning")
-    LOGGER.info("unheard")
-    LOGGER.warning("heard")
-    assert without_time(lines()) == ["WARNING heard"]
+        assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ", line)
+        assert [line[24:], failure[24:]] == [
+            "WARNING uploaded request=r-1 task=t_1 round=3 client=é",
+            "ERROR failed task=t_1",
+        ]
+        assert trace[-1] == "ValueError: a defect"
 
 
 def test_warnings_of_uvicorn_are_logged_once_a_second_and_errors_always(lines: Callable[[], list[str]]) -> None:
@@ -127,39 +109,28 @@ def test_warnings_of_uvicorn_are_logged_once_a_second_and_errors_always(lines: C
     ]
 
 
-def test_the_first_line_names_version_database_and_store(postgres: TestDatabase, tmp_path: Path) -> None:
+def test_the_first_lines_name_version_database_store_and_migration(postgres: TestDatabase, tmp_path: Path) -> None:
     url = make_url(postgres.schema()).set(password="geheim")
     text = url.render_as_string(hide_password=False)
+    with closing(Database(text, 1)) as database:
+        database.migrating(lambda connection: command.upgrade(alembic_config(connection), "0001"))
     with running_aggregator(tmp_path / "data", database_url=text, blobs=f"dir:{tmp_path / 'blobs'}") as server:
-        messages = [json.loads(line)["message"] for line in server.log().splitlines()]
-    assert messages[0].startswith(
+        first, *rest = [json.loads(line) for line in server.log().splitlines()]
+    assert first["message"].startswith(
         f"hushrec-server {version('hushrec')}, database: PostgreSQL {postgres.name} on {url.host}"
     )
-    assert messages[0].endswith(f"blobs: dir:{tmp_path / 'blobs'}")
-    assert messages[1].startswith("created the tables of the database, revision ")
-    assert "geheim" not in server.log()
-
-
-def test_a_migration_is_a_warning(tmp_path: Path) -> None:
-    (tmp_path / "data").mkdir()
-    with closing(Database(f"sqlite:///{tmp_path / 'data' / 'hushrec.db'}", 1)) as database:
-        database.migrating(lambda connection: command.upgrade(alembic_config(connection), "0001"))
-    with running_aggregator(tmp_path / "data") as server:
-        lines = [json.loads(line) for line in server.log().splitlines()]
-    assert lines[0]["message"].endswith(
-        f"database: SQLite {tmp_path}/data/hushrec.db, blobs: dir:{tmp_path}/data/blobs"
-    )
-    migrated = next(line for line in lines if "migrated the tables of the database from 0001 to" in line["message"])
+    assert first["message"].endswith(f"blobs: dir:{tmp_path / 'blobs'}")
+    migrated = next(line for line in rest if "migrated the tables of the database from 0001 to" in line["message"])
     assert migrated["level"] == "warning"
+    assert "geheim" not in server.log()
 
 
 MADE = re.compile(r"^[0-9a-f]{16}$")
 
 
 @pytest.fixture
-def api(tmp_path: Path) -> Iterator[Api]:
-    with aggregator_inside(tmp_path / "data") as running:
-        yield running
+def api(inside: Api) -> Api:
+    return inside
 
 
 class Lines(logging.Handler):
@@ -188,18 +159,12 @@ def request_lines() -> Iterator[Lines]:
     logger.setLevel(level)
 
 
-@pytest.mark.parametrize("offered", ["a", "0af7651916cd43dd8448eb211c80319c", "Trace_1.2-3", "x" * 64])
-def test_a_valid_request_id_is_kept(api: Api, offered: str) -> None:
-    assert api.http.get("/healthz", headers={"X-Request-Id": offered}).headers["x-request-id"] == offered
-
-
-@pytest.mark.parametrize("offered", ["", "x" * 65, "two words", 'a"b', "<b>", "-x", "hrc_token", "hri_secret", "é"])
-def test_an_invalid_request_id_is_replaced(api: Api, offered: str) -> None:
-    given = api.http.get("/healthz", headers={"X-Request-Id": offered.encode("latin-1")}).headers["x-request-id"]
-    assert MADE.match(given)
-
-
-def test_every_request_gets_its_own_id_also_when_refused(api: Api) -> None:
+def test_every_request_has_an_id_its_own_or_the_clients_where_it_is_valid(api: Api) -> None:
+    for offered in ("a", "0af7651916cd43dd8448eb211c80319c", "Trace_1.2-3", "x" * 64):
+        assert api.http.get("/healthz", headers={"X-Request-Id": offered}).headers["x-request-id"] == offered
+    for offered in ("", "x" * 65, "two words", 'a"b', "<b>", "-x", "hrc_token", "hri_secret", "é"):
+        given = api.http.get("/healthz", headers={"X-Request-Id": offered.encode("latin-1")}).headers["x-request-id"]
+        assert MADE.match(given), offered
     answers = [api.http.get("/healthz"), api.http.get("/nowhere"), api.http.post("/v1/tasks", content=b"x" * 100_000)]
     assert [answer.status_code for answer in answers] == [200, 404, 413]
     ids = {answer.headers["x-request-id"] for answer in answers}
@@ -210,6 +175,10 @@ def test_every_request_gets_its_own_id_also_when_refused(api: Api) -> None:
 def test_each_request_is_one_line_with_ids_sizes_and_times(api: Api, request_lines: Lines) -> None:
     task = api.create_task(cohort=2)
     (member, _) = task.begin(2)
+    enrolled = [line for line in request_lines.requests() if line["route"] == "/v1/enrolments"][0]
+    assert (enrolled["status"], enrolled["task"], enrolled["role"]) == (201, task.id, "member")
+    assert enrolled["client"] == member.client_id
+    assert member.token not in json.dumps(request_lines.lines)
     request_lines.lines.clear()
     body = member.contribution(1, 5.0)
     assert member.put(1, body, {"X-Request-Id": "upload-1"}).status_code == 201
@@ -232,29 +201,20 @@ def test_each_request_is_one_line_with_ids_sizes_and_times(api: Api, request_lin
     }
 
 
-def test_the_line_of_an_enrolment_names_the_client(api: Api, request_lines: Lines) -> None:
-    task = api.create_task(cohort=2)
-    request_lines.lines.clear()
-    (member,) = task.enrol(1)
-    line = next(line for line in request_lines.requests() if line["route"] == "/v1/enrolments")
-    assert (line["status"], line["task"], line["client"], line["role"]) == (201, task.id, member.client_id, "member")
-    assert member.token not in json.dumps(line)
-
-
-def test_lines_written_in_other_threads_have_the_id_of_the_request(api: Api, request_lines: Lines) -> None:
+def test_lines_have_ids_problems_and_levels_but_no_text_from_the_request(api: Api, request_lines: Lines) -> None:
+    """Most requests are polls: what only reads and succeeds is logged at debug level."""
     api.http.headers["X-Request-Id"] = "create-1"
-    request_lines.lines.clear()
-    api.create_task(name="threads")
+    api.create_task("lines")
     del api.http.headers["X-Request-Id"]
-    (line,) = [line for line in request_lines.lines if line["message"] == "task created"]
-    assert line["request"] == "create-1"
-
-
-def test_a_line_names_the_problem_and_holds_no_text_from_the_request(api: Api, request_lines: Lines) -> None:
+    (created,) = [line for line in request_lines.lines if line["message"] == "task created"]
+    assert created["request"] == "create-1"  # also in another thread
+    api.http.get("/v1/tasks", headers=api.operator)
     api.http.get("/v1/tasks/t_INJECTED%0a%22x/rounds/99999999999999?wait=1&secret=hri_abc", headers=api.operator)
-    (line,) = request_lines.requests()
-    assert (line["status"], line["problem"]) == (422, "invalid-parameters")
-    assert not re.search("INJECTED|secret|hri_|9999", json.dumps(line))
+    made, read, refused = request_lines.requests()
+    levels = [(line["method"], line["status"], line["level"]) for line in (made, read, refused)]
+    assert levels == [("POST", 201, "info"), ("GET", 200, "debug"), ("GET", 422, "info")]
+    assert refused["problem"] == "invalid-parameters"
+    assert not re.search("INJECTED|secret|hri_|9999", json.dumps(refused))
 
 
 def test_an_unexpected_exception_is_a_problem_with_an_id_and_a_logged_traceback(
@@ -270,15 +230,6 @@ def test_an_unexpected_exception_is_a_problem_with_an_id_and_a_logged_traceback(
     assert failure["request"] == "boom"
     assert "ZeroDivisionError" in failure["exception"]
     assert request_lines.requests()[0]["problem"] == "internal-error"
-
-
-def test_what_only_reads_and_succeeds_is_logged_at_debug_level(api: Api, request_lines: Lines) -> None:
-    """Most requests are polls: at info level a log holds changes and errors."""
-    api.http.get("/v1/tasks", headers=api.operator)
-    api.http.get("/v1/tasks/none-of-this-name", headers=api.operator)
-    api.create_task("levels-of-lines")
-    levels = [(line["method"], line["status"], line["level"]) for line in request_lines.requests()]
-    assert ("GET", 200, "debug") in levels and ("GET", 404, "info") in levels and ("POST", 201, "info") in levels
 
 
 USERS = 3
@@ -329,28 +280,19 @@ def forms(secret: bytes) -> Iterator[str]:
 def play(server: AggregatorProcess, task: SmallTask, record: Record) -> tuple[list[Identity], list[MemoryStore]]:
     """Play a whole task with the SDK, over drivers that record."""
     identities, stores = [Identity.generate() for _ in range(USERS)], [MemoryStore() for _ in range(USERS)]
-    policy = Policy(mechanisms=frozenset({"plain", "ckks"}), snapshot_every=1)
+    policy = Policy(mechanisms=frozenset({"ckks"}), snapshot_every=1)
     clients = [
         Client(server.url, identity, store, policy, driver=SyncDriver(transport=record))
         for identity, store in zip(identities, stores, strict=True)
     ]
-    first = clients[0].join(
-        task.name,
-        invitation=task.holder_invitation or task.invitation,
-        certificate=task.holder_certificate if task.holder_invitation else task.certificate,
-    )
-    keys = first if task.holder_invitation else None
-    if keys is not None:
-        keys.create_keyring()
-    parts = [
-        first,
-        *(one.join(task.name, invitation=task.invitation, certificate=task.certificate) for one in clients[1:]),
-    ]
+    keys = clients[0].join(task.name, invitation=task.holder_invitation, certificate=task.holder_certificate)
+    keys.create_keyring()
+    parts = [keys]
+    parts += [one.join(task.name, invitation=task.invitation, certificate=task.certificate) for one in clients[1:]]
     with ThreadPoolExecutor(USERS + 1) as pool:
-        serving = pool.submit(keys.serve, None, None, 1.0) if keys else None
+        serving = pool.submit(keys.serve, None, None, 1.0)
         list(pool.map(lambda part, items: part.take_part(items), parts, interactions(USERS)))
-        if serving:
-            serving.result(timeout=30)
+        serving.result(timeout=30)
     return identities, stores
 
 
@@ -394,13 +336,12 @@ def enrolment(invitation: str) -> dict[str, str]:
     return Identity.generate().enrolment(invitation, None).model_dump(mode="json")
 
 
-@pytest.mark.parametrize("mechanism", ["plain", "ckks"])
-def test_logs_and_problems_contain_no_secret(tmp_path: Path, caplog: pytest.LogCaptureFixture, mechanism: str) -> None:
+def test_logs_and_problems_contain_no_secret(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)  # includes the log lines of the client's libraries
     record = Record()
     with running_aggregator(tmp_path / "data", log_level="debug", fold_batch=2, test_spawns_workers=1) as server:
         with Operator(server.url, server.operator_token, driver=SyncDriver(transport=record)) as operator:
-            task = small_task(operator, "secrets", users=USERS, recipe="colr", mechanism=mechanism)
+            task = small_task(operator, "secrets", users=USERS, recipe="colr", mechanism="ckks")
             identities, stores = play(server, task, record)
             assert operator.task("secrets").state == "complete"
             send_bad_requests(server, record)
@@ -410,8 +351,8 @@ def test_logs_and_problems_contain_no_secret(tmp_path: Path, caplog: pytest.LogC
     assert len(record.problems) >= 15
 
     assert SENTINEL not in "\n".join([written, *record.problems])  # the caller's own log may contain its own input
-    texts = {server.operator_token, task.invitation, *(text for text in record.texts if SENTINEL not in text)}
-    texts |= {task.holder_invitation} if task.holder_invitation else set()
+    texts = {server.operator_token, task.invitation, task.holder_invitation}
+    texts |= {text for text in record.texts if SENTINEL not in text}
     texts |= {hash_token(text) for text in texts}
     secrets = [body for body in record.bodies if len(body) >= WINDOW and SENTINEL.encode() not in body]
     for identity, store in zip(identities, stores, strict=True):
@@ -473,19 +414,12 @@ def test_spans_of_a_whole_round(tmp_path: Path, spans: tuple[TracerProvider, InM
     assert members[0].token not in everything
 
 
-def test_no_spans_are_recorded_by_default() -> None:
-    provider, _ = tracing("none")
-    assert isinstance(provider, NoOpTracerProvider)
-
-
-def test_the_error_names_the_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
-    with pytest.raises(ParameterError, match=r"hushrec\[otel\]"):
-        tracing("otlp")
-
-
-def test_spans_are_exported_to_a_collector(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spans_are_exported_to_a_collector_where_the_extra_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(tracing("none")[0], NoOpTracerProvider)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
     provider, flush = tracing("otlp")
     assert provider.get_tracer("x").start_span("y").is_recording()
     flush()  # no span has ended, so none is exported
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
+    with pytest.raises(ParameterError, match=r"hushrec\[otel\]"):
+        tracing("otlp")

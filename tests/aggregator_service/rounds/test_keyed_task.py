@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from protocols.codec import b64decode
 from protocols.crypto.aggregate_chain import AggregateChain, StatedChain, stated_chain
 from protocols.crypto.envelope import seal_snapshot
-from protocols.crypto.keyring import Keyring
+from protocols.crypto.keys import Keyring
 from protocols.messages import Attestation
 from protocols.sums.paillier.plan import PaillierPlan
 from tests.protocols.sums.paillier.cases import made_up_keyring

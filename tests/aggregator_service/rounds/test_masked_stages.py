@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from protocols.crypto.keys import public_key
-from protocols.sums.masked.keys import sign_advertisement
+from protocols.sums.masked.roster import sign_advertisement
 from tests.support.api import Api, digest_field, slug
 from tests.support.masked import STAGES, Step, enrol_masked, expire, frozen_task, masked_task, play, steps_of
 from tests.support.server import AggregatorProcess

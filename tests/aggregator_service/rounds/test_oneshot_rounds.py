@@ -8,7 +8,7 @@ from typing import Any, cast
 from sqlalchemy import update
 
 from aggregator_service.storage.schema import RoundRow
-from protocols.sums.oneshot.sealing import signed_sum
+from protocols.sums.oneshot.committee import signed_sum
 from tests.support.api import Api, TestTask, slug
 from tests.support.inside import retired, services
 from tests.support.oneshot import (

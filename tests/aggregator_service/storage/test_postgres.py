@@ -177,13 +177,6 @@ def test_only_the_effects_of_the_committed_attempt_happen(database: Database) ->
     assert sorted(one.version for effects in received for one in effects.announcements) == [1, 1, 2, 2]  # type: ignore[type-var]
 
 
-def test_a_reader_cannot_write(database: Database) -> None:
-    with database.read() as session:
-        session.add(task_row("t_3"))
-        with pytest.raises(DBAPIError, match="read-only"):
-            session.flush()
-
-
 def test_processes_that_start_together_migrate_once(postgres: TestDatabase) -> None:
     databases = [Database(postgres.schema(), connections=1)]
     databases += [Database(databases[0].engine.url.render_as_string(hide_password=False)) for _ in range(3)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,12 +12,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
-import httpx
 import pytest
 from typer.testing import CliRunner
 
 from client_sdk import AsyncClient, Client, ClientOptions, Identity, Issuer, MemoryStore, Operator
-from client_sdk.api import http as drivers
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.http import AsyncDriver, SyncDriver, download
 from client_sdk.api.retry import RetryPolicy
@@ -112,31 +109,19 @@ def without_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_cookies_are_not_kept_and_redirections_not_followed(asynchronous: bool) -> None:
+def test_cookies_redirections_and_proxies(asynchronous: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No cookies are kept, no redirections followed; a proxy of the environment is used, but for what it excepts."""
     with serving(redirecting()) as server:
         answers = ask(f"{server.url}/here", asynchronous, times=2)
-    assert [(answer.status, answer.body) for answer in answers] == [(303, b"ok")] * 2
-    assert server.seen == ["GET /here"] * 2
-    assert not any("cookie" in fields for fields in server.asked)
-
-
-@pytest.mark.parametrize("asynchronous", [False, True])
-def test_requests_go_through_the_proxy_of_the_environment(asynchronous: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    with serving(redirecting()) as proxy:
-        monkeypatch.setenv("HTTP_PROXY", proxy.url)
+        assert [(answer.status, answer.body) for answer in answers] == [(303, b"ok")] * 2
+        assert server.seen == ["GET /here"] * 2
+        assert not any("cookie" in fields for fields in server.asked)
+        monkeypatch.setenv("HTTP_PROXY", server.url)
         assert ask("http://aggregator.example/v1/version", asynchronous)[0].body == b"ok"
-        assert proxy.seen == ["GET http://aggregator.example/v1/version"]
-
-
-@pytest.mark.parametrize("asynchronous", [False, True])
-def test_addresses_that_the_environment_excepts_are_reached_directly(
-    asynchronous: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with serving(redirecting()) as server:
+        assert server.seen[2:] == ["GET http://aggregator.example/v1/version"]
         monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
         assert ask(f"{server.url}/here", asynchronous)[0].body == b"ok"
-        assert server.seen == ["GET /here"]
 
 
 ONCE = RetryPolicy(attempts=1)
@@ -214,19 +199,14 @@ def test_the_commands_have_the_option(
     assert elsewhere.seen == 2 * sent
 
 
-@pytest.mark.parametrize("host", ["localhost:8000", "127.0.0.1", "127.8.9.1:80", "[::1]:8000", "LOCALHOST"])
-def test_http_is_allowed_on_this_machine(host: str) -> None:
-    assert ApiCalls(f"http://{host}").url == f"http://{host}"
-
-
-@pytest.mark.parametrize(
-    "host", ["example.org", "10.0.0.1", "localhost.example.org", "127.0.0.1.example.org", "[fe80::1]"]
-)
-def test_http_is_refused_elsewhere(host: str) -> None:
-    assert ApiCalls(f"https://{host}").url == f"https://{host}"
-    for scheme in ("http", "HTTP"):
-        with pytest.raises(ParameterError, match=MESSAGE):
-            ApiCalls(f"{scheme}://{host}", "token")
+def test_http_is_allowed_on_this_machine_only() -> None:
+    for host in ("localhost:8000", "127.0.0.1", "127.8.9.1:80", "[::1]:8000", "LOCALHOST"):
+        assert ApiCalls(f"http://{host}").url == f"http://{host}"
+    for host in ("example.org", "10.0.0.1", "localhost.example.org", "127.0.0.1.example.org", "[fe80::1]"):
+        assert ApiCalls(f"https://{host}").url == f"https://{host}"
+        for scheme in ("http", "HTTP"):
+            with pytest.raises(ParameterError, match=MESSAGE):
+                ApiCalls(f"{scheme}://{host}", "token")
 
 
 def run(program: Program[object], driver: str) -> tuple[BaseException, Traffic]:
@@ -264,86 +244,54 @@ def test_a_json_answer_is_read_up_to_one_mebibyte(driver: str, status: int) -> N
 
 
 @pytest.mark.parametrize("driver", ["sync", "async"])
-@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "identity, gzip"])
-def test_a_compressed_answer_is_refused_and_not_expanded(driver: str, encoding: str) -> None:
+def test_a_compressed_answer_is_refused_and_not_expanded(driver: str) -> None:
     bomb = gzip.compress(bytes(64 * MIB))
-    with serving(LyingServer(200, {"content-encoding": encoding}, [bomb])) as server:
-        error, traffic = run(calls(server).task("t_1"), driver)
-    assert isinstance(error, ContractBroken)
-    assert f"the answer has the Content-Encoding '{encoding}'" in str(error)
-    assert traffic.down == 0
+    for encoding in ("gzip", "deflate", "br", "zstd", "identity, gzip"):
+        with serving(LyingServer(200, {"content-encoding": encoding}, [bomb])) as server:
+            error, traffic = run(calls(server).task("t_1"), driver)
+        assert isinstance(error, ContractBroken)
+        assert f"the answer has the Content-Encoding '{encoding}'" in str(error)
+        assert traffic.down == 0
 
 
-@pytest.mark.parametrize("encoding", ["gzip", "deflate", "zstd"])
-def test_attack_a_data_set_is_compressed_a_thousandfold(encoding: str) -> None:
+def test_attack_a_data_set_is_compressed_a_thousandfold() -> None:
     """The data set's length is checked only after a piece is expanded: a compressed body is not expanded at all."""
     bomb = gzip.compress(bytes(64 * MIB))
-    with serving(LyingServer(200, {"content-encoding": encoding}, [bomb])) as server:
-        tracemalloc.start()
-        with pytest.raises(ConnectionFailed, match="compressed"):
-            next(iter(download(server.url)))
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        assert [fields["accept-encoding"] for fields in server.asked] == ["identity"]
-        assert peak < 4 * MIB
-
-
-def test_attack_on_data_sets_succeeds_where_bodies_are_expanded() -> None:
-    bomb = gzip.compress(bytes(64 * MIB))
-    with serving(LyingServer(200, {"content-encoding": "gzip"}, [bomb])) as server:
-        tracemalloc.start()
-        with httpx.stream("GET", server.url) as answer:
-            next(answer.iter_bytes(1 << 16))
+    for encoding in ("gzip", "deflate", "zstd"):
+        with serving(LyingServer(200, {"content-encoding": encoding}, [bomb])) as server:
+            tracemalloc.start()
+            with pytest.raises(ConnectionFailed, match="compressed"):
+                next(iter(download(server.url)))
             peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-    assert peak > 8 * MIB
+            tracemalloc.stop()
+            assert [fields["accept-encoding"] for fields in server.asked] == ["identity"]
+            assert peak < 4 * MIB
 
 
-@pytest.mark.parametrize("driver", ["sync", "async"])
-def test_without_these_checks_a_compressed_answer_is_expanded(driver: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Unbounded(drivers._Body):
-        def __init__(self, request: Request, answer: httpx.Response) -> None:
-            self._request, self._status, self._headers = request, answer.status_code, {}
-            self._limit, self._body = sys.maxsize, bytearray()
-            self._length, self._sink = 0, None
-
-    monkeypatch.setattr(drivers, "_Body", Unbounded)
-    bomb = gzip.compress(bytes(8 * MIB))
-    assert len(bomb) < 10_000
-    with serving(LyingServer(200, {"content-encoding": "gzip"}, [bomb])) as server:
-        _, traffic = run(calls(server).task("t_1"), driver)
-    assert traffic.down == 8 * MIB
-
-
-@pytest.mark.parametrize("driver", ["sync", "async"])
 @pytest.mark.parametrize("what", ["roster", "aggregate", "snapshot", "envelope", "revocations", "rounds"])
-def test_downloads_end_at_the_length_that_the_task_implies(driver: str, what: str) -> None:
+def test_downloads_end_at_the_length_that_the_task_implies(what: str) -> None:
     announced = SnapshotView(round=1, bytes=1 << 40, digest="00" * 32, author="server")  # the server's own claim
     with serving(LyingServer(pieces=[bytes(65_536)] * 256)) as server:
         own = calls(server)
-        programs: dict[str, tuple[Program[object], int]] = {
-            "roster": (own.stage_body("t_1", 1, "roster", 100_000), 100_000),
-            "aggregate": (own.aggregate("t_1", 1, 100_000, None), 100_000),
-            "snapshot": (own.snapshot("t_1", announced, 100_000), 100_000),
-            "envelope": (own.envelope("t_1"), MIB),
-            "revocations": (own.revocations("t_1"), 8 * MIB),
-            "rounds": (own.rounds("t_1", limit=1000), 1000 * 4096),
+        programs: dict[str, tuple[Callable[[], Program[object]], int]] = {
+            "roster": (lambda: own.stage_body("t_1", 1, "roster", 100_000), 100_000),
+            "aggregate": (lambda: own.aggregate("t_1", 1, 100_000, None), 100_000),
+            "snapshot": (lambda: own.snapshot("t_1", announced, 100_000), 100_000),
+            "envelope": (lambda: own.envelope("t_1"), MIB),
+            "revocations": (lambda: own.revocations("t_1"), 8 * MIB),
+            "rounds": (lambda: own.rounds("t_1", limit=1000), 1000 * 4096),
         }
-        for name, (program, _) in programs.items():
-            if name != what:
-                program.close()
         program, most = programs[what]
-        error, traffic = run(program, driver)
+        error, traffic = run(program(), "sync")
     assert isinstance(error, ContractBroken)
     assert "bytes, the most that it may have" in str(error)
     assert traffic.down <= most + SLACK
 
 
-@pytest.mark.parametrize("driver", ["sync", "async"])
-def test_an_organisers_answer_has_the_same_limit(driver: str) -> None:
+def test_an_organisers_answer_has_the_same_limit() -> None:
     with serving(LyingServer(pieces=[b" " * 65_536] * 128)) as server:
         issuer = Issuer(server.url, "movies", "code")
-        error, traffic = run(obtain_certificate(issuer, Identity.generate(), RetryPolicy(attempts=1)), driver)
+        error, traffic = run(obtain_certificate(issuer, Identity.generate(), RetryPolicy(attempts=1)), "sync")
     assert isinstance(error, ContractBroken)
     assert traffic.down <= LONGEST_JSON + SLACK
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.retry import RetryPolicy
-from client_sdk.api.wire import Request, Response, Traffic, content_digest, through
+from client_sdk.api.wire import Request, Response, content_digest
 from client_sdk.errors import (
     ConnectionFailed,
     ContractBroken,
@@ -112,53 +112,28 @@ def methods(runner: ProgramRunner) -> list[str]:
     return [request.method for request in runner.requests]
 
 
-def test_a_small_body_is_sent_in_one_put() -> None:
+@pytest.mark.parametrize(("chunk", "expected"), [(len(BODY), ["PUT"]), (300, ["HEAD", *["PATCH"] * 4])])
+def test_a_small_body_is_sent_in_one_put_and_a_large_one_in_chunks(chunk: int, expected: list[str]) -> None:
     server = UploadServer()
-    runner, receipt = send_to(server)
-    assert methods(runner) == ["PUT"]
+    runner, receipt = send_to(server, chunk)
+    assert methods(runner) == expected
     assert server.stored == BODY
     assert receipt.digest == hashlib.sha256(BODY).hexdigest()
 
 
-def test_a_large_body_is_sent_in_chunks_with_their_digests() -> None:
-    server = UploadServer()
-    runner, _ = send_to(server, chunk_bytes=300)
-    assert methods(runner) == ["HEAD", "PATCH", "PATCH", "PATCH", "PATCH"]
-    assert server.stored == BODY
-
-
-def test_after_a_broken_connection_the_upload_resumes_at_the_servers_offset() -> None:
-    server = UploadServer(700)
-    server._receive, receive = (
-        (lambda request, keep: receive(request, keep=True)),
-        server._receive,
-    )  # the server keeps the bytes of a broken PUT
-    runner, _ = send_to(server)
-    assert methods(runner) == ["PUT", "HEAD", "PATCH"]
-    assert runner.requests[-1].headers["upload-offset"] == "700"
-    assert server.stored == BODY
-    assert server.received == len(BODY)
-
-
-@given(st.lists(st.integers(0, 400), max_size=4), st.integers(1, 2000))
-def test_the_body_is_stored_however_often_the_connection_breaks(breaks: list[int], chunk: int) -> None:
-    server = UploadServer(*breaks)
+@given(st.lists(st.integers(0, 400), max_size=4), st.integers(1, 2000), st.booleans())
+def test_the_body_is_stored_however_often_the_connection_breaks(breaks: list[int], chunk: int, loses: bool) -> None:
+    server = UploadServer(*breaks, lose_answers=int(loses))
     _, receipt = send_to(server, chunk_bytes=chunk)
     assert server.stored == BODY
     assert receipt.bytes == len(BODY)
 
 
-def test_the_beginning_of_another_ciphertext_is_never_continued() -> None:
-    server = UploadServer(kept=b"left by an earlier run")
+@pytest.mark.parametrize(("breaks", "expected"), [((), ["HEAD", "PUT"]), ((100,), ["HEAD", "PUT", "HEAD", "PUT"])])
+def test_the_beginning_of_another_ciphertext_is_never_continued(breaks: tuple[int, ...], expected: list[str]) -> None:
+    server = UploadServer(*breaks, kept=b"left by an earlier run")
     runner, _ = send_to(server, chunk_bytes=300)
-    assert methods(runner) == ["HEAD", "PUT"]
-    assert server.stored == BODY
-
-
-def test_a_replacement_that_was_cut_is_sent_once_the_server_is_back() -> None:
-    server = UploadServer(100, kept=b"left by an earlier run")
-    runner, _ = send_to(server, chunk_bytes=300)
-    assert methods(runner) == ["HEAD", "PUT", "HEAD", "PUT"]
+    assert methods(runner) == expected
     assert server.stored == BODY
 
 
@@ -178,12 +153,9 @@ def test_another_contribution_that_is_stored_already_is_a_conflict() -> None:
             send_to(server, chunk_bytes)
 
 
-def test_it_gives_up_after_the_last_attempt() -> None:
+def test_it_gives_up_after_the_last_attempt_without_progress() -> None:
     with pytest.raises(GaveUp):
         send_to(UploadServer(*[0] * 9))
-
-
-def test_progress_resets_the_number_of_attempts() -> None:
     server = UploadServer(*[50] * 12)
     send_to(server, chunk_bytes=100)
     assert server.stored == BODY
@@ -231,11 +203,3 @@ def test_downloads_are_checked_against_both_digests_and_the_length() -> None:
         fetch(BODY, BODY, good, len(BODY) + 1)
     with pytest.raises(ContractBroken, match="has no sha-256 digest"):
         fetch(BODY, None, None)
-
-
-def test_traffic_counts_the_bodies_of_failed_attempts_too() -> None:
-    server, traffic = UploadServer(100), Traffic()
-    calls = ApiCalls("https://example.org", "token", POLICY)
-    ProgramRunner(server).run(through(calls.contribute("t", 1, "c", BODY), traffic))
-    assert traffic.up == 2 * len(BODY)
-    assert traffic.down > 0

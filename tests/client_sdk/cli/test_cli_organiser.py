@@ -39,20 +39,15 @@ def asked(tmp_path: Path, role: CertifiedRole = "member") -> Path:
     return path
 
 
-def test_certify_answers_a_request_file(tmp_path: Path, folder: tuple[str, str]) -> None:
-    status, key, _ = hushrec("organiser", "key", *folder)
-    assert status == 0
-    request = asked(tmp_path)
-    status, out, err = hushrec("organiser", "certify", str(request), "--subject", "ann", *folder)
-    assert status == 0, err
-    assert json.loads(out)["organiser_key"] == key.strip()
-    assert "ann" in hushrec("organiser", "list", "--scope", "movies", *folder)[1]
-
-
-def test_a_revoked_subject_is_certified_again_after_readmit(tmp_path: Path, folder: tuple[str, str]) -> None:
+def test_a_subject_is_certified_for_its_request_and_after_a_revocation_when_it_is_readmitted(
+    tmp_path: Path, folder: tuple[str, str]
+) -> None:
     of_ann = ("--scope", "movies", "--subject", "ann", *folder)
     certify = ("organiser", "certify", str(asked(tmp_path)), "--subject", "ann", *folder)
-    assert hushrec(*certify)[0] == 0
+    status, out, err = hushrec(*certify)
+    assert status == 0, err
+    assert json.loads(out)["organiser_key"] == hushrec("organiser", "key", *folder)[1].strip()
+    assert "ann" in hushrec("organiser", "list", "--scope", "movies", *folder)[1]
     assert hushrec("organiser", "revoke", *of_ann, "-o", str(tmp_path / "movies.revoked"))[0] == 0
     asked(tmp_path)  # with new keys
     status, out, err = hushrec(*certify)
@@ -63,11 +58,11 @@ def test_a_revoked_subject_is_certified_again_after_readmit(tmp_path: Path, fold
     assert (status, "no certificate of subject 'ann' was revoked" in " ".join(err.split())) == (1, True)
 
 
-@pytest.mark.parametrize("role", ["holder", "committee"])
-def test_certify_gives_no_role_that_is_not_stated(tmp_path: Path, folder: tuple[str, str], role: CertifiedRole) -> None:
+def test_certify_gives_no_role_that_is_not_stated(tmp_path: Path, folder: tuple[str, str]) -> None:
+    role: CertifiedRole = "committee"
     request = asked(tmp_path, role)
     certify = ("organiser", "certify", str(request), "--subject", "eve", *folder)
-    for stated in ((), ("--role", "member"), ("--role", "committee" if role == "holder" else "holder")):
+    for stated in ((), ("--role", "member"), ("--role", "holder")):
         status, out, err = hushrec(*certify, *stated)
         assert (status, out) == (1, "")
         assert f"the client asks for the role {role}" in " ".join(err.split())
@@ -95,19 +90,13 @@ def test_serve_prints_its_scopes_and_address_and_answers_there(tmp_path: Path, f
             process.kill()
 
 
-def test_an_organiser_refuses_a_validity_that_no_certificate_has(tmp_path: Path) -> None:
-    made = Organiser.create(tmp_path / "organiser")
-    eve = Identity.generate()
+def test_no_certificate_is_valid_for_ever_and_one_of_an_earlier_version_that_is_can_be_shown(tmp_path: Path) -> None:
+    made, eve = Organiser.create(tmp_path / "organiser"), Identity.generate()
     with pytest.raises(ParameterError, match=r"3650 days"):
         made.certify("movies", "eve", eve.public_key, eve.mailbox_key, lifetime=10**13)
     with pytest.raises(ParameterError, match=r"3650 days"):
         create_issuer(made, scopes=["movies"], lifetime=10**13)
     assert made.held("movies") == []
-
-
-def test_list_and_show_print_certificates_that_an_earlier_version_made_valid_for_ever(tmp_path: Path) -> None:
-    made = Organiser.create(tmp_path / "organiser")
-    eve = Identity.generate()
     made.issued.record("movies", "member", "eve", eve.public_key, eve.mailbox_key, 8_641_795_511_460)
     status, out, err = hushrec("organiser", "list", "--scope", "movies", "--folder", str(tmp_path / "organiser"))
     assert (status, err) == (0, "")

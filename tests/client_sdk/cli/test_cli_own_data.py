@@ -138,6 +138,7 @@ def test_a_federation_over_the_file_recommends_by_its_own_ids(folder: Path) -> N
         "127.0.0.1:8100": f"127.0.0.1:{organiser}",
         "--port 8100": f"--port {organiser}",
         "-r items=40": "--items items.csv",
+        "rounds=6": "rounds=2",
     }
     page, tutorial = named_blocks(FILE, changes), named_blocks(TUTORIAL, changes)
     assert list(page) == ["prepare", "members"]

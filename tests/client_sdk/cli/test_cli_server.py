@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-from client_sdk import Client, Identity, MemoryStore, Operator, Policy, task_request
+from client_sdk import Operator, Policy, task_request
 from client_sdk.organiser import TrialOrganiser
 from protocols.crypto.certificates import CertifiedRole
 from protocols.messages import CertificateRequest, Schedule, TaskView
 from tests.support.command import cells, hushrec
 from tests.support.organiser import TRIAL
-from tests.support.server import AggregatorProcess, running_aggregator
+from tests.support.server import AggregatorProcess
+from tests.support.tasks import new_client
 
 ITEMS = 130  # enough to draw 99 negatives from
 SECONDS = 90
@@ -120,7 +120,6 @@ def test_encrypted_task_from_certificates_to_recommendations(
     assert status == 1
     assert "not its key holder" in err
     _check_recommendations(members[0])
-    _check_evaluation(members[0])
 
 
 def _check_recommendations(member: Device) -> None:
@@ -134,60 +133,46 @@ def _check_recommendations(member: Device) -> None:
     assert not {int(row[1]) for row in rows} & set(range(10, 18))
     scores = [float(row[3]) for row in rows]
     assert scores == sorted(scores, reverse=True)
+    status, offline, err = member.run("recommend", "-k", "5", "--titles", str(titles), "--offline")
+    assert (status, offline) == (0, out)
+    assert "is used: no update was asked for" in err
     assert member.run("recommend", "-k", "0")[0] == 1
-
-
-def _check_evaluation(member: Device) -> None:
     status, out, err = member.run("evaluate", "--held-out", "18", "--held-out", "19", "-k", "200")
     assert status == 0, err
     rows = cells(out)
     assert [row[1:4] for row in rows] == [["full ranking", "2", "1.0000"], ["99 sampled negatives", "2", "1.0000"]]
     status, _, err = member.run("evaluate", "--held-out", "12")
-    assert status == 1
-    assert "held-out item 12 is in the interactions file" in err
+    assert (status, "held-out item 12 is in the interactions file" in err) == (1, True)
     assert member.run("evaluate", "--held-out", str(ITEMS))[0] == 1
 
 
-def test_plain_task_needs_allow_plain(operator: Operator, server: AggregatorProcess, tmp_path: Path) -> None:
-    task = make_task(operator, "open-films", "plain", rounds=1, cohort=2)
-    pair = devices(tmp_path, 2)
-    invitation = ("--invitation", operator.invite(task.task_id, uses=2).invitation)
-    first = pair[0]
-    arguments = ("join", server.url, "--interactions", str(first.items))
-    status, _, err = first.run(*arguments, *invitation)
-    assert status == 1
-    assert "uses the mechanism 'plain'" in err
-    assert "--allow-plain" in err
-    status, _, err = first.run(*arguments, *invitation, "--allow-plain")
-    assert status == 1
-    assert "releases sums of 2 clients" in err
-    accepted = ("--allow-plain", "--min-cohort", "2")
-    joined = [
-        first.start(*arguments, *invitation, *accepted),  # a refused task has used nothing of the invitation
-        pair[1].start("join", server.url, "--interactions", str(pair[1].items), *invitation, *accepted),
-    ]
-    for status, out, err in [ended(process) for process in joined]:
-        assert status == 0, err
-        assert ["rounds completed", "1"] in cells(out)
-        assert "the server included" in out
-    assert pair[1].run("recommend", "-k", "3")[0] == 0
+def test_refusals_say_why_and_name_the_option(operator: Operator, server: AggregatorProcess, tmp_path: Path) -> None:
+    (member,) = devices(tmp_path, 1)
+    join = ("join", server.url, "--interactions", str(member.items), "--invitation")
 
+    def refused(*arguments: str) -> str:
+        status, _, err = member.run(*join, *arguments)
+        assert status == 1
+        return err
 
-def test_unknown_and_used_invitations_are_refused(
-    operator: Operator, server: AggregatorProcess, tmp_path: Path
-) -> None:
-    one, other = devices(tmp_path, 2)
-    status, _, err = one.run("join", server.url, "--invitation", "hri_" + "x" * 43, "--interactions", str(one.items))
-    assert status == 1
+    err = refused("hri_" + "x" * 43)
     assert "the invitation is unknown" in err
     assert "Check that the invitation is copied in full" in err
     task = make_task(operator, "closed-circle", "plain")
     invitation = operator.invite(task.task_id).invitation
-    with Client(server.url, Identity.generate(), MemoryStore(), Policy(mechanisms=frozenset({"plain"}))) as client:
+    assert "change it with --allow-plain, or Policy(mechanisms=...)" in refused(invitation)
+    err = refused(invitation, "--allow-plain", "--max-model-bytes", "100")
+    assert "this client's policy allows 100 (change it with --max-model-bytes" in err
+    pair = operator.invite(make_task(operator, "pair", "plain", cohort=2).task_id).invitation
+    assert "releases sums of 2 clients" in refused(pair, "--allow-plain")
+    rated = task_request("stars", "rfrec", "plain", Schedule(cohort_size=3), {"items": 20, "dim": 2})
+    stars = operator.invite(operator.create_task(rated).task_id, uses=2).invitation
+    for text, fault in (("3\n7\n", "learns from ratings"), ("item,rating\n3,5\n7,0\n", "1 .. 5 in this task")):
+        member.items.write_text(text, encoding="utf-8")
+        assert fault in refused(stars, "--allow-plain", "--task", "stars")
+    with new_client(server.url, Policy(mechanisms=frozenset({"plain"}))) as client:
         client.join("closed-circle", invitation=invitation)
-    arguments = ("--invitation", invitation, "--interactions", str(other.items), "--allow-plain")
-    status, _, err = other.run("join", server.url, *arguments)
-    assert status == 1
+    err = refused(invitation, "--allow-plain")
     assert "used up" in err
     assert "hushrec-server invite TASK" in err
 
@@ -221,20 +206,11 @@ def test_encrypted_task_needs_a_certificate(operator: Operator, server: Aggregat
     assert member.run("keyring", "fingerprint")[0] == 1
 
 
-def test_a_refusal_names_the_command_s_option(operator: Operator, server: AggregatorProcess, tmp_path: Path) -> None:
-    task = make_task(operator, "plain-refused", "plain")
-    (member,) = devices(tmp_path, 1)
-    invitation = operator.invite(task.task_id).invitation
-    arguments = ("--invitation", invitation, "--interactions", str(member.items))
-    status, _, err = member.run("join", server.url, *arguments)
-    assert status == 1
-    assert "change it with --allow-plain, or Policy(mechanisms=...)" in err
-    status, _, err = member.run("join", server.url, *arguments, "--allow-plain", "--max-model-bytes", "100")
-    assert status == 1
-    assert "this client's policy allows 100 (change it with --max-model-bytes" in err
-
-
-def test_ctrl_c_stops_a_waiting_client(operator: Operator, server: AggregatorProcess, tmp_path: Path) -> None:
+def test_doctor_finds_the_server_and_ctrl_c_stops_a_waiting_client(
+    operator: Operator, server: AggregatorProcess, tmp_path: Path
+) -> None:
+    code, out, err = hushrec("doctor", "--url", server.url, COLUMNS="200")
+    assert (code, f"{server.url} is ready" in out) == (0, True), err
     task = make_task(operator, "patience", "plain")
     (member,) = devices(tmp_path, 1)
     invitation = operator.invite(task.task_id).invitation
@@ -249,46 +225,3 @@ def test_ctrl_c_stops_a_waiting_client(operator: Operator, server: AggregatorPro
     assert ["rounds completed", "0"] in cells(out)
     assert err.endswith("stopped\n")
     assert "Traceback" not in err
-
-
-def test_doctor_checks_the_server(server: AggregatorProcess) -> None:
-    code, out, err = hushrec("doctor", "--url", server.url, COLUMNS="200")
-    assert code == 0, err
-    assert f"{server.url} is ready" in out
-
-
-def joined(server: AggregatorProcess, device: Device, invitation: str, text: str) -> subprocess.Popen[str]:
-    device.items.write_text(text, encoding="utf-8")
-    accepted = ("--allow-plain", "--min-cohort", "2", "--invitation", invitation)
-    return device.start("join", server.url, "--interactions", str(device.items), *accepted)
-
-
-def test_ratings_are_required_and_checked_against_the_tasks_range(tmp_path: Path) -> None:
-    with running_aggregator(tmp_path / "data") as server, Operator(server.url, server.operator_token) as operator:
-        schedule = Schedule(rounds=1, cohort_size=2, min_clients=2, start_clients=2)
-        request = task_request("stars", "rfrec", "plain", schedule, {"items": 20, "dim": 2})
-        task_id = operator.create_task(request).task_id
-        invitation = operator.invite(task_id, uses=4).invitation
-        pair = devices(tmp_path, 2)
-        faulty = {"3\n7\n": "recipe 'rfrec' learns from ratings", "item,rating\n3,5\n7,0\n": "1 .. 5 in this task"}
-        processes = [joined(server, device, invitation, text) for device, text in zip(pair, faulty, strict=True)]
-        for (status, _, err), problem in zip(map(ended, processes), faulty.values(), strict=True):
-            assert status == 1
-            assert problem in err
-            assert "Traceback" not in err
-        both = [joined(server, device, invitation, "item,rating\n3,5\n7,1\n") for device in pair]
-        for status, out, err in map(ended, both):
-            assert status == 0, err
-            assert "training on 2 items" in out
-        assert operator.task(task_id).state == "complete"
-        for arguments in (("recommend", "-k", "3"), ("evaluate", "--held-out", "5")):
-            status, out, err = pair[0].run(*arguments)
-            assert status == 0, err
-    # the server is gone
-    status, without, err = pair[0].run("recommend", "-k", "3")
-    assert status == 0, err
-    assert re.search("warning: the model of round 1, stored .* ago, is used: no answer from http", err), err
-    status, offline, err = pair[0].run("recommend", "-k", "3", "--offline")
-    assert status == 0, err
-    assert offline == without
-    assert "is used: no update was asked for" in err

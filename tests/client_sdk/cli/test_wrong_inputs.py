@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,13 +23,10 @@ from tests.support.server import AggregatorProcess
 SHOP = "user,item\n" + "".join(f"u{user},i{(7 * user + step * step) % 40}\n" for user in range(30) for step in range(6))
 TABLES = [  # one of each kind: tests/client_sdk/lab/data has the readers' other refusals
     ("", "the file is empty"),
-    ("user,item,rating\na,b,good\n", "line 2, column 'rating' (rating): the rating is not a number: 'good'"),
     ("user;item;rating\na;b;4,5\n", "the rating is not a number: '4,5'"),
-    ("user,item,rating,time\na,b,3,yesterday\n", "the time is not a number: 'yesterday'"),
     ("Kunde,Artikel\n" + SHOP.partition("\n")[2], "name the columns with --columns user=Kunde,item=Artikel"),
     ("user,item\nä,b\n".encode("latin1"), "line 2: not UTF-8 text"),
     (b"\x1f\x8b\x08bad", "a damaged or incomplete gzip file"),
-    (b"PAR1garbagePAR1", "not a readable parquet file"),
 ]
 ITEMS = [
     ("item;rating\n1;2\n", "line 1: neither an item number nor a header"),
@@ -134,23 +132,25 @@ def invitation(server: AggregatorProcess) -> str:
         return operator.invite(operator.create_task(request).task_id, uses=20).invitation
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A working directory with files of every kind that the commands read."""
-    for name in [name for name in os.environ if name.startswith("HUSHREC_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "items.txt").write_text("1\n2\n3\n")
-    (tmp_path / "shop.csv").write_text(SHOP)
-    (tmp_path / "shop.csv").chmod(0o600)
-    for name in ("organiser", "damaged"):
-        assert CliRunner().invoke(app, ["organiser", "init", "--folder", name]).exit_code == 0
-    (tmp_path / "damaged" / "issued.sqlite3").write_bytes(b"garbage" * 200)
-    asked = CliRunner().invoke(app, ["certificate", "request", "--scope", "m"])
-    (tmp_path / "request.json").write_text(asked.stdout)
-    return tmp_path
+    made = tmp_path_factory.mktemp("folder")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("HUSHREC_")]:
+            patch.delenv(name)
+        patch.setenv("XDG_DATA_HOME", str(made / "home"))
+        patch.setenv("COLUMNS", "200")
+        patch.chdir(made)
+        (made / "items.txt").write_text("1\n2\n3\n")
+        (made / "shop.csv").write_text(SHOP)
+        (made / "shop.csv").chmod(0o600)
+        for name in ("organiser", "damaged"):
+            assert CliRunner().invoke(app, ["organiser", "init", "--folder", name]).exit_code == 0
+        (made / "damaged" / "issued.sqlite3").write_bytes(b"garbage" * 200)
+        asked = CliRunner().invoke(app, ["certificate", "request", "--scope", "m"])
+        (made / "request.json").write_text(asked.stdout)
+        yield made
 
 
 def refusal(*arguments: str) -> str:
@@ -219,10 +219,10 @@ def test_a_wrong_input_is_named(
     assert fault in text
 
 
-@pytest.mark.parametrize("token", ["", " ", "hro_ünïcode", "hro_x\n", "hro_wrong"])
-def test_a_wrong_token_of_an_operator(server: AggregatorProcess, token: str) -> None:
-    with pytest.raises(HushRecError, match=r"token or code|401"), Operator(server.url, token) as operator:
-        operator.tasks()
+def test_a_wrong_token_of_an_operator(server: AggregatorProcess) -> None:
+    for token in ("", " ", "hro_ünïcode", "hro_x\n", "hro_wrong"):
+        with pytest.raises(HushRecError, match=r"token or code|401"), Operator(server.url, token) as operator:
+            operator.tasks()
 
 
 def test_a_store_that_cannot_be_written_or_read_is_named(

@@ -1,4 +1,4 @@
-"""A lying server against the members of a committee: each attack must fail."""
+"""A lying server against the members of a committee and the clients of one-shot rounds: each attack must fail."""
 
 from __future__ import annotations
 
@@ -8,9 +8,23 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from client_sdk import Identity, Membership, MemoryStore, Policy, PolicyRefused
+from client_sdk.agreement.terms import TaskTerms
+from client_sdk.api.calls import ApiCalls
+from client_sdk.api.wire import Request, Response, content_digest
+from client_sdk.errors import RoundLost
+from client_sdk.rounds.certificates import MembershipCheck
 from client_sdk.rounds.events import ClientsNamed, CommitteeRefused, Event, ShareSent
+from client_sdk.rounds.member import Member
+from client_sdk.rounds.oneshot import committee_of, oneshot_context, remember_committee
+from client_sdk.store.client_store import ClientStore
+from protocols.errors import RefusalError
+from protocols.messages import RoundView
+from protocols.sums.oneshot.committee import Committee, join_keys, make_committee_key
 from tests.client_sdk.committee import lying_server
-from tests.client_sdk.committee.lying_server import LyingServer, Person, oneshot_terms
+from tests.client_sdk.committee.lying_server import URL, LyingServer, Person, oneshot_terms
+from tests.support.organiser import TRIAL
+from tests.support.programs import ProgramRunner, problem
 
 CLIENTS = [Person.certified(f"c_{place}", "member") for place in range(6)]
 NAMES = [person.name for person in CLIENTS]
@@ -46,8 +60,21 @@ def reasons(events: list[Event]) -> set[str]:
     return {event.reason for event in events if isinstance(event, CommitteeRefused)}
 
 
-def recovered(first: NDArray[np.float64], second: NDArray[np.float64]) -> bool:
-    return bool(np.allclose(first - second, vector_of(0), atol=1e-3))
+def assert_hidden(server: LyingServer, everybody: NDArray[np.float64]) -> None:
+    """The sum without the victim is not opened, or does not give its vector away."""
+    if len(server.shares) > 3:
+        assert not np.allclose(everybody - server.opened(OTHERS), vector_of(0), atol=1e-3)
+
+
+def propose(server: LyingServer, names: list[str]) -> None:
+    server.proposals = {person.name: names for person in server.members}
+
+
+def opened(server: LyingServer) -> NDArray[np.float64]:
+    """Let the members open the sum of the newest round."""
+    server.attend()
+    unmask(server)
+    return server.opened(NAMES)
 
 
 def test_an_honest_round_gives_the_exact_sum_of_the_survivors() -> None:
@@ -61,29 +88,22 @@ def test_an_honest_round_gives_the_exact_sum_of_the_survivors() -> None:
 # --- two survivor sets in one round ------------------------------------------------------------------------------
 
 
-def ask_for_two_sets(server: LyingServer) -> tuple[list[Event], bool]:
-    """Ask for the sum of all, then for the sum without the victim; whether the victim's vector was found."""
-    server.attend()
-    unmask(server)
-    everybody = server.opened(NAMES)
-    server.confirmations, server.shares = {}, {}
-    server.proposals = {person.name: OTHERS for person in server.members}
-    server.view = server.view.model_copy(update={"state": "confirming"})
-    events = server.attend() + unmask(server)
-    return events, len(server.shares) > 3 and recovered(everybody, server.opened(OTHERS))
-
-
 def test_the_server_gets_no_second_set_in_a_round() -> None:
-    events, found = ask_for_two_sets(server_in_round())
-    assert not found
-    assert len(reasons(events)) == 1 and "was deleted" in reasons(events).pop()
+    server = server_in_round()
+    everybody = opened(server)
+    server.confirmations, server.shares = {}, {}
+    propose(server, OTHERS)
+    server.view = server.view.model_copy(update={"state": "confirming"})
+    (reason,) = reasons(server.attend() + unmask(server))
+    assert "was deleted" in reason
+    assert_hidden(server, everybody)
 
 
 def test_a_member_that_has_signed_one_set_signs_no_other() -> None:
     server = server_in_round()
     server.attend()
     server.confirmations = {}
-    server.proposals = {person.name: OTHERS for person in server.members}
+    propose(server, OTHERS)
     assert "signed another set" in reasons(server.attend()).pop()
     assert server.confirmations == {}
 
@@ -102,7 +122,7 @@ def test_two_sets_for_two_halves_of_the_committee_open_neither() -> None:
 
 def test_no_member_signs_a_set_of_one() -> None:
     server = server_in_round()
-    server.proposals = {person.name: [VICTIM] for person in server.members}
+    propose(server, [VICTIM])
     assert "requires at least 3" in reasons(server.attend()).pop()
     assert server.confirmations == {}
 
@@ -110,45 +130,27 @@ def test_no_member_signs_a_set_of_one() -> None:
 # --- the same step again -----------------------------------------------------------------------------------------
 
 
-def sum_again_without_victim(server: LyingServer) -> tuple[list[Event], bool]:
-    """Call round 1 failed after it was opened, and repeat the step without the victim."""
-    server.attend()
-    unmask(server)
-    everybody = server.opened(NAMES)
+def test_a_step_is_not_summed_again_with_one_client_fewer() -> None:
+    """The server calls round 1 failed after it was opened, and repeats the step without the victim."""
+    server = server_in_round()
+    everybody = opened(server)
     server.view = server.view.model_copy(update={"state": "failed"})
     server.attend()
     server_in_round(2, 1, server)
-    server.proposals = {person.name: OTHERS for person in server.members}
-    events = server.attend() + unmask(server)
-    return events, len(server.shares) > 3 and recovered(everybody, server.opened(OTHERS))
-
-
-def test_a_step_is_not_summed_again_with_one_client_fewer() -> None:
-    events, found = sum_again_without_victim(server_in_round())
-    assert not found and "too few clients" in " ".join(reasons(events))
+    propose(server, OTHERS)
+    assert "too few clients" in " ".join(reasons(server.attend() + unmask(server)))
+    assert_hidden(server, everybody)
 
 
 def test_renamed_clients_count_as_the_same() -> None:
     """The server chooses the ids: a client that enrols again under another one must not look like another client."""
     server = server_in_round()
-    server.attend()
-    unmask(server)
+    opened(server)
     server.open_round(2, 1, len(CLIENTS))
     for place, person in enumerate(CLIENTS[1:], 1):
         server.upload(replace(person, name=f"c_new{place}"), vector_of(place))
     server.view = server.view.model_copy(update={"state": "confirming"})
     assert "too few clients" in reasons(server.attend()).pop()
-
-
-def opened_twice(server: LyingServer) -> NDArray[np.float64]:
-    """Let the members open sums 1 and 2, in rounds 1 and 2; return sum 1."""
-    server.attend()
-    unmask(server)
-    everybody = server.opened(NAMES)
-    server_in_round(2, 2, server)
-    server.attend()
-    unmask(server)
-    return everybody
 
 
 def test_no_member_goes_back_to_an_earlier_round() -> None:
@@ -160,18 +162,19 @@ def test_no_member_goes_back_to_an_earlier_round() -> None:
 
 def test_a_sum_is_not_opened_again_without_one_client_after_another_sum() -> None:
     server = server_in_round()
-    everybody = opened_twice(server)
+    everybody = opened(server)
+    opened(server_in_round(2, 2, server))
     server_in_round(3, 1, server)
-    server.proposals = {person.name: OTHERS for person in server.members}
-    events = server.attend() + unmask(server)
-    assert "too few clients" in reasons(events).pop()
-    assert len(server.shares) <= 3 or not recovered(everybody, server.opened(OTHERS))
+    propose(server, OTHERS)
+    assert "too few clients" in reasons(server.attend() + unmask(server)).pop()
+    assert_hidden(server, everybody)
 
 
 def test_a_server_that_says_it_was_restored_opens_nothing_more() -> None:
     """It asks for round 1 and sum 1 again: the members make new keys for the round, and compare the sums as ever."""
     server = server_in_round()
-    everybody = opened_twice(server)
+    everybody = opened(server)
+    opened(server_in_round(2, 2, server))
     old = dict(server.keys[1])
     server.keys = {2: server.keys[2]}  # of a round that its members have closed, with the keys that they published
     for person in server.members:
@@ -179,10 +182,9 @@ def test_a_server_that_says_it_was_restored_opens_nothing_more() -> None:
     server.publish_keys()
     assert not set(server.keys[1].values()) & set(old.values()), "no key is used twice"
     server_in_round(1, 1, server)
-    server.proposals = {person.name: OTHERS for person in server.members}
-    events = server.attend() + unmask(server)
-    assert "too few clients" in reasons(events).pop()
-    assert len(server.shares) <= 3 or not recovered(everybody, server.opened(OTHERS))
+    propose(server, OTHERS)
+    assert "too few clients" in reasons(server.attend() + unmask(server)).pop()
+    assert_hidden(server, everybody)
     server_in_round(2, 1, server)
     assert "keys that are not its own" in reasons(server.attend()).pop(), "the key of round 2 was deleted"
 
@@ -213,17 +215,12 @@ def test_a_share_that_the_client_did_not_seal_for_this_member_now_is_not_summed(
 # --- what the server adds ----------------------------------------------------------------------------------------
 
 
-def with_own_clients(server: LyingServer) -> None:
-    """Propose the victim beside two clients that the server made up."""
-    own = [Person("c_8"), Person("c_9")]
-    for person in own:
-        server.upload(person, np.zeros(vector_of(0).size))
-    server.proposals = {person.name: [VICTIM, "c_8", "c_9"] for person in server.members}
-
-
 def test_clients_that_the_server_made_up_are_named_and_nothing_is_signed() -> None:
+    """The victim beside two clients that the server made up."""
     server = server_in_round()
-    with_own_clients(server)
+    for name in ("c_8", "c_9"):
+        server.upload(Person(name), np.zeros(vector_of(0).size))
+    propose(server, [VICTIM, "c_8", "c_9"])
     assert server.attend(server.members[0]) == [ClientsNamed(1, ("c_8", "c_9"))]
     assert "requires at least 3" in reasons(server.attend()).pop()
     assert server.confirmations == {}
@@ -231,7 +228,7 @@ def test_clients_that_the_server_made_up_are_named_and_nothing_is_signed() -> No
 
 def test_a_contribution_is_not_added_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     server = server_in_round()
-    server.proposals = {person.name: [VICTIM, VICTIM, NAMES[1]] for person in server.members}
+    propose(server, [VICTIM, VICTIM, NAMES[1]])
     assert "twice" in reasons(server.attend()).pop() and server.confirmations == {}
     # behind the members' backs: the sum over all clients, with the victim's contribution folded twice
     server.proposals = {}
@@ -242,3 +239,88 @@ def test_a_contribution_is_not_added_twice(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(ValueError, match="masks do not come off"):
         server.opened([*NAMES, VICTIM])
     assert server.opened(NAMES).size
+
+
+# --- what a client of a one-shot round accepts as the committee ------------------------------------------------------
+
+
+def fetched(answer: Response, terms: TaskTerms, view: RoundView) -> Committee:
+    """The committee that a client accepts when the server answers with `answer`."""
+
+    def serve(request: Request) -> Response:
+        assert request.url.endswith("/rounds/1/committee")
+        return answer
+
+    membership, who = Membership(URL, "t_1", "movies", "c_me", "member", "hrc_token"), Identity.generate()
+    store, check = ClientStore(MemoryStore(), "me"), MembershipCheck(TRIAL.pin)
+    member = Member(ApiCalls(URL, "hrc_token"), terms, membership, who, store, Policy(), check)
+    context = oneshot_context(terms, view, bytes(32))
+    found: Committee = ProgramRunner(serve).run(committee_of(member, context))
+    return found
+
+
+def body_of(keys: list[bytes]) -> Response:
+    body = join_keys(keys)
+    return Response(200, {"content-digest": content_digest(body)}, body)
+
+
+def test_a_committee_that_the_server_made_up_is_refused() -> None:
+    terms = oneshot_terms()
+    view = LyingServer(terms).round_view(1, 1, 8)
+    people = [Person(f"m_{place}") for place in range(5)]
+    made = [make_committee_key(each.identity.signing_key, "t_1", 1, each.name) for each in people]
+    answer = body_of([key.encode() for _, key in made])
+    with pytest.raises(RefusalError, match="no valid proof of membership"):
+        fetched(answer, terms, view)
+
+
+def test_a_committee_with_certified_clients_instead_of_members_is_refused() -> None:
+    terms = oneshot_terms()
+    people = [Person.certified(f"m_{place}", "member" if place == 3 else "committee") for place in range(5)]
+    keys = [
+        make_committee_key(each.identity.signing_key, "t_1", 1, each.name, each.identity.mailbox_key, each.certificate)[
+            1
+        ].encode()
+        for each in people
+    ]
+    view = LyingServer(terms).round_view(1, 1, 8)
+    with pytest.raises(RefusalError, match="member 3 .* no valid proof"):
+        fetched(body_of(keys), terms, view)
+    with pytest.raises(RefusalError, match="the server names 4"):
+        fetched(body_of(keys[:4]), terms, view)
+    with pytest.raises(RefusalError, match="no valid committee"):
+        fetched(body_of([keys[0][:-1]]), terms, view)
+    with pytest.raises(RoundLost, match="cannot be fetched"):
+        fetched(problem("not-found"), terms, view)
+
+
+def test_a_round_of_more_clients_than_the_task_allows_is_refused() -> None:
+    terms = oneshot_terms()
+    view = LyingServer(terms).round_view(1, 1, 9)
+    with pytest.raises(RefusalError, match="asks 3 to 8 clients"):
+        oneshot_context(terms, view, bytes(32))
+
+
+def test_a_client_sends_the_same_data_to_no_committee_of_strangers() -> None:
+    lying, store = LyingServer(), ClientStore(MemoryStore(), "me")
+    lying.publish_keys()
+    lying.open_round(1, 1, 6)
+    remember_committee(store, lying.open_committee)
+    old = lying.members
+    lying.members = [*old[:3], *(Person.certified(f"n_{place}", "committee") for place in range(2))]
+    lying.stores |= {member.name: MemoryStore() for member in lying.members[3:]}
+    lying.keys.pop(2)
+    lying.publish_keys()
+    lying.open_round(2, 1, 6)
+    with pytest.raises(RefusalError, match="2 members of the committee were not in it"):
+        remember_committee(store, lying.open_committee)
+    lying.open_round(2, 2, 6)
+    remember_committee(store, lying.open_committee)
+
+
+def test_a_policy_refuses_a_weak_committee_before_anything_is_sent() -> None:
+    terms = oneshot_terms()
+    Policy().check_task(terms)
+    for policy, what in ((Policy(min_committee=6), "committee is 5"), (Policy(min_corrupt_members=2), "corrupt is 1")):
+        with pytest.raises(PolicyRefused, match=what):
+            policy.check_task(terms)

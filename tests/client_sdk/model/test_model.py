@@ -14,18 +14,15 @@ from hypothesis import strategies as st
 from client_sdk.agreement.policy import Policy
 from client_sdk.agreement.terms import AgreedTerms, TaskTerms
 from client_sdk.api.calls import ApiCalls
-from client_sdk.api.wire import Program, Request, Response, content_digest
+from client_sdk.api.wire import Request, Response, content_digest
 from client_sdk.errors import ContractBroken, ModelUnavailable, PolicyRefused
-from client_sdk.history import item_ids
 from client_sdk.lab.shared_model import ModelCache, SharedFollower
-from client_sdk.model.best import best_model, curve_of, keep_if_best, top_items
+from client_sdk.model.best import best_model, curve_of, keep_if_best
 from client_sdk.model.follow import ModelFollower
 from client_sdk.model.sync import Catalogue, SyncPlan, fetch_catalogue, plan_sync
 from client_sdk.store.client_store import ClientStore, read_best_state
-from client_sdk.store.states import FollowedState
 from client_sdk.store.stores import MemoryStore
 from protocols.codec import b64encode
-from protocols.errors import ParameterError
 from protocols.messages import RoundPage, RoundView, SnapshotView, TaskView
 from protocols.recipes.base import ModelState
 from protocols.recipes.evaluated import Evaluated
@@ -97,19 +94,16 @@ def page(*rounds: RoundView, more: bool = False) -> ProgramRunner:
     return ProgramRunner(lambda request: Response(200, {}, body) if "rounds" in request.url else Response(404, {}))
 
 
-@pytest.mark.parametrize(
-    ("rounds", "fault"),
-    [
+def test_an_impossible_list_of_rounds_is_refused() -> None:
+    for rounds, fault in (
         ((complete(2), complete(1)), "out of place"),
         ((complete(1), complete(1)), "out of place"),
         ((complete(1, size=7),), "aggregate of 7 bytes"),
         ((complete(1, survivors=2),), "2 survivors"),
         ((complete(1, survivors=11),), "11 survivors"),
-    ],
-)
-def test_an_impossible_list_of_rounds_is_refused(rounds: tuple[RoundView, ...], fault: str) -> None:
-    with pytest.raises(ContractBroken, match=fault):
-        page(*rounds).run(fetch_catalogue(ApiCalls("https://example.org"), TERMS, 0, 5))
+    ):
+        with pytest.raises(ContractBroken, match=fault):
+            page(*rounds).run(fetch_catalogue(ApiCalls("https://example.org"), TERMS, 0, 5))
 
 
 def test_pages_that_a_snapshot_covers_are_skipped() -> None:
@@ -137,40 +131,22 @@ def test_the_round_seed_and_the_opener_are_computed_and_compared() -> None:
         TaskTerms.of(task_view(opened_by="members"))
 
 
-def test_the_policy_refuses_tasks_and_rounds_that_are_too_small() -> None:
-    with pytest.raises(PolicyRefused, match="plain"):
-        Policy().check_task(TERMS)
-    allowing = Policy(mechanisms=frozenset({"plain"}), min_cohort=4)
-    with pytest.raises(PolicyRefused, match="at least 4"):
-        allowing.check_task(TERMS)
+def test_the_policy_refuses_tasks_and_rounds() -> None:
+    plain = frozenset({"plain"})
+    allowing = Policy(mechanisms=plain, min_cohort=4)
+    long = replace(TERMS, recipe=recipe("fedmf", {"items": 4, "epochs": 21}))
+    for policy, terms, text in (
+        (Policy(), TERMS, "plain"),
+        (allowing, TERMS, "at least 4"),
+        (Policy(mechanisms=plain), long, "trains 21 epochs"),
+    ):
+        with pytest.raises(PolicyRefused, match=text):
+            policy.check_task(terms)
+    Policy(mechanisms=plain, max_epochs=21).check_task(long)
     allowing.check_task(TaskTerms.of(task_view(schedule={"cohort_size": 10, "min_clients": 4})))
     with pytest.raises(PolicyRefused, match="has 3 clients"):
         allowing.check_round(complete(1).model_copy(update={"cohort": 3}))
     allowing.check_round(complete(1).model_copy(update={"cohort": 4}))
-    long = replace(TERMS, recipe=recipe("fedmf", {"items": 4, "epochs": 21}))
-    with pytest.raises(PolicyRefused, match="trains 21 epochs"):
-        Policy(mechanisms=frozenset({"plain"})).check_task(long)
-    Policy(mechanisms=frozenset({"plain"}), max_epochs=21).check_task(long)
-    with pytest.raises(ParameterError, match="max_epochs"):
-        Policy(max_epochs=0)
-    with pytest.raises(ParameterError):
-        Policy(min_cohort=1)
-    assert Policy(max_clip_share=0.1).too_much_clipped(11, 100)
-    assert not Policy(max_clip_share=0.1).too_much_clipped(10, 100)
-
-
-def test_recommendations_exclude_seen_items_and_are_sorted() -> None:
-    scores = np.array([3.0, 1.0, 2.0, 2.0], dtype=np.float32)
-    found = top_items(scores, np.array([0], dtype=np.int32), 3)
-    assert list(found) == [(2, 2.0), (3, 2.0), (1, 1.0)]
-    with pytest.raises(ParameterError, match=r"1\.\.3"):
-        top_items(scores, np.array([0], dtype=np.int32), 4)
-
-
-@pytest.mark.parametrize("bad", [[0, 0], [-1], [6], [[1]], [0.5], ["a"]])
-def test_interactions_that_are_not_distinct_items_are_refused(bad: list[object]) -> None:
-    with pytest.raises(ParameterError):
-        item_ids(bad, 6)
 
 
 # --- a follower's states, and which model a task with federated evaluation ends with ----------------------------------
@@ -277,15 +253,6 @@ def test_a_follower_whose_state_left_the_cache_starts_over() -> None:
     assert downloads(runner) == [f"rounds/{number}/aggregate" for number in (1, 2, 3)]
 
 
-def test_both_followers_start_again() -> None:
-    followed = FollowedState(state_after(TERMS, 1))
-    for follower in (ModelFollower(CALLS, TERMS), SharedFollower(CALLS, TERMS)):
-        follower.keep(followed)
-        assert (follower.known, follower.current()) == (1, followed)
-        follower.start_again()
-        assert follower.known == 0
-
-
 ITEMS = 6
 
 
@@ -308,31 +275,27 @@ def states(terms: TaskTerms, values: list[float]) -> list[ModelState]:
 
 @dataclass
 class BestServer:
-    """Serves the snapshot of round `number`; counts requests."""
+    """Serves `state` as the best one, of round `number`; counts requests."""
 
     terms: TaskTerms
     state: ModelState | None
     number: int
     requests: list[str] = field(default_factory=list)
 
-    def best_snapshot(self, task_id: str) -> Program[SnapshotView | None]:
-        self.requests.append("best")
-        yield from ()
+    def __call__(self, request: Request) -> Response:
+        self.requests.append(request.url)
         if self.state is None:
-            return None
-        return SnapshotView(round=self.number, bytes=1, digest="0" * 64, author="server")
+            return problem("not-found")
+        body = self.terms.recipe.encode_state(self.state)
+        if not request.url.endswith("/best"):
+            return Response(200, {"content-digest": content_digest(body)}, body)
+        digest = hashlib.sha256(body).hexdigest()
+        view = SnapshotView(round=self.number, bytes=len(body), digest=digest, author="server")
+        return Response(200, {}, view.model_dump_json().encode())
 
-    def snapshot(self, task_id: str, found: SnapshotView, longest: int) -> Program[bytes | None]:
-        self.requests.append(f"snapshot {found.round}")
-        yield from ()
-        return None if self.state is None else self.terms.recipe.encode_state(self.state)
-
-
-def outcome(program: Program[ModelState]) -> ModelState:
-    with pytest.raises(StopIteration) as ended:
-        next(program)
-    state: ModelState = ended.value.value
-    return state
+    def best(self, newest: ModelState, store: ClientStore | None = None) -> ModelState:
+        found: ModelState = ProgramRunner(self).run(best_model(CALLS, self.terms, store, newest, None))
+        return found
 
 
 BEST = {"every": 1, "keep": "best"}
@@ -342,21 +305,15 @@ CURVE = [0.1, 0.2, 0.5, 0.3]
 def test_the_server_s_snapshot_of_the_best_model_is_checked_against_the_curve() -> None:
     terms = TaskTerms.of(view("plain", BEST))
     made = states(terms, CURVE)
-    server = BestServer(terms, made[2], 2)
-    found = outcome(best_model(server, terms, None, made[-1], None))  # type: ignore[arg-type]
+    found = BestServer(terms, made[2], 2).best(made[-1])
     assert found.round_number == 2
     assert terms.recipe.encode_state(found) == terms.recipe.encode_state(made[2])
     with pytest.raises(ContractBroken, match="that of round 3, but the curve says round 2"):
-        outcome(best_model(BestServer(terms, made[3], 3), terms, None, made[-1], None))  # type: ignore[arg-type]
+        BestServer(terms, made[3], 3).best(made[-1])
     with pytest.raises(ModelUnavailable, match="does not keep the best model, of round 2"):
-        outcome(best_model(BestServer(terms, None, 2), terms, None, made[-1], None))  # type: ignore[arg-type]
-
-
-def test_the_initial_model_needs_no_request() -> None:
-    terms = TaskTerms.of(view("plain", BEST))
+        BestServer(terms, None, 2).best(made[-1])
     server = BestServer(terms, None, 0)
-    found = outcome(best_model(server, terms, None, states(terms, [0.9, 0.1])[-1], None))  # type: ignore[arg-type]
-    assert found.round_number == 0
+    assert server.best(states(terms, [0.9, 0.1])[-1]).round_number == 0, "the initial model needs no request"
     assert server.requests == []
 
 
@@ -365,11 +322,10 @@ def test_members_of_encrypted_tasks_request_nothing_and_keep_the_best_themselves
     made = states(terms, CURVE)
     server = BestServer(terms, made[2], 2)
     with pytest.raises(ModelUnavailable, match="of round 2, was not kept on this device"):
-        outcome(best_model(server, terms, store, made[-1], None))  # type: ignore[arg-type]
+        server.best(made[-1], store)
     for before, after in zip(made, made[1:], strict=False):
         keep_if_best(terms, store, before, after)
-    found = outcome(best_model(server, terms, store, made[-1], None))  # type: ignore[arg-type]
-    assert terms.recipe.encode_state(found) == terms.recipe.encode_state(made[2])
+    assert terms.recipe.encode_state(server.best(made[-1], store)) == terms.recipe.encode_state(made[2])
     assert server.requests == []
 
 
@@ -382,9 +338,9 @@ def test_nothing_is_kept_where_the_task_ends_with_its_newest_model() -> None:
     assert curve_of(plain.recipe, plain.recipe.initial_state(plain.seed)) is None
 
 
-@pytest.mark.parametrize("now", [None, {"every": 2, "keep": "best"}, {"every": 1, "keep": "last"}])
-def test_a_server_cannot_change_the_evaluation_of_a_task_with_members(now: dict[str, Any] | None) -> None:
+def test_a_server_cannot_change_the_evaluation_of_a_task_with_members() -> None:
     agreed = AgreedTerms.of(view("plain", BEST))
     agreed.require(view("plain", BEST))
-    with pytest.raises(ContractBroken, match="evaluation changed after this client joined"):
-        agreed.require(view("plain", now))
+    for now in (None, {"every": 2, "keep": "best"}, {"every": 1, "keep": "last"}):
+        with pytest.raises(ContractBroken, match="evaluation changed after this client joined"):
+            agreed.require(view("plain", now))

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
 from aggregator_service.commands.tasks import tasks
-from client_sdk import ArraysRound, AsyncClient, Client, Identity, MemoryStore, Operator, Policy, Rows, task_request
+from client_sdk import ArraysRound, AsyncClient, Identity, MemoryStore, Operator, Policy, Rows, task_request
 from client_sdk.errors import InvalidParameters, RoundLost
 from client_sdk.rounds.events import ClipWarning, Event, RoundMissed
 from client_sdk.task import Task
@@ -26,10 +24,9 @@ from protocols.messages import Schedule
 from protocols.recipes.arrays import Arrays, ArraysState, state_of
 from protocols.recipes.registry import recipe
 from protocols.recipes.state import state_as
-from tests.support.fleets import enrolled_fleet
 from tests.support.organiser import TRIAL
 from tests.support.server import AggregatorProcess
-from tests.support.tasks import SmallTask, take_part_together
+from tests.support.tasks import SmallTask, joined, take_part_together
 
 USERS, ROUNDS = 3, 2
 PARAMETERS: dict[str, Any] = {
@@ -73,13 +70,6 @@ def expected() -> dict[str, NDArray[np.float32]]:
     return made.arrays(state)
 
 
-def joined(server: AggregatorProcess, stack: ExitStack, task: SmallTask) -> list[Task]:
-    clients = [
-        stack.enter_context(Client(server.url, Identity.generate(), MemoryStore(), POLICY)) for _ in range(USERS)
-    ]
-    return [task.join(client, place) for place, client in enumerate(clients)]
-
-
 def loop(part: Task, user: int) -> list[int]:
     """The issue's own lines."""
     rounds = []
@@ -98,15 +88,12 @@ def callback(part: Task, user: int) -> list[int]:
     return [report.round for report in part.take_part(trainer)]
 
 
-@pytest.mark.parametrize(
-    ("mechanism", "play"), [("plain", loop), ("plain", callback), ("masked", loop), ("ckks", loop)]
-)
+@pytest.mark.parametrize(("mechanism", "play"), [("masked", callback), ("ckks", loop)])
 def test_clients_train_a_model_of_their_own(
     server: AggregatorProcess, operator: Operator, mechanism: str, play: Any
 ) -> None:
     task = create(operator, f"own-{mechanism}-{play.__name__}", mechanism)
-    with ExitStack() as stack:
-        parts = joined(server, stack, task)
+    with joined(server.url, task, USERS, POLICY) as parts:
         assert take_part_together(parts, range(USERS), play) == [[1, 2]] * USERS
         last, wanted = [part.arrays() for part in parts], expected()
         for arrays in last:
@@ -115,19 +102,6 @@ def test_clients_train_a_model_of_their_own(
                 np.testing.assert_array_equal(arrays[name], last[0][name])
         with pytest.raises(ParameterError, match="no numbered items"):
             parts[0].recommend(3, interactions=[1])
-
-
-def test_a_fleet_trains_over_one_shot_sums(server: AggregatorProcess, operator: Operator) -> None:
-    task = create(operator, "own-oneshot", "oneshot")
-    trainers = [
-        lambda round_, user=user: round_.contribute(update(round_.arrays(), user), WEIGHTS[user])
-        for user in range(USERS)
-    ]
-    with enrolled_fleet(server.url, task, trainers) as fleet:
-        assert [report.state for report in fleet.run()] == ["complete"] * ROUNDS
-        values, wanted = fleet.clients[0].member.terms.recipe.arrays(fleet.model()), expected()
-        for name in wanted:
-            np.testing.assert_allclose(values[name], wanted[name], atol=2e-3, err_msg=name)
 
 
 def test_async_clients_train_in_loops_of_their_own(server: AggregatorProcess, operator: Operator) -> None:
@@ -166,8 +140,7 @@ def test_wrong_updates_are_refused_and_clipping_is_told(server: AggregatorProces
         with pytest.raises(ZeroDivisionError):
             part.take_part(lambda round_: round_.contribute(change) if round_.number == 1 else 1 // 0)
 
-    with ExitStack() as stack:
-        first, *rest = joined(server, stack, task)
+    with joined(server.url, task, USERS, POLICY) as (first, *rest):
         waiting = [threading.Thread(target=others, args=(part,)) for part in rest]
         for thread in waiting:
             thread.start()
@@ -199,11 +172,9 @@ def test_wrong_updates_are_refused_and_clipping_is_told(server: AggregatorProces
 def test_other_interactions_and_other_recipes_are_refused(server: AggregatorProcess, operator: Operator) -> None:
     arrays = create(operator, "only-arrays", "plain")
     fedmf = SmallTask.of(operator, task_request("fedmf", "fedmf", "plain", recipe_parameters={"items": 9}), USERS)
-    with ExitStack() as stack:
-        part = joined(server, stack, arrays)[0]
+    with joined(server.url, arrays, 1, POLICY) as (part,), joined(server.url, fedmf, 1, POLICY) as (other,):
         with pytest.raises(ParameterError, match="pass a function"):
             part.take_part([1, 2, 3])
-        other = joined(server, stack, fedmf)[0]
         with pytest.raises(ParameterError, match="no named arrays"):
             other.arrays()
         with pytest.raises(ParameterError, match="interactions"):
@@ -232,12 +203,10 @@ def test_a_task_begins_with_uploaded_values(server: AggregatorProcess, operator:
     assert done.exit_code == 0, (done.output, done.exception)
     task_id = json.loads(done.output)["task_id"]
     invitation = operator.invite(task_id, uses=USERS).invitation
-    with ExitStack() as stack:
-        parts = joined(server, stack, SmallTask(operator, task_id, "uploaded", invitation, None, True))
+    with joined(server.url, SmallTask(operator, task_id, "uploaded", invitation, None, True), USERS, POLICY) as parts:
         for name, array in parts[0].arrays().items():
             np.testing.assert_array_equal(array, given[name].astype(np.float32))
-        with ThreadPoolExecutor(USERS) as pool:
-            assert list(pool.map(loop, parts, range(USERS))) == [[1, 2]] * USERS
+        assert take_part_together(parts, range(USERS), loop) == [[1, 2]] * USERS
         assert np.abs(parts[0].arrays()["w"] - given["w"]).max() > 0.1
         terms = parts[0].terms.recipe
         assert isinstance(terms, Arrays)

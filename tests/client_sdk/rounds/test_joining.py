@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import sys
-import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,6 +22,7 @@ from client_sdk import (
     ParameterError,
     Policy,
 )
+from client_sdk.api import retry
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.http import SyncDriver
 from client_sdk.errors import Conflict, InvalidParameters, NotFound, Unauthenticated
@@ -35,28 +31,21 @@ from client_sdk.rounds.events import Event, Waiting
 from client_sdk.store.client_store import ClientStore
 from client_sdk.store.states import GivenData
 from client_sdk.store.stores import Store
-from protocols.messages import MechanismChoice, RecipeChoice, Schedule, TaskRequest, TaskView
-from tests.support.api import Api, TestTask
-from tests.support.replicas import wait_until
+from protocols.messages import Schedule, TaskView
+from tests.support.command import hushrec
 from tests.support.server import AggregatorProcess
-from tests.support.tasks import interactions, small_task
+from tests.support.tasks import interactions, joined, new_client, small_task
 
 PLAIN = Policy(mechanisms=frozenset({"plain"}), min_cohort=2)
 
 
-def test_enrolling_again_works_and_a_recorded_enrolment_does_not(server: AggregatorProcess) -> None:
-    with Operator(server.url, server.operator_token) as operator:
-        recipe = RecipeChoice(name="fedmf", parameters={"items": 20, "dim": 4, "clip": 0.5})
-        schedule = Schedule(rounds=1, cohort_size=3, min_clients=3)
-        task = operator.create_task(
-            TaskRequest(name="again", recipe=recipe, mechanism=MechanismChoice(name="plain"), schedule=schedule)
-        )
-        invitation = operator.invite(task.task_id).invitation
+def test_enrolling_again_works_and_a_recorded_enrolment_does_not(server: AggregatorProcess, operator: Operator) -> None:
+    task = small_task(operator, "again", users=3)
     identity, tokens = Identity.generate(), list[str]()
     client_ids = set()
     for _ in range(3):  # each time on a new device, which knows nothing of the enrolments before
         with Client(server.url, identity, MemoryStore(), policy=PLAIN) as client:
-            membership = client.join(invitation=invitation).membership
+            membership = client.join(invitation=task.invitation).membership
             tokens.append(membership.token)
             client_ids.add(membership.client_id)
     assert (len(set(tokens)), len(client_ids)) == (3, 1)
@@ -65,82 +54,49 @@ def test_enrolling_again_works_and_a_recorded_enrolment_does_not(server: Aggrega
     with SyncDriver() as driver:
         for renewal in range(3):
             with pytest.raises(Conflict, match="renewal above 2"):
-                driver.run(calls.enrol(identity.enrolment(invitation, None, None, renewal)))
+                driver.run(calls.enrol(identity.enrolment(task.invitation, None, None, renewal)))
         assert driver.run(last.task(task.task_id)).name == "again"
         for old in void:
             with pytest.raises(Unauthenticated):
                 driver.run(old.task(task.task_id))
 
 
-# --- a client that waits for a key holder or a committee says so once, in the log and as an event ---------------------
-
-ANY = Policy(mechanisms=frozenset({"ckks", "oneshot"}), snapshot_every=0)
-
-
-@pytest.mark.parametrize(
-    ("mechanism", "whom"),
-    [("ckks", "the keyring, which the task's key holder creates"), ("oneshot", "the committee: ")],
-)
 def test_a_client_says_once_whom_it_waits_for(
-    server: AggregatorProcess, caplog: pytest.LogCaptureFixture, mechanism: str, whom: str
+    server: AggregatorProcess, operator: Operator, caplog: pytest.LogCaptureFixture
 ) -> None:
-    name, users = f"waits-{mechanism}", 3
+    """In the log and as an event."""
     events: list[Event] = []
-    polls: list[int] = []
-    stop = threading.Event()
-
-    def stopped() -> bool:
-        polls.append(1)
-        return stop.is_set()
-
-    with ExitStack() as resources:
-        operator = resources.enter_context(Operator(server.url, server.operator_token))
-        task = small_task(operator, name, users=users, mechanism=mechanism)
-        clients = [Client(server.url, Identity.generate(), MemoryStore(), ANY) for _ in range(users)]
-        parts = [
-            resources.enter_context(client).join(invitation=task.invitation, certificate=task.certificate)
-            for client in clients
-        ]
-        pool = resources.enter_context(ThreadPoolExecutor(1))
-        running = pool.submit(parts[0].take_part, interactions(1)[0], events.append, stopped, 0.5)
-        try:
-            wait_until(lambda: len(polls) >= 4, "several polls")
-        finally:
-            stop.set()
-        assert running.result(timeout=60) == []
-    told = [event for event in events if isinstance(event, Waiting)]
-    assert [event.what.startswith(whom) for event in told] == [True], told
+    polls = count()
+    task = small_task(operator, "waits", users=3, mechanism="ckks")
+    with new_client(server.url) as client:
+        part = client.join(invitation=task.invitation, certificate=task.certificate)
+        assert part.take_part(interactions(1)[0], events.append, lambda: next(polls) >= 4, 0.2) == []
+    (told,) = (event for event in events if isinstance(event, Waiting))
+    assert told.what.startswith("the keyring, which the task's key holder creates")
     logged = [record.getMessage() for record in caplog.records if "this client waits for" in record.getMessage()]
-    assert logged == [f"task {name}: this client waits for {told[0].what}"]
+    assert logged == [f"task waits: this client waits for {told.what}"]
 
 
 # --- an operator extends and aborts rounds through the SDK, on a real server ------------------------------------------
 
 
-def test_an_operator_extends_and_aborts_a_round(server: AggregatorProcess) -> None:
-    with Operator(server.url, server.operator_token) as operator:
-        task_id = small_task(operator, "intervened", users=3, collect_seconds=3600.0).task_id
-        api = Api(server.url, server.operator_token)
-        TestTask(api, api.http.get(f"/v1/tasks/{task_id}", headers=api.operator).json()).enrol(3)
-        api.close()
-        end = time.monotonic() + 30
-        while not list(operator.rounds(task_id)) and time.monotonic() < end:
-            time.sleep(0.05)
-        left = operator.extend_round(task_id, 1, 600).seconds_left
-        assert left is not None
-        assert 4000 < left <= 4200
-        with pytest.raises(InvalidParameters, match="can be extended by"):
-            operator.extend_round(task_id, 1, 604_800)
-        with pytest.raises(ValueError, match="greater than 0"):
-            operator.extend_round(task_id, 1, -1)
-        with pytest.raises(NotFound):
-            operator.abort_round(task_id, 9)
-        aborted = operator.abort_round(task_id, 1)
-        assert (aborted.state, aborted.failure) == ("failed", "aborted by an operator")
-        assert operator.abort_round(task_id, 1) == aborted
-        with pytest.raises(Conflict):
-            operator.extend_round(task_id, 1, 5)
-        assert operator.task(task_id).state == "open"
+def test_an_operator_extends_and_aborts_a_round(server: AggregatorProcess, operator: Operator) -> None:
+    task = small_task(operator, "intervened", users=3, collect_seconds=3600.0)
+    with joined(server.url, task, 3, PLAIN) as (one, *_):
+        assert one.current_round(wait=20.0) is not None
+    left = operator.extend_round(task.task_id, 1, 600).seconds_left
+    assert left is not None and 4000 < left <= 4200
+    with pytest.raises(InvalidParameters, match="can be extended by"):
+        operator.extend_round(task.task_id, 1, 604_800)
+    with pytest.raises(ValueError, match="greater than 0"):
+        operator.extend_round(task.task_id, 1, -1)
+    with pytest.raises(NotFound):
+        operator.abort_round(task.task_id, 9)
+    aborted = operator.abort_round(task.task_id, 1)
+    assert (aborted.state, aborted.failure) == ("failed", "aborted by an operator")
+    assert operator.abort_round(task.task_id, 1) == aborted
+    with pytest.raises(Conflict):
+        operator.extend_round(task.task_id, 1, 5)
 
 
 # --- apps speak of items by their own ids: in what a client takes part with, and in what it is recommended ------------
@@ -211,55 +167,50 @@ def test_one_home_takes_part_once_at_a_time(
             joined.take_part(CHOSEN[0])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
+def test_what_a_client_is_made_of() -> None:
+    wrong: list[tuple[dict[str, Any], str]] = [
         ({}, "a client needs an identity, got none: pass home='FOLDER'"),
         ({"identity": "me.key"}, "needs an identity, got a str"),
         ({"store": "folder", "home": "x"}, "leave out identity= and store="),
-    ],
-)
-def test_what_a_client_is_made_of(arguments: dict[str, str], text: str) -> None:
-    with pytest.raises(ParameterError, match=text):
-        Client("https://recs.example.org", **arguments)  # type: ignore[arg-type]
+    ]
+    for arguments, text in wrong:
+        with pytest.raises(ParameterError, match=text):
+            Client("https://recs.example.org", **arguments)
 
 
 # --- a server that has another address: `hushrec membership move` keeps everything ------------------------------------
 
 
 def command(home: Path, *arguments: str, code: int = 0) -> str:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("HUSHREC_")}
-    environment |= {"HOME": str(home), "XDG_DATA_HOME": str(home), "COLUMNS": "200"}
-    line = [sys.executable, "-m", "client_sdk.cli", *arguments]
-    done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout + done.stderr
+    status, out, err = hushrec(*arguments, HOME=str(home), XDG_DATA_HOME=str(home), COLUMNS="200")
+    assert status == code, out + err
+    return out + err
 
 
-def test_memberships_follow_their_server(server: AggregatorProcess, tmp_path: Path) -> None:
-    with Operator(server.url, server.operator_token) as operator:
-        request = task_request("films", "fedmf", "plain", Schedule(), {"items": 30, "dim": 4}, data_set="ratings")
-        task = operator.create_task(request)
-        invitation = operator.invite(task.task_id).invitation
+def test_memberships_follow_their_server(
+    server: AggregatorProcess, operator: Operator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = small_task(operator, "films", users=3, data_set="ratings")
     folder = tmp_path / "hushrec"
     who, store = Identity.load_or_create(folder / "identity.key"), DirectoryStore(folder)
     with Client(server.url, who, store, PLAIN) as client:
-        joined = client.join(invitation=invitation)
+        moved = client.join(invitation=task.invitation)
     given = GivenData().with_counted(task.task_id, 1)
-    joined.part.member.store.keep_given(task.task_id, "ratings", "rows", given)
+    moved.part.member.store.keep_given(task.task_id, "ratings", "rows", given)
     new = server.url.replace("127.0.0.1", "localhost")
     with (
         Client(new, who, store, PLAIN) as client,
         pytest.raises(NotEnrolled, match=f"on other addresses: {server.url}"),
     ):
         client.join("films")
-    assert server.url in command(tmp_path, "membership", "list", "--identity", str(folder / "identity.key"))
     options = ("--identity", str(folder / "identity.key"))
+    assert server.url in command(tmp_path, "membership", "list", *options)
+    monkeypatch.setattr(retry, "DEFAULT_ATTEMPTS", 2)
     assert "127.0.0.1:1" in command(tmp_path, "membership", "move", "http://127.0.0.1:1", *options, code=1)
     assert "1 memberships are at" in command(tmp_path, "membership", "move", new, *options)
     with Client(new, who, store, PLAIN) as client:
         again = client.join("films")
-    assert again.membership.client_id == joined.membership.client_id
+    assert again.membership.client_id == moved.membership.client_id
     assert again.part.member.store.given(task.task_id, "ratings", "rows") == given
     assert "no membership on the server" in command(
         tmp_path, "membership", "move", new, "--from", server.url, *options, code=1

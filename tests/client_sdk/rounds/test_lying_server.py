@@ -200,12 +200,8 @@ class LyingServer:
 def test_a_sum_below_the_task_s_own_minimum(tmp_path: Path, stage: str, text: str) -> None:
     """The task promises sums of 6, the policy alone would accept 3."""
     lying = LyingServer(tmp_path, Schedule(cohort_size=6, min_clients=6))
-    opened = lying.play(1, **{stage: [VICTIM]})  # type: ignore[arg-type]
-    assert opened is None
+    assert lying.play(1, **{stage: [VICTIM]}) is None  # type: ignore[arg-type]
     assert text in lying.refusals
-    if opened is not None:
-        others = sum(lying.elements[name] for name in CLIENTS if name != VICTIM)
-        np.testing.assert_array_equal(opened, others)
 
 
 def levels_of(spec: RoundSpec) -> dict[str, int]:
@@ -222,69 +218,37 @@ def test_a_client_alone_in_its_columns(tmp_path: Path, stage: str) -> None:
     specs = (RoundSpec(1, digest("grind", number), 1, (1, 2)) for number in count())
     spec = next(each for each in specs if {name for name, level in levels_of(each).items() if level == 2} == higher)
     lying = LyingServer(tmp_path, Schedule(cohort_size=6, min_clients=3), route=partial(SCOLR.route, spec))
-    opened = lying.play(1, no_contribution=() if stage == "roster" else CLIENTS[:1])
-    assert opened is None
-    if opened is None:
-        what = "the roster has 1 clients" if stage == "roster" else "the set of survivors has 2 clients"
-        assert any(f"{what} that contribute to the same blocks" in text for text in lying.refusals)
+    assert lying.play(1, no_contribution=() if stage == "roster" else CLIENTS[:1]) is None
+    what = "the roster has 1 clients" if stage == "roster" else "the set of survivors has 2 clients"
+    assert any(f"{what} that contribute to the same blocks" in text for text in lying.refusals)
 
 
 def test_the_same_sum_again_without_one_client(tmp_path: Path) -> None:
-    """The server calls round 1 failed, although it opened its sum, and repeats the sum. Clients restart in between."""
+    """The server calls round 1 failed, although it opened its sum, and repeats the sum. Clients restart in between.
+
+    They sum the same clients again, and other data without one of them; then not the first sum once more.
+    """
     lying = LyingServer(tmp_path, Schedule(cohort_size=6, min_clients=4))
-    first = lying.play(1)
-    assert first is not None
-    second = lying.play(2, no_contribution=[VICTIM])
-    assert second is None
-    if second is not None:
-        np.testing.assert_array_equal(first - second, lying.elements[VICTIM])
-    else:
-        assert any("differ by 1 from" in text for text in lying.refusals)
-
-
-def test_the_same_data_under_the_next_sum(tmp_path: Path) -> None:
-    """All sums of PriviRec are over the same rows, and the server publishes the model: it publishes the same again."""
-    lying = LyingServer(tmp_path, Schedule(cohort_size=6, min_clients=4))
-    first = lying.play(1, sum_index=2, same_data=True)
-    assert first is not None
-    second = lying.play(2, sum_index=3, same_data=True, no_contribution=[VICTIM])
-    assert second is None
-    if second is not None:
-        np.testing.assert_array_equal(first - second, lying.elements[VICTIM])
-
-
-def test_a_frozen_cohort_loses_enough_members(tmp_path: Path) -> None:
-    """What the server's own rule demands when members drop out; afterwards the sets stay as they are."""
-    lying = LyingServer(tmp_path, Schedule(cohort_size=6, min_clients=3, min_difference=2))
-    lying.policy = Policy(min_cohort=2, trust_roster=True)
-    assert lying.play(1, sum_index=1, same_data=True) is not None
-    assert lying.play(2, sum_index=2, same_data=True, no_entry=CLIENTS[4:]) is not None
-    assert lying.play(3, sum_index=3, same_data=True, no_entry=CLIENTS[4:]) is not None
-
-
-def test_an_earlier_sum_again(tmp_path: Path) -> None:
-    """A later sum does not make clients forget an earlier one."""
-    lying = LyingServer(tmp_path, Schedule(cohort_size=6, min_clients=4))
-    assert lying.play(1, sum_index=1) is not None
-    assert lying.play(2, sum_index=2) is not None
-    assert lying.play(3, sum_index=1, no_contribution=[VICTIM]) is None
+    first, again = lying.play(1), lying.play(2)
+    assert first is not None and again is not None
+    np.testing.assert_array_equal(first, again)
+    assert lying.play(3, no_contribution=[VICTIM]) is None
+    assert any("differ by 1 from" in text for text in lying.refusals)
+    assert lying.play(4, sum_index=2, no_contribution=[VICTIM]) is not None
+    assert lying.play(5, sum_index=3) is not None
+    assert lying.play(6, sum_index=1, no_contribution=[VICTIM]) is None
     assert any("repeats sum 1, and this client took part in it before" in text for text in lying.refusals)
 
 
-def test_an_honest_repetition_over_the_same_clients_is_confirmed(tmp_path: Path) -> None:
-    lying = LyingServer(tmp_path, Schedule(cohort_size=6, min_clients=4))
-    first, second = lying.play(1), lying.play(2)
-    assert first is not None
-    assert second is not None
-    np.testing.assert_array_equal(first, second)
-    assert lying.play(3, sum_index=2, no_contribution=[VICTIM]) is not None  # other data: one client may be missing
+@pytest.mark.parametrize("min_difference", [None, 1])
+def test_the_same_data_under_the_next_sum(tmp_path: Path, min_difference: int | None) -> None:
+    """All sums of PriviRec are over the same rows, and the server publishes the model: it publishes the same again.
 
-
-def test_a_task_that_allows_differences_of_one(tmp_path: Path) -> None:
-    """The client's own `min_cohort` holds for differences too, whatever the task's `min_difference` is."""
-    lying = LyingServer(tmp_path, Schedule(cohort_size=6, min_clients=4, min_difference=1))
-    assert lying.play(1, same_data=True) is not None
-    assert lying.play(2, same_data=True, no_contribution=[VICTIM]) is None
+    The client's own `min_cohort` holds for differences too, whatever the task's `min_difference` is.
+    """
+    lying = LyingServer(tmp_path, Schedule(cohort_size=6, min_clients=4, min_difference=min_difference))
+    assert lying.play(1, sum_index=2, same_data=True) is not None
+    assert lying.play(2, sum_index=3, same_data=True, no_contribution=[VICTIM]) is None
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,7 +15,7 @@ from client_sdk import Identity
 from client_sdk.agreement.policy import Policy
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.wire import Program, Request, Response
-from client_sdk.errors import Abstained, LocalFileError, NotAttested, PolicyRefused
+from client_sdk.errors import Abstained, ConnectionFailed, GaveUp, LocalFileError, NotAttested, PolicyRefused
 from client_sdk.history import History
 from client_sdk.lab import fleet_rounds
 from client_sdk.rounds import loop
@@ -25,67 +26,60 @@ from client_sdk.store.client_store import ClientStore
 from client_sdk.store.stores import DirectoryStore
 from protocols.codec import b64encode
 from protocols.crypto.certificates import certify, revoke
-from protocols.crypto.keyring import Keyring
+from protocols.crypto.keys import Keyring
 from protocols.errors import CertificateError, RefusalError, ThresholdError
 from protocols.messages import OrganiserPin, RoundView
-from tests.client_sdk.rounds.test_reaction_attacks import Attack, aggregate_of, attempt, terms_of
+from tests.support.one_member import HISTORY, OneMember, aggregate_of, attempt, terms_of
 from tests.support.programs import ProgramRunner, problem
 
-HISTORY = History.of([0, 2, 3], 6)
 
-
-@pytest.fixture(scope="module")
+@cache
 def keys() -> Keyring:
     terms = terms_of("ckks")
     return terms.mechanism.generate_keyring(terms.sum_plan)
 
 
-def new_member(keys: Keyring) -> Attack:
-    terms = terms_of("ckks")
-    return Attack(terms, keys, aggregate_of(terms, keys, 4))
+@pytest.fixture
+def member() -> OneMember:
+    return OneMember(terms_of("ckks"), keys(), {1: aggregate_of(terms_of("ckks"), keys())})
 
 
 def notices(
-    attack: Attack, answer: Response | None = None, expected: type[Event] = RoundMissed
+    member: OneMember, answer: Response | None = None, expected: type[Event] = RoundMissed
 ) -> list[tuple[str, Any]]:
     """Return what the member sends when it attempts round 2, of a server with this answer."""
 
     def server(request: Request) -> Response:
-        view = attack.view(2).model_dump_json().encode()
-        return answer or Response(200, {}, view)
+        return answer or Response(200, {}, member.asked.model_dump_json().encode())
 
     events: list[Event] = []
     runner = ProgramRunner(server)
-    runner.run(attempt(attack.part, attack.view(2), HISTORY, events.append))
+    runner.run(attempt(member.part, member.asked, events.append))
     assert [type(event) for event in events] == [expected]
     return [(request.url.split("/v1/")[1], json.loads(request.body)) for request in runner.requests]
 
 
 def raising(error: Exception) -> Any:
-    def run_round(*_: object) -> Program[None]:
+    def program(*_: object) -> Program[None]:
         raise error
         yield
 
-    return run_round
+    return program
 
 
-def test_a_round_below_the_policy(keys: Keyring) -> None:
-    member = new_member(keys)
+NOTICE = "tasks/t_1/rounds/2/refusals"
+
+
+def test_a_round_below_the_policy_also_if_the_server_does_not_take_the_notice(member: OneMember) -> None:
     member.part.member = replace(member.part.member, policy=Policy(min_cohort=11))
-    assert notices(member) == [("tasks/t_1/rounds/2/refusals", {"reason": "policy"})]
+    assert notices(member) == [(NOTICE, {"reason": "policy"})]
+    for answer in ("not-found", "not-in-cohort"):
+        assert len(notices(member, problem(answer))) == 1
 
 
-def test_a_client_without_data_for_the_sum(keys: Keyring, monkeypatch: pytest.MonkeyPatch) -> None:
-    member = new_member(keys)
+def test_a_client_without_data_for_the_sum(member: OneMember, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "take_unmasked_part", raising(Abstained("nothing to count")))
-    assert notices(member, expected=RoundAbstained) == [("tasks/t_1/rounds/2/refusals", {"reason": "no-data"})]
-
-
-@pytest.mark.parametrize("answer", ["not-found", "not-in-cohort"])
-def test_a_server_that_does_not_take_the_notice(keys: Keyring, answer: str) -> None:
-    member = new_member(keys)
-    member.part.member = replace(member.part.member, policy=Policy(min_cohort=11))
-    assert len(notices(member, problem(answer))) == 1
+    assert notices(member, expected=RoundAbstained) == [(NOTICE, {"reason": "no-data"})]
 
 
 @pytest.mark.parametrize(
@@ -99,18 +93,25 @@ def test_a_server_that_does_not_take_the_notice(keys: Keyring, answer: str) -> N
     ],
 )
 def test_the_reason_follows_from_the_state_of_a_masked_round(
-    keys: Keyring, monkeypatch: pytest.MonkeyPatch, state: str, reason: str
+    member: OneMember, monkeypatch: pytest.MonkeyPatch, state: str, reason: str
 ) -> None:
-    """The text of the refusal, which may name clients, stays on the device."""
-    member = new_member(keys)
-    opened = member.view(2).model_copy(update={"state": state})
+    """The text of the refusal, which may name clients, stays on the device. A fleet tells it too."""
+    opened = member.asked.model_copy(update={"state": state})
     monkeypatch.setattr(masked_rounds.MaskedRound, "_begin", raising(RefusalError("of c_3")))
 
     def masked_part(_: Any, __: RoundView, history: History, progress: Any) -> Program[Any]:
         return masked_rounds.take_masked_part(member.part, opened, history, progress)
 
     monkeypatch.setattr(loop, "take_unmasked_part", masked_part)
-    assert notices(member) == [("tasks/t_1/rounds/2/refusals", {"reason": reason})]
+    assert notices(member) == [(NOTICE, {"reason": reason})]
+    one = fleet_rounds._MaskedMember(
+        fleet_rounds.CohortMember(member.part, HISTORY, drops=False),
+        masked_rounds.MaskedRound(member.part, opened, HISTORY),
+    )
+    runner = ProgramRunner(lambda _: problem("round-closed"))
+    runner.run(one.send_message(opened)())
+    assert [json.loads(request.body) for request in runner.requests] == [{"reason": reason}]
+    assert one.missed == "of c_3"
 
 
 @pytest.mark.parametrize(
@@ -122,36 +123,22 @@ def test_the_reason_follows_from_the_state_of_a_masked_round(
     ],
 )
 def test_one_round_alone_tells_the_reason_too(
-    keys: Keyring, monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str
+    member: OneMember, monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str
 ) -> None:
     """`run_round` raises the error that `take_part` reports."""
-    member = new_member(keys)
     monkeypatch.setattr(loop, "take_unmasked_part", raising(error))
     runner = ProgramRunner(lambda _: problem("round-closed"))
     with pytest.raises(type(error)):
-        runner.run(loop.run_round(member.part, member.view(2), HISTORY))
+        runner.run(loop.run_round(member.part, member.asked, HISTORY))
     assert [json.loads(request.body) for request in runner.requests] == [{"reason": reason}]
 
 
-def test_a_fleet_tells_refusals_of_masked_rounds(keys: Keyring, monkeypatch: pytest.MonkeyPatch) -> None:
-    member = new_member(keys)
-    monkeypatch.setattr(masked_rounds.MaskedRound, "_begin", raising(RefusalError("of c_3")))
-    state = member.view(2).model_copy(update={"state": "sharing"})
-    one = fleet_rounds._MaskedMember(
-        fleet_rounds.CohortMember(member.part, HISTORY, drops=False),
-        masked_rounds.MaskedRound(member.part, state, HISTORY),
-    )
-    runner = ProgramRunner(lambda _: problem("round-closed"))
-    runner.run(one.send_message(state)())
-    assert [json.loads(request.body) for request in runner.requests] == [{"reason": "roster"}]
-    assert one.missed == "of c_3"
-
-
-@pytest.mark.parametrize("error", [ThresholdError("sharing", 3, 2)])
+@pytest.mark.parametrize(
+    "error", [ThresholdError("sharing", 3, 2), GaveUp(2, ConnectionFailed("PUT", "/x", "cut", sent=True))]
+)
 def test_other_reasons_to_miss_a_round_are_not_told(
-    keys: Keyring, monkeypatch: pytest.MonkeyPatch, error: Exception
+    member: OneMember, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    member = new_member(keys)
     monkeypatch.setattr(loop, "run_round", raising(error))
     assert notices(member) == []
 

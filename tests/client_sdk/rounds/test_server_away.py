@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import httpx
 import pytest
 
 from client_sdk import AsyncClient, Client, ClientOptions, GaveUp, Identity, MemoryStore, Operator, Policy, RoundReport
@@ -24,8 +24,9 @@ from client_sdk.api.wire import Effect, Request
 from client_sdk.lab.fleet import Fleet
 from client_sdk.lab.fleet_rounds import FleetOptions
 from client_sdk.rounds.events import Event, RoundMissed, ServerBack, ServerUnreachable, TaskEnded
+from tests.support.replicas import wait_until
 from tests.support.server import AggregatorProcess, running_aggregator
-from tests.support.tasks import SmallTask, interactions, small_task
+from tests.support.tasks import SmallTask, interactions, joined, new_client, small_task, take_part_together
 
 SHORT_PAUSES = ClientOptions(retry=RetryPolicy(base_seconds=0.08, cap_seconds=1.0))
 """A third of the pauses that clients make, so that the tests wait less."""
@@ -67,12 +68,6 @@ class HoldingDriver(SyncDriver):
         return super()._perform(effect)
 
 
-def restart_after(server: AggregatorProcess, seconds: float) -> None:
-    server.stop()
-    time.sleep(seconds)
-    server.start()
-
-
 @dataclass
 class StagePlay:
     """One task whose client 0 holds back the message of stage `name`. ended: ends the clients when the test fails."""
@@ -87,7 +82,7 @@ class StagePlay:
         task = small_task(operator, self.name, users=USERS, **STAGES[self.name][0])
 
         def one(index: int) -> list[RoundReport]:
-            with Client(server.url, Identity.generate(), MemoryStore(), ANY, SHORT_PAUSES) as client:
+            with new_client(server.url, ANY, SHORT_PAUSES) as client:
                 part = task.join(client, seed=index)
                 if index == 0:
                     part._driver = self.driver
@@ -114,7 +109,9 @@ def test_the_server_is_away_in_every_stage(tmp_path: Path) -> None:
                     play.start(server, operator, pool)
             for play in plays:
                 assert play.driver.reached.wait(200.0), play.name
-            restart_after(server, AWAY_SECONDS)
+            server.stop()
+            time.sleep(AWAY_SECONDS)
+            server.start()
             for play in plays:
                 play.driver.release.set()
             reports = {play.name: [part.result(timeout=200.0) for part in play.parts] for play in plays}
@@ -133,22 +130,15 @@ def test_the_server_is_away_in_every_stage(tmp_path: Path) -> None:
             assert not any(isinstance(event, RoundMissed) for event in mine)
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[AggregatorProcess]:
-    with running_aggregator(tmp_path / "data") as running:
-        yield running
-
-
 def waiting_task(server: AggregatorProcess, name: str) -> SmallTask:
     """A task that waits for more members than will come."""
     with Operator(server.url, server.operator_token) as operator:
         return small_task(operator, name, users=3)
 
 
-def test_patience_and_stop_end_a_participant_without_a_server(server: AggregatorProcess) -> None:
-    task = waiting_task(server, "limits")
-    with Client(server.url, Identity.generate(), MemoryStore(), ANY) as client:
-        participant = client.join("limits", invitation=task.invitation)
+def test_patience_and_stop_end_a_participant_without_a_server(tmp_path: Path) -> None:
+    with running_aggregator(tmp_path / "data") as server, new_client(server.url, ANY, SHORT_PAUSES) as client:
+        participant = waiting_task(server, "limits").join(client)
         server.stop()
         with pytest.raises(GaveUp):
             participant.take_part(interactions(1)[0], patience=1.0)
@@ -162,35 +152,71 @@ def test_patience_and_stop_end_a_participant_without_a_server(server: Aggregator
     assert stop.is_set()
 
 
-def test_async_participants_and_fleets_wait_too(server: AggregatorProcess) -> None:
-    task = waiting_task(server, "patient")
-    told: list[Event] = []
-
-    async def take_part() -> list[RoundReport]:
-        async with AsyncClient(server.url, Identity.generate(), MemoryStore(), ANY, SHORT_PAUSES) as client:
-            participant = await client.join("patient", invitation=task.invitation)
-            joined.set()
-            return await participant.take_part(interactions(1)[0], told.append, poll_seconds=2.0)
-
-    joined, fleet_told = threading.Event(), list[Event]()
+def test_an_async_participant_and_a_fleet_wait_too(tmp_path: Path) -> None:
+    told, fleet_told, joined_one = list[Event](), list[Event](), threading.Event()
+    options = FleetOptions(policy=ANY, seed=1, client=SHORT_PAUSES, progress=fleet_told.append)
     with (
+        running_aggregator(tmp_path / "data") as server,
         ThreadPoolExecutor(2) as pool,
-        Fleet(
-            server.url,
-            interactions(2),
-            FleetOptions(policy=ANY, seed=1, client=SHORT_PAUSES, progress=fleet_told.append),
-        ) as fleet,
+        Fleet(server.url, interactions(2), options) as fleet,
     ):
+        task = waiting_task(server, "patient")
+
+        async def take_part() -> list[RoundReport]:
+            async with AsyncClient(server.url, Identity.generate(), MemoryStore(), ANY, SHORT_PAUSES) as client:
+                participant = await client.join("patient", invitation=task.invitation)
+                joined_one.set()
+                return await participant.take_part(interactions(1)[0], told.append, poll_seconds=2.0)
+
         alone = pool.submit(lambda: asyncio.run(take_part()))
-        assert joined.wait(60.0)
-        server.stop()
-        while not any(isinstance(event, ServerUnreachable) for event in told):
-            time.sleep(0.05)
-        server.start()
+        assert joined_one.wait(60.0)
         fleet.enrol(task.invitation)
+        server.stop()
         rounds = pool.submit(fleet.run)
-        time.sleep(1.0)
-        restart_after(server, REPEATED_SECONDS + 0.5)
+        wait_until(
+            lambda: all(any(isinstance(one, ServerUnreachable) for one in seen) for seen in (told, fleet_told)),
+            "both notice that the server is away",
+        )
+        server.start()
         assert [view.state for view in rounds.result(timeout=200.0)] == ["complete"] * 2
         assert len(alone.result(timeout=60.0)) == 2
     assert isinstance(told[-1], TaskEnded)
+
+
+# --- a contribution whose connection breaks --------------------------------------------------------------------------
+
+
+class Cutting(httpx.HTTPTransport):
+    """Breaks the connection of the first upload: before the server has the body, or before its answer is here."""
+
+    def __init__(self, is_answer_lost: bool) -> None:
+        super().__init__()
+        self.is_answer_lost = is_answer_lost
+        self.uploads: list[tuple[str, int]] = []
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        if "/contributions/" not in request.url.path:
+            return super().handle_request(request)
+        self.uploads.append((request.method, len(request.content)))
+        if len(self.uploads) > 1:
+            return super().handle_request(request)
+        if not self.is_answer_lost:
+            raise httpx.WriteError("cut")
+        assert super().handle_request(request).read()
+        raise httpx.ReadError("cut")
+
+
+@pytest.mark.parametrize("is_answer_lost", [False, True])
+def test_a_contribution_that_was_cut_is_resumed_at_the_servers_offset(
+    server: AggregatorProcess, operator: Operator, is_answer_lost: bool
+) -> None:
+    task, transport = small_task(operator, f"cut-{is_answer_lost}".lower(), users=3, rounds=1), Cutting(is_answer_lost)
+    with (
+        SyncDriver(transport=transport) as driver,
+        joined(server.url, task, 2, ANY) as others,
+        Client(server.url, Identity.generate(), MemoryStore(), ANY, driver=driver) as client,
+    ):
+        (report,), *_ = take_part_together([task.join(client), *others], interactions(3))
+    length = report.contribution_bytes
+    assert transport.uploads == [("PUT", length), ("HEAD", 0), ("PATCH", 0 if is_answer_lost else length)]
+    assert report.bytes_up >= length

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from client_sdk import (
-    AsyncClient,
     Client,
     ClientOptions,
     DirectoryStore,
     Identity,
-    MemoryStore,
     MFConfig,
     NotEnrolled,
     Operator,
@@ -43,7 +38,6 @@ from client_sdk.rounds import key_holder
 from client_sdk.rounds.certificates import MembershipCheck, request_for
 from client_sdk.rounds.events import ClipWarning, Event, KeyringRefused, ModelBehind, RoundMissed, TaskEnded
 from client_sdk.rounds.join import _require_organiser
-from client_sdk.task import Task
 from protocols.codec import b64decode
 from protocols.crypto.envelope import EnvelopeSender
 from protocols.errors import CertificateError, KeyringError, ParameterError
@@ -52,65 +46,46 @@ from tests.support.organiser import TRIAL
 from tests.support.server import AggregatorProcess, running_aggregator
 from tests.support.tasks import (
     ITEMS,
-    SmallTask,
     deliver_keys,
     interactions,
+    joined,
+    new_client,
     play_round,
     small_task,
     take_part_together,
 )
+from tests.support.views import task_view
 
-PLAIN = Policy(mechanisms=frozenset({"plain", "ckks", "paillier"}), snapshot_every=1)
-
-
-def member(server: AggregatorProcess, policy: Policy = PLAIN, **options: int) -> Client:
-    return Client(server.url, Identity.generate(), MemoryStore(), policy, ClientOptions(**options) if options else None)
+PLAIN = Policy(mechanisms=frozenset({"plain", "ckks", "paillier"}), snapshot_every=1, reveal_indices=True)
 
 
-def play(server: AggregatorProcess, task: SmallTask, users: int, policy: Policy = PLAIN, **options: int) -> list[Task]:
-    """The members of a task after it has ended; each took part in both of its rounds."""
-    with ExitStack() as stack:
-        clients = [stack.enter_context(member(server, policy, **options)) for _ in range(users)]
-        parts = [task.join(client, place, seed=place) for place, client in enumerate(clients)]
-        reports = take_part_together(parts, interactions(users))
-        assert [[report.round for report in mine] for mine in reports] == [[1, 2]] * users
-        assert all(report.contribution_bytes <= report.bytes_up for mine in reports for report in mine)
-        for part, items in zip(parts, interactions(users), strict=True):
-            assert not set(part.recommend(5).items.tolist()) & set(items.tolist())
-        return parts
+def member(server: AggregatorProcess, policy: Policy = PLAIN) -> Client:
+    return new_client(server.url, policy)
 
 
-COMPACT, EXPANDED, SHORT_KEYS = {"set": "compact"}, {"wire": "expanded"}, {"key_bits": 2048}
 OWN = {"dim": 2, "clip": 2.0, "share": 0.1, "support": "own", "reveal_indices": True}
-SHARED: dict[str, Any] = {"dim": 2, "clip": 2.0, "share": 0.2}
-VOTED = {**SHARED, "support_from": "vote", "reveal_touched": True}
+VOTED = {"dim": 2, "clip": 2.0, "share": 0.2, "support_from": "vote", "reveal_touched": True}
 
 
 @pytest.mark.parametrize(
     ("recipe", "mechanism", "how", "parameters"),
     [
-        ("colr", "plain", {}, None),
-        ("fedmf", "ckks", COMPACT, None),
-        ("colr", "ckks", {}, None),
-        ("colr", "ckks", EXPANDED, None),
-        ("colr", "paillier", {}, None),
-        ("topk", "plain", {}, SHARED),
+        ("colr", "ckks", {"wire": "expanded"}, None),
         ("topk", "plain", {}, {**OWN, "error_feedback": True}),
-        ("topk", "paillier", SHORT_KEYS, VOTED),
-        ("topk", "paillier", SHORT_KEYS, OWN),
+        ("topk", "paillier", {"key_bits": 2048}, VOTED),
     ],
 )
 def test_three_clients_finish_a_task(
     server: AggregatorProcess,
     operator: Operator,
     monkeypatch: pytest.MonkeyPatch,
-    request: pytest.FixtureRequest,
     recipe: str,
     mechanism: str,
     how: dict[str, Any],
     parameters: dict[str, Any] | None,
 ) -> None:
-    ahead: list[str] = []  # contributions that were sealed with what was made ahead
+    """Contributions go up in chunks; those of Paillier are sealed with what was made ahead."""
+    ahead: list[str] = []
     seal_ahead = PaillierMechanism.seal_ahead
 
     def noted(self: PaillierMechanism, *given: Any) -> bytes:
@@ -119,53 +94,19 @@ def test_three_clients_finish_a_task(
 
     monkeypatch.setattr(PaillierMechanism, "seal_ahead", noted)
     task = small_task(
-        operator, f"finished-{request.node.callspec.id}".lower(), users=3, recipe=recipe, mechanism=mechanism,
+        operator, f"finished-{recipe}-{mechanism}", users=3, recipe=recipe, mechanism=mechanism,
         mechanism_parameters=how, recipe_parameters=parameters,
     )  # fmt: skip
-    play(server, task, 3, replace(PLAIN, reveal_indices=mechanism == "paillier"))
+    chunks = ClientOptions(chunk_bytes=50 if mechanism == "plain" else 500)
+    with joined(server.url, task, 3, PLAIN, chunks) as parts:
+        reports = take_part_together(parts, interactions(3))
+        for part, items in zip(parts, interactions(3), strict=True):
+            assert not set(part.recommend(5).items.tolist()) & set(items.tolist())
+    assert [[report.round for report in mine] for mine in reports] == [[1, 2]] * 3
+    assert all(chunks.chunk_bytes < report.contribution_bytes <= report.bytes_up for mine in reports for report in mine)
     assert set(ahead) == ({mechanism} if mechanism == "paillier" else set())
-    rounds = list(operator.rounds(task.task_id))
-    assert [(view.state, view.survivors) for view in rounds] == [("complete", 3)] * 2
+    assert [(view.state, view.survivors) for view in operator.rounds(task.task_id)] == [("complete", 3)] * 2
     assert operator.task(task.task_id).state == "complete"
-
-
-def test_large_contributions_go_up_in_chunks(server: AggregatorProcess, operator: Operator) -> None:
-    task = small_task(operator, "chunks", users=3, recipe="fedmf")
-    (first, *_) = play(server, task, 3, chunk_bytes=500)
-    assert first.terms.sum_plan.contribution_bytes(((0,),)) > 1000
-
-
-def test_async_clients_take_part_and_recommend(server: AggregatorProcess, operator: Operator) -> None:
-    task = small_task(operator, "async", users=3, mechanism="ckks", rounds=3)
-    chosen = interactions(3)
-
-    async def everybody() -> None:
-        clients = [AsyncClient(server.url, Identity.generate(), MemoryStore(), PLAIN) for _ in range(3)]
-        invitations = [task.holder_invitation, task.invitation, task.invitation]
-        parts = [
-            await client.join(
-                "async",
-                invitation=invitation,
-                certificate=task.certificate if index else task.holder_certificate,
-            )
-            for index, (client, invitation) in enumerate(zip(clients, invitations, strict=True))
-        ]
-        holder = parts[0]
-        holder.create_keyring()
-        serving = asyncio.create_task(holder.serve(poll_seconds=1.0))
-        reports = await asyncio.gather(*(part.take_part(items) for part, items in zip(parts, chosen, strict=True)))
-        await serving
-        assert [len(mine) for mine in reports] == [3, 3, 3]
-        models = [await part.model() for part in parts]
-        for model in models:
-            assert model.round_number == 3
-            np.testing.assert_array_equal(model.item_factors, models[0].item_factors)
-        found = await parts[1].recommend(5)
-        assert not set(found.items.tolist()) & set(chosen[1].tolist())
-        for client in clients:
-            await client.aclose()
-
-    asyncio.run(everybody())
 
 
 def test_a_client_rejoins_without_an_invitation_and_recommends_offline(
@@ -175,23 +116,16 @@ def test_a_client_rejoins_without_an_invitation_and_recommends_offline(
     key, store = tmp_path / "me.key", DirectoryStore(tmp_path / "store")
     Identity.generate().save(key)
     chosen = interactions(3)
-    with Client(server.url, Identity.load(key), store, PLAIN) as client:
+    with (
+        Client(server.url, Identity.load(key), store, PLAIN) as client,
+        joined(server.url, task, 2, PLAIN) as others,
+    ):
         part = client.join("again", invitation=task.invitation)
-        others = [member(server) for _ in range(2)]
         with pytest.raises(ModelUnavailable, match="no round of this task has completed yet"):
             part.recommend(10, chosen[0])
-        with ThreadPoolExecutor(3) as pool:
-            waiting = [
-                pool.submit(other.join(invitation=task.invitation).take_part, items)
-                for other, items in zip(others, chosen[1:], strict=True)
-            ]
-            events: list[Event] = []
-            part.take_part(chosen[0], progress=events.append)
-            for one in waiting:
-                one.result()
-        for other in others:
-            other.close()
-        assert isinstance(events[-1], TaskEnded)
+        events: list[Event] = []
+        take_part_together([part, *others], chosen, lambda each, items: each.take_part(items, events.append))
+        assert sum(isinstance(event, TaskEnded) for event in events) == 3
         online = part.recommend(10)
     with Client(server.url, Identity.load(key), store, PLAIN) as client:
         again = client.join("again")
@@ -220,29 +154,23 @@ def test_a_client_rejoins_without_an_invitation_and_recommends_offline(
     assert all(path.stat().st_mode & 0o077 == 0 for path in (tmp_path / "store").rglob("*") if path.is_file())
 
 
-@pytest.mark.parametrize("mechanism", ["plain", "masked", "ckks"])
 def test_recommending_after_a_restart_works_while_the_server_is_away(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, mechanism: str
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    everything = Policy(mechanisms=frozenset({"plain", "masked", "ckks"}))
     once = ClientOptions(RetryPolicy(attempts=1))
     with running_aggregator(tmp_path / "data") as server, ExitStack() as resources:
         operator = resources.enter_context(Operator(server.url, server.operator_token))
-        parameters = {"dropout": 0.2} if mechanism == "masked" else None
-        task = small_task(operator, "movies", users=3, rounds=1, mechanism=mechanism, mechanism_parameters=parameters)
-        clients = [
-            resources.enter_context(Client(server.url, policy=everything, home=tmp_path / f"home {place}"))
-            for place in range(3)
-        ]
+        task = small_task(operator, "movies", users=3, rounds=1, mechanism="ckks")
+        clients = [resources.enter_context(Client(server.url, home=tmp_path / f"home {place}")) for place in range(3)]
         parts = [task.join(client, place) for place, client in enumerate(clients)]
         take_part_together(parts, interactions(3))
         online, items = parts[1].recommend(5), interactions(3)[1]
-        with Client(server.url, policy=everything, home=tmp_path / "home 1") as never:
+        with Client(server.url, home=tmp_path / "home 1") as never:
             told: list[Event] = []
             assert list(never.open().recommend(5, items, progress=told.append)) == list(online)
             assert told == [], "the server answers"
     caplog.clear()
-    with Client(server.url, policy=everything, home=tmp_path / "home 1", options=once) as client:
+    with Client(server.url, home=tmp_path / "home 1", options=once) as client:
         with pytest.raises(GaveUp):
             client.join("movies")
         found = client.open("movies").recommend(5, items, progress=told.append)
@@ -258,44 +186,38 @@ def test_recommending_after_a_restart_works_while_the_server_is_away(
 def test_the_key_holder_gives_its_keyring_to_those_whom_the_organiser_certified_and_others_cannot_enrol(
     server: AggregatorProcess, operator: Operator
 ) -> None:
+    """A server that lists members of its own making: the holder seals nothing for them."""
     task, other = small_task(operator, "certified", users=3, mechanism="ckks"), TrialOrganiser("tests")
-    with member(server) as first, member(server) as good, member(server) as stranger, member(server) as forgetful:
-        holder = task.join(first, 0)
+    with member(server) as first, member(server) as good, member(server) as stranger:
+        holder, honest = task.join(first, 0), task.join(good)
         with pytest.raises(KeyringError, match="create the keyring first"):
             holder.model()
-        honest = task.join(good)
         with pytest.raises(ParameterError, match="not its key holder"):
             honest.create_keyring()
-        with pytest.raises(Forbidden, match="not signed by the organiser"):
-            stranger.join(invitation=task.invitation, certificate=other.source())
-        with pytest.raises(Forbidden, match="needs a membership certificate"):
-            forgetful.join(invitation=task.invitation)
-        with pytest.raises(Forbidden, match="for the role holder, not member"):
-            stranger.join(invitation=task.invitation, certificate=TRIAL.source("holder"))
-        fingerprint = holder.create_keyring()
+        for certificate, fault in (
+            (other.source(), "not signed by the organiser"),
+            (None, "needs a membership certificate"),
+            (TRIAL.source("holder"), "for the role holder, not member"),
+        ):
+            with pytest.raises(Forbidden, match=fault):
+                stranger.join(invitation=task.invitation, certificate=certificate)
+        fingerprint, own = holder.create_keyring(), holder.part.member
+        holder.part.member = replace(own, check=MembershipCheck(other.pin))  # for which nobody here is certified
+        events: list[Event] = []
+        delivered = deliver_keys(holder, events.append)
+        assert (delivered.keyed, delivered.refused) == ((), (honest.membership.client_id,))
+        assert KeyringRefused(honest.membership.client_id) in events
+        holder.part.member = own
         assert deliver_keys(holder).keyed == (honest.membership.client_id,)
         honest.model()
         keys = [each._account.store.keyring(task.task_id) for each in (first, good)]
         assert keys[0] is not None and keys[0] == keys[1]
         assert keys[0].fingerprint == fingerprint
-    operator.close_task(task.task_id)
-
-
-def test_a_holder_keys_only_whom_the_organiser_certified(server: AggregatorProcess, operator: Operator) -> None:
-    """A server that lists members of its own making: the holder seals nothing for them."""
-    task = small_task(operator, "invented", users=3, mechanism="ckks")
-    with member(server) as first, member(server) as good:
-        holder, honest = task.join(first, 0), task.join(good)
-        holder.create_keyring()
-        strict = MembershipCheck(TrialOrganiser("tests").pin)  # for which nobody here is certified
-        holder.part.member = replace(holder.part.member, check=strict)
-        events: list[Event] = []
-        delivered = deliver_keys(holder, events.append)
-        assert (delivered.keyed, delivered.refused) == ((), (honest.membership.client_id,))
-        unchecked = MembershipCheck(None)  # without the check, everyone who is listed
-        holder.part.member = replace(holder.part.member, check=unchecked)
-        assert deliver_keys(holder).keyed == (honest.membership.client_id,)
-        assert KeyringRefused(honest.membership.client_id) in events
+        view = operator.task(task.task_id)
+        for organiser in (None, other.pin):
+            with pytest.raises(PolicyRefused, match="names an organiser that the server does not"):
+                _require_organiser(honest.membership, view.model_copy(update={"organiser": organiser}))
+        _require_organiser(honest.membership, view)
     operator.close_task(task.task_id)
 
 
@@ -317,59 +239,39 @@ def test_an_envelope_of_anybody_but_the_certified_holder_is_refused(
     operator.close_task(task.task_id)
 
 
-def test_a_server_that_names_another_organiser_is_refused(server: AggregatorProcess, operator: Operator) -> None:
-    task = small_task(operator, "repinned", users=3, mechanism="ckks")
-    with member(server) as client:
-        part = task.join(client)
-        view = operator.task(task.task_id)
-        for organiser in (None, TrialOrganiser("tests").pin):
-            with pytest.raises(PolicyRefused, match="names an organiser that the server does not"):
-                _require_organiser(part.membership, view.model_copy(update={"organiser": organiser}))
-        _require_organiser(part.membership, view)
-    operator.close_task(task.task_id)
-
-
-@pytest.mark.parametrize("mechanism", ["ckks", "paillier"])
-def test_terms_with_mode_public_are_refused(server: AggregatorProcess, operator: Operator, mechanism: str) -> None:
+def test_terms_with_mode_public_are_refused(operator: Operator) -> None:
     """The server creates no such task, and a client refuses the terms of one, both with the reason and the way out."""
     removed = r"mode 'public' .* was removed: .* use the mechanism oneshot"
     recipe, mode = {"items": ITEMS, "rank": 2}, {"mode": "public"}
-    request = task_request("public", "colr", mechanism, None, recipe, mode, organiser=TRIAL.pin)
+    request = task_request("public", "colr", "ckks", None, recipe, mode, organiser=TRIAL.pin)
     with pytest.raises(ApiError, match=removed) as refused:
         operator.create_task(request)
     assert refused.value.status == 422
-    task = small_task(operator, f"{mechanism}-terms", users=3, mechanism=mechanism)
-    view = operator.task(task.task_id)
-    terms = view.mechanism.model_copy(update={"parameters": mode})
     with pytest.raises(ParameterError, match=removed):
-        TaskTerms.of(view.model_copy(update={"mechanism": terms}))
-    operator.close_task(task.task_id)
+        TaskTerms.of(task_view("colr", None, "ckks", mode))
 
 
 def test_clip_warnings_conflicts_and_closed_rounds(server: AggregatorProcess, operator: Operator) -> None:
     wild = MFConfig(learning_rate=200.0)
     task = small_task(operator, "single", users=3, rounds=1)
     chosen = interactions(3)
-    clients = [member(server) for _ in range(3)]
-    parts = [client.join(invitation=task.invitation, training=wild) for client in clients]
-    view = parts[0].current_round(wait=10.0)
-    assert view is not None
-    events: list[Event] = []
-    report = play_round(parts[0], view, chosen[0], events.append)
-    assert report.clipped > 0
-    assert isinstance(events[0], ClipWarning)
-    with pytest.raises(ContributionConflict):
-        play_round(parts[0], view, chosen[0])
-    with pytest.raises(ParameterError, match=f"0..{ITEMS - 1}"):
-        play_round(parts[1], view, [ITEMS])
-    operator.close_task(task.task_id)
-    with pytest.raises(RoundClosed):
-        play_round(parts[1], view, chosen[1])
-    missed: list[Event] = []
-    parts[2].take_part(chosen[2], missed.append)
-    assert [type(event) for event in missed] == [TaskEnded]
-    for client in clients:
-        client.close()
+    with joined(server.url, task, 3, PLAIN, training=wild) as parts:
+        view = parts[0].current_round(wait=10.0)
+        assert view is not None
+        events: list[Event] = []
+        report = play_round(parts[0], view, chosen[0], events.append)
+        assert report.clipped > 0
+        assert isinstance(events[0], ClipWarning)
+        with pytest.raises(ContributionConflict):
+            play_round(parts[0], view, chosen[0])
+        with pytest.raises(ParameterError, match=f"0..{ITEMS - 1}"):
+            play_round(parts[1], view, [ITEMS])
+        operator.close_task(task.task_id)
+        with pytest.raises(RoundClosed):
+            play_round(parts[1], view, chosen[1])
+        missed: list[Event] = []
+        parts[2].take_part(chosen[2], missed.append)
+        assert [type(event) for event in missed] == [TaskEnded]
 
 
 def test_a_small_round_is_refused_and_reported(server: AggregatorProcess, operator: Operator) -> None:
@@ -377,16 +279,12 @@ def test_a_small_round_is_refused_and_reported(server: AggregatorProcess, operat
     task = small_task(
         operator, "few", users=5, start_clients=3, min_clients=3, collect_seconds=0.5, max_failed_rounds=1
     )
-    clients = [member(server, Policy(min_cohort=3, mechanisms=PLAIN.mechanisms)) for _ in range(3)]
-    parts = [client.join(invitation=task.invitation) for client in clients]
-    policy = Policy(min_cohort=4, mechanisms=PLAIN.mechanisms)
-    parts[0].part.member = replace(parts[0].part.member, policy=policy)
-    events: list[Event] = []
-    with pytest.raises(TaskFailed, match="0 of 3 clients contributed in time, but 3 are needed") as failed:
-        parts[0].take_part(interactions(1)[0], events.append)
+    with joined(server.url, task, 3, PLAIN) as (one, *_):
+        one.part.member = replace(one.part.member, policy=Policy(min_cohort=4, mechanisms=PLAIN.mechanisms))
+        events: list[Event] = []
+        with pytest.raises(TaskFailed, match="0 of 3 clients contributed in time, but 3 are needed") as failed:
+            one.take_part(interactions(1)[0], events.append)
     assert (failed.value.task, failed.value.reports) == ("few", ())
     missed = [event for event in events if isinstance(event, RoundMissed)]
     assert "at least 4" in missed[0].reason
     assert isinstance(events[-1], TaskEnded)
-    for client in clients:
-        client.close()

@@ -11,8 +11,8 @@ import pytest
 from client_sdk import MemoryStore
 from client_sdk.committee.record import CommitteeRecord, load_sets
 from client_sdk.errors import LocalFileError
+from client_sdk.rounds.oneshot import SeenCommittees, close_seen, load_seen
 from client_sdk.store.client_store import ClientStore
-from client_sdk.store.committees import SeenCommittees, close_seen, load_seen
 from client_sdk.store.signed_sets import SignedSets, member_tag, member_tags
 from client_sdk.store.states import GivenData
 from client_sdk.store.stores import DirectoryStore
@@ -24,37 +24,23 @@ def tags(*numbers: int) -> frozenset[bytes]:
     return frozenset(member_tag(bytes([number]) * 32) for number in numbers)
 
 
-@pytest.mark.parametrize("members", [range(9), range(7), range(5), range(11), range(1, 11), range(20, 30)])
-def test_one_set_for_one_sum(members: range) -> None:
+def test_one_set_for_one_sum() -> None:
     """Not a smaller or larger one, and not one that is far away: three of these can isolate one member."""
     record = SignedSets().with_set(4, tags(*range(10)), 3)
     assert record.with_set(4, tags(*range(10)), 3) == record
-    with pytest.raises(RefusalError, match="requires the same survivors:"):
-        record.with_set(4, tags(*members), 3)
-    assert record.with_set(5, tags(*members), 3).members == tags(*members)
+    for members in (range(9), range(7), range(5), range(11), range(1, 11), range(20, 30)):
+        with pytest.raises(RefusalError, match="requires the same survivors:"):
+            record.with_set(4, tags(*members), 3)
+        assert record.with_set(5, tags(*members), 3).members == tags(*members)
 
 
-@pytest.mark.parametrize(
-    ("members", "accepted"),
-    [
-        (range(10), True),
-        (range(9), False),
-        (range(8), False),
-        (range(7), True),
-        (range(13), False),
-        (range(6), True),
-        (range(5), True),
-        (range(1, 8), True),
-        (range(3, 11), False),
-    ],
-)
 @pytest.mark.parametrize("sum_index", [4, 5])
-def test_a_frozen_cohort_only_shrinks(members: range, accepted: bool, sum_index: int) -> None:
+def test_a_frozen_cohort_only_shrinks(sum_index: int) -> None:
     """With a smallest difference of 3, in the same sum and in the next one."""
     record = SignedSets().with_set(4, tags(*range(10)), 3, same_data=True)
-    if accepted:
+    for members in (range(10), range(7), range(6), range(5), range(1, 8)):
         assert record.with_set(sum_index, tags(*members), 3, True) == SignedSets(sum_index, tags(*members))
-    else:
+    for members in (range(9), range(8), range(13), range(3, 11)):
         with pytest.raises(RefusalError, match="requires the same survivors, or at least 3 fewer of them:"):
             record.with_set(sum_index, tags(*members), 3, same_data=True)
 
@@ -115,13 +101,9 @@ def test_the_record_is_stored_and_a_damaged_one_is_reported(tmp_path: Path) -> N
             client_store.signed_sets("t_1")
 
 
-def people(*numbers: int) -> frozenset[bytes]:
-    return frozenset(member_tag(bytes([number] * 32)) for number in numbers)
-
-
 def test_tasks_with_one_label_have_one_record_and_other_tasks_their_own(tmp_path: Path) -> None:
     store = ClientStore(DirectoryStore(tmp_path), "me", "https://server.example")
-    counted = GivenData().with_counted("t_1", 1).with_confirmed("t_1 once", people(1, 2, 3))
+    counted = GivenData().with_counted("t_1", 1).with_confirmed("t_1 once", tags(1, 2, 3))
     store.keep_given("t_1", "ratings", "rows", counted)
     restarted = ClientStore(DirectoryStore(tmp_path), "me", "https://server.example")
     assert restarted.given("t_2", "ratings", "rows") == counted
@@ -141,30 +123,26 @@ def test_data_are_counted_in_one_sum() -> None:
 
 def test_data_enter_sums_of_two_tasks_only_over_the_same_clients() -> None:
     """Also where the sets differ by many: other sums, which this client is not in, could make up the difference."""
-    five = GivenData().with_confirmed("t_1 once", people(*range(5)))
-    both = five.with_confirmed("t_2 repeated", people(*range(5)))
-    assert both.with_confirmed("t_1 once", people(*range(5))) == both
-    for others in (people(*range(6)), people(*range(20))):
+    five = GivenData().with_confirmed("t_1 once", tags(*range(5)))
+    both = five.with_confirmed("t_2 repeated", tags(*range(5)))
+    assert both.with_confirmed("t_1 once", tags(*range(5))) == both
+    for others in (tags(*range(6)), tags(*range(20))):
         for series in ("t_2 repeated", "t_1 repeated"):
             with pytest.raises(RefusalError, match="over other clients"):
                 five.with_confirmed(series, others)
-    assert five.with_confirmed("t_1 once", people(*range(4))) != five, "sets of one series are those of SignedSets"
+    assert five.with_confirmed("t_1 once", tags(*range(4))) != five, "sets of one series are those of SignedSets"
 
 
 FIRST = frozenset("abcde")
 
 
 def test_one_new_member_of_five_is_accepted_for_the_same_data_and_two_are_not() -> None:
+    """New data may go to any committee, unless all sums are over the same data."""
     seen = SeenCommittees().with_committee(1, FIRST, 1, same_data=False)
-    seen = seen.with_committee(1, FIRST, 1, same_data=False)
-    assert seen.committees == (FIRST,)
-    seen = seen.with_committee(1, frozenset("abcdf"), 1, same_data=False)
+    assert seen.with_committee(1, FIRST, 1, same_data=False).committees == (FIRST,)
+    twice = seen.with_committee(1, frozenset("abcdf"), 1, same_data=False)
     with pytest.raises(RefusalError, match="2 members of the committee were not in it"):
-        seen.with_committee(1, frozenset("abcfg"), 1, same_data=False)
-
-
-def test_new_data_may_go_to_any_committee_unless_all_sums_are_over_the_same_data() -> None:
-    seen = SeenCommittees().with_committee(1, FIRST, 1, same_data=False)
+        twice.with_committee(1, frozenset("abcfg"), 1, same_data=False)
     assert seen.with_committee(2, frozenset("vwxyz"), 1, same_data=False).committees == (frozenset("vwxyz"),)
     with pytest.raises(RefusalError, match="5 members"):
         seen.with_committee(2, frozenset("vwxyz"), 1, same_data=True)
@@ -188,7 +166,7 @@ def test_data_are_sent_to_no_sum_again_after_another_one() -> None:
         load_seen(store, "t_1").with_committee(3, frozenset("vwxyz"), 1, same_data=False)
 
 
-@pytest.mark.parametrize(("committee", "corrupt"), [(3, 1), (5, 1), (5, 2), (7, 1), (6, 2), (8, 3)])
+@pytest.mark.parametrize(("committee", "corrupt"), [(3, 1), (5, 1), (5, 2), (6, 2)])
 def test_two_groups_that_open_sums_have_an_honest_member_in_common(committee: int, corrupt: int) -> None:
     """Exhaustively, for the number of new members that clients accept; with one more there are groups without."""
     parameters = OneshotParameters(committee=committee, corrupt=corrupt)

@@ -9,11 +9,12 @@ import pytest
 
 from protocols.errors import CodecError, ParameterError
 from protocols.layout import TRAINED, Block, Route, Segment, VectorLayout
-from protocols.sums.base import SumPlan, require_possible
+from protocols.sums.base import SumPlan
 from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.participation import (
     plan_of_task,
     require_participants,
+    require_possible,
     with_participation,
     without_participation,
 )
@@ -47,52 +48,46 @@ def summed(name: str, layout: VectorLayout, contributions: list[tuple[Route, boo
 
 
 @KEYED
-@pytest.mark.parametrize("participants", range(6))
-def test_only_contributions_with_data_count(name: str, participants: int) -> None:
-    plan, total = summed(name, ONE, [(LOW, client < participants) for client in range(5)])
-    assert total[-1] == participants
-    if participants < FLOOR:
-        with pytest.raises(CodecError, match=f"^{participants} contributions .* min_clients, {FLOOR}"):
-            require_participants(plan, total, FLOOR)
-    else:
-        require_participants(plan, total, FLOOR)
-    np.testing.assert_allclose(without_participation(plan, total), 0.5 * participants, atol=plan.predicted_error + 1e-6)
-
-
-@KEYED
-@pytest.mark.parametrize(("high", "enough"), [(0, True), (1, False), (2, False), (3, True)])
-def test_each_block_has_its_own_floor(name: str, high: int, enough: bool) -> None:
+def test_only_contributions_with_data_count_and_each_block_has_its_own_floor(name: str) -> None:
     """A block that no client's route reaches holds nobody's data."""
-    routes = [BOTH_LEVELS if client < high else LOW for client in range(5)]
-    plan, total = summed(name, TWO, [(route, True) for route in routes])
-    if not enough:
-        with pytest.raises(CodecError):
-            require_participants(plan, total, FLOOR)
-    else:
+    for participants, enough in ((0, False), (2, False), (3, True)):
+        plan, total = summed(name, ONE, [(LOW, client < participants) for client in range(5)])
+        assert total[-1] == participants
+        expect(plan, total, enough, f"^{participants} contributions .* min_clients, {FLOOR}")
+        expected = 0.5 * participants
+        np.testing.assert_allclose(without_participation(plan, total), expected, atol=plan.predicted_error + 1e-6)
+    for high, enough in ((0, True), (2, False), (3, True)):
+        routes = [BOTH_LEVELS if client < high else LOW for client in range(5)]
+        plan, total = summed(name, TWO, [(route, True) for route in routes])
+        expect(plan, total, enough, f"^{high} contributions")
+        parts = [2.5, 2.5, 0.5 * high, 0.5 * high]
+        np.testing.assert_allclose(without_participation(plan, total), parts, atol=plan.predicted_error + 1e-6)
+
+
+def expect(plan: SumPlan, total: np.ndarray, enough: bool, text: str) -> None:
+    if enough:
+        return require_participants(plan, total, FLOOR)
+    with pytest.raises(CodecError, match=text):
         require_participants(plan, total, FLOOR)
-    expected = [2.5, 2.5, 0.5 * high, 0.5 * high]
-    np.testing.assert_allclose(without_participation(plan, total), expected, atol=plan.predicted_error + 1e-6)
+    return None
 
 
-@pytest.mark.parametrize("name", ["masked", "oneshot", "plain"])
-def test_sums_of_clients_that_may_be_silent_stay_as_they_are(name: str) -> None:
-    how = mechanism(name)
-    plan, blocks = plan_of_task(how, {}, ONE, 5), [np.ones(2)]
-    assert plan == how.plan({}, ONE, 5)
-    assert with_participation(plan, blocks) == blocks
-    require_participants(plan, np.zeros(2), FLOOR)
-    assert without_participation(plan, blocks[0]) is blocks[0]
+def test_a_later_sum_has_the_keys_of_the_main_one() -> None:
+    long = VectorLayout((Block("b", (Segment("v", 8190, 1.0),)),), sum_class=TRAINED)  # 2 more with the count
+    main = plan_of_task(CKKS, {}, long, 8)
+    later = plan_of_task(CKKS, {}, ONE, 8, main=long)
+    assert later.parameter_id == main.parameter_id != plan_of_task(CKKS, {}, ONE, 8).parameter_id
 
 
-def test_chosen_blocks_stay_as_they_are() -> None:
-    plan = plan_of_task(mechanism("paillier"), PARAMETERS["paillier"], CHOSEN, 5)
-    assert plan == mechanism("paillier").plan(PARAMETERS["paillier"], CHOSEN, 5)
-    assert len(with_participation(plan, [np.zeros(1), np.ones(2)])[1]) == 2
-    require_participants(plan, np.zeros(4), FLOOR)
-    assert without_participation(plan, np.zeros(4)).size == 4
+def test_other_sums_and_chosen_blocks_stay_as_they_are() -> None:
+    for name, layout in (("masked", ONE), ("oneshot", ONE), ("plain", ONE), ("paillier", CHOSEN)):
+        how, parameters, blocks = mechanism(name), PARAMETERS.get(name, {}), [np.ones(2)]
+        plan = plan_of_task(how, parameters, layout, 5)
+        assert plan == how.plan(parameters, layout, 5)
+        assert with_participation(plan, blocks) == blocks
+        require_participants(plan, np.zeros(layout.length), FLOOR)
+        assert without_participation(plan, blocks[0]) is blocks[0]
 
-
-# --- which opened sums can be sums of honest contributions ------------------------------------------------------------
 
 LAYOUT = VectorLayout(
     (
@@ -105,44 +100,25 @@ PLAN = PLAIN.plan({}, LAYOUT, 8)
 GOOD = np.array([0.4, -0.4, 0.0, 4.0, 0.0, 2.0])
 
 
-@pytest.mark.parametrize("vector", [GOOD, -0.0 * GOOD, GOOD * [1, 1, 1, 0, 1, -1]])
-def test_possible_sums(vector: np.ndarray) -> None:
-    require_possible(PLAN, vector, 4)
-
-
-@pytest.mark.parametrize(
-    ("place", "value", "where"),
-    [
-        (0, 0.41, "items/update"),
-        (1, -0.41, "items/update"),
-        (2, np.nan, "items/update"),
-        (2, np.inf, "items/update"),
-        (3, 5.0, "items/touched"),
-        (4, -1.0, "items/touched"),
-        (4, 0.5, "items/touched"),
-        (5, 2.1, "norm/length"),
-    ],
-)
-def test_impossible_sums(place: int, value: float, where: str) -> None:
-    vector = GOOD.copy()
-    vector[place] = value
-    with pytest.raises(CodecError, match=f"{where} of the opened sum .* no sum of 4 contributions"):
+def test_possible_and_impossible_sums() -> None:
+    for vector in (GOOD, -0.0 * GOOD, GOOD * [1, 1, 1, 0, 1, -1]):
         require_possible(PLAN, vector, 4)
-
-
-def test_sums_of_chosen_blocks() -> None:
-    block = Block("row", (Segment("update", 2, 0.1),))
-    layout = VectorLayout((block, block, block), chosen=1, sum_class=TRAINED)
-    plan = PLAIN.plan({}, layout, 8)
-    vector = np.array([0.3, -0.3, 0.0, 0.0, 0.1, 0.2])
-    require_possible(plan, vector, 3)
-    with pytest.raises(CodecError, match="row/update"):
-        require_possible(plan, np.roll(vector * 1.1, 3), 3)
-
-
-def test_another_shape() -> None:
+    for place, value, where in (
+        *((0, 0.41, "items/update"), (1, -0.41, "items/update"), (2, np.nan, "items/update"), (2, np.inf, "items/")),
+        *((3, 5.0, "items/touched"), (4, -1.0, "items/touched"), (4, 0.5, "items/touched"), (5, 2.1, "norm/length")),
+    ):
+        vector = GOOD.copy()
+        vector[place] = value
+        with pytest.raises(CodecError, match=f"{where}.* of the opened sum .* no sum of 4 contributions"):
+            require_possible(PLAN, vector, 4)
     with pytest.raises(ParameterError, match="6 values"):
         require_possible(PLAN, GOOD[:-1], 4)
+    block = Block("row", (Segment("update", 2, 0.1),))
+    plan = PLAIN.plan({}, VectorLayout((block, block, block), chosen=1, sum_class=TRAINED), 8)
+    rows = np.array([0.3, -0.3, 0.0, 0.0, 0.1, 0.2])
+    require_possible(plan, rows, 3)
+    with pytest.raises(CodecError, match="row/update"):
+        require_possible(plan, np.roll(rows * 1.1, 3), 3)
 
 
 def test_honest_encrypted_sums_at_their_bounds() -> None:

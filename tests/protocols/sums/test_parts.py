@@ -16,12 +16,11 @@ from protocols.sums.base import ChecksByParts, Mechanism, OpensByParts, SumPlan
 from protocols.sums.masked.mechanism import MASKED
 from protocols.sums.masked.plan import encode
 from protocols.sums.oneshot import mechanism as oneshot_fold
-from protocols.sums.oneshot import polynomials
 from protocols.sums.oneshot.mechanism import ONESHOT
 from protocols.sums.oneshot.member import candidates
-from protocols.sums.partial import Draft
 from protocols.sums.plain import PLAIN
 from protocols.sums.ring import pack, packed_bytes, unpack, unpack_part
+from protocols.sums.wire import BytesBuilder
 from tests.protocols.sums.oneshot.rounds import Round, small_plan
 
 LAYOUT = VectorLayout(
@@ -53,21 +52,16 @@ def aggregate_of(how: Mechanism, parameters: dict[str, Any]) -> tuple[SumPlan, b
     return plan, pack(sum((encode(ring, ROUTE, parts) for parts in made), np.zeros(1577, ring.dtype)), ring.bits)
 
 
-@pytest.mark.parametrize("start, stop", PLACES)
-@pytest.mark.parametrize(
-    ("how", "parameters"),
-    [(PLAIN, {}), (MASKED, {"bits": 32}), (MASKED, {"bits": 23}), (ONESHOT, {"bits": 28}), (ONESHOT, {"bits": 33})],
-)
-def test_a_part_of_a_sum_is_that_of_the_whole(
-    how: Mechanism, parameters: dict[str, Any], start: int, stop: int
-) -> None:
+@pytest.mark.parametrize(("how", "parameters"), [(PLAIN, {}), (MASKED, {"bits": 23}), (ONESHOT, {"bits": 32})])
+def test_a_part_of_a_sum_is_that_of_the_whole(how: Mechanism, parameters: dict[str, Any]) -> None:
     plan, aggregate = aggregate_of(how, parameters)
     assert isinstance(how, OpensByParts)
     whole = how.open(plan, aggregate, 3, None)
     np.testing.assert_allclose(whole, np.sum(vectors(), axis=0), atol=plan.predicted_error)
-    np.testing.assert_array_equal(how.open_part(plan, aggregate, 3, start, stop), whole[start:stop])
+    for start, stop in PLACES:
+        np.testing.assert_array_equal(how.open_part(plan, aggregate, 3, start, stop), whole[start:stop])
     with pytest.raises(CodecError):
-        how.open_part(plan, aggregate[:-1], 3, start, stop)
+        how.open_part(plan, aggregate[:-1], 3, 0, 1)
 
 
 def test_values_beyond_the_bound_are_found_in_the_part_that_has_them() -> None:
@@ -79,7 +73,7 @@ def test_values_beyond_the_bound_are_found_in_the_part_that_has_them() -> None:
         MASKED.open_part(plan, elements.tobytes(), 3, 1300, 1301)
 
 
-@pytest.mark.parametrize("length", [16, 1600, 6400])
+@pytest.mark.parametrize("length", [16, 1600])
 def test_parts_of_a_contribution_check_what_the_whole_does(length: int) -> None:
     def by_parts(how: Mechanism, plan: SumPlan, body: bytes) -> None:
         assert isinstance(how, ChecksByParts)
@@ -104,14 +98,6 @@ def test_parts_of_a_contribution_check_what_the_whole_does(length: int) -> None:
             wrong[plane, place] = prime
             with pytest.raises(ContributionError, match=f"plane {plane} "):
                 by_parts(ONESHOT, shot, wrong.tobytes())
-
-
-def test_blocks_of_polynomials_are_the_polynomials() -> None:
-    primes = (4294828033, 4294475777)
-    whole = polynomials.public_polynomials(bytes(32), 2048, primes, 7)
-    blocks = list(polynomials.polynomial_blocks(bytes(32), 2048, primes, 7, 3))
-    assert [block.shape for block in blocks] == [(2, 3, 2048), (2, 3, 2048), (2, 1, 2048)]
-    np.testing.assert_array_equal(np.concatenate(blocks, axis=1), whole)
 
 
 def test_masks_come_off_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,38 +140,22 @@ def test_a_fold_needs_the_memory_of_its_result(how: Mechanism, vectors_of_4_byte
 
 
 def test_a_draft_is_not_copied_and_not_changed_afterwards() -> None:
-    peak = peak_of(lambda: Draft(4_000_000).finish())
+    peak = peak_of(lambda: BytesBuilder(4_000_000).finish())
     assert 4_000_000 <= peak < 4_100_000
-    draft = Draft(8)
-    held = np.frombuffer(draft.body, "<u4")
-    made = draft.finish()
+    builder = BytesBuilder(8)
+    held = np.frombuffer(builder.body, "<u4")
+    made = builder.finish()
     held += 1
     assert made == bytes(8)
 
 
-def test_masks_come_off_a_masked_sum_in_place() -> None:
-    plan = MASKED.plan({"bits": 23}, LAYOUT, 10)
-    partial = MASKED.fold(plan, None, [(ROUTE, pack(encode(plan, ROUTE, LAYOUT.split(vectors()[0])), 23))])
-    correction = np.arange(LAYOUT.length).astype(plan.dtype)
-
-    def add(elements: NDArray[Any]) -> str:
-        elements += correction
-        return "done"
-
-    corrected, said = MASKED.correct(plan, partial, add)
-    assert said == "done"
-    opened = unpack(MASKED.release(plan, corrected), 23, LAYOUT.length)
-    before = unpack(MASKED.release(plan, partial), 23, LAYOUT.length)
-    np.testing.assert_array_equal(opened, (before + correction) & (2**23 - 1))
-
-
-@pytest.mark.parametrize("count", [2**18, 2**18 + 1, 2**19 + 77])
-def test_long_vectors_are_packed_in_pieces(count: int) -> None:
-    elements = np.random.default_rng(2).integers(0, 2**23, count).astype(np.uint32)
-    body = pack(elements, 23)
-    assert len(body) == packed_bytes(count, 23)
-    np.testing.assert_array_equal(unpack(body, 23, count), elements)
-    np.testing.assert_array_equal(unpack_part(body, 23, count, count - 5, count), elements[-5:])
+def test_long_vectors_are_packed_in_pieces() -> None:
+    for count in (2**18, 2**18 + 1, 2**19 + 77):
+        elements = np.random.default_rng(2).integers(0, 2**23, count).astype(np.uint32)
+        body = pack(elements, 23)
+        assert len(body) == packed_bytes(count, 23)
+        np.testing.assert_array_equal(unpack(body, 23, count), elements)
+        np.testing.assert_array_equal(unpack_part(body, 23, count, count - 5, count), elements[-5:])
     with pytest.raises(ParameterError, match="not 3 to"):
         unpack_part(body, 23, count, 3, count + 1)
 

@@ -11,8 +11,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from protocols.sums.masked import client
-from protocols.sums.masked.keys import is_mask_secret, pair_mask_key, seed_commitment
-from protocols.sums.masked.masks import add_masks
+from protocols.sums.masked.masks import add_masks, is_mask_secret, pair_mask_key, seed_commitment
 from protocols.sums.masked.roster import Roster
 from protocols.sums.masked.shamir import SHARE_BYTES, combine
 from protocols.sums.masked.shares import open_pair, point

@@ -32,11 +32,9 @@ from protocols.messages import BadShares, OrganiserPin, RoundView
 from protocols.messages import Schedule as TaskSchedule
 from protocols.recipes.base import Contribution, ModelState, RoundSpec
 from protocols.recipes.registry import recipe
-from protocols.sums.masked.context import RoundContext, model_digest
-from protocols.sums.masked.keys import sign_advertisement
 from protocols.sums.masked.parameters import MaskedParameters, Neighbourhood
-from protocols.sums.masked.plan import MaskedPlan
-from protocols.sums.masked.roster import RosterEntry
+from protocols.sums.masked.plan import MaskedPlan, RoundContext, model_digest
+from protocols.sums.masked.roster import RosterEntry, sign_advertisement
 from tests.simulation.lying_server.schedule import SUMS, Attempt, Invention, Task, summed_in
 from tests.support.tasks import GivenElements
 

@@ -23,9 +23,9 @@ from unittest.mock import patch
 import numpy as np
 
 from protocols.errors import HushRecError, ParameterError, ThresholdError
-from protocols.sums.masked import keys, wire
-from protocols.sums.masked.keys import sign_survivors
-from protocols.sums.masked.roster import Roster, RosterEntry, make_roster, open_roster
+from protocols.sums.masked import roster as rosters
+from protocols.sums.masked import wire
+from protocols.sums.masked.roster import Roster, RosterEntry, make_roster, open_roster, sign_survivors
 from protocols.sums.ring import unpack
 from tests.simulation.lying_server.adversary import Adversary, Contribution, Reply, SentShares, smallest_group
 from tests.simulation.lying_server.parties import (
@@ -69,7 +69,7 @@ def play(schedule: Schedule) -> Outcome:
     Each signature is verified once, and not once for each member: this halves the time.
     """
     world = _World(schedule)
-    with patch.object(keys, "verifies", lru_cache(maxsize=None)(keys.verifies)):
+    with patch.object(rosters, "verifies", lru_cache(maxsize=None)(rosters.verifies)):
         for number, attempt in enumerate(schedule.attempts, start=1):
             _Round(world, number, attempt).play()
     world.check()

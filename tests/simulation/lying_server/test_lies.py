@@ -30,7 +30,7 @@ from protocols.codec import b64encode
 from protocols.crypto import envelope as envelopes
 from protocols.crypto.certificates import certify
 from protocols.crypto.envelope import EnvelopeSender, open_envelope, seal_envelope
-from protocols.crypto.keyring import Keyring, encode_keyring
+from protocols.crypto.keys import Keyring, encode_keyring
 from protocols.errors import CertificateError, EnvelopeError, KeyringError
 from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
 from protocols.messages import OrganiserPin

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import struct
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -11,28 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import zstandard
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tenseal import sealapi
 
-from protocols.crypto.keyring import Keyring, decode_keyring, encode_keyring
+from protocols.crypto.keys import Keyring
 from protocols.errors import BudgetError, CodecError, KeyringError, ParameterError
 from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
 from protocols.sums.ckks import seal_io
-from protocols.sums.ckks.encryption import pack_blocks, unpack_block
 from protocols.sums.ckks.mechanism import CKKS
-from protocols.sums.ckks.plan import PARAMETER_SETS
-from protocols.sums.ckks.run import run_ckks_sum
 from protocols.sums.ckks.seal_io import MemoryFile, SealContext, seal_context
 from protocols.sums.ckks.wire import WireBuffer
-from protocols.sums.plain import PLAIN
-from tests.protocols.sums.ckks.cases import FORMS
+from protocols.sums.run import run_sum
 from tests.protocols.sums.conformance import MechanismConformance
-
-
-class TestCompact(MechanismConformance):
-    mechanism = CKKS
-    parameters = {"set": "compact"}
 
 
 class TestStandard(MechanismConformance):
@@ -45,41 +33,16 @@ class TestPreciseExpanded(MechanismConformance):
     parameters = {"set": "precise", "wire": "expanded"}
 
 
-# --- encryption -------------------------------------------------------------------------------------------------------
-
 LAYOUT = VectorLayout((Block("b", (Segment("v", 40, 0.1), Segment("n", 10, 1.0, integral=True))),), sum_class=TRAINED)
 ROUTE = whole_route(LAYOUT)
 
 
-@settings(max_examples=10, deadline=None)
-@given(st.sampled_from(sorted(FORMS)), st.integers(1, 12), st.integers(0, 2**32 - 1))
-def test_encrypted_sums_equal_plain_ones(form: str, clients: int, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    vectors = [np.concatenate([rng.uniform(-0.1, 0.1, 40), rng.integers(0, 2, 10)]) for _ in range(clients)]
-    plan = CKKS.plan({**FORMS[form], "set": "standard"}, LAYOUT, clients)
-    total, truth = run_ckks_sum({**FORMS[form], "set": "standard"}, LAYOUT, vectors), np.sum(vectors, axis=0)
-    assert np.abs(total - truth)[:40].max() <= plan.predicted_error
-    assert total[40:].tolist() == truth[40:].tolist()
-
-
-@given(st.integers(1, 70), st.integers(1, 70), st.integers(0, 2**32 - 1))
-def test_packing_round_trip(first: int, second: int, seed: int) -> None:
-    blocks = [Block("a", (Segment("x", first, 0.5), Segment("y", second, 3.0))), Block("b", (Segment("z", second, 1),))]
-    rng = np.random.default_rng(seed)
-    vectors = [rng.uniform(-1, 1, block.length) * block.bounds() for block in blocks]
-    slots = pack_blocks(blocks, vectors, 32)
-    assert np.abs(slots.view(np.float64)).max() <= 1.0
-    cut = -(-(first + second) // 32)
-    assert len(slots) == cut + -(-second // 32)
-    np.testing.assert_allclose(unpack_block(blocks[0], slots[:cut]), vectors[0], rtol=1e-15)
-    np.testing.assert_allclose(unpack_block(blocks[1], slots[cut:]), vectors[1], rtol=1e-15)
-
-
-@pytest.mark.parametrize("form", sorted(FORMS))
-def test_the_same_vector_never_gives_the_same_bytes(form: str) -> None:
-    plan = CKKS.plan(FORMS[form], LAYOUT, 3)
-    keyring = CKKS.generate_keyring(plan)
-    assert len({CKKS.seal(plan, ROUTE, [np.zeros(50)], keyring) for _ in range(3)}) == 3
+def test_the_same_vector_never_gives_the_same_bytes() -> None:
+    for form in ({"wire": "seeded"}, {"wire": "expanded"}):
+        plan = CKKS.plan(form, LAYOUT, 3)
+        keyring, other = CKKS.generate_keyring(plan), CKKS.generate_keyring(plan)
+        assert len({CKKS.seal(plan, ROUTE, [np.zeros(50)], keyring) for _ in range(3)}) == 3
+        assert keyring.secret_key != other.secret_key and keyring.state_key != other.state_key
 
 
 def test_malformed_aggregates_are_refused() -> None:
@@ -93,11 +56,6 @@ def test_malformed_aggregates_are_refused() -> None:
         CKKS.open(plan, bytes(shown.body), 1, keyring)
 
 
-def seal_ones(_: int) -> bytes:
-    plan = CKKS.plan({}, LAYOUT, 8)
-    return CKKS.seal(plan, ROUTE, [np.ones(50) * LAYOUT.blocks[0].bounds()], CKKS.generate_keyring(plan))
-
-
 def test_threads_do_not_disturb_one_another() -> None:
     plan = CKKS.plan({}, LAYOUT, 8)
     keyring = CKKS.generate_keyring(plan)
@@ -108,24 +66,15 @@ def test_threads_do_not_disturb_one_another() -> None:
     assert np.abs(opened - np.sum(vectors, axis=0))[:40].max() <= plan.predicted_error
 
 
-def test_a_spawned_process_can_seal() -> None:
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        assert len(pool.apply(seal_ones, (0,))) == CKKS.plan({}, LAYOUT, 8).contribution_bytes(ROUTE)
-
-
-def test_another_mechanisms_plan_is_refused() -> None:
-    with pytest.raises(ParameterError, match="'plain'"):
-        CKKS.generate_keyring(PLAIN.plan({}, LAYOUT, 3))
-
-
 def test_without_a_wide_pipe_the_memory_file_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> int:
         raise PermissionError
 
     monkeypatch.setattr(seal_io.fcntl, "fcntl", refused)
     vectors = [np.full(50, 0.05), np.full(50, -0.1)]
-    total = run_ckks_sum({}, LAYOUT, vectors)
-    assert np.abs(total - np.sum(vectors, axis=0))[:40].max() <= CKKS.plan({}, LAYOUT, 2).predicted_error
+    plan = CKKS.plan({}, LAYOUT, 2)
+    total = run_sum(CKKS, plan, vectors).total
+    assert np.abs(total - np.sum(vectors, axis=0))[:40].max() <= plan.predicted_error
 
 
 def test_nothing_is_left_open() -> None:
@@ -139,8 +88,6 @@ def test_nothing_is_left_open() -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-# --- keys -------------------------------------------------------------------------------------------------------------
-
 SMALL_LAYOUT = VectorLayout((Block("b", (Segment("v", 9, 0.1),)),), sum_class=TRAINED)
 SMALL_ROUTE = whole_route(SMALL_LAYOUT)
 PLAN = CKKS.plan({}, SMALL_LAYOUT, 4)
@@ -152,35 +99,6 @@ def shared() -> Keyring:
     return CKKS.generate_keyring(PLAN)
 
 
-def test_keys_are_fixed_length_and_travel(shared: Keyring) -> None:
-    one = PLAN.degree * PARAMETER_SETS["standard"].residue_bytes
-    assert (len(shared.secret_key), shared.public_key) == (one, b"")
-    again = decode_keyring(encode_keyring(shared))
-    assert again == shared
-    body = CKKS.seal(PLAN, SMALL_ROUTE, ZERO, again)
-    assert np.abs(CKKS.open(PLAN, CKKS.fold(PLAN, None, [(SMALL_ROUTE, body)])[8:], 1, again)).max() < 1e-2
-
-
-def test_two_keyrings_never_share_a_key() -> None:
-    rings = [CKKS.generate_keyring(PLAN) for _ in range(3)]
-    assert len({ring.secret_key for ring in rings}) == len({ring.state_key for ring in rings}) == 3
-
-
-def test_keys_of_other_parameters_are_refused(shared: Keyring) -> None:
-    other = CKKS.plan({"set": "precise"}, SMALL_LAYOUT, 4)
-    with pytest.raises(KeyringError, match="another ring degree or modulus"):
-        CKKS.seal(other, SMALL_ROUTE, ZERO, shared)
-    with pytest.raises(KeyringError, match="another ring degree or modulus"):
-        CKKS.open(other, bytes(other.aggregate_bytes), 1, shared)
-    with pytest.raises(KeyringError, match="'paillier'"):
-        CKKS.seal(PLAN, SMALL_ROUTE, ZERO, replace(shared, mechanism="paillier"))
-
-
-def test_a_missing_keyring_is_named() -> None:
-    with pytest.raises(KeyringError, match="needs the task's keyring"):
-        CKKS.seal(PLAN, SMALL_ROUTE, ZERO, None)
-
-
 def test_malformed_keys_are_refused(shared: Keyring) -> None:
     good = shared.secret_key
     for body in (b"", good[:-1]):
@@ -188,6 +106,9 @@ def test_malformed_keys_are_refused(shared: Keyring) -> None:
             CKKS.open(PLAN, bytes(PLAN.aggregate_bytes), 0, replace(shared, secret_key=body))
     with pytest.raises(KeyringError, match="secret key has residues"):
         CKKS.seal(PLAN, SMALL_ROUTE, ZERO, replace(shared, secret_key=b"\xff" * len(good)))
+    other = CKKS.plan({"set": "precise"}, SMALL_LAYOUT, 4)
+    with pytest.raises(KeyringError, match="another ring degree, modulus or key size"):
+        CKKS.open(other, bytes(other.aggregate_bytes), 1, shared)
 
 
 def test_another_tasks_key_opens_nothing(shared: Keyring) -> None:
@@ -196,9 +117,6 @@ def test_another_tasks_key_opens_nothing(shared: Keyring) -> None:
     aggregate = CKKS.release(PLAN, CKKS.fold(PLAN, None, [(SMALL_ROUTE, body)]))
     assert np.abs(CKKS.open(PLAN, aggregate, 1, shared) - vector).max() <= PLAN.predicted_error
     assert np.abs(CKKS.open(PLAN, aggregate, 1, CKKS.generate_keyring(PLAN)) - vector).max() > 1e-3
-
-
-# --- sEAL's saved streams are compared with the expected form, so that another version of SEAL raises an error --------
 
 
 PREFIX = b"a prefix"
@@ -225,24 +143,18 @@ def read(saved: Saved) -> tuple[np.ndarray, bytes]:
 
 
 def test_a_saved_object_is_its_prefix_residues_and_suffix() -> None:
-    residues, suffix = read(Saved(PREFIX + RESIDUES.tobytes() + b"end"))
+    whole = PREFIX + RESIDUES.tobytes() + b"end"
+    residues, suffix = read(Saved(whole))
     assert (residues.tolist(), suffix) == (RESIDUES.tolist(), b"end")
-
-
-@pytest.mark.parametrize(
-    ("saved", "fault"),
-    [
-        (Saved(PREFIX + RESIDUES.tobytes() + b"end", compression=1), "in an unknown form"),
-        (Saved(PREFIX + RESIDUES.tobytes() + b"end", wrong_length=1), "in an unknown form"),
-        (Saved(b"another " + RESIDUES.tobytes() + b"end"), "unexpected parameters"),
-        (Saved(PREFIX + RESIDUES.tobytes() + b"en"), "a shorter stream"),
-        (Saved(PREFIX + RESIDUES.tobytes() + b"end."), "a longer stream"),
-    ],
-    ids=["compression", "length in the header", "prefix", "too short", "too long"],
-)
-def test_another_stream_is_refused(saved: Saved, fault: str) -> None:
-    with pytest.raises(CodecError, match=fault):
-        read(saved)
+    for saved, fault in (
+        (Saved(whole, compression=1), "in an unknown form"),
+        (Saved(whole, wrong_length=1), "in an unknown form"),
+        (Saved(b"another " + whole[8:]), "unexpected parameters"),
+        (Saved(whole[:-1]), "a shorter stream"),
+        (Saved(whole + b"."), "a longer stream"),
+    ):
+        with pytest.raises(CodecError, match=fault):
+            read(saved)
 
 
 def test_a_save_that_fills_the_buffer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,20 +163,13 @@ def test_a_save_that_fills_the_buffer_is_refused(monkeypatch: pytest.MonkeyPatch
         read(Saved(np.random.default_rng(0).bytes(200)))
 
 
-def test_seal_refuses_a_stream_that_is_not_its_own() -> None:
+def test_seal_refuses_streams_and_parameters() -> None:
+    """A stream that is not its own, residues out of range, and degrees that it calls insecure."""
     context = seal_context("standard", 2048)
-    with MemoryFile() as file, pytest.raises(CodecError, match="SEAL rejects this object"):
-        context.load(file, sealapi.Plaintext(), b"not a SEAL stream")
-
-
-def test_seal_refuses_residues_out_of_range() -> None:
-    context = seal_context("standard", 2048)
-    stream = context.stream(context.plaintext_prefix(1.0), np.full(2048, 2**63, np.uint64))
-    with MemoryFile() as file, pytest.raises(CodecError, match="SEAL rejects this object"):
-        context.load(file, sealapi.Plaintext(), stream)
-
-
-def test_degrees_that_seal_calls_insecure_are_refused() -> None:
+    large = context.stream(context.plaintext_prefix(1.0), np.full(2048, 2**63, np.uint64))
+    for stream in (b"not a SEAL stream", large):
+        with MemoryFile() as file, pytest.raises(CodecError, match="SEAL rejects this object"):
+            context.load(file, sealapi.Plaintext(), stream)
     with pytest.raises(ParameterError, match="at degree 1024"):
         SealContext("standard", 1024)
 

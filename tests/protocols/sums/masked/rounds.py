@@ -19,11 +19,10 @@ from protocols.crypto.keys import public_key
 from protocols.errors import CertificateError, CodecError
 from protocols.layout import TRAINED, Block, Segment, VectorLayout
 from protocols.sums.masked import shamir
-from protocols.sums.masked.context import ClientPolicy, RoundContext, model_digest
-from protocols.sums.masked.keys import seed_commitment
-from protocols.sums.masked.parameters import MaskedParameters, Mode, Neighbourhood
-from protocols.sums.masked.plan import MaskedPlan
-from protocols.sums.masked.roster import RosterEntry
+from protocols.sums.masked.masks import add_masks, mask_context, seed_commitment
+from protocols.sums.masked.parameters import ClientPolicy, MaskedParameters, Mode, Neighbourhood
+from protocols.sums.masked.plan import MaskedPlan, RoundContext, model_digest
+from protocols.sums.masked.roster import Roster, RosterEntry
 from protocols.sums.masked.run import MaskedRun
 from protocols.sums.masked.shamir import SHARE_BYTES
 from protocols.sums.masked.shares import point
@@ -152,9 +151,6 @@ def alter_share(
     played.replies[holder] = join_slots(slots, SHARE_BYTES)
 
 
-# --- helpers of the attack tests: removing a defence, and what a server can reconstruct from all messages -------------
-
-
 DEFENDED = pytest.mark.parametrize("defended", [True, False], ids=["defended", "defence taken out"])
 Patch = pytest.MonkeyPatch
 VICTIM = "c_000"
@@ -162,6 +158,20 @@ VICTIM = "c_000"
 
 def always_true(*_: object) -> bool:
     return True
+
+
+def unmasked(
+    roster: Roster, place: int, body: bytes, key_with: Callable[[int], bytes], seed: bytes | None = None
+) -> NDArray[np.unsignedinteger[Any]]:
+    """A contribution without the masks that somebody who knows its keys with its neighbours, and its seed, computes."""
+    context = mask_context(
+        roster.context, roster.digest, roster.encode_set(entry.client_id for entry in roster.entries)
+    )
+    target = unpack(body, roster.context.plan.bits, LAYOUT.length).copy()
+    masks: list[Any] = [] if seed is None else [(seed, context, -1)]
+    masks += [(key_with(peer), context, -1 if place < peer else 1) for peer in roster.neighbours_of(place)]
+    add_masks(target, masks)
+    return target
 
 
 def secrets_of(

@@ -9,27 +9,20 @@ from __future__ import annotations
 import copy
 import pickle
 from dataclasses import replace
-from typing import Any
 
-import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from numpy.typing import NDArray
 
 from protocols.errors import CodecError, HushRecError, ParameterError, RefusalError, ThresholdError
 from protocols.sums.masked import client, server, shamir
-from protocols.sums.masked.context import ClientPolicy
-from protocols.sums.masked.keys import mask_context, pair_mask_key
-from protocols.sums.masked.masks import add_masks
-from protocols.sums.masked.parameters import choose_neighbourhood
-from protocols.sums.masked.roster import Roster, make_roster
+from protocols.sums.masked.masks import pair_mask_key
+from protocols.sums.masked.parameters import ClientPolicy, choose_neighbourhood
+from protocols.sums.masked.roster import make_roster
 from protocols.sums.masked.shamir import SHARE_BYTES
 from protocols.sums.masked.shares import open_pair, point
 from protocols.sums.masked.wire import SEALED_BYTES, split_slots
-from protocols.sums.ring import unpack
 from tests.protocols.sums.masked.rounds import (
     DEFENDED,
-    LAYOUT,
     VICTIM,
     Patch,
     Round,
@@ -38,11 +31,10 @@ from tests.protocols.sums.masked.rounds import (
     names,
     new_round,
     secrets_of,
+    unmasked,
     with_model,
     with_threshold,
 )
-
-# --- both shares of one client --------------------------------------------------------------------------------------
 
 
 def test_nobody_answers_two_unmask_requests() -> None:
@@ -126,9 +118,6 @@ def test_one_client_helps_the_server_in_a_small_cohort() -> None:
     assert secrets_of(played, replies, VICTIM, {helper: (pair.of_seed, pair.of_mask_key)}) == (True, True)
 
 
-# --- keys: man in the middle, invented members, a key found twice -----------------------------------------------------
-
-
 def open_through_own_keys(played: Round, strangers: list[Ed25519PrivateKey | None]) -> bool:
     """The server impersonates all clients but the victim, with keys of its own, and opens the one vector.
 
@@ -160,25 +149,14 @@ def open_through_own_keys(played: Round, strangers: list[Ed25519PrivateKey | Non
         for receiver, slot in zip(forged.neighbours_of(place), slots, strict=True)
     }
     seed = shamir.combine({point(at): pair.of_seed for at, pair in pairs.items() if pair}, forged.threshold)
-    return bool((strip(forged, place, contribution, {place: seed}, known) == played.elements[VICTIM]).all())
 
+    own = forged.entries[place].advertised.mask_key
 
-def strip(
-    known_roster: Roster, place: int, contribution: bytes, seeds: dict[int, bytes], known: dict[str, client.Advertised]
-) -> NDArray[np.unsignedinteger[Any]]:
-    """One contribution without the masks that somebody with these seeds and mask keys can compute."""
-    bits = known_roster.context.plan.bits
-    sharers = known_roster.encode_set(entry.client_id for entry in known_roster.entries)
-    context = mask_context(known_roster.context, known_roster.digest, sharers)
-    own = known_roster.entries[place].advertised.mask_key
-    target = unpack(contribution, bits, LAYOUT.length).copy()
-    masks: list[Any] = [(seed, context, -1) for seed in seeds.values()]
-    for peer in known_roster.neighbours_of(place):
-        entry = known_roster.entries[peer]
-        key = pair_mask_key(known[entry.client_id].mask_secret, entry.advertised.mask_key, own)
-        masks.append((key, context, -1 if place < peer else 1))
-    add_masks(target, masks)
-    return target
+    def key_with(peer: int) -> bytes:
+        entry = forged.entries[peer]
+        return pair_mask_key(known[entry.client_id].mask_secret, entry.advertised.mask_key, own)
+
+    return bool((unmasked(forged, place, contribution, key_with, seed) == played.elements[VICTIM]).all())
 
 
 def test_man_in_the_middle() -> None:
@@ -238,9 +216,6 @@ def test_own_entry(lie: str) -> None:
         client.share(played.advertised[VICTIM], forged.body, played.is_member)
 
 
-# --- model inconsistency ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("signatures", [True, False], ids=["signatures checked", "masks alone"])
 def test_model_inconsistency(signatures: bool, monkeypatch: Patch) -> None:
     """Only the victim gets the true model; the others get one for which their contribution is zero."""
@@ -257,9 +232,6 @@ def test_model_inconsistency(signatures: bool, monkeypatch: Patch) -> None:
     except HushRecError:
         isolated = False
     assert not isolated
-
-
-# --- small cohort -----------------------------------------------------------------------------------------------------
 
 
 @DEFENDED

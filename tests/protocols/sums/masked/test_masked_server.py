@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -12,11 +11,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from protocols.errors import AtFaultError, ContributionError, ThresholdError
 from protocols.sums.masked import client, server
-from protocols.sums.masked.keys import sign_advertisement
 from protocols.sums.masked.mechanism import MASKED
 from protocols.sums.masked.parameters import corrupt_clients
 from protocols.sums.masked.plan import make_plan
-from protocols.sums.masked.roster import make_roster, open_roster
+from protocols.sums.masked.roster import make_roster, open_roster, sign_advertisement
 from protocols.sums.masked.wire import SEALED_BYTES, split_inbox
 from protocols.sums.ring import Ring
 from tests.protocols.sums.masked.rounds import (
@@ -30,8 +28,6 @@ from tests.protocols.sums.masked.rounds import (
     round_context,
     with_model,
 )
-
-# --- advertisements ---------------------------------------------------------------------------------------------------
 
 
 def test_an_advertisement_is_for_one_client_round_and_model() -> None:
@@ -52,19 +48,14 @@ def test_an_advertisement_is_for_one_client_round_and_model() -> None:
         server.check_advertisement(played.context, VICTIM, entry.identity_key, entry.advertisement[:-1])
 
 
-@pytest.mark.parametrize("which", [0, 1])
-def test_a_key_nobody_can_agree_with_stays_out(which: int) -> None:
+def test_a_key_nobody_can_agree_with_stays_out() -> None:
     """A client must not block its neighbours with a key of low order."""
     played = new_round(5)
-    keys = [b"\x09" + bytes(31), b"\x05" + bytes(31)]
-    keys[which] = bytes(32)
     identity = played.identities[VICTIM]
-    body = sign_advertisement(identity, played.context, VICTIM, keys[0], keys[1], bytes(32)).encode()
-    with pytest.raises(ContributionError, match="low order"):
-        server.check_advertisement(played.context, VICTIM, identity.public_key().public_bytes_raw(), body)
-
-
-# --- disputes about shares --------------------------------------------------------------------------------------------
+    for keys in ((bytes(32), b"\x05" + bytes(31)), (b"\x09" + bytes(31), bytes(32))):
+        body = sign_advertisement(identity, played.context, VICTIM, *keys, bytes(32)).encode()
+        with pytest.raises(ContributionError, match="low order"):
+            server.check_advertisement(played.context, VICTIM, identity.public_key().public_bytes_raw(), body)
 
 
 def test_a_client_leaves_whose_shares_open_for_fewer_than_t_neighbours() -> None:
@@ -93,9 +84,6 @@ def test_who_is_in_dispute_with_more_clients_than_may_collude_is_at_fault() -> N
     assert server.at_fault(roster, both_ways) == frozenset()  # one dispute, told by both
 
 
-# --- shares and inboxes -----------------------------------------------------------------------------------------------
-
-
 def test_inboxes_on_a_sparse_graph() -> None:
     """Each slot is what that neighbour sealed for this client; neighbours that did not share have empty slots."""
     plan = make_plan({"mode": "curious", "corrupt": 0.0, "dropout": 0.2}, LAYOUT, 16)
@@ -115,18 +103,8 @@ def test_inboxes_on_a_sparse_graph() -> None:
             assert slot == played.shares[names(16)[peer]][at * SEALED_BYTES : (at + 1) * SEALED_BYTES]
 
 
-def test_lengths_are_checked() -> None:
-    played = new_round(5).advertise().share().contribute().confirm().unmask()
-    for check, body in ((server.check_shares, played.shares[VICTIM]), (server.check_reply, played.replies[VICTIM])):
-        check(played.roster, body)
-        with pytest.raises(ContributionError, match="exactly"):
-            check(played.roster, body + b"\0")
-
-
-# --- thresholds: 9 clients, k=8, t=5 ----------------------------------------------------------------------------------
-
-
 def test_each_stage_names_what_it_misses() -> None:
+    """9 clients, k = 8, t = 5."""
     roster, everyone = new_round(9).advertise().roster, names(9)
     checks: dict[str, Callable[[list[str]], None]] = {
         "sharing: 6 clients are needed in the round, 5": lambda present: server.check_sharers(roster, present),
@@ -159,16 +137,6 @@ def test_a_dropout_without_surviving_neighbours_is_not_needed() -> None:
     assert set(roster.neighbours_of(place)) & server._needed_places(roster, names(16), alive)
 
 
-def test_threshold_errors_travel() -> None:
-    """A worker process raises them; their text says the stage, whose neighbourhood, how many."""
-    error = pickle.loads(pickle.dumps(ThresholdError("unmasking", 12, 11, "c_7")))  # noqa: S301
-    assert (error.stage, error.needed, error.present, error.whose) == ("unmasking", 12, 11, "c_7")
-    assert str(error) == "unmasking: 12 clients are needed among the neighbours of c_7, 11 are present"
-
-
-# --- confirmations ----------------------------------------------------------------------------------------------------
-
-
 def test_confirmations_are_for_one_set() -> None:
     played = new_round(9).advertise().share().contribute(without=["c_008"]).confirm()
     body, survivors = played.confirmations[VICTIM], list(played.contributions)
@@ -186,80 +154,46 @@ def test_confirmations_are_for_one_set() -> None:
         server.check_confirmation(played.roster, played.shares, survivors, VICTIM, body[:-1])
 
 
-# --- unmasking --------------------------------------------------------------------------------------------------------
-
-
 def test_unmasking_from_bytes_alone() -> None:
-    """A worker's input is picklable and sufficient: context, roster body, ids, shares and replies."""
+    """A worker's input is picklable and sufficient: context, roster body, ids, shares, replies. So are its errors."""
     played = new_round(9).advertise().share(without=["c_002"]).contribute(without=["c_005"]).confirm().unmask()
     job = (played.context, played.roster.body, played.shares, tuple(played.contributions), played.replies)
     context, body, shares, survivors, replies = pickle.loads(pickle.dumps(job))  # noqa: S301
-    done = server.unmask(open_roster(context, body), shares, survivors, replies)
+    done = server.unmask(open_roster(context, body), shares, survivors, replies, threads=2)
     returned = pickle.loads(pickle.dumps(done))  # noqa: S301
     np.testing.assert_array_equal(returned.correction, played.unmasking().correction)
     np.testing.assert_array_equal(played.opened(), played.expected())
     assert returned.bad_shares == ()
+    for check, sent in ((server.check_shares, played.shares[VICTIM]), (server.check_reply, played.replies[VICTIM])):
+        check(played.roster, sent)
+        with pytest.raises(ContributionError, match="exactly"):
+            check(played.roster, sent + b"\0")
+    error = pickle.loads(pickle.dumps(ThresholdError("unmasking", 12, 11, "c_7")))  # noqa: S301
+    assert (error.stage, error.needed, error.present, error.whose) == ("unmasking", 12, 11, "c_7")
 
 
-def test_threads_change_nothing() -> None:
-    played = new_round(9).advertise().share().contribute(without=["c_005"]).confirm().unmask()
-    one = played.unmasking().correction
-    for threads in (2, 3):
-        again = server.unmask(played.roster, played.shares, played.contributions, played.replies, threads)
-        np.testing.assert_array_equal(again.correction, one)
-
-
-@pytest.mark.parametrize("parts", [1, 2, 3, 20])
-def test_workers_that_share_the_masks_find_what_one_finds(parts: int) -> None:
+def test_workers_that_share_the_masks_find_what_one_finds() -> None:
     """Each gets the shares of its owners alone; corrections add up, as ring elements and as partial sums."""
-    played = new_round(9).advertise().share(without=["c_002"]).contribute(without=["c_005", "c_006"]).confirm().unmask()
-    whole = played.unmasking().correction
+    played = new_round(9).advertise().share(without=["c_002"]).contribute(without=["c_005"]).confirm().unmask()
+    whole, plan = played.unmasking().correction, played.context.plan
+    alter_share(played, "c_001", VICTIM)
     held = server.collect_shares(played.roster, played.shares, played.contributions, played.replies)
-    groups = server.split_shares(played.roster, played.contributions, held, parts)
-    assert len(groups) == min(parts, 8)  # six survivors, two dropouts that shared
-    assert sorted(place for group in groups for place in group) == sorted(held)
-    assert server.count_masks(played.roster, played.contributions, held) == 6 + 2 * 6
-    plan = played.context.plan
-    found = [
-        server.unmask_shares(played.roster, tuple(played.shares), tuple(played.contributions), group).correction
-        for group in groups
-    ]
-    np.testing.assert_array_equal(sum(found), whole)
+    assert server.count_masks(played.roster, played.contributions, held) == 7 + 7
 
     def corrected(correction: Ring) -> bytes:
         return MASKED.correct(plan, None, lambda sums: np.copyto(sums, correction))[0]
 
-    assert MASKED.merge(plan, [corrected(each) for each in found]) == corrected(whole)
-
-
-def test_workers_get_about_equally_many_masks() -> None:
-    played = new_round(12).advertise().share().contribute(without=["c_001", "c_007", "c_010"]).confirm().unmask()
-    held = server.collect_shares(played.roster, played.shares, played.contributions, played.replies)
-    groups = server.split_shares(played.roster, played.contributions, held, 3)
-    dropouts = played.roster.indices(["c_001", "c_007", "c_010"])
-    assert [sum(9 if place in dropouts else 1 for place in group) for group in groups] == [12] * 3
-
-
-def test_a_bad_share_is_named_by_the_worker_that_meets_it() -> None:
-    played = new_round(9).advertise().share().contribute().confirm().unmask()
-    alter_share(played, "c_001", VICTIM)
-    held = server.collect_shares(played.roster, played.shares, played.contributions, played.replies)
-    groups = server.split_shares(played.roster, played.contributions, held, 3)
-    named = [
-        server.unmask_shares(played.roster, tuple(played.shares), tuple(played.contributions), group).bad_shares
-        for group in groups
-    ]
-    assert sorted(named) == [(), (), (server.BadShare("c_000", "c_001"),)]
-
-
-def test_any_five_replies_of_each_neighbourhood_do() -> None:
-    played = new_round(9).advertise().share().contribute().confirm().unmask()
-    whole = played.unmasking().correction
-    for missing in (names(9)[:3], names(9)[3:6], names(9)[6:]):
-        some = {name: body for name, body in played.replies.items() if name not in missing}
-        server.check_replies(played.roster, played.shares, played.contributions, some)
-        again = server.unmask(played.roster, played.shares, played.contributions, some)
-        np.testing.assert_array_equal(again.correction, whole)
+    for parts in (1, 3, 20):
+        groups = server.split_shares(played.roster, played.contributions, held, parts)
+        assert len(groups) == min(parts, 8)  # seven survivors, and a dropout that shared
+        assert sorted(place for group in groups for place in group) == sorted(held)
+        found = [
+            server.unmask_shares(played.roster, tuple(played.shares), tuple(played.contributions), group)
+            for group in groups
+        ]
+        np.testing.assert_array_equal(sum(each.correction for each in found), whole)
+        assert [bad for each in found for bad in each.bad_shares] == [server.BadShare("c_000", "c_001")]
+        assert MASKED.merge(plan, [corrected(each.correction) for each in found]) == corrected(whole)
 
 
 def test_an_empty_slot_is_a_missing_share() -> None:
@@ -285,14 +219,3 @@ def test_a_commitment_to_another_seed_fails_the_round_and_names_its_owner() -> N
         played.unmasking()
     assert failed.value.clients == (VICTIM,)
     assert pickle.loads(pickle.dumps(failed.value)).clients == (VICTIM,)  # noqa: S301
-
-
-def test_stages_of_many_rounds_at_once() -> None:
-    """Nothing is shared between rounds: four at a time in threads."""
-
-    def run(number: int) -> bool:
-        played = new_round(5).advertise().share().contribute().confirm().unmask()
-        return bool((played.opened() == played.expected()).all())
-
-    with ThreadPoolExecutor(4) as pool:
-        assert all(pool.map(run, range(4)))

@@ -7,14 +7,14 @@ from itertools import combinations
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from protocols.crypto.domain import derive_key
 from protocols.errors import CodecError, ParameterError
 from protocols.sums.masked import masks, shamir
 from protocols.sums.masked.masks import Mask, add_mask, add_masks
-from protocols.sums.masked.shamir import PRIME, SHARE_BYTES, combine, inverses, split, value_at
+from protocols.sums.masked.shamir import PRIME, SHARE_BYTES, combine, split
 
 KEY, OTHER = bytes(range(32)), bytes(range(1, 33))
 DTYPES = (np.uint16, np.uint32, np.uint64)
@@ -29,19 +29,17 @@ def stream(dtype: type, count: int, key: bytes = KEY, context: bytes = b"round")
     return np.array([int.from_bytes(body[i : i + width], "little") for i in range(0, len(body), width)], dtype)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@given(start=st.integers(0, 100), length=st.integers(0, 100))
-@settings(max_examples=40, deadline=None)
+@given(dtype=st.sampled_from(DTYPES), start=st.integers(0, 100), length=st.integers(0, 100))
+@settings(max_examples=60, deadline=None)
 def test_any_piece_can_be_sought(dtype: type, start: int, length: int) -> None:
     piece = np.zeros(length, dtype)
     add_mask(piece, KEY, b"round", 1, start)
     assert (piece == stream(dtype, 200)[start : start + length]).all()
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize(("dtype", "threads"), [(np.uint16, 1), (np.uint32, 2), (np.uint64, 3)])
 def test_pieces_threads_and_steps_make_no_difference(dtype: type, threads: int) -> None:
-    """Over the edges of steps, and far into the stream."""
+    """Over the edges of steps."""
     width = np.dtype(dtype).itemsize
     count = 2 * STEP // width + 7
     plan: list[Mask] = [(KEY, b"a", 1), (OTHER, b"a", -1), (KEY, b"b", 1)]
@@ -56,11 +54,6 @@ def test_pieces_threads_and_steps_make_no_difference(dtype: type, threads: int) 
     for start, end in zip(edges, edges[1:], strict=False):
         add_masks(pieces[start:end], plan, threads, start)
     assert (pieces == whole).all()
-    far = np.zeros(3, dtype)
-    add_mask(far, KEY, b"a", 1, 2**40)
-    near = np.zeros(3, dtype)
-    add_mask(near, KEY, b"a", 1)
-    assert (far != near).any()
 
 
 def test_more_streams_than_a_batch() -> None:
@@ -74,26 +67,6 @@ def test_more_streams_than_a_batch() -> None:
     assert (target == rest).all()
 
 
-def test_pairs_cancel_and_selves_are_left() -> None:
-    total = np.zeros(500, np.uint32)
-    for masks_of_one in ([(KEY, b"pair", 1)], [(KEY, b"pair", -1), (OTHER, b"self", 1)]):
-        vector = np.zeros(500, np.uint32)
-        add_masks(vector, masks_of_one)  # type: ignore[arg-type]
-        total += vector
-    assert (total == stream(np.uint32, 500, OTHER, b"self")).all()
-
-
-def test_other_keys_and_contexts_other_streams() -> None:
-    streams = []
-    for key, context in ((KEY, b"a"), (OTHER, b"a"), (KEY, b"b"), (KEY, b"")):
-        vector = np.zeros(64, np.uint16)
-        add_mask(vector, key, context, 1)
-        streams.append(vector)
-    for i, one in enumerate(streams):
-        for other in streams[:i]:
-            assert (one != other).mean() > 0.9
-
-
 def test_masks_are_uniform() -> None:
     """Every bit of a million elements is 1 half the time, within six deviations; so is every low width."""
     vector = np.zeros(1_000_000, np.uint32)
@@ -105,34 +78,20 @@ def test_masks_are_uniform() -> None:
     assert abs(((counts - 1_000_000 / 1024) ** 2).sum() / (1_000_000 / 1024) - 1023) < 6 * np.sqrt(2 * 1023)
 
 
-@pytest.mark.parametrize(
-    ("target", "key", "sign", "threads", "start"),
-    [
-        (np.zeros(4, np.int32), KEY, 1, 1, 0),
-        (np.zeros(4, np.float64), KEY, 1, 1, 0),
-        (np.zeros(4, ">u4"), KEY, 1, 1, 0),
-        (np.zeros((2, 2), np.uint32), KEY, 1, 1, 0),
-        (np.zeros(8, np.uint32)[::2], KEY, 1, 1, 0),
-        (np.zeros(4, np.uint32), KEY[:31], 1, 1, 0),
-        (np.zeros(4, np.uint32), KEY, 2, 1, 0),
-        (np.zeros(4, np.uint32), KEY, 1, 0, 0),
-        (np.zeros(4, np.uint32), KEY, 1, 1, -1),
-    ],
-)
-def test_what_cannot_be_masked(target: np.ndarray, key: bytes, sign: int, threads: int, start: int) -> None:
-    with pytest.raises(ParameterError):
-        add_masks(target, [(key, b"", sign)], threads, start)  # type: ignore[list-item]
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-def test_nothing_is_masked_with_nothing(threads: int) -> None:
-    add_masks(np.zeros(0, np.uint32), [(KEY, b"", 1)], threads)
-    vector = np.ones(5, np.uint32)
-    add_masks(vector, [], threads)
-    assert (vector == 1).all()
-
-
-# --- shares -----------------------------------------------------------------------------------------------------------
+def test_what_cannot_be_masked() -> None:
+    good = np.zeros(4, np.uint32)
+    for target in (np.zeros(4, np.int32), np.zeros(4, ">u4"), np.zeros((2, 2), np.uint32), np.zeros(8, np.uint32)[::2]):
+        with pytest.raises(ParameterError, match="contiguous"):
+            add_masks(target, [(KEY, b"", 1)])  # type: ignore[arg-type]
+    for key, sign in ((KEY[:31], 1), (KEY, 2)):
+        with pytest.raises(ParameterError, match="32 bytes and the sign"):
+            add_masks(good, [(key, b"", sign)])  # type: ignore[list-item]
+    for threads, start in ((0, 0), (1, -1)):
+        with pytest.raises(ParameterError, match="threads"):
+            add_masks(good, [(KEY, b"", 1)], threads, start)
+    add_masks(np.zeros(0, np.uint32), [(KEY, b"", 1)], 2)
+    add_masks(good, [], 2)
+    assert not good.any()
 
 
 SECRET = bytes(range(32))
@@ -158,22 +117,10 @@ def test_the_field_is_one() -> None:
     assert not any(all(passes(n, base) for base in bases) for n in range(2**256 + 1, PRIME, 2))
 
 
-def through(values: dict[int, int]) -> list[int]:
-    """Coefficients of the polynomial through all values (Lagrange)."""
-    total = [0] * len(values)
-    for x, y in values.items():
-        product = [y]
-        for other in values:
-            if other != x:
-                scale = pow(x - other, -1, PRIME)
-                shifted = [0, *product]
-                product = [(a - other * b) * scale % PRIME for a, b in zip(shifted, [*product, 0], strict=True)]
-        total = [(a + b) % PRIME for a, b in zip(total, product, strict=True)]
-    return total
-
-
 @given(secret=st.binary(min_size=32, max_size=32), threshold=st.integers(1, 6), extra=st.integers(0, 4))
-@settings(max_examples=50, deadline=None)
+@example(bytes(32), 3, 0)
+@example(b"\xff" * 32, 3, 0)
+@settings(max_examples=30, deadline=None)
 def test_any_t_shares_give_the_secret(secret: bytes, threshold: int, extra: int) -> None:
     points = [3, 1, 7, 2**31 - 1, 10, 2, 100, 5, 6, 4][: threshold + extra]
     shares = shares_of(secret, threshold, points)
@@ -181,24 +128,6 @@ def test_any_t_shares_give_the_secret(secret: bytes, threshold: int, extra: int)
     for chosen in combinations(points, threshold):
         assert combine({point: shares[point] for point in chosen}, threshold) == secret
     assert combine(shares, threshold) == secret
-
-
-@pytest.mark.parametrize("secret", [bytes(32), b"\xff" * 32, bytes(31) + b"\x80"])
-def test_the_edges_of_the_secrets(secret: bytes) -> None:
-    assert combine(shares_of(secret, 3, [1, 2, 3]), 3) == secret
-
-
-def test_fewer_shares_say_nothing() -> None:
-    """t-1 shares fit any secret: the shares of another secret can be completed to the very same."""
-    shares = shares_of(SECRET, 3, [1, 2, 3])
-    seen = {point: int.from_bytes(shares[point], "little") for point in (1, 2)}
-    for other in (0, 1, 2**256 - 1):
-        polynomial = through(seen | {PRIME - 1: 0})
-        # add a multiple of (x-1)(x-2), which is 2 at 0 and leaves both shares as they are
-        (half,) = inverses([2])
-        multiple = (other - value_at(polynomial, 0)) * half % PRIME
-        altered = [value_at(polynomial, x) + multiple * (x - 1) * (x - 2) for x in (0, 1, 2)]
-        assert [altered[0] % PRIME, altered[1] % PRIME, altered[2] % PRIME] == [other, seen[1], seen[2]]
 
 
 def test_coefficients_are_uniform_and_fresh() -> None:
@@ -220,40 +149,20 @@ def test_exactly_t_of_the_lowest_points_are_used() -> None:
     assert combine(shares | {3: bytes(33)}, 3) != SECRET
 
 
-@pytest.mark.parametrize(
-    ("secret", "threshold", "points"),
-    [
-        (SECRET[:31], 2, [1, 2]),
-        (SECRET, 0, [1, 2]),
-        (SECRET, 3, [1, 2]),
-        (SECRET, 1, []),
-        (SECRET, 2, [1, 1]),
-        (SECRET, 2, [0, 1]),
-        (SECRET, 2, [1, 2**31]),
-        (SECRET, 2, [-1, 1]),
-    ],
-)
-def test_what_cannot_be_split(secret: bytes, threshold: int, points: list[int]) -> None:
-    with pytest.raises(ParameterError):
-        split(secret, threshold, points)
-
-
-def test_too_few_shares_are_refused() -> None:
-    shares = shares_of(SECRET, 3, [1, 2, 3])
-    del shares[2]
-    with pytest.raises(ParameterError, match="3 shares are needed, got 2"):
-        combine(shares, 3)
-
-
-@pytest.mark.parametrize("share", [b"", bytes(32), bytes(34), PRIME.to_bytes(33, "little"), b"\xff" * 33])
-def test_a_share_that_is_no_field_element(share: bytes) -> None:
-    shares = shares_of(SECRET, 2, [1, 2, 3]) | {2: share}
-    with pytest.raises(CodecError, match="point 2"):
-        combine(shares, 2)
-
-
-def test_a_value_that_is_no_secret() -> None:
+def test_what_cannot_be_split_or_combined() -> None:
     """2^256 is in the field but does not fit 32 bytes."""
-    wrong = {1: (2**256).to_bytes(SHARE_BYTES, "little")}
+    for secret, threshold, points in (
+        (SECRET[:31], 2, [1, 2]),
+        *((SECRET, threshold, points) for threshold, points in ((0, [1, 2]), (3, [1, 2]), (1, []))),
+        *((SECRET, 2, points) for points in ([1, 1], [0, 1], [1, 2**31], [-1, 1])),
+    ):
+        with pytest.raises(ParameterError):
+            split(secret, threshold, points)
+    shares = shares_of(SECRET, 3, [1, 2, 3])
+    for share in (b"", bytes(32), bytes(34), PRIME.to_bytes(33, "little"), b"\xff" * 33):
+        with pytest.raises(CodecError, match="point 2"):
+            combine(shares | {2: share}, 3)
+    with pytest.raises(ParameterError, match="3 shares are needed, got 2"):
+        combine({1: shares[1], 3: shares[3]}, 3)
     with pytest.raises(CodecError, match="wrong"):
-        combine(wrong, 1)
+        combine({1: (2**256).to_bytes(SHARE_BYTES, "little")}, 1)

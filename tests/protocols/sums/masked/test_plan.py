@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from protocols.errors import BudgetError, CodecError, ContributionError, ParameterError
 from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
-from protocols.sums.base import COUNT_BYTES
 from protocols.sums.masked.mechanism import MASKED
 from protocols.sums.masked.plan import MaskedPlan, encode
-from protocols.sums.ring import GROUP, pack, packed_bytes, ring_dtype, unpack
+from protocols.sums.ring import pack, packed_bytes, ring_dtype, unpack
 
 LAYOUT = VectorLayout(
     (
@@ -38,35 +37,24 @@ def scales(plan: MaskedPlan) -> list[float]:
     return [ring.scale for places in plan.places for ring, _ in places]
 
 
-def test_every_segment_has_the_finest_scale_that_fits() -> None:
+def test_every_segment_has_the_finest_scale_that_fits_and_half_a_step_of_error_a_contribution() -> None:
     """100 contributions of 0.5 add up to 50, a proven bound of 1 leaves 50 times the room; counts have scale 1."""
-    assert scales(plan_of(bits=32)) == [2.0**25, 1.0, 2.0**30, 1.0]
-    assert scales(plan_of(bits=16)) == [2.0**9, 1.0, 2.0**14, 1.0]
-    assert [span for places in plan_of().places for _, span in places] == [
-        slice(0, 3),
-        slice(3, 5),
-        slice(5, 8),
-        slice(8, 10),
-    ]
-
-
-def test_the_predicted_error_is_half_a_step_a_contribution() -> None:
     plan = plan_of(bits=32)
+    assert scales(plan) == [2.0**25, 1.0, 2.0**30, 1.0]
+    assert scales(plan_of(bits=16)) == [2.0**9, 1.0, 2.0**14, 1.0]
+    assert [(s.start, s.stop) for places in plan.places for _, s in places] == [(0, 3), (3, 5), (5, 8), (8, 10)]
     assert plan.segment_errors["a/counts"] == 0.0
-    assert plan.segment_errors["a/values"] == pytest.approx(50 * 2.0**-25, rel=1e-6)
+    assert plan.segment_errors["a/values"] == plan.predicted_error == pytest.approx(50 * 2.0**-25, rel=1e-6)
     assert plan.segment_errors["b/values"] == pytest.approx(50 * 2.0**-30, rel=1e-6)
-    assert plan.predicted_error == plan.segment_errors["a/values"]
 
 
-@pytest.mark.parametrize("bits", [16, 20, 32, 50, 64])
-@pytest.mark.parametrize("sum_bound", [None, 3.0, 0.01])
-@given(data=st.data())
-@settings(max_examples=15, deadline=None)
-def test_sums_are_off_by_no_more_than_predicted(bits: int, sum_bound: float | None, data: st.DataObject) -> None:
+@given(st.sampled_from([16, 20, 32, 50, 64]), st.sampled_from([None, 3.0, 0.01]), st.integers(0, 2**32))
+@settings(max_examples=60, deadline=None)
+def test_sums_are_off_by_no_more_than_predicted(bits: int, sum_bound: float | None, seed: int) -> None:
     """Values that may be far above the proven bound on the sum, and cancel in it: wrapping on the way does no harm."""
     layout = one(Segment("v", 4, 2.0, sum_bound=sum_bound))
     plan = plan_of(layout, 6, bits=bits)
-    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    rng = np.random.default_rng(seed)
     rows = rng.uniform(-2, 2, (3, 4))
     limit = 6.0 * 2.0 if sum_bound is None else sum_bound
     vectors = np.clip(np.concatenate([rows, -rows]) + rng.uniform(-limit, limit, (6, 4)) / 6, -2, 2)
@@ -94,100 +82,51 @@ def test_a_contribution_is_dense_whatever_its_route() -> None:
     assert fanned[3] == fanned[8] == 3
 
 
-@pytest.mark.parametrize("count", [0.5, -0.25, 3.999])
-def test_counts_are_whole(count: float) -> None:
-    with pytest.raises(ParameterError, match="'a' holds a count"):
-        encode(plan_of(), ((0,),), [np.array([0, 0, 0, 0, count])])
-
-
-def test_a_clip_done_in_float32_is_forgiven() -> None:
-    layout = one(Segment("v", 1, 0.1))
-    over = np.array([np.float32(0.1)], dtype=np.float64)
+def test_counts_are_whole_and_a_clip_done_in_float32_is_forgiven() -> None:
+    for count in (0.5, -0.25, 3.999):
+        with pytest.raises(ParameterError, match="'a' holds a count"):
+            encode(plan_of(), ((0,),), [np.array([0, 0, 0, 0, count])])
+    over, plan = np.array([np.float32(0.1)], dtype=np.float64), plan_of(one(Segment("v", 1, 0.1)))
     assert over[0] > 0.1
-    plan = plan_of(layout)
     assert encode(plan, ((0,),), [over]) == encode(plan, ((0,),), [np.array([0.1])])
 
 
-@pytest.mark.parametrize(
-    ("segment", "bits", "contributions", "fits"),
-    [
+def test_a_budget_that_does_not_fit_says_what_does() -> None:
+    for segment, bits, contributions, fits in (
         (Segment("n", 1, 1.0, integral=True), 16, 32768, "at most 32767 contributions fit, or 17 bits fit"),
         (Segment("n", 1, 400.0, integral=True), 16, 100, "at most 81 contributions fit, or 17 bits fit"),
         (Segment("n", 1, 2.0**61, integral=True), 64, 4, "at most 3 contributions fit"),
         (Segment("n", 1, 2.0**63, integral=True), 64, 3, "no ring fits"),
-        (Segment("v", 1, 1.0), 16, 32766, "at most 16383 contributions fit, or 17 bits fit"),
-        (Segment("v", 1, 1.0), 16, 2**31, "at most 16383 contributions fit"),
-    ],
-)
-def test_a_budget_that_does_not_fit_says_what_does(segment: Segment, bits: int, contributions: int, fits: str) -> None:
-    with pytest.raises(BudgetError, match=fits):
-        plan_of(one(segment), contributions, bits=bits)
-
-
-def test_a_proven_bound_makes_room() -> None:
-    """30,000 contributions of up to 100 whose sum stays below 1."""
-    with pytest.raises(BudgetError):
-        plan_of(one(Segment("v", 1, 100.0)), 30000, bits=16)
-    with pytest.raises(BudgetError):
-        plan_of(one(Segment("n", 1, 100.0, integral=True)), 30000, bits=16)
+        (Segment("v", 1, 1.0), 16, 2**31, "no sum has over 2147483647 .* at most 16383 contributions fit"),
+        (Segment("v", 1, 100.0), 16, 30000, "a ring step is"),
+    ):
+        with pytest.raises(BudgetError, match=fits):
+            plan_of(one(segment), contributions, bits=bits)
+    # a proven bound makes room: 30,000 contributions of up to 100 whose sum stays below 1
     plan_of(one(Segment("n", 1, 100.0, integral=True, sum_bound=32767.0)), 30000, bits=16)
     assert scales(plan_of(one(Segment("v", 1, 100.0, sum_bound=1.0)), 30000, bits=16)) == [2.0**11]
 
 
-@pytest.mark.parametrize(
-    ("parameters", "contributions"),
-    [
-        ({"bits": 15}, 10),
-        ({"bits": 65}, 10),
-        ({"mode": "malicious"}, 10),
-        ({"corrupt": 1.0}, 10),
-        ({"dropout": -0.1}, 10),
-        ({"sigma": 19}, 10),
-        ({"eta": 81}, 10),
-        ({"bits": "many"}, 10),
-        ({}, 2),
-    ],
-)
-def test_parameters_are_checked(parameters: dict[str, object], contributions: int) -> None:
-    with pytest.raises(ParameterError):
-        plan_of(LAYOUT, contributions, **parameters)
-
-
-def test_a_cohort_that_no_neighbourhood_serves_is_refused() -> None:
-    plan = plan_of(LAYOUT, 100, corrupt=0.5, dropout=0.5)  # can be read: a task of an earlier version may have it
-    assert plan.describe()["neighbourhood"] is None
-    with pytest.raises(ParameterError, match="a dropout of at most"):
-        plan.neighbourhood(100)
+def test_parameters_are_checked() -> None:
+    for name, value in (
+        *(("bits", 15), ("bits", 65), ("bits", "many"), ("mode", "malicious")),
+        *(("corrupt", 1.0), ("dropout", -0.1), ("sigma", 19), ("eta", 81)),
+    ):
+        with pytest.raises(ParameterError, match=name):
+            plan_of(LAYOUT, 10, **{name: value})
+    with pytest.raises(ParameterError, match="at least 3"):
+        plan_of(LAYOUT, 2)
 
 
 def test_the_plan_knows_the_neighbourhood_of_any_cohort() -> None:
     plan = plan_of(contributions=1000, corrupt=0.05, dropout=0.05, sigma=40)
     assert (plan.neighbourhood(1000).degree, plan.neighbourhood(1000).threshold) == (62, 43)
-    assert plan.neighbourhood(100).threshold == 11
     facts = json.loads(json.dumps(plan.describe()))
-    assert facts["neighbourhood"]["degree"] == 62
-    assert facts["mode"] == "semi-malicious"
-    assert facts["bytes_per_value"] == 4.0
-
-
-def test_a_correction_ends_in_the_sum() -> None:
-    plan = plan_of(bits=20)
-    partial = MASKED.fold(plan, None, [(((0,),), pack(np.full(10, 2**20 - 1, np.uint32), 20))])
-    more = np.arange(1, 11, dtype=np.uint32)
-    corrected, seen = MASKED.correct(plan, partial, lambda sums: np.add(sums, more, out=sums).size)
-    assert seen == 10
-    assert corrected[:COUNT_BYTES] == partial[:COUNT_BYTES]
-    assert MASKED.release(plan, corrected) == pack(np.arange(10, dtype=np.uint32), 20)
-
-
-def test_unused_bits_of_a_contribution_are_zero() -> None:
-    layout = one(Segment("v", 3, 0.5))
-    plan = plan_of(layout, bits=20)
-    body = bytearray(8)
-    MASKED.check(plan, ((0,),), body)
-    body[-1] = 0x10
-    with pytest.raises(ContributionError, match="unused bits"):
-        MASKED.check(plan, ((0,),), body)
+    assert (facts["neighbourhood"]["degree"], facts["mode"], facts["bytes_per_value"]) == (62, "semi-malicious", 4.0)
+    none = plan_of(LAYOUT, 100, corrupt=0.5, dropout=0.5)  # can be read: a task of an earlier version may have it
+    assert none.describe()["neighbourhood"] is None
+    with pytest.raises(ParameterError, match="a dropout of at most"):
+        none.neighbourhood(100)
 
 
 def test_a_sum_whose_masks_did_not_cancel_is_refused() -> None:
@@ -201,6 +140,15 @@ def test_a_sum_whose_masks_did_not_cancel_is_refused() -> None:
         else:
             with pytest.raises(CodecError, match="beyond the bound of a sum of 100 contributions"):
                 MASKED.open(plan, pack(total, 32), 100, None)
+    step = 1.0 / scales(plan)[0]  # each of 100 values of at most its clip may be half a step too large
+    most = round(100 * plan.layout.blocks[0].segments[0].clip / step) + 50
+    for element, fine in ((most, True), (most + 1, False)):
+        total = pack(np.array([element, *[0] * 9], np.uint32), 32)
+        if fine:
+            MASKED.open(plan, total, 100, None)
+        else:
+            with pytest.raises(CodecError, match="beyond the bound"):
+                MASKED.open(plan, total, 100, None)
     with pytest.raises(CodecError, match="beyond the bound of a sum of 99"):
         MASKED.open(plan, pack(np.full(10, 400, np.uint32), 32), 99, None)
 
@@ -215,8 +163,6 @@ def test_long_packed_contributions_fold_in_pieces() -> None:
     assert MASKED.release(plan, partial) == pack(rows.sum(axis=0, dtype=np.uint32), 19)
 
 
-# --- packing ----------------------------------------------------------------------------------------------------------
-
 WIDTHS = st.integers(16, 64)
 
 
@@ -227,7 +173,7 @@ def by_hand(elements: list[int], bits: int) -> bytes:
 
 
 @given(bits=WIDTHS, data=st.data(), count=st.integers(0, 200))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_packing_is_one_long_integer(bits: int, data: st.DataObject, count: int) -> None:
     seed = data.draw(st.integers(0, 2**32 - 1))
     wide = np.random.default_rng(seed).integers(0, 2**64, count, dtype=np.uint64, endpoint=False)
@@ -240,52 +186,27 @@ def test_packing_is_one_long_integer(bits: int, data: st.DataObject, count: int)
     assert (read == elements).all()
 
 
-@pytest.mark.parametrize("bits", range(16, 65))
-def test_the_largest_element_in_every_place(bits: int) -> None:
-    for place in (0, 1, GROUP - 1, GROUP, GROUP + 1):
-        elements = np.zeros(GROUP + 2, ring_dtype(bits))
-        elements[place] = (1 << bits) - 1
-        body = pack(elements, bits)
-        assert body == by_hand(elements.tolist(), bits)
-        assert (unpack(body, bits, elements.size) == elements).all()
-
-
-def test_elements_are_taken_modulo_the_ring() -> None:
+def test_elements_are_taken_modulo_the_ring_and_have_one_form() -> None:
+    """Bodies of another length, or with unused bits, are refused; raw elements are neither copied nor written."""
     assert pack(np.array([2**20 + 5, 2**32 - 1], np.uint32), 20) == by_hand([5, 2**20 - 1], 20)
-
-
-@pytest.mark.parametrize(("bits", "count"), [(17, 1), (20, 3), (33, 5), (63, 1)])
-def test_bits_that_nobody_owns_are_zero(bits: int, count: int) -> None:
-    body = bytearray(pack(np.zeros(count, ring_dtype(bits)), bits))
-    for bit in range(count * bits % 8, 8):
-        body[-1] = 1 << bit
-        with pytest.raises(CodecError, match="unused bits"):
-            unpack(body, bits, count)
-
-
-@pytest.mark.parametrize("bits", [16, 20, 32, 64])
-@pytest.mark.parametrize("change", [-1, 1])
-def test_lengths_are_exact(bits: int, change: int) -> None:
-    with pytest.raises(CodecError, match="9 elements"):
-        unpack(bytes(packed_bytes(9, bits) + change), bits, 9)
-
-
-@pytest.mark.parametrize("bits", [0, 15, 65])
-def test_rings_have_16_to_64_bits(bits: int) -> None:
-    with pytest.raises(ParameterError, match="16 to 64"):
-        pack(np.zeros(1, np.uint32), bits)
-    with pytest.raises(ParameterError, match="16 to 64"):
-        unpack(b"", bits, 0)
-
-
-def test_another_dtype_is_refused() -> None:
+    for bits, count in ((17, 1), (20, 3), (33, 5), (63, 1), (32, 9)):
+        body = pack(np.zeros(count, ring_dtype(bits)), bits)
+        for wrong in (body[:-1], body + b"\0"):
+            with pytest.raises(CodecError, match=f"{count} elements"):
+                unpack(wrong, bits, count)
+        for bit in range(count * bits % 8 or 8, 8):
+            with pytest.raises(CodecError, match="unused bits"):
+                unpack(body[:-1] + bytes([1 << bit]), bits, count)
+    plan = plan_of(one(Segment("v", 3, 0.5)), bits=20)
+    MASKED.check(plan, ((0,),), bytes(8))
+    with pytest.raises(ContributionError, match="unused bits"):
+        MASKED.check(plan, ((0,),), bytes(7) + b"\x10")
+    for width in (0, 15, 65):
+        with pytest.raises(ParameterError, match="16 to 64"):
+            pack(np.zeros(1, np.uint32), width)
     with pytest.raises(ParameterError, match="uint32"):
         pack(np.zeros(1, np.uint64), 32)
-
-
-def test_raw_elements_are_not_copied_and_not_written() -> None:
-    body = bytearray(pack(np.arange(5, dtype=np.uint32), 32))
-    read = unpack(body, 32, 5)
-    body[0] = 9
-    assert read[0] == 9
-    assert not read.flags.writeable
+    raw = bytearray(pack(np.arange(5, dtype=np.uint32), 32))
+    read = unpack(raw, 32, 5)
+    raw[0] = 9
+    assert read[0] == 9 and not read.flags.writeable

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
-from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
 from protocols.sums.oneshot import server
-from protocols.sums.oneshot.context import OneshotContext, OneshotPolicy
+from protocols.sums.oneshot.client import sign_upload
 from protocols.sums.oneshot.mechanism import ONESHOT
 from protocols.sums.oneshot.packing import UnpackedSum
-from protocols.sums.oneshot.plan import OneshotPlan, encode, make_plan
+from protocols.sums.oneshot.parameters import OneshotPolicy
+from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan, encode, make_plan
 from protocols.sums.oneshot.polynomials import Ring
 from protocols.sums.oneshot.run import OneshotRun
-from protocols.sums.oneshot.sealing import signed_statement
-from protocols.sums.oneshot.wire import Statement, Ticket, Upload, body_digest
 
 __all__ = ["CLIENTS", "POLICY", "VALUES", "Round", "counting_random", "small_plan"]
 
@@ -109,23 +106,10 @@ class Round(OneshotRun):
     def tamper(self, name: str, contribution: bytes | None = None, sealed: dict[int, bytes] | None = None) -> None:
         """Replace parts of a client's upload, which the client signs: a client that cheats."""
         upload = self.uploads[name]
-        shares = list(upload.ticket.sealed)
-        for place, share in (sealed or {}).items():
-            shares[place] = share
+        shares = dict(enumerate(upload.ticket.sealed)) | (sealed or {})
         body = upload.contribution if contribution is None else contribution
-        statement = Statement(
-            name,
-            self.public_key(name),
-            bytes(32),
-            NO_CERTIFICATE,
-            upload.ticket.ephemeral_key,
-            body_digest(body),
-            tuple(map(body_digest, shares)),
-            b"",
-        )
-        signature = self.identities[name].sign(signed_statement(self.committee, statement))
-        ticket = replace(upload.ticket, signature=signature, sealed=tuple(shares))
-        self.uploads[name] = Upload(Ticket.decode(self.plan, ticket.encode()), body)
+        own = (self.committee, name, self.identities[name], upload.ticket.ephemeral_key)
+        self.uploads[name] = sign_upload(*own, tuple(shares.values()), body)
 
 
 def unpacked_sum(ring: Ring, residues: NDArray[np.uint32], values: int, contributions: int) -> NDArray[np.int64]:

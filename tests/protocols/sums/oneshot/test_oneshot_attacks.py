@@ -13,11 +13,11 @@ from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.errors import CodecError, ContributionError, RefusalError, ThresholdError
 from protocols.layout import whole_route
 from protocols.sums.oneshot import client, member, server
-from protocols.sums.oneshot.context import OneshotPolicy
+from protocols.sums.oneshot.committee import open_share, seal_share, signed_survivors
 from protocols.sums.oneshot.mechanism import ONESHOT, release_unmasked
 from protocols.sums.oneshot.member import _value_at, candidates
+from protocols.sums.oneshot.parameters import OneshotPolicy
 from protocols.sums.oneshot.polynomials import add_products, canonical, public_polynomials
-from protocols.sums.oneshot.sealing import open_share, seal_share, signed_survivors
 from protocols.sums.oneshot.wire import body_digest, survivors_digest
 from tests.protocols.sums.oneshot.rounds import SEED, Round, counting_random, small_plan, unpacked_sum
 
@@ -119,54 +119,39 @@ def read_by_colluding_members(played: Round, colluding: int, first: int) -> NDAr
     return np.asarray(opened[0] - opened[1])
 
 
-@pytest.mark.parametrize(
-    ("committee", "corrupt", "bound"), [(3, 1, 2), (5, 0, 0), (5, 1, 2), (5, 2, 2), (6, 2, 3), (7, 1, 2)]
-)
+@pytest.mark.parametrize(("committee", "corrupt", "bound"), [(3, 1, 2), (5, 0, 0), (5, 1, 2), (6, 2, 3)])
 def test_attack_two_sets_with_the_help_of_colluding_members(committee: int, corrupt: int, bound: int) -> None:
     """A vector stays hidden from a lying server with 0 to 2t - c - 1 members, and from one with more it does not."""
-    played = Round(small_plan(committee=committee, corrupt=corrupt), policy=OneshotPolicy(min_corrupt=0)).contribute()
+    plan = small_plan(clients=4, values=5, committee=committee, corrupt=corrupt)
+    played = Round(plan, clients=4, policy=OneshotPolicy(min_corrupt=0)).contribute()
     parameters = played.plan.parameters
     assert parameters.collusion_bound == bound and corrupt <= bound <= corrupt + 1
-    for colluding in range(committee + 1):
+    for colluding in range(min(bound + 2, committee) + 1):
         ways = [read_by_colluding_members(played, colluding, first) for first in range(committee - colluding + 1)]
         read = [found.tolist() for found in ways if found is not None]
         assert read == [played.truth(["c0"]).tolist()] * len(read)
         assert bool(read) == (colluding > bound)
 
 
-def test_attack_a_set_of_one(played: Round) -> None:
+def test_attack_a_set_of_one_or_of_clients_that_nobody_vouches_for(played: Round) -> None:
     with pytest.raises(RefusalError, match="1 survivors"):
         played.confirm("m0", ["c0"])
-    with pytest.raises(RefusalError, match="at least 5"):
-        played.confirm("m0", played.names[:4], minimum=5)
-    with pytest.raises(RefusalError, match="at least 5"):
-        played.confirm("m0", played.names[:4], policy=OneshotPolicy(min_cohort=5))
-
-    states = {  # a member without the minimum signs it
-        name: member.Confirmed(played.ready(name), found := played.inspect(name, ["c0"]), _sign(played, name, found))
-        for name in played.members
-    }
-    signatures = {name: state.signature for name, state in states.items()}
-    summed = {name: member.sum_share(state, signatures) for name, state in states.items()}
-    shares = {
-        name: server.check_summed_share(played.committee, name, states[name].inspection.digest, body)
-        for name, body in summed.items()
-    }
-    assert played.open(["c0"], shares).tolist() == played.truth(["c0"]).tolist()
-
-
-def _sign(played: Round, name: str, found: member.Inspection) -> bytes:
-    return played.identities[name].sign(signed_survivors(played.committee, found.digest))
-
-
-def test_attack_a_set_filled_with_clients_that_nobody_vouches_for(played: Round) -> None:
-    place, names = 0, played.names
-    shares = [played.uploads[name].ticket.sealed[place] for name in names]
-    honest = {"c0"}
-    found = member.inspect(played.ready("m0"), played.statements(), shares, lambda s: s.client_id in honest)
-    assert found.bad == tuple(names[1:])
+    for more in ({"minimum": 5}, {"policy": OneshotPolicy(min_cohort=5)}):
+        with pytest.raises(RefusalError, match="at least 5"):
+            played.confirm("m0", played.names[:4], **more)  # type: ignore[arg-type]
+    shares = [played.uploads[name].ticket.sealed[0] for name in played.names]
+    found = member.inspect(played.ready("m0"), played.statements(), shares, lambda one: one.client_id == "c0")
+    assert found.bad == tuple(played.names[1:])
     with pytest.raises(RefusalError, match="5 clients of the set"):
         member.confirm(played.ready("m0"), found, member.Ledger(), 3, SEED)
+
+    states = {}  # members without the minimum sign it
+    for name in played.members:
+        found = played.inspect(name, ["c0"])
+        signature = played.identities[name].sign(signed_survivors(played.committee, found.digest))
+        states[name] = member.Confirmed(played.ready(name), found, signature)
+    summed = played.checked(played.sum_shares(states, ["c0"]), ["c0"])
+    assert played.open(["c0"], summed).tolist() == played.truth(["c0"]).tolist()
 
 
 def test_attack_one_client_fills_the_set_under_two_names(played: Round) -> None:
@@ -178,32 +163,19 @@ def test_attack_one_client_fills_the_set_under_two_names(played: Round) -> None:
             member.inspect(played.ready("m0"), wrong, shares, lambda _: True)
 
 
-@pytest.mark.parametrize("what", ["client", "round", "step", "model"])
-def test_attack_a_replayed_share(played: Round, what: str) -> None:
-    """A sealed share of another client, round, step or model does not open."""
-    if what == "client":
-        ticket, name = played.uploads["c1"].ticket, "c0"
-        assert (
-            open_share(ticket.sealed[0], played.secrets["m0"], played.committee, 0, name, ticket.ephemeral_key) is None
-        )
-        played.tamper("c0", sealed={0: ticket.sealed[0]})
-        later = played
-    else:
-        changed = {"round": {"number": 2}, "step": {"step": 1}, "model": {"model": bytes(31) + b"\1"}}[what]
+def test_attack_a_replayed_share(played: Round) -> None:
+    """A sealed share of another client, member, round, step or model does not open."""
+    old = played.uploads["c0"].ticket
+    for changed in ({"number": 2}, {"step": 1}, {"model": bytes(31) + b"\1"}):
         later = Round(played.plan, **changed)  # type: ignore[arg-type]
-        later.contribute()
-        later.secrets, old = played.secrets, played.uploads["c0"].ticket
-        if what != "round":  # committee keys are for a round; the same ones here, which the member must not do
+        if "number" not in changed:  # committee keys are for a round; the same ones here, which the member must not do
             later.committee = replace(later.committee, members=played.committee.members)
-        assert open_share(old.sealed[0], later.secrets["m0"], later.committee, 0, "c0", old.ephemeral_key) is None
-        return
-    assert later.inspect("m0").bad == ("c0",)
-    assert later.inspect("m1").bad == ()
-
-
-def test_attack_a_share_to_the_wrong_member(played: Round) -> None:
-    first, second = played.uploads["c0"].ticket.sealed[:2]
-    played.tamper("c0", sealed={0: second, 1: first})
+        assert open_share(old.sealed[0], played.secrets["m0"], later.committee, 0, "c0", old.ephemeral_key) is None
+    other = played.uploads["c1"].ticket
+    assert open_share(other.sealed[0], played.secrets["m0"], played.committee, 0, "c0", other.ephemeral_key) is None
+    played.tamper("c0", sealed={0: other.sealed[0]})
+    assert [played.inspect(name).bad for name in played.members] == [("c0",), (), (), (), ()]
+    played.tamper("c0", sealed={0: old.sealed[1], 1: old.sealed[0]})
     assert [played.inspect(name).bad for name in played.members] == [("c0",), ("c0",), (), (), ()]
 
 
@@ -326,7 +298,6 @@ def test_attack_a_step_is_summed_twice_with_one_client_fewer(played: Round) -> N
         later.confirm("m0", later.names[1:], ledger.begin())
     later.confirm("m0", later.names, ledger.begin())
     later.confirm("m0", later.names[3:], ledger.begin())  # three clients fewer: a sum over three is allowed anyway
-
     totals = [one.open(names, one.summed(names)) for one, names in ((played, played.names), (later, later.names[1:]))]
     assert (totals[0] - totals[1]).tolist() == played.truth(["c0"]).tolist()  # members without a ledger
 

@@ -14,21 +14,27 @@ from numpy.typing import NDArray
 
 from protocols.codec import Reader
 from protocols.crypto.certificates import NO_CERTIFICATE
-from protocols.crypto.keyring import Keyring
+from protocols.crypto.keys import Keyring
 from protocols.errors import CodecError, ContributionError, ParameterError, RefusalError, ThresholdError
 from protocols.layout import TRAINED, Block, Route, Segment, VectorLayout
 from protocols.sums.base import SumPlan, one_message
 from protocols.sums.oneshot import client, member, server
-from protocols.sums.oneshot.committee import check_committee_key, make_committee, make_committee_key
-from protocols.sums.oneshot.context import OneshotContext, OneshotPolicy
-from protocols.sums.oneshot.mechanism import ONESHOT, OneshotMechanism, release_unmasked
+from protocols.sums.oneshot.committee import (
+    check_committee_key,
+    make_committee,
+    make_committee_key,
+    open_share,
+    seal_share,
+    signed_sum,
+)
+from protocols.sums.oneshot.mechanism import ONESHOT, OneshotMechanism
 from protocols.sums.oneshot.packing import packed_residues
+from protocols.sums.oneshot.parameters import OneshotPolicy
 from protocols.sums.oneshot.plan import OneshotPlan, encode, make_plan
 from protocols.sums.oneshot.run import run_oneshot_sum
-from protocols.sums.oneshot.sealing import open_share, seal_share, signed_sum
 from protocols.sums.oneshot.wire import CommitteeKey, Statement, Ticket, Upload, body_digest, survivors_digest
 from tests.protocols.sums.conformance import MechanismConformance
-from tests.protocols.sums.oneshot.rounds import Round, counting_random, small_plan
+from tests.protocols.sums.oneshot.rounds import Round, small_plan
 
 
 class WithoutMasks(OneshotMechanism):
@@ -52,23 +58,10 @@ class TestConformance(MechanismConformance):
     parameters = {}
 
 
-class TestConformanceWithFewBits(MechanismConformance):
-    mechanism = WithoutMasks()
-    parameters = {"bits": 16, "committee": 3, "corrupt": 0}
-
-
-class TestConformanceWithManyBits(MechanismConformance):
-    mechanism = WithoutMasks()
-    parameters = {"bits": 52, "committee": 7, "corrupt": 2}
-
-
 def test_contributions_need_a_round() -> None:
     assert ONESHOT.interactive
     with pytest.raises(ParameterError, match="within a round"):
         one_message(ONESHOT)
-
-
-# --- rounds of all parties, and the checks that each of them makes of the others' messages ----------------------------
 
 
 @pytest.fixture(scope="module")
@@ -76,27 +69,23 @@ def done() -> Round:
     return Round(small_plan()).contribute()
 
 
-@pytest.mark.parametrize("absent", [(), ("c1", "c4"), ("member-3",), ("c0", "member-0")])
-def test_a_sum_of_all_who_are_there(absent: tuple[str, ...]) -> None:
+def test_a_sum_of_all_who_are_there() -> None:
     plan, rng = small_plan(clients=7), np.random.default_rng(1)
     vectors = {f"c{n}": np.append(rng.uniform(-1, 1, 40), rng.integers(0, 2, 3)) for n in range(7)}
-    transcript = run_oneshot_sum(plan, vectors, absent)
-    truth = np.sum([vector for name, vector in vectors.items() if name not in absent], axis=0)
-    assert np.abs(transcript.total - truth).max() <= plan.predicted_error
-    assert transcript.total[-3:].tolist() == truth[-3:].tolist()
-    assert transcript.wrong == ()
-    assert {len(body) for body in transcript.uploads.values()} == {plan.ticket_bytes + plan.body_bytes}
-    assert {len(body) for body in transcript.summed_shares.values()} == {plan.summed_share_bytes}
-    assert len(transcript.summed_shares) == 5 - sum(name.startswith("member") for name in absent)
-
-
-def test_two_members_of_five_may_not_be_missing() -> None:
-    vectors = {f"c{n}": np.zeros(43) for n in range(3)}
+    for absent in ((), ("c1", "c4"), ("c0", "member-3")):
+        transcript = run_oneshot_sum(plan, vectors, absent)
+        truth = np.sum([vector for name, vector in vectors.items() if name not in absent], axis=0)
+        assert np.abs(transcript.total - truth).max() <= plan.predicted_error
+        assert transcript.total[-3:].tolist() == truth[-3:].tolist()
+        assert transcript.wrong == ()
+        assert {len(body) for body in transcript.uploads.values()} == {plan.ticket_bytes + plan.body_bytes}
+        assert {len(body) for body in transcript.summed_shares.values()} == {plan.summed_share_bytes}
+        assert len(transcript.summed_shares) == 5 - ("member-3" in absent)
     with pytest.raises(ThresholdError):
-        run_oneshot_sum(small_plan(), vectors, {"member-0", "member-1"})
+        run_oneshot_sum(plan, vectors, {"member-0", "member-1"})
 
 
-@settings(max_examples=12)
+@settings(max_examples=8, deadline=None)
 @given(st.integers(16, 52), st.integers(3, 8), st.integers(1, 300), st.sampled_from([None, 0.5]), st.integers(0, 2**32))
 def test_sums_equal_the_fixed_point_sums_bit_for_bit(
     bits: int, clients: int, values: int, bound: float | None, seed: int
@@ -230,12 +219,6 @@ def test_a_share_is_residues_of_the_planned_number(done: Round) -> None:
         assert open_share(made, *args, ephemeral.public_key().public_bytes_raw()) is None
 
 
-def test_a_larger_set_than_the_cohort_is_refused(done: Round) -> None:
-    found = replace(done.inspect("m0"), clients=frozenset(map(str, range(7))))
-    with pytest.raises(RefusalError, match="asks 6 clients"):
-        member.confirm(done.ready("m0"), found, member.Ledger(), 3, bytes(32))
-
-
 def test_confirmations_count_only_with_the_right_signature(done: Round) -> None:
     state = done.confirm("m0")[0]
     good = {name: done.confirm(name)[0].signature for name in done.members}
@@ -251,10 +234,11 @@ def test_confirmations_count_only_with_the_right_signature(done: Round) -> None:
     with pytest.raises(ThresholdError) as refusal:
         member.sum_share(state, wrong)
     assert refusal.value.present == 3
-    three = {name: good[name] for name in ("m0", "m1", "m2")}
-    with pytest.raises(ThresholdError):
-        member.sum_share(state, three)
-    assert member.sum_share(state, three | {"m4": good["m4"]}) == member.sum_share(state, good)
+    four = {name: good[name] for name in ("m0", "m1", "m2", "m4")}
+    assert member.sum_share(state, four) == member.sum_share(state, good)
+    found = replace(done.inspect("m0"), clients=frozenset(map(str, range(7))))
+    with pytest.raises(RefusalError, match="asks 6 clients"):
+        member.confirm(done.ready("m0"), found, member.Ledger(), 3, bytes(32))
 
 
 def test_summed_shares_are_checked(done: Round) -> None:
@@ -311,26 +295,8 @@ def test_messages_are_read_strictly(done: Round) -> None:
             replace(key, **changed).encode()  # type: ignore[arg-type]
     with pytest.raises(ParameterError):
         replace(statement, share_digests=(b"",) * 5).encode()
-
-
-def test_the_digest_of_a_set_depends_on_every_statement_and_not_on_their_order(done: Round) -> None:
     statements = done.statements()
     digest = survivors_digest(statements)
     assert survivors_digest(statements[::-1]) == digest
-    assert survivors_digest(statements[1:]) != digest
     other = replace(statements[0], contribution_digest=bytes(32))
-    assert survivors_digest([other, *statements[1:]]) != digest
-
-
-def test_a_sum_of_secrets_has_the_rings_shape(done: Round) -> None:
-    partial = done.partial()
-    for secret in (np.zeros(4095, np.int64), np.zeros(4096)):
-        with pytest.raises(ParameterError, match="int64"):
-            release_unmasked(done.plan, partial, done.context.binding, secret)  # type: ignore[arg-type]
-
-
-def test_keys_of_a_round_are_drawn_from_the_source() -> None:
-    identity = Ed25519PrivateKey.from_private_bytes(bytes(32))
-    made = [make_committee_key(identity, "t", 1, "m", random=counting_random(4))[1] for _ in range(2)]
-    assert made[0] == made[1] != make_committee_key(identity, "t", 1, "m")[1]
-    assert OneshotContext("t", 1, 0, small_plan(), bytes(32), 6).binding
+    assert digest not in (survivors_digest(statements[1:]), survivors_digest([other, *statements[1:]]))

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from phe import paillier
 
 from protocols.crypto.domain import derive_key, digest
-from protocols.crypto.keyring import Keyring
+from protocols.crypto.keys import Keyring
 from protocols.layout import TRAINED, Block, Segment, VectorLayout
 from protocols.sums.base import SumPlan
 from protocols.sums.paillier.mechanism import PaillierMechanism
-from protocols.sums.paillier.plan import PaillierPlan, make_plan
+from protocols.sums.paillier.plan import PaillierPlan, make_plan, name_public_key
 
 LAYOUT = VectorLayout(
     (Block("b", (Segment("values", 90, 0.1), Segment("touched", 40, 1.0, integral=True))),), sum_class=TRAINED
@@ -67,6 +67,12 @@ def phe_keys(plan: PaillierPlan, name: str = "a key") -> tuple[paillier.Paillier
 def small_plan(layout: VectorLayout = LAYOUT, contributions: int = 4, **parameters: Any) -> PaillierPlan:
     """A plan with a 2048-bit key."""
     return make_plan({"key_bits": 2048, **parameters}, layout, contributions)
+
+
+def under(plan: PaillierPlan, public_key: bytes) -> PaillierPlan:
+    """The plan of a task that names this public key."""
+    named = name_public_key(plan.parameters.model_dump(), public_key)
+    return make_plan(named, plan.layout, plan.max_contributions)
 
 
 def some_vector(seed: int) -> NDArray[np.float64]:

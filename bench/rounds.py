@@ -1,0 +1,297 @@
+"""Rounds over HTTP: a real server, and clients of the SDK in this process, each with its own keys, masks and requests.
+
+    .venv/bin/python -m bench.rounds masked_round [--quick] [--json FILE]
+    .venv/bin/python -m bench.rounds oneshot_round [--quick] [--only masked size] [--json FILE]
+
+`masked_round`: 1,000 clients with 100,000 values in a 32-bit ring. 5 % of the clients drop out after they shared their
+secrets, the stage in which dropouts cost the server most. The same round with 200 clients runs first, to compare the
+server's peak memory.
+
+`oneshot_round`: one-shot sums beside masked ones. Part `masked`: 1,000 clients with 100,000 values, first nobody gone
+(wall times), then 10 % gone before they contribute (the server's processor time; both rounds then wait for their
+deadlines, so their wall times say nothing). Part `size`: one-shot rounds of 1,000 and of 10,000 clients with 10,000
+values, for the server's peak memory and the work of the committee, whose members run in this process too.
+
+Vectors are drawn, so that every released sum can be compared with the true one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench._report import MIB, Figure, Watch, arguments, ratio, say
+from bench.figures import run
+from client_sdk.history import History
+from client_sdk.lab.fleet import Fleet
+from client_sdk.lab.fleet_rounds import FleetOptions, FleetRound
+from client_sdk.lab.local_server import DemoServer, run_server
+from client_sdk.operator import Operator, task_request
+from client_sdk.organiser import TrialOrganiser
+from client_sdk.store.states import ClientState
+from client_sdk.training.base import LocalResult
+from protocols.layout import VectorLayout, whole_route
+from protocols.messages import Schedule
+from protocols.recipes.base import Contribution, ModelState, Recipe, RoundSpec
+from protocols.sums.masked.plan import MaskedPlan
+from protocols.sums.masked.plan import encode as encode_masked
+from protocols.sums.oneshot.mechanism import ONESHOT
+from protocols.sums.oneshot.plan import OneshotPlan
+from protocols.sums.oneshot.plan import encode as encode_oneshot
+
+__all__ = ["READY_SECONDS", "Committee", "DrawnRound", "enrolled", "figures_of", "one_round", "play"]
+
+READY_SECONDS = 120.0
+"""Within which a server must listen; a busy machine takes long to import it."""
+
+
+@contextmanager
+def enrolled(
+    server: DemoServer,
+    recipe: str | Recipe,
+    parameters: Mapping[str, Any] | None,
+    mechanism: str,
+    schedule: Schedule,
+    interactions: Sequence[object],
+    options: FleetOptions,
+    mechanism_parameters: Mapping[str, Any] | None = None,
+) -> Iterator[tuple[Fleet, Operator]]:
+    """Create a task, and enrol its clients and committee, with certificates where the mechanism asks for them.
+
+    parameters: of the recipe, where it is a name.
+    """
+    organiser, clients = TrialOrganiser(), len(interactions)
+    pin, certificates = (None, None) if mechanism == "plain" else (organiser.pin, organiser.source)
+    given = (f"{mechanism}-{clients}", recipe, mechanism, schedule, parameters, dict(mechanism_parameters or {}))
+    with (
+        Operator(server.url, server.operator_token) as operator,
+        Fleet(server.url, interactions, options) as fleet,
+    ):
+        task_id = operator.create_task(task_request(*given, organiser=pin)).task_id
+        fleet.enrol(operator.invite(task_id, uses=clients).invitation, certificates=certificates)
+        plan = fleet.clients[0].member.terms.sum_plan
+        if isinstance(plan, OneshotPlan):
+            fleet.enrol_committee(operator.invite(task_id, plan.committee, "committee").invitation, certificates)
+        yield fleet, operator
+
+
+def one_round(fleet: Fleet) -> FleetRound:
+    """Play one round; `SystemExit` if it failed."""
+    (played,) = fleet.run(rounds=1)
+    if played.state != "complete":
+        raise SystemExit(f"the round failed: {played.failure}; clients: { {each.reason for each in played.missed} }")
+    return played
+
+
+class Committee:
+    """Counts processor seconds and bytes of the fleet's committee, which works while the clients of the fleet wait."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet, self._committee = fleet, fleet._committee
+        self._attend, self.seconds, self.bytes = self._committee.attend, 0.0, 0
+        self._committee.attend = self._counted  # type: ignore[method-assign]
+
+    def _counted(self) -> None:
+        seconds, traffic = time.process_time(), sum(self._fleet.traffic())
+        self._attend()
+        self.seconds += time.process_time() - seconds
+        self.bytes += sum(self._fleet.traffic()) - traffic
+
+    def figures(self) -> dict[str, Figure]:
+        """`member_cpu_s` and `member_bytes`, of one member in the whole round; nothing without a committee."""
+        members = len(self._committee.members)
+        return {"member_cpu_s": self.seconds / members, "member_bytes": self.bytes / members} if members else {}
+
+
+def figures_of(name: str, played: FleetRound, watch: Watch, seconds: float, **more: Figure) -> dict[str, Figure]:
+    """The figures of a round that is over, with keys `<name>.*`. seconds: its wall time. more: further figures."""
+    sent = max(1, len(played.reports))
+    found = {
+        "survivors": played.survivors,
+        "wall_s": seconds,
+        "server_cpu_s": watch.cpu_seconds,
+        "peak_rss_mib": watch.total / MIB,
+        "bytes_up_per_client": played.bytes_up / sent,
+        "bytes_down_per_client": played.bytes_down / sent,
+        "contribution_bytes": played.reports[0].contribution_bytes,
+        **more,
+    }
+    return {f"{name}.{key}": value for key, value in found.items()}
+
+
+# --- A round of drawn vectors
+
+
+@dataclass(frozen=True)
+class DrawnRound:
+    """What is played: FedMF sums items x dim values, and one count per item.
+
+    dropout: share of the clients that drop out before they contribute; the round then waits for its deadline.
+    stage_seconds: deadline of every state.
+    """
+
+    mechanism: str
+    clients: int
+    items: int = 10_000
+    dim: int = 9
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    dropout: float = 0.0
+    stage_seconds: float = 600.0
+
+
+@dataclass(frozen=True)
+class DrawnVectorHalf:
+    """A client half that sends a vector drawn from its client's number instead of training; nobody scores."""
+
+    number: int
+    layout: VectorLayout
+
+    def vector(self) -> NDArray[np.float64]:
+        """(layout.length,) float64 within the clips, counts 0 or 1."""
+        block = self.layout.blocks[0]
+        random = np.random.default_rng([1, self.number])
+        values = random.uniform(-1.0, 1.0, block.length) * block.bounds()
+        return np.where(block.integral_mask(), np.rint(np.abs(values)), values)
+
+    def initial_client_state(self, rng: np.random.Generator) -> ClientState:
+        """No state: nothing is trained."""
+        return {}
+
+    def contribute(
+        self,
+        spec: RoundSpec,
+        client_id: str,
+        state: ModelState,
+        history: History,
+        client_state: ClientState,
+        rng: np.random.Generator,
+    ) -> LocalResult:
+        """The drawn vector; model and history have no effect."""
+        return LocalResult(Contribution([self.vector()]), {}, float("nan"), 0)
+
+
+def play(name: str, drawn: DrawnRound) -> dict[str, Figure]:
+    """Play one round whose cohort is all clients through a fresh server; its figures `<name>.*`.
+
+    `SystemExit` if it failed.
+    """
+    clients = drawn.clients
+    say(f"{drawn.mechanism}, {clients} clients, {drawn.dropout:.0%} gone")
+    schedule = Schedule(
+        rounds=1,
+        cohort_size=clients,
+        min_clients=clients // 2,
+        collect_seconds=drawn.stage_seconds,
+        stage_seconds=drawn.stage_seconds,
+    )
+    options = FleetOptions(downloads="once", dropout=drawn.dropout, dropout_rng=np.random.default_rng(5))
+    parameters = {"items": drawn.items, "dim": drawn.dim, "clip": 1.0}
+    given = ("fedmf", parameters, drawn.mechanism, schedule, [[0]] * clients, options, drawn.parameters)
+    with (
+        tempfile.TemporaryDirectory() as root,
+        run_server(Path(root), READY_SECONDS) as server,
+        enrolled(server, *given) as (fleet, _),
+    ):
+        plan = fleet.clients[0].member.terms.sum_plan
+        for number, client in enumerate(fleet.clients):
+            client.half = DrawnVectorHalf(number, plan.layout)
+        started, committee = time.perf_counter(), Committee(fleet)
+        with Watch(server.pid) as watch:
+            played = one_round(fleet)
+        seconds = time.perf_counter() - started
+        more = {"exact": _is_exact(fleet, {report.client_id for report in played.reports}), **committee.figures()}
+        if isinstance(plan, MaskedPlan):
+            near = plan.neighbourhood(clients)
+            more |= {"neighbours": near.degree, "threshold": near.threshold}
+        return figures_of(name, played, watch, seconds, **more)
+
+
+def _is_exact(fleet: Fleet, contributors: set[str]) -> bool:
+    """Whether the released sum equals that of the contributors' fixed-point values, element by element."""
+    first = fleet.clients[0]
+    plan, task_id = first.member.terms.sum_plan, first.member.terms.task_id
+    vectors = [
+        DrawnVectorHalf(number, plan.layout).vector
+        for number, client in enumerate(fleet.clients)
+        if client.member.client_id in contributors
+    ]
+    view = fleet._driver.run(first.member.calls.round(task_id, 1))
+    body = fleet._driver.run(first.member.calls.aggregate(task_id, 1, plan.aggregate_bytes, view.aggregate_digest))
+    if view.survivors != len(vectors) or body is None:
+        return False
+    route = whole_route(plan.layout)
+    if isinstance(plan, MaskedPlan):
+        total = np.zeros(plan.layout.length, plan.dtype)
+        for vector in vectors:
+            total += encode_masked(plan, route, [vector()])
+        return bool(body == total.tobytes())
+    assert isinstance(plan, OneshotPlan)
+    whole = np.zeros(plan.layout.length, np.int64)
+    for vector in vectors:
+        whole += encode_oneshot(plan, route, [vector()])
+    opened = ONESHOT.open(plan, body, len(vectors), None)
+    return all((opened[where] * fixed.scale == whole[where]).all() for fixed, where in plan.places[0])
+
+
+# --- The commands
+
+GONE: Final = 0.1
+PARTS: Final = ("masked", "size")
+MASKED: Final = DrawnRound("masked", 1_000, parameters={"bits": 32, "dropout": 0.15})
+ONESHOT_ROUND: Final = DrawnRound("oneshot", 1_000)
+
+
+def masked_round(options: argparse.Namespace) -> dict[str, Figure]:
+    """Figures of two masked rounds, the small one first, and the ratio of their peak memory."""
+    figures: dict[str, Figure] = {}
+    for name, usual in {"round200": 200, "round1000": 1_000}.items():
+        clients, wait = (20, 12.0) if options.quick else (usual, max(20.0, 0.15 * usual))
+        asked = DrawnRound("masked", clients, parameters={"bits": 32}, dropout=0.05, stage_seconds=wait)
+        figures |= play(name, asked)
+    return figures | {"round1000.peak_rss_ratio": ratio(figures, "round1000.peak_rss_mib", "round200.peak_rss_mib")}
+
+
+def oneshot_round(options: argparse.Namespace) -> dict[str, Figure]:
+    """Figures of the chosen parts."""
+    figures: dict[str, Figure] = {}
+    if "masked" in options.only:
+        figures |= beside_masked(60, 10.0) if options.quick else beside_masked(1_000, 15.0)
+    if "size" in options.only:
+        for name, clients in zip(("round1k", "round10k"), (10, 20) if options.quick else (1_000, 10_000), strict=True):
+            asked = replace(ONESHOT_ROUND, clients=clients, items=1_000, stage_seconds=3_600.0)
+            figures |= play(name, asked)
+        figures["round10k.peak_rss_ratio"] = ratio(figures, "round10k.peak_rss_mib", "round1k.peak_rss_mib")
+    return figures
+
+
+def beside_masked(clients: int, spare: float) -> dict[str, Figure]:
+    """Figures of one round of each mechanism with nobody gone, and of one with 10 % gone.
+
+    spare: seconds that a round with dropouts waits longer than its clients need.
+    """
+    figures: dict[str, Figure] = {}
+    for gone in (0.0, GONE):
+        for drawn in (MASKED, ONESHOT_ROUND):
+            # A round with dropouts waits for its deadline, so the deadline is near the time that its clients need.
+            needed = figures.get(f"{drawn.mechanism}.wall_s")
+            deadline = 3_600.0 if needed is None else spare + 1.5 * float(needed)
+            asked = replace(drawn, clients=clients, dropout=gone, stage_seconds=deadline)
+            figures |= play(f"{drawn.mechanism}{'_gone' if gone else ''}", asked)
+    figures["round1000.wall_ratio_masked"] = ratio(figures, "oneshot.wall_s", "masked.wall_s")
+    figures["server_ratio_masked"] = ratio(figures, "oneshot_gone.server_cpu_s", "masked_gone.server_cpu_s")
+    return figures
+
+
+if __name__ == "__main__":
+    parser, measures = arguments(__doc__, parts=PARTS), {"masked_round": masked_round, "oneshot_round": oneshot_round}
+    parser.add_argument("script", choices=measures)
+    run(parser.parse_args().script, parser, lambda options: measures[options.script](options))

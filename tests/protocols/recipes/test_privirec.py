@@ -1,0 +1,282 @@
+"""PriviRec's sums against the textbook: exact P, exact decompositions, exact ring arithmetic, proven bounds."""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from client_sdk.training.graph_filters import FILTERS
+from client_sdk.training.privirec import components_of
+from protocols.errors import CodecError, ParameterError
+from protocols.layout import REPEATED_ROWS
+from protocols.recipes.base import Local
+from protocols.recipes.privirec import PriviRec, PriviRecK, PriviRecState
+from protocols.recipes.registry import recipe
+from protocols.recipes.spectrum import triangle_length
+
+TASK_SEED = bytes(range(32))
+USERS, ITEMS, K = 40, 12, 5
+
+
+def make(name: str = "privirec-k", **changes: Any) -> PriviRecK:
+    full = {"reveal_gram": True} if name == "privirec" else {}
+    made = recipe(name, {"items": ITEMS, "components": K, "iterations": 3, **full, **changes})
+    assert isinstance(made, PriviRecK)
+    return made
+
+
+def matrix(seed: int, users: int = USERS, items: int = ITEMS) -> np.ndarray:
+    """A binary matrix (users, items) in which every user has an item."""
+    rng = np.random.default_rng(seed)
+    rows = (rng.random((users, items)) < rng.uniform(0.1, 0.7)).astype(float)
+    rows[np.arange(users), rng.integers(0, items, users)] = 1
+    return rows
+
+
+def normalised(rows: np.ndarray, exponent: float = 0.5, item_exponent: float | None = None) -> np.ndarray:
+    """D_u^-a R D_i^-b, written out; b is 1 - a unless it is given."""
+    b = 1 - exponent if item_exponent is None else item_exponent
+    with np.errstate(divide="ignore"):
+        by_item = np.where(rows.sum(0) > 0, rows.sum(0) ** -b, 0)
+    return rows.sum(1)[:, None] ** -exponent * rows * by_item
+
+
+START = {"task": "t", "round": 3, "snapshot": "0" * 64, "digest": "0" * 64, "item_exponent": 0.0}
+WITHOUT_DEGREES = {"degrees": False, "item_exponent": 0.0}
+
+
+def play(chosen: PriviRecK, rows: np.ndarray, start: PriviRecState | None = None) -> list[PriviRecState]:
+    """Every state of a task whose sums are exact: P Q in float64."""
+    p = chosen.parameters
+    scaled = normalised(rows, p.user_exponent, p.item_exponent)
+    gram = scaled.T @ scaled
+    states = [start or chosen.initial_state(TASK_SEED)]
+    while not chosen.is_done(states[-1]):
+        sum_index = states[-1].sum_index + 1
+        spec = chosen.round_spec(TASK_SEED, sum_index)
+        match chosen.sum_of(sum_index):
+            case "degrees":
+                total = rows.sum(0)
+            case "iteration":
+                total = (gram @ chosen.basis_before(states[-1], spec).astype(float)).ravel()
+            case "gram":
+                total = gram[np.triu_indices(p.items)]
+        after = chosen.absorb(states[-1], spec, total, rows.shape[0])
+        assert isinstance(after, PriviRecState)
+        states.append(after)
+    return states
+
+
+def test_the_sums_of_a_task_by_step() -> None:
+    chosen = make("privirec")
+    assert [chosen.sum_of(sum_index) for sum_index in range(1, 6)] == ["degrees", *["iteration"] * 3, "gram"]
+    assert [chosen.layout(sum_index).length for sum_index in range(1, 6)] == [
+        ITEMS,
+        *[ITEMS * K] * 3,
+        triangle_length(ITEMS),
+    ]
+    assert [block.segments[0].integral for block in chosen.layout(1).blocks] == [True]
+    assert (chosen.by_snapshot, make().steps) == (True, 4)
+    assert all(chosen.layout(sum_index).sum_class == REPEATED_ROWS for sum_index in range(1, 6))
+    for sum_index in (0, 6):
+        with pytest.raises(ParameterError, match="5 sums"):
+            chosen.layout(sum_index)
+
+
+def test_iterations_end_at_the_exact_vectors() -> None:
+    rows = matrix(1)
+    states = play(make(iterations=100), rows)
+    _, values, transposed = np.linalg.svd(normalised(rows))
+    np.testing.assert_allclose(states[-1].singular_values, values[:K], atol=1e-4)
+    np.testing.assert_allclose(np.abs(np.diag(transposed[:K] @ states[-1].basis)), 1, atol=1e-3)
+    assert (np.sum(states[-2].basis * states[-1].basis, axis=0) > 0).all(), "signs are those of the vectors before"
+    assert [state.sum_index for state in states] == list(range(102))
+    np.testing.assert_array_equal(states[-1].item_degrees, rows.sum(0))
+
+
+def test_without_degrees_the_first_sum_is_an_iteration_and_all_rows_have_their_weight() -> None:
+    rows = matrix(1)
+    chosen = make(iterations=60, **WITHOUT_DEGREES)
+    assert (chosen.steps, chosen.sum_of(1), chosen.sum_kinds()) == (60, "iteration", (1, 2, 60))
+    states = play(chosen, rows)
+    _, values, transposed = np.linalg.svd(normalised(rows, 0.5, 0.0))
+    np.testing.assert_allclose(states[-1].singular_values, values[:K], atol=1e-4)
+    np.testing.assert_allclose(np.abs(np.diag(transposed[:K] @ states[-1].basis)), 1, atol=1e-3)
+    assert not states[-1].item_degrees.size
+    for state in states:
+        body = chosen.encode_state(state)
+        assert len(body) == chosen.state_bytes(state.sum_index)
+        assert chosen.encode_state(chosen.decode_state(state.round_number, body)) == body
+    spec, users = chosen.round_spec(TASK_SEED, 1), [np.flatnonzero(row) for row in rows]
+    sent = sum(chosen.contribute(states[0], spec, Local(own)).vector for own in users)
+    total = normalised(rows, 0.5, 0.0)
+    exact = total.T @ total @ chosen.basis_before(states[0], spec)
+    np.testing.assert_allclose(sent.reshape(ITEMS, K), exact, atol=1e-6)
+    assert (states[1].change, states[2].change < 1) == (1.0, True)
+    assert make("privirec", iterations=1, **WITHOUT_DEGREES).sum_of(2) == "gram"
+    scores = FILTERS["ease"].scores(components_of(chosen, states[-1]), rows.astype(np.float32))
+    assert np.isfinite(scores).all()
+    with pytest.raises(ParameterError, match="first vectors come with sum 1"):
+        components_of(chosen, states[0])
+
+
+@pytest.mark.parametrize(("columns", "zeros"), [(K, 2), (2, 0), (9, 0)])
+def test_a_task_that_starts_from_vectors_has_them_first_and_random_ones_where_they_end(
+    columns: int, zeros: int
+) -> None:
+    rows = matrix(2)
+    earlier = np.linalg.svd(normalised(rows, 0.5, 0.0))[2][:columns].T.astype(np.float32)
+    earlier[:, columns - zeros :] = 0
+    state, body = make(**WITHOUT_DEGREES).starting_from(earlier)
+    named = {**START, "digest": sha256(body).hexdigest()}
+    chosen = make(iterations=1, start_from=named, **WITHOUT_DEGREES)
+    assert chosen.parameters.start_digest == named["digest"]
+    start = chosen.decode_state(0, body)
+    assert isinstance(start, PriviRecState)
+    assert chosen.encode_state(start) == body
+    assert len(body) == chosen.state_bytes(0)
+    np.testing.assert_array_equal(start.basis, state.basis)
+    kept = min(columns - zeros, K)
+    np.testing.assert_allclose(np.abs((start.basis[:, :kept] * earlier[:, :kept]).sum(0)), 1, atol=1e-5)
+    np.testing.assert_allclose(start.basis.T @ start.basis, np.eye(K), atol=1e-5)
+    last = play(chosen, rows, start)[-1]
+    exact = np.linalg.svd(normalised(rows, 0.5, 0.0))[1][:kept]
+    np.testing.assert_allclose(last.singular_values[:kept], exact, atol=1e-3)
+    long = np.frombuffer(body, "<f4", offset=len(body) - 4 * ITEMS * K).copy()
+    long[0] = 2
+    with pytest.raises(CodecError, match="norm over 1"):
+        chosen.decode_state(0, body[: -4 * ITEMS * K] + long.tobytes())
+    with pytest.raises(ParameterError, match="12 items, the task that it starts from has 11"):
+        chosen.starting_from(earlier[1:])
+
+
+def test_rayleigh_ritz_is_the_exact_restriction_of_p() -> None:
+    rows, chosen = matrix(2), make(iterations=2, rayleigh_ritz=True, oversampling=4)
+    states = play(chosen, rows)
+    q = states[-2].basis.astype(float)
+    values = np.linalg.eigvalsh(q.T @ normalised(rows).T @ normalised(rows) @ q)[::-1]
+    np.testing.assert_allclose(states[-1].singular_values.astype(float) ** 2, values, atol=1e-6)
+    v = states[-1].basis.astype(float)
+    np.testing.assert_allclose(v.T @ v, np.eye(K + 4), atol=1e-6)
+    np.testing.assert_allclose(v @ v.T @ q, q, atol=1e-6)
+
+
+def test_the_gram_matrix_is_the_upper_triangle_and_comes_last() -> None:
+    rows = matrix(4)
+    states = play(make("privirec"), rows)
+    assert [state.gram.size for state in states] == [0, 0, 0, 0, 0, triangle_length(ITEMS)]
+    exact = normalised(rows).T @ normalised(rows)
+    np.testing.assert_allclose(states[-1].gram, exact[np.triu_indices(ITEMS)], atol=1e-7)
+    assert states[-1].captured == states[-2].captured
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    exponents=st.sampled_from(
+        [(0.5, None), (0.6, None), (0.8, None), (1.0, None), (0.25, 0.3125), (0.25, 0.0), (0.0, 0.0), (0.1, 0.5)]
+    ),
+    users=st.integers(1, 60),
+    items=st.integers(2, 20),
+    present=st.floats(0.3, 1),
+)
+@settings(max_examples=40, deadline=None)
+def test_no_sum_passes_its_bound(
+    seed: int, exponents: tuple[float, float | None], users: int, items: int, present: float
+) -> None:
+    rows, (a, b) = matrix(seed, users, items), exponents
+    scaled = normalised(rows, a, b)
+    stay = np.random.default_rng(seed).random(users) < present  # those who have left since the degrees were summed
+    b = 1 - a if b is None else b
+    bound = users ** (1 - 2 * b) * items ** max(0.0, 1 - 2 * a) * (1 + 1e-12)
+    part = items ** max(0.0, 0.5 - 2 * a)
+    gram = scaled[stay].T @ scaled[stay]
+    assert np.linalg.norm(gram, 2) <= bound
+    q = np.linalg.qr(np.random.default_rng(seed).standard_normal((items, items)))[0]
+    assert np.abs(gram @ q).max() <= bound
+    for row in scaled:
+        assert np.abs(np.outer(row, row @ q)).max() <= part * (1 + 1e-12)
+        assert np.outer(row, row).max() <= 1 + 1e-12
+    made = make("privirec", items=items, components=1, iterations=1, user_exponent=a, item_exponent=b)
+    iteration, gram_sum = (made.layout(sum_index).blocks[0].segments[0] for sum_index in (2, 3))
+    assert (iteration.clip, gram_sum.clip) == (pytest.approx(part), 1.0)
+    assert bound <= iteration.sum_bound == gram_sum.sum_bound
+
+
+def test_the_bound_is_reached() -> None:
+    """One user with one item of its own: P has the entry 1, so no smaller bound would hold."""
+    rows = np.eye(4)
+    assert (normalised(rows).T @ normalised(rows)).max() == 1.0
+    segment = make(items=4, components=2).layout(2).blocks[0].segments[0]
+    assert 1.0 <= segment.bound_on_sum(29_858) <= 1.0 + 1e-6
+
+
+def test_a_sum_that_does_not_follow_is_refused() -> None:
+    chosen = make()
+    states = play(chosen, matrix(8))
+    for state, number, sum_index in ((states[1], 3, 3), (states[2], 2, 2), (states[1], 1, 1)):
+        with pytest.raises(ParameterError, match="does not follow"):
+            chosen.absorb(state, chosen.round_spec(TASK_SEED, number, sum_index), np.zeros(ITEMS * K), USERS)
+    with pytest.raises(ParameterError, match="vector of"):
+        chosen.absorb(states[1], chosen.round_spec(TASK_SEED, 2), np.zeros(ITEMS), USERS)
+    later = chosen.absorb(states[1], chosen.round_spec(TASK_SEED, 4, 2), np.ones(ITEMS * K), USERS)  # two rounds failed
+    assert (later.round_number, later.sum_index) == (4, 2)
+
+
+def test_a_settled_spectrum_ends_the_job_early_and_is_reported() -> None:
+    rows, chosen = matrix(9), make(iterations=100, tolerance=1e-3, rayleigh_ritz=True, oversampling=2)
+    states = play(chosen, rows)
+    assert 4 < len(states) < 60
+    reports = [chosen.report(state) for state in states]
+    assert reports[:2] == [{}, {}]
+    assert reports[-1]["change"] <= 1e-3 < reports[-2]["change"]
+    assert reports[-1]["captured"] > 0.95 > reports[2]["captured"]
+    values = np.linalg.svd(normalised(rows))[1]
+    assert reports[-1]["largest_singular_value"] == pytest.approx(values[0], abs=1e-5) == 1.0
+    # the last sum was used for Rayleigh and Ritz: largest first
+    assert (np.diff(states[-1].singular_values) <= 0).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "problem"),
+    [
+        ("privirec", {"reveal_gram": False}, "77.9 %"),
+        ("privirec", {"tolerance": 0.1}, "privirec-k"),
+        ("privirec", {"items": 10_001}, "the limit is 10000 items"),
+        ("privirec-k", {"reveal_gram": True}, "reveal_gram"),
+        ("privirec-k", {"components": ITEMS + 1}, "12 items have at most 12 vectors"),
+        (
+            "privirec-k",
+            {"components": ITEMS, "oversampling": 1, "rayleigh_ritz": True},
+            "12 items have at most 12 vectors",
+        ),
+        ("privirec-k", {"oversampling": 2}, "needs rayleigh_ritz"),
+        ("privirec-k", {"user_exponent": 0.4}, "0.4 is below 0.5, which needs an item_exponent"),
+        ("privirec-k", {"user_exponent": -0.1}, "user_exponent"),
+        ("privirec-k", {"item_exponent": 0.6}, "item_exponent"),
+        ("privirec-k", {"tolerance": 0}, "tolerance"),
+        ("privirec-k", {"degrees": False}, "needs item_exponent 0, not 0.5"),
+        ("privirec-k", {"start_from": START}, "start_from needs degrees false"),
+        ("privirec", {"start_from": START, **WITHOUT_DEGREES}, "start_from needs privirec-k"),
+    ],
+)
+def test_parameters_that_are_refused(name: str, changes: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ParameterError, match=re.escape(problem) if "%" in problem else problem):
+        make(name, **changes)
+
+
+def test_what_a_task_reveals_is_said() -> None:
+    (iterations,) = make().warnings()
+    assert "one user alone" in iterations
+    assert "item degrees" in iterations
+    assert "item degrees" not in make(**WITHOUT_DEGREES).warnings()[0]
+    gram, again = make("privirec").warnings()
+    assert "77.9 %" in gram
+    assert "99.7 %" in gram
+    assert again == iterations
+    assert isinstance(make("privirec"), PriviRec)

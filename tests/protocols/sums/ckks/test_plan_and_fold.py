@@ -1,0 +1,242 @@
+"""Plans of CKKS sums; the fold equals SEAL's own addition, residue by residue; contributions on the wire."""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tenseal import sealapi
+
+from protocols.errors import BudgetError, CodecError, ContributionError, ParameterError
+from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
+from protocols.sums.ckks import mechanism
+from protocols.sums.ckks.mechanism import CKKS
+from protocols.sums.ckks.plan import COUNT_BYTES, PARAMETER_SETS, SEED_BYTES, CkksPlan, make_plan
+from protocols.sums.ckks.seal_io import MemoryFile, seal_context
+from protocols.sums.ckks.wire import WireBuffer, check_expanded, check_range, join_planes, view_planes
+from protocols.sums.ring_security import DEGREES
+
+FORMS = ("seeded", "expanded")
+COMBINATIONS = [(form, name, degree) for form in FORMS for name in PARAMETER_SETS for degree in DEGREES]
+
+
+def two_ciphertexts(form: str, set_name: str, degree: int, contributions: int = 4) -> CkksPlan:
+    """A plan of one block that fills one ciphertext and part of a second, at any degree."""
+    layout = VectorLayout((Block("b", (Segment("v", degree + 5, 0.1),)),), sum_class=TRAINED)
+    plan = make_plan({"wire": form, "set": set_name}, layout, contributions)
+    return CkksPlan(plan.parameters, layout, contributions, degree)
+
+
+def random_vector(plan: CkksPlan, seed: int) -> np.ndarray:
+    """Values within the clip."""
+    return np.random.default_rng(seed).uniform(-0.1, 0.1, plan.layout.length)
+
+
+def seal_ciphertexts(plan: CkksPlan, body: bytes) -> list[Any]:
+    """A contribution along the whole route as SEAL's own ciphertexts, loaded by SEAL, seeds expanded by SEAL."""
+    context = seal_context(plan.parameters.set, plan.degree)
+    count, polynomials = plan.route_ciphertexts(whole_route(plan.layout)), 1 if plan.seeded else 2
+    length = count * polynomials * plan.degree * plan.parameter_set.residue_bytes
+    residues = join_planes(view_planes(body[:length], plan.parameter_set, count, polynomials, plan.degree))
+    loaded = []
+    with MemoryFile() as file:
+        for index in range(count):
+            seed = body[length + index * SEED_BYTES :][:SEED_BYTES]
+            suffix = context.seed_marker() + seed if plan.seeded else b""
+            ciphertext = sealapi.Ciphertext()
+            prefix = context.ciphertext_prefix(plan.scale, polynomials)
+            context.load(file, ciphertext, context.stream(prefix, residues[index], suffix))
+            loaded.append(ciphertext)
+    return loaded
+
+
+def residues_of(plan: CkksPlan, ciphertexts: list[Any]) -> np.ndarray:
+    """uint64 (ciphertexts, 2, degree) as SEAL saves them."""
+    context = seal_context(plan.parameters.set, plan.degree)
+    with MemoryFile() as file:
+        saved = [
+            file.saved(c, context.ciphertext_prefix(plan.scale, 2), 2 * plan.degree, 0)[0].copy() for c in ciphertexts
+        ]
+    return np.stack(saved).reshape(len(ciphertexts), 2, plan.degree)
+
+
+def folded_residues(plan: CkksPlan, partial: bytes) -> np.ndarray:
+    return join_planes(view_planes(partial[COUNT_BYTES:], plan.parameter_set, plan.ciphertexts, 2, plan.degree))
+
+
+@pytest.mark.parametrize(("form", "set_name", "degree"), COMBINATIONS)
+def test_the_fold_equals_seals_own_add_and_opens(form: str, set_name: str, degree: int) -> None:
+    plan = two_ciphertexts(form, set_name, degree)
+    route, keyring = whole_route(plan.layout), CKKS.generate_keyring(plan)
+    vectors = [random_vector(plan, seed) for seed in range(4)]
+    bodies = [CKKS.seal(plan, route, [vector], keyring) for vector in vectors]
+    partial = CKKS.fold(plan, None, [(route, body) for body in bodies])
+
+    evaluator = seal_context(set_name, degree).evaluator
+    totals = seal_ciphertexts(plan, bodies[0])
+    for body in bodies[1:]:
+        for total, ciphertext in zip(totals, seal_ciphertexts(plan, body), strict=True):
+            evaluator.add_inplace(total, ciphertext)
+    np.testing.assert_array_equal(folded_residues(plan, partial), residues_of(plan, totals))
+
+    opened = CKKS.open(plan, CKKS.release(plan, partial), 4, keyring)
+    assert np.abs(opened - np.sum(vectors, axis=0)).max() <= plan.predicted_error
+
+
+def test_accumulators_never_overflow() -> None:
+    """The largest residues, more often than one accumulator can hold without reducing."""
+    for parameter_set in PARAMETER_SETS.values():
+        top, times = parameter_set.modulus - 1, 33_000
+        wire = WireBuffer.empty(parameter_set, 1, 4, seeded=False)
+        wire.put(0, np.full(8, top, np.uint64))
+        total = mechanism._Accumulator(parameter_set, (1, 2, 4))
+        for _ in range(times):
+            total.count()
+            total.add(wire.planes, slice(0, 1), slice(0, 2), slice(0, 1))
+        assert set(total.residues(0).tolist()) == {times * top % parameter_set.modulus}
+
+
+SET = st.sampled_from(sorted(PARAMETER_SETS))
+
+
+def buffer_of(set_name: str, residues: np.ndarray) -> WireBuffer:
+    wire = WireBuffer.empty(PARAMETER_SETS[set_name], len(residues), residues.shape[2], seeded=residues.shape[1] == 1)
+    for index, row in enumerate(residues):
+        wire.put(index, np.ascontiguousarray(row))
+    return wire
+
+
+@settings(max_examples=40, deadline=None)
+@given(SET, st.integers(0, 31), st.data())
+def test_the_first_residue_out_of_range_is_found(set_name: str, position: int, data: st.DataObject) -> None:
+    parameter_set = PARAMETER_SETS[set_name]
+    widest = 1 << 8 * parameter_set.residue_bytes
+    residues = np.full((2, 2, 8), parameter_set.modulus - 1, np.uint64)
+    assert check_range(buffer_of(set_name, residues).planes, parameter_set.modulus) is None
+    bad = data.draw(st.integers(parameter_set.modulus, widest - 1))
+    residues.reshape(-1)[position] = bad
+    assert check_range(buffer_of(set_name, residues).planes, parameter_set.modulus) == position // 16
+
+
+def test_a_transparent_ciphertext_is_refused() -> None:
+    residues = np.ones((3, 2, 8), np.uint64)
+    residues[2, 1] = 0
+    with pytest.raises(ContributionError, match="ciphertext 2 is transparent"):
+        check_expanded(buffer_of("precise", residues).planes, PARAMETER_SETS["precise"].modulus)
+    residues[2, 1, 7] = 1 << 50
+    check_expanded(buffer_of("precise", residues).planes, PARAMETER_SETS["precise"].modulus)
+
+
+@pytest.mark.parametrize("form", sorted(FORMS))
+def test_check_names_the_ciphertext(form: str) -> None:
+    plan = two_ciphertexts(form, "standard", 2048)
+    route, polynomials = whole_route(plan.layout), 1 if plan.seeded else 2
+    body = bytearray(CKKS.seal(plan, route, [random_vector(plan, 1)], CKKS.generate_keyring(plan)))
+    CKKS.check(plan, route, body)
+    residues = memoryview(body)[: 2 * polynomials * plan.degree * plan.parameter_set.residue_bytes]
+    for plane in view_planes(residues, plan.parameter_set, 2, polynomials, plan.degree):
+        plane[1, 0, 3] = np.iinfo(plane.dtype).max
+    with pytest.raises(ContributionError, match="ciphertext 1 holds a residue that is not below the modulus"):
+        CKKS.check(plan, route, body)
+    with pytest.raises(CodecError, match="80 bytes of residues expected, got 79"):
+        view_planes(bytes(79), PARAMETER_SETS["standard"], 1, 2, 8)
+
+
+def layout(*lengths: int, clip: float = 0.1) -> VectorLayout:
+    return VectorLayout(
+        tuple(Block(f"b{i}", (Segment("v", n, clip),)) for i, n in enumerate(lengths)), sum_class=TRAINED
+    )
+
+
+MATRIX = layout(3706 * 64)
+
+
+def test_seal_agrees_with_every_set_at_every_degree() -> None:
+    """SEAL generates the pinned prime and accepts it at 128 bits; the planes are as wide as the prime."""
+    for name, parameter_set in PARAMETER_SETS.items():
+        for degree in DEGREES:
+            assert seal_context(name, degree).seal.parameters_set()
+            assert parameter_set.modulus % (2 * degree) == 1
+        assert parameter_set.modulus.bit_length() == parameter_set.modulus_bits
+        assert parameter_set.residue_bytes == -(-parameter_set.modulus_bits // 8)
+
+
+def test_upload_and_error_of_the_item_matrix() -> None:
+    compact, standard = (make_plan({"set": name}, MATRIX, 60) for name in ("compact", "standard"))
+    assert compact.contribution_bytes(((0,),)) <= 1.1 * 4 * MATRIX.length
+    assert standard.contribution_bytes(((0,),)) <= 1.4 * 4 * MATRIX.length
+    assert compact.predicted_error <= 1e-4 and standard.predicted_error <= 1e-6
+    facts = standard.describe()
+    assert facts["security_bits"] == 128
+    assert facts["bytes_per_value_seeded"] == pytest.approx(5.016, abs=0.001)
+    assert facts["bytes_per_value_expanded"] == pytest.approx(10.016, abs=0.001)
+
+
+def test_the_degree_wastes_no_padding_and_sums_of_one_degree_share_keys() -> None:
+    for lengths, degree in (
+        *(((10,), 2048), ((2048,), 2048), ((2049,), 4096), ((4096,), 4096), ((8192,), 8192)),
+        ((3706,) * 3, 4096),
+    ):
+        assert make_plan({}, layout(*lengths), 10).degree == degree
+    for degree in DEGREES:
+        plans = [make_plan({"degree": degree}, vector, 10) for vector in (MATRIX, layout(5))]
+        assert {plan.degree for plan in plans} == {degree}
+        assert plans[0].parameter_id == plans[1].parameter_id
+    ids = {make_plan({"set": name}, layout(n), 5).parameter_id for name in PARAMETER_SETS for n in DEGREES}
+    assert len(ids) == 9
+    assert make_plan({"wire": "expanded"}, layout(9), 5).parameter_id == make_plan({}, layout(8), 9).parameter_id
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sampled_from(sorted(PARAMETER_SETS)), st.integers(1, 20_000), st.sampled_from(DEGREES))
+def test_no_coefficient_of_a_sum_can_wrap(name: str, contributions: int, degree: int) -> None:
+    try:
+        plan = make_plan({"set": name}, layout(10), contributions)
+    except BudgetError:
+        return
+    plan = CkksPlan(plan.parameters, plan.layout, contributions, degree)
+    worst = contributions * (sqrt(2) * (1 + 2**-22) * plan.scale + 0.5 + 21)
+    assert plan.scale == 0.0 or worst < PARAMETER_SETS[name].modulus / 2
+
+
+def test_errors_stand_in_each_segments_unit() -> None:
+    mixed = VectorLayout(
+        (Block("b", (Segment("small", 5, 0.01), Segment("large", 5, 2.0), Segment("n", 5, 1.0, True))),),
+        sum_class=TRAINED,
+    )
+    plan = make_plan({}, mixed, 60)
+    errors = plan.segment_errors
+    assert errors["b/n"] == 0.0
+    assert errors["b/large"] == plan.predicted_error == pytest.approx(200 * errors["b/small"])
+
+
+def test_a_count_that_could_round_wrongly_is_refused_with_what_fits() -> None:
+    counts = VectorLayout((Block("b", (Segment("n", 5, 1.0, True),)),), sum_class=TRAINED)
+    with pytest.raises(BudgetError, match=r"at most \d+ contributions fit, or the set 'standard' fits") as refusal:
+        make_plan({"set": "compact"}, counts, 100_000)
+    most = int(str(refusal.value).split("at most ")[1].split()[0])
+    assert make_plan({"set": "compact"}, counts, most).relative_error < 0.5
+    with pytest.raises(BudgetError):
+        make_plan({"set": "compact"}, counts, most + 1)
+    assert make_plan({"set": "standard"}, counts, 100_000).predicted_error == 0.0
+
+
+def test_parameters_that_are_refused() -> None:
+    for name, value in (("set", "huge"), ("mode", "shared"), ("wire", "zip"), ("scale", 40), ("degree", 1000)):
+        with pytest.raises(ParameterError, match=name):
+            CKKS.plan({name: value}, MATRIX, 60)
+
+
+def test_the_predicted_noise_is_the_measured_noise() -> None:
+    """The bound is 8 deviations, so the deviation itself must be right; 8192 values pin it to a few percent."""
+    for parameters in ({"set": "compact"}, {"set": "standard"}):
+        plan = make_plan(parameters, layout(8192, clip=1.0), 3)
+        keyring = CKKS.generate_keyring(plan)
+        vector = np.random.default_rng(5).uniform(-1, 1, 8192)
+        bodies = [(((0,),), CKKS.seal(plan, ((0,),), [vector], keyring)) for _ in range(3)]
+        opened = CKKS.open(plan, CKKS.release(plan, CKKS.fold(plan, None, bodies)), 3, keyring)
+        assert np.std(opened - 3 * vector) == pytest.approx(plan.noise_deviation, rel=0.1)

@@ -1,0 +1,172 @@
+"""Mechanisms by name, ours and those of other packages; whom the members of a round have to trust."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import subprocess
+import sys
+from importlib.machinery import ModuleSpec
+from typing import Any, Final
+
+import numpy as np
+import pytest
+
+from protocols.errors import BudgetError, ParameterError
+from protocols.layout import REPEATED_ROWS, TRAINED, Block, Segment, SumClass, VectorLayout
+from protocols.plugins import ALL
+from protocols.recipes import registry as recipe_registry
+from protocols.recipes.base import ItemParameters
+from protocols.recipes.fedmf import FedMF
+from protocols.recipes.registry import RecipeEntry
+from protocols.sums import registry
+from protocols.sums.base import Mechanism, SumPlan
+from protocols.sums.ckks.mechanism import CKKS
+from protocols.sums.plain import PLAIN
+from protocols.sums.registry import MechanismEntry, mechanism, parameters_of, resolved_parameters
+from protocols.sums.run import run_sum
+from tests.protocols.sums.paillier.cases import MadeUpKeys, keyring_of
+
+LAYOUT: Final = VectorLayout((Block("b", (Segment("v", 6, 1.0),)),), sum_class=TRAINED)
+
+
+def test_entries_name_what_is_there() -> None:
+    for name in recipe_registry.OWN:
+        recipe = recipe_registry.recipe_entry(name)
+        assert recipe.name == name and recipe.source
+        assert recipe.has_items == issubclass(recipe.parameters, ItemParameters)
+    for name in registry.OWN:
+        assert registry.mechanism_entry(name).name == name == mechanism(name).name
+        assert (parameters_of(name) is None) == (name == "plain")
+        with pytest.raises(ParameterError, match="install the same version"):
+            registry.mechanism_entry(name, 7)
+    assert registry.mechanism_entry("plain").carries == ALL - {"noise"}
+    assert "noise" in registry.mechanism_entry("masked").carries
+    with pytest.raises(ParameterError, match="ckks, .*plain"):
+        mechanism("ckss")
+    with pytest.raises(ParameterError, match="needs 'magic'"):
+        RecipeEntry("x", ItemParameters, FedMF, "a:b", needs=frozenset({"magic"}))  # type: ignore[arg-type]
+    with pytest.raises(ParameterError, match="carries 'magic'"):
+        MechanismEntry("x", "a:b", carries=frozenset({"magic"}))  # type: ignore[arg-type]
+
+
+def test_a_mechanism_of_another_package_is_found_and_one_that_does_not_work_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("protocols.plugins._found", lambda group: (("broken", "protocols.recipes.fedmf:ENTRY"),))
+    assert list(registry.mechanisms()) == ["broken", *registry.OWN]
+    with pytest.raises(ParameterError, match="is no entry of a mechanism called 'broken'"):
+        mechanism("broken")
+    assert mechanism("plain").name == "plain"
+
+
+def test_a_plain_sum_needs_no_encryption_library() -> None:
+    code = (
+        "import sys; from protocols.sums.registry import mechanism; mechanism('plain');"
+        "sys.exit(any(m.split('.')[0] in ('tenseal', 'phe') for m in sys.modules))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(("extra", "package"), [("ckks", "tenseal"), ("ckks", "zstandard"), ("paillier", "gmpy2")])
+def test_a_missing_package_is_named_with_the_extra(extra: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, really = importlib.import_module(f"protocols.sums.{extra}"), importlib.util.find_spec
+
+    def without(name: str) -> ModuleSpec | None:
+        return None if name == package else really(name)
+
+    monkeypatch.setattr(importlib.util, "find_spec", without)
+    with pytest.raises(ParameterError, match=rf"pip install 'hushrec\[{extra}\]'"):
+        importlib.reload(module)
+
+
+def test_resolved_parameters_are_the_given_ones_and_the_defaults() -> None:
+    assert resolved_parameters("plain", {}) == {}
+    model = parameters_of("masked")
+    assert model is not None
+    found = resolved_parameters("masked", {"dropout": 0.2})
+    assert found == {**model().model_dump(mode="json"), "dropout": 0.2}
+    with pytest.raises(ParameterError, match="dropout"):
+        resolved_parameters("masked", {"dropout": 2})
+
+
+def test_tasks_whose_sums_only_a_key_holder_opens_are_refused_with_the_way_out() -> None:
+    for name in ("ckks", "paillier"):
+        with pytest.raises(ParameterError, match="mode 'public' .* was removed.*use the mechanism oneshot"):
+            mechanism(name).plan({"mode": "public"}, LAYOUT, 8)
+
+
+def test_a_transcript_holds_what_was_sent_and_the_sum() -> None:
+    layout = VectorLayout((Block("a", (Segment("v", 3, 1.0),)), Block("b", (Segment("w", 2, 1.0),))), sum_class=TRAINED)
+    plan, vectors = PLAIN.plan({}, layout, 4), [np.full(3, 0.5), np.full(2, 0.25)]
+    transcript = run_sum(PLAIN, plan, vectors, [((0,),), ((1,),)])
+    assert [len(body) for body in transcript.contributions] == [12, 8]
+    assert transcript.total.tolist() == [0.5, 0.5, 0.5, 0.25, 0.25]
+    with pytest.raises(ParameterError, match=r"2 values, got shape \(3,\)"):
+        run_sum(PLAIN, plan, vectors, [((0,),), ((1,),)][::-1])
+    with pytest.raises(ParameterError, match="2 vectors but 1 routes"):
+        run_sum(PLAIN, plan, vectors, [((0,), (1,))])
+
+
+@pytest.mark.parametrize(("how", "parameters"), [(PLAIN, {}), (CKKS, {}), (MadeUpKeys(), {"key_bits": 2048})])
+def test_a_clip_done_in_float32_is_forgiven_and_no_more(how: Mechanism, parameters: dict[str, Any]) -> None:
+    layout, route = VectorLayout((Block("b", (Segment("v", 3, 0.1),)),), sum_class=TRAINED), ((0,),)
+    plan, edge = how.plan(parameters, layout, 4), np.array([np.float32(0.1), -np.float32(0.1), 0.0], np.float64)
+    keyring = keyring_of(how, plan)
+    body = how.seal(plan, route, [edge], keyring)
+    how.check(plan, route, body)
+    opened = how.open(plan, how.release(plan, how.fold(plan, None, [(route, body)])), 1, keyring)
+    assert edge[0] - 0.1 > 0 and np.abs(opened - edge).max() <= plan.predicted_error + edge[0] - 0.1
+    with pytest.raises(BudgetError, match="'b'"):
+        how.seal(plan, route, [edge * (1 + 1e-6)], keyring)
+
+
+def planned(name: str, sum_class: SumClass = TRAINED, clients: int = 60, **parameters: Any) -> SumPlan:
+    layout = VectorLayout((Block("b", (Segment("v", 40, 1.0),)),), sum_class=sum_class)
+    return mechanism(name).plan(parameters, layout, clients)
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (planned("plain"), ["The server sees every contribution"]),
+        (planned("ckks"), ["any member together with the server can open every contribution"]),
+        (planned("paillier"), ["any member together with the server can open every contribution"]),
+        (planned("masked"), ["is not trusted about dropouts", "shares its secrets among"]),
+        (planned("masked", mode="curious"), ["is trusted to follow the protocol", "shares its secrets among"]),
+        (
+            planned("masked", REPEATED_ROWS),
+            ["is not trusted", "shares its secrets among", "over fewer than 32 of 60 clients"],
+        ),
+        (planned("oneshot"), ["at most 2 of the 5 members", "If more than 1 members of the committee are absent"]),
+    ],
+    ids=lambda value: value.mechanism if isinstance(value, SumPlan) else "",
+)
+def test_members_are_told_whom_they_trust(made: SumPlan, said: list[str]) -> None:
+    lines = made.trust(60)
+    assert len(lines) == len(said)
+    assert all(part in line for part, line in zip(said, lines, strict=True)), lines
+
+
+def test_cohorts_that_cannot_work_are_refused() -> None:
+    for name in ("plain", "ckks", "paillier"):
+        planned(name).check_cohort(1)
+        with pytest.raises(ParameterError, match="at least 1 client"):
+            planned(name).check_cohort(0)
+    planned("oneshot").check_cohort(3)
+    with pytest.raises(ParameterError, match="at least 3 clients"):
+        planned("oneshot").check_cohort(2)
+    planned("masked").check_cohort(60)
+    with pytest.raises(ParameterError, match="no neighbourhood"):
+        planned("masked", corrupt=0.3, dropout=0.45).check_cohort(10)
+
+
+def test_only_masked_rounds_are_confirmed_and_only_one_shot_rounds_have_a_committee() -> None:
+    slow = (planned("ckks"), planned("ckks", wire="expanded"), planned("paillier"), planned("masked"), planned("plain"))
+    assert [plan.folds_slowly for plan in slow] == [True, False, True, False, False]
+    assert [planned(name).confirms for name in ("plain", "ckks", "masked", "oneshot")] == [False, False, True, False]
+    assert [planned(name).committee for name in ("plain", "ckks", "masked", "oneshot")] == [0, 0, 0, 5]
+    assert [name for name in ("plain", "ckks", "masked", "oneshot") if planned(name).ticket_bytes] == ["oneshot"]
+    assert [planned(name, REPEATED_ROWS).repeated for name in ("plain", "masked")] == [False, True]
+    assert planned("oneshot").answers_needed(60) == 4 and planned("masked").answers_needed(60) == 60
+    assert planned("plain").quorum(60) == 0 and planned("masked").quorum(60) == 32
