@@ -25,7 +25,7 @@ from sqlalchemy import make_url
 
 from tests.support.api import Api, TestMember, TestTask
 from tests.support.needs import POSTGRES_SCRIPT, required
-from tests.support.postgres import TestDatabase
+from tests.support.replicas import TestDatabase
 from tests.support.server import AggregatorProcess
 
 __all__ = [

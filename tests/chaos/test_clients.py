@@ -21,8 +21,8 @@ from tests.chaos.counted_client import BASE, CLIP, SERVING, SHAPE, opened_client
 from tests.chaos.fault_runs import until
 from tests.support.api import Api, TestTask
 from tests.support.forked import ForkedProcess
-from tests.support.organiser import TRIAL
 from tests.support.server import AggregatorProcess, running_aggregator
+from tests.support.tasks import TRIAL
 
 pytestmark = pytest.mark.timeout(300)
 SEED = 40

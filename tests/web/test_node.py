@@ -96,14 +96,14 @@ def take_part(node: str, recorded: RecordedDemo, folder: Path, *more: str) -> li
 
 @pytest.mark.parametrize("mechanism", ["oneshot", "masked"])
 def test_rounds_with_node_are_exact(mechanism: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sum of item counts, then two of changes; the program ends after two rounds and goes on when it is run again."""
+    """A sum of item counts, then one of changes; the program ends after one round and goes on when it is run again."""
     node = required("node")
     changes = {"parameters": {"item_bias": "counts", "count_sums": 1}, "mechanism": mechanism}
-    with recorded_demo(tmp_path / "server", monkeypatch, rounds=3, **changes) as recorded:
-        *first, _ = take_part(node, recorded, tmp_path / "client", "--rounds", "2")
+    with recorded_demo(tmp_path / "server", monkeypatch, rounds=2, **changes) as recorded:
+        *first, _ = take_part(node, recorded, tmp_path / "client", "--rounds", "1")
         *second, recommended = take_part(node, recorded, tmp_path / "client")
         sent = [event for event in first + second if event["kind"] == "contributed"]
-        assert [event["round"] for event in sent] == [1, 2, 3]
+        assert [event["round"] for event in sent] == [1, 2]
         for event in sent:
             number = event["round"]
             assert recorded.aggregate(number) == recorded.expected(number, event["steps"])
@@ -119,10 +119,7 @@ FILES = sorted(generate.FILES)
 
 
 def test_every_vector_in_node() -> None:
-    command = [required("node"), "--test", "--test-reporter=tap", "tests/web/vectors.test.mjs"]
-    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
-    assert ran.returncode == 0, ran.stdout[-4000:] + ran.stderr[-2000:]
-    assert f"# pass {len(FILES) + 1}" in ran.stdout
+    assert f"# pass {len(FILES) + 1}" in node("--test", "--test-reporter=tap", "tests/web/vectors.test.mjs")
 
 
 class _Quiet(SimpleHTTPRequestHandler):
@@ -165,7 +162,7 @@ def test_every_vector_in_chromium() -> None:
     assert all(isinstance(count, int) and count > 0 for count in results.values()), results
 
 
-@pytest.mark.parametrize("name", ["masks.json", "model_digest.json", "certificates.json"])
+@pytest.mark.parametrize("name", ["masks.json", "certificates.json"])
 def test_a_wrong_vector_fails(name: str) -> None:
     """The runner compares: one changed digit is found."""
     script = f"""

@@ -18,8 +18,7 @@ from sqlalchemy import make_url
 from aggregator_service.storage.database import dialect_of
 from tests.support.api import Api, TestMember, TestTask
 from tests.support.dashboard import sign_in
-from tests.support.postgres import TestDatabase, connect, waits_for_lock
-from tests.support.replicas import Replicas, running_replicas, wait_until
+from tests.support.replicas import Replicas, TestDatabase, connect, running_replicas, wait_until, waits_for_lock
 from tests.support.server import AggregatorProcess
 
 COHORT = 7

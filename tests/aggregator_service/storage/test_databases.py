@@ -40,8 +40,8 @@ from aggregator_service.storage.database import Announcement, Database, Effects,
 from aggregator_service.storage.rounds import lock_round_exclusive, lock_round_shared, lock_task
 from aggregator_service.storage.schema import Base, ClientRow, CohortRow, RoundRow, TaskRow
 from protocols.errors import ParameterError
-from tests.support.postgres import TestDatabase
-from tests.support.rows import client_row, round_row, task_row
+from tests.support.replicas import TestDatabase
+from tests.support.world import client_row, round_row, task_row
 
 
 def test_effects_follow_the_commit_and_a_failed_transaction_has_none(database: Database) -> None:

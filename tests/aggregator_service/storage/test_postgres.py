@@ -17,8 +17,8 @@ from aggregator_service.storage.database import Announcement, Database, Delivery
 from aggregator_service.storage.dialects import database_cause
 from aggregator_service.storage.rounds import lock_task
 from aggregator_service.storage.schema import TaskRow
-from tests.support.postgres import TestDatabase
-from tests.support.rows import task_row
+from tests.support.replicas import TestDatabase
+from tests.support.world import task_row
 
 
 @pytest.fixture

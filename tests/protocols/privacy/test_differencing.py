@@ -193,9 +193,10 @@ def test_an_isolated_client_who_is_not_a_survivor_makes_others_leave() -> None:
     assert judge([P | {"u"}, Q], left, 5, SEED) == Allowed()
 
 
-def test_after_the_last_draw_a_released_set_remains(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_the_last_draw_a_released_set_remains_or_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(differencing, "_MOST_DRAWS", 0)
     assert judge([P | {"u"}, Q], P | Q, 5, SEED) == Isolating(1, P)
+    assert judge([P | {"u"}, Q | {"v"}], P | Q, 5, SEED) == Isolating(2, P | Q)
 
 
 def test_sums_that_are_too_complex_to_judge_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
