@@ -53,7 +53,7 @@ help:
 	@echo '  make check      run lint, types, imports and test in this order'
 	@echo '  make coverage   measure the line coverage of protocols/; sums, privacy and crypto must have 100 %'
 	@echo '  make mutants    mutation testing of sums, privacy, crypto and rounds; takes hours, for a nightly run'
-	@echo '                    MUTANTS_ARGS="masked -- protocols.sums.masked.shamir*"   a group, or one module in minutes'
+	@echo '                    MUTANTS_ARGS="--sample 60"   60 mutants a group; other options: scripts/mutants.py --help'
 	@echo '  make openapi    write openapi/openapi.json from the service'
 	@echo '  make docs       build the documentation site, site/index.html; fails on a broken link'
 	@echo '  make bench      run every benchmark in its smallest size; results in $(BENCH_OUT)/index.html'

@@ -46,7 +46,7 @@ MESSAGE_BUDGET: Final = 10_000_000
 """Bytes of a client's longest message of a `privirec-k` task, unless its maker says otherwise; 4 bytes a value."""
 MOST_COMPONENTS: Final = 256
 MOST_FACTORS: Final = 128
-"""Factors of a started task at most: 256 were no better on validation rows, 64 worse (docs/results.md)."""
+"""Factors of a started task at most: 256 were no better on validation rows, 64 worse."""
 
 _SPECTRUM: Final[Mapping[str, Any]] = {"rayleigh_ritz": True, "user_exponent": 0.25, "item_exponent": 0.3125}
 
@@ -99,7 +99,7 @@ STARTED: Final[Mapping[str, Mapping[str, Any]]] = {
 }
 """Recipe -> what a task has besides, or instead, if it starts from a spectrum.
 
-The steps are small because user factors are long (`start_weight`): docs/results.md has what was measured.
+The steps are small because user factors are long (`start_weight`): docs/recipes.md has what was measured.
 """
 
 

@@ -1,4 +1,4 @@
-"""Recipes and mechanisms of other packages, found by entry points.
+"""What recipes need and mechanisms carry, and the recipes and mechanisms of other packages, found by entry points.
 
 [project.entry-points."hushrec.recipes"]
 popularity = "my_package.popularity:ENTRY"
@@ -12,16 +12,36 @@ from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Final
+from typing import Final, Literal, get_args
 
 from protocols.errors import ParameterError
 
-__all__ = ["MECHANISM_GROUP", "RECIPE_GROUP", "load", "places"]
+__all__ = [
+    "ALL",
+    "MECHANISM_GROUP",
+    "RECIPE_GROUP",
+    "Capability",
+    "load",
+    "places",
+]
 
 RECIPE_GROUP: Final = "hushrec.recipes"
 MECHANISM_GROUP: Final = "hushrec.mechanisms"
 _OWN: Final = "hushrec"
 """Name of our own distribution."""
+
+Capability = Literal[
+    "dense",  # vectors are added position by position
+    "single entries",  # a few entries of a vector are summed, at positions that depend on the model
+    "chosen blocks",  # each contribution chooses its blocks, and names them in the clear
+    "frozen cohort",  # all sums are over the same data: sums over cohorts that differ by few clients are refused
+    "device groups",  # sums over several groups of devices take turns, each with a layout of its own
+    "clear contributions",  # the server sees each contribution: it may compute with it
+    "noise",  # nobody sees one contribution, so that noise in the sum protects each
+    "checked routes",  # clients check who contributes to which block before the sum opens, or nothing hides them
+]
+"""What a recipe asks of a mechanism, and what a mechanism can do."""
+ALL: Final[frozenset[Capability]] = frozenset(get_args(Capability))
 
 
 @cache

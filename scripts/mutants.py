@@ -26,7 +26,9 @@ from typing import Final
 
 import numpy as np
 
-GENERAL: Final = ["tests/protocols/sums/test_plain.py", "tests/protocols/sums/test_mechanisms.py", "tests/vectors"]
+GENERAL: Final = [f"tests/protocols/sums/test_{name}.py" for name in ("mechanisms", "parts", "plain")] + [
+    "tests/vectors"
+]
 """Tests of all mechanisms."""
 GROUPS: Final[dict[str, tuple[list[str], list[str]]]] = {  # name: (modules to mutate, tests to run)
     "masked": (["protocols/sums/masked/*"], ["tests/protocols/sums/masked", *GENERAL]),

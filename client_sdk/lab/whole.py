@@ -18,7 +18,7 @@ from client_sdk.lab.data.interactions import Interactions, interaction_rows
 from client_sdk.training.adam import Adam
 from client_sdk.training.rfrec import predicted_ratings, scaled_ratings
 from protocols.errors import ParameterError
-from protocols.privacy.rounding import longest_norm, round_within
+from protocols.privacy.noise import longest_norm, round_within
 from protocols.recipes.base import ModelState, Recipe, RoundSpec
 from protocols.recipes.private import Private
 from protocols.recipes.privirec import PriviRecK, PriviRecState

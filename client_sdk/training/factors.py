@@ -1,4 +1,5 @@
-"""The client side of the recipes over item factors. FedMF, CoLR and SCoLR differ in what is trained and sent."""
+"""The client side of the recipes over item factors. FedMF, CoLR and SCoLR differ in what is trained and sent;
+Top-K sends a part of FedMF's change and can keep the rest."""
 
 from __future__ import annotations
 
@@ -26,19 +27,26 @@ from protocols.recipes.factors import BiasedParameters, CountedFactors, item_bia
 from protocols.recipes.rows import FactorRecipe
 from protocols.recipes.spectral_start import projected_user, start_of
 from protocols.recipes.state import state_as
+from protocols.recipes.topk import TopKRecipe
 
 __all__ = [
+    "RESIDUAL_ITEMS",
+    "RESIDUAL_ROWS",
     "USER_FACTOR",
     "FactorHalf",
+    "TopKHalf",
     "count_items",
     "half",
     "logit_offsets",
     "user_factor",
 ]
 
-
 USER_FACTOR: Final = "user_factor"
 """Key in the client state: float32 (dim,)."""
+RESIDUAL_ITEMS: Final = "residual_items"
+"""Key in the client state: int32 (k,), ascending, the items with a residual."""
+RESIDUAL_ROWS: Final = "residual_rows"
+"""Key in the client state: float32 (k, dim), their residuals."""
 
 
 def user_factor(
@@ -117,12 +125,78 @@ class FactorHalf:
         return train_locally(projection, factors, own, history.items, self.training, rng, offsets, self.draw)
 
 
+@dataclass(frozen=True)
+class TopKHalf(FactorHalf):
+    """FedMF's training; the contribution contains the entries of the change that the recipe's support selects.
+
+    With error feedback (Seide et al., Interspeech 2014; Karimireddy et al., ICML 2019) the part that is not sent, the
+    residual, is added to the next change before its entries are selected. So it is sent later instead of being lost.
+    The part removed by clipping belongs to the residual. The residual never leaves the client. It has the rows of the
+    items that the client trained and has not sent completely, at most 4 items * dim bytes.
+    """
+
+    recipe: TopKRecipe
+
+    def initial_client_state(self, rng: np.random.Generator) -> ClientState:
+        """Return a random user factor and, with error feedback, an empty residual."""
+        return {**super().initial_client_state(rng), **self._state_of(self._no_residual())}
+
+    def contribute(
+        self,
+        spec: RoundSpec,
+        client_id: str,
+        state: ModelState,
+        history: History,
+        client_state: ClientState,
+        rng: np.random.Generator,
+    ) -> LocalResult:
+        """Return the client's item counts; or train, add the residual, contribute the entries that the support selects,
+        and keep the rest as the residual."""
+        if spec.sum_index <= self.recipe.count_sums:
+            return count_items(self.recipe.parameters.items, history, client_state)
+        local = self._train(spec, client_id, state, history, client_state, rng)
+        change = _add_rows(self._residual(client_state), Update(local.items, local.values))
+        made = self.recipe.contribute(state, spec, Local(change, client_id, rng=rng))
+        residual = _without_empty_rows(Update(change.items, change.values - made.sent))
+        kept = {**client_state, USER_FACTOR: local.user_factor, **self._state_of(residual)}
+        return LocalResult(made, kept, local.loss, local.samples)
+
+    def _no_residual(self) -> Update:
+        return Update(np.zeros(0, np.int32), np.zeros((0, self.recipe.parameters.dim), np.float32))
+
+    def _residual(self, client_state: ClientState) -> Update:
+        if not self.recipe.parameters.error_feedback:
+            return self._no_residual()
+        return Update(client_state[RESIDUAL_ITEMS], client_state[RESIDUAL_ROWS])
+
+    def _state_of(self, residual: Update) -> ClientState:
+        if not self.recipe.parameters.error_feedback:
+            return {}
+        return {RESIDUAL_ITEMS: residual.items, RESIDUAL_ROWS: residual.values}
+
+
+def _add_rows(one: Update, other: Update) -> Update:
+    """Return the sum of two changes, with the rows of all items in either, ascending."""
+    items = np.union1d(one.items, other.items).astype(np.int32)
+    values = np.zeros((items.size, one.values.shape[1]), dtype=np.float32)
+    for part in (one, other):
+        values[np.searchsorted(items, part.items)] += part.values
+    return Update(items, values)
+
+
+def _without_empty_rows(update: Update) -> Update:
+    """Return the rows of `update` that have a nonzero value."""
+    held = update.values.any(axis=1)
+    return Update(update.items[held], update.values[held])
+
+
 def half(recipe: Recipe, training: TrainingConfig | None = None, graph_filter: str | None = None) -> ClientHalf:
     """Return the client half; `ParameterError` for settings that the recipe does not have."""
     refuse_settings(recipe, graph_filter=graph_filter)
     if not isinstance(recipe, FactorRecipe):
         raise ParameterError(f"recipe {recipe.name!r} sends no rows of change, so it has another client half")
-    return FactorHalf(recipe, task_training(recipe.name, recipe.parameters, training, MFConfig))
+    chosen = task_training(recipe.name, recipe.parameters, training, MFConfig)
+    return TopKHalf(recipe, chosen) if isinstance(recipe, TopKRecipe) else FactorHalf(recipe, chosen)
 
 
 # --- the client side of item biases: its counts, sent once, and the biases from their sum ----------------------------

@@ -6,10 +6,11 @@ large matrices pass scipy's sparse arrays instead; every function takes both.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import factorial, isclose
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -31,8 +32,6 @@ __all__ = [
     "Ease",
     "Filter",
     "TurboCF",
-    "by_chunk",
-    "check_exponent",
     "check_rows",
     "dense",
     "ideal",
@@ -41,19 +40,6 @@ __all__ = [
     "scaled",
     "user_row",
 ]
-
-
-# --- checks of the components that a filter is given -----------------------------------------------------------------
-
-
-def check_exponent(components: Components, user_exponent: float) -> None:
-    """Raise `ParameterError` unless the components were normalised with a = `user_exponent` and b = 1 - a."""
-    found, wanted = (components.user_exponent, components.degree_exponent), (user_exponent, 1 - user_exponent)
-    if not (isclose(found[0], wanted[0]) and isclose(found[1], wanted[1])):
-        raise ParameterError(
-            f"this filter needs components with user exponent {wanted[0]:g} and item exponent {wanted[1]:g}, but these "
-            f"have {found[0]:g} and {found[1]:g}; aggregate them again"
-        )
 
 
 # --- the aggregated inputs of a graph filter -------------------------------------------------------------------------
@@ -150,7 +136,7 @@ def check_rows(rows: Matrix, n_items: int) -> None:
         raise ParameterError("rows must be binary: each interaction is a 1")
 
 
-def by_chunk(rows: Matrix, score: Callable[[Matrix], NDArray[np.float32]]) -> NDArray[np.float32]:
+def _by_chunk(rows: Matrix, score: Callable[[Matrix], NDArray[np.float32]]) -> NDArray[np.float32]:
     """Apply `score` to chunks of the rows and return all scores, float32 (users, m). Limits the memory of `score`."""
     scores = np.empty(rows.shape, dtype=np.float32)
     for chunk in _chunks(rows.shape[0], max(1, CHUNK_VALUES // max(1, rows.shape[1]))):
@@ -175,10 +161,7 @@ def linear(components: Components, rows: Matrix) -> NDArray[np.float32]:
 
 
 def ideal(components: Components, rows: Matrix, dims: int) -> NDArray[np.float32]:
-    """Return R D_i^-1/2 V V^T D_i^1/2 (PriviRec, eq.
-
-    3 and 4), float32 (users, m), with the first `dims` columns of V.
-    """
+    """Return R D_i^-1/2 V V^T D_i^1/2, float32 (users, m), `dims` columns of V (PriviRec, eq. 3 and 4)."""
     inverse, roots = components.degree_scales(0.5)
     vectors = components.vectors[:, :dims]
     return np.asarray(((scaled(rows, inverse) @ vectors) @ vectors.T) * roots, dtype=np.float32)
@@ -205,11 +188,52 @@ def polynomial(
     return np.asarray(total.T, dtype=np.float32)
 
 
+# --- the interface of all filters ------------------------------------------------------------------------------------
+
+
+class Filter(ABC):
+    """Computes the scores of users from aggregated components and the users' rows, without training."""
+
+    @property
+    def needs_gram(self) -> bool:
+        """Whether the filter needs the Gram matrix, and not just the factors of PriviRec-k; by default it does not."""
+        return False
+
+    @property
+    def user_exponent(self) -> float | None:
+        """The exponent a that the components must have, with b = 1 - a; None for any exponents."""
+        return 0.5
+
+    def scores(self, components: Components, rows: Matrix) -> NDArray[np.float32]:
+        """Return the scores of all items for binary `rows` (users, m), float32 (users, m).
+
+        The user's own items have scores too. Raises `ParameterError` if rows or components do not match the filter.
+        """
+        check_rows(rows, components.n_items)
+        if self.user_exponent is not None:
+            _check_exponent(components, self.user_exponent)
+        return _by_chunk(rows, self._scorer(components))
+
+    @abstractmethod
+    def _scorer(self, components: Components) -> Callable[[Matrix], NDArray[np.float32]]:
+        """Return the function from rows (users, m) to their scores, float32 (users, m)."""
+
+
+def _check_exponent(components: Components, user_exponent: float) -> None:
+    """Raise `ParameterError` unless the components were normalised with a = `user_exponent` and b = 1 - a."""
+    found, wanted = (components.user_exponent, components.degree_exponent), (user_exponent, 1 - user_exponent)
+    if not (isclose(found[0], wanted[0]) and isclose(found[1], wanted[1])):
+        raise ParameterError(
+            f"this filter needs components with user exponent {wanted[0]:g} and item exponent {wanted[1]:g}, but these "
+            f"have {found[0]:g} and {found[1]:g}; aggregate them again"
+        )
+
+
 # --- GF-CF (Shen et al., CIKM 2021): the sum of a linear and an ideal low-pass filter, without training --------------
 
 
 @dataclass(frozen=True)
-class GFCF:
+class GFCF(Filter):
     """S = R P + alpha R D_i^-1/2 V V^T D_i^1/2 (PriviRec, eq. 4). The rows of R are not normalised.
 
     Raises `ParameterError` for values out of range.
@@ -224,31 +248,14 @@ class GFCF:
         if self.alpha < 0 or self.ideal_dims < 1:
             raise ParameterError(f"alpha must be >= 0 and ideal_dims >= 1, got {self.alpha} and {self.ideal_dims}")
 
-    @property
-    def needs_gram(self) -> bool:
-        """False: the filter also works with the factors of PriviRec-k."""
-        return False
-
-    @property
-    def user_exponent(self) -> float:
-        """The exponent a that the components must have."""
-        return 0.5
-
-    def scores(self, components: Components, rows: Matrix) -> NDArray[np.float32]:
-        """Return the scores of all items for binary `rows` (users, m), float32 (users, m).
-
-        The user's own items have scores too. Raises `ParameterError` if rows or components do not match the filter.
-        """
-        check_rows(rows, components.n_items)
-        check_exponent(components, self.user_exponent)
-
+    def _scorer(self, components: Components) -> Callable[[Matrix], NDArray[np.float32]]:
         def score(chunk: Matrix) -> NDArray[np.float32]:
             found = linear(components, chunk)
             if self.alpha:
                 found += np.float32(self.alpha) * ideal(components, chunk, self.ideal_dims)
             return found
 
-        return by_chunk(rows, score)
+        return score
 
 
 # --- turbo-CF (Park et al., SIGIR 2024): a polynomial in the item-item matrix, without a decomposition ---------------
@@ -263,7 +270,7 @@ P + 0.01 (-P^3 + 10 P^2 - 29 P)."""
 
 
 @dataclass(frozen=True)
-class TurboCF:
+class TurboCF(Filter):
     """S = R p(P^s), with P = R~^T R~, R~ = D_u^-a R D_i^(a-1), and P^s entry by entry (PriviRec, eq. 5).
 
     Raises `ParameterError` for values out of range.
@@ -285,18 +292,12 @@ class TurboCF:
         """True if s is not 1: a power of the entries needs the entries, not the factors of PriviRec-k."""
         return self.power != 1
 
-    def scores(self, components: Components, rows: Matrix) -> NDArray[np.float32]:
-        """Return the scores of all items for binary `rows` (users, m), float32 (users, m).
-
-        The user's own items have scores too. Raises `ParameterError` if rows or components do not match the filter.
-        """
-        check_rows(rows, components.n_items)
-        check_exponent(components, self.user_exponent)
+    def _scorer(self, components: Components) -> Callable[[Matrix], NDArray[np.float32]]:
         powered = self._powered(components)
         coefficients = FILTER_COEFFICIENTS[self.filter]
         if len(coefficients) == 1:
-            return by_chunk(rows, lambda chunk: linear(powered, chunk))
-        return by_chunk(rows, lambda chunk: polynomial(powered, linear(powered, chunk), coefficients))
+            return lambda rows: linear(powered, rows)
+        return lambda rows: polynomial(powered, linear(powered, rows), coefficients)
 
     def _powered(self, components: Components) -> Components:
         if not self.needs_gram:
@@ -318,7 +319,7 @@ ORDERS: Final[Mapping[str, int]] = {"euler": 1, "rk4": 4}
 
 
 @dataclass(frozen=True)
-class BSPM:
+class BSPM(Filter):
     """Blurring y = R P, ideal part L = R D_i^-1/2 V V^T D_i^1/2, and sharpening dy/dt = -y P for `sharpening_time`.
 
     Early merge (EM) sharpens y + beta L. Late merge (LM) sharpens y and adds beta L to the result. Blurring and the
@@ -350,29 +351,13 @@ class BSPM:
             )
 
     @property
-    def needs_gram(self) -> bool:
-        """False: the filter also works with the factors of PriviRec-k."""
-        return False
-
-    @property
-    def user_exponent(self) -> float:
-        """The exponent a that the components must have."""
-        return 0.5
-
-    @property
     def step_coefficients(self) -> list[float]:
         """Coefficients c_k of one step, y <- y sum_k c_k P^k: (-h)^k / k! up to the solver's order."""
         step = self.sharpening_time / self.sharpening_steps
         return [(-step) ** power / factorial(power) for power in range(ORDERS[self.solver] + 1)]
 
-    def scores(self, components: Components, rows: Matrix) -> NDArray[np.float32]:
-        """Return the scores of all items for binary `rows` (users, m), float32 (users, m).
-
-        The user's own items have scores too. Raises `ParameterError` if rows or components do not match the filter.
-        """
-        check_rows(rows, components.n_items)
-        check_exponent(components, self.user_exponent)
-        return by_chunk(rows, lambda chunk: self._score(components, chunk))
+    def _scorer(self, components: Components) -> Callable[[Matrix], NDArray[np.float32]]:
+        return lambda rows: self._score(components, rows)
 
     def _score(self, components: Components, rows: Matrix) -> NDArray[np.float32]:
         blurred = linear(components, rows)
@@ -392,10 +377,11 @@ class BSPM:
 
 
 @dataclass(frozen=True)
-class Ease:
+class Ease(Filter):
     """S = (X - X G diag(G)^-1) D_i^b with X = R D_i^-b and G = (P + weight I)^-1; for components of any exponents.
 
-    The formulas are in `protocols.recipes.spectrum`. Raises `ParameterError` for values out of range.
+    The formulas are in `protocols.recipes.spectrum`. The user's own items have scores as if the user did not have them.
+    With a Gram matrix, float64 (m, m) is inverted. Raises `ParameterError` for values out of range.
     """
 
     weight: float | None = None
@@ -406,22 +392,11 @@ class Ease:
             raise ParameterError(f"weight must be > 0, got {self.weight}")
 
     @property
-    def needs_gram(self) -> bool:
-        """False: the filter also works with the factors of PriviRec-k."""
-        return False
-
-    @property
     def user_exponent(self) -> None:
         """None: the filter takes components with any exponents."""
         return None
 
-    def scores(self, components: Components, rows: Matrix) -> NDArray[np.float32]:
-        """Return the scores of all items for binary `rows` (users, m), float32 (users, m).
-
-        The user's own items have scores too, as if the user did not have them. With a Gram matrix, float64 (m, m) is
-        inverted. Raises `ParameterError` if the rows do not match the components.
-        """
-        check_rows(rows, components.n_items)
+    def _scorer(self, components: Components) -> Callable[[Matrix], NDArray[np.float32]]:
         weight = chosen_weight(components.singular_values) if self.weight is None else self.weight
         down, up = components.degree_scales(components.degree_exponent)
         whole = None if components.gram is None else _weights(components.gram, weight)
@@ -435,7 +410,7 @@ class Ease:
             own = dense(x)
             return np.asarray((own - (own - kept) / diagonal) * up, dtype=np.float32)
 
-        return by_chunk(rows, score)
+        return score
 
 
 def _weights(gram: Matrix, weight: float) -> NDArray[np.float32]:
@@ -449,27 +424,6 @@ def _weights(gram: Matrix, weight: float) -> NDArray[np.float32]:
 
 
 # --- the graph filters by name, with settings for data sets ----------------------------------------------------------
-
-
-class Filter(Protocol):
-    """Computes the scores of users from aggregated components and the users' rows, without training."""
-
-    @property
-    def needs_gram(self) -> bool:
-        """Whether the filter needs the Gram matrix, and not just the factors of PriviRec-k."""
-        ...
-
-    @property
-    def user_exponent(self) -> float | None:
-        """The exponent a that the components must have, with b = 1 - a; None for any exponents."""
-        ...
-
-    def scores(self, components: Components, rows: Matrix) -> NDArray[np.float32]:
-        """Return the scores of all items for binary `rows` (users, m), float32 (users, m).
-
-        Raises `ParameterError` if rows or components do not match the filter.
-        """
-        ...
 
 
 FILTERS: Final[Mapping[str, Filter]] = {

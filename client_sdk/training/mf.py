@@ -35,9 +35,7 @@ __all__ = [
     "draw_samples",
     "init_user_factor",
     "steps",
-    "train_full",
     "train_locally",
-    "train_lowrank",
 ]
 
 
@@ -265,92 +263,6 @@ def _step(
     return Step(batch.used, means.astype(np.float32), config.learning_rate * gradient, loss)
 
 
-def train_full(
-    item_factors: NDArray[np.float32],
-    user_factor: NDArray[np.float32],
-    positives: NDArray[np.int32],
-    n_items: int,
-    config: MFConfig,
-    rng: np.random.Generator,
-    offsets: NDArray[np.float32] | None = None,
-    draw: NegativeSampler = draw_negatives,
-) -> LocalUpdate:
-    """Train the user factor and the item rows of the samples (FedMF); the update's values are their changes (k, d).
-
-    item_factors: float32 (n_items, d), not changed. offsets: added to the items' logits, float32 (n_items,). Raises
-    `ParameterError` without positives or negatives, and if the shapes do not match.
-    """
-    check_shapes(item_factors, user_factor, n_items)
-    samples = draw_samples(positives, n_items, config.negatives, rng, draw)
-    start = item_factors[samples.items]
-    rows, user = start.copy(), user_factor.copy()
-    losses: list[float] = []
-    fixed = None if offsets is None else offsets[samples.items]
-    decay = np.float32(2 * config.weight_decay)
-    for epoch, step in steps(samples, rows, user, config, rng, fixed):
-        before = rows.take(step.rows, axis=0)
-        change = step.residuals[:, None] * user
-        change += decay * before
-        change *= config.learning_rate
-        before -= change
-        rows[step.rows] = before
-        user -= step.user_step
-        if epoch == config.epochs - 1:
-            losses.append(step.loss)
-    return LocalUpdate(user, samples.items, rows - start, float(np.mean(losses)), samples.rows.size)
-
-
-# --- training of CoLR and SCoLR on one client: the item factors are frozen, a low-rank change of them is trained -----
-# Nguyen et al. (WWW 2024), eq. 5: the effective row of item i is q_i + A_i B, where B (r, d) is given and A begins at
-# zero. The gradient of A is G B^T; the released code scales it by sqrt(r/d) in a backward hook that the paper does not
-# mention.
-
-
-def train_lowrank(
-    item_factors: NDArray[np.float32],
-    user_factor: NDArray[np.float32],
-    projection: NDArray[np.float32],
-    positives: NDArray[np.int32],
-    n_items: int,
-    config: MFConfig,
-    rng: np.random.Generator,
-    offsets: NDArray[np.float32] | None = None,
-    draw: NegativeSampler = draw_negatives,
-) -> LocalUpdate:
-    """Train the user factor and the rows of A that the samples use; the update's values are these rows (k, r).
-
-    item_factors: float32 (n_items, d), not changed. projection: B, float32 (r, d); for SCoLR the rows of B for the
-    client's columns, so r is the client's own rank. offsets: added to the items' logits, float32
-    (n_items,). Raises `ParameterError` if the shapes do not match, without positives, and if there is no negative.
-    """
-    rank, dim = projection.shape
-    if item_factors.shape[1] != dim:
-        raise ParameterError(f"a projection to {dim} values does not match factors of {item_factors.shape[1]}")
-    check_shapes(item_factors, user_factor, n_items)
-    samples = draw_samples(positives, n_items, config.negatives, rng, draw)
-    rows, user = item_factors[samples.items], user_factor.copy()
-    low = np.zeros((samples.items.size, rank), dtype=np.float32)
-    rate = np.float32(config.learning_rate * np.sqrt(rank / dim))
-    decay = np.float32(2 * config.weight_decay)
-    losses: list[float] = []
-    fixed = None if offsets is None else offsets[samples.items]
-    for epoch, step in steps(samples, rows, user, config, rng, fixed):
-        before = rows.take(step.rows, axis=0)
-        change = step.residuals[:, None] * (projection @ user)
-        change += decay * (before @ projection.T)
-        change *= -rate
-        low[step.rows] += change
-        before += change @ projection
-        rows[step.rows] = before
-        user -= step.user_step
-        if epoch == config.epochs - 1:
-            losses.append(step.loss)
-    return LocalUpdate(user, samples.items, low, float(np.mean(losses)), samples.rows.size)
-
-
-# --- training of one client in one round: of full item rows, or of a low-rank change of them -------------------------
-
-
 def train_locally(
     projection: NDArray[np.float32] | None,
     item_factors: NDArray[np.float32],
@@ -361,14 +273,44 @@ def train_locally(
     offsets: NDArray[np.float32] | None = None,
     draw: NegativeSampler = draw_negatives,
 ) -> LocalUpdate:
-    """Train item rows and the user factor on `positives`, int32 (k,); no argument is changed.
+    """Train the user factor and item rows on `positives`, int32 (k,); no argument is changed.
 
-    projection: None to train full rows (FedMF), or a matrix B, float32 (rank, dim), to train the low-rank factor A
-    (CoLR, SCoLR). item_factors: float32 (items, dim). user_factor: float32 (dim,). offsets: added to the
-    items' logits, float32 (items,), None for zeros. draw: draws the negatives. Raises `ParameterError` without
-    positives and for wrong shapes.
+    projection: None to train the rows of the samples (FedMF): the update's values are their changes (k, d). Or B,
+    float32 (r, d), for a low-rank change of frozen rows (CoLR; for SCoLR the rows of B for the client's columns, so r
+    is the client's own rank): the effective row of item i is q_i + A_i B, A begins at zero, and the update's values are
+    the rows of A (k, r) (Nguyen et al., WWW 2024, eq. 5). The gradient of A is G B^T; the released code scales it by
+    sqrt(r/d) in a backward hook that the paper does not mention. item_factors: float32 (items, d). user_factor: float32
+    (d,). offsets: added to the items' logits, float32 (items,), None for zeros. draw: draws the negatives. Raises
+    `ParameterError` without positives or negatives, and for wrong shapes.
     """
-    n_items = item_factors.shape[0]
-    if projection is None:
-        return train_full(item_factors, user_factor, positives, n_items, config, rng, offsets, draw)
-    return train_lowrank(item_factors, user_factor, projection, positives, n_items, config, rng, offsets, draw)
+    n_items, dim = item_factors.shape
+    if projection is not None and projection.shape[1] != dim:
+        raise ParameterError(f"a projection to {projection.shape[1]} values does not match factors of {dim}")
+    check_shapes(item_factors, user_factor, n_items)
+    samples = draw_samples(positives, n_items, config.negatives, rng, draw)
+    start = item_factors[samples.items]
+    rows, user = start.copy(), user_factor.copy()
+    rank = dim if projection is None else projection.shape[0]
+    low = np.zeros((0 if projection is None else samples.items.size, rank), dtype=np.float32)
+    rate, decay = np.float32(config.learning_rate * np.sqrt(rank / dim)), np.float32(2 * config.weight_decay)
+    losses: list[float] = []
+    fixed = None if offsets is None else offsets[samples.items]
+    for epoch, step in steps(samples, rows, user, config, rng, fixed):
+        before = rows.take(step.rows, axis=0)
+        if projection is None:
+            change = step.residuals[:, None] * user
+            change += decay * before
+            change *= -rate
+        else:
+            own = step.residuals[:, None] * (projection @ user)
+            own += decay * (before @ projection.T)
+            own *= -rate
+            low[step.rows] += own
+            change = own @ projection
+        before += change
+        rows[step.rows] = before
+        user -= step.user_step
+        if epoch == config.epochs - 1:
+            losses.append(step.loss)
+    values = rows - start if projection is None else low
+    return LocalUpdate(user, samples.items, values, float(np.mean(losses)), samples.rows.size)

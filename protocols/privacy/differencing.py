@@ -8,7 +8,7 @@ equal, or differ by at least that many clients. This holds for every pair of rel
 
 Pairs are not enough: S(P), S(Q) and S(P + Q + {u}) differ pairwise by many clients, and together they reveal u. So the
 new sum must not make any linear combination of released sums one over fewer than the threshold
-(`protocols.privacy.combinations`, exact). A sum that is itself a combination of released ones reveals nothing new. Sums
+(`protocols.privacy.isolation`, exact). A sum that is itself a combination of released ones reveals nothing new. Sums
 that overlap in so complex a way that this cannot be computed are refused.
 
 The rules (`judge` decides, the service acts):
@@ -42,7 +42,7 @@ from typing import Final
 
 from protocols.crypto.random import permutation
 from protocols.errors import ParameterError
-from protocols.privacy.combinations import TooComplexError, newly_isolated
+from protocols.privacy.isolation import TooComplexError, newly_isolated
 
 __all__ = ["Allowed", "Isolating", "TooComplex", "TooSimilar", "Verdict", "judge"]
 

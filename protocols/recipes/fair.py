@@ -25,7 +25,6 @@ Differences from the released code: the weight's cap, turns by device group, and
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, NamedTuple, Self
@@ -77,8 +76,6 @@ __all__ = [
 
 TABLES: Final = ("gmf", "mlp")
 """Names of the item tables; each has its own hash key."""
-
-_SUM_INDEX: Final = struct.Struct("<I")
 
 
 @dataclass(frozen=True, eq=False)
@@ -359,13 +356,12 @@ class Fair(Recipe):
     # --- public facts --------------------------------------------------------------------------------------------
 
     def warnings(self) -> tuple[str, ...]:
-        """Return the warning that the device groups are public, if there are several."""
-        if self.device_groups == 1:
-            return ()
-        return (
+        """Return that the device groups are public, if there are several, and what weights reveal."""
+        groups = (
             f"The server knows which of {self.device_groups} memory sizes each client has, and sees one sum per size: "
-            "a client is hidden only among the clients of its own size.",
+            "a client is hidden only among the clients of its own size."
         )
+        return ((groups,) if self.device_groups > 1 else ()) + self.parameters.weight_warnings()
 
 
 def _hash_seed(task_seed: bytes) -> bytes:

@@ -44,21 +44,6 @@ class FedMF(RowRecipe):
     parameters: FedMFParameters
     name: str = "fedmf"
 
-    @property
-    def width(self) -> int:
-        """Values per item in a contribution: d, the complete row."""
-        return self.parameters.dim
-
-    def projection(self, spec: RoundSpec, client_id: str) -> NDArray[np.float32] | None:
-        """Return None: the full matrix is trained."""
-        return None
-
-    def change(
-        self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int
-    ) -> NDArray[np.float64]:
-        """Return the mean change of each row, float64 (items, dim)."""
-        return self.mean_update(state, total, contributions, spec.noise)
-
 
 ENTRY: Final = RecipeEntry(
     name="fedmf",
@@ -102,19 +87,10 @@ class SVD(RowRecipe):
     name: str = "svd"
 
     @property
-    def width(self) -> int:
-        """Values per item in a contribution: d, the complete row."""
-        return self.parameters.dim
-
-    @property
     def factor_values(self) -> int:
         """r (N + d): number of values of the factors U and V, which the paper's clients send."""
         p = self.parameters
         return p.rank * (p.items + p.dim)
-
-    def projection(self, spec: RoundSpec, client_id: str) -> NDArray[np.float32] | None:
-        """Return None: the full matrix is trained and compressed afterwards."""
-        return None
 
     def sensitivity(self, sum_index: int) -> Sensitivity:
         """Raise `ParameterError`: the recipe needs plain sums, which have no noise."""

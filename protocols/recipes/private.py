@@ -4,8 +4,8 @@
 
 1. limited: at most `most_items` of its counts, drawn at random; otherwise scaled as a whole to the L2 bound, so that
    sums and the weights that they are divided by keep their ratio;
-2. counted in steps and rounded at random, so that the bound holds for the whole numbers (`protocols.privacy.rounding`);
-3. added to Skellam noise (`protocols.privacy.skellam`), before any mechanism sees it.
+2. counted in steps and rounded at random, so that the bound holds for the whole numbers;
+3. added to Skellam noise (`protocols.privacy.noise`), before any mechanism sees it.
 
 `absorb` gives the wrapped recipe the sum in its own units, and the deviation of the noise as `RoundSpec.noise`.
 
@@ -32,10 +32,8 @@ from protocols.crypto.random import Randomness, expanded
 from protocols.errors import CodecError, ParameterError
 from protocols.layout import Block, Segment, VectorLayout
 from protocols.messages.privacy import Privacy
-from protocols.privacy.noise import NoiseTerms, SumNoise, bound_in_steps, within_steps
+from protocols.privacy.noise import NoiseTerms, SumNoise, bound_in_steps, norm_of, round_within, skellam, within_steps
 from protocols.privacy.renyi import Curve, Sensitive
-from protocols.privacy.rounding import norm_of, round_within
-from protocols.privacy.skellam import skellam
 from protocols.recipes.base import (
     Contribution,
     Local,

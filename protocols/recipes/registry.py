@@ -12,10 +12,9 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from protocols.capabilities import ALL, Capability
 from protocols.errors import ParameterError
 from protocols.parameter_text import first_fault
-from protocols.plugins import RECIPE_GROUP, load, places
+from protocols.plugins import ALL, RECIPE_GROUP, Capability, load, places
 from protocols.recipes.base import ItemParameters, Recipe, RecipeParameters
 
 __all__ = ["OWN", "RecipeEntry", "recipe", "recipe_entry", "recipes"]

@@ -257,9 +257,9 @@ class FactorModel(Recipe):
 class FactorRecipe(FactorModel):
     """A recipe over item factors whose contributions are laid out from the rows of change alone."""
 
-    @abstractmethod
     def projection(self, spec: RoundSpec, client_id: str) -> NDArray[np.float32] | None:
-        """Return B, float32 (client's rank, dim), for local training; None if the full matrix is trained."""
+        """Return B, float32 (client's rank, dim), for local training; None, the default: the full matrix is trained."""
+        return None
 
 
 class RowRecipe(FactorRecipe):
@@ -268,9 +268,9 @@ class RowRecipe(FactorRecipe):
     parameters: NormalisedParameters
 
     @property
-    @abstractmethod
     def width(self) -> int:
-        """Number of values per item in a contribution."""
+        """Number of values per item in a contribution: by default d, the complete row."""
+        return self.parameters.dim
 
     def change_layout(self) -> VectorLayout:
         """Return one block: update rows (items x width, row-major) and, with normalise "touched", touch counts."""
@@ -296,6 +296,12 @@ class RowRecipe(FactorRecipe):
         parts = self.change_layout().blocks[0].split(total)
         found = divisors(self.parameters, state, contributions, parts.get(TOUCHED), noise)
         return np.asarray(parts["update"].reshape(self.parameters.items, self.width) / found[:, None])
+
+    def change(
+        self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int
+    ) -> NDArray[np.float64]:
+        """Return the mean change of each row, float64 (items, dim)."""
+        return self.mean_update(state, total, contributions, spec.noise)
 
     def warnings(self) -> tuple[str, ...]:
         """Return what touch counts reveal, if the sums have them."""

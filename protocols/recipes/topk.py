@@ -165,10 +165,6 @@ class TopKRecipe(FactorRecipe):
         """Return the route to the one block; () with own support, where contributions name their blocks."""
         return whole_route(self.layout(spec.sum_index))
 
-    def projection(self, spec: RoundSpec, client_id: str) -> NDArray[np.float32] | None:
-        """Return None: the full matrix is trained."""
-        return None
-
 
 @dataclass(frozen=True)
 class SharedTopK(TopKRecipe):
@@ -366,7 +362,7 @@ ENTRY: Final = RecipeEntry(
     name="topk",
     parameters=TopKParameters,
     make=top_k,
-    half="client_sdk.training.topk:half",
+    half="client_sdk.training.factors:half",
     needs=frozenset({"single entries"}),
     why_not="Top-K adds single entries at positions that the client chooses, but a ciphertext holds thousands of "
     "values that can only be added position by position (Nguyen et al., WWW 2024, appendix C); 'colr' and 'scolr' send "

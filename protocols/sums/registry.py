@@ -13,10 +13,9 @@ from typing import Any, Final, cast
 
 from pydantic import BaseModel, ValidationError
 
-from protocols.capabilities import ALL, Capability
 from protocols.errors import ParameterError
 from protocols.parameter_text import first_fault
-from protocols.plugins import MECHANISM_GROUP, load, places
+from protocols.plugins import ALL, MECHANISM_GROUP, Capability, load, places
 from protocols.sums.base import Mechanism
 
 __all__ = [

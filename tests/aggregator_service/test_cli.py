@@ -17,11 +17,11 @@ import pytest
 from aggregator_service.storage.database import Database
 from tests.support.api import Api, TestMember, TestTask, serving, signed_enrolment
 from tests.support.forked import ForkedProcess
-from tests.support.organiser import TRIAL
 from tests.support.replicas import wait_until
-from tests.support.rows import round_row
 from tests.support.server import free_port, running_aggregator
 from tests.support.signing import SIGNED
+from tests.support.tasks import TRIAL
+from tests.support.world import round_row
 
 
 class Command:

@@ -24,10 +24,9 @@ from aggregator_service.storage.database import Database
 from tests.support.certificates import Authority
 from tests.support.forked import ForkedProcess
 from tests.support.inside import aggregator_inside, services
-from tests.support.postgres import TestDatabase, connect, waits_for_lock
-from tests.support.replicas import wait_until
-from tests.support.rows import client_row, task_row
+from tests.support.replicas import TestDatabase, connect, wait_until, waits_for_lock
 from tests.support.server import free_port
+from tests.support.world import client_row, task_row
 
 
 def test_semaphores_that_cannot_be_created_are_named_at_the_start() -> None:

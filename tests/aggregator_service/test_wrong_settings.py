@@ -30,7 +30,7 @@ from aggregator_service.storage.database import Database
 from aggregator_service.storage.dialects import database_cause
 from tests.support.certificates import Authority
 from tests.support.forked import ForkedProcess
-from tests.support.postgres import TestDatabase
+from tests.support.replicas import TestDatabase
 
 Failed = Callable[..., str]
 

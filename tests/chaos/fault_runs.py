@@ -25,7 +25,7 @@ from sqlalchemy import make_url
 
 from tests.support.api import Api, TestMember, TestTask
 from tests.support.needs import POSTGRES_SCRIPT, required
-from tests.support.postgres import TestDatabase
+from tests.support.replicas import TestDatabase
 from tests.support.server import AggregatorProcess
 
 __all__ = [
@@ -51,36 +51,22 @@ def value_of(index: int) -> float:
 
 @dataclass
 class Ledger:
-    """The answers to all clients of one task. Thread-safe."""
+    """The answers to all clients of one task.
+
+    acknowledged: round and client of each receipt. errors: what no fault explains. broken: whether a connection broke.
+    """
 
     task: TestTask
     acknowledged: set[tuple[int, int]] = field(default_factory=set)
     statuses: Counter[int] = field(default_factory=Counter)
     errors: list[str] = field(default_factory=list)
-    broken: int = 0
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    broken: bool = False
 
     def note(self, answer: httpx.Response) -> None:
         """Record an answer."""
-        with self._lock:
-            self.statuses[answer.status_code] += 1
-            if answer.status_code >= 500 and answer.status_code != 503:
-                self.errors.append(f"{answer.request.method} {answer.request.url}: {answer.status_code} {answer.text}")
-
-    def note_broken(self) -> None:
-        """Record a connection that broke or was refused."""
-        with self._lock:
-            self.broken += 1
-
-    def fail(self, what: str) -> None:
-        """Record an error that no fault explains."""
-        with self._lock:
-            self.errors.append(what)
-
-    def acknowledge(self, number: int, index: int) -> None:
-        """Record the receipt for the contribution of client `index`."""
-        with self._lock:
-            self.acknowledged.add((number, index))
+        self.statuses[answer.status_code] += 1
+        if answer.status_code >= 500 and answer.status_code != 503:
+            self.errors.append(f"{answer.request.method} {answer.request.url}: {answer.status_code} {answer.text}")
 
     def check(self, clients: int) -> int:
         """Check every invariant over all rounds of a finished task; return the number of sums."""
@@ -133,11 +119,12 @@ class Player:
         self._member, self._index, self._ledger, self._choose = member, index, ledger, choose
         self._made: tuple[int, bytes] = (0, b"")
         self._done = 0
-        self._follow = _Follower(member.task.api.http, member.task.path, member.auth, ledger)
+        self._seen: dict[str, Any] | None = None
+        self._etag = ""
 
     def turn(self) -> None:
         """Read the round and execute what is due. Raises the errors of broken connections."""
-        seen = self._follow.current()
+        seen = self._current()
         if seen is None or seen["state"] != "collecting" or seen["number"] == self._done:
             return
         number = seen["number"]
@@ -147,10 +134,22 @@ class Player:
         answer = self._member.put(number, self._made[1]) if at_once else self._in_pieces(number)
         self._ledger.note(answer)
         if answer.status_code in _RECEIPT:
-            self._ledger.acknowledge(number, self._index)
+            self._ledger.acknowledged.add((number, self._index))
             self._done = number
         elif answer.status_code not in (204, 409, 429, 503):
-            self._ledger.fail(f"an upload was answered with {answer.status_code}: {answer.text}")
+            self._ledger.errors.append(f"an upload was answered with {answer.status_code}: {answer.text}")
+
+    def _current(self) -> dict[str, Any] | None:
+        """Follow the current round with long polls."""
+        headers = {**self._member.auth, **({"If-None-Match": self._etag} if self._etag else {})}
+        path = f"{self._member.task.path}/rounds/current"
+        answer = self._member.task.api.http.get(path, params={"wait": 1.5}, headers=headers)
+        self._ledger.note(answer)
+        if answer.status_code == 200:
+            self._seen, self._etag = answer.json(), answer.headers["etag"]
+        elif answer.status_code == 503:
+            time.sleep(_PAUSE)
+        return self._seen
 
     def _in_pieces(self, number: int) -> httpx.Response:
         """Send one chunk at the offset of the upload."""
@@ -166,34 +165,15 @@ class Player:
         return self._member.piece(start, piece, body if last else None, number=number)
 
 
-class _Follower:
-    """Follows the current round with long polls."""
-
-    def __init__(self, http: httpx.Client, path: str, auth: dict[str, str], ledger: Ledger) -> None:
-        self._http, self._path, self._auth, self._ledger = http, path, auth, ledger
-        self._seen: dict[str, Any] | None = None
-        self._etag = ""
-
-    def current(self) -> dict[str, Any] | None:
-        headers = {**self._auth, **({"If-None-Match": self._etag} if self._etag else {})}
-        answer = self._http.get(f"{self._path}/rounds/current", params={"wait": 1.5}, headers=headers)
-        self._ledger.note(answer)
-        if answer.status_code == 200:
-            self._seen, self._etag = answer.json(), answer.headers["etag"]
-        elif answer.status_code == 503:
-            time.sleep(_PAUSE)
-        return self._seen
-
-
 def _play(player: Player, ledger: Ledger, stop: threading.Event) -> None:
     while not stop.is_set():
         try:
             player.turn()
         except httpx.TransportError:
-            ledger.note_broken()
+            ledger.broken = True
             stop.wait(_PAUSE)
         except Exception as error:
-            ledger.fail(f"{type(error).__name__}: {error}")
+            ledger.errors.append(f"{type(error).__name__}: {error}")
             return
 
 

@@ -21,8 +21,8 @@ from tests.chaos.counted_client import BASE, CLIP, SERVING, SHAPE, opened_client
 from tests.chaos.fault_runs import until
 from tests.support.api import Api, TestTask
 from tests.support.forked import ForkedProcess
-from tests.support.organiser import TRIAL
 from tests.support.server import AggregatorProcess, running_aggregator
+from tests.support.tasks import TRIAL
 
 pytestmark = pytest.mark.timeout(300)
 SEED = 40
@@ -99,7 +99,7 @@ def devices_of(api: Api, operator: Operator, mechanism: str, place: Path) -> Ite
     """A task and its members, who have joined and have not started; the first one of a CKKS task holds the keys."""
     count = DEVICES[mechanism]
     schedule = Schedule(
-        rounds=ROUNDS, cohort_size=count, start_clients=count, min_clients=3, collect_seconds=10.0, stage_seconds=10.0,
+        rounds=ROUNDS, cohort_size=count, start_clients=count, min_clients=3, collect_seconds=6.0, stage_seconds=6.0,
         max_failed_rounds=1000,
     )  # fmt: skip
     request = task_request(

@@ -19,9 +19,8 @@ from protocols.messages import Schedule
 from protocols.recipes.arrays import Arrays
 from protocols.recipes.registry import recipe
 from tests.support.needs import required
-from tests.support.organiser import TRIAL
 from tests.support.server import AggregatorProcess, running_aggregator
-from tests.support.tasks import interactions
+from tests.support.tasks import TRIAL, interactions
 
 DOCS = Path(__file__).parents[2] / "docs"
 GUIDES = ("sdk.md", "configuration.md", "oneshot.md")

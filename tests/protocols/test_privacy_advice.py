@@ -115,21 +115,6 @@ def test_nearly_all_clients_are_asked_no_more_often_than_planned(users: int, rou
 
 
 @pytest.mark.parametrize("name", NOISY_RECIPES)
-def test_more_users_and_a_larger_epsilon_never_leave_less(name: str) -> None:
-    order = ("nothing", "popularity", "part", "most")
-    by_users = []
-    for users in (1000, 10_000, 100_000, 1_000_000):
-        by_epsilon = [
-            order.index(outlook(name, users, 5000, Privacy(epsilon=epsilon, delta=1e-6), sizes_for(name, users)).left)
-            for epsilon in (2, 4, 16)
-        ]
-        assert by_epsilon == sorted(by_epsilon)
-        by_users.append(by_epsilon[1])
-    assert by_users == sorted(by_users)
-    assert by_users[0] < by_users[-1]
-
-
-@pytest.mark.parametrize("name", NOISY_RECIPES)
 def test_from_enough_users_on_most_is_left(name: str) -> None:
     block = Privacy(epsilon=4.0, delta=1e-6)
 

@@ -60,13 +60,13 @@ def links(page: Path) -> Iterator[tuple[str, str]]:
             yield path, anchor
 
 
-@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_relative_link_resolves(page: Path) -> None:
+def test_every_relative_link_resolves() -> None:
     broken = []
-    for path, anchor in links(page):
-        target = page if not path else (page.parent / path).resolve()
-        if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors(target)):
-            broken.append(f"{path}#{anchor}" if anchor else path)
+    for page in pages():
+        for path, anchor in links(page):
+            target = page if not path else (page.parent / path).resolve()
+            if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors(target)):
+                broken.append(f"{page.relative_to(ROOT)}: {path}#{anchor}")
     assert broken == []
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from tests.simulation.runner import main
+from tests.simulation.runner import run_faults
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run_faults(sys.argv[1:]))

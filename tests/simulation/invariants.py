@@ -33,10 +33,9 @@ from sqlalchemy import select
 from aggregator_service.storage.rounds import has_fixed_survivors, list_rounds
 from aggregator_service.storage.schema import ClientRow, RoundRow, TaskRow
 from aggregator_service.tasks.plans import plan_round
-from tests.simulation.clients import counted, vector
-from tests.simulation.job import View, device_group_of
+from tests.simulation.clients import View, counted, device_group_of, vector
+from tests.simulation.machine import Disk
 from tests.simulation.plan import Plan
-from tests.simulation.storage import Disk
 
 __all__ = ["Ledger"]
 

@@ -35,9 +35,8 @@ from aggregator_service.storage.group_commit import GroupCommit
 from aggregator_service.storage.schema import ClientRow
 from aggregator_service.storage.stages import Handout
 from aggregator_service.uploads.stages import handed_out
-from tests.simulation.actors import InLinePool, in_line
+from tests.simulation.machine import Crash, Disk, FaultyBlobs, FaultyDatabase, InLinePool, in_line
 from tests.simulation.plan import Part
-from tests.simulation.storage import Crash, Disk, FaultyBlobs, FaultyDatabase
 
 __all__ = ["Message", "Process"]
 
@@ -154,7 +153,7 @@ class Process:
         self.services.deliveries.close()
 
     def point(self, name: str) -> str:
-        """See `storage.Point`."""
+        """See `machine.Point`."""
         if not self.alive:
             raise Crash
         found = self._fault_at(self, name)

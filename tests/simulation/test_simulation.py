@@ -35,9 +35,8 @@ from aggregator_service.uploads.admission import Admission
 from aggregator_service.uploads.contributions import Stored, UploadOutcome
 from protocols.messages import Schedule, UploadReceipt
 from tests.simulation import process
-from tests.simulation.faults import FAULTS
-from tests.simulation.plan import Job, Plan, draw_plan
-from tests.simulation.storage import Disk, new_disk
+from tests.simulation.machine import Disk, new_disk
+from tests.simulation.plan import FAULTS, Job, Plan, draw_plan
 from tests.simulation.world import ScheduleError, World, play
 
 SCHEDULES: Final = int(os.environ.get("HUSHREC_SCHEDULES", "25"))
@@ -77,7 +76,7 @@ def traces(disk: Disk) -> str:
 def test_a_seed_repeats_its_schedule(disk: Disk) -> None:
     """A seed gives the same trace, whatever ran before, also in another process with other hash seeds."""
     elsewhere = (
-        "from tests.simulation.storage import new_disk\n"
+        "from tests.simulation.machine import new_disk\n"
         "from tests.simulation.test_simulation import traces\n"
         "with new_disk() as disk: print(traces(disk))"
     )

@@ -15,16 +15,21 @@ from aggregator_service.storage.cleanup import collect_orphans
 from aggregator_service.storage.database import DATABASE_GONE, Effects
 from protocols.errors import RefusalError
 from protocols.messages.stages import STATE_FOR
-from tests.simulation.actors import Actor, without_threads
-from tests.simulation.clients import PLACES, Client
-from tests.simulation.faults import Fault, FaultInjector
+from tests.simulation.clients import (
+    PLACES,
+    STAGE_SECONDS,
+    Client,
+    View,
+    create_job,
+    device_group_of,
+    has_members,
+    read_view,
+)
 from tests.simulation.invariants import Ledger
-from tests.simulation.job import STAGE_SECONDS, View, create_job, device_group_of, has_members, read_view
-from tests.simulation.network import InFlight, Network
-from tests.simulation.people import People
-from tests.simulation.plan import MEMBERS, Part, Plan
+from tests.simulation.machine import Actor, Crash, Disk, without_threads
+from tests.simulation.network import InFlight, Network, People
+from tests.simulation.plan import MEMBERS, Fault, FaultInjector, Part, Plan
 from tests.simulation.process import Process
-from tests.simulation.storage import Crash, Disk
 
 __all__ = ["ScheduleError", "World", "play"]
 
@@ -177,7 +182,7 @@ class World:
         self._processes[index] = process
 
     def _fault_at(self, process: Process, name: str) -> str:
-        """See `storage.Point`."""
+        """See `machine.Point`."""
         fault = self.injector.at_point(name, self._corrupt)
         if fault is None:
             return ""

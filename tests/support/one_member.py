@@ -25,8 +25,7 @@ from client_sdk.training import client_half
 from protocols.crypto.keys import Keyring
 from protocols.layout import whole_route
 from protocols.messages import Attestation, AttestationPage, OrganiserPin, RoundPage, RoundView, UploadReceipt
-from tests.support.programs import ProgramRunner, problem
-from tests.support.views import SEED, round_view, task_view
+from tests.support.programs import SEED, ProgramRunner, problem, round_view, task_view
 
 __all__ = ["HISTORY", "SURVIVORS", "OneMember", "aggregate_of", "attempt", "terms_of"]
 

@@ -1,7 +1,8 @@
-"""Several real servers on one storage, and a client each of whose requests goes to another one."""
+"""A database on a real PostgreSQL server, with an empty schema for each test; several real servers on one storage."""
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -9,14 +10,93 @@ from itertools import cycle
 from pathlib import Path
 
 import httpx
-from sqlalchemy import make_url
+import psycopg
+from sqlalchemy import URL, make_url
 
 from tests.support.api import Api
-from tests.support.postgres import connect
+from tests.support.needs import required
 from tests.support.server import AggregatorProcess, free_port
 from tests.support.signing import SIGNED
 
-__all__ = ["Replicas", "running_replicas", "wait_until"]
+__all__ = [
+    "Replicas",
+    "TestDatabase",
+    "connect",
+    "postgres_database",
+    "running_replicas",
+    "wait_until",
+    "waits_for_lock",
+]
+
+
+class TestDatabase:
+    """A temporary database."""
+
+    __test__ = False
+
+    def __init__(self, server: URL, name: str) -> None:
+        self.name = name
+        self._server = server
+
+    def schema(self) -> str:
+        """Create an empty schema and return its URL: faster than a new database."""
+        name = f"s_{secrets.token_hex(6)}"
+        with connect(self._server.set(database=self.name)) as connection:
+            connection.execute(f"CREATE SCHEMA {name}")  # type: ignore[call-overload]
+        url = self._server.set(database=self.name).update_query_dict({"options": f"-csearch_path={name}"})
+        return url.render_as_string(hide_password=False)
+
+    def execute(self, url: str, statement: str, *values: object) -> int:
+        """Execute a statement in the schema of `url`; return the number of rows."""
+        with connect(make_url(url)) as connection:
+            return connection.execute(statement, values).rowcount  # type: ignore[call-overload,no-any-return]
+
+    def cut_off(self) -> None:
+        """End all connections to the database, as a restart of the server does."""
+        with connect(self._server) as connection:
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s AND pid <> pg_backend_pid()",
+                (self.name,),
+            )
+
+    @contextmanager
+    def unavailable(self) -> Iterator[None]:
+        """Inside the block, end all connections and refuse new ones."""
+        with connect(self._server) as connection:
+            connection.execute(f"ALTER DATABASE {self.name} ALLOW_CONNECTIONS false")  # type: ignore[call-overload]
+            self.cut_off()
+            try:
+                yield
+            finally:
+                connection.execute(f"ALTER DATABASE {self.name} ALLOW_CONNECTIONS true")  # type: ignore[call-overload]
+
+
+def connect(url: URL) -> psycopg.Connection[tuple[object, ...]]:
+    """Return a connection that commits each statement."""
+    return psycopg.connect(url.render_as_string(hide_password=False), autocommit=True, connect_timeout=5)
+
+
+def waits_for_lock(url: URL) -> bool:
+    """Whether a session of a server, or of its commands, waits for a lock in this database."""
+    query = (
+        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name = 'hushrec'"
+        " AND datname = current_database()"
+    )
+    with connect(url) as connection:
+        return connection.execute(query).fetchone() != (0,)
+
+
+@contextmanager
+def postgres_database() -> Iterator[TestDatabase]:
+    """Create a database on HUSHREC_TEST_POSTGRES (a URL; default: port 5432 of this machine); drop it afterwards."""
+    server = make_url(required("postgres"))
+    name = f"hushrec_test_{secrets.token_hex(6)}"
+    with connect(server) as connection:
+        connection.execute(f"CREATE DATABASE {name}")  # type: ignore[call-overload]
+        try:
+            yield TestDatabase(server, name)
+        finally:
+            connection.execute(f"DROP DATABASE {name} WITH (FORCE)")  # type: ignore[call-overload]
 
 
 def wait_until(found: Callable[[], bool], what: str, seconds: float = 120.0) -> float:

@@ -1,4 +1,4 @@
-"""Small tasks on a real aggregator for the SDK's tests, and single steps of their clients."""
+"""Small tasks on a real aggregator for the SDK's tests, their organiser, and single steps of their clients."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from client_sdk import (
     task_request,
 )
 from client_sdk.api.wire import Program
+from client_sdk.organiser import TrialOrganiser
 from client_sdk.rounds.certificates import CertificateSource
 from client_sdk.rounds.events import Progress
 from client_sdk.rounds.key_holder import Deliveries, KeyHolder
@@ -30,10 +31,10 @@ from client_sdk.rounds.loop import run_round
 from client_sdk.rounds.masked import MaskedRound
 from protocols.crypto.certificates import CertifiedRole
 from protocols.messages import RoundView, Schedule, TaskRequest
-from tests.support.organiser import TRIAL
 
 __all__ = [
     "ITEMS",
+    "TRIAL",
     "GivenElements",
     "SmallTask",
     "deliver_keys",
@@ -44,6 +45,9 @@ __all__ = [
     "small_task",
     "take_part_together",
 ]
+
+TRIAL = TrialOrganiser("tests")
+
 
 ITEMS = 60
 

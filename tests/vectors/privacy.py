@@ -11,10 +11,8 @@ import numpy as np
 from protocols.crypto.domain import digest
 from protocols.crypto.random import Randomness, expanded
 from protocols.messages.privacy import Privacy
-from protocols.privacy.noise import NoiseTerms
+from protocols.privacy.noise import MAX_VARIANCE, NoiseTerms, largest_skellam, round_within, skellam, skellam_table
 from protocols.privacy.renyi import ORDERS, Sensitive, epsilon_of, sampled_curve, skellam_curve, smallest_multiplier
-from protocols.privacy.rounding import round_within
-from protocols.privacy.skellam import MAX_VARIANCE, largest_skellam, skellam, skellam_table
 from protocols.recipes.base import Contribution
 from protocols.recipes.private import Private, with_privacy
 from protocols.recipes.registry import recipe

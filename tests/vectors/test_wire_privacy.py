@@ -18,8 +18,8 @@ import pytest
 from protocols.messages import Schedule
 from protocols.messages.privacy import Privacy
 from protocols.messages.rounds import Evaluation
+from protocols.privacy.noise import largest_skellam
 from protocols.privacy.renyi import smallest_multiplier
-from protocols.privacy.skellam import largest_skellam
 from protocols.recipes.evaluated import with_evaluation
 from protocols.recipes.private import Private, with_privacy
 from protocols.recipes.registry import recipe

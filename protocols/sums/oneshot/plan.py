@@ -177,7 +177,7 @@ def make_plan(parameters: Mapping[str, Any], layout: VectorLayout, max_contribut
     refuse_chosen(layout, "oneshot")
     widest: int = OneshotParameters.model_fields["bits"].metadata[1].le
     require_fit(layout, max_contributions, range(checked.bits, widest + 1), range(MIN_CLIENTS, MOST_CLIENTS + 1))
-    ring = choose_ring(checked.bits, layout.length, max_contributions, TAG_BYTES, checked.committee)
+    ring = choose_ring(checked.bits, layout.length, max_contributions, checked.committee)
     return OneshotPlan(checked, layout, max_contributions, ring)
 
 

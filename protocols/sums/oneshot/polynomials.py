@@ -116,11 +116,11 @@ class Ring:
         return 4 * len(self.primes) * self.coefficients(values)
 
 
-def choose_ring(bits: int, values: int, contributions: int, share_overhead: int, committee: int) -> Ring:
+def choose_ring(bits: int, values: int, contributions: int, committee: int) -> Ring:
     """Return the ring with the smallest upload, contribution and shares together; of equal ones that of smallest N.
 
-    bits: 16 to 52. contributions: up to `MOST_CLIENTS`; there is a ring for all of these. share_overhead: bytes of a
-    sealed share besides its 4 N bytes.
+    bits: 16 to 52. contributions: up to `MOST_CLIENTS`; there is a ring for all of these. A share has 4 N bytes, and a
+    tag of one length in all rings.
     """
     rings = [
         ring
@@ -128,7 +128,7 @@ def choose_ring(bits: int, values: int, contributions: int, share_overhead: int,
         for count in range(1, cap // PRIME_BITS + 1)
         if (ring := _ring(degree, count, bits, contributions)) is not None
     ]
-    return min(rings, key=lambda ring: ring.body_bytes(values) + committee * (4 * ring.degree + share_overhead))
+    return min(rings, key=lambda ring: ring.body_bytes(values) + committee * 4 * ring.degree)
 
 
 def _ring(degree: int, count: int, bits: int, contributions: int) -> Ring | None:

@@ -33,8 +33,7 @@ from tests.support.dashboard import sign_in
 from tests.support.inside import aggregator_inside, services
 from tests.support.masked import STAGES, enrol_masked, masked_task, steps_of
 from tests.support.oneshot import enrol_clients, enrol_committee, oneshot_task, publish_keys
-from tests.support.rows import client_row, round_row, task_row
-from tests.support.world import World
+from tests.support.world import World, client_row, round_row, task_row
 
 CLOCK = ManualClock(1_800_000_000.0)
 

@@ -17,8 +17,8 @@ from aggregator_service.storage.schema import OperatorRow, SignInRow, TaskRow
 from tests.support.api import Api, TestTask
 from tests.support.dashboard import HERE, OURS, enter, new_operator, page_of, sign_in
 from tests.support.inside import aggregator_inside, services
-from tests.support.rows import round_row, task_row
 from tests.support.server import OPERATOR_TOKEN
+from tests.support.world import round_row, task_row
 
 pytestmark = pytest.mark.usefixtures("nobody")
 

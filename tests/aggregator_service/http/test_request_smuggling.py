@@ -24,8 +24,7 @@ import pytest
 from aggregator_service.commands.serve import bind
 from aggregator_service.settings import Settings
 from tests.support.api import Api, digest_field
-from tests.support.proxies import running_caddy, running_nginx
-from tests.support.raw_http import Conversation, Door, converse
+from tests.support.proxies import Conversation, Door, converse, running_caddy, running_nginx
 from tests.support.replicas import wait_until
 from tests.support.server import OPERATOR_TOKEN, AggregatorProcess, running_aggregator
 from tests.support.signing import raw_head

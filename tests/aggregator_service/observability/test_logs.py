@@ -35,7 +35,7 @@ from client_sdk.api.http import SyncDriver
 from protocols.errors import ParameterError
 from tests.support.api import Api, digest_field
 from tests.support.inside import aggregator_inside
-from tests.support.postgres import TestDatabase
+from tests.support.replicas import TestDatabase
 from tests.support.server import AggregatorProcess, running_aggregator
 from tests.support.signing import SIGNED
 from tests.support.tasks import SmallTask, interactions, small_task

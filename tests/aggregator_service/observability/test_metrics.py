@@ -23,8 +23,7 @@ from tests.support.api import Api, contribute, digest_field
 from tests.support.certificates import Authority
 from tests.support.dashboard import new_operator
 from tests.support.inside import aggregator_inside, services
-from tests.support.postgres import TestDatabase, connect
-from tests.support.replicas import wait_until
+from tests.support.replicas import TestDatabase, connect, wait_until
 from tests.support.server import AggregatorProcess, running_aggregator
 from tests.support.signing import Signatures
 

@@ -28,8 +28,8 @@ from aggregator_service.tasks.members import revoke_member
 from tests.support.api import Api, TestMember, contribute, signed_enrolment
 from tests.support.inside import services
 from tests.support.replicas import wait_until
-from tests.support.rows import client_row, round_row, task_row
 from tests.support.signing import UNSIGNED, know
+from tests.support.world import client_row, round_row, task_row
 
 ROUTED = "?wait=0e0"
 """No wait, written in a way that only the route parses."""

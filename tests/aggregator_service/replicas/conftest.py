@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.support.api import Api
-from tests.support.postgres import TestDatabase
-from tests.support.replicas import Replicas, running_replicas
+from tests.support.replicas import Replicas, TestDatabase, running_replicas
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""One process leads at a time: another takes over however the leader ends, hangs or commits late."""
+"""One process leads at a time: another takes over however the leader ends or hangs."""
 
 from __future__ import annotations
 
@@ -6,26 +6,20 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 from psycopg.sql import SQL, Identifier
 from sqlalchemy import make_url
 
-from aggregator_service.compute.jobs import fold_batch, release_sum
-from aggregator_service.compute.workers import FoldPool
-from aggregator_service.rounds.engine import RoundEngine
 from aggregator_service.storage.database import dialect_of
 from tests.support.api import Api, TestMember, TestTask
 from tests.support.dashboard import sign_in
-from tests.support.postgres import TestDatabase, connect, waits_for_lock
-from tests.support.replicas import Replicas, running_replicas, wait_until
+from tests.support.replicas import Replicas, TestDatabase, connect, running_replicas, wait_until, waits_for_lock
 from tests.support.server import AggregatorProcess
-from tests.support.world import World
 
 COHORT = 7
 
@@ -265,38 +259,3 @@ def test_readiness_and_dashboard_say_that_rounds_wait_for_a_lock(two: Replicas) 
                 assert "another session of the database keeps a lock" in visitor.get("/dashboard/health").text
         task.wait_round(1, "complete", seconds=60)
         wait_until(lambda: readiness(leader) == {"status": "ready"}, "/readyz still says that rounds wait")
-
-
-class _LatePool(FoldPool):
-    """After a job and before its commit, another engine executes all actions that are due."""
-
-    def __init__(self, world: World, at: Callable[[Any], Any]) -> None:
-        super().__init__(1, world.executor)
-        self._other, self._at = world.engine, at
-        self.task_id, self.has_run = "", False
-
-    async def run(self, work: Callable[[Any], Any], job: Any) -> Any:
-        """See `FoldPool.run`."""
-        outcome = await super().run(work, job)
-        if work is self._at and not self.has_run:
-            self.has_run = True
-            while await self._other.advance(self.task_id) == 0.0:
-                pass
-        return outcome
-
-
-@pytest.mark.parametrize("at", [fold_batch, release_sum])
-def test_a_late_commit_changes_nothing(world: World, at: Callable[[Any], Any]) -> None:
-    pool = _LatePool(world, at)
-    pool.task_id = task = world.task(members=4, rounds=1)
-    world.run(task)
-    clients = world.cohort(task)
-    world.contribute(task, *clients)
-    world.engine = RoundEngine(world.database, world.blobs, world.clock, pool, batch=3, recheck=1.0)
-    world.run(task)
-    assert pool.has_run
-    assert world.round(task).state == "complete"
-    assert world.round(task).survivors == len(clients)
-    assert world.total(task, 1)[0] == sum(2.0 ** int(client[2:]) for client in clients)
-    kinds = sorted(key.partition("/")[0] for key in world.blobs.keys())  # noqa: SIM118 - a store, not a dict
-    assert kinds == ["aggregates", "snapshots"]

@@ -17,8 +17,7 @@ from client_sdk import Client, Identity, MemoryStore, Operator, Policy
 from client_sdk.rounds.events import Event, RoundReport, TaskEnded
 from tests.support.api import Api, TestTask, contribute, slug
 from tests.support.masked import enrol_masked, masked_task, play
-from tests.support.postgres import TestDatabase
-from tests.support.replicas import Replicas, running_replicas, wait_until
+from tests.support.replicas import Replicas, TestDatabase, running_replicas, wait_until
 from tests.support.tasks import interactions, small_task
 
 COHORT = 5

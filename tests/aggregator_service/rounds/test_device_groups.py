@@ -26,9 +26,8 @@ from protocols.recipes.state import state_as
 from protocols.task_binding import broadcast_digest
 from tests.support.api import Api, TestMember, TestTask, contribute, signed_enrolment
 from tests.support.masked import MaskedClient, Step, enrol_masked, expire, masked_task, play
-from tests.support.rows import client_row
 from tests.support.server import AggregatorProcess
-from tests.support.world import SECONDS, World
+from tests.support.world import SECONDS, World, client_row
 
 FAIR = {"items": 8, "dim": 4, "capacities": [0, 2]}
 RECIPE = recipe("fair", FAIR)

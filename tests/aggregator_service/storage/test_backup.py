@@ -16,9 +16,9 @@ from aggregator_service.storage.database import Database
 from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.storage.schema import ClientRow
 from tests.support.api import Api, TestMember, TestTask, contribute, serving
-from tests.support.postgres import TestDatabase
-from tests.support.rows import client_row, task_row
+from tests.support.replicas import TestDatabase
 from tests.support.server import OPERATOR_TOKEN, AggregatorProcess, running_aggregator
+from tests.support.world import client_row, task_row
 
 COHORT = 4
 

@@ -121,7 +121,8 @@ def test_a_server_creates_private_files_in_an_open_directory(tmp_path: Path) -> 
         assert open_to_others(data) == []
 
 
-def test_a_command_creates_private_files_and_existing_ones_are_closed_to_others(tmp_path: Path, run: Run) -> None:
+def test_commands_create_private_files(tmp_path: Path, run: Run) -> None:
+    """And existing files are closed to others."""
     data = tmp_path / "data"
     data.mkdir(mode=0o755)
     run("init", "--data-dir", str(data))

@@ -6,7 +6,6 @@ A new revision needs no new test: the rows are generated from the tables of each
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -41,8 +40,8 @@ from aggregator_service.storage.database import Announcement, Database, Effects,
 from aggregator_service.storage.rounds import lock_round_exclusive, lock_round_shared, lock_task
 from aggregator_service.storage.schema import Base, ClientRow, CohortRow, RoundRow, TaskRow
 from protocols.errors import ParameterError
-from tests.support.postgres import TestDatabase
-from tests.support.rows import client_row, round_row, task_row
+from tests.support.replicas import TestDatabase
+from tests.support.world import client_row, round_row, task_row
 
 
 def test_effects_follow_the_commit_and_a_failed_transaction_has_none(database: Database) -> None:
@@ -148,26 +147,6 @@ def test_a_round_does_not_change_state_during_a_message(database: Database) -> N
     thread.join()
     with database.read() as session:
         assert session.get_one(RoundRow, round_id).state == "folding"
-
-
-def test_two_requests_of_one_client_wait_for_each_other(database: Database) -> None:
-    round_id = _with_round(database)
-    inside, most = 0, 0
-    lock = threading.Lock()
-
-    def request(session: Session) -> None:
-        nonlocal inside, most
-        lock_round_shared(session, round_id, "c_1")
-        with lock:
-            inside += 1
-            most = max(most, inside)
-        time.sleep(0.02)
-        with lock:
-            inside -= 1
-
-    with ThreadPoolExecutor(4) as threads:
-        list(threads.map(lambda _: database.transact(request), range(6)))
-    assert most == 1
 
 
 def test_sqlite_is_durable_and_strict(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -19,7 +19,7 @@ from aggregator_service.storage.bodies import add_small_body, new_small_key
 from aggregator_service.storage.database import Database, Delivery, Effects, discard, progress
 from aggregator_service.storage.group_commit import GroupCommit
 from aggregator_service.storage.schema import SmallBodyRow
-from tests.support.postgres import TestDatabase
+from tests.support.replicas import TestDatabase
 
 NAME: ContextVar[str] = ContextVar("name", default="nobody")
 KEYS = [new_small_key("t_1") for _ in range(6)]

@@ -17,8 +17,7 @@ from aggregator_service.storage.database import Database
 from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.storage.stores import bind_store, open_store
 from tests.support.api import Api, TestMember, TestTask, contribute, serving, slug
-from tests.support.postgres import TestDatabase
-from tests.support.replicas import wait_until
+from tests.support.replicas import TestDatabase, wait_until
 from tests.support.s3 import S3Server
 from tests.support.server import AggregatorProcess, running_aggregator
 

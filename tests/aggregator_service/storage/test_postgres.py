@@ -17,8 +17,8 @@ from aggregator_service.storage.database import Announcement, Database, Delivery
 from aggregator_service.storage.dialects import database_cause
 from aggregator_service.storage.rounds import lock_task
 from aggregator_service.storage.schema import TaskRow
-from tests.support.postgres import TestDatabase
-from tests.support.rows import task_row
+from tests.support.replicas import TestDatabase
+from tests.support.world import task_row
 
 
 @pytest.fixture
@@ -175,13 +175,6 @@ def test_only_the_effects_of_the_committed_attempt_happen(database: Database) ->
     database.listeners.append(received.append)
     cross(database, lambda session, task_id: announce(session, task_id, "round"))
     assert sorted(one.version for effects in received for one in effects.announcements) == [1, 1, 2, 2]  # type: ignore[type-var]
-
-
-def test_a_reader_cannot_write(database: Database) -> None:
-    with database.read() as session:
-        session.add(task_row("t_3"))
-        with pytest.raises(DBAPIError, match="read-only"):
-            session.flush()
 
 
 def test_processes_that_start_together_migrate_once(postgres: TestDatabase) -> None:

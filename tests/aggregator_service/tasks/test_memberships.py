@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from aggregator_service.clock import ManualClock
 from tests.support.api import Api, TestMember, TestTask, serving, signed_enrolment
 from tests.support.inside import aggregator_inside
-from tests.support.postgres import TestDatabase
+from tests.support.replicas import TestDatabase
 
 
 @pytest.fixture

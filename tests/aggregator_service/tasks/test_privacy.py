@@ -1,17 +1,29 @@
-"""Privacy blocks over HTTP: what is refused, who reads what is spent, and its metrics."""
+"""Tasks with a privacy block: what is refused, who reads what is spent, who is asked no more, when the task ends."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from sqlalchemy import delete, select, update
+from sqlalchemy.orm import Session
 
-from protocols.messages.privacy import PrivacyView
+from aggregator_service.rounds.budget import count_contributions
+from aggregator_service.rounds.interventions import abort_round, resume_task
+from aggregator_service.rounds.transactions import close_task
+from aggregator_service.storage.schema import ClientRow, ContributionRow, TaskRow
+from aggregator_service.tasks import plans
+from aggregator_service.tasks.privacy import privacy_view, spent_budgets
+from protocols.messages import TaskRequest
+from protocols.messages.privacy import Privacy, PrivacyView
+from protocols.recipes.fedmf import FedMF
 from tests.aggregator_service.observability.test_metrics import figures
 from tests.support.api import Api
 from tests.support.inside import aggregator_inside
+from tests.support.world import SECONDS, World, sum_again
 
 BLOCK = {"epsilon": 4.0, "delta": 1e-6}
 
@@ -101,3 +113,196 @@ def test_each_mechanism_says_whom_the_guarantee_holds_against(api: Api) -> None:
         assert first in task.view["warnings"]
         assert "released sums" in released
         assert "who takes part" in visible
+
+
+MEMBERS = 6
+PRIVACY = Privacy(epsilon=4.0, delta=1e-5, quantile=None, corrupt=0.0)
+
+
+@pytest.fixture
+def world(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
+    """Sums are plain, so that contributions can be made up here: the rule that refuses this is left out."""
+    monkeypatch.setattr(plans, "check_combination", lambda *_: None)
+    return world
+
+
+def private_task(world: World, pays_for: int | None, members: int = MEMBERS, **schedule: Any) -> str:
+    """Create a task whose privacy block pays for so many sums; return its id."""
+    request = TaskRequest.model_validate(
+        {
+            "name": "noisy",
+            "recipe": {"name": "fedmf", "parameters": {"items": 2, "dim": 2}},
+            "mechanism": {"name": "plain"},
+            "schedule": {
+                "cohort_size": 4,
+                "min_clients": 3,
+                "rounds": 50,
+                "collect_seconds": SECONDS,
+                "max_failed_rounds": 50,
+                **schedule,
+            },
+            "privacy": PRIVACY.model_copy(update={"rounds": pays_for}),
+        }
+    )
+    return world.task_of(request, {f"c_{index:02}": (bytes([index] * 32), index) for index in range(members)})
+
+
+def play(world: World, task: str, missing: int = 0) -> None:
+    """All clients of the cohort but `missing` contribute, until the task is over."""
+    world.run(task)
+    for _ in range(60):
+        if world.state(task) != "open":
+            return
+        world.contribute(task, *world.cohort(task)[missing:])
+        if missing:
+            world.clock.advance(SECONDS)
+        world.run(task)
+    raise AssertionError("the task does not end")
+
+
+def contributions(world: World) -> Counter[str]:
+    with world.database.read() as session:
+        return Counter(session.scalars(select(ContributionRow.client_id)))
+
+
+def privacy(world: World, task: str) -> PrivacyView:
+    with world.database.read() as session:
+        return privacy_view(session, session.get_one(TaskRow, task))
+
+
+def counted(session: Session) -> Counter[str]:
+    query = select(ClientRow.id, ClientRow.times_contributed).where(ClientRow.times_contributed > 0)
+    return Counter({row.id: row.times_contributed for row in session.execute(query)})
+
+
+def test_members_at_the_budget_are_not_asked_and_the_task_ends_with_its_model(world: World) -> None:
+    task = private_task(world, pays_for=2)
+    play(world, task)
+    done, given = world.row(task), contributions(world)
+    assert done.state == "complete"
+    assert 2 <= done.completed_rounds <= MEMBERS * 2 // 3
+    assert max(given.values()) == 2
+    left = MEMBERS - sum(times == 2 for times in given.values())
+    assert left < 3
+    assert done.ended == (
+        "the privacy block pays for 2 contributions of a member, those to failed rounds included: "
+        f"{left} of 6 members may contribute once more, and a sum needs 3"
+    )
+    assert world.view(task).warnings[0] == f"The task ended early: {done.ended}."
+    assert privacy(world, task).spent_members == MEMBERS - left
+
+
+def test_a_task_whose_rounds_the_block_pays_for_ends_with_its_schedule(world: World) -> None:
+    task = private_task(world, pays_for=None, members=4, rounds=3)
+    play(world, task)
+    done = world.row(task)
+    assert (done.state, done.completed_rounds, done.ended) == ("complete", 3, None)
+    assert not any("ended early" in text for text in world.view(task).warnings)
+    assert privacy(world, task).largest_epsilon == pytest.approx(PRIVACY.epsilon, rel=1e-4)
+
+
+def test_contributions_to_failed_rounds_count(world: World) -> None:
+    """No sum is released, so the task fails; it fails again after it was resumed."""
+    task = private_task(world, pays_for=2, members=4)
+    play(world, task, missing=2)
+    done = world.row(task)
+    assert (done.state, done.completed_rounds) == ("failed", 0)
+    assert max(contributions(world).values()) == 2
+    with world.database.read() as session:
+        assert counted(session) == contributions(world)
+    with world.database.write() as session:
+        assert resume_task(session, task, "test").ended is None
+    world.run(task)
+    assert world.row(task).state == "failed"
+    assert "2 contributions of a member" in world.view(task).warnings[0]
+
+
+def test_an_aborted_round_and_a_closed_task_count(world: World) -> None:
+    task = private_task(world, pays_for=2, members=4)
+    world.run(task)
+    world.contribute(task, *world.cohort(task)[:2])
+    with world.database.write() as session:
+        abort_round(session, task, 1, "test", world.clock.now())
+    world.run(task)
+    world.contribute(task, *world.cohort(task)[:1])
+    with world.database.write() as session:
+        close_task(session, session.get_one(TaskRow, task), world.clock.now())
+    with world.database.read() as session:
+        assert counted(session) == contributions(world)
+    assert world.row(task).ended is None
+
+
+def test_a_contribution_that_the_committee_takes_out_counts_once(world: World) -> None:
+    task = private_task(world, pays_for=2, members=4)
+    world.run(task)
+    world.contribute(task, *world.cohort(task))
+    round_id = world.round(task).id
+    with world.database.write() as session:
+        here = session.get_one(TaskRow, task)
+        count_contributions(session, here, round_id, ["c_01"])
+        session.execute(delete(ContributionRow).where(ContributionRow.client_id == "c_01"))
+        count_contributions(session, here, round_id)
+        assert counted(session) == Counter(["c_00", "c_01", "c_02", "c_03"])
+
+
+def test_a_task_with_too_few_members_waits_for_others_to_enrol(world: World) -> None:
+    """One member is at its budget, but with it they would be too few, too."""
+    task = private_task(world, pays_for=1, members=4, min_clients=3)
+    world.run(task)
+    world.contribute(task, *world.cohort(task)[:1])
+    with world.database.write() as session:
+        abort_round(session, task, 1, "test", world.clock.now())
+        session.execute(update(ClientRow).where(ClientRow.id.in_(["c_02", "c_03"])).values(revoked_at=1.0))
+    world.run(task)
+    assert world.row(task).state == "open"
+    assert world.row(task).ended is None
+
+
+def test_a_frozen_cohort_ends_the_task_although_others_have_budget_left(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sum_again(monkeypatch, FedMF)
+    task = private_task(world, pays_for=3, members=8)
+    play(world, task)
+    done, given = world.row(task), contributions(world)
+    assert (done.state, done.completed_rounds) == ("complete", 3)
+    assert sorted(given.values()) == [3, 3, 3, 3]
+    assert done.ended is not None and "0 of 4 members" in done.ended
+    assert privacy(world, task).sampled_epsilon is None
+
+
+def test_the_view_says_what_is_spent(world: World) -> None:
+    task = private_task(world, pays_for=4, members=16)
+    before = privacy(world, task)
+    assert (before.released_sums, before.largest_epsilon, before.sampled_epsilon, before.spent_members) == (0, 0, 0, 0)
+    world.run(task)
+    for _ in range(2):
+        world.contribute(task, *world.cohort(task))
+        world.run(task)
+    found = privacy(world, task)
+    assert found.terms == PRIVACY.model_copy(update={"rounds": 4})
+    assert (found.honest_clients, found.most_sums, found.released_sums) == (3, 4, 2)
+    assert found.sampled_epsilon is not None
+    assert 0 < found.sampled_epsilon < found.largest_epsilon <= PRIVACY.epsilon
+    (noise,) = found.sums
+    assert noise.deviation == pytest.approx((3 * noise.share_variance) ** 0.5)
+    assert noise.deviation == pytest.approx(found.multiplier * noise.bound)
+    with world.database.read() as session:
+        (spent,) = spent_budgets(session)
+    assert spent == ("noisy", found.largest_epsilon, 4.0)
+    play(world, task)
+    with world.database.read() as session:
+        assert not list(spent_budgets(session))
+        assert counted(session) == contributions(world)
+    assert max(contributions(world).values()) == 4
+
+
+def test_members_who_came_later_do_not_make_earlier_samples_smaller(world: World) -> None:
+    task = private_task(world, pays_for=4, members=16)
+    with world.database.write() as session:
+        session.execute(update(ClientRow).where(ClientRow.sequence > 4).values(enrolled_at=world.clock.now() + 1))
+    world.run(task)
+    world.contribute(task, *world.cohort(task))
+    world.run(task)
+    found = privacy(world, task)
+    assert found.sampled_epsilon == found.largest_epsilon > 0

@@ -31,9 +31,8 @@ from protocols.messages.tasks import PLANS
 from protocols.recipes.base import FactorState
 from protocols.recipes.registry import OWN as RECIPES
 from protocols.recipes.spectral_start import Source, start_of, start_state
-from tests.support.organiser import TRIAL
 from tests.support.server import AggregatorProcess
-from tests.support.tasks import ITEMS, interactions
+from tests.support.tasks import ITEMS, TRIAL, interactions
 from tests.support.world import World
 from tests.vectors.recipes import SMALL
 

@@ -33,9 +33,9 @@ from client_sdk.api.calls import ApiCalls
 from client_sdk.api.http import SyncDriver
 from protocols.messages import TaskRequest
 from tests.support.api import Api, TestMember, TestTask, digest_field
-from tests.support.rows import client_row, round_row
 from tests.support.server import AggregatorProcess
 from tests.support.signing import enrolled_as, raw_head
+from tests.support.world import client_row, round_row
 
 SERVER = {"body_idle_seconds": 5.0}
 MISMATCH = "https://iana.org/assignments/http-problem-types#mismatching-upload-offset"

@@ -27,8 +27,7 @@ from protocols.messages.rounds import Evaluation
 from protocols.recipes.base import MAX_ITEMS
 from protocols.recipes.registry import OWN as RECIPES
 from protocols.recipes.registry import recipe, recipe_entry
-from tests.support.programs import ProgramRunner
-from tests.support.views import round_view, task_view
+from tests.support.programs import ProgramRunner, round_view, task_view
 
 AGREED: dict[str, Any] = {
     "recipe": "colr",

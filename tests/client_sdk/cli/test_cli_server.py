@@ -14,9 +14,8 @@ from client_sdk.organiser import TrialOrganiser
 from protocols.crypto.certificates import CertifiedRole
 from protocols.messages import CertificateRequest, Schedule, TaskView
 from tests.support.command import cells, hushrec
-from tests.support.organiser import TRIAL
 from tests.support.server import AggregatorProcess
-from tests.support.tasks import new_client
+from tests.support.tasks import TRIAL, new_client
 
 ITEMS = 130  # enough to draw 99 negatives from
 SECONDS = 90

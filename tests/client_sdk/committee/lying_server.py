@@ -31,9 +31,8 @@ from protocols.sums.oneshot.parameters import OneshotPolicy
 from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan, encode
 from protocols.sums.oneshot.wire import CommitteeKey, Statement, Upload, body_digest, survivors_digest
 from protocols.task_binding import broadcast_digest
-from tests.support.organiser import TRIAL
-from tests.support.programs import ProgramRunner, problem
-from tests.support.views import round_view, task_view
+from tests.support.programs import ProgramRunner, problem, round_view, task_view
+from tests.support.tasks import TRIAL
 
 __all__ = ["LyingServer", "Person", "Sent", "oneshot_terms"]
 

@@ -23,8 +23,8 @@ from protocols.messages import RoundView
 from protocols.sums.oneshot.committee import Committee, join_keys, make_committee_key
 from tests.client_sdk.committee import lying_server
 from tests.client_sdk.committee.lying_server import URL, LyingServer, Person, oneshot_terms
-from tests.support.organiser import TRIAL
 from tests.support.programs import ProgramRunner, problem
+from tests.support.tasks import TRIAL
 
 CLIENTS = [Person.certified(f"c_{place}", "member") for place in range(6)]
 NAMES = [person.name for person in CLIENTS]

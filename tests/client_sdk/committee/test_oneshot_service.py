@@ -23,9 +23,8 @@ from protocols.recipes.state import state_as
 from tests.client_sdk.cli.test_cli_server import certified, devices, ended, make_task
 from tests.support.command import cells
 from tests.support.fleets import enrolled_fleet
-from tests.support.organiser import TRIAL
 from tests.support.server import AggregatorProcess, running_aggregator
-from tests.support.tasks import ITEMS, SmallTask, interactions, new_client, small_task, take_part_together
+from tests.support.tasks import ITEMS, TRIAL, SmallTask, interactions, new_client, small_task, take_part_together
 
 USERS = 8
 

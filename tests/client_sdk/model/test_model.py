@@ -27,8 +27,7 @@ from protocols.messages import RoundPage, RoundView, SnapshotView, TaskView
 from protocols.recipes.base import ModelState
 from protocols.recipes.evaluated import Evaluated
 from protocols.recipes.registry import recipe
-from tests.support.programs import ProgramRunner, problem
-from tests.support.views import SEED, round_view, task_view
+from tests.support.programs import SEED, ProgramRunner, problem, round_view, task_view
 
 TERMS = TaskTerms.of(task_view())
 

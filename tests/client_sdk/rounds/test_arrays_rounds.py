@@ -24,9 +24,8 @@ from protocols.messages import Schedule
 from protocols.recipes.arrays import Arrays, ArraysState, state_of
 from protocols.recipes.registry import recipe
 from protocols.recipes.state import state_as
-from tests.support.organiser import TRIAL
 from tests.support.server import AggregatorProcess
-from tests.support.tasks import SmallTask, joined, take_part_together
+from tests.support.tasks import TRIAL, SmallTask, joined, take_part_together
 
 USERS, ROUNDS = 3, 2
 PARAMETERS: dict[str, Any] = {

@@ -26,9 +26,8 @@ from client_sdk.task import Task
 from protocols.advice import parameters_for
 from protocols.messages import Schedule
 from protocols.recipes.factors import CountedFactors
-from tests.support.organiser import TRIAL
 from tests.support.server import AggregatorProcess, running_aggregator
-from tests.support.tasks import ITEMS, SmallTask, interactions, joined, play_round
+from tests.support.tasks import ITEMS, TRIAL, SmallTask, interactions, joined, play_round
 
 Counts = NDArray[np.float64]
 

@@ -45,10 +45,9 @@ from protocols.recipes.state import state_as
 from tests.protocols.sums.paillier.cases import made_up_keyring
 from tests.support.fleets import enrolled_fleet
 from tests.support.one_member import HISTORY, SURVIVORS, OneMember, aggregate_of, terms_of
-from tests.support.organiser import TRIAL
+from tests.support.programs import SEED
 from tests.support.server import AggregatorProcess
-from tests.support.tasks import SmallTask
-from tests.support.views import SEED
+from tests.support.tasks import TRIAL, SmallTask
 
 # --- different aggregates for different members ----------------------------------------------------------------------
 # Rounds 1 to 3 are complete. The attestations of round 3 state what the other members absorbed in rounds 1 and 2.

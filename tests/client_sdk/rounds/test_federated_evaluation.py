@@ -16,9 +16,8 @@ from client_sdk.rounds.events import Event, ModelMeasured
 from client_sdk.task import Task
 from protocols.messages import Evaluation, Schedule
 from protocols.recipes.evaluation_curve import Curve
-from tests.support.organiser import TRIAL
 from tests.support.server import AggregatorProcess
-from tests.support.tasks import SmallTask, joined, take_part_together
+from tests.support.tasks import TRIAL, SmallTask, joined, take_part_together
 
 USERS, ITEMS = 5, 24
 ANY = Policy(mechanisms=frozenset({"plain", "ckks"}), min_cohort=2, snapshot_every=0)

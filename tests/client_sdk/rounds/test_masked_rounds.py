@@ -22,9 +22,8 @@ from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.sums.masked import client as stages
 from protocols.sums.masked.roster import RosterEntry
 from tests.support.fleets import enrolled_fleet
-from tests.support.organiser import TRIAL
 from tests.support.server import AggregatorProcess
-from tests.support.tasks import interactions, joined, small_task, take_part_together
+from tests.support.tasks import TRIAL, interactions, joined, small_task, take_part_together
 
 USERS = 6
 STAGES = ("advertising", "sharing", "collecting", "confirming", "unmasking")

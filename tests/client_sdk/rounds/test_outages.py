@@ -26,8 +26,7 @@ from client_sdk.rounds.polling import (
 )
 from protocols.errors import ParameterError
 from protocols.messages import RoundView
-from tests.support.programs import ProgramRunner, problem
-from tests.support.views import round_view, task_view
+from tests.support.programs import ProgramRunner, problem, round_view, task_view
 
 URL = "https://aggregator.example"
 GET = Request("GET", f"{URL}/v1/tasks/t/rounds/current")

@@ -34,9 +34,8 @@ from protocols.privacy.renyi import epsilon_of, skellam_curve
 from protocols.recipes.private import Private
 from tests.support.command import cells, hushrec
 from tests.support.fleets import enrolled_fleet
-from tests.support.organiser import TRIAL
 from tests.support.server import AggregatorProcess
-from tests.support.tasks import SmallTask, new_client
+from tests.support.tasks import TRIAL, SmallTask, new_client
 
 USERS, ITEMS, ROUNDS = 8, 30, 3
 ROWS = [list(range(user, user + 9)) for user in range(USERS)]

@@ -23,11 +23,10 @@ from client_sdk.store.signed_sets import SignedSets
 from client_sdk.task import Task
 from protocols.errors import AlreadySummed
 from tests.support.one_member import HISTORY, OneMember, aggregate_of, terms_of
-from tests.support.organiser import TRIAL
+from tests.support.programs import task_view
 from tests.support.replicas import wait_until
 from tests.support.server import AggregatorProcess, running_aggregator
-from tests.support.tasks import interactions, new_client, small_task
-from tests.support.views import task_view
+from tests.support.tasks import TRIAL, interactions, new_client, small_task
 
 USERS = 4
 ANY = Policy(mechanisms=frozenset({"plain", "masked", "oneshot", "ckks"}), snapshot_every=0)

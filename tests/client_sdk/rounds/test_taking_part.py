@@ -42,10 +42,11 @@ from protocols.codec import b64decode
 from protocols.crypto.envelope import EnvelopeSender
 from protocols.errors import CertificateError, KeyringError, ParameterError
 from protocols.sums.paillier.mechanism import PaillierMechanism
-from tests.support.organiser import TRIAL
+from tests.support.programs import task_view
 from tests.support.server import AggregatorProcess, running_aggregator
 from tests.support.tasks import (
     ITEMS,
+    TRIAL,
     deliver_keys,
     interactions,
     joined,
@@ -54,7 +55,6 @@ from tests.support.tasks import (
     small_task,
     take_part_together,
 )
-from tests.support.views import task_view
 
 PLAIN = Policy(mechanisms=frozenset({"plain", "ckks", "paillier"}), snapshot_every=1, reveal_indices=True)
 

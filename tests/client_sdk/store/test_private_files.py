@@ -27,7 +27,7 @@ from protocols.crypto.keys import Keyring
 from protocols.errors import ParameterError
 from protocols.recipes.base import FactorState
 from protocols.recipes.registry import recipe
-from tests.support.organiser import TRIAL
+from tests.support.tasks import TRIAL
 
 MEMBER = Membership("https://example.org", "t_1", "movies", "c_1", "member", "hrc_token", bytes(range(81)), TRIAL.pin)
 KEYRING = Keyring("ckks", bytes(32), b"public", b"the secret key", bytes(range(32)))

@@ -21,10 +21,19 @@ from scipy import stats
 from scipy.special import ive
 
 from protocols.errors import ParameterError
-from protocols.privacy.noise import NoiseTerms, SumNoise, bound_in_steps, within_steps
+from protocols.privacy.noise import (
+    MAX_VARIANCE,
+    NoiseTerms,
+    SumNoise,
+    bound_in_steps,
+    largest_skellam,
+    longest_norm,
+    norm_of,
+    round_within,
+    skellam,
+    skellam_table,
+)
 from protocols.privacy.renyi import epsilon_of
-from protocols.privacy.rounding import longest_norm, norm_of, round_within
-from protocols.privacy.skellam import MAX_VARIANCE, largest_skellam, skellam, skellam_table
 
 NEAR = 2.0**-40
 SHARES = (0.02, 0.37, 5.3, 64.0, 3060.3463)
@@ -44,11 +53,9 @@ def distance(pmf: NDArray[np.float64], variance: float) -> float:
     return float(np.abs(pmf - exact).sum() + abs(1 - exact.sum())) / 2
 
 
-@pytest.mark.parametrize(("honest", "cohort"), [(4, 12), (9, 20)])
 @pytest.mark.parametrize("share", SHARES)
-def test_the_sum_of_the_shares_is_as_planned_for_every_number_of_survivors(
-    share: float, honest: int, cohort: int
-) -> None:
+def test_the_sum_of_the_shares_is_as_planned_for_every_number_of_survivors(share: float) -> None:
+    honest, cohort = 4, 12
     one = share_pmf(share)
     total = one
     for survivors in range(2, cohort + 1):
@@ -59,14 +66,6 @@ def test_the_sum_of_the_shares_is_as_planned_for_every_number_of_survivors(
         assert distance(total, (survivors - 1) * share) > 0.003, "one share less is another distribution"
         assert distance(total, (survivors + 1) * share) > 0.003
         assert math.isclose(SumNoise(1.0, 1.0, share).deviation(survivors) ** 2, survivors * share)
-
-
-@pytest.mark.parametrize("share", [0.37, 5.3, 64.0])
-def test_the_planned_distribution_is_the_skellam_of_scipy(share: float) -> None:
-    one = share_pmf(share)
-    four = np.convolve(np.convolve(one, one), np.convolve(one, one))
-    places = np.arange(four.size) - four.size // 2
-    assert np.abs(four - stats.skellam.pmf(places, 2 * share, 2 * share)).sum() / 2 < NEAR
 
 
 @pytest.mark.parametrize("share", SHARES)
@@ -84,19 +83,6 @@ def test_samples_have_the_distribution_of_the_table(share: float) -> None:
     cut = (wider.size - pmf.size) // 2
     wrong = count * wider[cut : cut + pmf.size][kept]
     assert ((observed[kept] - wrong) ** 2 / wrong).sum() > chi_square
-
-
-def test_a_missing_share_shows_in_the_variance_of_many_values() -> None:
-    share, honest, values = 90.0, 20, 100_000
-    shares = [skellam(values, share, np.random.default_rng([3, client]).bytes) for client in range(honest)]
-    planned = share * honest
-    spread = math.sqrt((2 + 1 / planned) / values)
-
-    def off(total: NDArray[np.int64]) -> float:
-        return (float(np.mean(np.square(total))) / planned - 1) / spread
-
-    assert abs(off(np.sum(shares, axis=0))) < 4
-    assert off(np.sum(shares[1:], axis=0)) < -6
 
 
 def test_tables_of_the_smallest_and_of_the_largest_share() -> None:
@@ -136,25 +122,10 @@ def test_the_honest_shares_of_all_sums_cost_the_budget_and_no_more(
         assert epsilon_of(sums * noise.curve(honest - 1), delta) > cost
 
 
-def test_noise_is_counted_of_honest_clients_of_the_smallest_round_only() -> None:
-    assert NoiseTerms.of(4, 1e-6, 10, 0.1, 100, 60).honest == 50
-    assert NoiseTerms.of(4, 1e-6, 10, 0.1, 99, 10).honest == 1
-    assert NoiseTerms.of(4, 1e-6, 10, 0.0, 7, 7) == NoiseTerms(4, 1e-6, 10, 7)
-    with pytest.raises(ParameterError, match="of min_clients 10, corrupt 0.1 of a cohort of 100 leaves no client"):
-        NoiseTerms.of(4, 1e-6, 10, 0.1, 100, 10)
-
-
 def test_noise_that_is_too_large_is_refused_with_what_to_change() -> None:
     terms = NoiseTerms(0.01, 1e-6, 100, 1)
     with pytest.raises(ParameterError, match="each of 1 clients .* raise epsilon or min_clients, or shrink the model"):
         terms.noise((1e4, 100.0), terms.multiplier([(1e4, 100.0)]))
-
-
-def test_steps() -> None:
-    assert bound_in_steps(1) == 64
-    assert bound_in_steps(10**6) == 3000
-    assert (within_steps(64), within_steps(3000)) == (7, 300)
-    assert SumNoise(9.5, 90.0, 5.3).largest == 10 + largest_skellam(5.3)
 
 
 # --- random rounding: the bound holds always, the mean is kept where there is room, and what is refused ---------------
@@ -165,7 +136,7 @@ def test_steps() -> None:
     bound=st.floats(20, 5000),
     seed=st.integers(0, 2**32 - 1),
 )
-@settings(max_examples=300)
+@settings(max_examples=100)
 def test_the_bound_holds_and_zeros_stay(values: np.ndarray, bound: float, seed: int) -> None:
     steps, scale = round_within(values, bound, np.random.default_rng(seed).bytes)
     assert steps.dtype == np.int64
@@ -189,7 +160,7 @@ def test_whole_numbers_within_the_bound_are_kept_and_need_no_room(values: np.nda
 def test_rounding_is_right_in_the_mean() -> None:
     """Without rounding again the mean is exact. Within a bound that is seldom passed it is as good as exact."""
     values, rng = np.array([0.25, -1.75, 3.5, 0.0, 7.999]), np.random.default_rng(4)
-    found = np.array([round_within(values, 50.0, rng.bytes)[0] for _ in range(20_000)])
+    found = np.array([round_within(values, 50.0, rng.bytes)[0] for _ in range(5_000)])
     assert np.abs(found.mean(axis=0) - values).max() < 5 * 0.5 / math.sqrt(len(found))
     assert set(found[:, 1]) == {-2, -1}
 
@@ -224,15 +195,6 @@ def test_a_rounding_beyond_the_bound_is_done_again() -> None:
 def test_a_source_that_always_rounds_up_ends() -> None:
     with pytest.raises(ParameterError, match="4 values were not rounded within a norm of 1.9 steps in 128 tries"):
         round_within(np.full(4, 0.5), 1.9, bytes)
-
-
-def test_at_least_two_roundings_of_five_are_within_the_longest_norm() -> None:
-    rng = np.random.default_rng(6)
-    for values, bound in ((4, 6.0), (100, 40.0), (3000, 170.0)):
-        vector = rng.standard_normal(values)
-        vector *= longest_norm(bound, values) / norm_of(vector)
-        draws = np.floor(vector + rng.random((4000, values)))
-        assert (np.square(draws).sum(axis=1) <= bound**2).mean() > 0.38
 
 
 def test_what_cannot_be_rounded() -> None:

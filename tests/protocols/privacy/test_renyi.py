@@ -9,10 +9,9 @@ import pytest
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 from dp_accounting.pld import privacy_loss_distribution
 from dp_accounting.rdp import RdpAccountant
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from scipy.special import gammaln, ive, logsumexp
 
 from protocols.errors import ParameterError
 from protocols.privacy.guarantee import default_delta, holds_against
@@ -25,27 +24,6 @@ from protocols.privacy.renyi import (
 )
 
 CURVE = skellam_curve((40.0, 10.0), 900.0)
-
-
-def log_pmf(variance: float, reach: int) -> np.ndarray:
-    with np.errstate(divide="ignore"):
-        return np.log(ive(np.abs(np.arange(-reach, reach + 1)), variance))
-
-
-@pytest.mark.parametrize("variance", [20.0, 100.0, 2500.0])
-@pytest.mark.parametrize("shift", [1, 3, 10])
-def test_a_curve_bounds_the_exact_divergence_of_one_shifted_value(variance: float, shift: int) -> None:
-    reach = int(40 * math.sqrt(variance)) + 2 * shift
-    base = log_pmf(variance, reach)
-    p, q = base[shift:], base[:-shift]
-    seen = (p > -600) & (q > -600)
-    bounds = skellam_curve((float(shift), float(shift)), variance)
-    for order, bound in zip(ORDERS[:20], bounds, strict=False):
-        for a, b in ((p, q), (q, p)):
-            exact = float(logsumexp(order * a[seen] - (order - 1) * b[seen])) / (order - 1)
-            assert exact <= bound * (1 + 1e-9)
-            if order * shift <= variance / 10:
-                assert exact > 0.95 * order * shift**2 / (2 * variance)  # the first term of the bound
 
 
 def test_a_curve_of_little_noise_by_hand() -> None:
@@ -71,6 +49,7 @@ def test_epsilon_beside_the_gaussian() -> None:
             epsilon_of(CURVE, wrong)
 
 
+@settings(max_examples=40, deadline=None)
 @given(st.floats(0.3, 20), st.integers(1, 300), st.floats(1e-9, 1e-3))
 def test_the_multiplier_is_the_smallest(epsilon: float, sums: int, delta: float) -> None:
     kinds = [(100.0, 10.0), (4.0, 2.0)]
@@ -83,19 +62,11 @@ def test_the_multiplier_is_the_smallest(epsilon: float, sums: int, delta: float)
     assert cost(z) <= epsilon < cost(z / 1.00001)
 
 
-@pytest.mark.parametrize(
-    ("kinds", "sums", "epsilon"),
-    [
-        ([], 1, 1.0),
-        ([(1.0, 1.0)], 0, 1.0),
-        ([(1.0, 1.0)], 1, 0.0),
-        ([(1.0, 1.0)], 1, math.inf),
-        ([(1.0, 1.0)], 1, -2.0),
-    ],
-)
-def test_budgets_without_a_multiplier(kinds: list[tuple[float, float]], sums: int, epsilon: float) -> None:
-    with pytest.raises(ParameterError, match="a positive epsilon and at least one sum"):
-        smallest_multiplier(kinds, sums, epsilon, 1e-6)
+def test_budgets_without_a_multiplier() -> None:
+    one = [(1.0, 1.0)]
+    for kinds, sums, epsilon in (([], 1, 1.0), (one, 0, 1.0), (one, 1, 0.0), (one, 1, math.inf), (one, 1, -2.0)):
+        with pytest.raises(ParameterError, match="a positive epsilon and at least one sum"):
+            smallest_multiplier(kinds, sums, epsilon, 1e-6)
 
 
 def test_an_epsilon_below_what_the_orders_can_show_is_refused() -> None:
@@ -107,6 +78,7 @@ def test_an_epsilon_below_what_the_orders_can_show_is_refused() -> None:
     assert smallest_multiplier([(9.0, 3.0)], 1, least * 0.5, 1e-4) > z / 100  # at a larger delta there is one
 
 
+@settings(max_examples=12, deadline=None)
 @given(rate=st.floats(1e-4, 1), variance=st.floats(100, 1e5))
 def test_sampling_never_costs_more_and_less_at_a_lower_rate(rate: float, variance: float) -> None:
     curve = skellam_curve((40.0, 10.0), variance)
@@ -131,18 +103,6 @@ def test_sampling_by_hand() -> None:
             sampled_curve(CURVE, wrong)
 
 
-def test_a_sampled_gaussian_divergence_is_bounded() -> None:
-    """Against the exact divergence of a sampled Gaussian, at whole orders (Mironov, Talwar and Zhang 2019)."""
-    rate, sigma = 0.05, 2.0
-    curve = np.array([order / (2 * sigma**2) for order in ORDERS])
-    found = sampled_curve(curve, rate)
-    for place, order in enumerate(ORDERS[:30]):
-        k = np.arange(order + 1)
-        terms = gammaln(order + 1) - gammaln(k + 1) - gammaln(order - k + 1) + k * math.log(rate)
-        terms += (order - k) * math.log1p(-rate) + (k * k - k) / (2 * sigma**2)
-        assert found[place] == pytest.approx(float(logsumexp(terms)) / (order - 1), rel=1e-9)
-
-
 # --- what a task states -----------------------------------------------------------------------------------------------
 
 
@@ -150,15 +110,6 @@ def test_a_sampled_gaussian_divergence_is_bounded() -> None:
 def test_delta_falls_faster_than_one_client_in_all(clients: int, delta: float) -> None:
     assert default_delta(clients) == pytest.approx(delta)
     assert default_delta(clients) < 1 / max(clients, 1)
-
-
-def test_an_epsilon_that_no_noise_reaches_is_refused() -> None:
-    """At the largest order the conversion alone costs 0.0035 at delta 1e-5, whatever the noise is."""
-    for epsilon in (1e-320, 1e-4, 0.003):
-        with pytest.raises(ParameterError, match=r"choose an epsilon above 0\.00"):
-            smallest_multiplier([(10.0, 4.0)], 3, epsilon, 1e-5)
-    found = smallest_multiplier([(10.0, 4.0)], 3, 0.01, 1e-5)
-    assert epsilon_of(3 * skellam_curve((10.0, 4.0), (found * 4) ** 2), 1e-5) <= 0.01
 
 
 def test_the_counts_of_those_who_may_collude_are_rounded_down() -> None:
@@ -210,10 +161,10 @@ def finite_logpmf(places: np.ndarray, variance: float) -> list[float]:
         ((1,) * 100, 4, 2.5),
     ],
 )
-@pytest.mark.parametrize("delta", [1e-5, 1e-7])
 def test_our_epsilon_of_skellam_noise_is_above_the_exact_one_and_near(
-    shifts: tuple[int, ...], sums: int, multiplier: float, delta: float
+    shifts: tuple[int, ...], sums: int, multiplier: float
 ) -> None:
+    delta = 1e-6
     l1, l2 = float(sum(shifts)), math.sqrt(sum(shift**2 for shift in shifts))
     variance = (multiplier * l2) ** 2
     exact = skellam_loss(shifts, variance).self_compose(sums).get_epsilon_for_delta(delta)
@@ -221,13 +172,7 @@ def test_our_epsilon_of_skellam_noise_is_above_the_exact_one_and_near(
     assert exact < ours < 1.15 * exact
 
 
-def test_the_bound_is_looser_where_the_noise_is_a_few_steps() -> None:
-    """The tails of Skellam noise are heavier than Gaussian ones, which the theorem does not count in its favour."""
-    exact = skellam_loss((1,), 16.0).get_epsilon_for_delta(1e-6)
-    assert 1.2 * exact < epsilon_of(skellam_curve((1.0, 1.0), 16.0), 1e-6) < 1.3 * exact
-
-
-@pytest.mark.parametrize("epsilon", [0.5, 1.0, 4.0, 8.0])
+@pytest.mark.parametrize("epsilon", [0.5, 4.0])
 def test_noise_for_an_epsilon_keeps_it_exactly(epsilon: float) -> None:
     multiplier = smallest_multiplier([(20.0, 20.0)], 3, epsilon, 1e-6)
     exact = skellam_loss((20,), (20 * multiplier) ** 2).self_compose(3).get_epsilon_for_delta(1e-6)

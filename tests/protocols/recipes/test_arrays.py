@@ -16,14 +16,10 @@ from protocols.recipes.arrays import Arrays, ArraysState, state_of
 from protocols.recipes.arrays_update import Rows, Update, block_of, contribution, touched_name
 from protocols.recipes.registry import recipe
 from protocols.recipes.state import state_as
-from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.masked.plan import make_plan as masked_plan
 from protocols.sums.masked.run import run_masked_sum
-from protocols.sums.oneshot.plan import make_plan as oneshot_plan
-from protocols.sums.oneshot.run import run_oneshot_sum
 from protocols.sums.plain import PLAIN
 from protocols.sums.run import run_sum
-from tests.protocols.sums.paillier.cases import MadeUpKeys
 
 SEED = bytes(range(32))
 SHAPES: dict[str, list[int]] = {"layer.weight": [4, 3], "bias": [3], "table": [7, 2, 2], "scale": []}
@@ -132,36 +128,13 @@ def plain(layout: VectorLayout, vectors: Vectors) -> Summed:
     return run_sum(PLAIN, plan, vectors).total, plan.predicted_error
 
 
-def ckks(layout: VectorLayout, vectors: Vectors) -> Summed:
-    plan = CKKS.plan({}, layout, len(vectors))
-    return run_sum(CKKS, plan, vectors).total, plan.predicted_error
-
-
-def paillier(layout: VectorLayout, vectors: Vectors) -> Summed:
-    mechanism = MadeUpKeys()
-    plan = mechanism.plan({"key_bits": 2048}, layout, len(vectors))
-    return run_sum(mechanism, plan, vectors).total, plan.predicted_error
-
-
 def masked(layout: VectorLayout, vectors: Vectors) -> Summed:
     plan = masked_plan({"dropout": 0.0}, layout, len(vectors))
     named = {f"c{number}": vector for number, vector in enumerate(vectors)}
     return run_masked_sum(plan, named).total, plan.predicted_error
 
 
-def oneshot(layout: VectorLayout, vectors: Vectors) -> Summed:
-    plan = oneshot_plan({}, layout, len(vectors))
-    named = {f"c{number}": vector for number, vector in enumerate(vectors)}
-    return run_oneshot_sum(plan, named).total, plan.predicted_error
-
-
-MECHANISMS: dict[str, Callable[[VectorLayout, Vectors], Summed]] = {
-    "ckks": ckks,
-    "masked": masked,
-    "oneshot": oneshot,
-    "paillier": paillier,
-    "plain": plain,
-}
+MECHANISMS: dict[str, Callable[[VectorLayout, Vectors], Summed]] = {"masked": masked, "plain": plain}
 
 
 def one_round(recipe: Arrays, vectors: Vectors, mechanism: str) -> tuple[dict[str, Any], float]:

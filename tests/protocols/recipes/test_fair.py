@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocols.errors import CodecError, ParameterError
+from protocols.errors import ParameterError
 from protocols.recipes.base import Local, ModelState
 from protocols.recipes.fair import Fair, FairChange, FairState, spaces_of
 from protocols.recipes.registry import recipe
@@ -19,7 +19,7 @@ from protocols.recipes.subspaces import Subspace, bucket_counts, fold, hash_key,
 
 TASK_SEED = bytes(range(32))
 ITEMS, DIM, MOST = 50, 4, 100
-SCHEMES = [(0,), (2,), (0, 1), (0, 3), (1, 2), (0, 1, 4)]
+SCHEMES = [(0,), (1, 2), (0, 1, 4)]
 
 
 def make(capacities: tuple[int, ...], **changes: Any) -> Fair:
@@ -63,7 +63,7 @@ def run_turn(chosen: Fair, state: ModelState, seed: int) -> tuple[ModelState, np
 
 @pytest.mark.parametrize("capacities", SCHEMES)
 @given(seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_a_turn_is_the_papers_weighted_mean_of_recovered_models(capacities: tuple[int, ...], seed: int) -> None:
     chosen = make(capacities)
     state: ModelState = chosen.initial_state(TASK_SEED)
@@ -73,17 +73,6 @@ def test_a_turn_is_the_papers_weighted_mean_of_recovered_models(capacities: tupl
         np.testing.assert_allclose(state.tables, tables, atol=2e-6)
         np.testing.assert_allclose(state.dense, dense, atol=2e-6)
     assert state.sum_index == state.round_number == 2 * chosen.device_groups
-
-
-def test_the_model_rests_until_the_last_group_was_asked() -> None:
-    chosen = make((0, 2))
-    state = chosen.initial_state(TASK_SEED)
-    total = np.full(chosen.layout(1).length, 0.5)
-    later = chosen.absorb(state, chosen.round_spec(TASK_SEED, 1), total, 2)
-    np.testing.assert_array_equal(later.tables, state.tables)
-    np.testing.assert_array_equal(chosen.view(later, 1).tables, chosen.view(state, 1).tables)
-    moved = chosen.absorb(later, chosen.round_spec(TASK_SEED, 2), np.full(chosen.layout(2).length, 0.5), 2)
-    assert np.abs(moved.tables - state.tables).min() > 0
 
 
 def test_a_round_that_failed_is_followed_by_one_of_the_same_sum() -> None:
@@ -96,7 +85,7 @@ def test_a_round_that_failed_is_followed_by_one_of_the_same_sum() -> None:
         chosen.absorb(later, chosen.round_spec(TASK_SEED, 4, 1), np.zeros(chosen.layout(1).length), 2)
 
 
-@pytest.mark.parametrize("capacities", [(2,), (0, 2), (0, 1, 2)])
+@pytest.mark.parametrize("capacities", [(2,), (0, 1, 2)])
 def test_an_abandoned_sum_counts_as_zeros(capacities: tuple[int, ...]) -> None:
     """Whether one sum of a turn or all of them were abandoned, the model and the turns of later sums stay right."""
     chosen = make(capacities)
@@ -140,57 +129,34 @@ def test_a_contribution_takes_the_memory_of_one_vector(weighted: dict[str, Any])
     assert peak < 1.2 * vector.nbytes
 
 
-def test_diverged_training_is_refused() -> None:
-    chosen = make((1,))
-    dense = np.zeros(chosen.dense_values, dtype=np.float32)
-    with pytest.raises(ParameterError, match="diverged"):
-        change = FairChange(np.array([1]), np.array([np.nan], dtype=np.float32), dense)
-        view = chosen.initial_view(TASK_SEED, 0)
-        chosen.contribute(view, chosen.round_spec(TASK_SEED, 1), Local(change, examples=3))
-
-
 @pytest.mark.parametrize(
     ("capacities", "fault"),
     [((), "capacities"), ((1, 0), "ascending"), ((1, 1), "distinct"), ((0, 21), "0..20"), ((0, 9), "cannot be held")],
 )
-def test_wrong_capacities_are_refused(capacities: tuple[int, ...], fault: str) -> None:
+def test_wrong_capacities_and_sizes_are_refused(capacities: tuple[int, ...], fault: str) -> None:
     with pytest.raises(ParameterError, match=fault):
         make(capacities)
-
-
-def test_tables_beyond_32_bits_are_refused() -> None:
     with pytest.raises(ParameterError, match="32 bits"):
         make((0, 1), items=5_000_000, dim=256)
 
 
-def test_bodies_that_do_not_fit_are_refused() -> None:
-    chosen = make((0, 1))
-    body = chosen.encode_state(chosen.initial_state(TASK_SEED))
-    with pytest.raises(CodecError, match="exactly"):
-        chosen.decode_state(0, body + b"\0")
-    with pytest.raises(CodecError, match="claims"):
-        chosen.decode_state(0, b"\1" + body[1:])
-    with pytest.raises(CodecError, match="at least"):
-        chosen.decode_view(0, b"\0", 0)
-    with pytest.raises(CodecError, match="finite"):
-        chosen.decode_state(0, body[:-4] + np.array(np.inf, dtype="<f4").tobytes())
-    with pytest.raises(ParameterError, match="FairState is needed, got FairView"):
-        chosen.encode_state(chosen.initial_view(TASK_SEED, 0))
-    with pytest.raises(ParameterError, match="FairView is needed, got FairState"):
-        chosen.encode_view(chosen.initial_state(TASK_SEED), 0)
-
-
-def test_a_turn_without_weight_is_refused() -> None:
+def test_a_turn_without_weight_and_diverged_training_are_refused() -> None:
     chosen = make((2,))
+    change = FairChange(np.array([1]), np.array([np.nan], np.float32), np.zeros(chosen.dense_values, np.float32))
+    with pytest.raises(ParameterError, match="diverged"):
+        chosen.contribute(chosen.initial_view(TASK_SEED, 0), chosen.round_spec(TASK_SEED, 1), Local(change, examples=3))
     with pytest.raises(ParameterError, match="positive weight"):
         chosen.absorb(
             chosen.initial_state(TASK_SEED), chosen.round_spec(TASK_SEED, 1), np.zeros(chosen.layout(1).length), 0
         )
 
 
-def test_everyone_is_told_that_sizes_are_known() -> None:
-    assert "memory sizes" in make((0, 1)).warnings()[0]
-    assert make((2,)).warnings() == ()
+def test_everyone_is_told_that_memory_sizes_and_weights_are_known() -> None:
+    sizes, weights = make((0, 1)).warnings()
+    assert "memory sizes" in sizes
+    assert "total weight" in weights
+    assert make((2,)).warnings() == (weights,)
+    assert make((2,), max_interactions=None, reveal_weights=False).warnings() == ()
 
 
 # --- hashed subspaces: nested, consistent, adjoint, and computed in little memory -------------------------------------
@@ -224,11 +190,6 @@ def test_bucket_counts_divide_each_other_and_fit_the_memory(sizes: tuple[int, tu
     assert all(larger % smaller == 0 for larger, smaller in zip(hashed, hashed[1:], strict=False))
 
 
-def test_less_memory_than_one_value_is_refused() -> None:
-    with pytest.raises(ParameterError, match="cannot be held"):
-        bucket_counts(31, (0, 5))
-
-
 @given(SIZES, KEYS)
 def test_a_smaller_space_is_a_larger_one_folded(sizes: tuple[int, tuple[int, ...]], key: int) -> None:
     elements, capacities = sizes
@@ -260,19 +221,6 @@ def test_projection_is_the_nearest_and_recovery_its_adjoint(elements: int, p: in
     np.testing.assert_allclose(space.sums(rest), 0, atol=1e-4)
 
 
-def test_recovered_values_are_right_on_average_over_keys() -> None:
-    """E[g(a) sum_b g(b) theta[b] over b in a's bucket] = theta[a]: signs cancel what shares the bucket."""
-    elements, keys = 60, 4000
-    theta = np.linspace(-1, 1, elements)
-    made = np.zeros(elements)
-    for key in range(keys):
-        space = Subspace(elements, 15, hash_key(key.to_bytes(32), "gmf"))
-        made += whole(space, space.sums(theta))
-    # one draw's variance is at most sum(theta^2) / buckets
-    error = np.sqrt((theta @ theta) / 15 / keys)
-    assert np.abs(made / keys - theta).max() < 5 * error
-
-
 def test_buckets_and_signs_are_even() -> None:
     space = Subspace(2**18, 2**8, hash_key(SEED, "mlp"))
     places, signs = space.places(np.arange(space.elements))
@@ -281,20 +229,3 @@ def test_buckets_and_signs_are_even() -> None:
     assert abs(((counts - 1024) ** 2 / 1024).sum() - 255) < 6 * np.sqrt(2 * 255)
     assert abs(signs.sum()) < 6 * np.sqrt(space.elements)
     assert abs((signs * (places % 2 * 2 - 1)).sum()) < 6 * np.sqrt(space.elements)
-
-
-def test_the_whole_vector_is_not_hashed() -> None:
-    theta = np.arange(10, dtype=np.float32)
-    space = Subspace(10, 10, 3)
-    np.testing.assert_array_equal(space.project(theta), theta)
-    np.testing.assert_array_equal(space.recover(theta, slice(2, 5)), theta[2:5])
-
-
-def test_rows_are_recovered_without_memory_for_all_elements() -> None:
-    space = Subspace(50_000_000, 1000, 5)
-    tracemalloc.start()
-    space.places(np.arange(49_000_000, 49_001_000))
-    space.recover(np.zeros(1000), slice(7_000_000, 7_001_000))
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 200_000

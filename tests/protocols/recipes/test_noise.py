@@ -1,22 +1,27 @@
-"""What recipes make of noisy sums: floors, divisors, components below the noise; and nothing without noise."""
+"""What recipes say of the norm of a contribution, and what they make of noisy sums: floors, divisors, components."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from client_sdk.training.graph_filters import FILTERS, user_row
 from client_sdk.training.privirec import components_of
 from protocols.advice import NOISY, parameters_for
 from protocols.errors import ParameterError
+from protocols.messages import Evaluation
 from protocols.recipes.arrays import Arrays, arrays_of
-from protocols.recipes.base import RoundSpec, noise_level
+from protocols.recipes.base import Local, Recipe, RoundSpec, Sensitivity, noise_level
+from protocols.recipes.evaluated import Evaluated, with_evaluation
 from protocols.recipes.factors import CountedFactors
 from protocols.recipes.privirec import PriviRecK, PriviRecState
-from protocols.recipes.registry import recipe
-from protocols.recipes.spectrum import above_noise, chosen_weight, symmetric_above_noise
+from protocols.recipes.registry import OWN, recipe
+from protocols.recipes.spectrum import chosen_weight
 from protocols.recipes.state import state_as
 
 SEED, ITEMS, CLIENTS = bytes(range(32)), 60, 4000
@@ -73,20 +78,6 @@ def test_the_vectors_of_an_iteration_that_is_not_the_last_span_all_columns() -> 
     np.testing.assert_allclose(basis.T @ basis, np.eye(20), atol=1e-5)
 
 
-def test_in_pure_noise_one_component_is_left() -> None:
-    product = np.random.default_rng(1).standard_normal((2000, 10))
-    found = above_noise(product, 1.2)
-    assert np.flatnonzero(found.eigenvalues).tolist() == [0]
-
-
-def test_singular_vectors_of_a_noisy_product_explain_it() -> None:
-    product = np.random.default_rng(2).standard_normal((30, 5))
-    found = above_noise(product, 0.0)
-    np.testing.assert_allclose(found.eigenvalues, np.linalg.svd(product)[1])
-    np.testing.assert_allclose(found.vectors.T @ found.vectors, np.eye(5), atol=1e-12)
-    np.testing.assert_allclose(found.vectors @ (found.vectors.T @ product), product, atol=1e-12)
-
-
 def test_a_noisy_gram_matrix_becomes_the_matrix_of_its_clear_components() -> None:
     rng = np.random.default_rng(5)
     rows = rows_of_groups(rng) / np.sqrt(8)
@@ -129,11 +120,6 @@ def test_with_noise_the_gram_matrix_needs_no_iteration_before_it() -> None:
     own = state_as(state, PriviRecState)
     np.testing.assert_allclose(own.singular_values[:3] ** 2, np.linalg.eigvalsh(p)[::-1][:3], rtol=0.05)
     assert components_of(made, own).gram is not None
-
-
-def test_a_gram_matrix_of_noise_has_one_component() -> None:
-    noise = np.random.default_rng(1).standard_normal(60 * 61 // 2)
-    assert symmetric_above_noise(noise, 60, 1.1).eigenvalues.size == 1
 
 
 def test_hidden_components_do_not_change_the_weight_to_the_smallest() -> None:
@@ -221,3 +207,108 @@ def test_recommended_parameters_of_a_task_with_a_privacy_block_are_allowed_in_it
     assert isinstance(with_degrees, PriviRecK)
     assert with_degrees.sum_of(1) == "degrees"
     assert parameters_for(name, {"items": 300})["user_exponent"] == 0.25
+
+
+FEW_ITEMS, USERS = 12, 30
+PRIVATE: dict[str, dict[str, Any]] = {
+    "arrays": {"shapes": {"w": [3]}},
+    "colr": {"items": FEW_ITEMS, "dim": 4, "rank": 2},
+    "fedmf": {"items": FEW_ITEMS, "dim": 4},
+    "privirec": {"items": FEW_ITEMS, "components": 3, "iterations": 2, "reveal_gram": True},
+    "privirec-k": {"items": FEW_ITEMS, "components": 3, "iterations": 2},
+}
+OTHERS: dict[str, dict[str, Any]] = {
+    "fair": {"items": FEW_ITEMS},
+    "pfedclr": {"items": FEW_ITEMS, "dim": 4, "rank": 2},
+    "rfrec": {"items": FEW_ITEMS, "dim": 4},
+    "rfrecf": {"items": FEW_ITEMS, "dim": 4},
+    "scolr": {"items": FEW_ITEMS, "dim": 4, "rank": 2},
+    "svd": {"items": FEW_ITEMS, "dim": 4, "rank": 2},
+    "topk": {"items": FEW_ITEMS, "dim": 4},
+}
+
+
+def make(name: str, **changes: Any) -> Recipe:
+    return recipe(name, {**PRIVATE, **OTHERS}[name] | changes)
+
+
+def test_every_recipe_is_of_one_kind() -> None:
+    assert sorted(PRIVATE | OTHERS) == sorted(OWN)
+
+
+@pytest.mark.parametrize("name", sorted(OTHERS))
+def test_recipes_without_a_bound_refuse_and_name_those_that_have_one(name: str) -> None:
+    with pytest.raises(ParameterError, match=f"recipe '{name}' cannot be .*choose one of {', '.join(sorted(PRIVATE))}"):
+        make(name).sensitivity(1)
+
+
+def test_sums_of_counts_and_of_changes() -> None:
+    for name in ("colr", "fedmf"):
+        values = 5 * {"colr": 2, "fedmf": 4}[name]  # of an item and its 4 negatives
+        assert make(name).sensitivity(1) == Sensitivity(per_item=values)
+        counted = make(name, item_bias="counts", count_sums=2)
+        assert [counted.sensitivity(number) for number in (1, 2, 3)] == [
+            Sensitivity(counts=True),
+            Sensitivity(counts=True),
+            Sensitivity(per_item=values),
+        ]
+    assert make("arrays").sensitivity(1) == Sensitivity()
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), exponents=st.tuples(st.floats(0.5, 1), st.floats(0, 0.5)))
+def test_no_part_of_privirec_is_longer_than_its_bound(seed: int, exponents: tuple[float, float]) -> None:
+    chosen = make("privirec", user_exponent=exponents[0], item_exponent=exponents[1])
+    rng = np.random.default_rng(seed)
+    rows = (rng.random((USERS, FEW_ITEMS)) < rng.uniform(0.1, 0.9)).astype(float)
+    rows[np.arange(USERS), rng.integers(0, FEW_ITEMS, USERS)] = 1
+    state = chosen.initial_state(SEED)
+    for number in range(1, 5):
+        parts = [
+            chosen.contribute(state, chosen.round_spec(SEED, number), Local(np.flatnonzero(row))).vector for row in rows
+        ]
+        bound = chosen.sensitivity(number)
+        if number == 1:
+            assert bound == Sensitivity(counts=True)
+            assert set(np.concatenate(parts)) <= {0.0, 1.0}
+        else:
+            assert bound == (Sensitivity(l2=1.0, per_item=3) if number < 4 else Sensitivity(l2=pytest.approx(0.5**0.5)))
+            assert max(map(np.linalg.norm, parts)) <= 1 + 1e-6  # float32 columns of Q
+        state = chosen.absorb(state, chosen.round_spec(SEED, number), np.sum(parts, axis=0), USERS)
+
+
+def test_a_client_with_one_item_reaches_the_bound_of_privirec() -> None:
+    chosen = make("privirec-k", components=FEW_ITEMS, item_exponent=0.0)
+    state = chosen.absorb(chosen.initial_state(SEED), chosen.round_spec(SEED, 1), np.ones(FEW_ITEMS), 5)
+    part = chosen.contribute(state, chosen.round_spec(SEED, 2), Local(np.array([4])))
+    assert np.linalg.norm(part.vector) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("count", [1, 2, FEW_ITEMS])
+def test_a_part_of_the_gram_sum_is_the_nearer_to_its_bound_the_more_items_it_has(count: int) -> None:
+    chosen = make("privirec", iterations=1, item_exponent=0.0)
+    state = chosen.initial_state(SEED)
+    for number in (1, 2):
+        total = np.ones(chosen.layout(number).length)
+        state = chosen.absorb(state, chosen.round_spec(SEED, number), total, 5)
+    part = chosen.contribute(state, chosen.round_spec(SEED, 3), Local(np.arange(count)))
+    assert np.linalg.norm(part.vector) == pytest.approx(chosen.sensitivity(3).l2 * (1 + 1 / count) ** 0.5)
+
+
+def test_rows_that_can_be_longer_than_1_are_refused() -> None:
+    chosen = make("privirec-k", user_exponent=0.25, item_exponent=0.3)
+    with pytest.raises(ParameterError, match=r"choose user_exponent >= 0\.5, not 0\.25"):
+        chosen.sensitivity(2)
+
+
+def test_a_measurement_has_the_norm_of_its_values() -> None:
+    made = with_evaluation(make("fedmf", item_bias="counts"), Evaluation(every=2), 8)
+    assert isinstance(made, Evaluated)
+    found = {number: made.sensitivity(number) for number in range(1, 6)}
+    assert found[1] == Sensitivity(counts=True)
+    assert found[3] == found[4] == Sensitivity(per_item=20)
+    for number in (2, 5):
+        values = made.layout(number).length - 1
+        part = made.contribute(made.initial_state(SEED), made.round_spec(SEED, number), Local(np.ones(values)))
+        assert found[number] == Sensitivity(l2=pytest.approx(float(np.linalg.norm(part.vector))))
+    assert made.layout(2).length > made.layout(5).length

@@ -118,13 +118,12 @@ def test_a_recipe_that_ends_by_itself_has_no_noise_for_sums_that_it_never_has(ro
     assert recipe("fedmf", RECIPES["fedmf"]).ends_after is None
 
 
-@pytest.mark.parametrize("name", ["colr", "arrays", "privirec-k"])
-def test_zeros_carry_noise_of_the_planned_variance(name: str) -> None:
-    made = ALL[name]
-    number = made.main_sum if name != "privirec-k" else 2
+def test_zeros_carry_noise_of_the_planned_variance() -> None:
+    made = ALL["colr"]
+    number = made.main_sum
     spec, state = made.round_spec(SEED, number), made.initial_state(SEED)
     zeros = Contribution([np.zeros(made.inner.layout(number).length)])
-    sent = np.array([made.noised(state, spec, zeros, np.random.default_rng(n).bytes).vector for n in range(800)])
+    sent = np.array([made.noised(state, spec, zeros, np.random.default_rng(n).bytes).vector for n in range(400)])
     values = sent[:, : zeros.values].ravel()
     share = made.noise(number).share
     assert abs(float(np.mean(values**2)) / share - 1) < 5 * math.sqrt((2 + 1 / share) / values.size)
@@ -137,7 +136,7 @@ def test_zeros_carry_noise_of_the_planned_variance(name: str) -> None:
 
 
 @given(scale=st.sampled_from([1e-6, 0.1, 1.0, 7.0, 1e9]), seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_no_contribution_is_longer_than_its_bound(scale: float, seed: int) -> None:
     rng = np.random.default_rng(seed)
     for made in (quiet("fedmf"), quiet("arrays"), quiet("privirec-k")):
@@ -211,25 +210,17 @@ def test_counts_are_limited_to_a_random_choice_all_alike() -> None:
     spec, state = made.round_spec(SEED, 1), made.initial_state(SEED)
     ones = np.zeros(ITEMS)
     ones[:8] = 1
-    sent = [made.noised(state, spec, Contribution([ones], clipped=1), os.urandom) for _ in range(2000)]
+    sent = [made.noised(state, spec, Contribution([ones], clipped=1), os.urandom) for _ in range(800)]
     kept = np.rint(np.sum([each.vector for each in sent], axis=0))
     assert {each.clipped for each in sent} == {1 + 5}
-    assert abs(kept.sum() - 3 * 2000) <= 30
+    assert abs(kept.sum() - 3 * 800) <= 30
     assert np.abs(kept[8:]).max() <= 10
-    assert ((kept[:8] - 750) ** 2 / (2000 * 3 / 8 * 5 / 8)).sum() < stats.chi2.isf(1e-9, 8)
+    assert ((kept[:8] - 300) ** 2 / (800 * 3 / 8 * 5 / 8)).sum() < stats.chi2.isf(1e-9, 8)
     whole = made.noised(state, spec, Contribution([np.eye(ITEMS)[2]]), os.urandom)
     assert (whole.clipped, whole.scaled) == (0, 1.0)
     for wrong in (2.0, 0.5, -1.0):
         with pytest.raises(ParameterError, match="neither 0 nor 1"):
             made.noised(state, spec, Contribution([np.full(ITEMS, wrong)]), os.urandom)
-
-
-def test_contributions_that_cannot_be_sent() -> None:
-    made = ALL["fedmf"]
-    with pytest.raises(ParameterError, match="training diverged"):
-        made.noised(
-            made.initial_state(SEED), made.round_spec(SEED, 1), Contribution([np.full(4 * ITEMS, np.nan)]), os.urandom
-        )
 
 
 def test_the_same_bytes_give_the_same_contribution_and_32_are_asked_for() -> None:
@@ -251,8 +242,8 @@ def test_the_same_bytes_give_the_same_contribution_and_32_are_asked_for() -> Non
 # --- the bound that adapts ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("quantile", "start"), [(0.3, 15.0), (0.5, 0.05), (0.8, 0.3)])
-def test_the_bound_moves_to_the_quantile_of_the_updates(quantile: float, start: float) -> None:
+def test_the_bound_moves_to_the_quantile_of_the_updates() -> None:
+    quantile, start = 0.3, 15.0
     privacy = Privacy(epsilon=1000, delta=1e-5, clip=start, quantile=quantile)
     made = with_privacy(recipe("arrays", {"shapes": {"w": [6]}}), privacy, 60, 50, 50)
     assert isinstance(made, Private)
@@ -341,16 +332,6 @@ def test_a_bound_that_no_task_has_is_refused(clip: float) -> None:
         made.decode_state(1, body[:7])
     with pytest.raises(CodecError):
         made.decode_state(1, body[:-8])
-
-
-@given(st.binary(max_size=300))
-def test_other_bytes_are_no_state(body: bytes) -> None:
-    made = ALL["fedmf"]
-    try:
-        state = made.decode_state(3, body)
-    except CodecError:
-        return
-    assert made.encode_state(state) == body
 
 
 # --- what is refused, and what needs no consent ---------------------------------------------------------------------

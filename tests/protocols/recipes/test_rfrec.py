@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from client_sdk.history import History
@@ -15,7 +15,7 @@ from client_sdk.lab.data.interactions import Interactions
 from client_sdk.lab.federation import Federation
 from client_sdk.training import client_half
 from protocols.advice import parameters_for
-from protocols.errors import CodecError, ParameterError
+from protocols.errors import ParameterError
 from protocols.recipes.base import MOVES_ALIKE, Local
 from protocols.recipes.registry import recipe
 from protocols.recipes.rfrec import RFRec, RFRecF, item_means, rating_offsets
@@ -46,13 +46,6 @@ def test_a_sum_is_absorbed_in_its_turn() -> None:
         made.absorb(state, made.round_spec(SEED, 2, 1), np.zeros(ITEMS * DIM), 3)
 
 
-def test_diverged_training_is_refused() -> None:
-    made = make("rfrec")
-    with pytest.raises(ParameterError, match="diverged"):
-        own = Local(np.full((ITEMS, DIM), np.nan, np.float32))
-        made.contribute(made.initial_state(SEED), made.round_spec(SEED, 1), own)
-
-
 def test_noise_is_on_the_clipped_difference_and_drawn_for_each_value() -> None:
     made = make("rfrec", items=4000, clip=9.0, ldp={"clip": 0.2, "scale": 0.04})
     state = made.initial_state(SEED)
@@ -67,13 +60,6 @@ def test_noise_is_on_the_clipped_difference_and_drawn_for_each_value() -> None:
     assert "epsilon 10 for each" in warning
     assert f"{10 * 4000 * DIM:,}" in warning
     assert make("rfrec").warnings() == (MOVES_ALIKE,)
-
-
-def test_rfrec_steps_once_a_sum_and_never_ends() -> None:
-    made = make("rfrec")
-    state = made.initial_state(SEED)
-    assert made.stretch(state, 7) == Stretch(1, 0, 7)
-    assert not made.is_done(state)
 
 
 def test_rfrecf_is_done_when_its_coins_are_used_up() -> None:
@@ -172,6 +158,7 @@ def by_stretches(found: tuple[Stretch, ...]) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("moves", ["coin", "run"])
+@settings(max_examples=25, deadline=None)
 @given(seed=st.binary(min_size=32, max_size=32), iterations=st.integers(1, 60), probability=st.floats(0.1, 0.9))
 def test_one_sum_a_stretch_gives_what_an_average_in_every_iteration_gives(
     moves: Moves, seed: bytes, iterations: int, probability: float
@@ -196,11 +183,6 @@ def test_stretches_account_for_every_toss_and_for_no_sum_without_training(seed: 
     assert not found or found[-1].until == iterations
 
 
-def test_sums_are_about_p_times_one_minus_p_of_the_iterations() -> None:
-    assert abs(len(stretches(SEED, 40_000, 0.8, "coin")) / 40_000 - 0.16) < 0.005
-    assert abs(np.mean(tosses(SEED, 40_000, 0.8)) - 0.8) < 0.01
-
-
 # --- RFRec with item means: the first sums are of ratings, and predictions begin with shrunk user and item mean -------
 
 RATED_ITEMS = 6
@@ -214,10 +196,9 @@ def rated(users: int = 9) -> Interactions:
     return Interactions.from_pairs(owners, items, n_items=RATED_ITEMS, ratings=rng.integers(1, 6, owners.size))
 
 
-@pytest.mark.parametrize(("mechanism", "parameters"), [("plain", {}), ("ckks", {}), ("masked", {"dropout": 0.0})])
-def test_the_first_sum_gives_every_items_mean(mechanism: str, parameters: dict[str, float]) -> None:
+def test_the_first_sum_gives_every_items_mean() -> None:
     train = rated()
-    made = Federation(train, "rfrec", CHOSEN, mechanism, parameters, cohort_size=train.n_users)
+    made = Federation(train, "rfrec", CHOSEN, "masked", {"dropout": 0.0}, cohort_size=train.n_users)
     list(made.run(2))
     totals = made.state.item_totals
     np.testing.assert_array_equal(np.rint(totals[0]), train.item_degrees())
@@ -253,16 +234,6 @@ def test_a_device_that_never_took_part_predicts_the_means() -> None:
     scores = half.scores(state, prepared, history)
     assert (np.diff(scores) > 0).all()
     assert scores.min() >= 1 and scores.max() <= 5
-
-
-def test_totals_that_are_no_numbers_are_refused() -> None:
-    chosen = recipe("rfrec", CHOSEN)
-    total = np.arange(2.0 * RATED_ITEMS)
-    state = chosen.absorb(chosen.initial_state(SEED), chosen.round_spec(SEED, 1), total, 50)
-    body = chosen.encode_state(state)
-    damaged = body[:4] + np.full(2 * RATED_ITEMS, np.nan, "<f4").tobytes() + body[4 + 8 * RATED_ITEMS :]
-    with pytest.raises(CodecError, match="not finite"):
-        chosen.decode_state(1, damaged)
 
 
 def test_only_rfrec_as_released_without_noise_has_means() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from protocols.combinations import carriers, check_combination
+from protocols.combinations import check_combination
 from protocols.errors import CombinationError
 from protocols.recipes.registry import OWN as RECIPES
 from protocols.recipes.registry import recipe
@@ -86,8 +86,3 @@ def test_every_cell_is_what_the_registry_says(page: str) -> None:
 
 def test_the_tables_have_a_column_for_every_mechanism() -> None:
     assert set(COLUMNS) == set(MECHANISMS)
-
-
-@pytest.mark.parametrize("name", sorted(RECIPES))
-def test_a_recipes_carriers_are_the_mechanisms_that_take_it(name: str) -> None:
-    assert {mechanism for mechanism in COLUMNS if can_run(name, mechanism, items=SMALL)} == set(carriers(name))

@@ -23,7 +23,7 @@ from protocols.recipes.factors import CountedFactors
 from protocols.recipes.pfedclr import PFedCLR
 from protocols.recipes.registry import recipe
 from protocols.recipes.rows import expected_touches
-from protocols.recipes.weighted import WeightedParameters, weigh, weighted_block, weighted_mean, with_weight
+from protocols.recipes.weighted import WeightedParameters, weigh, weighted_mean, with_weight
 
 VALUES = st.floats(-8, 8, width=32)
 EQUAL = WeightedParameters()
@@ -43,15 +43,6 @@ def test_the_sum_gives_the_mean_of_all_or_the_one_weighted_by_capped_interaction
     weights = [min(size, most or 1) for _, size in clients]
     expected = np.average([vector for vector, _ in clients], axis=0, weights=weights)
     np.testing.assert_allclose(weighted_mean(with_weight(p, total, len(clients))), expected, atol=1e-9)
-
-
-@given(arrays(np.float64, 4, elements=VALUES), st.integers(1, 10**6), st.integers(1, 10**6))
-def test_a_contribution_keeps_the_bounds_of_its_block(vector, size, most):
-    for p in (EQUAL, capped(most)):
-        block, sent = weighted_block(p, "factors", 4, 8.0), weigh(p, vector, size)
-        assert sent.shape == (block.length,)
-        assert (np.abs(sent) <= block.bounds()).all()
-    assert sent[-1] > 0
 
 
 def test_without_consent_nothing_that_is_sent_depends_on_the_number_of_interactions():
@@ -87,7 +78,7 @@ def test_a_sum_without_weight_has_no_mean(total):
 
 
 TOUCHED: dict[str, Any] = {"normalise": "touched", "reveal_touched": True}
-ROWS = ("colr", "fedmf", "scolr", "svd", "topk")
+ROWS = ("colr", "topk")
 ITEMS = 120
 
 
@@ -125,8 +116,7 @@ def test_rows_are_divided_by_expected_touches_where_the_task_has_counts(name: st
     one = recipe(name, {"items": ITEMS, "dim": 8, "item_bias": "counts", "normalise": "clients"})
     plain = one.absorb(state, spec, total, 60).item_factors - state.item_factors
     ratio = expected_touches(counts, 20, 2, 60) / 60
-    if name != "svd":  # which cuts the mean to a rank
-        np.testing.assert_allclose(moved * ratio[:, None], plain, atol=1e-5)
+    np.testing.assert_allclose(moved * ratio[:, None], plain, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -145,12 +135,6 @@ def test_touch_counts_need_consent(name: str, parameters: dict[str, Any], proble
     assert any("which items each client has" in text for text in consented.warnings())
     segments = {segment.name for block in recipe(name, {"items": 9}).layout().blocks for segment in block.segments}
     assert "touched" not in segments
-
-
-def test_a_state_without_counts_cannot_be_normalised_by_them() -> None:
-    made = recipe("fedmf", {"items": 3, "dim": 2, "item_bias": "counts"})
-    with pytest.raises(ParameterError, match="CountedFactors is needed"):
-        made.absorb(FactorState(1, np.zeros((3, 2), np.float32)), made.round_spec(bytes(32), 2), np.zeros(6), 3)
 
 
 @dataclass(frozen=True)
@@ -211,15 +195,14 @@ def observe(users: int, items: int, cohort: int, rounds: int) -> Observed:
 
 
 def test_touch_counts_of_many_rounds_are_item_lists_and_changes_alone_are_not() -> None:
-    """Cohorts of 6 of 24, 100 rounds, and an observer that knows them: why the counts need consent."""
-    observed = observe(users=24, items=500, cohort=6, rounds=100)
-    assert observed.share_found(observed.counts) > 0.95
-    assert observed.share_found(observed.changes) < 0.6
+    """For an observer that knows the cohorts: why the counts need consent.
 
-
-def test_rows_that_few_clients_touch_show_items_without_any_count() -> None:
-    """The limit that docs/security.md states: a row of zeros says that nobody in the cohort has the item."""
+    Changes alone do not tell who has an item; but a row of zeros says that nobody in the cohort has it, which is the
+    limit that docs/security.md states.
+    """
     few, many = observe(24, items=500, cohort=6, rounds=100), observe(40, items=60, cohort=20, rounds=60)
+    assert few.share_found(few.counts) > 0.95
+    assert few.share_found(few.changes) < 0.6
     assert few.counts.mean() < 1 and many.counts.mean() > 10
     for observed, least, most in ((few, 1.0, 1.5), (many, 4.0, 6.0)):
         assert (observed.candidates() | ~observed.has).all()
@@ -279,13 +262,6 @@ def test_the_model_is_the_mean_of_the_clients_factors_weighted_by_their_interact
     assert clipped == int(sum((np.abs(update.values) > 1.0).sum() for update in changes))
 
 
-def test_training_that_diverged_is_not_sent() -> None:
-    values = np.full((1, DIM), np.nan, np.float32)
-    for made in (make(), make(noise_scale=0.5)):
-        with pytest.raises(ParameterError, match="diverged"):
-            sent(made, Update(np.array([4], np.int32), values), 50)
-
-
 def test_noise_is_drawn_for_every_entry_untouched_items_included() -> None:
     made = make(noise_scale=0.5)
     block = sent(made, Update(np.array([4], np.int32), np.zeros((1, DIM), np.float32)), 50, 1).vector
@@ -319,14 +295,6 @@ def test_noise_comes_with_equal_weights_only() -> None:
         make(noise_scale=0.5, max_interactions=1, reveal_weights=True)
     assert make(noise_scale=0.5).warnings()[0].count("epsilon") == 1
     assert make().warnings() == (MOVES_ALIKE,)
-
-
-def test_noise_averages_out_over_many_clients_and_is_within_the_layout() -> None:
-    made, quiet = make(noise_scale=0.05), make()
-    changes = updates()
-    noisy, silent = absorbed(made, changes)[0], absorbed(quiet, changes)[0]
-    difference = noisy.item_factors - silent.item_factors
-    assert 0 < np.abs(difference).mean() < 0.05  # four draws of mean size 0.05 in a mean
 
 
 def test_which_parameters_fit_each_other() -> None:

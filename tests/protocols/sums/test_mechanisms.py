@@ -12,9 +12,9 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
-from protocols.capabilities import ALL
 from protocols.errors import BudgetError, ParameterError
 from protocols.layout import REPEATED_ROWS, TRAINED, Block, Segment, SumClass, VectorLayout
+from protocols.plugins import ALL
 from protocols.recipes import registry as recipe_registry
 from protocols.recipes.base import ItemParameters
 from protocols.recipes.fedmf import FedMF

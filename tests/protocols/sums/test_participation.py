@@ -72,6 +72,13 @@ def expect(plan: SumPlan, total: np.ndarray, enough: bool, text: str) -> None:
     return None
 
 
+def test_a_later_sum_has_the_keys_of_the_main_one() -> None:
+    long = VectorLayout((Block("b", (Segment("v", 8190, 1.0),)),), sum_class=TRAINED)  # 2 more with the count
+    main = plan_of_task(CKKS, {}, long, 8)
+    later = plan_of_task(CKKS, {}, ONE, 8, main=long)
+    assert later.parameter_id == main.parameter_id != plan_of_task(CKKS, {}, ONE, 8).parameter_id
+
+
 def test_other_sums_and_chosen_blocks_stay_as_they_are() -> None:
     for name, layout in (("masked", ONE), ("oneshot", ONE), ("plain", ONE), ("paillier", CHOSEN)):
         how, parameters, blocks = mechanism(name), PARAMETERS.get(name, {}), [np.ones(2)]

@@ -107,6 +107,11 @@ def test_sums_that_no_sum_can_have_are_refused() -> None:
     for value in (np.nan, np.inf, 1e39):
         with pytest.raises(CodecError, match="not finite or exceeds float32"):
             PLAIN.release(PLAN, struct.pack("<Q5d", 1, 0, 0, value, 0, 0))
+    long = PLAIN.plan({}, VectorLayout((Block("a", (Segment("v", 100_000, 1.0),)),), sum_class=TRAINED), 10)
+    partial = bytearray(PLAIN.fold(long, None, []))
+    struct.pack_into("<d", partial, len(partial) - 8, np.inf)  # values are looked at in pieces: the last one too
+    with pytest.raises(CodecError, match="not finite or exceeds float32"):
+        PLAIN.release(long, bytes(partial))
 
 
 BLOCKS, CHOSEN, CLIENTS = 12, 4, 6

@@ -54,7 +54,7 @@ def folder(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("files")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.one_of(rows_of(INTEGERS), rows_of(TEXTS), rows_of(INTEGERS | TEXTS)),
     st.sampled_from(SEPARATORS),
@@ -76,7 +76,7 @@ def test_round_trip_of_tables_in_text(folder, rows, separator, crlf, packed, siz
     assert found.interactions.merged == len(rows) - len(expected(rows))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     rows_of(QUOTED | ANY_TEXT),
     ANY_TEXT | st.just(""),
@@ -120,7 +120,7 @@ def test_quotes_inside_fields_are_kept(tmp_path, monkeypatch, size) -> None:
     assert read.merged == 19
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.text('ab",\n', min_size=1, max_size=30))
 @example('""a"",b')
 @example(',"a"",b')
@@ -146,15 +146,7 @@ def test_wrong_quotes_are_never_misread(folder, text) -> None:
     assert set(pairs) == {(user.strip(), item.strip()) for user, item in rows}
 
 
-def test_a_short_line_is_refused_where_its_last_field_may_be_empty(tmp_path) -> None:
-    path = tmp_path / "x.csv"
-    for note in ("", '"a, b"'):
-        path.write_text(f"user,item,note\n1,2,{note}\n3,4,\n5,6\n7,8,\n")
-        with pytest.raises(DataError, match="line 4: the line has 2 fields, but most lines have 3"):
-            read_data_file(path)
-
-
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.one_of(rows_of(INTEGERS), rows_of(TEXTS), rows_of(QUOTED)))
 def test_round_trip_of_parquet(folder, rows) -> None:
     users, items, ratings, times = zip(*rows, strict=True)
@@ -248,6 +240,11 @@ def test_columns_are_chosen_by_number_and_by_heading(tmp_path) -> None:
         (f"user,item\n1,2\n1,{'x' * 300}\n", 3, "'item' (item)", "more than 255 bytes"),
         (f'user,item\n1,"2"\n1,{"x" * 300}\n', 3, "'item' (item)", "more than 255 bytes"),
         ("user,item\n1,2\n1,\0\n", 3, None, "not a text file"),
+        ("user,item,note\n1,2,\n3,4,\n5,6\n7,8,\n", 4, None, "the line has 2 fields, but most lines have 3"),
+        ('user,item,note\n1,2,"a, b"\n3,4,\n5,6\n7,8,\n', 4, None, "the line has 2 fields, but most lines have 3"),
+        ("user,item,time\na,1,2026-01-01\nb,2,17\n", 3, "'time' (time)", "the time is not a date and time"),
+        ("user,item,time\na,1,17\nb,2,2026-01-01\n", 3, "'time' (time)", "the time is not a number: '2026-01-01'"),
+        ("user,item,time\na,1,2026-02-30\n", 2, "'time' (time)", "the time is not a date and time"),
     ],
 )  # fmt: skip
 def test_a_malformed_file_is_refused_with_its_place(tmp_path, text, line, column, what) -> None:
@@ -260,26 +257,18 @@ def test_a_malformed_file_is_refused_with_its_place(tmp_path, text, line, column
     assert str(caught.value).startswith(str(path))
 
 
-@pytest.mark.parametrize(
-    ("text", "columns", "what"),
-    [
+def test_columns_that_are_missing_or_make_no_sense_are_named(tmp_path) -> None:
+    for text, columns, what in (
         ("a,b\n1,2\n", "user=0,item=2", "no column 2: the file has 2, numbered from 0"),
         ("a,b\n1,2\n", "user=who,item=b", "no column named 'who': the header has 'a', 'b'"),
         ("a,a\n1,2\n", "user=a,item=1", "more than one column named 'a'"),
-    ],
-)
-def test_a_missing_column_is_named(tmp_path, text, columns, what) -> None:
-    (tmp_path / "x.csv").write_text(text)
-    with pytest.raises(DataError, match=what):
-        read_data_file(tmp_path / "x.csv", parse_columns(columns))
-
-
-@pytest.mark.parametrize(
-    "text", ["user=0", "user=0,item", "user=0,item=1,stars=2", "user=0,item=0", "user=0,user=1,item=2"]
-)
-def test_columns_that_make_no_sense_are_refused(text) -> None:
-    with pytest.raises(ParameterError):
-        parse_columns(text)
+    ):
+        (tmp_path / "x.csv").write_text(text)
+        with pytest.raises(DataError, match=what):
+            read_data_file(tmp_path / "x.csv", parse_columns(columns))
+    for text in ("user=0", "user=0,item", "user=0,item=1,stars=2", "user=0,item=0", "user=0,user=1,item=2"):
+        with pytest.raises(ParameterError):
+            parse_columns(text)
 
 
 def test_huge_ids_negative_times_and_repeated_pairs(tmp_path) -> None:
@@ -302,17 +291,17 @@ def test_other_compressions_are_named(tmp_path) -> None:
             read_data_file(tmp_path / "x")
 
 
-@pytest.mark.parametrize("name", ["x.parquet", "x.csv"])
-def test_a_table_without_polars_names_the_extra(tmp_path, name) -> None:
-    path = tmp_path / name
+def test_a_table_without_polars_names_the_extra(tmp_path) -> None:
     table = polars.DataFrame({"user": [1], "item": [2]})
-    (table.write_parquet if name.endswith("parquet") else table.write_csv)(path)
+    table.write_parquet(tmp_path / "x.parquet")
+    table.write_csv(tmp_path / "x.csv")
     code = (
         "import sys; sys.modules['polars'] = None; from pathlib import Path; from client_sdk.lab.data import *\n"
-        f"try: read_data_file(Path({str(path)!r}))\nexcept DataError as error: print(error)"
+        f"for path in Path({str(tmp_path)!r}).iterdir():\n"
+        "    try: read_data_file(path)\n    except DataError as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert "pip install 'hushrec[data]'" in done.stdout
+    assert done.stdout.count("pip install 'hushrec[data]'") == 2
 
 
 @pytest.mark.parametrize(
@@ -332,12 +321,9 @@ def test_malformed_parquet_is_refused_with_its_place(tmp_path, columns, what) ->
     with pytest.raises(DataError) as caught:
         read_data_file(path)
     assert what in str(caught.value)
-
-
-def test_damaged_parquet(tmp_path) -> None:
-    (tmp_path / "x.parquet").write_bytes(b"PAR1" + bytes(40))
+    path.write_bytes(b"PAR1" + bytes(40))
     with pytest.raises(DataError, match="not a readable parquet file"):
-        read_data_file(tmp_path / "x.parquet")
+        read_data_file(path)
 
 
 PEAK = """

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -25,7 +26,7 @@ from client_sdk.lab.demo import results as settings
 from client_sdk.lab.demo.arms import leave_one_out
 from client_sdk.lab.demo.plots import quality_plot
 from client_sdk.lab.demo.report import render_report, result_table
-from client_sdk.lab.demo.results import DemoRequest
+from client_sdk.lab.demo.results import ArmResult, CurvePoint, DemoRequest, DemoResult
 from client_sdk.lab.demo.run import arms_of, chosen_settings, shared_setup
 from client_sdk.lab.demo.spectrum import prepare
 from client_sdk.lab.evaluation.controls import popularity_control
@@ -33,8 +34,31 @@ from client_sdk.lab.federation import Federation
 from client_sdk.lab.fleet import Fleet
 from client_sdk.lab.fleet_rounds import FleetOptions
 from client_sdk.lab.local_server import is_in_use, run_server
+from client_sdk.lab.measures import Advised, Measured
 from protocols.errors import ParameterError
-from tests.client_sdk.lab.demo.made import control, made_result, trained
+
+
+def trained(hr: float, *rounds: int) -> ArmResult:
+    """An arm with the same quality after each of `rounds`."""
+    values = {"HR@10": hr, "NDCG@10": 0.3}
+    curve = tuple(CurvePoint(number, values, 1.0) for number in rounds)
+    measured = Measured(values, np.array([hr, 0.0, 1.0]))
+    return ArmResult("CoLR-4 encrypted", measured, 2048.0, 4096.0, 1.0, curve=curve, contributions=3)
+
+
+def control(name: str = "popularity", users: int = 3) -> ArmResult:
+    """A control with HR@10 0.3."""
+    return ArmResult(name, Measured({"HR@10": 0.3, "NDCG@10": 0.1}, np.full(users, 0.3)), note="one list")
+
+
+def made_result(
+    arms: Sequence[ArmResult], plan: Mapping[str, object] | None = None, rounds: int = 1, usual_rounds: int = 0
+) -> DemoResult:
+    """A demo of CoLR with these arms."""
+    return DemoResult(
+        "synthetic", 4, 5, 6, "colr", "ckks", rounds, 3, plan or {}, arms, "by hand", Advised(recipe="privirec-k"),
+        usual_rounds, machine={},
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -46,6 +70,10 @@ from tests.client_sdk.lab.demo.made import control, made_result, trained
         (["--rank", "20"], "rank 20 is greater than the dimension 16"),
         (["--cohort", "4000"], "greater than the 400 users"),
         (["--mechanism", "masked"], "this demo runs ckks or oneshot, not 'masked'"),
+        (["--recipe", "privirec-k", "--dataset", "movielens-9"], "unknown data set 'movielens-9': choose one of film"),
+        (["--recipe", "privirec-k", "--cohort", "9"], "privirec-k sums over all clients"),
+        (["--recipe", "privirec-k", "--rank", "400"], "240 items have at most 240 vectors"),
+        (["--recipe", "privirec-k", "--mechanism", "ckks"], "this demo runs masked, oneshot, plain sums, not 'ckks'"),
     ],
 )
 def test_invalid_options_fail_before_anything_is_written(tmp_path: Path, arguments: list[str], words: str) -> None:
@@ -66,7 +94,7 @@ main()
 """
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGHUP, 129)])
 def test_signal_stops_the_demo_and_its_server_while_clients_enrol(
     tmp_path: Path, number: signal.Signals, status: int
 ) -> None:
@@ -113,18 +141,23 @@ def test_closing_a_fleet_cancels_its_queued_clients() -> None:
     assert len(started) <= 3
 
 
-def test_report_shows_the_sum_plan() -> None:
+def test_report_shows_the_sum_plan_and_whole_numbers_of_rounds() -> None:
     plan: dict[str, object] = {
         "ring_degree": 4096,
         "bytes_per_value": None,
         "segment_errors": {"items/update": 1e-7 / 3},
     }
-    page = render_report(made_result([trained(0.5, 1), control()], plan=plan))
+    page = render_report(made_result([trained(0.5, 1, 2, 3), control()], plan=plan))
     assert "<td>ring degree</td><td>4096</td>" in page
     assert "<td>segment errors items/update</td><td>3.333e-08</td>" in page
     assert "None" not in page
     assert page.count('role="img"') == 4
     assert "#64748b" not in page.partition("<svg")[2].replace("--dim: #64748b", "")
+    ticks = re.findall(
+        r"<!-- ([\d.]+) -->", quality_plot([trained(0.5, 1, 2, 3)], "HR@10").partition('id="matplotlib.axis_2"')[0]
+    )
+    assert ticks
+    assert not [tick for tick in ticks if "." in tick]
 
 
 def test_report_without_matplotlib_has_the_figures_and_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,20 +177,15 @@ def test_report_without_matplotlib_has_the_figures_and_says_what_is_missing(monk
         (200, 0.4, ""),
     ],
 )
-def test_report_says_whether_training_is_finished(rounds: int, hr: float, said: str) -> None:
+def test_report_says_whether_training_is_finished(
+    monkeypatch: pytest.MonkeyPatch, rounds: int, hr: float, said: str
+) -> None:
+    monkeypatch.setattr("client_sdk.lab.demo.report.plots_available", lambda: False)
     result = made_result([trained(hr, rounds), control()], rounds=rounds, usual_rounds=200)
     assert result.unfinished == said
     assert (f"HR@10 of CoLR-4 encrypted; {said}</div>" in render_report(result)) is bool(said)
     assert "is still ahead" not in render_report(result) or said
     assert (said in str(result_table(result).caption)) if said else str(result_table(result).caption).endswith("round")
-
-
-def test_ticks_of_round_axes_are_whole_numbers() -> None:
-    ticks = re.findall(
-        r"<!-- ([\d.]+) -->", quality_plot([trained(0.5, 1, 2, 3)], "HR@10").partition('id="matplotlib.axis_2"')[0]
-    )
-    assert ticks
-    assert not [tick for tick in ticks if "." in tick]
 
 
 def test_data_of_a_running_demo_is_not_deleted(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from client_sdk.lab.federation import FOLD_BATCH, Federation
 from client_sdk.lab.whole import whole_sum
 from client_sdk.training import client_half
 from client_sdk.training.mf import MFConfig
-from protocols.errors import CombinationError
 from protocols.recipes.privirec import PriviRecK
 from protocols.recipes.rfrec import RFRecState
 from protocols.recipes.state import state_as
@@ -36,10 +35,13 @@ def federation(data: LeaveOneOut, recipe: str, mechanism: str, **changes: Any) -
     )
 
 
-@pytest.mark.parametrize("recipe", sorted(RECIPES))
 @pytest.mark.parametrize(
-    ("mechanism", "parameters"),
-    [("ckks", {"set": "standard"}), ("ckks", {"set": "compact", "wire": "expanded"}), ("masked", {"dropout": 0.0})],
+    ("recipe", "mechanism", "parameters"),
+    [
+        ("colr", "ckks", {"set": "standard"}),
+        ("fedmf", "ckks", {"set": "compact", "wire": "expanded"}),
+        ("colr", "masked", {"dropout": 0.0}),
+    ],
 )
 def test_encrypted_and_plain_sums_train_the_same_model(
     data: LeaveOneOut, recipe: str, mechanism: str, parameters: dict[str, Any]
@@ -87,28 +89,21 @@ def test_the_run_depends_on_the_seed_only(data: LeaveOneOut) -> None:
     assert np.abs(factors(1) - factors(2)).max() > 0.01
 
 
-@pytest.mark.parametrize(
-    ("recipe", "own", "mechanism"),
-    [("svd", {"rank": 2}, "ckks"), ("scolr", {"rank": 2}, "ckks"), ("fair", {}, "paillier")],
-)
-def test_unsupported_combinations_are_refused(
-    data: LeaveOneOut, recipe: str, own: dict[str, Any], mechanism: str
-) -> None:
-    with pytest.raises(CombinationError, match="cannot be combined"):
-        Federation(data.train, recipe, {"items": data.train.n_items, "dim": 6, **own}, mechanism)
-
-
 # --- sums computed as whole matrix products are what the clients' contributions add up to -----------------------------
-
-EXPONENTS = [{}, {"user_exponent": 0.25, "item_exponent": 0.3125}, {"user_exponent": 0.0, "item_exponent": 0.0}]
 
 
 def rows(users: int = 40, items: int = 30) -> Interactions:
     return synthetic(SyntheticConfig(users=users, items=items, positives=8))
 
 
-@pytest.mark.parametrize("exponents", EXPONENTS)
-@pytest.mark.parametrize(("mechanism", "parameters"), [("plain", {}), ("masked", {"bits": 24}), ("masked", {})])
+@pytest.mark.parametrize(
+    ("mechanism", "parameters", "exponents"),
+    [
+        ("plain", {}, {"user_exponent": 0.25, "item_exponent": 0.3125}),
+        ("masked", {"bits": 24}, {}),
+        ("masked", {}, {"user_exponent": 0.0, "item_exponent": 0.0}),
+    ],
+)
 def test_whole_sums_are_those_of_the_clients(
     mechanism: str, parameters: dict[str, int], exponents: dict[str, float]
 ) -> None:

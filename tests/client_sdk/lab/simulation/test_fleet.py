@@ -49,15 +49,7 @@ def replay(client: Part, upto: int) -> ModelState:
     return state
 
 
-@pytest.mark.parametrize(
-    ("recipe", "mechanism", "downloads"),
-    [
-        ("fedmf", "plain", "each"),
-        ("colr", "ckks", "each"),
-        ("scolr", "plain", "once"),
-        ("fedmf", "ckks", "once"),
-    ],
-)
+@pytest.mark.parametrize(("recipe", "mechanism", "downloads"), [("colr", "ckks", "each"), ("scolr", "plain", "once")])
 def test_replay_and_snapshots_give_the_same_model(
     server: AggregatorProcess, operator: Operator, recipe: str, mechanism: str, downloads: Any
 ) -> None:
@@ -94,7 +86,7 @@ def test_dropouts_are_excluded_and_the_task_continues_after_failed_rounds(
     server: AggregatorProcess, operator: Operator
 ) -> None:
     task = small_task(
-        operator, "dropouts", users=6, mechanism="ckks", rounds=2, min_clients=3, collect_seconds=3.0,
+        operator, "dropouts", users=6, mechanism="plain", rounds=2, min_clients=3, collect_seconds=1.5,
         max_failed_rounds=20,
     )  # fmt: skip
 

@@ -153,22 +153,16 @@ def test_recommendations_name_the_ids_of_the_data(split: Split) -> None:
         simulate(split, SimulationRequest("colr", rounds=1, recommend=("nobody",)))
 
 
-@pytest.mark.parametrize(
-    ("request_", "error", "what"),
-    [
-        (SimulationRequest("colr", cohort=25), ParameterError, "cohort of 25 is greater than the 24 users"),
-        (SimulationRequest("privirec-k", SMALL["privirec-k"], rounds=1), ParameterError, "choose more"),
-        (SimulationRequest("colr", mechanism="oneshot"), ParameterError, "not simulated: choose masked"),
-        (SimulationRequest("nothing"), ParameterError, "unknown recipe"),
-        (SimulationRequest("svd", mechanism="ckks"), ParameterError, "cannot be combined"),
-    ],
-)
-def test_what_does_not_fit_is_refused(split: Split, request_: SimulationRequest, error: type, what: str) -> None:
-    with pytest.raises(error, match=what):
-        simulate(split, request_)
-
-
-def test_ratings_are_needed_where_they_are_learned_from() -> None:
+def test_what_does_not_fit_is_refused(split: Split) -> None:
+    for request, what in (
+        (SimulationRequest("colr", cohort=25), "cohort of 25 is greater than the 24 users"),
+        (SimulationRequest("privirec-k", SMALL["privirec-k"], rounds=1), "choose more"),
+        (SimulationRequest("colr", mechanism="oneshot"), "not simulated: choose masked"),
+        (SimulationRequest("nothing"), "unknown recipe"),
+        (SimulationRequest("svd", mechanism="ckks"), "cannot be combined"),
+    ):
+        with pytest.raises(ParameterError, match=what):
+            simulate(split, request)
     with pytest.raises(DataError, match="the data has none"):
         simulate(load_split("synthetic"), SimulationRequest("rfrec"))
 

@@ -112,7 +112,7 @@ def test_public_polynomials_are_the_words_below_the_prime() -> None:
 @given(st.integers(16, 52), st.integers(1, 10**6), st.integers(3, MOST_CLIENTS), st.integers(3, 16))
 @settings(max_examples=30, deadline=None)
 def test_the_chosen_ring_is_secure_fits_and_is_smallest(bits: int, values: int, clients: int, committee: int) -> None:
-    ring = choose_ring(bits, values, clients, 16, committee)
+    ring = choose_ring(bits, values, clients, committee)
     assert ring.modulus.bit_length() <= LOG_Q_CAPS["ternary"][ring.degree]
     assert ring.error_room >= bound_of_sum(clients)
     assert 32 * len(ring.primes) - ring.message_bits <= 64  # unpacking reads the errors as one word
@@ -136,6 +136,7 @@ def test_the_plan_of_the_item_matrix() -> None:
     plan = make_plan({}, layout, 1000)
     assert (plan.ring.degree, len(plan.ring.primes), plan.ring.per) == (4096, 3, 3)
     facts = plan.describe()
+    assert facts["log2_q"] == sum(prime.bit_length() for prime in plan.ring.primes) == 96
     assert facts["bytes_per_value"] < 4.001
     assert facts["ticket_bytes"] == 82_096
     assert facts["upload_bytes"] == plan.body_bytes + plan.ticket_bytes == 1_030_852
@@ -234,7 +235,7 @@ def packed(ring: Ring, steps: np.ndarray, errors: np.ndarray) -> np.ndarray:
 @given(st.integers(16, 52), st.integers(1, 60), st.integers(3, 10**6), st.integers(0, 2**32))
 @settings(max_examples=40, deadline=None)
 def test_sums_of_any_size_that_fits_come_back_exactly(bits: int, values: int, clients: int, seed: int) -> None:
-    ring, rng = choose_ring(bits, values, clients, 16, 5), np.random.default_rng(seed)
+    ring, rng = choose_ring(bits, values, clients, 5), np.random.default_rng(seed)
     most = 1 << bits - 1
     sums = rng.choice(np.array([-most, most - 1, 0, -1, 1, most // 3]), values)
     noise = rng.integers(-6, 7, ring.coefficients(values))

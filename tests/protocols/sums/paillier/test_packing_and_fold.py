@@ -228,6 +228,7 @@ def test_slots_lengths_and_errors_of_plans() -> None:
 def test_the_defaults_are_128_bits_of_security() -> None:
     facts = make_plan({}, LAYOUT, 3).describe()
     assert (facts["key_bits"], facts["security_bits"]) == (3072, 128)
+    assert facts["max_contributions"] == 3
     assert facts["values_per_ciphertext"] == LAYOUT.length / facts["ciphertexts"]
     assert make_plan({"key_bits": 2048}, LAYOUT, 3).describe()["security_bits"] == 112
 

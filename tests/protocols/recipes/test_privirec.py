@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import struct
 from hashlib import sha256
 from typing import Any
 
@@ -14,14 +13,12 @@ from hypothesis import strategies as st
 
 from client_sdk.training.graph_filters import FILTERS
 from client_sdk.training.privirec import components_of
-from protocols.combinations import check_combination
-from protocols.errors import CodecError, CombinationError, ParameterError
-from protocols.fixed_point import FixedPoint
+from protocols.errors import CodecError, ParameterError
 from protocols.layout import REPEATED_ROWS
-from protocols.recipes.base import FactorState, Local
+from protocols.recipes.base import Local
 from protocols.recipes.privirec import PriviRec, PriviRecK, PriviRecState
 from protocols.recipes.registry import recipe
-from protocols.recipes.spectrum import triangle_length, triangle_places
+from protocols.recipes.spectrum import triangle_length
 
 TASK_SEED = bytes(range(32))
 USERS, ITEMS, K = 40, 12, 5
@@ -98,6 +95,7 @@ def test_iterations_end_at_the_exact_vectors() -> None:
     _, values, transposed = np.linalg.svd(normalised(rows))
     np.testing.assert_allclose(states[-1].singular_values, values[:K], atol=1e-4)
     np.testing.assert_allclose(np.abs(np.diag(transposed[:K] @ states[-1].basis)), 1, atol=1e-3)
+    assert (np.sum(states[-2].basis * states[-1].basis, axis=0) > 0).all(), "signs are those of the vectors before"
     assert [state.sum_index for state in states] == list(range(102))
     np.testing.assert_array_equal(states[-1].item_degrees, rows.sum(0))
 
@@ -111,6 +109,10 @@ def test_without_degrees_the_first_sum_is_an_iteration_and_all_rows_have_their_w
     np.testing.assert_allclose(states[-1].singular_values, values[:K], atol=1e-4)
     np.testing.assert_allclose(np.abs(np.diag(transposed[:K] @ states[-1].basis)), 1, atol=1e-3)
     assert not states[-1].item_degrees.size
+    for state in states:
+        body = chosen.encode_state(state)
+        assert len(body) == chosen.state_bytes(state.sum_index)
+        assert chosen.encode_state(chosen.decode_state(state.round_number, body)) == body
     spec, users = chosen.round_spec(TASK_SEED, 1), [np.flatnonzero(row) for row in rows]
     sent = sum(chosen.contribute(states[0], spec, Local(own)).vector for own in users)
     total = normalised(rows, 0.5, 0.0)
@@ -154,9 +156,8 @@ def test_a_task_that_starts_from_vectors_has_them_first_and_random_ones_where_th
         chosen.starting_from(earlier[1:])
 
 
-@pytest.mark.parametrize("iterations", [2, 3])
-def test_rayleigh_ritz_is_the_exact_restriction_of_p(iterations: int) -> None:
-    rows, chosen = matrix(2), make(iterations=iterations, rayleigh_ritz=True, oversampling=4)
+def test_rayleigh_ritz_is_the_exact_restriction_of_p() -> None:
+    rows, chosen = matrix(2), make(iterations=2, rayleigh_ritz=True, oversampling=4)
     states = play(chosen, rows)
     q = states[-2].basis.astype(float)
     values = np.linalg.eigvalsh(q.T @ normalised(rows).T @ normalised(rows) @ q)[::-1]
@@ -164,16 +165,6 @@ def test_rayleigh_ritz_is_the_exact_restriction_of_p(iterations: int) -> None:
     v = states[-1].basis.astype(float)
     np.testing.assert_allclose(v.T @ v, np.eye(K + 4), atol=1e-6)
     np.testing.assert_allclose(v @ v.T @ q, q, atol=1e-6)
-
-
-def test_rayleigh_ritz_and_oversampling_come_nearer_to_the_truth() -> None:
-    rows = matrix(3, users=200, items=60)
-    truth = np.linalg.svd(normalised(rows))[1][:K]
-    far, near = (
-        play(make(items=60, iterations=3, **options), rows)[-1].singular_values[:K]
-        for options in ({}, {"rayleigh_ritz": True, "oversampling": 20})
-    )
-    assert np.abs(near - truth).max() < np.abs(far - truth).max() / 2
 
 
 def test_the_gram_matrix_is_the_upper_triangle_and_comes_last() -> None:
@@ -185,23 +176,6 @@ def test_the_gram_matrix_is_the_upper_triangle_and_comes_last() -> None:
     assert states[-1].captured == states[-2].captured
 
 
-def test_places_in_the_triangle() -> None:
-    places, (first, second) = triangle_places(np.array([7, 2, 5], dtype=np.int32), 9)
-    expected = {pair: place for place, pair in enumerate(zip(*np.triu_indices(9), strict=True))}
-    members = np.array([7, 2, 5])
-    assert [expected[i, j] for i, j in ((2, 2), (2, 5), (2, 7), (5, 5), (5, 7), (7, 7))] == places.tolist()
-    assert {frozenset((a, b)) for a, b in zip(members[first], members[second], strict=True)} == {
-        frozenset(pair) for pair in ((2,), (2, 5), (2, 7), (5,), (5, 7), (7,))
-    }
-
-
-def test_the_same_sums_give_the_same_bytes_and_signs_do_not_wander() -> None:
-    rows, chosen = matrix(5), make(iterations=4)
-    first, second = play(chosen, rows), play(chosen, rows)
-    assert [chosen.encode_state(s) for s in first] == [chosen.encode_state(s) for s in second]
-    assert (np.sum(first[-2].basis * first[-1].basis, axis=0) > 0).all()
-
-
 @given(
     seed=st.integers(0, 2**32 - 1),
     exponents=st.sampled_from(
@@ -211,7 +185,7 @@ def test_the_same_sums_give_the_same_bytes_and_signs_do_not_wander() -> None:
     items=st.integers(2, 20),
     present=st.floats(0.3, 1),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_no_sum_passes_its_bound(
     seed: int, exponents: tuple[float, float | None], users: int, items: int, present: float
 ) -> None:
@@ -240,81 +214,6 @@ def test_the_bound_is_reached() -> None:
     assert (normalised(rows).T @ normalised(rows)).max() == 1.0
     segment = make(items=4, components=2).layout(2).blocks[0].segments[0]
     assert 1.0 <= segment.bound_on_sum(29_858) <= 1.0 + 1e-6
-
-
-@given(seed=st.integers(0, 2**32 - 1), bits=st.sampled_from([16, 24, 32]))
-@settings(max_examples=40, deadline=None)
-def test_sums_in_the_ring_are_the_sums_of_what_was_encoded(seed: int, bits: int) -> None:
-    rows = matrix(seed)
-    scaled, q = normalised(rows), np.linalg.qr(np.random.default_rng(seed).standard_normal((ITEMS, K)))[0]
-    segment = make().layout(2).blocks[0].segments[0]
-    ring = FixedPoint.widest(bits, segment.bound_on_sum(USERS), USERS)
-    total, exact = np.zeros(ITEMS * K, ring.dtype), np.zeros(ITEMS * K)
-    for row in scaled:
-        part = np.outer(row, row @ q).ravel()
-        elements, clipped = ring.encode(part, segment.clip)
-        assert clipped == 0
-        total += elements
-        exact += np.rint(part * ring.scale)
-    np.testing.assert_array_equal(ring.decode(ring.reduce(total)) * ring.scale, exact)
-    assert np.abs(ring.decode(ring.reduce(total)) - (scaled.T @ scaled @ q).ravel()).max() <= USERS / 2 / ring.scale
-
-
-@pytest.mark.parametrize("changes", [{}, WITHOUT_DEGREES])
-@pytest.mark.parametrize("name", ["privirec", "privirec-k"])
-def test_every_state_round_trips_at_its_exact_length(name: str, changes: dict[str, Any]) -> None:
-    chosen = make(name, **changes)
-    for state in play(chosen, matrix(6)):
-        body = chosen.encode_state(state)
-        assert len(body) == chosen.state_bytes(state.sum_index)
-        assert len(body) <= chosen.longest_state_bytes()
-        again = chosen.decode_state(state.round_number, body)
-        assert again.sum_index == state.sum_index
-        for field in ("item_degrees", "clients", "basis", "singular_values", "captured", "change", "gram"):
-            np.testing.assert_array_equal(getattr(again, field), getattr(state, field))
-        for bad in (body[:-1], body + b"\0", b""):
-            with pytest.raises(CodecError):
-                chosen.decode_state(state.round_number, bad)
-
-
-@given(body=st.binary(max_size=400))
-@settings(deadline=None)
-def test_bytes_of_another_form_are_refused(body: bytes) -> None:
-    chosen = make()
-    try:
-        state = chosen.decode_state(9, body)
-    except CodecError:
-        return
-    assert chosen.encode_state(state) == body
-
-
-def test_states_that_no_task_has_are_refused() -> None:
-    chosen = make()
-    state = play(chosen, matrix(7))[2]
-    body = chosen.encode_state(state)
-    basis = 4 + 4 * ITEMS + 4
-    values = basis + 4 * ITEMS * K
-
-    def with_float(place: int, value: float, form: str = "<f") -> bytes:
-        changed = bytearray(body)
-        struct.pack_into(form, changed, place, value)
-        return bytes(changed)
-
-    for bad in (
-        struct.pack("<I", 5) + body[4:],
-        with_float(basis, np.nan),
-        with_float(basis, 1.5),
-        with_float(basis - 4, 0, "<I"),
-        with_float(values, -0.5),
-        with_float(values, np.inf),
-        with_float(len(body) - 8, np.nan, "<d"),
-    ):
-        with pytest.raises(CodecError):
-            chosen.decode_state(2, bad)
-    with pytest.raises(CodecError, match="round 1 claims 2"):
-        chosen.decode_state(1, body)
-    with pytest.raises(ParameterError, match="PriviRecState is needed"):
-        chosen.encode_state(FactorState(0, np.zeros((1, 1), dtype=np.float32)))
 
 
 def test_a_sum_that_does_not_follow_is_refused() -> None:
@@ -371,11 +270,6 @@ def test_parameters_that_are_refused(name: str, changes: dict[str, Any], problem
         make(name, **changes)
 
 
-def test_a_gram_matrix_is_not_revealed_by_default() -> None:
-    with pytest.raises(ParameterError, match="reveal_gram=true"):
-        recipe("privirec", {"items": ITEMS, "components": K})
-
-
 def test_what_a_task_reveals_is_said() -> None:
     (iterations,) = make().warnings()
     assert "one user alone" in iterations
@@ -386,11 +280,3 @@ def test_what_a_task_reveals_is_said() -> None:
     assert "99.7 %" in gram
     assert again == iterations
     assert isinstance(make("privirec"), PriviRec)
-
-
-def test_sums_of_a_frozen_cohort_ride_on_what_hides_single_rows() -> None:
-    for name in ("privirec", "privirec-k"):
-        check_combination(name, "masked")
-        check_combination(name, "plain")
-        with pytest.raises(CombinationError, match="masked, oneshot, plain"):
-            check_combination(name, "ckks")

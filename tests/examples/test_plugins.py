@@ -1,8 +1,12 @@
-"""The mechanism of examples/custom_mechanism: installed from a package of its own, and played over a real server."""
+"""The recipe of examples/custom_recipe and the mechanism of examples/custom_mechanism, over a real server.
+
+Each is installed from a package of its own.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -22,47 +26,133 @@ from aggregator_service.commands.tasks import tasks
 from client_sdk import ArraysRound, Client, Identity, MemoryStore, Operator, Policy, task_request
 from client_sdk.errors import InvalidParameters, PolicyRefused
 from client_sdk.task import Task
+from protocols import plugins
 from protocols.combinations import carriers, check_combination
 from protocols.errors import CombinationError, ParameterError
 from protocols.messages import Schedule
 from protocols.messages.tasks import OtherPlanView
-from protocols.recipes.registry import recipe
+from protocols.recipes.registry import OWN, recipe, recipe_entry, recipes
+from protocols.recipes.state import state_as
 from protocols.sums import registry
 from protocols.sums.registry import mechanism, mechanism_entry, mechanisms
 from tests.protocols.sums.conformance import MechanismConformance
 from tests.support.fleets import enrolled_fleet
-from tests.support.plugins import installed_plugin
 from tests.support.server import AggregatorProcess, running_aggregator
-from tests.support.tasks import SmallTask, take_part_together
+from tests.support.tasks import TRIAL, SmallTask, take_part_together
 
 ROOT = Path(__file__).parents[2]
-PACKAGE = ROOT / "examples" / "custom_mechanism"
-USERS, ROUNDS = 3, 2
+USERS, ROUNDS, ITEMS = 3, 2, 30
 SHAPES = {"shapes": {"w": [4, 3], "t": [5, 2]}, "rows": ["t"], "reveal_rows": True, "clip": 0.5}
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The example, installed into a folder of its own, which is on the path of this process."""
-    folder = tmp_path_factory.mktemp("plugin")
-    shutil.copytree(PACKAGE, folder / "source", ignore=shutil.ignore_patterns("__pycache__"))
-    with installed_plugin(folder / "source", folder / "site", "integers_mechanism") as site:
-        yield site
+    """The folder into which both examples are installed, on the path of this process; their sources are beside it."""
+    folder = tmp_path_factory.mktemp("plugins")
+    packages = {"custom_recipe": "popularity_recipe", "custom_mechanism": "integers_mechanism"}
+    for example in packages:
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / "examples" / example, folder / example, ignore=ignored)
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-build-isolation"]
+    command += ["--target", str(folder / "site"), *(str(folder / example) for example in packages)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder / "site")
+        plugins._found.cache_clear()
+        yield folder / "site"
+    for name in [name for name in sys.modules if name.split(".")[0] in packages.values()]:
+        del sys.modules[name]
+    plugins._found.cache_clear()
     registry._loaded.cache_clear()
 
 
-@pytest.fixture
-def server(installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AggregatorProcess]:
-    """A server that has the package too."""
-    monkeypatch.setenv("PYTHONPATH", str(installed))
-    with running_aggregator(tmp_path / "data") as running:
-        yield running
+@pytest.fixture(scope="module")
+def server(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
+    """A server that has the packages too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(installed))
+        with running_aggregator(tmp_path_factory.mktemp("server") / "data") as running:
+            yield running
 
 
-def test_without_its_package_the_mechanism_is_unknown() -> None:
-    code = "from protocols.sums.registry import mechanism; mechanism('integers')"
+@pytest.fixture(scope="module")
+def operator(server: AggregatorProcess) -> Iterator[Operator]:
+    with Operator(server.url, server.operator_token) as made:
+        yield made
+
+
+# --- the recipe -------------------------------------------------------------------------------------------------------
+
+
+def test_without_its_package_the_recipe_is_unknown() -> None:
+    code = "from protocols.recipes.registry import recipe; recipe('popularity', {'items': 3})"
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, cwd=ROOT)
-    assert "unknown mechanism: choose one of ckks" in done.stderr
+    assert "unknown recipe: choose one of arrays" in done.stderr
+
+
+def test_it_passes_the_battery(installed: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(installed), str(ROOT)])}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--import-mode=importlib", "tests"]
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, cwd=installed.parent / "custom_recipe", env=environment
+    )
+    assert done.returncode == 0 and "14 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_a_task_of_it_completes_on_a_real_server(server: AggregatorProcess, operator: Operator) -> None:
+    assert recipes()["popularity"] == "popularity_recipe.popularity:ENTRY"
+    assert carriers("popularity") == carriers("fedmf")
+    kind: Any = import_module("popularity_recipe.popularity").PopularityState
+    histories = [np.arange(user, user + 9, dtype=np.int32) for user in range(USERS)]
+    schedule = Schedule(rounds=5, cohort_size=USERS, start_clients=USERS)
+    request = task_request(
+        "owned", "popularity", "masked", schedule, {"items": ITEMS}, organiser=TRIAL.pin, seed=bytes(32)
+    )
+    task = SmallTask.of(operator, request, USERS)
+    with ExitStack() as stack:
+        made = [Client(server.url, Identity.generate(), MemoryStore(), Policy()) for _ in range(USERS)]
+        parts = [task.join(stack.enter_context(client)) for client in made]
+        reports = take_part_together(parts, histories)
+        assert [len(mine) for mine in reports] == [1] * USERS  # one sum is enough
+        expected = np.bincount(np.concatenate(histories), minlength=ITEMS) / USERS
+        np.testing.assert_allclose(state_as(parts[0].model(), kind).shares, expected, atol=1e-6)
+        assert parts[0].recommend(2).items.tolist() == [9, 10]
+    # the operator's package may be another version than the server's
+    other = request.model_copy(update={"recipe": request.recipe.model_copy(update={"version": 2})})
+    with pytest.raises(InvalidParameters, match="version 2 on the other side and 1 here"):
+        operator.create_task(other)
+
+
+def test_two_packages_cannot_define_one_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugins, "_found", lambda group: (("colr", "elsewhere:ENTRY"),))
+    with pytest.raises(ParameterError, match="'colr' of hushrec.recipes is defined twice"):
+        recipe_entry("colr")
+
+
+@pytest.mark.parametrize(
+    ("place", "fault"),
+    [
+        ("no_such_package.recipe:ENTRY", "cannot be loaded: No module named"),
+        ("protocols.errors:ENTRY", "cannot be loaded: module 'protocols.errors' has no attribute"),
+        ("protocols.recipes.fedmf:ENTRY", "is no entry of a recipe called 'broken'"),
+    ],
+)
+def test_an_entry_that_does_not_work_is_named(monkeypatch: pytest.MonkeyPatch, place: str, fault: str) -> None:
+    monkeypatch.setattr(plugins, "_found", lambda group: (("broken", place),))
+    with pytest.raises(ParameterError, match=fault):
+        recipe("broken", {})
+    assert recipe("fedmf", {"items": 3}).name == "fedmf"  # the others go on
+
+
+def test_client_and_server_compare_versions_of_recipes() -> None:
+    assert recipe_entry("colr", 1).version == 1
+    with pytest.raises(ParameterError, match="install the same version"):
+        recipe("colr", {"items": 3}, version=2)
+    assert {recipe_entry(name).version for name in OWN} == {1}
+
+
+# --- the mechanism ----------------------------------------------------------------------------------------------------
 
 
 class TestIntegers(MechanismConformance):
@@ -99,10 +189,10 @@ def check_schema(plan: dict[str, Any], schemas: dict[str, Any]) -> None:
         )
 
 
-def test_clients_train_a_model_of_their_own_over_it(server: AggregatorProcess) -> None:
+def test_clients_train_a_model_of_their_own_over_it(server: AggregatorProcess, operator: Operator) -> None:
     schedule = Schedule(rounds=ROUNDS, cohort_size=USERS, start_clients=USERS)
     request = task_request("whole", "arrays", "integers", schedule, SHAPES, seed=bytes(32))
-    with Operator(server.url, server.operator_token) as operator, ExitStack() as stack:
+    with ExitStack() as stack:
         task = operator.create_task(request)
         OtherPlanView.model_validate(task.plan)
         schemas = httpx.get(f"{server.url}/openapi.json").json()["components"]["schemas"]
@@ -126,7 +216,9 @@ def test_clients_train_a_model_of_their_own_over_it(server: AggregatorProcess) -
         np.testing.assert_allclose(last["t"], first["t"] + moved[:, np.newaxis], atol=1e-5)
 
 
-def test_a_fleet_trains_a_recipe_of_items_over_it_in_a_task_of_the_command(server: AggregatorProcess) -> None:
+def test_a_fleet_trains_a_recipe_of_items_over_it_in_a_task_of_the_command(
+    server: AggregatorProcess, operator: Operator
+) -> None:
     made = CliRunner().invoke(
         tasks,
         ["create", "items", "--recipe", "fedmf", "--mechanism", "integers", "-r", "items=20", "-r", "dim=4",
@@ -135,19 +227,19 @@ def test_a_fleet_trains_a_recipe_of_items_over_it_in_a_task_of_the_command(serve
     assert made.exit_code == 0, (made.output, made.exception)
     task_id = json.loads(made.output)["task_id"]
     policy = Policy(mechanisms=frozenset({"integers"}))
-    with Operator(server.url, server.operator_token) as operator:
-        task = SmallTask(operator, task_id, "items", operator.invite(task_id, uses=USERS).invitation, None, False)
-        fleet = enrolled_fleet(server.url, task, [[user, user + 5, 12] for user in range(USERS)], 1, policy=policy)
-    with fleet:
+    task = SmallTask(operator, task_id, "items", operator.invite(task_id, uses=USERS).invitation, None, False)
+    with enrolled_fleet(server.url, task, [[user, user + 5, 12] for user in range(USERS)], 1, policy=policy) as fleet:
         assert [report.survivors for report in fleet.run()] == [USERS] * ROUNDS
         assert all(scores.shape == (20,) for scores in fleet.scores())
 
 
-def test_server_and_clients_compare_versions(server: AggregatorProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_and_clients_compare_versions(
+    server: AggregatorProcess, operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Both ways: an operator with another version, and a client with another version."""
     request = task_request("versions", "arrays", "integers", Schedule(cohort_size=USERS), SHAPES)
     newer = request.model_copy(update={"mechanism": request.mechanism.model_copy(update={"version": 2})})
-    with Operator(server.url, server.operator_token) as operator, ExitStack() as stack:
+    with ExitStack() as stack:
         with pytest.raises(InvalidParameters, match="'integers' has version 2 on the other side and 1 here"):
             operator.create_task(newer)
         invitation = operator.invite(operator.create_task(request).task_id, uses=USERS).invitation
@@ -166,11 +258,10 @@ def test_server_and_clients_compare_versions(server: AggregatorProcess, monkeypa
 
 
 def test_a_client_must_name_it_in_its_policy_and_needs_its_package(
-    server: AggregatorProcess, monkeypatch: pytest.MonkeyPatch
+    server: AggregatorProcess, operator: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     request = task_request("policies", "arrays", "integers", Schedule(cohort_size=USERS), SHAPES)
-    with Operator(server.url, server.operator_token) as operator:
-        invitation = operator.invite(operator.create_task(request).task_id, uses=USERS).invitation
+    invitation = operator.invite(operator.create_task(request).task_id, uses=USERS).invitation
     with (
         Client(server.url, Identity.generate(), MemoryStore()) as careful,
         pytest.raises(PolicyRefused, match="integers"),

@@ -66,7 +66,7 @@ def test_scores_equal_the_formula_of_the_model() -> None:
 
 
 @given(st.integers(0, 2**32 - 1))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_gradients_equal_finite_differences_of_the_loss(seed: int) -> None:
     parts = problem(seed)
     made = pair_gradients(*parts)
@@ -79,7 +79,7 @@ def test_gradients_equal_finite_differences_of_the_loss(seed: int) -> None:
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from([40, 400]))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_touched_adam_equals_adam_over_all_entries(seed: int, steps: int) -> None:
     """In 400 steps the moments are rescaled. Places repeat within a step, and some are never used."""
     rng = np.random.default_rng(seed)
@@ -133,8 +133,7 @@ def reference_round(
     return psi, dense, user
 
 
-@pytest.mark.parametrize("capacities", [(0,), (1,), (3,)])
-@pytest.mark.parametrize("batch", [7, 512])
+@pytest.mark.parametrize(("capacities", "batch"), [((0,), 7), ((1,), 512), ((3,), 7)])
 def test_round_equals_adam_on_the_recovered_tables(capacities: tuple[int, ...], batch: int) -> None:
     chosen, half = make(capacities, learning_rate=0.01, epochs=3, batch_size=batch)
     view = chosen.initial_view(TASK_SEED, 0)
@@ -202,8 +201,8 @@ def client_peak(p: int, items: int = 400_000) -> int:
 
 
 def test_peak_memory_is_proportional_to_the_devices_capacity() -> None:
-    peaks = {p: client_peak(p) for p in (0, 1, 2, 3, 4)}
+    peaks = {p: client_peak(p) for p in (0, 2, 4)}
     batches = 600_000  # a batch, chunks and the history, for any capacity
-    for p in (1, 2, 3, 4):
+    for p in (2, 4):
         assert peaks[p] - batches < peaks[0] / 2**p, peaks
     assert peaks[4] < peaks[0] / 10
