@@ -153,10 +153,11 @@ TABLES: Final[Mapping[str, Callable[[Results], str]]] = {
 
 
 def _measured_on(figures: Mapping[str, Figure]) -> str:
+    load, cores = _value(figures, "machine.load_1m"), _value(figures, "machine.cores")
     return (
-        f"Measured by `python -m bench.overhead` on a virtual machine with {figures['machine.cores']} cores "
-        f"({figures['machine.processor']}, Python {figures['version.python']}), on which other programs ran too (load "
-        f"{_value(figures, 'machine.load_1m'):.0f})."
+        f"Measured by `python -m bench.overhead` on a virtual machine with {cores:.0f} cores "
+        f"({figures['machine.processor']}, Python {figures['version.python']})"
+        + (f", on which other programs ran too (load {load:.0f})." if load > cores else ".")
     )
 
 
