@@ -3,7 +3,7 @@ Top-K sends a part of FedMF's change and can keep the rest."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import nan
 from typing import Final
 
@@ -93,8 +93,15 @@ class FactorHalf:
         if spec.sum_index <= self.recipe.count_sums:
             return count_items(self.recipe.parameters.items, history, client_state)
         local = self._train(spec, client_id, state, history, client_state, rng)
-        made = self.recipe.contribute(state, spec, Local(Update(local.items, local.values), client_id))
-        return LocalResult(made, {**client_state, USER_FACTOR: local.user_factor}, local.loss, local.samples)
+        change = Update(local.items, local.values)
+        made, kept = self._contribution(spec, state, Local(change, client_id, rng=rng), client_state)
+        return LocalResult(made, {**client_state, USER_FACTOR: local.user_factor, **kept}, local.loss, local.samples)
+
+    def _contribution(
+        self, spec: RoundSpec, state: ModelState, local: Local, client_state: ClientState
+    ) -> tuple[Contribution, ClientState]:
+        """Return the contribution that a change of rows makes, and what of the client's state it changes."""
+        return self.recipe.contribute(state, spec, local), {}
 
     def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
         """Return the initial client state with a user factor from local training."""
@@ -141,25 +148,13 @@ class TopKHalf(FactorHalf):
         """Return a random user factor and, with error feedback, an empty residual."""
         return {**super().initial_client_state(rng), **self._state_of(self._no_residual())}
 
-    def contribute(
-        self,
-        spec: RoundSpec,
-        client_id: str,
-        state: ModelState,
-        history: History,
-        client_state: ClientState,
-        rng: np.random.Generator,
-    ) -> LocalResult:
-        """Return the client's item counts; or train, add the residual, contribute the entries that the support selects,
-        and keep the rest as the residual."""
-        if spec.sum_index <= self.recipe.count_sums:
-            return count_items(self.recipe.parameters.items, history, client_state)
-        local = self._train(spec, client_id, state, history, client_state, rng)
-        change = _add_rows(self._residual(client_state), Update(local.items, local.values))
-        made = self.recipe.contribute(state, spec, Local(change, client_id, rng=rng))
-        residual = _without_empty_rows(Update(change.items, change.values - made.sent))
-        kept = {**client_state, USER_FACTOR: local.user_factor, **self._state_of(residual)}
-        return LocalResult(made, kept, local.loss, local.samples)
+    def _contribution(
+        self, spec: RoundSpec, state: ModelState, local: Local, client_state: ClientState
+    ) -> tuple[Contribution, ClientState]:
+        """Add the residual, contribute the entries that the support selects, and keep the rest as the residual."""
+        change = _add_rows(self._residual(client_state), local.update)
+        made = self.recipe.contribute(state, spec, replace(local, update=change))
+        return made, self._state_of(_without_empty_rows(Update(change.items, change.values - made.sent)))
 
     def _no_residual(self) -> Update:
         return Update(np.zeros(0, np.int32), np.zeros((0, self.recipe.parameters.dim), np.float32))
