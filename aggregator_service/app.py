@@ -19,8 +19,7 @@ from starlette.concurrency import run_in_threadpool
 from aggregator_service.access.principals import hash_token
 from aggregator_service.access.rate_limits import Limits
 from aggregator_service.clock import Clock, SystemClock
-from aggregator_service.compute.open_workers import open_workers
-from aggregator_service.compute.workers import Workers, WorkersUnavailableError
+from aggregator_service.compute.workers import FoldPool, Workers, WorkersUnavailableError
 from aggregator_service.dashboard import creation
 from aggregator_service.dashboard import routes as dashboard
 from aggregator_service.dashboard.live import Streams
@@ -51,13 +50,15 @@ from aggregator_service.routes import (
 from aggregator_service.routes.openapi import describe
 from aggregator_service.services import Services
 from aggregator_service.settings import Settings
+from aggregator_service.storage.blobs import BlobStore
 from aggregator_service.storage.cleanup import collect_bodies, collect_orphans, own_data_directory, sweep
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.group_commit import GroupCommit
 from aggregator_service.storage.stores import bind_store, open_store, refuse_moved
-from aggregator_service.tasks.privacy import spent_budgets
+from aggregator_service.tasks.ledger import spent_budgets
+from protocols.errors import ParameterError
 
-__all__ = ["Server", "build_services", "create_app"]
+__all__ = ["Server", "build_services", "create_app", "open_workers"]
 
 _LOG = logging.getLogger(__name__)
 _ROUTERS: Final[tuple[APIRouter, ...]] = (
@@ -239,3 +240,21 @@ async def _cancel(task: asyncio.Task[None]) -> None:
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task
+
+
+def open_workers(location: str, workers: int, blobs: BlobStore, executor: Executor | None = None) -> Workers:
+    """Return the workers at `local` or `dask://host:port`.
+
+    workers: processes of a local pool. executor: used instead of a local pool.
+
+    Raises `ParameterError` when the extra `cluster` is needed and not installed.
+    """
+    if location == "local" or executor is not None:
+        return FoldPool(workers, executor)
+    try:
+        from aggregator_service.compute.cluster import ClusterPool
+    except ModuleNotFoundError:
+        raise ParameterError(
+            "HUSHREC_EXECUTOR=dask://... needs the extra `cluster`: pip install 'hushrec[cluster]'"
+        ) from None
+    return ClusterPool(location, blobs)

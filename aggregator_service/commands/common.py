@@ -21,7 +21,7 @@ from aggregator_service.settings import Settings
 from aggregator_service.storage.blobs import BlobStore
 from aggregator_service.storage.cleanup import delete_orphans, make_private
 from aggregator_service.storage.database import Database
-from aggregator_service.storage.owners import give_to_owner
+from aggregator_service.storage.directory import give_to_owner
 from aggregator_service.storage.schema import OperatorRow, TaskRow
 from aggregator_service.storage.stores import bind_store, open_store, refuse_moved
 from aggregator_service.tasks.tasks import list_tasks

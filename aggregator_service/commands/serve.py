@@ -25,7 +25,7 @@ from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
 
 from aggregator_service.access.principals import create_admin, list_operators
-from aggregator_service.app import create_app
+from aggregator_service.app import create_app, open_workers
 from aggregator_service.clock import SystemClock
 from aggregator_service.commands.common import (
     CommandError,
@@ -43,7 +43,6 @@ from aggregator_service.commands.startup_checks import (
     doubtful_proxies,
     doubtful_settings,
 )
-from aggregator_service.compute.open_workers import open_workers
 from aggregator_service.logs import configure_logging
 from aggregator_service.routes.openapi import document_text
 from aggregator_service.services import Services

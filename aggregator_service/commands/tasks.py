@@ -46,16 +46,17 @@ from aggregator_service.rounds.transactions import close_task
 from aggregator_service.settings import Settings
 from aggregator_service.storage.rounds import add_snapshot
 from aggregator_service.storage.schema import SnapshotRow
-from aggregator_service.tasks.catalogues import add_catalogue, read_items, stored_catalogue
 from aggregator_service.tasks.certificates import store_revocations
 from aggregator_service.tasks.checks import noise_warning
-from aggregator_service.tasks.ledger import measurements
+from aggregator_service.tasks.ledger import measurements, privacy_view
 from aggregator_service.tasks.plans import plan_task, task_terms
-from aggregator_service.tasks.privacy import privacy_view
 from aggregator_service.tasks.starts import (
     StartSource,
+    add_catalogue,
     check_start,
     check_start_alone,
+    read_items,
+    stored_catalogue,
     stored_start,
     with_start,
     with_values,

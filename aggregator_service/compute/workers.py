@@ -1,6 +1,6 @@
 """Run folds and releases in worker processes, so that encryption libraries never hold the API's interpreter lock.
 
-`compute.cluster` runs them on several machines. `compute.open_workers` selects one of the two.
+`compute.cluster` runs them on several machines. `app.open_workers` selects one of the two.
 """
 
 from __future__ import annotations

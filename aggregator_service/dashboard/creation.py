@@ -21,11 +21,10 @@ from aggregator_service.problems import Problem
 from aggregator_service.routes.common import TaskId
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.schema import TaskRow
-from aggregator_service.tasks.catalogues import add_catalogue, read_items, stored_catalogue
 from aggregator_service.tasks.committee import committee_size
 from aggregator_service.tasks.parameter_rows import ParameterRow, parameter_rows
 from aggregator_service.tasks.plans import TaskPlan
-from aggregator_service.tasks.starts import check_start
+from aggregator_service.tasks.starts import add_catalogue, check_start, read_items, stored_catalogue
 from aggregator_service.tasks.tasks import create_invitation, create_task, plan_request
 from protocols.advice import RECOMMENDED, parameters_for
 from protocols.catalogue import Catalogue

@@ -28,7 +28,7 @@ from aggregator_service.storage.schema import (
     TaskRow,
 )
 from aggregator_service.tasks.committee import committee_size, committee_view
-from aggregator_service.tasks.privacy import privacy_view
+from aggregator_service.tasks.ledger import privacy_view
 from aggregator_service.tasks.tasks import task_view
 from protocols.messages import CommitteeView, Schedule, TaskView
 from protocols.messages.privacy import PrivacyView

@@ -11,18 +11,17 @@ from sqlalchemy.orm import Session
 
 from aggregator_service.logs import fields
 from aggregator_service.round_states import ACTIVE
-from aggregator_service.rounds.budget import end_at_budget
-from aggregator_service.rounds.differencing import frozen_cohort, least_cohort
+from aggregator_service.rounds.differencing import end_at_budget, frozen_cohort, least_cohort
 from aggregator_service.rounds.disputes import kept_apart, openable
 from aggregator_service.rounds.oneshot_stages import absent_members
 from aggregator_service.rounds.unopened import abandon_sum, repeat_or_abandon
 from aggregator_service.storage.database import announce, changed_rows, in_batches
 from aggregator_service.storage.rounds import last_completed, last_round
 from aggregator_service.storage.schema import ClientRow, CohortRow, CommitteeKeyRow, RoundRow, RoundStateRow, TaskRow
-from aggregator_service.tasks.catalogues import awaited_catalogue
 from aggregator_service.tasks.committee import choose_committee, delete_keys_before
 from aggregator_service.tasks.members import able_members, eligible_clause
 from aggregator_service.tasks.plans import TaskPlan, check_terms, plan_task, row_terms
+from aggregator_service.tasks.starts import awaited_catalogue
 from aggregator_service.tasks.tasks import agreed_digest
 from protocols.crypto.aggregate_chain import extend_chain, first_chain
 from protocols.errors import CombinationError

@@ -12,8 +12,7 @@ from sqlalchemy.orm import Session
 from aggregator_service.compute.jobs import BlobRef, Released, StoredState
 from aggregator_service.logs import fields
 from aggregator_service.round_states import ACTIVE, RoundEvent, next_state
-from aggregator_service.rounds.budget import count_contributions
-from aggregator_service.rounds.differencing import least_cohort, retire_if_too_similar
+from aggregator_service.rounds.differencing import count_contributions, least_cohort, retire_if_too_similar
 from aggregator_service.rounds.unopened import counts_as_failure
 from aggregator_service.storage.bodies import delete_small_bodies, is_small
 from aggregator_service.storage.database import (

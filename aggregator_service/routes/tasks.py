@@ -26,11 +26,9 @@ from aggregator_service.routes.common import (
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.blobs import new_key
 from aggregator_service.storage.cleanup import body_path
-from aggregator_service.tasks.catalogues import add_catalogue, check_file, check_upload, task_items
-from aggregator_service.tasks.ledger import client_ledger, task_ledger
+from aggregator_service.tasks.ledger import client_ledger, privacy_view, task_ledger
 from aggregator_service.tasks.plans import row_terms
-from aggregator_service.tasks.privacy import privacy_view
-from aggregator_service.tasks.starts import check_start
+from aggregator_service.tasks.starts import add_catalogue, check_file, check_start, check_upload, task_items
 from aggregator_service.tasks.tasks import create_task, list_tasks, plan_request, sum_view, task_view
 from aggregator_service.uploads.receive import stream_body
 from protocols.catalogue import MAX_CATALOGUE_BYTES, longest_catalogue

@@ -36,7 +36,7 @@ from aggregator_service.storage.blobs import (
     new_id,
     read_id,
 )
-from aggregator_service.storage.owners import make_directory
+from aggregator_service.storage.directory import make_directory
 
 __all__ = ["S3Blobs"]
 

@@ -208,7 +208,7 @@ class TaskRow(Base):
     for none. best_round: round of the best measured model, whose snapshot is kept. catalogue_digest: of the item
     catalogue that the terms name; null for none. catalogue_key, catalogue_bytes: its blob, once it is uploaded.
     abandoned_sums: sums that the task went on without (`rounds.unopened`). ended: why the task ended before its last
-    sum (`rounds.budget`); null for other reasons. version: raised by each change that long polls wait for, in any
+    sum (`rounds.differencing`); null for other reasons. version: raised by each change that long polls wait for, in any
     process.
     """
 

@@ -13,7 +13,7 @@ from typing import Final
 from sqlalchemy import URL, Connection, Engine, create_engine, event
 
 from aggregator_service.storage.dialects import Dialect
-from aggregator_service.storage.owners import create_for_owner
+from aggregator_service.storage.directory import create_for_owner
 
 __all__ = ["SQLite"]
 

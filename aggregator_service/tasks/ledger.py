@@ -1,18 +1,29 @@
-"""The ledger of released sums: completed rounds, who is in them, what they measured. Its rows are never deleted."""
+"""The ledger of released sums, whose rows are never deleted; what a privacy block promises, and has spent on them."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from aggregator_service.problems import Problem
 from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundRow, TaskRow
 from aggregator_service.storage.stages import clients_with
-from protocols.messages import LedgerEntry, LedgerPage
+from aggregator_service.tasks.checks import held_against
+from aggregator_service.tasks.members import eligible_clause
+from aggregator_service.tasks.plans import TaskPlan, TaskTerms, plan_task, row_terms
+from protocols.messages import LedgerEntry, LedgerPage, Schedule
+from protocols.messages.privacy import PrivacyView, SumNoiseView
+from protocols.privacy.guarantee import NOT_HIDDEN, RELEASED
+from protocols.privacy.renyi import Curve, epsilon_of, sampled_curve
 from protocols.recipes.evaluation_curve import MODEL_ROUND
+from protocols.recipes.private import Private
 
-__all__ = ["client_ledger", "measurements", "survivors_digest", "task_ledger"]
+__all__ = ["Spent", "client_ledger", "measurements", "privacy_view", "spent_budgets", "survivors_digest", "task_ledger"]
 
 
 def task_ledger(session: Session, task: TaskRow, after: int, limit: int) -> LedgerPage:
@@ -61,3 +72,94 @@ def measurements(session: Session, task: TaskRow) -> list[dict[str, float]]:
     query = select(RoundRow.report).where(RoundRow.task_id == task.id, RoundRow.state == "complete")
     reports = session.scalars(query.order_by(RoundRow.number))
     return [dict(report) for report in reports if report and MODEL_ROUND in report]
+
+
+class Spent(NamedTuple):
+    """What an open task has spent of its budget. task: its name. spent, budget: epsilon."""
+
+    task: str
+    spent: float
+    budget: float
+
+
+def privacy_view(session: Session, task: TaskRow) -> PrivacyView:
+    """Return the promise of a task's privacy block and what is spent; `Problem` not-found (404) without a block."""
+    terms, schedule = row_terms(task), Schedule.model_validate(task.schedule)
+    plan = plan_task(terms)
+    recipe = plan.recipe
+    if not isinstance(recipe, Private):
+        raise Problem("not-found", "the task has no privacy block: its sums hold no noise")
+    of_task = ClientRow.task_id == task.id
+    largest = session.execute(select(func.max(ClientRow.times_contributed)).where(of_task)).scalar_one() or 0
+    reached = of_task, ClientRow.times_contributed >= recipe.terms.sums, ClientRow.revoked_at.is_(None)
+    spent = _epsilon(terms, largest)
+    return PrivacyView(
+        terms=recipe.privacy,
+        honest_clients=recipe.terms.honest,
+        multiplier=recipe.multiplier,
+        most_sums=recipe.terms.sums,
+        released_sums=task.completed_rounds,
+        largest_epsilon=spent,
+        sampled_epsilon=_sampled(session, task, schedule, plan, terms, spent),
+        spent_members=session.execute(select(func.count()).select_from(ClientRow).where(*reached)).scalar_one(),
+        sums=[_noise(recipe, sum_index, schedule.min_clients) for sum_index in recipe.sum_kinds()],
+        against=[held_against(plan, schedule, recipe.privacy.corrupt), RELEASED, NOT_HIDDEN],
+    )
+
+
+def _noise(recipe: Private, sum_index: int, min_clients: int) -> SumNoiseView:
+    noise = recipe.noise(sum_index)
+    return SumNoiseView(
+        sum_index=sum_index,
+        bound=noise.bound,
+        share_variance=noise.share,
+        deviation=noise.deviation(min_clients),
+    )
+
+
+def _sampled(
+    session: Session, task: TaskRow, schedule: Schedule, plan: TaskPlan, terms: TaskTerms, spent: float
+) -> float | None:
+    """Return what the released sums cost against somebody who does not know who took part; None without new cohorts.
+
+    The rate is that of the smallest group from which a cohort can have been drawn: members from before the first round
+    that are still asked. So it is too high where members came later, never too low.
+    """
+    if plan.sum_class.repeated or schedule.sampling != "uniform":
+        return None
+    if not task.completed_rounds:
+        return 0.0
+    first = select(RoundRow.opened_at).where(RoundRow.task_id == task.id, RoundRow.number == 1).scalar_subquery()
+    always = ClientRow.task_id == task.id, ClientRow.enrolled_at <= first, eligible_clause(task)
+    drawn_from = session.execute(select(func.count()).select_from(ClientRow).where(*always)).scalar_one()
+    rate = min(1.0, schedule.cohort_size / max(drawn_from, 1))
+    return min(spent, epsilon_of(task.completed_rounds * _sampled_cost(terms, rate), _private(terms).privacy.delta))
+
+
+def spent_budgets(session: Session) -> Iterator[Spent]:
+    """Yield what each open task with a privacy block has spent."""
+    largest = func.max(ClientRow.times_contributed)
+    query = select(TaskRow, largest).join(ClientRow, ClientRow.task_id == TaskRow.id, isouter=True)
+    query = query.where(TaskRow.state == "open", TaskRow.privacy.is_not(None)).group_by(TaskRow.id)
+    for task, contributions in session.execute(query):
+        terms = row_terms(task)
+        yield Spent(task.name, _epsilon(terms, contributions or 0), _private(terms).privacy.epsilon)
+
+
+@lru_cache(maxsize=256)
+def _epsilon(terms: TaskTerms, contributions: int) -> float:
+    """Return what so many contributions cost at the block's delta."""
+    recipe = _private(terms)
+    return epsilon_of(recipe.cost(contributions), recipe.privacy.delta)
+
+
+@lru_cache(maxsize=64)
+def _sampled_cost(terms: TaskTerms, rate: float) -> Curve:
+    return sampled_curve(_private(terms).cost(1), rate)
+
+
+def _private(terms: TaskTerms) -> Private:
+    recipe = plan_task(terms).recipe
+    if not isinstance(recipe, Private):
+        raise TypeError("these terms have no privacy block")
+    return recipe

@@ -19,7 +19,6 @@ from aggregator_service.problems import Problem
 from aggregator_service.settings import Signatures
 from aggregator_service.storage.rounds import find_snapshot, last_completed, seen_by
 from aggregator_service.storage.schema import ClientRow, InvitationRow, RoundRow, TaskRow
-from aggregator_service.tasks.catalogues import awaited_catalogue, check_catalogue
 from aggregator_service.tasks.checks import check_evaluation, check_sums, task_warnings
 from aggregator_service.tasks.committee import awaited_committee, committee_size
 from aggregator_service.tasks.members import able_members, awaited_uncounted
@@ -33,6 +32,7 @@ from aggregator_service.tasks.plans import (
     row_terms,
     task_terms,
 )
+from aggregator_service.tasks.starts import awaited_catalogue, check_catalogue
 from protocols.canonical_json import canonical_json
 from protocols.codec import b64decode, b64encode
 from protocols.layout import Block

@@ -37,7 +37,7 @@ from aggregator_service.round_states import TABLE
 from aggregator_service.settings import Settings
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.directory import DirectoryBlobs
-from aggregator_service.tasks.privacy import spent_budgets
+from aggregator_service.tasks.ledger import spent_budgets
 from client_sdk import Operator
 from client_sdk.lab.fleet import Fleet
 from client_sdk.lab.fleet_rounds import FleetOptions

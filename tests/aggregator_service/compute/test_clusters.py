@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from aggregator_service.compute.open_workers import open_workers
+from aggregator_service.app import open_workers
 from aggregator_service.settings import Settings
 from aggregator_service.storage.directory import DirectoryBlobs
 from protocols.errors import ParameterError

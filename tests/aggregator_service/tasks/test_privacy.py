@@ -11,12 +11,12 @@ import pytest
 from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
-from aggregator_service.rounds.budget import count_contributions
+from aggregator_service.rounds.differencing import count_contributions
 from aggregator_service.rounds.interventions import abort_round, resume_task
 from aggregator_service.rounds.transactions import close_task
 from aggregator_service.storage.schema import ClientRow, ContributionRow, TaskRow
 from aggregator_service.tasks import plans
-from aggregator_service.tasks.privacy import privacy_view, spent_budgets
+from aggregator_service.tasks.ledger import privacy_view, spent_budgets
 from protocols.messages import TaskRequest
 from protocols.messages.privacy import Privacy, PrivacyView
 from protocols.recipes.fedmf import FedMF
