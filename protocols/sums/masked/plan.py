@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from protocols.crypto.domain import SEED_BYTES, digest
 from protocols.errors import ParameterError
 from protocols.layout import Route, VectorLayout
-from protocols.sums.base import COUNT_BYTES, valid_parameters
+from protocols.parameter_text import validated
+from protocols.sums.base import COUNT_BYTES
 from protocols.sums.masked.parameters import (
     MIN_CLIENTS,
     MOST_CLIENTS,
@@ -159,7 +160,7 @@ def make_plan(parameters: Mapping[str, Any], layout: VectorLayout, max_contribut
     task of an earlier version, whose cohort has none any more, can still be read. Raises `ParameterError` for invalid
     parameters, `BudgetError` if the sums do not fit the ring.
     """
-    checked = valid_parameters("masked", MaskedParameters, parameters)
+    checked = validated("masked parameters", MaskedParameters, parameters)
     if max_contributions < MIN_CLIENTS:
         raise ParameterError(
             f"a masked sum has at least {MIN_CLIENTS} contributions: max_contributions must be at least "

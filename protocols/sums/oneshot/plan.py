@@ -18,7 +18,8 @@ from protocols.crypto.domain import digest
 from protocols.errors import ParameterError
 from protocols.fixed_point import FixedPoint
 from protocols.layout import Route, VectorLayout
-from protocols.sums.base import COUNT_BYTES, valid_parameters
+from protocols.parameter_text import validated
+from protocols.sums.base import COUNT_BYTES
 from protocols.sums.oneshot.parameters import MIN_CLIENTS, MOST_CLIENTS, OneshotParameters
 from protocols.sums.oneshot.polynomials import Ring, choose_ring
 from protocols.sums.ring import (
@@ -166,7 +167,7 @@ def make_plan(parameters: Mapping[str, Any], layout: VectorLayout, max_contribut
 
     Raises `ParameterError` for invalid parameters, `BudgetError` if the sums do not fit, with what would fit.
     """
-    checked = valid_parameters("oneshot", OneshotParameters, parameters)
+    checked = validated("oneshot parameters", OneshotParameters, parameters)
     if checked.corrupt >= checked.committee:
         raise ParameterError(f"of a committee of {checked.committee} at most {checked.committee - 1} may be corrupt")
     if max_contributions < MIN_CLIENTS:
