@@ -220,7 +220,7 @@ def encode_vector(
             _check_values(block.name, segment, part)
         for target in targets:
             for segment, part, (ring, span) in zip(block.segments, parts, places[target], strict=True):
-                ring.encode_into(elements[span], part, segment.clip)
+                ring.encode(part, segment.clip, elements[span])
 
 
 def decode_part(
