@@ -33,8 +33,7 @@ from aggregator_service.tasks.plans import (
     row_terms,
     task_terms,
 )
-from protocols.canonical_json import canonical_json
-from protocols.codec import b64decode, b64encode
+from protocols.codec import b64decode, b64encode, canonical_json
 from protocols.layout import Block
 from protocols.messages import (
     Invitation,

@@ -16,9 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocols.canonical_json import canonical_json
 from protocols.catalogue import MAX_CATALOGUE_BYTES, Catalogue, longest_catalogue
-from protocols.codec import Reader, b64decode, b64encode, pack
+from protocols.codec import Reader, b64decode, b64encode, canonical_json, pack
 from protocols.errors import BudgetError, CodecError, ParameterError
 from protocols.fixed_point import FixedPoint
 from protocols.layout import TRAINED, Block, Segment, VectorLayout
