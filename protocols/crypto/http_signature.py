@@ -25,6 +25,7 @@ from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from protocols.crypto.domain import DIGEST_BYTES
 from protocols.crypto.keys import verifies
 from protocols.errors import CodecError, SignatureError
 
@@ -44,7 +45,6 @@ __all__ = [
 
 
 _ALGORITHM: Final = "sha-256"
-_DIGEST_BYTES: Final = 32
 _BASE64: Final = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?")
 
 
@@ -83,8 +83,8 @@ def _digest(equals: str, item: str) -> bytes:
     if not _BASE64.fullmatch(text[1:-1]):  # stricter than b64decode, which accepts superfluous padding
         raise CodecError("the byte sequence of a digest field must be base64")
     digest = base64.b64decode(text[1:-1])
-    if len(digest) != _DIGEST_BYTES:
-        raise CodecError(f"a sha-256 digest has {_DIGEST_BYTES} bytes, not {len(digest)}")
+    if len(digest) != DIGEST_BYTES:
+        raise CodecError(f"a sha-256 digest has {DIGEST_BYTES} bytes, not {len(digest)}")
     return digest
 
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from protocols.crypto.domain import SEED_BYTES, digest
+from protocols.crypto.domain import DIGEST_BYTES, SEED_BYTES, digest
 from protocols.errors import ParameterError
 from protocols.layout import Route, VectorLayout
 from protocols.parameter_text import validated
@@ -40,7 +40,7 @@ from protocols.sums.ring import (
 )
 from protocols.sums.wire import refuse_chosen
 
-__all__ = ["DIGEST_BYTES", "MaskedPlan", "RoundContext", "encode", "make_plan", "model_digest"]
+__all__ = ["MaskedPlan", "RoundContext", "encode", "make_plan", "model_digest"]
 
 _SECURITY_BITS: Final = 128
 """Security of AES-128 and X25519."""
@@ -180,9 +180,6 @@ def encode(plan: MaskedPlan, route: Route, blocks: Sequence[NDArray[np.float64]]
     elements = np.zeros(plan.layout.length, plan.dtype)
     encode_vector(plan.layout, plan.places, route, blocks, elements)
     return elements
-
-
-DIGEST_BYTES: Final = 32
 
 
 @dataclass(frozen=True)

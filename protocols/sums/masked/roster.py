@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from protocols.codec import Reader
 from protocols.crypto.certificates import CERTIFICATE_BYTES, subject_of
-from protocols.crypto.domain import digest, domain_tag
+from protocols.crypto.domain import KEY_BYTES, digest, domain_tag
 from protocols.crypto.keys import verifies
 from protocols.crypto.random import permutation
 from protocols.errors import CodecError, ParameterError, ThresholdError
@@ -29,7 +29,7 @@ from protocols.sums.masked import wire
 from protocols.sums.masked.masks import seed_commitment
 from protocols.sums.masked.parameters import MIN_CLIENTS, Neighbourhood
 from protocols.sums.masked.plan import RoundContext
-from protocols.sums.masked.wire import ADVERTISEMENT_BYTES, KEY_BYTES, Advertisement, decode_advertisement
+from protocols.sums.masked.wire import ADVERTISEMENT_BYTES, Advertisement, decode_advertisement
 
 __all__ = [
     "Roster",

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from protocols.crypto.domain import digest
+from protocols.crypto.domain import DIGEST_BYTES, KEY_BYTES, SIGNATURE_BYTES, digest
 from protocols.errors import ParameterError
 from protocols.fixed_point import FixedPoint
 from protocols.layout import Route, VectorLayout
@@ -32,9 +32,6 @@ from protocols.sums.ring_security import SECURITY_BITS
 from protocols.sums.wire import refuse_chosen
 
 __all__ = [
-    "DIGEST_BYTES",
-    "KEY_BYTES",
-    "SIGNATURE_BYTES",
     "TAG_BYTES",
     "OneshotContext",
     "OneshotPlan",
@@ -42,8 +39,6 @@ __all__ = [
     "make_plan",
 ]
 
-KEY_BYTES: Final = 32
-SIGNATURE_BYTES: Final = 64
 TAG_BYTES: Final = 16
 
 
@@ -198,9 +193,6 @@ def _unreduced(plan: OneshotPlan) -> Places:
     They share a coefficient, so that what one value would lose modulo 2^bits would appear in the next.
     """
     return tuple(tuple((FixedPoint(64, ring.bound, ring.scale), span) for ring, span in block) for block in plan.places)
-
-
-DIGEST_BYTES: Final = 32
 
 
 @dataclass(frozen=True)

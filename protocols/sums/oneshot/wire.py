@@ -20,10 +20,10 @@ from typing import Final
 
 from protocols.codec import Reader, exact
 from protocols.crypto.certificates import CERTIFICATE_BYTES
-from protocols.crypto.domain import digest
+from protocols.crypto.domain import DIGEST_BYTES, KEY_BYTES, SIGNATURE_BYTES, digest
 from protocols.errors import CodecError, ParameterError
 from protocols.sums.base import Buffer
-from protocols.sums.oneshot.plan import DIGEST_BYTES, KEY_BYTES, SIGNATURE_BYTES, OneshotPlan
+from protocols.sums.oneshot.plan import OneshotPlan
 
 __all__ = ["CommitteeKey", "Statement", "Ticket", "Upload", "body_digest", "survivors_digest"]
 
