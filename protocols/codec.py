@@ -18,7 +18,17 @@ from typing import Any, Final
 
 from protocols.errors import CodecError, ParameterError
 
-__all__ = ["Reader", "b64decode", "b64encode", "canonical_json", "exact", "pack"]
+__all__ = [
+    "LONGEST_ID",
+    "Reader",
+    "b64decode",
+    "b64encode",
+    "canonical_json",
+    "exact",
+    "join_named",
+    "pack",
+    "split_named",
+]
 
 _LENGTH: Final = struct.Struct("<Q")
 
@@ -68,6 +78,32 @@ class Reader:
         """Raise `CodecError` if bytes are left."""
         if len(self._rest):
             raise CodecError(f"{len(self._rest)} trailing bytes")
+
+
+LONGEST_ID: Final = 64
+"""Of a client or a member of a committee, in bytes of UTF-8."""
+
+
+def join_named(name: str, fields: Sequence[bytes], lengths: Sequence[int]) -> bytes:
+    """Return an id behind its length (1 byte), then fields of these lengths; `ParameterError` for other lengths."""
+    body = name.encode()
+    if not 1 <= len(body) <= LONGEST_ID:
+        raise ParameterError(f"an id has 1 to {LONGEST_ID} bytes, got {len(body)}")
+    if [len(part) for part in fields] != list(lengths):
+        raise ParameterError(f"the fields after an id have {list(lengths)} bytes, got {[len(part) for part in fields]}")
+    return bytes([len(body)]) + body + b"".join(fields)
+
+
+def split_named(reader: Reader, lengths: Sequence[int]) -> tuple[str, list[bytes]]:
+    """Return the next id and fields that `join_named` joined; `CodecError` for any other form."""
+    (length,) = reader.fixed(1)
+    if not 1 <= length <= LONGEST_ID:
+        raise CodecError(f"an id has 1 to {LONGEST_ID} bytes, got {length}")
+    try:
+        name = reader.fixed(length).decode()
+    except UnicodeDecodeError as error:
+        raise CodecError("an id is not UTF-8") from error
+    return name, [reader.fixed(size) for size in lengths]
 
 
 _TO_URL: Final = bytes.maketrans(b"+/", b"-_")

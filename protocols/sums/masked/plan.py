@@ -161,11 +161,6 @@ def make_plan(parameters: Mapping[str, Any], layout: VectorLayout, max_contribut
     parameters, `BudgetError` if the sums do not fit the ring.
     """
     checked = validated("masked parameters", MaskedParameters, parameters)
-    if max_contributions < MIN_CLIENTS:
-        raise ParameterError(
-            f"a masked sum has at least {MIN_CLIENTS} contributions: max_contributions must be at least "
-            f"{MIN_CLIENTS}, got {max_contributions}"
-        )
     refuse_chosen(layout, "masked")
     require_fit(layout, max_contributions, range(checked.bits, 65), range(MIN_CLIENTS, MOST_CLIENTS + 1))
     return MaskedPlan(checked, layout, max_contributions)

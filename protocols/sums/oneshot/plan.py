@@ -165,11 +165,6 @@ def make_plan(parameters: Mapping[str, Any], layout: VectorLayout, max_contribut
     checked = validated("oneshot parameters", OneshotParameters, parameters)
     if checked.corrupt >= checked.committee:
         raise ParameterError(f"of a committee of {checked.committee} at most {checked.committee - 1} may be corrupt")
-    if max_contributions < MIN_CLIENTS:
-        raise ParameterError(
-            f"a one-shot sum has at least {MIN_CLIENTS} contributions: max_contributions must be at least "
-            f"{MIN_CLIENTS}, got {max_contributions}"
-        )
     refuse_chosen(layout, "oneshot")
     widest: int = OneshotParameters.model_fields["bits"].metadata[1].le
     require_fit(layout, max_contributions, range(checked.bits, widest + 1), range(MIN_CLIENTS, MOST_CLIENTS + 1))
