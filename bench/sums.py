@@ -16,14 +16,14 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from protocols.crypto.certificates import NO_CERTIFICATE, Certificate, CertifiedRole, certify, check_certificate
-from protocols.crypto.domain import SEED_BYTES
+from protocols.crypto.domain import DIGEST_BYTES, SEED_BYTES
 from protocols.crypto.keys import Keyring
 from protocols.layout import TRAINED, Block, Route, Segment, VectorLayout, whole_route
 from protocols.sums.base import Keyed, Mechanism
 from protocols.sums.masked import client, server
 from protocols.sums.masked.mechanism import MASKED
 from protocols.sums.masked.parameters import ClientPolicy
-from protocols.sums.masked.plan import DIGEST_BYTES, MaskedPlan, RoundContext, encode
+from protocols.sums.masked.plan import MaskedPlan, RoundContext, encode
 from protocols.sums.masked.roster import RosterEntry, make_roster, sign_survivors
 from protocols.sums.masked.run import MaskedRun
 from protocols.sums.oneshot import client as oneshot_client

@@ -46,7 +46,7 @@ MESSAGE_BUDGET: Final = 10_000_000
 """Bytes of a client's longest message of a `privirec-k` task, unless its maker says otherwise; 4 bytes a value."""
 MOST_COMPONENTS: Final = 256
 MOST_FACTORS: Final = 128
-"""Factors of a started task at most: 256 were no better on validation rows, 64 worse."""
+"""Factors of a started task at most: the length that was measured (docs/recipes.md)."""
 
 _SPECTRUM: Final[Mapping[str, Any]] = {"rayleigh_ritz": True, "user_exponent": 0.25, "item_exponent": 0.3125}
 

@@ -28,9 +28,8 @@ class FixedPoint:
     bound: largest size of any coordinate of the TRUE SUM. Intermediate sums may wrap around, which cancels.
     scale: ring steps per 1.0.
 
-    Invariant: bound * scale < 2^(bits-1), with `headroom` steps left for the rounding of contributions. A recipe may
-    prove a bound on the sum that is far below contributions * clip, so only the bound counts. Raises `ParameterError`
-    for invalid fields, `BudgetError` if the invariant does not hold.
+    Invariant: bound * scale < 2^(bits-1). A recipe may prove a bound on the sum that is far below contributions * clip,
+    so only the bound counts. Raises `ParameterError` for invalid fields, `BudgetError` if the invariant does not hold.
     """
 
     bits: int
@@ -43,14 +42,13 @@ class FixedPoint:
         if not (isfinite(self.bound) and self.bound > 0 and isfinite(self.scale) and self.scale > 0):
             raise ParameterError(f"bound and scale must be finite and positive, got {self.bound} and {self.scale}")
         if self.bound * self.scale >= 2.0 ** (self.bits - 1):
-            raise BudgetError(self._error_text("does not fit"))
+            raise BudgetError(self._error_text())
 
     @classmethod
     def widest(cls, bits: int, bound: float, contributions: int = 0) -> FixedPoint:
         """Return the encoding with the finest power-of-two scale for sums of up to `contributions` encodings.
 
-        Headroom is left for the rounding of every contribution (up to one step each, with stochastic rounding). Raises
-        `BudgetError` if no scale fits.
+        There is room for a step of rounding of every contribution. Raises `BudgetError` if no scale fits.
         """
         if not 16 <= bits <= 64 or not (isfinite(bound) and bound > 0):
             raise ParameterError(f"a ring has 16 to 64 bits and a positive bound, got {bits} and {bound}")
@@ -65,56 +63,32 @@ class FixedPoint:
         """dtype of ring elements: uint16, uint32 or uint64."""
         return np.dtype(np.uint16 if self.bits == 16 else np.uint32 if self.bits <= 32 else np.uint64)
 
-    @property
-    def headroom(self) -> int:
-        """Steps between the largest sum and the edge of the ring: as many contributions may each round by one step."""
-        return int(2 ** (self.bits - 1) - 1 - np.ceil(self.bound * self.scale))
-
-    def require(self, contributions: int) -> None:
-        """Raise `BudgetError` unless the headroom holds the rounding of `contributions` contributions."""
-        if contributions > self.headroom:
-            raise BudgetError(self._error_text(f"leaves no room for the rounding of {contributions} contributions"))
-
-    def _error_text(self, problem: str) -> str:
+    def _error_text(self) -> str:
         needed = log2(self.bound) + log2(self.scale) + 1
         largest_scale = floor(self.bits - 1 - log2(self.bound)) - 1
         fitting = f"{floor(needed) + 1} bits, or " if needed < 64 else ""
         return (
-            f"a sum of up to {self.bound:g} at scale {self.scale:g} {problem} in {self.bits} bits: it would fit with "
-            f"{fitting}a scale of 2^{largest_scale}"
+            f"a sum of up to {self.bound:g} at scale {self.scale:g} does not fit in {self.bits} bits: it would fit "
+            f"with {fitting}a scale of 2^{largest_scale}"
         )
 
     def encode(
-        self, values: NDArray[np.floating[Any]], clip: float, rng: np.random.Generator | None = None
+        self, values: NDArray[np.floating[Any]], clip: float, into: NDArray[np.unsignedinteger[Any]] | None = None
     ) -> tuple[NDArray[np.unsignedinteger[Any]], int]:
         """Return the ring elements of `values` (any shape), and how many were clipped to +-`clip`: callers report it.
 
-        Rounds to nearest, or stochastically with the caller's `rng` (unbiased: up with the fraction's probability).
-        Raises `ParameterError` for values that are not finite, `BudgetError` if `clip` has more than 2^53 steps.
-        """
-        exact = np.asarray(values, dtype=np.float64)
-        elements = np.empty(exact.size, self.dtype)
-        clipped = self.encode_into(elements, exact.reshape(-1), clip, rng)
-        return elements.reshape(exact.shape), clipped
-
-    def encode_into(
-        self,
-        elements: NDArray[np.unsignedinteger[Any]],
-        values: NDArray[np.float64],
-        clip: float,
-        rng: np.random.Generator | None = None,
-    ) -> int:
-        """Write the ring elements of a vector into `elements`; return how many values were clipped to +-`clip`.
-
-        elements: of the vector's length and the ring's dtype. Rounding and errors as in `encode`.
+        into: a vector of as many elements of the ring's dtype, to which they are written; None: a new array. Rounds to
+        nearest. Raises `ParameterError` for values that are not finite, `BudgetError` if `clip` has more than 2^53
+        steps.
         """
         if not (isfinite(clip) and clip > 0):
             raise ParameterError(f"a clip must be finite and positive, got {clip}")
         if clip * self.scale > 2.0**_EXACT_BITS:
             raise BudgetError(f"clip {clip:g} at scale {self.scale:g} is over 2^53 steps, which float64 cannot hold")
-        clipped = 0
-        for start in range(0, values.size, _PIECE):
-            steps = values[start : start + _PIECE]
+        exact, clipped = np.asarray(values, dtype=np.float64).reshape(-1), 0
+        elements = np.empty(exact.size, self.dtype) if into is None else into
+        for start in range(0, exact.size, _PIECE):
+            steps = exact[start : start + _PIECE]
             sizes = np.abs(steps)
             largest = sizes.max()
             if not isfinite(largest):
@@ -122,10 +96,9 @@ class FixedPoint:
             if largest > clip:
                 clipped += int(np.count_nonzero(sizes > clip))
                 steps = np.clip(steps, -clip, clip)
-            steps = np.multiply(steps, self.scale, out=sizes)
-            steps = np.rint(steps, out=sizes) if rng is None else np.floor(steps + rng.random(steps.shape))
+            steps = np.rint(np.multiply(steps, self.scale, out=sizes), out=sizes)
             elements[start : start + _PIECE] = self.reduce(steps.astype(np.int64).view(np.uint64))
-        return clipped
+        return elements.reshape(values.shape), clipped
 
     def reduce(self, elements: NDArray[np.unsignedinteger[Any]]) -> NDArray[np.unsignedinteger[Any]]:
         """Return the elements modulo 2^bits, in the ring's dtype; after additions not needed for 16, 32 or 64 bits."""

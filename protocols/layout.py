@@ -1,7 +1,20 @@
-"""The class of a sum: how often the data of one client may enter sums like it.
+"""The layout of contribution and aggregate vectors, which clients contribute to which part, and the class of a sum.
 
-`min_clients` and the differencing guard are about the clients of ONE released sum. What several sums give away together
-depends on what clients put into them. So the layout of every sum states its class, and a recipe cannot leave it out:
+A *segment* is a run of values that share one bound. A *block* is a run of segments that is sealed, sent and folded as
+one piece. A recipe defines the blocks of the AGGREGATE. A *route* says to which of them each block of a client's
+contribution is added; one uploaded block can be added to several (SCoLR: one touch vector counts for every column that
+the client trains).
+
+**Few clients of one route.** A sum has a value of its own for each block, and whoever sees it can compare them: where
+the blocks of a client's route are the first ones of the layout, the difference of two neighbouring blocks comes from
+the clients of one route. So a sum may only be released if each route is that of no client, or of at least `min_clients`
+(`short_routes`). The counts of all blocks are sums over routes, so they keep to the same floor. In a sum without routes
+all clients have one. Clients whose resources differ draw levels; `levels_in_use` lowers some of them before a round, so
+that each level has enough clients, with room for dropouts.
+
+**The class of a sum** is how often the data of one client may enter sums like it. `min_clients` and the differencing
+guard are about the clients of ONE released sum. What several sums give away together depends on what clients put into
+them. So the layout of every sum states its class, and a recipe cannot leave it out:
 
 | class | a contribution is | rule |
 |---|---|---|
@@ -14,21 +27,14 @@ depends on what clients put into them. So the layout of every sum states its cla
 Zeros of a client without data never count towards `min_clients`: it abstains. The guard
 (`protocols.privacy.differencing`) judges all sums of class `once` or `repeated` of the same data together. The class
 also states which data: `rows`, the interactions that a client trains on, or `held-out`, the rows on which it measures
-the model. The sums of one task are over one data set, and so are those of all tasks with one `data_set` label.
-
-The class belongs to the sum, not to the recipe: a task may count items in its first sum and train in the others.
-
-The layout of contribution and aggregate vectors: segments of values, blocks of segments, and routes.
-
-A *segment* is a run of values that share one bound. A *block* is a run of segments that is sealed, sent and folded as
-one piece. A recipe defines the blocks of the AGGREGATE. A *route* says to which of them each block of a client's
-contribution is added; one uploaded block can be added to several (SCoLR: one touch vector counts for every column that
-the client trains).
+the model. The sums of one task are over one data set, and so are those of all tasks with one `data_set` label. The
+class belongs to the sum, not to the recipe: a task may count items in its first sum and train in the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Final, Literal
@@ -36,22 +42,27 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from protocols.errors import ParameterError, RoutingError
+from protocols.errors import ParameterError, RefusalError, RoutingError
 
 __all__ = [
+    "Block",
     "CLIP_SLACK",
+    "Data",
     "ONCE_ROWS",
     "REPEATED_HELD_OUT",
     "REPEATED_ROWS",
-    "TRAINED",
-    "Data",
-    "Rule",
-    "SumClass",
-    "Block",
     "Route",
+    "Rule",
     "Segment",
+    "SumClass",
+    "TRAINED",
     "VectorLayout",
+    "check_levels",
     "clip_to_bounds",
+    "levels_in_use",
+    "lowered",
+    "refuse_short_routes",
+    "short_routes",
     "whole_route",
 ]
 
@@ -299,3 +310,54 @@ def clip_to_bounds(block: Block, values: NDArray[np.float64]) -> tuple[NDArray[n
     bounds = block.bounds()
     clipped = int(np.count_nonzero(np.abs(values) > bounds))
     return (np.clip(values, -bounds, bounds) if clipped else values), clipped
+
+
+def levels_in_use(drawn: Iterable[int], min_clients: int) -> tuple[int, ...]:
+    """Return the levels, ascending from 1, to which clients that drew the levels `drawn` (from 1) are lowered.
+
+    From the highest level down, a level is used if at least `least` clients are left for it: those that drew it or a
+    higher one that is not used. `least` is min_clients, a quarter more and one, since some may drop out. The lowest
+    level used above 1 is given up if too few are left for level 1.
+    """
+    least, counts, waiting = min_clients + min_clients // 4 + 1, Counter(drawn), 0
+    used: list[int] = []
+    for level in sorted((level for level in counts if level > 1), reverse=True):
+        waiting += counts[level]
+        if waiting >= least:
+            used.append(level)
+            waiting = 0
+    if used and 0 < waiting + counts[1] < least:
+        used.pop()
+    return (1, *reversed(used))
+
+
+def lowered(level: int, used: tuple[int, ...]) -> int:
+    """Return the largest of the levels `used` that is not above `level`; `level` itself where `used` is empty."""
+    return max((each for each in used if each <= level), default=level)
+
+
+def check_levels(used: tuple[int, ...], most: int) -> None:
+    """Raise `ParameterError` unless these are levels in use: from 1, ascending, at most `most`; none if most is 0."""
+    if most == 0 and not used:
+        return
+    if not used or used[0] != 1 or used[-1] > most or list(used) != sorted(set(used)):
+        stated = ", ".join(map(str, used)) or "none"
+        raise ParameterError(f"the levels in use are {stated}: 1 and others up to {most} were expected, ascending")
+
+
+def short_routes(routes: Iterable[Route], min_clients: int) -> list[int]:
+    """Return the number of clients of each route that fewer than `min_clients` have, ascending; empty if none has."""
+    return sorted(count for count in Counter(routes).values() if count < min_clients)
+
+
+def refuse_short_routes(clients: Iterable[str], route: Callable[[str], Route], min_clients: int, what: str) -> None:
+    """Raise `RefusalError` if fewer than `min_clients` of these clients, but not none, have a route in common.
+
+    route: returns the route of a client. what: which clients these are, such as "the roster".
+    """
+    short = short_routes(map(route, clients), min_clients)
+    if short:
+        raise RefusalError(
+            f"{what} has {short[0]} clients that contribute to the same blocks of the sum, and {min_clients} are "
+            "needed: the sum would show what these few sent"
+        )

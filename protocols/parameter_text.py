@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from re import fullmatch
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from protocols.errors import ParameterError
 
-__all__ = ["cause_text", "fault_text", "first_fault", "named_values"]
+__all__ = ["cause_text", "fault_text", "first_fault", "named_values", "validated"]
 
 
 _WHOLE: Final = "must be a whole number"
@@ -80,6 +80,19 @@ def first_fault(error: ValidationError, known: Iterable[str] = ()) -> str:
         names = ", ".join(known)
         return f"{where}unknown name" + (f"; choose from: {names}" if names else "")
     return where + fault_text(first)
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def validated(
+    whose: str, model: type[Model], given: Mapping[str, Any], context: Mapping[str, Any] | None = None
+) -> Model:
+    """Return the `given` parameters as a `model`; `ParameterError` names `whose` they are, and the first fault."""
+    try:
+        return model.model_validate(dict(given), context=context)
+    except ValidationError as error:
+        raise ParameterError(f"{whose}: {first_fault(error, model.model_fields)}") from None
 
 
 def _printable(part: int | str) -> str:

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any, Final
 
-from protocols.canonical_json import canonical_json
-from protocols.codec import pack
+from protocols.codec import canonical_json, pack
 from protocols.crypto.http_signature import parse_digests
 from protocols.errors import CodecError
 from protocols.messages import TaskView

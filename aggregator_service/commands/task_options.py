@@ -15,9 +15,8 @@ from aggregator_service.tasks.parameter_rows import as_text, parameter_rows
 from protocols.advice import RECOMMENDED
 from protocols.errors import ParameterError
 from protocols.messages import Evaluation, Schedule
-from protocols.messages.privacy import Privacy
+from protocols.messages.privacy import Privacy, default_delta
 from protocols.parameter_text import first_fault
-from protocols.privacy.guarantee import default_delta
 from protocols.recipes.registry import recipe_entry
 from protocols.sums.registry import parameters_of
 

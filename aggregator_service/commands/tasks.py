@@ -75,8 +75,8 @@ from protocols.advice import (
 from protocols.catalogue import Catalogue
 from protocols.errors import CodecError
 from protocols.messages import InvitationRequest, OrganiserPin, Role, Schedule, TaskRequest, TaskView
+from protocols.messages.privacy import default_delta
 from protocols.parameter_text import first_fault, named_values
-from protocols.privacy.guarantee import default_delta
 from protocols.privacy_advice import choose_noisy
 from protocols.recipes.arrays import shapes_of
 from protocols.recipes.private import Private

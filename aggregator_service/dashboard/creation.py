@@ -31,9 +31,8 @@ from protocols.catalogue import Catalogue
 from protocols.combinations import check_combination
 from protocols.errors import CodecError, HushRecError, ParameterError
 from protocols.messages import Evaluation, InvitationRequest, OrganiserPin, Schedule, TaskRequest
-from protocols.messages.privacy import Privacy
+from protocols.messages.privacy import Privacy, default_delta
 from protocols.parameter_text import first_fault, named_values
-from protocols.privacy.guarantee import default_delta
 from protocols.recipes.registry import recipe_entry, recipes
 from protocols.sums.registry import mechanism_entry, mechanisms, parameters_of
 

@@ -47,13 +47,13 @@ from aggregator_service.storage.stages import (
 from aggregator_service.tasks.certificates import holds_certificate
 from aggregator_service.tasks.plans import plan_round
 from protocols.crypto.certificates import NO_CERTIFICATE
+from protocols.crypto.domain import KEY_BYTES
 from protocols.errors import AtFaultError, ParameterError, ThresholdError
 from protocols.messages import Schedule
 from protocols.messages.stages import RoundState
 from protocols.sums.masked import server
 from protocols.sums.masked.plan import MaskedPlan, RoundContext
 from protocols.sums.masked.roster import Roster, RosterEntry, make_roster, open_roster
-from protocols.sums.masked.wire import KEY_BYTES
 
 __all__ = [
     "end_stage",

@@ -43,10 +43,11 @@ from aggregator_service.tasks.committee import (
 )
 from aggregator_service.tasks.plans import plan_round
 from protocols.codec import Reader
+from protocols.crypto.domain import SIGNATURE_BYTES
 from protocols.messages import Schedule
 from protocols.messages.stages import RoundState
 from protocols.sums.oneshot.committee import Committee, join_confirmations, make_committee
-from protocols.sums.oneshot.plan import SIGNATURE_BYTES, OneshotContext, OneshotPlan
+from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan
 from protocols.sums.oneshot.wire import CommitteeKey, Statement, survivors_digest
 
 __all__ = [

@@ -44,9 +44,9 @@ from aggregator_service.storage.stages import (
 )
 from aggregator_service.tasks.ledger import survivors_digest
 from aggregator_service.tasks.plans import keeps_best, plan_round, round_spec
+from protocols.layout import short_routes
 from protocols.messages import Schedule
 from protocols.messages.stages import RoundState
-from protocols.patterns import short_routes
 from protocols.recipes.evaluation_curve import BEST_ROUND
 
 __all__ = [
@@ -101,7 +101,7 @@ def end_collecting(session: Session, round_id: int, now: float) -> RoundRow:
 def enforce_routes(
     session: Session, task: TaskRow, round_: RoundRow, present: Part, failed: RoundEvent, now: float
 ) -> bool:
-    """Return whether no part of a round's sum is of few clients (`protocols.patterns`); otherwise fail the round.
+    """Return whether no part of a round's sum is of few clients (`protocols.layout`); otherwise fail the round.
 
     present: what the clients of the sum have done. failed: the event of the failure. It does not count towards
     `max_failed_rounds`: clients dropped out, and the next cohort draws other levels.

@@ -315,7 +315,7 @@ class RoundRow(Base):
     """A round.
 
     sum_index: index of the sum among the task's sums. sum_rule, sum_data: the class of the sum
-    (`protocols.layout`). levels: the levels in use (`protocols.patterns`); empty without levels. partial_key,
+    (`protocols.layout`). levels: the levels in use (`protocols.layout`); empty without levels. partial_key,
     partial_digest: the partial sum, which each fold replaces. folded: number of contributions in it. unfinished:
     uploads that were incomplete when the round ended. deadline: of the current stage. model_digest: what the keys of a
     masked round are bound to; null for other rounds. confirms: whether survivors sign the set of survivors. committee:

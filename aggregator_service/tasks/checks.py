@@ -9,7 +9,7 @@ from aggregator_service.tasks.plans import TaskPlan
 from protocols.combinations import check_combination
 from protocols.errors import CombinationError, ParameterError
 from protocols.messages import Evaluation, Schedule
-from protocols.privacy.guarantee import holds_against
+from protocols.messages.privacy import holds_against
 from protocols.privacy_advice import Sizes, outlook_of
 from protocols.recipes.base import ItemParameters
 from protocols.recipes.private import Private

@@ -33,8 +33,7 @@ from aggregator_service.tasks.plans import (
     task_terms,
 )
 from aggregator_service.tasks.starts import awaited_catalogue, check_catalogue
-from protocols.canonical_json import canonical_json
-from protocols.codec import b64decode, b64encode
+from protocols.codec import b64decode, b64encode, canonical_json
 from protocols.layout import Block
 from protocols.messages import (
     Invitation,

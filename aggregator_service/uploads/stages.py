@@ -29,13 +29,14 @@ from aggregator_service.tasks.plans import plan_round
 from aggregator_service.tasks.tasks import differing_binding
 from aggregator_service.uploads.contributions import AlreadyStored, Stored, UploadOutcome
 from protocols.codec import Reader
+from protocols.crypto.domain import KEY_BYTES, SIGNATURE_BYTES
 from protocols.errors import ContributionError
 from protocols.messages import BadShares, UploadReceipt
 from protocols.messages.stages import STATE_FOR, StageMessage
 from protocols.sums.masked import server, wire
 from protocols.sums.masked.plan import MaskedPlan
 from protocols.sums.oneshot import server as oneshot
-from protocols.sums.oneshot.plan import KEY_BYTES, SIGNATURE_BYTES, OneshotPlan
+from protocols.sums.oneshot.plan import OneshotPlan
 from protocols.sums.oneshot.wire import Statement, body_digest
 
 __all__ = [

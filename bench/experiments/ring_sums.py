@@ -120,8 +120,7 @@ class RingSums:
 
         |entry| <= ||P q|| <= 1, and so is every contribution's, since P's largest eigenvalue is 1 (a = 1/2).
         """
-        ring = FixedPoint.widest(self.bits, 1.0)
-        ring.require(self.most_contributors)
+        ring = self._ring(1.0)
         total = np.empty(vectors.shape)
         for start in range(0, vectors.shape[1], COLUMNS):
             part = slice(start, start + COLUMNS)
@@ -134,6 +133,12 @@ class RingSums:
             error = np.abs(total[:, part] - self._columns @ profiles).max()
             self.max_error = max(self.max_error, float(error))
         return total
+
+    def _ring(self, bound: float) -> FixedPoint:
+        """The ring of sums up to `bound`, with room for the rounding of every contribution."""
+        ring = FixedPoint.widest(self.bits, bound)
+        assert bound * ring.scale + self.most_contributors < 2 ** (self.bits - 1)
+        return ring
 
     def _added(self, ring: FixedPoint, values: np.ndarray, indptr: np.ndarray) -> np.ndarray:
         """Quantise every row of `values` and add them by item: ring elements (items, width)."""
@@ -152,8 +157,7 @@ class RingSums:
 
     def gram(self) -> csr_array:
         """P, float32 CSR (m, m): the sum of r_u^T r_u over pairs i <= j, mirrored."""
-        ring = FixedPoint.widest(self.bits, self.gram_bound())
-        ring.require(self.most_contributors)
+        ring = self._ring(self.gram_bound())
         upper = vstack([self._upper(ring, items) for items in self.pair_blocks()], format="csr")
         whole = csr_array(upper + triu(upper, 1, format="csr").T)
         whole.indices, whole.indptr = whole.indices.astype(np.int32), whole.indptr.astype(np.int32)

@@ -10,12 +10,11 @@ from protocols.codec import b64decode, b64encode
 from protocols.combinations import check_combination
 from protocols.crypto.envelope import sealed_bytes
 from protocols.errors import ParameterError
-from protocols.layout import VectorLayout
+from protocols.layout import VectorLayout, check_levels
 from protocols.messages import MechanismChoice, OrganiserPin, RecipeChoice, RoundView, Schedule, TaskView
 from protocols.messages.base import HexDigest, Key32, Message
 from protocols.messages.privacy import Privacy
 from protocols.messages.rounds import Evaluation
-from protocols.patterns import check_levels
 from protocols.recipes.base import ItemParameters, Recipe, RoundSpec, main_layout
 from protocols.recipes.evaluated import with_evaluation
 from protocols.recipes.private import with_privacy

@@ -68,9 +68,8 @@ class PlanOptions:
         """Return the privacy block. Raises `ParameterError` for values out of range."""
         from pydantic import ValidationError
 
-        from protocols.messages.privacy import Privacy
+        from protocols.messages.privacy import Privacy, default_delta
         from protocols.parameter_text import first_fault
-        from protocols.privacy.guarantee import default_delta
 
         delta = default_delta(self.users) if self.delta is None else self.delta
         try:

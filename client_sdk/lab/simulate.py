@@ -31,10 +31,9 @@ from protocols.advice import (
     settings_of_ratings,
 )
 from protocols.errors import ParameterError
-from protocols.messages.privacy import Privacy
+from protocols.messages.privacy import Privacy, default_delta
 from protocols.messages.rounds import Evaluation
 from protocols.parameter_text import first_fault
-from protocols.privacy.guarantee import default_delta
 from protocols.privacy_advice import choose_noisy
 from protocols.recipes.base import Recipe
 from protocols.recipes.evaluated import Evaluated

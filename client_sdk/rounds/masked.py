@@ -27,10 +27,9 @@ from client_sdk.rounds.polling import LONG_POLL_SECONDS, is_over
 from client_sdk.store.signed_sets import SignedSets, member_tags
 from client_sdk.training.base import LocalResult
 from protocols.errors import RefusalError
-from protocols.layout import Data
+from protocols.layout import Data, refuse_short_routes
 from protocols.messages import BadShares, RoundView
 from protocols.messages.stages import MASKED_STATES, MOST_BAD_SHARES, StageMessage
-from protocols.patterns import refuse_short_routes
 from protocols.recipes.base import RoundSpec
 from protocols.sums.masked import client as stages
 from protocols.sums.masked import wire

@@ -25,12 +25,13 @@ from client_sdk.rounds.part import OwnRound, Part
 from client_sdk.store.client_store import ClientStore, decoded
 from client_sdk.store.signed_sets import member_tag
 from protocols.crypto.certificates import CERTIFICATE_BYTES, CertifiedRole
+from protocols.crypto.domain import KEY_BYTES, SIGNATURE_BYTES
 from protocols.errors import AlreadySummed, CertificateError, CodecError, ParameterError, RefusalError
 from protocols.layout import Data
 from protocols.messages import RoundView
 from protocols.sums.oneshot.client import contribute
 from protocols.sums.oneshot.committee import Committee, make_committee, split_keys
-from protocols.sums.oneshot.plan import KEY_BYTES, SIGNATURE_BYTES, OneshotContext, OneshotPlan, encode
+from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan, encode
 from protocols.sums.oneshot.wire import CommitteeKey, Statement
 
 __all__ = [

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Final
 
 from protocols.codec import exact
-from protocols.crypto.domain import digest
+from protocols.crypto.domain import DIGEST_BYTES, digest
 from protocols.crypto.http_signature import SignedRequest, verify_request
 from protocols.errors import SignatureError
 
@@ -30,8 +30,7 @@ __all__ = [
 
 AGGREGATE_CHAIN: Final = "aggregate-chain"
 """The header of a contribution that states the chain, in lower case; its value is 64 hexadecimal digits."""
-_DIGEST: Final = 32
-CHAIN_BYTES: Final = 2 * _DIGEST
+CHAIN_BYTES: Final = 2 * DIGEST_BYTES
 _REMEMBERED: Final = 1024
 """Statements whose verification is remembered: those of a few rounds, about 1 MB."""
 
@@ -56,7 +55,7 @@ class AggregateChain:
     def decode(cls, body: bytes) -> AggregateChain:
         """Return the chain whose encoding is `body`; `CodecError` unless that has `CHAIN_BYTES` bytes."""
         exact(body, CHAIN_BYTES, "an aggregate chain")
-        return cls(body[:_DIGEST], body[_DIGEST:])
+        return cls(body[:DIGEST_BYTES], body[DIGEST_BYTES:])
 
     def encode(self) -> bytes:
         """Return the encoding, `CHAIN_BYTES` bytes."""
@@ -112,7 +111,7 @@ def stated_chain(stated: StatedChain, identity_key: bytes, task_id: str, round_n
         chain = bytes.fromhex(stated.fields.get(AGGREGATE_CHAIN, ""))
     except ValueError:
         chain = b""
-    if len(chain) != _DIGEST:
+    if len(chain) != DIGEST_BYTES:
         raise SignatureError("the contribution states no aggregate chain")
     return chain, created
 

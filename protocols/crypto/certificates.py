@@ -18,11 +18,10 @@ from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
 from protocols.codec import Reader, exact
-from protocols.crypto.domain import domain_tag
-from protocols.crypto.keys import verifies
+from protocols.crypto.domain import KEY_BYTES, SIGNATURE_BYTES, domain_tag
+from protocols.crypto.keys import check_public_key, verifies
 from protocols.errors import CertificateError, CodecError, ParameterError
 
 __all__ = [
@@ -48,18 +47,16 @@ CertifiedRole = Literal["member", "holder", "committee"]
 LONGEST_SCOPE: Final = 100
 """Maximum length of a scope's name in UTF-8, in bytes."""
 _ROLES: Final[tuple[CertifiedRole, ...]] = get_args(CertifiedRole)
-_KEY: Final = 32
-_SIGNATURE: Final = 64
 _HEAD: Final = struct.Struct("<BQQ")
 _LIST_HEAD: Final = struct.Struct("<QI")
 _SERIAL: Final = struct.Struct("<Q")
 _MOST: Final = 2**64 - 1
-CERTIFICATE_BYTES: Final = _HEAD.size + _SIGNATURE
+CERTIFICATE_BYTES: Final = _HEAD.size + SIGNATURE_BYTES
 NO_CERTIFICATE: Final = bytes(CERTIFICATE_BYTES)
 """Placeholder for the certificate in tasks without an organiser."""
 MOST_REVOKED: Final = 100_000
 """Maximum number of serials in a revocation list: 800 kB. Signer, server and clients have the same limit."""
-LONGEST_REVOCATIONS: Final = _LIST_HEAD.size + MOST_REVOKED * _SERIAL.size + _SIGNATURE
+LONGEST_REVOCATIONS: Final = _LIST_HEAD.size + MOST_REVOKED * _SERIAL.size + SIGNATURE_BYTES
 """Bytes of the longest revocation list."""
 
 
@@ -184,7 +181,7 @@ class RevocationList:
         if count > MOST_REVOKED:
             raise CodecError(f"a revocation list has at most {MOST_REVOKED} serials, this one has {count}")
         serials = [serial for (serial,) in _SERIAL.iter_unpack(reader.fixed(count * _SERIAL.size))]
-        signature = reader.fixed(_SIGNATURE)
+        signature = reader.fixed(SIGNATURE_BYTES)
         reader.finish()
         if any(later <= earlier for earlier, later in zip(serials, serials[1:], strict=False)):
             raise CodecError("the serials of a revocation list must be in ascending order, without duplicates")
@@ -234,9 +231,9 @@ def _check_keys(identity_key: bytes, mailbox_key: bytes) -> None:
 
     X25519 with a low-order key yields no secret, so no message could be sealed for that key.
     """
-    if len(identity_key) != _KEY or len(mailbox_key) != _KEY:
-        raise ParameterError(f"identity and mailbox keys must have {_KEY} bytes")
+    if len(identity_key) != KEY_BYTES or len(mailbox_key) != KEY_BYTES:
+        raise ParameterError(f"identity and mailbox keys must have {KEY_BYTES} bytes")
     try:
-        X25519PrivateKey.generate().exchange(X25519PublicKey.from_public_bytes(mailbox_key))
-    except ValueError:
+        check_public_key(mailbox_key)
+    except CodecError:
         raise ParameterError("the mailbox key is of low order, so nothing can be sealed for it") from None

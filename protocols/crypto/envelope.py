@@ -16,12 +16,11 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from protocols.codec import Reader
 from protocols.crypto.aggregate_chain import CHAIN_BYTES, AggregateChain
 from protocols.crypto.certificates import CERTIFICATE_BYTES, NO_CERTIFICATE
-from protocols.crypto.domain import derive_key, domain_tag
+from protocols.crypto.domain import KEY_BYTES, SIGNATURE_BYTES, derive_key, domain_tag
 from protocols.crypto.keys import verifies
 from protocols.crypto.random import Randomness
 from protocols.errors import EnvelopeError
@@ -40,9 +39,7 @@ __all__ = [
 
 _NONCE: Final = 12
 _TAG: Final = 16
-_KEY: Final = 32
-_SIGNATURE: Final = 64
-_HEAD: Final = 2 * _KEY + CERTIFICATE_BYTES + _SIGNATURE
+_HEAD: Final = 2 * KEY_BYTES + CERTIFICATE_BYTES + SIGNATURE_BYTES
 
 
 def enrolment_message(
@@ -82,10 +79,6 @@ def _envelope_key(shared: bytes, task_id: str, ephemeral: bytes, recipient: byte
     return derive_key(shared, "keyring envelope", task_id, ephemeral, recipient)
 
 
-def _raw(key: X25519PublicKey) -> bytes:
-    return key.public_bytes(Encoding.Raw, PublicFormat.Raw)
-
-
 def seal_envelope(
     keyring: bytes, recipient: bytes, task_id: str, sender: EnvelopeSender, random: Randomness = os.urandom
 ) -> bytes:
@@ -94,8 +87,8 @@ def seal_envelope(
     The sender's identity key (32), mailbox key (32) and certificate (81), its signature (64), an ephemeral key (32), a
     nonce (12) and the AES-256-GCM ciphertext. The signature covers all the rest, the task and the recipient.
     """
-    ephemeral = X25519PrivateKey.from_private_bytes(random(_KEY))
-    public = _raw(ephemeral.public_key())
+    ephemeral = X25519PrivateKey.from_private_bytes(random(KEY_BYTES))
+    public = ephemeral.public_key().public_bytes_raw()
     shared = ephemeral.exchange(X25519PublicKey.from_public_bytes(recipient))
     nonce = random(_NONCE)
     tag = domain_tag("keyring envelope", task_id)
@@ -111,10 +104,10 @@ def open_envelope(envelope: bytes, mailbox: X25519PrivateKey, task_id: str, chec
     `check_sender` raises.
     """
     reader = Reader(envelope)
-    identity_key, mailbox_key = reader.fixed(_KEY), reader.fixed(_KEY)
-    certificate, signature = reader.fixed(CERTIFICATE_BYTES), reader.fixed(_SIGNATURE)
+    identity_key, mailbox_key = reader.fixed(KEY_BYTES), reader.fixed(KEY_BYTES)
+    certificate, signature = reader.fixed(CERTIFICATE_BYTES), reader.fixed(SIGNATURE_BYTES)
     sealed = reader.fixed(len(envelope) - _HEAD)
-    own = _raw(mailbox.public_key())
+    own = mailbox.public_key().public_bytes_raw()
     statement = _envelope_statement(task_id, own, identity_key + mailbox_key + certificate, sealed)
     if not verifies(identity_key, signature, statement):
         raise EnvelopeError(
@@ -122,8 +115,8 @@ def open_envelope(envelope: bytes, mailbox: X25519PrivateKey, task_id: str, chec
         )
     check_sender(identity_key, mailbox_key, certificate)
     reader = Reader(sealed)
-    public, nonce = reader.fixed(_KEY), reader.fixed(_NONCE)
-    body = reader.fixed(len(sealed) - _KEY - _NONCE)
+    public, nonce = reader.fixed(KEY_BYTES), reader.fixed(_NONCE)
+    body = reader.fixed(len(sealed) - KEY_BYTES - _NONCE)
     try:
         shared = mailbox.exchange(X25519PublicKey.from_public_bytes(public))
         key = _envelope_key(shared, task_id, public, own)

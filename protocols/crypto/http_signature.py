@@ -25,6 +25,7 @@ from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from protocols.crypto.domain import DIGEST_BYTES
 from protocols.crypto.keys import verifies
 from protocols.errors import CodecError, SignatureError
 
@@ -44,11 +45,7 @@ __all__ = [
 
 
 _ALGORITHM: Final = "sha-256"
-_DIGEST_BYTES: Final = 32
 _BASE64: Final = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?")
-
-_USUAL: Final = re.compile(rf"{_ALGORITHM}=:([A-Za-z0-9+/]{{43}}=):")
-"""What `format_digest` writes. Other fields take longer to read."""
 
 
 def format_digest(digest: bytes) -> str:
@@ -61,9 +58,6 @@ def parse_digest(value: str) -> bytes | None:
 
     Raises `CodecError` if the first member for sha-256 is malformed.
     """
-    usual = _USUAL.fullmatch(value)
-    if usual is not None:
-        return a2b_base64(usual[1])
     for member in value.split(","):
         name, equals, item = member.strip().partition("=")
         if name == _ALGORITHM:
@@ -89,8 +83,8 @@ def _digest(equals: str, item: str) -> bytes:
     if not _BASE64.fullmatch(text[1:-1]):  # stricter than b64decode, which accepts superfluous padding
         raise CodecError("the byte sequence of a digest field must be base64")
     digest = base64.b64decode(text[1:-1])
-    if len(digest) != _DIGEST_BYTES:
-        raise CodecError(f"a sha-256 digest has {_DIGEST_BYTES} bytes, not {len(digest)}")
+    if len(digest) != DIGEST_BYTES:
+        raise CodecError(f"a sha-256 digest has {DIGEST_BYTES} bytes, not {len(digest)}")
     return digest
 
 
@@ -113,10 +107,6 @@ _INPUT: Final = re.compile(rf"({_LABEL})=(\(([^()]*)\)((?:{_PARAMETER})*))")
 _PARAMETERS: Final = re.compile(_PARAMETER)
 # 64 bytes are 85 characters of base64 and one of two bits; this pattern allows one text only for the same bytes.
 _SIGNED: Final = re.compile(rf"({_LABEL})=:([A-Za-z0-9+/]{{85}}[AQgw]==):")
-# What `sign_request` writes. Others, with another label or order of the parameters, take longer to read.
-_USUAL_INPUT: Final = re.compile(
-    r'hushrec=(\(([^()]*)\);created=(0|[1-9][0-9]{0,14});keyid="([A-Za-z0-9_]{1,64})";tag="hushrec")'
-)
 _FORM: Final = 'hushrec=(...);created=<seconds>;keyid="<client id>";tag="hushrec"'
 
 
@@ -214,9 +204,6 @@ def verify_request(
 
 def _parse_input(text: str, client_id: str) -> tuple[str, int, str, str]:
     """Return the label, `created`, the text of all parameters, and the text of the covered components."""
-    usual = _USUAL_INPUT.fullmatch(text) if len(text) <= _LONGEST else None
-    if usual is not None and usual[4] == client_id:
-        return _TAG, int(usual[3]), usual[1], usual[2]
     found = _INPUT.fullmatch(text) if len(text) <= _LONGEST else None
     if found is None:
         raise SignatureError(f"Signature-Input must hold one signature, of the form {_FORM}")

@@ -23,7 +23,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
-from protocols.crypto.domain import derive_seed
+from protocols.crypto.domain import KEY_BYTES, derive_seed
 
 __all__ = [
     "Randomness",
@@ -76,7 +76,6 @@ def permutation(seed: bytes, purpose: str, count: int) -> NDArray[np.int64]:
     return np.argsort(words(seed, purpose, count), kind="stable")
 
 
-_KEY_BYTES: Final = 32
 _WORD_BITS: Final = 63
 _SAMPLES: Final = 32768
 """Samples at a time, so that words and counts stay in the processor's cache."""
@@ -89,7 +88,7 @@ def expanded(random: Randomness) -> Randomness:
 
     Ten times as fast as the operating system's, which matters for hundreds of thousands of samples.
     """
-    stream = Cipher(algorithms.AES(random(_KEY_BYTES)), modes.CTR(bytes(16))).encryptor()
+    stream = Cipher(algorithms.AES(random(KEY_BYTES)), modes.CTR(bytes(16))).encryptor()
     return lambda count: stream.update(bytes(count))
 
 

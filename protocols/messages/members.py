@@ -1,11 +1,4 @@
-"""Messages about people: invitations and members, operators' tokens, organisers' certificates.
-
-Invitations, enrolment and the keyring mailbox.
-
-Operators' tokens and their roles.
-
-Messages between a client and the issuing endpoint of an organiser.
-"""
+"""Messages about people: invitations and members, operators' tokens, organisers' certificates."""
 
 from __future__ import annotations
 

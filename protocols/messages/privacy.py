@@ -1,14 +1,18 @@
-"""The privacy block of a task, and what the server says of it."""
+"""The privacy block of a task, what the server says of it, and what its number promises in plain words.
+
+These sentences are the only ones: the API, the warnings of a task, the commands and the dashboard show them.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+from math import exp, floor, log
+from typing import Final, Literal
 
 from pydantic import Field
 
 from protocols.messages.base import Message
 
-__all__ = ["Privacy", "PrivacyView", "SumNoiseView"]
+__all__ = ["NOT_HIDDEN", "Privacy", "PrivacyView", "RELEASED", "SumNoiseView", "default_delta", "holds_against"]
 
 _SUMS: Final = (
     "Most sums of the task that one client contributes to, failed rounds included; null: the schedule's rounds, or as "
@@ -83,3 +87,45 @@ class PrivacyView(Message):
     spent_members: int = Field(ge=0, description="Members that reached `most_sums` and are not asked any more.")
     sums: list[SumNoiseView] = Field(description="The kinds of sums: the first one and the main one.")
     against: list[str] = Field(description="Whom the guarantee holds against, and its conditions, in plain words.")
+
+
+RELEASED: Final = (
+    "It holds for the released sums and for everything computed from them, models and recommendations too, whoever "
+    "sees them."
+)
+NOT_HIDDEN: Final = "It does not hide who takes part, and how often."
+_LARGEST_DELTA: Final = 1e-5
+
+
+def holds_against(
+    opened_by: Literal["anyone", "members"], cohort_size: int, corrupt: float, committee: tuple[int, int] | None
+) -> str:
+    """Return whom the guarantee of a privacy block holds against while a sum is made.
+
+    opened_by: who can open a sum of the mechanism. corrupt: share of a cohort of `cohort_size` whose noise is not
+    counted on. committee: of one-shot sums, its members and how many of them may collude with the server; else None.
+    """
+    if opened_by == "members":
+        return (
+            "It holds against the server, and against each member, as long as no member, the key holder included, "
+            "colludes with the server: every member has the key that opens a single contribution, which carries one "
+            "client's share of the noise only."
+        )
+    together = f"the server together with up to {floor(corrupt * cohort_size)} of the {cohort_size} clients of a cohort"
+    if committee is None:
+        hidden = "masks hide each contribution, under the conditions that the task's other warnings state"
+        return f"It holds against {together}: {hidden}."
+    members, colluding = committee
+    return (
+        f"It holds against {together} and {colluding} of the {members} members of the committee: more of them can open "
+        "a single contribution, which carries one client's share of the noise only."
+    )
+
+
+def default_delta(clients: int) -> float:
+    """Return the delta of a task whose maker names none: clients^-1.1, and at most 1e-5. clients: that are expected.
+
+    The probability of a failure must be well below one client in all. More members than expected may enrol, and a small
+    cohort says little about them: hence the second bound, which matters below 35,000 clients.
+    """
+    return min(_LARGEST_DELTA, exp(-1.1 * log(max(clients, 1))))

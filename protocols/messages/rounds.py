@@ -1,15 +1,4 @@
-"""Messages about rounds: uploads, snapshots, attestations, sums, evaluation and the ledger.
-
-Rounds, uploads and snapshots.
-
-Attestations: what other members stated with their contributions about the aggregates before.
-
-A sum of a task as the server computes it: layout, plan and parameters with their defaults.
-
-The evaluation block of a task: how its clients measure the model, and what follows from the curve.
-
-The ledger of released sums: over how many clients each one is, and whether the requesting client is in it.
-"""
+"""Messages about rounds: uploads, snapshots, attestations, sums, evaluation and the ledger of released sums."""
 
 from __future__ import annotations
 

@@ -1,10 +1,6 @@
-"""Messages within a round: its states, masked and one-shot stages, and media types of bodies.
+"""The states of a round, the messages of its stages, and the media types of raw bodies: the table of server and SDK.
 
-The states of a round and the messages of a masked round, in order: the one table that server and SDK share.
-
-The committee of a task with one-shot sums, and reports of sealed shares that do not open.
-
-Media types of raw bodies. A body without a type, or with the general one, is accepted too.
+A body without a media type, or with the general one, is accepted too.
 """
 
 from __future__ import annotations

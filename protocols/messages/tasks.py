@@ -1,8 +1,6 @@
-"""Messages about tasks, and the plan of a sum as the API states it.
+"""Messages about tasks, and the plan of a sum as the API states it: clients compare it with their own.
 
-The plan of a sum as the API states it, one message for each mechanism. Clients compare it with their own.
-
-Tasks: a recipe, a mechanism and a schedule, fixed when the task is created.
+A task is a recipe, a mechanism and a schedule, fixed when it is created.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ has the coefficient (c M)_p for every client of pattern p. Clients with coeffici
 remain, the combination reveals a sum over these few: S(P), S(Q) and S(P + Q + {u}) reveal u, although any two of the
 three sets differ by many clients.
 
-`smallest_isolated` finds the vector in the row space of M whose support has the smallest weight, if that weight is
+`newly_isolated` finds the vector in the row space of M whose support has the smallest weight, if that weight is
 below a threshold. The weight of a pattern is its number of clients. The search is exact (integers, no rounding):
 
 1. Patterns of `threshold` clients or more must have coefficient 0. The combinations that achieve this are the left
@@ -35,7 +35,7 @@ from zlib import crc32
 
 from protocols.errors import ParameterError
 
-__all__ = ["MOST_CHOICES", "MOST_SETS", "TooComplexError", "newly_isolated", "smallest_isolated"]
+__all__ = ["MOST_CHOICES", "MOST_SETS", "TooComplexError", "newly_isolated"]
 
 MOST_SETS: Final = 64
 """Maximum number of overlapping sets of clients."""
@@ -50,54 +50,40 @@ class TooComplexError(ParameterError):
     """So many different sums were released that what they reveal together cannot be computed here."""
 
 
-def smallest_isolated(sets: Iterable[Collection[str]], threshold: int) -> frozenset[str] | None:
-    """Return the smallest group of clients, below `threshold`, that a combination of the sums over `sets` isolates.
-
-    Returns None if every combination involves no client or at least `threshold` clients. Raises `ParameterError` for a
-    threshold below 1, and `TooComplexError` for more than `MOST_SETS` overlapping sets or `MOST_CHOICES` choices.
-    """
-    return _search(list(dict.fromkeys(frozenset(clients) for clients in sets)), threshold, None)
-
-
 def newly_isolated(
     released: Iterable[Collection[str]], candidate: Collection[str], threshold: int
 ) -> frozenset[str] | None:
     """The clients of a combination of `released` and `candidate` that needs `candidate` and involves too few clients.
 
     Too few: fewer than `threshold`, and the fewest of all such combinations. None when there is no such combination;
-    also when `candidate` is itself a combination of `released`, so that its sum reveals nothing new. Raises as
-    `smallest_isolated` does.
+    also when `candidate` is itself a combination of `released`, so that its sum reveals nothing new. Raises
+    `ParameterError` for a threshold below 1, and `TooComplexError` for more than `MOST_SETS` overlapping sets or
+    `MOST_CHOICES` choices.
     """
-    new = frozenset(candidate)
-    different = list(dict.fromkeys(frozenset(clients) for clients in released))
-    return _search([*different, new], threshold, len(different)) if new not in different else None
-
-
-def _search(sets: list[frozenset[str]], threshold: int, needed: int | None) -> frozenset[str] | None:
-    """The lightest group below `threshold` that a combination isolates; its coefficient of set `needed` is not 0."""
     if threshold < 1:
         raise ParameterError(f"the threshold must be at least 1 client, got {threshold}")
-    groups, left = _drop_separate(_group_by_pattern(sets), (1 << len(sets)) - 1, threshold)
-    if not left or (needed is not None and not left >> needed & 1):
+    new = frozenset(candidate)
+    sets = [*dict.fromkeys(frozenset(clients) for clients in released), new]
+    if new in sets[:-1]:
         return None
-    places = [index for index in range(len(sets)) if left >> index & 1]
+    groups, left = _drop_separate(_group_by_pattern(sets), (1 << len(sets)) - 1, threshold)
+    if not left >> (len(sets) - 1) & 1:
+        return None
+    places = [index for index in range(len(sets)) if left >> index & 1]  # the new set is the last one
     if len(places) > MOST_SETS:
         raise TooComplexError(f"{len(places)} overlapping sets of clients; at most {MOST_SETS} are judged together")
     large = [_column(pattern, places) for pattern, members in groups.items() if len(members) >= threshold]
     small = {pattern: members for pattern, members in groups.items() if len(members) < threshold}
-    kernel = _left_kernel(large, len(places))
     columns = [_column(pattern, places) for pattern in small]
-    mark = None if needed is None else places.index(needed)
-    # The last entry of a row is the coefficient of the set that is needed: any value but 0 will do where none is.
-    rows = [[*(_dot(row, column) for column in columns), 0 if mark is None else row[mark]] for row in kernel]
-    space = _span_basis(rows)
-    if any(not any(row[:-1]) for row in space):
-        return None  # other sums have the needed one as a combination
-    if mark is not None and not any(row[-1] for row in space):
-        return None
-    found = _minimum_weight_vector(
-        space, [len(members) for members in small.values()], threshold, needed=mark is not None
+    # The last entry of a row is the coefficient of the new set.
+    space = _span_basis(
+        [*(_dot(row, column) for column in columns), row[-1]] for row in _left_kernel(large, len(places))
     )
+    if any(not any(row[:-1]) for row in space):
+        return None  # other sums have the new one as a combination
+    if not any(row[-1] for row in space):
+        return None
+    found = _minimum_weight_vector(space, [len(members) for members in small.values()], threshold)
     if found is None:
         return None
     used = zip(small.values(), found[:-1], strict=True)
@@ -180,15 +166,13 @@ def _span_basis(vectors: Iterable[Vector]) -> list[Vector]:
     return [row for _, row in kept]
 
 
-def _minimum_weight_vector(space: list[Vector], weights: list[int], threshold: int, *, needed: bool) -> Vector | None:
+def _minimum_weight_vector(space: list[Vector], weights: list[int], threshold: int) -> Vector | None:
     """A vector of the space whose support weighs least, if that is below `threshold`.
 
-    The last entry is not part of the support; needed: it must not be 0. A lightest vector outside of a subspace has a
+    The last entry is not part of the support, and must not be 0. A lightest vector outside of a subspace has a
     smallest support, too: otherwise a vector of the subspace could take away a part of its support.
     """
     dimension = len(space)
-    if not dimension:
-        return None
     used = [index for index in range(len(weights)) if any(row[index] for row in space)]
     classes: dict[tuple[int, ...], list[int]] = {}
     for index in used:
@@ -206,7 +190,7 @@ def _minimum_weight_vector(space: list[Vector], weights: list[int], threshold: i
     best, least = None, threshold
     for zeros in combinations(distinct, dimension - 1):
         vector = _vanishing(space, zeros)
-        if vector is None or (needed and not vector[-1]):
+        if vector is None or not vector[-1]:
             continue
         weight = sum(weights[index] for index in used if vector[index])
         if weight < least:

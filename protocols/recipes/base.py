@@ -284,7 +284,7 @@ class Recipe(ABC):
         return 0
 
     def levels_in_use(self, spec: RoundSpec, clients: Sequence[str], min_clients: int) -> tuple[int, ...]:
-        """Return the levels in use in a round that asks `clients` (`protocols.patterns`); empty without levels."""
+        """Return the levels in use in a round that asks `clients` (`protocols.layout`); empty without levels."""
         return ()
 
     def route(self, spec: RoundSpec, client_id: str) -> Route:

@@ -14,7 +14,7 @@ uniform in 1..r (paper, section 5.5).
 
 The sum has a block for each level, with the columns that the level adds; a client contributes to the blocks up to its
 own level. Whoever sees the sums can compare two blocks, whose difference comes from the clients of one level. So each
-level in a sum must be that of no client, or of at least `min_clients` (`protocols.patterns`): the server announces the
+level in a sum must be that of no client, or of at least `min_clients` (`protocols.layout`): the server announces the
 levels in use with the round, and a client that drew another one has the next lower.
 
 The paper's mean divides by N_u/N alone. Here an entry is divided as `normalise` says, over the clients that trained its
@@ -35,8 +35,7 @@ from pydantic import Field, model_validator
 
 from protocols.crypto.domain import derive_seed
 from protocols.crypto.random import normals, uniforms
-from protocols.layout import TRAINED, Block, Route, Segment, VectorLayout, whole_route
-from protocols.patterns import levels_in_use, lowered
+from protocols.layout import TRAINED, Block, Route, Segment, VectorLayout, levels_in_use, lowered, whole_route
 from protocols.recipes.base import Contribution, Local, ModelState, RoundSpec
 from protocols.recipes.factors import clip_blocks, dense_rows
 from protocols.recipes.registry import RecipeEntry

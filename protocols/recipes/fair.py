@@ -37,7 +37,16 @@ from protocols.crypto.domain import SEED_BYTES, derive_seed
 from protocols.crypto.random import normals, uniforms
 from protocols.errors import ParameterError
 from protocols.layout import TRAINED, VectorLayout
-from protocols.recipes.base import Contribution, ItemParameters, Local, ModelState, Recipe, RoundSpec, check_follows
+from protocols.recipes.base import (
+    MOVES_ALIKE,
+    Contribution,
+    ItemParameters,
+    Local,
+    ModelState,
+    Recipe,
+    RoundSpec,
+    check_follows,
+)
 from protocols.recipes.registry import RecipeEntry
 from protocols.recipes.state import (
     SUM_INDEX,
@@ -356,12 +365,13 @@ class Fair(Recipe):
     # --- public facts --------------------------------------------------------------------------------------------
 
     def warnings(self) -> tuple[str, ...]:
-        """Return that the device groups are public, if there are several, and what weights reveal."""
+        """Return that changes are alike from round to round, that device groups are public, and what weights reveal."""
         groups = (
             f"The server knows which of {self.device_groups} memory sizes each client has, and sees one sum per size: "
             "a client is hidden only among the clients of its own size."
         )
-        return ((groups,) if self.device_groups > 1 else ()) + self.parameters.weight_warnings()
+        own = (MOVES_ALIKE, groups) if self.device_groups > 1 else (MOVES_ALIKE,)
+        return own + self.parameters.weight_warnings()
 
 
 def _hash_seed(task_seed: bytes) -> bytes:

@@ -12,8 +12,7 @@ products is not a product of sums, so each client's factors must be multiplied b
 possible with ciphertexts, and the SVD of an encrypted sum is an open problem (appendix C). The recipe therefore needs
 plain sums.
 
-Here a contribution is the dense product U_u V_u, with all its values on the wire; `factor_values` is the number of
-values that the paper counts.
+Here a contribution is the dense product U_u V_u, with all its values on the wire.
 """
 
 from __future__ import annotations
@@ -85,12 +84,6 @@ class SVD(RowRecipe):
 
     parameters: SVDParameters
     name: str = "svd"
-
-    @property
-    def factor_values(self) -> int:
-        """r (N + d): number of values of the factors U and V, which the paper's clients send."""
-        p = self.parameters
-        return p.rank * (p.items + p.dim)
 
     def sensitivity(self, sum_index: int) -> Sensitivity:
         """Raise `ParameterError`: the recipe needs plain sums, which have no noise."""

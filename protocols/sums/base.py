@@ -21,16 +21,14 @@ from __future__ import annotations
 import hmac
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Final, Literal, Protocol, Self, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Final, Literal, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ValidationError
 
 from protocols.crypto.keys import Keyring
 from protocols.errors import ContributionError, KeyringError, ParameterError
 from protocols.layout import Route, VectorLayout
-from protocols.parameter_text import first_fault
 
 __all__ = [
     "Buffer",
@@ -50,7 +48,6 @@ __all__ = [
     "plan_sum",
     "refuse_public_mode",
     "require_keyring",
-    "valid_parameters",
 ]
 
 
@@ -294,17 +291,6 @@ def plan_sum(
     if main is not None and main != layout and isinstance(mechanism, SharesKeys):
         parameters = mechanism.with_keys_of(parameters, mechanism.plan(parameters, main, max_contributions))
     return mechanism.plan(parameters, layout, max_contributions)
-
-
-Parameters = TypeVar("Parameters", bound=BaseModel)
-
-
-def valid_parameters(mechanism: str, model: type[Parameters], given: Mapping[str, Any]) -> Parameters:
-    """Return the parameters of a task's mechanism; `ParameterError` names the first that is invalid."""
-    try:
-        return model.model_validate(dict(given))
-    except ValidationError as error:
-        raise ParameterError(f"{mechanism} parameters: {first_fault(error, model.model_fields)}") from None
 
 
 _NO_PUBLIC_MODE: Final = (

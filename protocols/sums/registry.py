@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Final, cast
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
-from protocols.errors import ParameterError
-from protocols.parameter_text import first_fault
-from protocols.plugins import ALL, MECHANISM_GROUP, Capability, load, places
+from protocols.parameter_text import validated
+from protocols.plugins import ALL, Capability, Entry, Registry, check_capabilities, load
 from protocols.sums.base import Mechanism
 
 __all__ = [
@@ -34,30 +32,25 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
-class MechanismEntry:
+@dataclass(frozen=True, kw_only=True)
+class MechanismEntry(Entry):
     """One mechanism.
 
-    name: the name by which tasks choose it. mechanism: "module:attribute" of the `Mechanism`. parameters:
-    "module:class" of the model of its parameters, None if it has none. version: raised when equal parameters mean
-    another wire form; server and clients must agree on it. carries: what it can do. most_values, most_chosen: largest
-    sums, in values and in blocks that contributions choose; None for no limit. too_large: why larger ones are refused.
-    Raises `ParameterError` for an unknown capability.
+    mechanism: "module:attribute" of the `Mechanism`. parameters: "module:class" of the model of its parameters, None if
+    it has none. carries: what it can do. most_values, most_chosen: largest sums, in values and in blocks that
+    contributions choose; None for no limit. too_large: why larger ones are refused. Raises `ParameterError` for an
+    unknown capability.
     """
 
-    name: str
     mechanism: str
     parameters: str | None = None
-    version: int = 1
     carries: frozenset[Capability] = frozenset[Capability]({"dense"})
     most_values: int | None = None
     most_chosen: int | None = None
     too_large: str = ""
 
     def __post_init__(self) -> None:
-        unknown = sorted(self.carries - ALL)
-        if unknown:
-            raise ParameterError(f"{self.name!r} carries {unknown[0]!r}: choose from {', '.join(sorted(ALL))}")
+        check_capabilities(f"{self.name!r} carries", self.carries)
 
 
 CKKS: Final = MechanismEntry(
@@ -96,35 +89,9 @@ OWN: Final[dict[str, str]] = {
 """Our mechanisms: name -> "module:attribute" of the entry."""
 
 
-def mechanisms() -> dict[str, str]:
-    """Return name -> "module:attribute" of the entry of every mechanism that is installed, sorted by name."""
-    return places(MECHANISM_GROUP, OWN)
-
-
-@cache
-def _loaded(name: str, place: str) -> MechanismEntry:
-    found = load(place)
-    if not isinstance(found, MechanismEntry) or found.name != name:
-        raise ParameterError(f"{place} is no entry of a mechanism called {name!r}")
-    return found
-
-
-def mechanism_entry(name: str, version: int | None = None) -> MechanismEntry:
-    """Return the entry of the mechanism called `name`.
-
-    version: the version that the other side has; None where there is no other side. Raises `ParameterError` for an
-    unknown name (the text lists the known ones), an entry that cannot be loaded, and another version.
-    """
-    found = mechanisms()
-    if name not in found:
-        raise ParameterError(f"unknown mechanism: choose one of {', '.join(found)}")
-    entry = _loaded(name, found[name])
-    if version not in (None, entry.version):
-        raise ParameterError(
-            f"mechanism {name!r} has version {version} on the other side and {entry.version} here: install the same "
-            "version of its package on both"
-        )
-    return entry
+_MECHANISMS: Final = Registry("mechanism", MechanismEntry, OWN)
+mechanisms: Final = _MECHANISMS.places
+mechanism_entry: Final = _MECHANISMS.entry
 
 
 def mechanism(name: str) -> Mechanism:
@@ -144,9 +111,4 @@ def resolved_parameters(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     Raises `ParameterError` for an unknown mechanism and for a parameter that is invalid (the text names it).
     """
     model = parameters_of(name)
-    if model is None:
-        return {}
-    try:
-        return model.model_validate(dict(given)).model_dump(mode="json")
-    except ValidationError as error:
-        raise ParameterError(f"mechanism {name!r}: {first_fault(error, model.model_fields)}") from None
+    return {} if model is None else validated(f"mechanism {name!r}", model, given).model_dump(mode="json")

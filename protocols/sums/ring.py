@@ -41,9 +41,7 @@ __all__ = [
     "unpack_part",
     "Places",
     "RingPlan",
-    "decode_part",
     "encode_vector",
-    "places_of",
     "require_fit",
 ]
 
@@ -153,22 +151,14 @@ Places = tuple[tuple[tuple[FixedPoint, slice], ...], ...]
 _EXACT: Final = 2.0**53
 
 
-def places_of(bits: int, layout: VectorLayout, contributions: int) -> Places:
-    """Return the places of a layout's segments in a ring of `bits` bits; `BudgetError` if a segment does not fit."""
-    segments = [segment for block in layout.blocks for segment in block.segments]
-    edges = accumulate((segment.length for segment in segments), initial=0)
-    spans = iter([slice(start, end) for start, end in pairwise(edges)])
-    return tuple(
-        tuple((_ring(bits, segment, contributions), next(spans)) for segment in block.segments)
-        for block in layout.blocks
-    )
-
-
 def require_fit(layout: VectorLayout, contributions: int, bits: range, clients: range) -> None:
     """Raise `BudgetError`, with what would fit, unless sums of `contributions` fit a ring of bits[0] bits.
 
     bits: widths from the ring's to the widest that the mechanism has. clients: the contributions that it can sum.
+    `ParameterError` for fewer.
     """
+    if contributions < clients[0]:
+        raise ParameterError(f"such a sum has at least {clients[0]} contributions, got {contributions}")
     fault = _fault(layout, contributions, bits[0], clients)
     if fault is None:
         return
@@ -220,37 +210,7 @@ def encode_vector(
             _check_values(block.name, segment, part)
         for target in targets:
             for segment, part, (ring, span) in zip(block.segments, parts, places[target], strict=True):
-                ring.encode_into(elements[span], part, segment.clip)
-
-
-def decode_part(
-    layout: VectorLayout,
-    places: Places,
-    elements: NDArray[np.unsignedinteger[Any]],
-    contributions: int,
-    start: int,
-) -> NDArray[np.float64]:
-    """Return the part of the sum from place `start` on that `elements` stand for, float64 of their shape.
-
-    Raises `CodecError` for a value beyond the bound of a sum of so many contributions, which shows that masks did not
-    cancel.
-    """
-    total = np.empty(elements.size)
-    for block, own in zip(layout.blocks, places, strict=True):
-        if own[-1][1].stop <= start or own[0][1].start >= start + elements.size:
-            continue
-        for segment, (ring, span) in zip(block.segments, own, strict=True):
-            part = slice(max(span.start - start, 0), min(span.stop - start, elements.size))
-            if part.start >= part.stop:
-                continue
-            total[part] = ring.decode(elements[part])
-            bound = segment.bound_on_sum(contributions) + (0.0 if segment.integral else contributions / 2 / ring.scale)
-            if max(total[part].max(), -total[part].min()) > bound * (1.0 + 2.0**-40):
-                raise CodecError(
-                    f"{block.name}/{segment.name} holds a value beyond the bound of a sum of {contributions} "
-                    "contributions"
-                )
-    return total
+                ring.encode(part, segment.clip, elements[span])
 
 
 def _check_values(block: str, segment: Segment, values: NDArray[np.float64]) -> None:
@@ -294,7 +254,13 @@ class RingPlan(SumPlan):
     @cached_property
     def places(self) -> Places:
         """The fixed point and the slice of every segment, by block of the aggregate."""
-        return places_of(self.bits, self.layout, self.max_contributions)
+        segments = [segment for block in self.layout.blocks for segment in block.segments]
+        edges = pairwise(accumulate((segment.length for segment in segments), initial=0))
+        spans = iter([slice(start, end) for start, end in edges])
+        return tuple(
+            tuple((_ring(self.bits, segment, self.max_contributions), next(spans)) for segment in block.segments)
+            for block in self.layout.blocks
+        )
 
     @property
     def segment_scales(self) -> dict[str, float]:
@@ -330,11 +296,31 @@ class RingPlan(SumPlan):
     def decode(
         self, elements: NDArray[np.unsignedinteger[Any]], contributions: int, start: int = 0
     ) -> NDArray[np.float64]:
-        """Return the values of a sum of `contributions` from place `start` on; see `decode_part`."""
-        return decode_part(self.layout, self.places, elements, contributions, start)
+        """Return the part of a sum from place `start` on that `elements` stand for, float64 of their shape.
+
+        Raises `CodecError` for a value beyond the bound of a sum of so many contributions, which shows that masks did
+        not cancel.
+        """
+        total = np.empty(elements.size)
+        for block, own in zip(self.layout.blocks, self.places, strict=True):
+            if own[-1][1].stop <= start or own[0][1].start >= start + elements.size:
+                continue
+            for segment, (ring, span) in zip(block.segments, own, strict=True):
+                part = slice(max(span.start - start, 0), min(span.stop - start, elements.size))
+                if part.start >= part.stop:
+                    continue
+                total[part] = ring.decode(elements[part])
+                rounding = 0.0 if segment.integral else contributions / 2 / ring.scale
+                bound = segment.bound_on_sum(contributions) + rounding
+                if max(total[part].max(), -total[part].min()) > bound * (1.0 + 2.0**-40):
+                    raise CodecError(
+                        f"{block.name}/{segment.name} holds a value beyond the bound of a sum of {contributions} "
+                        "contributions"
+                    )
+        return total
 
     def open_ring(self, aggregate: Buffer, contributions: int) -> NDArray[np.float64]:
-        """Return the sum of a released aggregate, float64 (layout.length,); `CodecError` as `decode_part` raises it."""
+        """Return the sum of a released aggregate, float64 (layout.length,); `CodecError` as `decode` raises it."""
         self.require_count(contributions)
         return self.decode(unpack(aggregate, self.bits, self.layout.length), contributions)
 

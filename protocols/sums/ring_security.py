@@ -17,13 +17,10 @@ from typing import Final, Literal
 
 from protocols.errors import ParameterError
 
-__all__ = ["DEGREES", "ERROR_DEVIATION", "LOG_Q_CAPS", "SECURITY_BITS", "Secret", "require_secure_ring"]
+__all__ = ["DEGREES", "LOG_Q_CAPS", "SECURITY_BITS", "Secret", "require_secure_ring"]
 
 SECURITY_BITS: Final = 128
 """Security in bits of every ring in the table, against classical attacks."""
-
-ERROR_DEVIATION: Final = 3.19
-"""Standard deviation of the errors, and of Gaussian secrets, that the table is for; larger ones are harder."""
 
 Secret = Literal["ternary", "gaussian"]
 """Distribution of a secret's coefficients: uniform in -1, 0, 1; or that of the errors."""

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,6 @@ from protocols.messages import Schedule
 from protocols.messages.tasks import OtherPlanView
 from protocols.recipes.registry import OWN, recipe, recipe_entry, recipes
 from protocols.recipes.state import state_as
-from protocols.sums import registry
 from protocols.sums.registry import mechanism, mechanism_entry, mechanisms
 from tests.protocols.sums.conformance import MechanismConformance
 from tests.support.fleets import enrolled_fleet
@@ -64,7 +64,6 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     for name in [name for name in sys.modules if name.split(".")[0] in packages.values()]:
         del sys.modules[name]
     plugins._found.cache_clear()
-    registry._loaded.cache_clear()
 
 
 @pytest.fixture(scope="module")
@@ -246,15 +245,11 @@ def test_server_and_clients_compare_versions(
         (part,) = joined(server, stack, invitation, 1)
         assert part.terms.mechanism.name == "integers"
         entry = mechanism_entry("integers")
-        monkeypatch.setattr(
-            import_module("integers_mechanism"), "ENTRY", type(entry)(entry.name, entry.mechanism, version=2)
-        )
-        registry._loaded.cache_clear()
+        monkeypatch.setattr(import_module("integers_mechanism"), "ENTRY", replace(entry, version=2))
         with pytest.raises(
             ParameterError, match="'integers' has version 1 on the other side and 2 here: install the same"
         ):
             joined(server, stack, invitation, 1)
-        registry._loaded.cache_clear()
 
 
 def test_a_client_must_name_it_in_its_policy_and_needs_its_package(

@@ -16,9 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocols.canonical_json import canonical_json
 from protocols.catalogue import MAX_CATALOGUE_BYTES, Catalogue, longest_catalogue
-from protocols.codec import Reader, b64decode, b64encode, pack
+from protocols.codec import Reader, b64decode, b64encode, canonical_json, pack
 from protocols.errors import BudgetError, CodecError, ParameterError
 from protocols.fixed_point import FixedPoint
 from protocols.layout import TRAINED, Block, Segment, VectorLayout
@@ -113,10 +112,8 @@ def test_what_has_no_canonical_form_is_refused(value: object) -> None:
 BITS = st.integers(16, 64)
 
 
-@given(BITS, st.floats(1e-3, 1e3), st.integers(1, 40), st.integers(0, 2**32 - 1), st.booleans())
-def test_sums_within_the_bound_survive_any_wrap_around(
-    bits: int, bound: float, clients: int, seed: int, stochastic: bool
-) -> None:
+@given(BITS, st.floats(1e-3, 1e3), st.integers(1, 40), st.integers(0, 2**32 - 1))
+def test_sums_within_the_bound_survive_any_wrap_around(bits: int, bound: float, clients: int, seed: int) -> None:
     """Every contribution may be as large as the bound, so partial sums wrap; the true sum stays within it."""
     rng = np.random.default_rng(seed)
     ring = FixedPoint.widest(bits, bound, 2 * clients)
@@ -124,21 +121,10 @@ def test_sums_within_the_bound_survive_any_wrap_around(
     vectors = np.concatenate([half, np.vstack([-half[1:], np.zeros((1, 7))])])  # sums to half[0]
     total = np.zeros(7, ring.dtype)
     for vector in vectors:
-        element, clipped = ring.encode(vector, bound, rng if stochastic else None)
+        element, clipped = ring.encode(vector, bound)
         assert clipped == 0
         total = ring.reduce(total + element)
-    step = 1.0 / ring.scale
-    tolerance = 2 * clients * step * (1.0 if stochastic else 0.5) + 1e-9 * bound
-    assert np.abs(ring.decode(total) - half[0]).max() <= tolerance
-
-
-def test_stochastic_rounding_is_unbiased_and_nearest_is_not() -> None:
-    ring, values = FixedPoint(16, 1.0, 4.0), np.full(40_000, 0.3)
-    drawn, _ = ring.encode(values, 1.0, np.random.default_rng(1))
-    assert abs(ring.decode(drawn).mean() - 0.3) < 0.005
-    assert set(drawn.tolist()) == {1, 2}
-    nearest, _ = ring.encode(values, 1.0)
-    assert ring.decode(nearest).mean() == 0.25
+    assert np.abs(ring.decode(total) - half[0]).max() <= clients / ring.scale + 1e-9 * bound
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -160,9 +146,7 @@ def test_a_budget_that_does_not_fit_says_what_would() -> None:
 @given(BITS, st.floats(1e-3, 1e3), st.integers(0, 10_000))
 def test_widest_leaves_room_for_rounding(bits: int, bound: float, contributions: int) -> None:
     ring = FixedPoint.widest(bits, bound, contributions)
-    ring.require(contributions)
-    with pytest.raises(BudgetError, match="no room"):
-        ring.require(ring.headroom + 1)
+    assert bound * ring.scale + contributions < 2 ** (bits - 1)
 
 
 def test_widest_refuses_what_cannot_fit() -> None:

@@ -10,8 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocols.errors import ParameterError, RefusalError, RoutingError
-from protocols.layout import TRAINED, Block, Segment, VectorLayout, clip_to_bounds
-from protocols.patterns import check_levels, levels_in_use, lowered, refuse_short_routes, short_routes
+from protocols.layout import (
+    TRAINED,
+    Block,
+    Segment,
+    VectorLayout,
+    check_levels,
+    clip_to_bounds,
+    levels_in_use,
+    lowered,
+    refuse_short_routes,
+    short_routes,
+)
 
 VALUES = Segment("values", 3, 0.5)
 COUNTS = Segment("counts", 2, 1.0, integral=True)

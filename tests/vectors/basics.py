@@ -7,9 +7,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from protocols.canonical_json import canonical_json
 from protocols.catalogue import MAX_ID_BYTES, MAX_TITLE_BYTES, Catalogue
-from protocols.codec import b64decode, b64encode, pack
+from protocols.codec import b64decode, b64encode, canonical_json, pack
 from protocols.crypto.domain import derive_key, digest, domain_tag
 from protocols.crypto.random import normals, permutation, uniforms, words
 from protocols.fixed_point import FixedPoint

@@ -14,7 +14,7 @@ from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.crypto.domain import digest
 from protocols.layout import TRAINED, Block, Segment, VectorLayout
 from protocols.sums.masked import client, server
-from protocols.sums.masked.masks import add_mask, add_masks, mask_context, pair_mask_key, seed_commitment
+from protocols.sums.masked.masks import add_masks, mask_context, pair_mask_key, seed_commitment
 from protocols.sums.masked.parameters import ClientPolicy, choose_neighbourhood
 from protocols.sums.masked.plan import MaskedPlan, RoundContext, make_plan, model_digest
 from protocols.sums.masked.roster import Roster, RosterEntry, neighbours, open_roster
@@ -37,7 +37,7 @@ def masks() -> dict[str, Any]:
     for bits in (16, 32, 64):
         for start in STARTS:
             elements = np.zeros(5, ring_dtype(bits))
-            add_mask(elements, SEED, CONTEXT, 1, start)
+            add_masks(elements, [(SEED, CONTEXT, 1)], start=start)
             streams.append({"bits": bits, "start": start, "elements": [str(e) for e in elements]})
     for bits in (16, 17, 20, 24, 32, 33, 48, 63, 64):
         largest = (1 << bits) - 1
@@ -60,9 +60,9 @@ def masks() -> dict[str, Any]:
         "refused": refused
         + failures(
             {
-                "a secret of 31 bytes": lambda: add_mask(target, SEED[:31], CONTEXT, 1),
+                "a secret of 31 bytes": lambda: add_masks(target, [(SEED[:31], CONTEXT, 1)]),
                 "the sign 0": lambda: add_masks(target, [(SEED, CONTEXT, 0)]),  # type: ignore[list-item]
-                "a negative start": lambda: add_mask(target, SEED, CONTEXT, 1, -1),
+                "a negative start": lambda: add_masks(target, [(SEED, CONTEXT, 1)], start=-1),
             }
         ),
         "graphs": [

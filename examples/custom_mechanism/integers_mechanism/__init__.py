@@ -8,4 +8,4 @@ from protocols.sums.registry import MechanismEntry
 
 __all__ = ["ENTRY"]
 
-ENTRY: Final = MechanismEntry("integers", "integers_mechanism.integers:INTEGERS")
+ENTRY: Final = MechanismEntry(name="integers", mechanism="integers_mechanism.integers:INTEGERS")

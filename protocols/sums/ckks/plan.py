@@ -37,7 +37,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from protocols.crypto.domain import digest
 from protocols.errors import BudgetError, ParameterError
 from protocols.layout import CLIP_SLACK, Route, VectorLayout
-from protocols.sums.base import COUNT_BYTES, OpenedBy, SumPlan, refuse_public_mode, valid_parameters
+from protocols.parameter_text import validated
+from protocols.sums.base import COUNT_BYTES, OpenedBy, SumPlan, refuse_public_mode
 from protocols.sums.ring_security import DEGREES, SECURITY_BITS, require_secure_ring
 from protocols.sums.wire import refuse_chosen
 
@@ -275,7 +276,7 @@ def make_plan(parameters: Mapping[str, Any], layout: VectorLayout, max_contribut
     Raises `ParameterError` for invalid parameters, `BudgetError` if the precision is not sufficient.
     """
     refuse_public_mode(parameters)
-    checked = valid_parameters("ckks", CkksParameters, parameters)
+    checked = validated("ckks parameters", CkksParameters, parameters)
     if max_contributions < 1:
         raise ParameterError(f"max_contributions must be at least 1, got {max_contributions}")
     refuse_chosen(layout, "ckks")

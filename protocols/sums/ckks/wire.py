@@ -13,7 +13,6 @@ All integers are little-endian. Residues are in SEAL's NTT order, polynomial c0 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,9 +31,6 @@ __all__ = [
     "split_residues",
     "view_planes",
 ]
-
-_FEW: Final = 1 << 14
-"""Residues of which the largest are looked for first: of more, one part or another mostly exceeds the modulus's."""
 
 Planes = tuple[NDArray[np.unsignedinteger], ...]
 """One array per plane, least significant first, all of shape (ciphertexts, polynomials, degree)."""
@@ -101,11 +97,8 @@ def view_planes(body: Buffer, parameter_set: ParameterSet, ciphertexts: int, pol
 def check_range(planes: Planes, modulus: int) -> int | None:
     """Return the index of the first ciphertext with a residue that is not below the modulus; None if there is none.
 
-    Of a few residues the largest value of each plane mostly tells. Otherwise the lower planes are compared only where
-    the top plane is not below the modulus's top plane.
+    The lower planes are compared only where the top plane is not below the modulus's top plane.
     """
-    if 0 < planes[0].size <= _FEW and _largest_is_below(planes, modulus):
-        return None
     *lower, highest = [plane.reshape(-1) for plane in planes]
     shift = 8 * sum([plane.itemsize for plane in lower])
     suspects = (highest >= modulus >> shift).nonzero()[0]
@@ -116,20 +109,9 @@ def check_range(planes: Planes, modulus: int) -> int | None:
     return int(wrong[0] // planes[0][0].size) if wrong.size else None
 
 
-def _largest_is_below(planes: Planes, modulus: int) -> bool:
-    """Whether the residue with the largest value of every plane, which may not occur, is below the modulus."""
-    largest, shift = 0, 8 * sum([plane.itemsize for plane in planes])
-    for plane in reversed(planes):
-        shift -= 8 * plane.itemsize
-        most = (1 << 8 * plane.itemsize) - 1
-        needs_look = modulus >> shift & most != most  # else no value of the plane is above the modulus's
-        largest |= (int(np.maximum.reduce(plane, axis=None)) if needs_look else most) << shift
-    return largest < modulus
-
-
 def check_expanded(planes: Planes, modulus: int) -> None:
     """Raise `ContributionError` for a residue out of range or a second polynomial of zeros, which encrypts nothing."""
-    _refuse_out_of_range(planes, modulus)
+    check_seeded(planes, modulus)
     shown = np.flatnonzero(~np.logical_or.reduce([plane[:, 1].any(axis=1) for plane in planes]))
     if shown.size:
         raise ContributionError(f"ciphertext {int(shown[0])} is transparent: its second polynomial is zero")
@@ -137,10 +119,6 @@ def check_expanded(planes: Planes, modulus: int) -> None:
 
 def check_seeded(planes: Planes, modulus: int) -> None:
     """Raise `ContributionError` for a residue out of range. Any 64 bytes are a valid seed."""
-    _refuse_out_of_range(planes, modulus)
-
-
-def _refuse_out_of_range(planes: Planes, modulus: int) -> None:
     wrong = check_range(planes, modulus)
     if wrong is not None:
         raise ContributionError(f"ciphertext {wrong} holds a residue that is not below the modulus")

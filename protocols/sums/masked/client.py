@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
-from protocols.crypto.domain import SEED_BYTES
+from protocols.crypto.domain import KEY_BYTES, SEED_BYTES
 from protocols.crypto.keys import clamped
 from protocols.crypto.random import Randomness
 from protocols.errors import ParameterError, RefusalError, ThresholdError
@@ -42,7 +42,6 @@ from protocols.sums.masked.roster import (
     verify_survivors,
 )
 from protocols.sums.masked.shares import SharePair, open_pair, seal_pair, split_secrets
-from protocols.sums.masked.wire import KEY_BYTES
 from protocols.sums.ring import pack
 
 __all__ = [

@@ -35,7 +35,6 @@ __all__ = [
     "SECRET_BYTES",
     "Mask",
     "Sign",
-    "add_mask",
     "add_masks",
     "is_mask_secret",
     "mask_context",
@@ -83,19 +82,13 @@ def mask_context(context: RoundContext, roster_digest: bytes, sharers: bytes) ->
     return digest("masked stream", context.binding, roster_digest, sharers)
 
 
-def add_mask(target: Ring, key: bytes, context: bytes, sign: Sign, start: int = 0) -> None:
-    """Add (or subtract) elements `start`, `start`+1, ... of the stream of (key, context) to `target`, in place.
-
-    target: a contiguous vector of the ring's dtype, uint16, uint32 or uint64. Adding a stream in pieces gives the same
-    result. Raises `ParameterError` for another target, a secret of another length or another sign.
-    """
-    add_masks(target, [(key, context, sign)], start=start)
-
-
 def add_masks(target: Ring, masks: Sequence[Mask], threads: int = 1, start: int = 0) -> None:
-    """Apply `add_mask` for each of `masks`, with `threads` threads that each work on one piece of `target`.
+    """Add (or subtract) elements `start`, `start`+1, ... of each mask's stream to `target`, in place.
 
-    AES and additions release the GIL. Memory: the AES states of a batch of streams and two steps of 128 KiB per thread.
+    target: a contiguous vector of the ring's dtype, uint16, uint32 or uint64. Adding streams in pieces gives the same
+    result. `threads` threads each work on one piece of it: AES and additions release the GIL. Memory: the AES states of
+    a batch of streams and two steps of 128 KiB per thread. Raises `ParameterError` for another target, a secret of
+    another length or another sign.
     """
     _check(target, masks, threads, start)
     keys = [derive_key(key, _PURPOSE, context, length=_KEY) for key, context, _ in masks]

@@ -16,10 +16,11 @@ from typing import Any, ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from protocols.crypto.domain import SEED_BYTES, digest
+from protocols.crypto.domain import DIGEST_BYTES, SEED_BYTES, digest
 from protocols.errors import ParameterError
 from protocols.layout import Route, VectorLayout
-from protocols.sums.base import COUNT_BYTES, valid_parameters
+from protocols.parameter_text import validated
+from protocols.sums.base import COUNT_BYTES
 from protocols.sums.masked.parameters import (
     MIN_CLIENTS,
     MOST_CLIENTS,
@@ -39,7 +40,7 @@ from protocols.sums.ring import (
 )
 from protocols.sums.wire import refuse_chosen
 
-__all__ = ["DIGEST_BYTES", "MaskedPlan", "RoundContext", "encode", "make_plan", "model_digest"]
+__all__ = ["MaskedPlan", "RoundContext", "encode", "make_plan", "model_digest"]
 
 _SECURITY_BITS: Final = 128
 """Security of AES-128 and X25519."""
@@ -159,12 +160,7 @@ def make_plan(parameters: Mapping[str, Any], layout: VectorLayout, max_contribut
     task of an earlier version, whose cohort has none any more, can still be read. Raises `ParameterError` for invalid
     parameters, `BudgetError` if the sums do not fit the ring.
     """
-    checked = valid_parameters("masked", MaskedParameters, parameters)
-    if max_contributions < MIN_CLIENTS:
-        raise ParameterError(
-            f"a masked sum has at least {MIN_CLIENTS} contributions: max_contributions must be at least "
-            f"{MIN_CLIENTS}, got {max_contributions}"
-        )
+    checked = validated("masked parameters", MaskedParameters, parameters)
     refuse_chosen(layout, "masked")
     require_fit(layout, max_contributions, range(checked.bits, 65), range(MIN_CLIENTS, MOST_CLIENTS + 1))
     return MaskedPlan(checked, layout, max_contributions)
@@ -179,9 +175,6 @@ def encode(plan: MaskedPlan, route: Route, blocks: Sequence[NDArray[np.float64]]
     elements = np.zeros(plan.layout.length, plan.dtype)
     encode_vector(plan.layout, plan.places, route, blocks, elements)
     return elements
-
-
-DIGEST_BYTES: Final = 32
 
 
 @dataclass(frozen=True)

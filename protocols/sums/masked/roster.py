@@ -18,9 +18,9 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
-from protocols.codec import Reader
+from protocols.codec import LONGEST_ID, Reader, join_named, split_named
 from protocols.crypto.certificates import CERTIFICATE_BYTES, subject_of
-from protocols.crypto.domain import digest, domain_tag
+from protocols.crypto.domain import KEY_BYTES, digest, domain_tag
 from protocols.crypto.keys import verifies
 from protocols.crypto.random import permutation
 from protocols.errors import CodecError, ParameterError, ThresholdError
@@ -29,7 +29,7 @@ from protocols.sums.masked import wire
 from protocols.sums.masked.masks import seed_commitment
 from protocols.sums.masked.parameters import MIN_CLIENTS, Neighbourhood
 from protocols.sums.masked.plan import RoundContext
-from protocols.sums.masked.wire import ADVERTISEMENT_BYTES, KEY_BYTES, Advertisement, decode_advertisement
+from protocols.sums.masked.wire import ADVERTISEMENT_BYTES, Advertisement, decode_advertisement
 
 __all__ = [
     "Roster",
@@ -69,8 +69,7 @@ def neighbours(clients: int, degree: int, seed: bytes) -> NDArray[np.int32]:
 
 
 _COUNT: Final = struct.Struct("<I")
-_LONGEST_ID: Final = 64
-_CERTIFIED: Final = 2 * KEY_BYTES + CERTIFICATE_BYTES
+_LENGTHS: Final = (KEY_BYTES, KEY_BYTES, CERTIFICATE_BYTES, ADVERTISEMENT_BYTES)
 
 
 @dataclass(frozen=True)
@@ -89,15 +88,8 @@ class RosterEntry:
 
     def encode(self) -> bytes:
         """Return the bytes of this member in the roster; `ParameterError` unless every field has its length."""
-        name = self.client_id.encode()
-        keys = (self.identity_key, self.mailbox_key)
-        if not 1 <= len(name) <= _LONGEST_ID or any(len(key) != KEY_BYTES for key in keys):
-            raise ParameterError(f"an id has 1 to {_LONGEST_ID} bytes, keys {KEY_BYTES}")
-        if len(self.certificate) != CERTIFICATE_BYTES:
-            raise ParameterError(f"a certificate has {CERTIFICATE_BYTES} bytes, got {len(self.certificate)}")
-        if len(self.advertisement) != ADVERTISEMENT_BYTES:
-            raise ParameterError(f"an advertisement has {ADVERTISEMENT_BYTES} bytes, got {len(self.advertisement)}")
-        return bytes([len(name)]) + name + b"".join(keys) + self.certificate + self.advertisement
+        fields = (self.identity_key, self.mailbox_key, self.certificate, self.advertisement)
+        return join_named(self.client_id, fields, _LENGTHS)
 
     @cached_property
     def advertised(self) -> Advertisement:
@@ -173,7 +165,7 @@ class Roster:
 
 def longest_roster(cohort: int) -> int:
     """Return the length in bytes of the longest roster of a round that asked `cohort` clients."""
-    return _COUNT.size + cohort * (1 + _LONGEST_ID + _CERTIFIED + ADVERTISEMENT_BYTES)
+    return _COUNT.size + cohort * (1 + LONGEST_ID + sum(_LENGTHS))
 
 
 def make_roster(context: RoundContext, entries: Iterable[RosterEntry]) -> Roster:
@@ -205,8 +197,9 @@ def _read_roster(context: RoundContext, body: bytes) -> Roster:
     (count,) = _COUNT.unpack(reader.fixed(_COUNT.size))
     if not MIN_CLIENTS <= count <= context.cohort:
         raise CodecError(f"a roster of this round has {MIN_CLIENTS} to {context.cohort} members, got {count}")
-    entries = tuple(_read_entry(reader) for _ in range(count))
+    named = [split_named(reader, _LENGTHS) for _ in range(count)]
     reader.finish()
+    entries = tuple(RosterEntry(name, *fields) for name, fields in named)
     names = [entry.client_id for entry in entries]
     if names != sorted(names):
         raise CodecError("the members of a roster must be in ascending order of their ids")
@@ -214,17 +207,6 @@ def _read_roster(context: RoundContext, body: bytes) -> Roster:
     if repeated:
         raise CodecError(f"{repeated} occurs twice in the roster")
     return _roster(context, entries, body)
-
-
-def _read_entry(reader: Reader) -> RosterEntry:
-    length = reader.fixed(1)[0]
-    if not 1 <= length <= _LONGEST_ID:
-        raise CodecError(f"a client id has 1 to {_LONGEST_ID} bytes, got {length}")
-    name, rest = reader.fixed(length), reader.fixed(_CERTIFIED + ADVERTISEMENT_BYTES)
-    try:
-        return RosterEntry(name.decode(), rest[:32], rest[32:64], rest[64:_CERTIFIED], rest[_CERTIFIED:])
-    except UnicodeDecodeError as error:
-        raise CodecError("a client id is not UTF-8") from error
 
 
 def _repeated(entries: tuple[RosterEntry, ...]) -> str | None:

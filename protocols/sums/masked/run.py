@@ -13,16 +13,15 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from protocols.crypto.certificates import Certificate, certify, check_certificate
-from protocols.crypto.domain import SEED_BYTES
+from protocols.crypto.domain import DIGEST_BYTES, KEY_BYTES, SEED_BYTES
 from protocols.crypto.random import Randomness
 from protocols.layout import whole_route
 from protocols.messages.stages import MASKED_MESSAGES, MaskedMessage
 from protocols.sums.masked import client, server
 from protocols.sums.masked.mechanism import MASKED
 from protocols.sums.masked.parameters import ClientPolicy
-from protocols.sums.masked.plan import DIGEST_BYTES, MaskedPlan, RoundContext, encode
+from protocols.sums.masked.plan import MaskedPlan, RoundContext, encode
 from protocols.sums.masked.roster import Roster, RosterEntry, make_roster
-from protocols.sums.masked.wire import KEY_BYTES
 
 __all__ = ["MaskedRun", "MaskedTranscript", "run_masked_sum"]
 

@@ -20,6 +20,7 @@ from typing import Final
 import numpy as np
 
 from protocols.codec import exact
+from protocols.crypto.domain import KEY_BYTES, SIGNATURE_BYTES
 from protocols.errors import CodecError
 from protocols.sums.base import Buffer
 from protocols.sums.masked.shamir import SHARE_BYTES
@@ -28,7 +29,6 @@ __all__ = [
     "ADVERTISEMENT_BYTES",
     "COMMITMENT_BYTES",
     "CONFIRMATION_BYTES",
-    "KEY_BYTES",
     "SEALED_BYTES",
     "Advertisement",
     "confirmations_bytes",
@@ -45,9 +45,8 @@ __all__ = [
 ]
 
 
-KEY_BYTES: Final = 32
-CONFIRMATION_BYTES: Final = 64
-ADVERTISEMENT_BYTES: Final = 3 * KEY_BYTES + 64
+CONFIRMATION_BYTES: Final = SIGNATURE_BYTES
+ADVERTISEMENT_BYTES: Final = 3 * KEY_BYTES + SIGNATURE_BYTES
 COMMITMENT_BYTES: Final = 16
 SEALED_BYTES: Final = 2 * SHARE_BYTES + 16 + 2 * COMMITMENT_BYTES
 """Two shares and the tag of AES-256-GCM, encrypted; then a commitment to each share, in clear."""

@@ -28,13 +28,13 @@ from numpy.typing import NDArray
 
 from protocols.codec import Reader, exact
 from protocols.crypto.certificates import NO_CERTIFICATE, subject_of
-from protocols.crypto.domain import derive_key, digest, domain_tag
+from protocols.crypto.domain import KEY_BYTES, SIGNATURE_BYTES, derive_key, digest, domain_tag
 from protocols.crypto.keys import agree, check_public_key, verifies
 from protocols.crypto.random import Randomness
 from protocols.errors import CodecError, ParameterError, RefusalError
 from protocols.sums.base import Buffer
 from protocols.sums.oneshot.parameters import OneshotParameters
-from protocols.sums.oneshot.plan import KEY_BYTES, SIGNATURE_BYTES, OneshotContext, OneshotPlan
+from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan
 from protocols.sums.oneshot.wire import CommitteeKey, Statement
 
 __all__ = [

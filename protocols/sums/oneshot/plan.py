@@ -14,11 +14,12 @@ from typing import Any, ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from protocols.crypto.domain import digest
+from protocols.crypto.domain import DIGEST_BYTES, KEY_BYTES, SIGNATURE_BYTES, digest
 from protocols.errors import ParameterError
 from protocols.fixed_point import FixedPoint
 from protocols.layout import Route, VectorLayout
-from protocols.sums.base import COUNT_BYTES, valid_parameters
+from protocols.parameter_text import validated
+from protocols.sums.base import COUNT_BYTES
 from protocols.sums.oneshot.parameters import MIN_CLIENTS, MOST_CLIENTS, OneshotParameters
 from protocols.sums.oneshot.polynomials import Ring, choose_ring
 from protocols.sums.ring import (
@@ -31,9 +32,6 @@ from protocols.sums.ring_security import SECURITY_BITS
 from protocols.sums.wire import refuse_chosen
 
 __all__ = [
-    "DIGEST_BYTES",
-    "KEY_BYTES",
-    "SIGNATURE_BYTES",
     "TAG_BYTES",
     "OneshotContext",
     "OneshotPlan",
@@ -41,8 +39,6 @@ __all__ = [
     "make_plan",
 ]
 
-KEY_BYTES: Final = 32
-SIGNATURE_BYTES: Final = 64
 TAG_BYTES: Final = 16
 
 
@@ -166,14 +162,9 @@ def make_plan(parameters: Mapping[str, Any], layout: VectorLayout, max_contribut
 
     Raises `ParameterError` for invalid parameters, `BudgetError` if the sums do not fit, with what would fit.
     """
-    checked = valid_parameters("oneshot", OneshotParameters, parameters)
+    checked = validated("oneshot parameters", OneshotParameters, parameters)
     if checked.corrupt >= checked.committee:
         raise ParameterError(f"of a committee of {checked.committee} at most {checked.committee - 1} may be corrupt")
-    if max_contributions < MIN_CLIENTS:
-        raise ParameterError(
-            f"a one-shot sum has at least {MIN_CLIENTS} contributions: max_contributions must be at least "
-            f"{MIN_CLIENTS}, got {max_contributions}"
-        )
     refuse_chosen(layout, "oneshot")
     widest: int = OneshotParameters.model_fields["bits"].metadata[1].le
     require_fit(layout, max_contributions, range(checked.bits, widest + 1), range(MIN_CLIENTS, MOST_CLIENTS + 1))
@@ -197,9 +188,6 @@ def _unreduced(plan: OneshotPlan) -> Places:
     They share a coefficient, so that what one value would lose modulo 2^bits would appear in the next.
     """
     return tuple(tuple((FixedPoint(64, ring.bound, ring.scale), span) for ring, span in block) for block in plan.places)
-
-
-DIGEST_BYTES: Final = 32
 
 
 @dataclass(frozen=True)

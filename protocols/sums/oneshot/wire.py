@@ -18,17 +18,15 @@ from functools import cached_property
 from hashlib import sha256
 from typing import Final
 
-from protocols.codec import Reader, exact
+from protocols.codec import Reader, exact, join_named, split_named
 from protocols.crypto.certificates import CERTIFICATE_BYTES
-from protocols.crypto.domain import digest
-from protocols.errors import CodecError, ParameterError
+from protocols.crypto.domain import DIGEST_BYTES, KEY_BYTES, SIGNATURE_BYTES, digest
 from protocols.sums.base import Buffer
-from protocols.sums.oneshot.plan import DIGEST_BYTES, KEY_BYTES, SIGNATURE_BYTES, OneshotPlan
+from protocols.sums.oneshot.plan import OneshotPlan
 
 __all__ = ["CommitteeKey", "Statement", "Ticket", "Upload", "body_digest", "survivors_digest"]
 
 
-_LONGEST_ID: Final = 64
 _KEY_LENGTHS: Final = (KEY_BYTES, KEY_BYTES, CERTIFICATE_BYTES, KEY_BYTES, SIGNATURE_BYTES)
 """Lengths of the fields of a committee key, after the id."""
 
@@ -56,13 +54,13 @@ class CommitteeKey:
     def encode(self) -> bytes:
         """Return the id behind its length (1 byte), then the fields in order; `ParameterError` for wrong lengths."""
         fields = (self.identity_key, self.mailbox_key, self.certificate, self.round_key, self.signature)
-        return _join(self.member_id, fields, _KEY_LENGTHS)
+        return join_named(self.member_id, fields, _KEY_LENGTHS)
 
     @classmethod
     def decode(cls, body: Buffer) -> CommitteeKey:
         """Inverse of `encode`; `CodecError` for any other form."""
         reader = Reader(body)
-        name, parts = _split(reader, _KEY_LENGTHS)
+        name, parts = split_named(reader, _KEY_LENGTHS)
         reader.finish()
         return cls(name, *parts)
 
@@ -127,12 +125,12 @@ class Statement:
         """Return the id behind its length (1 byte), then the fields in order; `ParameterError` for wrong lengths."""
         keys = (self.identity_key, self.mailbox_key, self.certificate, self.ephemeral_key, self.contribution_digest)
         fields = (*keys, *self.share_digests, self.signature)
-        return _join(self.client_id, fields, _statement_lengths(len(self.share_digests)))
+        return join_named(self.client_id, fields, _statement_lengths(len(self.share_digests)))
 
     @classmethod
     def read(cls, plan: OneshotPlan, reader: Reader) -> Statement:
         """Return the next statement of `reader`; `CodecError` for any other form."""
-        name, parts = _split(reader, _statement_lengths(plan.committee))
+        name, parts = split_named(reader, _statement_lengths(plan.committee))
         identity, mailbox, certificate, ephemeral, contribution, *share_digests, signature = parts
         return cls(name, identity, mailbox, certificate, ephemeral, contribution, tuple(share_digests), signature)
 
@@ -152,23 +150,3 @@ def survivors_digest(statements: Sequence[Statement]) -> bytes:
     """Return the digest (32 bytes) of a set of survivors: of their statements, in ascending order of ids."""
     ordered = sorted(statements, key=lambda statement: statement.client_id)
     return digest("oneshot survivors", len(ordered), b"".join(statement.digest for statement in ordered))
-
-
-def _join(name: str, fields: Sequence[bytes], lengths: Sequence[int]) -> bytes:
-    body = name.encode()
-    if not 1 <= len(body) <= _LONGEST_ID:
-        raise ParameterError(f"an id has 1 to {_LONGEST_ID} bytes, got {len(body)}")
-    if [len(part) for part in fields] != list(lengths):
-        raise ParameterError(f"the fields after an id have {list(lengths)} bytes, got {[len(part) for part in fields]}")
-    return bytes([len(body)]) + body + b"".join(fields)
-
-
-def _split(reader: Reader, lengths: Sequence[int]) -> tuple[str, list[bytes]]:
-    (length,) = reader.fixed(1)
-    if not 1 <= length <= _LONGEST_ID:
-        raise CodecError(f"an id has 1 to {_LONGEST_ID} bytes, got {length}")
-    try:
-        name = reader.fixed(length).decode()
-    except UnicodeDecodeError as error:
-        raise CodecError("an id is not UTF-8") from error
-    return name, [reader.fixed(size) for size in lengths]

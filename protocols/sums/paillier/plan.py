@@ -18,7 +18,8 @@ from protocols.codec import b64decode, b64encode
 from protocols.crypto.domain import digest
 from protocols.errors import BudgetError, CodecError, ParameterError
 from protocols.layout import Block, Route, Segment, VectorLayout
-from protocols.sums.base import COUNT_BYTES, OpenedBy, SumPlan, refuse_public_mode, valid_parameters
+from protocols.parameter_text import validated
+from protocols.sums.base import COUNT_BYTES, OpenedBy, SumPlan, refuse_public_mode
 from protocols.sums.paillier.packing import MAX_SUM, BlockPacking, SegmentCode
 from protocols.sums.wire import head_bytes
 
@@ -82,7 +83,7 @@ class PaillierParameters(BaseModel):
 def checked_parameters(parameters: Mapping[str, Any]) -> PaillierParameters:
     """Return the validated parameters of a task; `ParameterError` names the first invalid one."""
     refuse_public_mode(parameters)
-    return valid_parameters("paillier", PaillierParameters, parameters)
+    return validated("paillier parameters", PaillierParameters, parameters)
 
 
 def name_public_key(parameters: Mapping[str, Any], public_key: bytes) -> dict[str, Any]:

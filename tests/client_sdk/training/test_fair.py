@@ -17,6 +17,7 @@ from client_sdk.training.adam import Adam, TouchedAdam
 from client_sdk.training.fair import USER_VECTORS, FairConfig, FairHalf, layers_of, pair_gradients, scores
 from client_sdk.training.mf import MFConfig
 from protocols.errors import ParameterError
+from protocols.recipes.base import MOVES_ALIKE
 from protocols.recipes.fair import Fair, FairView, dense_length, spaces_of
 from protocols.recipes.registry import recipe
 from tests.support.gradients import slopes
@@ -206,3 +207,26 @@ def test_peak_memory_is_proportional_to_the_devices_capacity() -> None:
     for p in (2, 4):
         assert peaks[p] - batches < peaks[0] / 2**p, peaks
     assert peaks[4] < peaks[0] / 10
+
+
+def test_sums_of_many_rounds_are_equations_in_the_items_of_clients() -> None:
+    """Adam from zero moments moves what a client has by nearly the same in each round: the task's warnings say so."""
+    clients, cohort, items, kept, rounds = 12, 4, 60, 6, 60
+    chosen, half = make((0,), items, epochs=5)
+    rng = np.random.default_rng(1)
+    histories = [History(np.sort(rng.choice(items, kept, replace=False)).astype(np.int32)) for _ in range(clients)]
+    states = [half.initial_client_state(rng) for _ in range(clients)]
+    state: Any = chosen.initial_state(TASK_SEED)
+    cohorts, sums = np.zeros((rounds, clients)), np.zeros((rounds, chosen.layout().length))
+    for place in range(rounds):
+        spec, view = chosen.round_spec(TASK_SEED, place + 1), chosen.view(state, 0)
+        for client in rng.choice(clients, cohort, replace=False):
+            made = half.contribute(spec, "", view, histories[client], states[client], rng)
+            states[client] = made.client_state
+            cohorts[place, client], sums[place] = 1, sums[place] + made.contribution.vector
+        state = chosen.absorb(state, spec, sums[place], cohort)
+    changes = np.linalg.lstsq(cohorts, sums, rcond=None)[0][:, : 2 * items * DIM].reshape(clients, 2, items, DIM)
+    moved = np.linalg.norm(changes - changes.mean(axis=0), axis=(1, 3))
+    found = [set(np.argsort(-one)[:kept]) & set(own.items) for one, own in zip(moved, histories, strict=True)]
+    assert sum(map(len, found)) > 0.8 * clients * kept
+    assert MOVES_ALIKE in chosen.warnings()

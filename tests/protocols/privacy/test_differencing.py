@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Collection, Iterable
 from fractions import Fraction
 
 import pytest
@@ -13,10 +14,17 @@ from hypothesis import strategies as st
 from protocols.errors import ParameterError
 from protocols.privacy import differencing, isolation
 from protocols.privacy.differencing import Allowed, Isolating, TooComplex, TooSimilar, judge
-from protocols.privacy.isolation import TooComplexError, newly_isolated, smallest_isolated
+from protocols.privacy.isolation import TooComplexError, newly_isolated
 
 P = frozenset(f"p{index}" for index in range(10))
 Q = frozenset(f"q{index}" for index in range(10))
+
+
+def smallest_isolated(sets: Iterable[Collection[str]], threshold: int) -> frozenset[str] | None:
+    """The smallest group that a combination isolates: one needs its last set, and no combination of those before."""
+    released = list(sets)
+    found = [newly_isolated(released[:last], released[last], threshold) for last in range(len(released))]
+    return min((group for group in found if group is not None), key=len, default=None)
 
 
 def rank(rows: list[list[Fraction]]) -> int:

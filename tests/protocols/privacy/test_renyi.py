@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from protocols.errors import ParameterError
-from protocols.privacy.guarantee import default_delta, holds_against
+from protocols.messages.privacy import default_delta, holds_against
 from protocols.privacy.renyi import (
     ORDERS,
     epsilon_of,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from protocols.crypto.domain import derive_key
 from protocols.errors import CodecError, ParameterError
 from protocols.sums.masked import masks, shamir
-from protocols.sums.masked.masks import Mask, add_mask, add_masks
+from protocols.sums.masked.masks import Mask, add_masks
 from protocols.sums.masked.shamir import PRIME, SHARE_BYTES, combine, split
 
 KEY, OTHER = bytes(range(32)), bytes(range(1, 33))
@@ -33,7 +33,7 @@ def stream(dtype: type, count: int, key: bytes = KEY, context: bytes = b"round")
 @settings(max_examples=60, deadline=None)
 def test_any_piece_can_be_sought(dtype: type, start: int, length: int) -> None:
     piece = np.zeros(length, dtype)
-    add_mask(piece, KEY, b"round", 1, start)
+    add_masks(piece, [(KEY, b"round", 1)], start=start)
     assert (piece == stream(dtype, 200)[start : start + length]).all()
 
 
@@ -45,7 +45,7 @@ def test_pieces_threads_and_steps_make_no_difference(dtype: type, threads: int) 
     plan: list[Mask] = [(KEY, b"a", 1), (OTHER, b"a", -1), (KEY, b"b", 1)]
     whole = np.zeros(count, dtype)
     for key, context, sign in plan:
-        add_mask(whole, key, context, sign)
+        add_masks(whole, [(key, context, sign)])
     together = np.zeros(count, dtype)
     add_masks(together, plan, threads)
     assert (together == whole).all()
@@ -70,7 +70,7 @@ def test_more_streams_than_a_batch() -> None:
 def test_masks_are_uniform() -> None:
     """Every bit of a million elements is 1 half the time, within six deviations; so is every low width."""
     vector = np.zeros(1_000_000, np.uint32)
-    add_mask(vector, KEY, b"uniform", 1)
+    add_masks(vector, [(KEY, b"uniform", 1)])
     for bit in range(32):
         ones = int(((vector >> np.uint32(bit)) & np.uint32(1)).sum())
         assert abs(ones - 500_000) < 6 * 500
