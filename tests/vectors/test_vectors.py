@@ -17,9 +17,11 @@ import numpy as np
 import pytest
 from tenseal import sealapi
 
+from aggregator_service.tasks.plans import plan_task, task_terms
 from protocols.crypto.domain import digest
 from protocols.crypto.keys import Keyring
 from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
+from protocols.messages import Schedule
 from protocols.recipes.registry import OWN
 from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.ckks.plan import PARAMETER_SETS
@@ -116,6 +118,22 @@ def test_one_shot_sums_by_hand() -> None:
         bits = played["bits"]
         packed = sum(value % (1 << bits) << bits * place for place, value in enumerate(played["sums"]))
         assert packed.to_bytes(-(-7 * bits // 8), "little").hex() == played["aggregate"]
+
+
+def test_the_sums_of_a_one_shot_task_may_have_different_rings_and_those_of_a_ckks_task_have_one() -> None:
+    """docs/wire/oneshot.md and encrypted.md: of sums of counts and of updates."""
+
+    def rings(mechanism: str, parameters: dict[str, Any]) -> list[dict[str, Any]]:
+        counting = {"items": 3000, "rank": 16, "item_bias": "counts", "count_sums": 1}
+        terms = task_terms("colr", counting, mechanism, parameters, Schedule(rounds=3, cohort_size=4))
+        return [plan_task(terms, number).sum_plan.describe() for number in (1, 2)]
+
+    found = [
+        (one["degree"], len(one["primes"]), one["values_per_coefficient"]) for one in rings("oneshot", {"bits": 18})
+    ]
+    assert found == [(2048, 1, 1), (4096, 2, 3)]
+    first, second = rings("ckks", {})
+    assert first["ring_degree"] == second["ring_degree"]
 
 
 def test_seal_encodes_as_the_page_says() -> None:
