@@ -84,14 +84,24 @@ def operator(server: AggregatorProcess) -> Iterator[Operator]:
 # --- the recipe -------------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def without_packages(installed: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """This process finds no plugins."""
+    monkeypatch.setattr(plugins, "_found", lambda group: ())
+    registry._loaded.cache_clear()
+    yield
+    registry._loaded.cache_clear()
+
+
+@pytest.mark.usefixtures("without_packages")
 def test_without_its_package_the_recipe_is_unknown() -> None:
-    code = "from protocols.recipes.registry import recipe; recipe('popularity', {'items': 3})"
-    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, cwd=ROOT)
-    assert "unknown recipe: choose one of arrays" in done.stderr
+    with pytest.raises(ParameterError, match="unknown recipe: choose one of arrays"):
+        recipe("popularity", {"items": 3})
 
 
 def test_it_passes_the_battery(installed: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(installed), str(ROOT)])}
+    paths = os.pathsep.join([str(installed), str(ROOT)])
+    environment = {**os.environ, "PYTHONPATH": paths, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--import-mode=importlib", "tests"]
     done = subprocess.run(
         command, check=False, capture_output=True, text=True, cwd=installed.parent / "custom_recipe", env=environment
@@ -253,21 +263,18 @@ def test_server_and_clients_compare_versions(
 
 
 def test_a_client_must_name_it_in_its_policy_and_needs_its_package(
-    server: AggregatorProcess, operator: Operator, monkeypatch: pytest.MonkeyPatch
+    server: AggregatorProcess, operator: Operator, request: pytest.FixtureRequest
 ) -> None:
-    request = task_request("policies", "arrays", "integers", Schedule(cohort_size=USERS), SHAPES)
-    invitation = operator.invite(operator.create_task(request).task_id, uses=USERS).invitation
+    asked = task_request("policies", "arrays", "integers", Schedule(cohort_size=USERS), SHAPES)
+    invitation = operator.invite(operator.create_task(asked).task_id, uses=USERS).invitation
     with (
         Client(server.url, Identity.generate(), MemoryStore()) as careful,
         pytest.raises(PolicyRefused, match="integers"),
     ):
         careful.join(invitation=invitation)
-    code = (
-        "import sys; from client_sdk import *; from client_sdk.store.stores import MemoryStore\n"
-        "url, invitation = sys.argv[1:]\n"
-        "Client(url, Identity.generate(), MemoryStore(), Policy(trust_roster=True)).join(invitation=invitation)"
-    )
-    monkeypatch.delenv("PYTHONPATH")
-    command = [sys.executable, "-c", code, server.url, invitation]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT)
-    assert "unknown mechanism: choose one of ckks, masked, oneshot, paillier, plain" in done.stderr, done.stderr
+    request.getfixturevalue("without_packages")
+    with (
+        Client(server.url, Identity.generate(), MemoryStore(), Policy(trust_roster=True)) as bare,
+        pytest.raises(ParameterError, match="unknown mechanism: choose one of ckks, masked, oneshot, paillier, plain"),
+    ):
+        bare.join(invitation=invitation)

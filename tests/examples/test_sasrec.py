@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,9 +17,7 @@ from client_sdk.lab.data.interactions import Interactions, LeaveOneOut
 from examples.sasrec_torch import histories as data
 from examples.sasrec_torch.fedavg import Arrays, Histories, fedavg, mean_update
 from examples.sasrec_torch.federation import PARAMETERS
-from examples.sasrec_torch.run import compare
-
-ROOT = Path(__file__).parents[2]
+from examples.sasrec_torch.run import compare, main
 
 
 class Popular:
@@ -143,7 +140,10 @@ def test_masked_rounds_over_http_equal_plain_fedavg(tmp_path: Path, capsys: pyte
     assert (after["scale"] > 1).all(), "the model moves"
 
 
-def test_without_pytorch_the_program_says_what_is_missing() -> None:
-    code = "import sys; sys.modules['torch'] = None; from examples.sasrec_torch.run import main; main(['--quick'])"
-    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 2 and "this example needs PyTorch" in done.stderr, done.stderr
+def test_without_pytorch_the_program_says_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(SystemExit, match="2"):
+        main(["--quick"])
+    assert "this example needs PyTorch" in capsys.readouterr().err

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -180,9 +179,8 @@ def test_the_signatures_of_every_name_are_there(made: ModuleType) -> None:
     assert {f"client_sdk.{name}" for name in set(client_sdk.__all__) - in_full} <= shown
 
 
-def test_a_page_is_printed() -> None:
-    script = str(SCRIPTS / "reference_pages.py")
-    done = subprocess.run([sys.executable, script, "problems"], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("# Problem types\n")
-    refused = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
-    assert refused.returncode == 2 and "commands" in refused.stderr
+def test_a_page_is_printed(made: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    assert made.main(["problems"]) == 0
+    assert capsys.readouterr().out.startswith("# Problem types\n")
+    assert made.main([]) == 2
+    assert "commands" in capsys.readouterr().err

@@ -23,8 +23,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 WORKS = {
     "": "from protocols.sums.registry import mechanism; mechanism('masked'); import client_sdk.lab.fleet; "
     "import client_sdk.training.privirec, client_sdk.training.graph_filters",
-    "ckks": "from protocols.sums.registry import mechanism; mechanism('ckks').plan",
-    "paillier": "from protocols.sums.registry import mechanism; mechanism('paillier').plan",
+    "ckks,paillier": "from protocols.sums.registry import mechanism as of; of('ckks').plan, of('paillier').plan",
     "lab": "import client_sdk.lab.whole",
     "server": "import aggregator_service.app, aggregator_service.commands.serve, aggregator_service.commands.tasks",
     "organiser": "import client_sdk.organiser.app",
@@ -32,8 +31,7 @@ WORKS = {
     "privacy": "from client_sdk.lab.privacy_loss import gaussian_epsilon; assert 0 < gaussian_epsilon(4, 1, 1e-6) < 2",
     "data": "import client_sdk.lab.data.tables",
     "demo": "import client_sdk.lab.demo.run, client_sdk.lab.demo.report, client_sdk.lab.demo.spectrum",
-    "server,postgres": "import psycopg, aggregator_service.storage.postgres",
-    "server,s3": "import aggregator_service.storage.s3",
+    "server,postgres,s3": "import psycopg, aggregator_service.storage.postgres, aggregator_service.storage.s3",
     "server,cluster": "import aggregator_service.compute.cluster",
     "server,otel": "import opentelemetry.sdk, aggregator_service.observability.tracing",
 }
@@ -44,15 +42,8 @@ def run(*command: object, cwd: Path | None = None, bytecode: Path | None = None)
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("HUSHREC_", "PYTHON"))}
     if bytecode is not None:
         environment["PYTHONPYCACHEPREFIX"] = str(bytecode)
-    return subprocess.run(
-        [str(part) for part in command],
-        check=False,
-        capture_output=True,
-        text=True,
-        env=environment,
-        timeout=300,
-        cwd=cwd,
-    )
+    given = [str(part) for part in command]
+    return subprocess.run(given, check=False, capture_output=True, text=True, env=environment, timeout=300, cwd=cwd)
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +89,8 @@ def installed(wheel: Path, place: Path, tmp_path: Path, request: pytest.FixtureR
 def test_what_an_extra_brings_works_without_the_others(installed: Run, code: str) -> None:
     done = installed("python", "-W", "error", "-c", code)
     assert done.returncode == 0, done.stderr
-    assert installed("hushrec", "doctor").returncode == 0
+    if code in (WORKS[""], WORKS["server"]):
+        assert installed("hushrec", "doctor").returncode == 0
     if code == WORKS[""]:
         _check_that_missing_extras_are_named(installed)
 
@@ -106,7 +98,6 @@ def test_what_an_extra_brings_works_without_the_others(installed: Run, code: str
 def _check_that_missing_extras_are_named(installed: Run) -> None:
     """In a client-only installation."""
     for command, words in {
-        ("hushrec", "--help"): None,
         ("hushrec-server", "serve"): "hushrec[server]",
         ("hushrec", "demo"): "hushrec[demo]",
         ("hushrec", "evaluate", "--dataset", "synthetic"): None,

@@ -1,10 +1,10 @@
-"""Helpers for the modules that write test vectors."""
+"""How a vector file is made again: the inputs of its cases are read from it, all else is computed from them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from inspect import signature
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
@@ -13,33 +13,71 @@ from protocols.crypto.domain import digest
 from protocols.errors import HushRecError
 from protocols.layout import Segment
 
-__all__ = ["SEED", "drawn_for", "error_of", "failures", "load", "refusals", "segment_facts"]
+__all__ = ["FILES", "SEED", "again", "drawn_for", "load", "remade", "segment_facts", "vectors"]
 
 SEED: Final = bytes(range(32))
+Outputs = Callable[..., dict[str, Any]]
+"""Maps the inputs of a case, by name, to its outputs. Without outputs the case must be refused."""
+FILES: Final[dict[str, dict[str, Outputs]]] = {}
+"""Name of a file -> path of a list of cases in it ("" for the file itself) -> function."""
+NOTES: Final = {"about", "what", "why"}
+"""Text for readers."""
+
+
+def vectors(file: str, path: str = "") -> Callable[[Outputs], Outputs]:
+    """Register the function that gives the outputs of a file's cases; path: "sampler.cases" for a list in an object.
+
+    An input is what its parameters name, in the case or else in the objects around it.
+    """
+
+    def register(function: Outputs) -> Outputs:
+        FILES.setdefault(file, {})[path] = function
+        return function
+
+    return register
 
 
 def load(name: str) -> Any:
     """Return the content of a vector file."""
-    return json.loads((Path(__file__).parent / name).read_text())
+    return json.loads((Path(__file__).parent / name).read_text(encoding="utf-8"))
 
 
-def error_of(call: Callable[[], object]) -> str:
-    """Return the name of the error that `call` must raise."""
+def again(cases: Sequence[dict[str, Any]], function: Outputs, around: Mapping[str, Any] | None = None) -> list[Any]:
+    """Return cases with outputs, or `error`, computed from their inputs. A value that is neither is left out."""
+    return [_again(case, function, around or {}) for case in cases]
+
+
+def _again(case: dict[str, Any], function: Outputs, around: Mapping[str, Any]) -> dict[str, Any]:
+    names = signature(function).parameters
+    given = {name: case[name] for name in names if name in case}
+    shared = {name: around[name] for name in names if name in around and name not in case}
     try:
-        call()
+        outputs = function(**shared, **given)
+        assert outputs, f"a failing case was accepted: {str(case)[:200]}"
     except HushRecError as error:
-        return type(error).__name__
-    raise AssertionError("a failing case was accepted")
+        outputs = {"error": type(error).__name__}
+    fresh = {name: case[name] for name in NOTES & case.keys()} | given | outputs
+    return {name: fresh[name] for name in [*case, *fresh] if name in fresh}
 
 
-def failures(calls: Mapping[str, Callable[[], object]]) -> list[dict[str, str]]:
-    """Return what must fail, with its errors."""
-    return [{"what": what, "error": error_of(call)} for what, call in calls.items()]
+def remade(name: str) -> Any:
+    """Return the content of a vector file, made again; bytes and arrays are hex and lists in JSON."""
+    return _remade(load(name), "", FILES[name], {})
 
 
-def refusals(bodies: Mapping[str, bytes], call: Callable[[bytes], object]) -> list[dict[str, str]]:
-    """Return bodies that `call` must refuse, with its errors."""
-    return [{"what": what, "body": body.hex(), "error": error_of(partial(call, body))} for what, body in bodies.items()]
+def _remade(node: dict[str, Any], prefix: str, functions: Mapping[str, Outputs], around: dict[str, Any]) -> Any:
+    around = around | node
+    used = NOTES.union(*(signature(function).parameters for function in functions.values()))
+    parts: dict[str, Any] = {name: value for name, value in node.items() if name in used}
+    for name, value in node.items():
+        path = prefix + name
+        if path in functions and isinstance(value, list):
+            parts[name] = again(value, functions[path], around)
+        elif path in functions or any(one.startswith(f"{path}.") for one in functions):
+            parts[name] = _remade(value, f"{path}.", functions, around)
+    if (own := functions.get(prefix.rstrip("."))) is not None:
+        parts |= own(**{parameter: around[parameter] for parameter in signature(own).parameters})
+    return {name: parts[name] for name in [*node, *parts] if name in parts}
 
 
 def drawn_for(purpose: str, label: str) -> Callable[[int], bytes]:

@@ -1,260 +1,335 @@
-"""Vectors of recipes: seeds, factors, layouts, contributions, absorbed sums and states; Top-K's supports."""
+"""Vectors of recipes: seeds, factors, supports and layouts; contributions, sums and the states that follow."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 
-from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
-from protocols.recipes.base import Local, Recipe, Update, round_spec
+from client_sdk.history import History
+from client_sdk.training.privirec import PriviRecHalf, half
+from protocols.codec import b64decode
+from protocols.layout import whole_route
+from protocols.messages.rounds import Evaluation
+from protocols.recipes.arrays import Arrays
+from protocols.recipes.arrays_update import Rows, contribution
+from protocols.recipes.base import Local, ModelState, Recipe, RoundSpec, Update, round_spec
 from protocols.recipes.colr import client_level, shared_projection
+from protocols.recipes.evaluated import Evaluated, with_evaluation
 from protocols.recipes.factors import initial_factors
+from protocols.recipes.fair import TABLES, Fair, FairChange, FairState, spaces_of
+from protocols.recipes.pfedclr import PFedCLR
 from protocols.recipes.privirec import PriviRecK
-from protocols.recipes.registry import OWN, recipe
+from protocols.recipes.registry import recipe as recipe_of
+from protocols.recipes.rfrec import RFRec, RFRecF
+from protocols.recipes.rfrec_parameters import tosses
 from protocols.recipes.rows import FactorRecipe
-from protocols.recipes.topk import first_units, renewed_units, strongest_first
-from protocols.sums.plain import PLAIN
-from tests.vectors.common import SEED, error_of, segment_facts
+from protocols.recipes.state import state_as
+from protocols.recipes.subspaces import hash_key
+from protocols.recipes.topk import OwnTopK, SharedTopK, first_units, renewed_units, strongest_first
+from tests.vectors.common import SEED, again, load, segment_facts, vectors
 
-__all__ = ["SMALL", "absorbed", "chosen", "derived", "layouts", "supports"]
+__all__ = ["SMALL"]
 
-
-_CONSENT: Final = {"reveal_rows": True, "reveal_weights": True}
-SMALL: Final[dict[str, dict[str, Any]]] = {
-    "arrays": {"shapes": {"bias": [], "items": [4, 2]}, "rows": ["items"], "max_weight": 8, **_CONSENT},
-    "colr": {"items": 5, "dim": 4, "rank": 2, "clip": 0.5},
-    "fair": {"items": 40, "dim": 4},
-    "fedmf": {"items": 5, "dim": 3, "item_bias": "counts"},
-    "pfedclr": {"items": 5, "dim": 4, "rank": 2},
-    "privirec": {"items": 6, "components": 2, "reveal_gram": True},
-    "privirec-k": {"items": 6, "components": 2},
-    "rfrec": {"items": 5, "dim": 4},
-    "rfrecf": {"items": 5, "dim": 4},
-    "scolr": {"items": 5, "dim": 4, "rank": 3, "clip": 0.5},
-    "svd": {"items": 5, "dim": 4},
-    "topk": {"items": 12, "dim": 4},
-}
-"""Parameters of a small task of a recipe; {"items": 5} for the others."""
-_TOUCHED: Final = {"normalise": "touched", "reveal_touched": True}
-
-_OTHER_SUMS: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
-    ("pfedclr", {"items": 5, "dim": 4, "item_bias": "counts"}),
-    ("fair", {"items": 40, "dim": 4, "max_interactions": 10, "reveal_weights": True}),
-    ("pfedclr", {"items": 5, "dim": 4, "max_interactions": 10, "reveal_weights": True}),
-    ("pfedclr", {"items": 5, "dim": 4, "noise_scale": 0.5}),
-    ("privirec-k", {"items": 6, "components": 2, "user_exponent": 0.75}),
-    ("privirec-k", {"items": 6, "components": 2, "user_exponent": 0.25, "item_exponent": 0.3125}),
-    ("privirec", {"items": 6, "components": 2, "user_exponent": 0.0, "item_exponent": 0.0, "reveal_gram": True}),
-    ("privirec-k", {"items": 6, "components": 2, "user_exponent": 0.5, "item_exponent": 0.0, "degrees": False}),
-    ("rfrec", {"items": 5, "dim": 4, "item_bias": "means"}),
-    ("rfrec", {"items": 5, "dim": 4, "ldp": {"clip": 0.5, "scale": 0.25}}),
-    ("colr", {"items": 5, "dim": 4, "rank": 2, **_TOUCHED}),
-    ("scolr", {"items": 5, "dim": 4, "rank": 4, "levels": 3, **_TOUCHED}),
-    ("topk", {"items": 12, "dim": 4, "item_bias": "counts"}),
-    ("topk", {"items": 12, "dim": 4, "support_from": "vote", **_TOUCHED}),
-    ("topk", {"items": 12, "dim": 4, "support": "own", "reveal_indices": True}),
-)
-"""Tasks whose sums have other layouts: counts, noise, means, touch counts, votes, blocks that a contribution names."""
+Outputs = dict[str, Any]
+unhex: Final = bytes.fromhex
+SMALL: Final[dict[str, Any]] = {one["recipe"]: one["parameters"] for one in load("layouts.json")["cases"][::-1]}
+"""Recipe -> parameters of a small task, of its first case in layouts.json."""
 
 
-def derived() -> dict[str, Any]:
-    """What follows from the task's seed alone."""
-    rounds = []
-    for number in (1, 2, 300):
-        spec = round_spec(SEED, number)
-        levels = {client: client_level(spec, client, 4) for client in ("c_1", "c_2", "c_3")}
-        projection = shared_projection(spec.seed, 2, 6)
-        rounds.append({"number": number, "seed": spec.seed.hex(), "levels": levels, "projection": projection.tolist()})
+@vectors("supports.json", "first")
+def _first_support(seed: str, units: int, kept: int) -> Outputs:
+    return {"support": first_units(unhex(seed), units, kept)}
+
+
+@vectors("supports.json", "renewed")
+def _renewed_support(seed: str, units: int, strength: list[float]) -> Outputs:
+    support = first_units(unhex(seed), units, len(strength))
+    strongest = strongest_first(support, np.array(strength))
+    following = renewed_units(strongest, unhex(seed), units, len(strength))
+    return {"support": support, "strongest": strongest, "next": following}
+
+
+@vectors("derived.json")
+def _factors(task_seed: str) -> Outputs:
+    return {"initial_factors": initial_factors(unhex(task_seed), 3, 4)}
+
+
+@vectors("derived.json", "rounds")
+def _derived(task_seed: str, rank: int, dim: int, most_levels: int, number: int, levels: dict[str, int]) -> Outputs:
+    spec = round_spec(unhex(task_seed), number)
+    found = {client: client_level(spec, client, most_levels) for client in levels}
+    return {"seed": spec.seed, "levels": found, "projection": shared_projection(spec.seed, rank, dim)}
+
+
+@vectors("layouts.json", "cases")
+def _layout(recipe: str, parameters: Any, sum_index: int) -> Outputs:
+    made = recipe_of(recipe, parameters)
+    layout = made.layout(sum_index)
     return {
-        "about": "Streams as in expand.json. Seed of a round: digest('round', task seed, number). initial_factors: "
-        "normals of (task seed, 'initial item factors') row by row, divided by sqrt(dim), rounded to float32. "
-        "projection B: of normals of (round seed, 'projection') as rows x dim, the orthogonal polar factor U V^T of "
-        "the thin SVD (= (G G^T)^(-1/2) G), times sqrt(dim / rank), rounded to float32. levels of SCoLR's clients: "
-        "seed = digest('scolr level', round seed, client id); max(1, ceil(first uniform of (seed, 'level') times "
-        "most_levels)). "
-        "Floats agree up to the last bits of the platform.",
-        "task_seed": SEED.hex(),
-        "initial_factors": initial_factors(SEED, 3, 4).tolist(),
-        "rank": 2,
-        "dim": 6,
-        "most_levels": 4,
-        "rounds": rounds,
-    }
-
-
-def layout_rows(layout: VectorLayout) -> list[dict[str, Any]]:
-    """Return the blocks of a layout, each with its segments."""
-    return [
-        {"name": block.name, "segments": [segment_facts(segment) for segment in block.segments]}
-        for block in layout.blocks
-    ]
-
-
-def layouts() -> dict[str, Any]:
-    """The layouts of small tasks of each recipe: of each kind of sum that they have."""
-    cases = []
-    for name, parameters in (*((name, SMALL.get(name, {"items": 5})) for name in sorted(OWN)), *_OTHER_SUMS):
-        made = recipe(name, parameters)
-        steps = {2, made.steps} if isinstance(made, PriviRecK) else {made.main_sum, made.device_groups}
-        for index in sorted({1} | steps):
-            layout = made.layout(index)
-            cases.append(
-                {
-                    "recipe": name,
-                    "parameters": parameters,
-                    "resolved": made.parameters.model_dump(mode="json"),
-                    "main_sum": made.main_sum,
-                    "sum_index": index,
-                    "chosen": layout.chosen,
-                    "length": layout.length,
-                    "blocks": layout_rows(layout),
-                    "state_bytes": made.state_bytes(index),
-                }
-            )
-    return {
-        "about": "The blocks of a sum in order, and the segments of each in order; a value of a segment is at most "
-        "clip in size in one contribution. resolved: the parameters with their defaults. chosen: blocks that a "
-        "contribution names itself (0: none).",
-        "cases": cases,
-    }
-
-
-def _absorbed(name: str, parameters: dict[str, Any]) -> dict[str, Any]:
-    made = recipe(name, parameters)
-    assert isinstance(made, FactorRecipe)
-    state = made.initial_state(SEED)
-    first = made.encode_state(state)
-    sums = []
-    for number in (1, 2):
-        spec = made.round_spec(SEED, number)
-        total, members = np.zeros(made.layout(number).length), []
-        for client, items in (("c_1", [0, 3]), ("c_2", [3, 4])):
-            route = made.route(spec, client)
-            if made.layout(number).sum_class.once:
-                vectors, clipped = [np.bincount(items, minlength=5).astype(np.float64)], 0
-                update = None
-            else:
-                projection = made.projection(spec, client)
-                width = made.parameters.dim if projection is None else len(projection)
-                rows = ((np.arange(len(items) * width).reshape(-1, width) + number) / 8 - 0.25).astype(np.float32)
-                update = Update(np.array(items, np.int32), rows)
-                sent = made.contribute(made.initial_state(SEED), spec, Local(update, client))
-                vectors, clipped = sent.blocks, sent.clipped
-            total += made.layout(number).scatter(route, vectors)
-            members.append(
-                {
-                    "client": client,
-                    "items": items,
-                    "rows": None if update is None else update.values.tolist(),
-                    "route": route,
-                    "blocks": [vector.tolist() for vector in vectors],
-                    "clipped": clipped,
-                }
-            )
-        state = made.absorb(state, spec, total, 2)
-        sums.append(
-            {
-                "round": number,
-                "clients": members,
-                "total": total.tolist(),
-                "state": made.encode_state(state).hex(),
-            }
-        )
-    return {
-        "recipe": name,
-        "parameters": parameters,
         "resolved": made.parameters.model_dump(mode="json"),
-        "initial": first.hex(),
-        "whole_route": whole_route(made.layout(2)),
-        "sums": sums,
-        "refused": _refused(made, first),
-    }
-
-
-def _refused(made: Recipe, body: bytes) -> list[dict[str, str]]:
-    bad = {"short": body[:-1], "long": body + b"\0", "not a number": b"\0\0\xc0\x7f" + body[4:]}
-    return [
-        {"what": what, "state": wrong.hex(), "error": error_of(lambda wrong=wrong: made.decode_state(1, wrong))}
-        for what, wrong in bad.items()
-    ]
-
-
-def absorbed() -> dict[str, Any]:
-    """Two rounds of FedMF (with item counts first), CoLR and SCoLR: vectors, totals and states."""
-    levels = {"items": 5, "dim": 4, "rank": 4, "levels": 2}
-    tasks: tuple[tuple[str, dict[str, Any]], ...] = (
-        *((name, SMALL[name]) for name in ("fedmf", "colr", "scolr")),
-        ("colr", SMALL["colr"] | _TOUCHED),
-        ("scolr", levels | _TOUCHED),
-        ("scolr", levels | {"item_bias": "counts", "negatives": 1}),
-    )
-    return {
-        "about": "Rows of a client are its change of the item factors (fedmf: dim values a row; colr: a row of A; "
-        "scolr: the client's columns of A), clipped to +-clip. fedmf and colr send one block: items x width values row "
-        "by row, zero for items not touched. scolr sends a block for each level up to the client's: the level's "
-        "columns, one behind the other, then 1. With normalise 'touched' each block ends with 0 or 1 for each item. "
-        "State: item factors, float32 LE row by row; with item_bias 'counts' then a uint32 LE for each item, and one "
-        "for the number of clients counted. A sum of counts adds its total, held within 0 and the number of "
-        "contributions, to the counts. Another sum adds server_rate * mean (fedmf) or server_rate * mean @ B to the "
-        "factors in float64, rounded to float32; mean: each row divided as the wire page says under normalise. States "
-        "agree up to the last bits of the platform.",
-        "task_seed": SEED.hex(),
-        "cases": [_absorbed(name, parameters) for name, parameters in tasks],
-    }
-
-
-ENTRY: Final = Block("entry", (Segment("update", 1, 2.0), Segment("touched", 1, 1.0, integral=True)))
-
-
-def chosen() -> dict[str, Any]:
-    """Plain contributions that name the blocks they feed, their sum, and heads that are refused."""
-    layout = VectorLayout((ENTRY,) * 5, chosen=2, sum_class=TRAINED)
-    plan = PLAIN.plan({}, layout, 4)
-    contributions, bodies = [], []
-    for numbers, values in (([0, 3], [0.5, 1, -1.5, 1]), ([1, 3], [2, 1, 0.25, 1]), ([3, 4], [-0.125, 1, 0, 0])):
-        body = PLAIN.seal(plan, (), [np.array(numbers, np.float64), np.array(values, np.float64)], None)
-        bodies.append(((), body))
-        contributions.append({"numbers": numbers, "values": values, "body": body.hex()})
-    partial = PLAIN.fold(plan, None, bodies)
-    good = bodies[0][1]
-    heads = [[3, 0], [3, 3], [4, 5], [0, 2**32 - 1]]
-    wrong = [good[:-1], good + b"\0", *(np.array(head, "<u4").tobytes() + good[8:] for head in heads)]
-    return {
-        "about": "Five blocks of a value and a count, two to a contribution: block numbers, uint32 LE ascending, then "
-        "the blocks as float32 LE. Partial: count uint64 LE, then float64 LE sums.",
-        "blocks": 5,
-        "contributions": contributions,
-        "partial": partial.hex(),
-        "opened": PLAIN.open(plan, PLAIN.release(plan, partial), 3, None).tolist(),
-        "refused": [
-            {"body": body.hex(), "error": error_of(lambda body=body: PLAIN.check(plan, (), body))} for body in wrong
+        "main_sum": made.main_sum,
+        "chosen": layout.chosen,
+        "length": layout.length,
+        "blocks": [
+            {"name": block.name, "segments": [segment_facts(segment) for segment in block.segments]}
+            for block in layout.blocks
         ],
+        "state_bytes": made.state_bytes(sum_index),
     }
 
 
-def supports() -> dict[str, Any]:
-    """First supports, and the ones that follow from the strengths of the last sum."""
-    shapes = ((5, 5), (20, 4), (7, 1))
-    firsts = [{"units": u, "kept": k, "support": first_units(SEED, u, k).tolist()} for u, k in shapes]
-    renewed = []
-    for units, strength in ((20, [0.0, 3.0, 1.0, 3.0, 2.0]), (5, [1.0, 2.0, 3.0, 4.0, 5.0]), (9, [0.0, 0.0, 0.0])):
-        support = first_units(SEED, units, len(strength))
-        strongest = strongest_first(support, np.array(strength))
-        following = renewed_units(strongest, SEED, units, len(strength))
-        renewed.append(
-            {
-                "units": units,
-                "support": support.tolist(),
-                "strength": strength,
-                "strongest": strongest.tolist(),
-                "next": following.tolist(),
-            }
-        )
+def _refused(made: Recipe) -> Callable[..., Outputs]:
+    """Return the function of states that must be refused."""
+
+    def decode(state: str, round: int = 1) -> Outputs:
+        made.decode_state(round, unhex(state))
+        return {}
+
+    return decode
+
+
+Send = Callable[..., Outputs]
+"""(recipe, state, round, inputs of a client by name) -> its outputs, with the blocks that it sends."""
+
+
+def _played(
+    made: Recipe, seed: bytes, sums: Any, send: Send, told: Callable[[ModelState, int], Outputs]
+) -> tuple[ModelState, list[Outputs]]:
+    """Return the state after all sums of a task, and the sums. told: what else is shown of a state and its sum."""
+    state = made.initial_state(seed)
+
+    def summed(round: int, clients: Any) -> Outputs:
+        nonlocal state
+        spec, layout = made.round_spec(seed, round), made.layout(round)
+        total, sent = np.zeros(layout.length), again(clients, partial(send, made, state, spec))
+        for client in sent:
+            blocks = client["blocks"]
+            if layout.chosen:
+                total.reshape(len(layout.blocks), -1)[blocks[0].astype(int)] += blocks[1].reshape(layout.chosen, -1)
+                client["blocks"] = [blocks[0].astype(int), *blocks[1:]]
+            else:
+                total += layout.scatter(client.get("route") or made.route(spec, "c_1"), blocks)
+        state = made.absorb(state, spec, total, len(sent))
+        return {"clients": sent, "total": total, "state": made.encode_state(state)} | told(state, round)
+
+    shown = again(sums, summed)
+    return state, shown
+
+
+@vectors("absorbed.json", "cases")
+def _absorbed(task_seed: str, recipe: str, parameters: Any, sums: Any, refused: Any) -> Outputs:
+    made, seed = recipe_of(recipe, parameters), unhex(task_seed)
+    assert isinstance(made, FactorRecipe)
+
+    def send(_: Recipe, __: ModelState, spec: RoundSpec, /, client: str, items: list[int], rows: Any) -> Outputs:
+        route, local = made.route(spec, client), None
+        if rows is not None:
+            local = Local(Update(np.array(items, np.int32), np.array(rows, np.float32)), client)
+            sent = made.contribute(made.initial_state(seed), spec, local)
+            return {"route": route, "blocks": sent.blocks, "clipped": sent.clipped}
+        return {"route": route, "blocks": [np.bincount(items, minlength=5).astype(float)], "clipped": 0}
+
+    _, shown = _played(made, seed, sums, send, lambda *_: {})
     return {
-        "about": "first: the first `kept` of the permutation 'first support' of the seed, sorted. next: the first half "
-        "of the strongest (ties: the lower number), then of the permutation 'support' what is missing, sorted.",
-        "seed": SEED.hex(),
-        "first": firsts,
-        "renewed": renewed,
+        "resolved": made.parameters.model_dump(mode="json"),
+        "initial": made.encode_state(made.initial_state(seed)),
+        "whole_route": whole_route(made.layout(2)),
+        "sums": shown,
+        "refused": again(refused, _refused(made)),
+    }
+
+
+def _task(
+    task: Any, sums: Any, refused: Any, send: Send, told: Callable[[Any, Any, int], Outputs] = lambda *_: {}
+) -> tuple[Any, ModelState, Outputs]:
+    """Return the recipe of a task, its state after all sums, and the outputs of its case."""
+    made, seed = recipe_of(task["recipe"]["name"], task["recipe"]["parameters"]), b64decode(task["seed"])
+    if "evaluation" in task:
+        made = with_evaluation(made, Evaluation.model_validate(task["evaluation"]), task["schedule"]["rounds"])
+
+    def shown(state: ModelState, number: int) -> Outputs:
+        route = made.route(made.round_spec(seed, number), "c_1")
+        return {"route": route, "contributions": len(sums[number - 1]["clients"])} | told(made, state, number)
+
+    state, played = _played(made, seed, sums, send, shown)
+    initial = made.encode_state(made.initial_state(seed))
+    return made, state, {"initial": initial, "sums": played, "refused": again(refused, _refused(made))}
+
+
+def _send_rows(
+    made: Any, state: ModelState, spec: RoundSpec, /, items: list[int], rows: Any = None, interactions: Any = None
+) -> Outputs:
+    """A client of a factor model sends counts of its items, or rows."""
+    if rows is None:
+        return {"blocks": [np.bincount(items, minlength=made.parameters.items).astype(np.float64)]}
+    update = Update(np.array(items, np.int32), np.array(rows, np.float32))
+    local = Local(update, examples=interactions, rng=np.random.default_rng(0))
+    sent = made.contribute(state, spec, local)
+    more = {"sent": sent.sent} if isinstance(made, SharedTopK | OwnTopK) else {}
+    return {"clipped": sent.clipped, "blocks": sent.blocks} | more
+
+
+@vectors("state_svd.json", "cases")
+@vectors("state_topk.json", "cases")
+@vectors("state_pfedclr.json", "cases")
+def _rows(task: Any, sums: Any, refused: Any) -> Outputs:
+    return _task(task, sums, refused, _send_rows)[2]
+
+
+@vectors("state_pfedclr.json")
+def _shared_start(cases: Any) -> Outputs:
+    made = recipe_of("pfedclr", cases[-1]["task"]["recipe"]["parameters"])
+    assert isinstance(made, PFedCLR)
+    user, basis = made.shared_start()
+    return {"user_factor": user, "basis": basis}
+
+
+@vectors("state_pfedclr.json", "refused_sums")
+def _no_weight(cases: Any, total: list[float]) -> Outputs:
+    made = recipe_of("pfedclr", cases[-1]["task"]["recipe"]["parameters"])
+    made.absorb(made.initial_state(SEED), made.round_spec(SEED, 3), np.array(total), 3)
+    return {}
+
+
+def _send_arrays(made: Arrays, _: ModelState, __: RoundSpec, /, update: Any, weight: float | None) -> Outputs:
+    found = contribution(made.parameters, {name: np.array(value) for name, value in update.items()}, weight)
+    return {"clipped": found.clipped, "scaled": found.scaled, "blocks": [found.vector]}
+
+
+@vectors("state_arrays.json", "cases")
+def _arrays(task: Any, sums: Any, refused: Any) -> Outputs:
+    return _task(task, sums, refused, _send_arrays)[2]
+
+
+@vectors("state_arrays.json", "refused_updates")
+def _no_update(what: str, parameters: Any) -> Outputs:
+    made = recipe_of("arrays", parameters)
+    assert isinstance(made, Arrays)
+    wrong: dict[str, dict[str, Any]] = {
+        "another shape": {"items": np.zeros((4, 3)), "bias": np.array(0.0)},
+        "an array missing": {"items": np.zeros((4, 2))},
+        "not a number": {"items": np.zeros((4, 2)), "bias": np.array(np.nan)},
+        "a row twice": {"items": Rows(np.array([1, 1]), np.zeros((2, 2))), "bias": np.array(0.0)},
+    }
+    contribution(made.parameters, wrong[what])
+    return {}
+
+
+def _send_measures(
+    made: Evaluated, state: ModelState, spec: RoundSpec, /, measured: list[float] | None, blocks: Any
+) -> Outputs:
+    """A client sends measures, or the made-up blocks of the file."""
+    if measured is None:
+        return {"blocks": [np.array(block) for block in blocks]}
+    return {"blocks": made.contribute(state, spec, Local(np.array(measured))).blocks}
+
+
+@vectors("state_evaluation.json", "cases")
+def _evaluation(task: Any, sums: Any, refused: Any) -> Outputs:
+    made, _, outputs = _task(
+        task, sums, refused, _send_measures, lambda made, _, number: {"measures": made.measures_in(number)}
+    )
+    return outputs | {"measures": made.measures}
+
+
+@vectors("state_evaluation.json")
+def _segments(cases: Any) -> Outputs:
+    listed = []
+    for case in cases:
+        recipe, rounds = case["task"]["recipe"], case["task"]["schedule"]["rounds"]
+        block = Evaluation.model_validate(case["task"]["evaluation"])
+        made = with_evaluation(recipe_of(recipe["name"], recipe["parameters"]), block, rounds)
+        for number in range(1, rounds + 1):
+            names = [[segment.name for segment in one.segments] for one in made.layout(number).blocks]
+            listed.append({"recipe": recipe["name"], "round": number, "segments": names})
+    return {"layouts": listed}
+
+
+def _send_fair(
+    made: Fair, _: ModelState, spec: RoundSpec, /, places: Any, changes: Any, dense: Any, interactions: int
+) -> Outputs:
+    change = FairChange(np.array(places), np.array(changes, np.float32), np.array(dense, np.float32))
+    sent = made.contribute(made.initial_view(SEED, 0), spec, Local(change, examples=interactions))
+    return {"clipped": sent.clipped, "blocks": sent.blocks}
+
+
+def _fair_told(made: Fair, state: ModelState, number: int) -> Outputs:
+    groups = range(made.device_groups)
+    views = [made.encode_view(made.view(state, group), group) for group in groups]
+    return {"device_group": made.device_group_of(number), "views": views}
+
+
+@vectors("state_fair.json", "cases")
+def _fair(task: Any, sums: Any, refused: Any) -> Outputs:
+    made, state, outputs = _task(task, sums, refused, _send_fair, _fair_told)
+    seed, n, hashes = state_as(made.initial_state(SEED), FairState).seed, made.parameters.elements, []
+    for buckets in made.buckets:
+        for table, space in zip(TABLES, spaces_of(seed, n, buckets), strict=True):
+            found, signs = space.places(np.arange(n))
+            key = str(hash_key(seed, table))
+            hashes.append({"table": table, "key": key, "m": buckets, "places": found, "signs": signs})
+
+    def empty_turn(rounds: int) -> Outputs:
+        after = state
+        for number in range(len(sums) + 1, len(sums) + 1 + rounds):
+            nothing = np.zeros(made.layout(number).length)
+            after = made.absorb(after, made.round_spec(SEED, number), nothing, 0)
+        return {}
+
+    return outputs | {
+        "refused_turn": again([{"rounds": made.device_groups}], empty_turn)[0],
+        "buckets": made.buckets,
+        "initial_views": [made.encode_view(made.initial_view(SEED, one), one) for one in range(made.device_groups)],
+        "hashes": hashes,
+    }
+
+
+def _send_items(made: PriviRecK, state: ModelState, spec: RoundSpec, /, items: list[int]) -> Outputs:
+    device = half(made)
+    assert isinstance(device, PriviRecHalf)
+    history = History(np.array(items, np.int32))
+    return {"blocks": device.contribute(spec, "c_1", state, history, {}, np.random.default_rng(0)).blocks}
+
+
+@vectors("state_privirec.json", "cases")
+def _privirec(task: Any, sums: Any, refused: Any) -> Outputs:
+    return _task(task, sums, refused, _send_items, lambda made, _, number: {"kind": made.sum_of(number)})[2]
+
+
+def _send_factors(
+    made: RFRec, state: ModelState, spec: RoundSpec, /, own: Any = None, rated: Any = None, above: Any = None
+) -> Outputs:
+    if own is None:
+        return {"blocks": [np.concatenate([rated, above]).astype(np.float64)]}
+    sent = made.contribute(state, spec, Local(np.array(own, np.float32)))
+    return {"clipped": sent.clipped, "blocks": sent.blocks}
+
+
+@vectors("state_rfrec.json", "cases")
+def _rfrec(task: Any, sums: Any, refused: Any, refused_sums: Any) -> Outputs:
+    made, state, outputs = _task(task, sums, refused, _send_factors)
+
+    def once_more(round: int) -> Outputs:
+        nothing = np.zeros(made.layout(made.main_sum).length)
+        made.absorb(state, made.round_spec(SEED, round, round), nothing, 3)
+        return {}
+
+    return outputs | {"refused_sums": again(refused_sums, once_more)}
+
+
+@vectors("state_rfrec.json", "coins")
+def _coins(parameters: Any) -> Outputs:
+    made = recipe_of("rfrecf", parameters)
+    assert isinstance(made, RFRecF)
+    state = made.initial_state(SEED)
+    seed = made.encode_state(state)[4:36]
+    return {
+        "probability": made.parameters.chance,
+        "moves": made.parameters.moves_by,
+        "coins": seed,
+        "average": tosses(seed, 16, made.parameters.chance),
+        "stretches": [{"local": s.local, "moves": s.moves, "until": s.until} for s in made.stretches(state)],
     }

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from tenseal import sealapi
 
-from protocols import errors
-from protocols.catalogue import Catalogue
+from aggregator_service.tasks.plans import plan_task, task_terms
 from protocols.crypto.domain import digest
 from protocols.crypto.keys import Keyring
 from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
+from protocols.messages import Schedule
+from protocols.recipes.registry import OWN
 from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.ckks.plan import PARAMETER_SETS
 from protocols.sums.ckks.seal_io import MemoryFile, seal_context
@@ -76,6 +78,21 @@ def _approximate(value: float) -> Any:
     return pytest.approx(value, rel=1e-5, abs=1e-7)
 
 
+def _objects(value: Any) -> Iterator[dict[str, Any]]:
+    """Return all objects of a JSON document."""
+    if isinstance(value, dict):
+        yield value
+    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _objects(item)
+
+
+def test_no_case_is_lost() -> None:
+    found = [one for name in generate.FILES for one in _objects(load(name))]
+    assert sorted(generate.FILES) == sorted(path.name for path in Path(__file__).parent.glob("*.json"))
+    assert len(found) >= 1881 and sum("error" in one for one in found) >= 364
+    assert {one["recipe"] for one in load("layouts.json")["cases"]} == set(OWN)
+
+
 def test_plain_sums_by_hand() -> None:
     (case,) = load("plain.json")["fold"]
     total = [[0.0] * 3, [0.0] * 3]
@@ -103,11 +120,20 @@ def test_one_shot_sums_by_hand() -> None:
         assert packed.to_bytes(-(-7 * bits // 8), "little").hex() == played["aggregate"]
 
 
-def test_the_line_at_fault_in_what_is_no_catalogue_is_named() -> None:
-    for case in load("catalogue.json")["refused"]:
-        named = f"line {case['line']} of" if case["line"] else "at least one item"
-        with pytest.raises(getattr(errors, case["error"]), match=named):
-            Catalogue.decode(bytes.fromhex(case["body"]))
+def test_the_sums_of_a_one_shot_task_may_have_different_rings_and_those_of_a_ckks_task_have_one() -> None:
+    """docs/wire/oneshot.md and encrypted.md: of sums of counts and of updates."""
+
+    def rings(mechanism: str, parameters: dict[str, Any]) -> list[dict[str, Any]]:
+        counting = {"items": 3000, "rank": 16, "item_bias": "counts", "count_sums": 1}
+        terms = task_terms("colr", counting, mechanism, parameters, Schedule(rounds=3, cohort_size=4))
+        return [plan_task(terms, number).sum_plan.describe() for number in (1, 2)]
+
+    found = [
+        (one["degree"], len(one["primes"]), one["values_per_coefficient"]) for one in rings("oneshot", {"bits": 18})
+    ]
+    assert found == [(2048, 1, 1), (4096, 2, 3)]
+    first, second = rings("ckks", {})
+    assert first["ring_degree"] == second["ring_degree"]
 
 
 def test_seal_encodes_as_the_page_says() -> None:
