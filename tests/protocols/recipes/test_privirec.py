@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from hashlib import sha256
 from typing import Any
 
@@ -16,7 +15,7 @@ from client_sdk.training.privirec import components_of
 from protocols.errors import CodecError, ParameterError
 from protocols.layout import REPEATED_ROWS
 from protocols.recipes.base import Local
-from protocols.recipes.privirec import PriviRec, PriviRecK, PriviRecState
+from protocols.recipes.privirec import PriviRecK, PriviRecState
 from protocols.recipes.registry import recipe
 from protocols.recipes.spectrum import triangle_length
 
@@ -240,43 +239,3 @@ def test_a_settled_spectrum_ends_the_job_early_and_is_reported() -> None:
     assert reports[-1]["largest_singular_value"] == pytest.approx(values[0], abs=1e-5) == 1.0
     # the last sum was used for Rayleigh and Ritz: largest first
     assert (np.diff(states[-1].singular_values) <= 0).all()
-
-
-@pytest.mark.parametrize(
-    ("name", "changes", "problem"),
-    [
-        ("privirec", {"reveal_gram": False}, "77.9 %"),
-        ("privirec", {"tolerance": 0.1}, "privirec-k"),
-        ("privirec", {"items": 10_001}, "the limit is 10000 items"),
-        ("privirec-k", {"reveal_gram": True}, "reveal_gram"),
-        ("privirec-k", {"components": ITEMS + 1}, "12 items have at most 12 vectors"),
-        (
-            "privirec-k",
-            {"components": ITEMS, "oversampling": 1, "rayleigh_ritz": True},
-            "12 items have at most 12 vectors",
-        ),
-        ("privirec-k", {"oversampling": 2}, "needs rayleigh_ritz"),
-        ("privirec-k", {"user_exponent": 0.4}, "0.4 is below 0.5, which needs an item_exponent"),
-        ("privirec-k", {"user_exponent": -0.1}, "user_exponent"),
-        ("privirec-k", {"item_exponent": 0.6}, "item_exponent"),
-        ("privirec-k", {"tolerance": 0}, "tolerance"),
-        ("privirec-k", {"degrees": False}, "needs item_exponent 0, not 0.5"),
-        ("privirec-k", {"start_from": START}, "start_from needs degrees false"),
-        ("privirec", {"start_from": START, **WITHOUT_DEGREES}, "start_from needs privirec-k"),
-    ],
-)
-def test_parameters_that_are_refused(name: str, changes: dict[str, Any], problem: str) -> None:
-    with pytest.raises(ParameterError, match=re.escape(problem) if "%" in problem else problem):
-        make(name, **changes)
-
-
-def test_what_a_task_reveals_is_said() -> None:
-    (iterations,) = make().warnings()
-    assert "one user alone" in iterations
-    assert "item degrees" in iterations
-    assert "item degrees" not in make(**WITHOUT_DEGREES).warnings()[0]
-    gram, again = make("privirec").warnings()
-    assert "77.9 %" in gram
-    assert "99.7 %" in gram
-    assert again == iterations
-    assert isinstance(make("privirec"), PriviRec)

@@ -14,9 +14,8 @@ from client_sdk.history import History
 from client_sdk.lab.data.interactions import Interactions
 from client_sdk.lab.federation import Federation
 from client_sdk.training import client_half
-from protocols.advice import parameters_for
 from protocols.errors import ParameterError
-from protocols.recipes.base import MOVES_ALIKE, Local
+from protocols.recipes.base import Local
 from protocols.recipes.registry import recipe
 from protocols.recipes.rfrec import RFRec, RFRecF, item_means, rating_offsets
 from protocols.recipes.rfrec_parameters import Moves, Stretch, stretches, tosses
@@ -56,10 +55,6 @@ def test_noise_is_on_the_clipped_difference_and_drawn_for_each_value() -> None:
     assert np.unique(noise).size > 0.9 * noise.size
     assert abs(float(noise.std()) / (0.04 * np.sqrt(2)) - 1) < 0.05
     assert made.layout().blocks[0].bounds()[0] == made.parameters.ldp.bound != 9.0
-    (warning,) = made.warnings()
-    assert "epsilon 10 for each" in warning
-    assert f"{10 * 4000 * DIM:,}" in warning
-    assert make("rfrec").warnings() == (MOVES_ALIKE,)
 
 
 def test_rfrecf_is_done_when_its_coins_are_used_up() -> None:
@@ -98,22 +93,6 @@ def test_coins_that_never_train_are_refused_when_the_task_is_made() -> None:
 def test_rules(name: str, changes: dict[str, Any], expected: tuple[Any, ...]) -> None:
     rule = make(name, **changes).parameters.rule
     assert (rule.rate, rule.adam, rule.pull, rule.decay, rule.move) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(
-    ("name", "changes", "problem"),
-    [
-        ("rfrec", {"rating_min": 5}, "must be less than"),
-        ("rfrec", {"variant": "released", "scaling": "raw"}, "sigmoid"),
-        ("rfrec", {"iterations": 5}, "iterations"),
-        ("rfrec", {"ldp": {"clip": 0.2}}, "scale"),
-        ("rfrecf", {"learning_rate": 0.2}, "away from the average"),
-        ("rfrecf", {"probability": 1.0}, "probability"),
-    ],
-)
-def test_wrong_parameters_name_what_is_wrong(name: str, changes: dict[str, Any], problem: str) -> None:
-    with pytest.raises(ParameterError, match=problem):
-        make(name, **changes)
 
 
 # --- coin tosses in stretches against tosses one by one ---------------------------------------------------------------
@@ -234,13 +213,3 @@ def test_a_device_that_never_took_part_predicts_the_means() -> None:
     scores = half.scores(state, prepared, history)
     assert (np.diff(scores) > 0).all()
     assert scores.min() >= 1 and scores.max() <= 5
-
-
-def test_only_rfrec_as_released_without_noise_has_means() -> None:
-    for bad in ({"variant": "paper"}, {"ldp": {"clip": 1.0, "scale": 1.0}}):
-        with pytest.raises(ParameterError, match="item_bias"):
-            recipe("rfrec", {**CHOSEN, **bad})
-    with pytest.raises(ParameterError, match="no item means"):
-        recipe("rfrecf", CHOSEN)
-    assert parameters_for("rfrec", {"items": 3})["item_bias"] == "means"
-    assert parameters_for("rfrec", {"items": 3, "variant": "paper"}) == {"items": 3, "variant": "paper"}

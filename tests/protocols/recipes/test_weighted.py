@@ -17,7 +17,7 @@ from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
 from client_sdk.lab.federation import Federation
 from client_sdk.training.mf import draw_samples
 from protocols.errors import ParameterError
-from protocols.recipes.base import MOVES_ALIKE, Contribution, FactorState, Local, ModelState, RoundSpec, Update
+from protocols.recipes.base import Contribution, FactorState, Local, ModelState, RoundSpec, Update
 from protocols.recipes.colr import CoLR
 from protocols.recipes.factors import CountedFactors
 from protocols.recipes.pfedclr import PFedCLR
@@ -117,24 +117,6 @@ def test_rows_are_divided_by_expected_touches_where_the_task_has_counts(name: st
     plain = one.absorb(state, spec, total, 60).item_factors - state.item_factors
     ratio = expected_touches(counts, 20, 2, 60) / 60
     np.testing.assert_allclose(moved * ratio[:, None], plain, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", ROWS)
-@pytest.mark.parametrize(
-    ("parameters", "problem"),
-    [
-        ({"normalise": "touched"}, "which items each client has: consent with reveal_touched=true"),
-        ({"reveal_touched": True}, "no sum of this task shows touched items"),
-        ({"normalise": "expected"}, "item counts of item_bias 'counts'"),
-    ],
-)
-def test_touch_counts_need_consent(name: str, parameters: dict[str, Any], problem: str) -> None:
-    with pytest.raises(ParameterError, match=problem):
-        recipe(name, {"items": 9, **parameters})
-    consented = recipe(name, {"items": 9, **TOUCHED})
-    assert any("which items each client has" in text for text in consented.warnings())
-    segments = {segment.name for block in recipe(name, {"items": 9}).layout().blocks for segment in block.segments}
-    assert "touched" not in segments
 
 
 @dataclass(frozen=True)
@@ -271,35 +253,3 @@ def test_noise_is_drawn_for_every_entry_untouched_items_included() -> None:
     noise = sent(large, Update(np.zeros(0, np.int32), np.zeros((0, DIM), np.float32)), 1, 2).vector
     assert np.abs(noise).mean() == pytest.approx(0.5, rel=0.03)  # E|Laplace(b)| = b
     assert np.abs(noise.mean()) < 0.03
-
-
-@pytest.mark.parametrize(
-    ("name", "parameters", "exact"),
-    [
-        ("pfedclr", {"noise_scale": 0.5}, {"item_bias": "counts"}),
-        ("rfrec", {"ldp": {"clip": 0.2, "scale": 0.04}}, {"item_bias": "means"}),
-    ],
-)
-def test_noise_comes_without_exact_sums_of_the_same_rows(
-    name: str, parameters: dict[str, Any], exact: dict[str, Any]
-) -> None:
-    """The first sum of such a task would be the row itself, whatever epsilon its warning states."""
-    for kept in (parameters, exact):
-        recipe(name, {"items": 5, **kept})
-    with pytest.raises(ParameterError, match="the same data without noise"):
-        recipe(name, {"items": 5, **parameters, **exact})
-
-
-def test_noise_comes_with_equal_weights_only() -> None:
-    with pytest.raises(ParameterError, match="reveals its number of interactions"):
-        make(noise_scale=0.5, max_interactions=1, reveal_weights=True)
-    assert make(noise_scale=0.5).warnings()[0].count("epsilon") == 1
-    assert make().warnings() == (MOVES_ALIKE,)
-
-
-def test_which_parameters_fit_each_other() -> None:
-    with pytest.raises(ParameterError, match="rank 7 is greater than dim 6"):
-        make(rank=7)
-    assert make(rank=7, variant="cf").parameters.rank == 7
-    with pytest.raises(ParameterError, match="variant"):
-        make(variant="lr")
