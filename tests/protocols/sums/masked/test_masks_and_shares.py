@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import combinations
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from protocols.crypto.domain import derive_key
 from protocols.errors import CodecError, ParameterError
-from protocols.sums.masked import masks, shamir
+from protocols.sums.masked import masks
 from protocols.sums.masked.masks import Mask, add_mask, add_masks
 from protocols.sums.masked.shamir import PRIME, SHARE_BYTES, combine, split
 
@@ -132,14 +133,14 @@ def test_any_t_shares_give_the_secret(secret: bytes, threshold: int, extra: int)
 
 def test_coefficients_are_uniform_and_fresh() -> None:
     """Candidates from 2^257 - 1 down are thrown away until one is below p: no modulo, no bias."""
-    drawn = iter([PRIME, PRIME + 1, 2**257 - 1, PRIME - 1, 0])
 
-    def random(length: int) -> bytes:
-        assert length == SHARE_BYTES
-        return (next(drawn) << 7 | 0x55).to_bytes(SHARE_BYTES, "little")
+    def drawing(*values: int) -> Callable[[int], bytes]:
+        left = iter(values)
+        return lambda length: (next(left) << 7 | 0x55).to_bytes(length, "little")
 
-    assert shamir._field_element(random) == PRIME - 1
-    assert shamir._field_element(random) == 0
+    for last in (PRIME - 1, 0):
+        drawn = split(SECRET, 2, [1, 2], drawing(PRIME, PRIME + 1, 2**257 - 1, last))
+        assert drawn == split(SECRET, 2, [1, 2], drawing(last)) != split(SECRET, 2, [1, 2], drawing(7))
     assert split(SECRET, 2, [1, 2]) != split(SECRET, 2, [1, 2])
 
 
