@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from protocols.combinations import check_combination
 from protocols.errors import CombinationError, ParameterError
-from protocols.layout import VectorLayout
 from protocols.recipes.base import Contribution, Local, ModelState, Recipe, RoundSpec, Update
 from protocols.recipes.colr import client_level, shared_projection
 from protocols.recipes.registry import recipe
@@ -32,6 +31,7 @@ from protocols.recipes.topk import (
 TASK_SEED = bytes(range(32))
 ITEMS, DIM, RANK = 30, 8, 4
 CLIENTS = [f"c_{n}" for n in range(7)]
+TOUCHED: dict[str, Any] = {"normalise": "touched", "reveal_touched": True}
 CHOICES: dict[str, dict[str, Any]] = {"fedmf": {}, "colr": {"rank": RANK}, "scolr": {"rank": RANK}}
 
 
@@ -44,44 +44,9 @@ def width(chosen: Recipe, spec: RoundSpec, client: str) -> int:
     return DIM if projection is None else projection.shape[0]
 
 
-def updates(chosen: Recipe, spec: RoundSpec, seed: int) -> dict[str, Update]:
-    rng = np.random.default_rng(seed)
-    made = {}
-    for client in CLIENTS:
-        items = rng.permutation(ITEMS)[: rng.integers(1, ITEMS)].astype(np.int32)
-        values = rng.uniform(-1, 1, (items.size, width(chosen, spec, client))).astype(np.float32)
-        made[client] = Update(items, values)
-    return made
-
-
-def contribute(chosen: Recipe, spec: RoundSpec, client: str, update: Update) -> Contribution:
-    return chosen.contribute(chosen.initial_state(TASK_SEED), spec, Local(update, client))
-
-
-def plain_sum(chosen: Recipe, spec: RoundSpec, made: dict[str, Update]) -> np.ndarray:
-    layout: VectorLayout = chosen.layout()
-    total = np.zeros(layout.length)
-    for client, update in made.items():
-        sent = contribute(chosen, spec, client, update)
-        assert sent.clipped == 0
-        for targets, block in zip(chosen.route(spec, client), sent.blocks, strict=True):
-            for target in targets:
-                layout.split(total)[target][:] += block
-    return total
-
-
-def expected_change(chosen: Recipe, spec: RoundSpec, made: dict[str, Update], *, by_touched: bool) -> np.ndarray:
-    """Every (item, column) divided by the number of clients that trained it, or its column."""
-    if chosen.name == "fedmf":
-        full, projection = np.zeros((ITEMS, DIM)), np.eye(DIM)
-    else:
-        full, projection = np.zeros((ITEMS, RANK)), shared_projection(spec.seed, RANK, DIM).astype(np.float64)
-    counts = np.zeros_like(full)
-    for update in made.values():
-        columns = np.arange(update.values.shape[1])
-        full[np.ix_(update.items, columns)] += update.values
-        counts[np.ix_(update.items if by_touched else np.arange(ITEMS), columns)] += 1
-    return full / np.maximum(counts, 1) @ projection
+def drawn_update(rng: np.random.Generator, values: int = DIM) -> Update:
+    items = np.sort(rng.permutation(ITEMS)[: rng.integers(1, ITEMS)]).astype(np.int32)
+    return Update(items, rng.uniform(-1, 1, (items.size, values)).astype(np.float32))
 
 
 @pytest.mark.parametrize("by_touched", [False, True])
@@ -89,13 +54,22 @@ def expected_change(chosen: Recipe, spec: RoundSpec, made: dict[str, Update], *,
 @given(seed=st.integers(0, 2**32 - 1))
 @settings(max_examples=10, deadline=None)
 def test_absorb_divides_each_row_by_all_clients_or_those_who_touched_it(name: str, by_touched: bool, seed: int) -> None:
-    chosen = make(name, **({"normalise": "touched", "reveal_touched": True} if by_touched else {}))
-    spec = chosen.round_spec(TASK_SEED, 3)
-    made = updates(chosen, spec, seed)
-    before = chosen.initial_state(TASK_SEED)
-    after = chosen.absorb(before, spec, plain_sum(chosen, spec, made), len(made))
+    chosen, rng = make(name, **(TOUCHED if by_touched else {})), np.random.default_rng(seed)
+    spec, before, layout = chosen.round_spec(TASK_SEED, 3), chosen.initial_state(TASK_SEED), chosen.layout()
+    projection = np.eye(DIM) if name == "fedmf" else shared_projection(spec.seed, RANK, DIM).astype(np.float64)
+    total, full = np.zeros(layout.length), np.zeros((ITEMS, len(projection)))
+    counts = np.zeros_like(full)  # of the clients that trained an item, or its column
+    for client in CLIENTS:
+        update = drawn_update(rng, width(chosen, spec, client))
+        sent = chosen.contribute(before, spec, Local(update, client))
+        assert sent.clipped == 0
+        total += layout.scatter(chosen.route(spec, client), sent.blocks)
+        columns = np.arange(update.values.shape[1])
+        full[np.ix_(update.items, columns)] += update.values
+        counts[np.ix_(update.items if by_touched else np.arange(ITEMS), columns)] += 1
+    after = chosen.absorb(before, spec, total, len(CLIENTS))
     assert after.round_number == 3
-    expected = expected_change(chosen, spec, made, by_touched=by_touched)
+    expected = full / np.maximum(counts, 1) @ projection
     np.testing.assert_allclose(after.item_factors - before.item_factors, expected, atol=1e-5)
 
 
@@ -118,7 +92,6 @@ def test_scolr_levels_are_uniform_and_their_ranks_nested() -> None:
 COUNT = 7
 TOPK_SHARE = 1 / 6
 OWN: dict[str, Any] = {"support": "own", "reveal_indices": True}
-TOUCHED: dict[str, Any] = {"normalise": "touched", "reveal_touched": True}
 MODES: dict[str, dict[str, Any]] = {
     "aggregate": TOUCHED,
     "clients": {},
@@ -132,11 +105,6 @@ def make_topk(mode: str, **changes: Any) -> TopKRecipe:
     chosen = recipe("topk", {"items": ITEMS, "dim": DIM, "clip": 2.0, "share": TOPK_SHARE, **MODES[mode], **changes})
     assert isinstance(chosen, OwnTopK if mode == "own" else SharedTopK)
     return chosen
-
-
-def drawn_update(rng: np.random.Generator, fewest: int = 1, most: int = ITEMS, size: float = 1.0) -> Update:
-    items = np.sort(rng.permutation(ITEMS)[: rng.integers(fewest, most)]).astype(np.int32)
-    return Update(items, rng.uniform(-size, size, (items.size, DIM)).astype(np.float32))
 
 
 def summed(chosen: TopKRecipe, sendings: list[list[np.ndarray]]) -> np.ndarray:
