@@ -41,7 +41,10 @@ MANY = 1_000_000
 
 
 def private(name: str, privacy: Privacy | None = None, clients: int = CLIENTS, **changes: Any) -> Private:
-    inner = recipe(name, {**RECIPES[name], **changes}, noisy=True)
+    chosen = "colr" if name == "measured" else name
+    inner = recipe(chosen, {**RECIPES[chosen], **changes}, noisy=True)
+    if name == "measured":
+        inner = with_evaluation(inner, Evaluation(every=2), ROUNDS)
     made = with_privacy(inner, privacy or Privacy(epsilon=4, delta=1e-5), ROUNDS, clients, clients)
     assert isinstance(made, Private)
     return made
@@ -52,14 +55,7 @@ def quiet(name: str, **changes: Any) -> Private:
     return private(name, privacy, MANY, **changes)
 
 
-def measured() -> Private:
-    inner = with_evaluation(recipe("colr", RECIPES["colr"], noisy=True), Evaluation(every=2), ROUNDS)
-    made = with_privacy(inner, Privacy(epsilon=4, delta=1e-5), ROUNDS, CLIENTS, CLIENTS)
-    assert isinstance(made, Private)
-    return made
-
-
-ALL = {**{name: private(name) for name in RECIPES}, "measured": measured()}
+ALL = {name: private(name) for name in (*RECIPES, "measured")}
 
 
 def norm(values: NDArray[Any]) -> float:
