@@ -9,9 +9,6 @@ import pytest
 
 from aggregator_service.tasks.tasks import plan_request
 from client_sdk.history import History
-from client_sdk.lab.data.interactions import leave_one_out
-from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
-from client_sdk.lab.federation import Federation
 from client_sdk.operator import task_request
 from client_sdk.store.states import GivenData
 from client_sdk.training import client_half
@@ -24,7 +21,6 @@ from protocols.messages import Evaluation
 from protocols.recipes.evaluated import with_evaluation
 from protocols.recipes.factors import item_biases
 from protocols.recipes.registry import recipe
-from protocols.sums.registry import mechanism
 
 ITEMS, SEED = 12, bytes(range(32))
 RECIPES = ["fedmf", "pfedclr"]
@@ -108,17 +104,6 @@ def test_when_a_client_abstains(
     assert found is None if reason is None else reason in str(found)
 
 
-def test_plain_sums_may_count_more_than_once_and_clients_abstain() -> None:
-    train = leave_one_out(synthetic(SyntheticConfig(users=18, items=30, positives=8)), 0).train
-    chosen = {"items": train.n_items, "dim": 8, "item_bias": "counts", "count_sums": 2}
-    made = Federation(train, "colr", chosen, cohort_size=12)  # 24 places for 18 clients
-    assert [done.survivors for done in made.run(3)] == [12, 6, 12]
-    np.testing.assert_array_equal(made.state.item_counts, train.item_degrees())
-    more = Federation(train, "colr", {**chosen, "count_sums": 3}, cohort_size=12)
-    with pytest.raises(ParameterError, match="every client of its cohort was counted before"):
-        list(more.run(3))
-
-
 @pytest.mark.parametrize("carrier", ["ckks", "masked", "oneshot", "paillier"])
 @pytest.mark.parametrize(("name", "bias"), [("colr", "counts"), ("rfrec", "means")])
 def test_sums_that_hide_contributions_count_once(name: str, bias: str, carrier: str) -> None:
@@ -134,20 +119,6 @@ def test_sums_that_hide_contributions_count_once(name: str, bias: str, carrier: 
     measured = with_evaluation(chosen, Evaluation(every=1), 20)
     with pytest.raises(CombinationError, match="cannot be combined"):
         check_combination(measured, carrier)
-
-
-def test_sums_of_counts_and_of_changes_share_keys() -> None:
-    train = leave_one_out(synthetic(SyntheticConfig(users=18, items=700, positives=8)), 0).train
-    chosen = make("colr", items=train.n_items, count_sums=1)
-    alone = [mechanism("ckks").plan({}, chosen.layout(index), 6).degree for index in (1, 2)]
-    assert alone[0] != alone[1]
-    parameters = {"items": train.n_items, "dim": 4, "item_bias": "counts"}
-    made = Federation(train, "colr", parameters, "ckks", {}, cohort_size=18)
-    assert len(list(made.run(2))) == 2
-    np.testing.assert_array_equal(made.state.item_counts, train.item_degrees())
-    request = task_request("counted", "colr", "ckks", recipe_parameters=parameters)
-    planned = plan_request(request).sum_plan.layout.blocks[0].segments
-    assert planned[:-1] == chosen.layout(2).blocks[0].segments, "and how many contributions have data"
 
 
 def test_scores_begin_with_popularity() -> None:

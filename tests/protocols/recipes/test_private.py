@@ -219,22 +219,6 @@ def test_counts_are_limited_to_a_random_choice_all_alike() -> None:
             made.noised(state, spec, Contribution([np.full(ITEMS, wrong)]), os.urandom)
 
 
-def test_the_same_bytes_give_the_same_contribution_and_32_are_asked_for() -> None:
-    made, asked = ALL["arrays"], []
-
-    def random(count: int) -> bytes:
-        asked.append(count)
-        return bytes(range(count))
-
-    update = {"v": np.ones((2, 3), np.float32), "w": np.ones(5, np.float32)}
-    given_ = Local(update, examples=3, entropy=random)
-    first, second = (
-        made.contribute(made.initial_state(SEED), made.round_spec(SEED, 1), given_).vector for _ in range(2)
-    )
-    assert np.array_equal(first, second)
-    assert asked == [32, 32]
-
-
 # --- the bound that adapts ------------------------------------------------------------------------------------------
 
 

@@ -38,13 +38,6 @@ def test_an_abandoned_sum_changes_nothing() -> None:
     np.testing.assert_allclose(after.item_factors, state.item_factors + 2.0, atol=1e-6)
 
 
-def test_a_sum_is_absorbed_in_its_turn() -> None:
-    made = make("rfrec")
-    state = made.absorb(made.initial_state(SEED), made.round_spec(SEED, 1), np.zeros(ITEMS * DIM), 3)
-    with pytest.raises(ParameterError, match="does not follow"):
-        made.absorb(state, made.round_spec(SEED, 2, 1), np.zeros(ITEMS * DIM), 3)
-
-
 def test_noise_is_on_the_clipped_difference_and_drawn_for_each_value() -> None:
     made = make("rfrec", items=4000, clip=9.0, ldp={"clip": 0.2, "scale": 0.04})
     state = made.initial_state(SEED)
@@ -184,13 +177,6 @@ def test_the_first_sum_gives_every_items_mean() -> None:
     above = (train.ratings - 1) / 4 - 0.5
     np.testing.assert_allclose(totals[1], np.bincount(train.items, above, RATED_ITEMS), atol=1e-3)
     assert made.recipe.report(made.state) == {"iterations": 1.0}
-
-
-def test_ratings_are_counted_once() -> None:
-    train = rated()
-    made = Federation(train, "rfrec", {**CHOSEN, "count_sums": 2}, "plain", {}, cohort_size=6)
-    list(made.run(5))
-    np.testing.assert_array_equal(made.state.item_totals[0], train.item_degrees())
 
 
 def test_means_are_shrunk_and_offsets_are_their_logits() -> None:
