@@ -1,4 +1,4 @@
-"""What every recipe refuses, by a word that says what is wrong; its warnings; the table of the mechanisms it runs on."""
+"""What every recipe refuses, by a word that says what is wrong; its warnings; the mechanisms that carry it."""
 
 from __future__ import annotations
 

@@ -33,9 +33,10 @@ from protocols.sums.participation import (
 from protocols.sums.plain import PLAIN
 from protocols.sums.registry import MechanismEntry, mechanism, parameters_of, resolved_parameters
 from protocols.sums.run import run_sum
+from tests.protocols.sums.conformance import one_block
 from tests.protocols.sums.paillier.cases import MadeUpKeys, keyring_of
 
-LAYOUT: Final = VectorLayout((Block("b", (Segment("v", 6, 1.0),)),), sum_class=TRAINED)
+LAYOUT: Final = one_block(Segment("v", 6, 1.0))
 
 
 def test_entries_name_what_is_there() -> None:
@@ -68,11 +69,17 @@ def test_a_mechanism_of_another_package_is_found_and_one_that_does_not_work_is_n
     assert mechanism("plain").name == "plain"
 
 
-def test_a_plain_sum_needs_no_encryption_library() -> None:
-    code = (
-        "import sys; from protocols.sums.registry import mechanism; mechanism('plain');"
-        "sys.exit(any(m.split('.')[0] in ('tenseal', 'phe') for m in sys.modules))"
-    )
+def test_a_plain_sum_needs_no_encryption_library_and_the_fold_of_paillier_sums_no_phe() -> None:
+    code = """
+import sys
+from protocols.layout import TRAINED, Block, Segment, VectorLayout
+from protocols.sums.registry import mechanism
+mechanism("plain")
+assert not any(m.split(".")[0] in ("tenseal", "phe") for m in sys.modules)
+sys.modules["phe"], paillier = None, mechanism("paillier")
+plan = paillier.plan({}, VectorLayout((Block("b", (Segment("v", 3, 1.0),)),), sum_class=TRAINED), 2)
+paillier.release(plan, paillier.fold(plan, None, []))
+"""
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
@@ -118,7 +125,7 @@ def test_a_transcript_holds_what_was_sent_and_the_sum() -> None:
 
 @pytest.mark.parametrize(("how", "parameters"), [(PLAIN, {}), (CKKS, {}), (MadeUpKeys(), {"key_bits": 2048})])
 def test_a_clip_done_in_float32_is_forgiven_and_no_more(how: Mechanism, parameters: dict[str, Any]) -> None:
-    layout, route = VectorLayout((Block("b", (Segment("v", 3, 0.1),)),), sum_class=TRAINED), ((0,),)
+    layout, route = one_block(Segment("v", 3, 0.1)), ((0,),)
     plan, edge = how.plan(parameters, layout, 4), np.array([np.float32(0.1), -np.float32(0.1), 0.0], np.float64)
     keyring = keyring_of(how, plan)
     body = how.seal(plan, route, [edge], keyring)
@@ -230,7 +237,7 @@ def expect(plan: SumPlan, total: np.ndarray, enough: bool, text: str) -> None:
 
 
 def test_a_later_sum_has_the_keys_of_the_main_one() -> None:
-    long = VectorLayout((Block("b", (Segment("v", 8190, 1.0),)),), sum_class=TRAINED)  # 2 more with the count
+    long = one_block(Segment("v", 8190, 1.0))  # 2 more with the count
     main = plan_of_task(CKKS, {}, long, 8)
     later = plan_of_task(CKKS, {}, ONE, 8, main=long)
     assert later.parameter_id == main.parameter_id != plan_of_task(CKKS, {}, ONE, 8).parameter_id

@@ -26,7 +26,7 @@ from protocols.sums.ckks.seal_io import MemoryFile, SealContext, seal_context
 from protocols.sums.ckks.wire import WireBuffer, check_expanded, check_range, join_planes, view_planes
 from protocols.sums.ring_security import DEGREES
 from protocols.sums.run import run_sum
-from tests.protocols.sums.conformance import MechanismConformance
+from tests.protocols.sums.conformance import MechanismConformance, one_block
 
 FORMS = ("seeded", "expanded")
 COMBINATIONS = [(form, name, degree) for form in FORMS for name in PARAMETER_SETS for degree in DEGREES]
@@ -34,7 +34,7 @@ COMBINATIONS = [(form, name, degree) for form in FORMS for name in PARAMETER_SET
 
 def two_ciphertexts(form: str, set_name: str, degree: int, contributions: int = 4) -> CkksPlan:
     """A plan of one block that fills one ciphertext and part of a second, at any degree."""
-    layout = VectorLayout((Block("b", (Segment("v", degree + 5, 0.1),)),), sum_class=TRAINED)
+    layout = one_block(Segment("v", degree + 5, 0.1))
     plan = make_plan({"wire": form, "set": set_name}, layout, contributions)
     return CkksPlan(plan.parameters, layout, contributions, degree)
 
@@ -212,10 +212,7 @@ def test_no_coefficient_of_a_sum_can_wrap(name: str, contributions: int, degree:
 
 
 def test_errors_stand_in_each_segments_unit() -> None:
-    mixed = VectorLayout(
-        (Block("b", (Segment("small", 5, 0.01), Segment("large", 5, 2.0), Segment("n", 5, 1.0, True))),),
-        sum_class=TRAINED,
-    )
+    mixed = one_block(Segment("small", 5, 0.01), Segment("large", 5, 2.0), Segment("n", 5, 1.0, True))
     plan = make_plan({}, mixed, 60)
     errors = plan.segment_errors
     assert errors["b/n"] == 0.0
@@ -223,7 +220,7 @@ def test_errors_stand_in_each_segments_unit() -> None:
 
 
 def test_a_count_that_could_round_wrongly_is_refused_with_what_fits() -> None:
-    counts = VectorLayout((Block("b", (Segment("n", 5, 1.0, True),)),), sum_class=TRAINED)
+    counts = one_block(Segment("n", 5, 1.0, True))
     with pytest.raises(BudgetError, match=r"at most \d+ contributions fit, or the set 'standard' fits") as refusal:
         make_plan({"set": "compact"}, counts, 100_000)
     most = int(str(refusal.value).split("at most ")[1].split()[0])
@@ -260,7 +257,7 @@ class TestPreciseExpanded(MechanismConformance):
     parameters = {"set": "precise", "wire": "expanded"}
 
 
-LAYOUT = VectorLayout((Block("b", (Segment("v", 40, 0.1), Segment("n", 10, 1.0, integral=True))),), sum_class=TRAINED)
+LAYOUT = one_block(Segment("v", 40, 0.1), Segment("n", 10, 1.0, integral=True))
 ROUTE = whole_route(LAYOUT)
 
 
@@ -315,7 +312,7 @@ def test_nothing_is_left_open() -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-SMALL_LAYOUT = VectorLayout((Block("b", (Segment("v", 9, 0.1),)),), sum_class=TRAINED)
+SMALL_LAYOUT = one_block(Segment("v", 9, 0.1))
 SMALL_ROUTE = whole_route(SMALL_LAYOUT)
 PLAN = CKKS.plan({}, SMALL_LAYOUT, 4)
 ZERO = [np.zeros(9)]
@@ -348,7 +345,7 @@ def test_another_tasks_key_opens_nothing(shared: Keyring) -> None:
 
 PREFIX = b"a prefix"
 RESIDUES = np.arange(4, dtype=np.uint64)
-FOUR = VectorLayout((Block("b", (Segment("v", 4, 1.0),)),), sum_class=TRAINED)
+FOUR = one_block(Segment("v", 4, 1.0))
 
 
 class Saved:

@@ -22,6 +22,7 @@ from protocols.sums.masked.mechanism import MASKED
 from protocols.sums.masked.plan import MaskedPlan, encode
 from protocols.sums.masked.shamir import PRIME, SHARE_BYTES, combine, split
 from protocols.sums.ring import pack, packed_bytes, ring_dtype, unpack
+from tests.protocols.sums.conformance import one_block
 
 LAYOUT = VectorLayout(
     (
@@ -37,7 +38,7 @@ def plan_of(layout: VectorLayout = LAYOUT, contributions: int = 100, **parameter
 
 
 def one(segment: Segment) -> VectorLayout:
-    return VectorLayout((Block("b", (segment,)),), sum_class=TRAINED)
+    return one_block(segment)
 
 
 def scales(plan: MaskedPlan) -> list[float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections import Counter
 from dataclasses import replace
@@ -20,14 +19,14 @@ from phe import paillier
 from protocols.codec import b64encode
 from protocols.crypto.keys import Keyring, decode_keyring, encode_keyring
 from protocols.errors import BudgetError, CodecError, ContributionError, KeyringError, ParameterError
-from protocols.layout import CLIP_SLACK, TRAINED, Block, Segment, VectorLayout, whole_route
+from protocols.layout import CLIP_SLACK, Block, Segment, whole_route
 from protocols.sums.base import NamesPublicKey, WorksAhead
 from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.paillier.keys import SecretKey, crt_randomiser, load_secret_key, uniform_unit
 from protocols.sums.paillier.mechanism import PAILLIER, decrypt
 from protocols.sums.paillier.packing import MAX_SUM, BlockPacking, SegmentCode
 from protocols.sums.paillier.plan import make_plan
-from tests.protocols.sums.conformance import MechanismConformance
+from tests.protocols.sums.conformance import MechanismConformance, one_block, opened
 from tests.protocols.sums.paillier.cases import (
     LAYOUT,
     MadeUpKeys,
@@ -53,50 +52,23 @@ ROUTE = ((0,),)
 BLOCK = LAYOUT.blocks[0]
 
 
-@pytest.fixture(scope="module", params=[2048, 3072])
-def plan(request: pytest.FixtureRequest):  # type: ignore[no-untyped-def]
-    return PAILLIER.plan({"key_bits": request.param}, LAYOUT, 4)
-
-
-def test_ours_and_their_sums_open_in_phe(plan) -> None:  # type: ignore[no-untyped-def]
-    public, private = phe_keys(plan)
-    keyring, vectors = made_up_keyring(plan), [-some_vector(1), some_vector(2)]
-    bodies = [PAILLIER.seal(plan, ROUTE, [vector], keyring) for vector in vectors]
-    plaintexts = plan.packings[0].pack(BLOCK, vectors[0])
-    assert any(m < 0 for m in plaintexts)
-    for number, plaintext in zip(ciphertexts(plan, bodies[0]), plaintexts, strict=True):
-        assert private.decrypt(paillier.EncryptedNumber(public, number, 0)) == plaintext
-    aggregate = PAILLIER.release(plan, PAILLIER.fold(plan, None, [(ROUTE, body) for body in bodies]))
-    plaintexts = [private.decrypt(paillier.EncryptedNumber(public, c, 0)) for c in ciphertexts(plan, aggregate)]
-    opened = plan.packings[0].unpack(BLOCK, plaintexts)
-    assert np.abs(opened - np.sum(vectors, axis=0)).max() <= plan.predicted_error
-
-
-def test_phes_add_up_and_open_here(plan) -> None:  # type: ignore[no-untyped-def]
-    public, private = phe_keys(plan)
-    keyring, vectors = made_up_keyring(plan), [some_vector(1), -some_vector(2), some_vector(3)]
-    encrypted = [[public.encrypt(m) for m in plan.packings[0].pack(BLOCK, vector)] for vector in vectors[:2]]
-    bodies = [body_of(plan, [number.ciphertext() for number in numbers], public.n) for numbers in encrypted]
-    bodies.append(PAILLIER.seal(plan, ROUTE, [vectors[2]], keyring))
-    for body in bodies:
+@pytest.mark.parametrize("bits", [2048, 3072])
+def test_our_contributions_and_phes_add_up_and_open_in_both(bits: int) -> None:
+    plan = PAILLIER.plan({"key_bits": bits}, LAYOUT, 4)
+    (public, private), keyring, packing = phe_keys(plan), made_up_keyring(plan), plan.packings[0]
+    vectors = [-some_vector(1), some_vector(2), some_vector(3)]
+    ours = [PAILLIER.seal(plan, ROUTE, [vector], keyring) for vector in vectors[:2]]
+    theirs = [public.encrypt(m).ciphertext() for m in packing.pack(BLOCK, vectors[2])]
+    bodies = [*ours, body_of(plan, theirs, public.n)]
+    for body, vector in zip(bodies, vectors, strict=True):
         PAILLIER.check(plan, ROUTE, body)
-    partial = PAILLIER.fold(plan, None, [(ROUTE, body) for body in bodies])
-    opened = PAILLIER.open(plan, PAILLIER.release(plan, partial), 3, keyring)
-    assert np.abs(opened - np.sum(vectors, axis=0)).max() <= plan.predicted_error
-
-
-def test_folding_needs_no_phe() -> None:
-    code = """
-import sys
-sys.modules["phe"] = None
-from protocols.layout import Block, Segment, VectorLayout
-from protocols.layout import TRAINED
-from protocols.sums.registry import mechanism
-paillier = mechanism("paillier")
-plan = paillier.plan({}, VectorLayout((Block("b", (Segment("v", 3, 1.0),)),), sum_class=TRAINED), 2)
-paillier.release(plan, paillier.fold(plan, None, []))
-"""
-    subprocess.run([sys.executable, "-c", code], check=True)
+        read = [private.decrypt(paillier.EncryptedNumber(public, number, 0)) for number in ciphertexts(plan, body)]
+        assert read == packing.pack(BLOCK, vector)
+    assert any(m < 0 for m in packing.pack(BLOCK, vectors[0]))
+    aggregate = PAILLIER.release(plan, PAILLIER.fold(plan, None, [(ROUTE, body) for body in bodies]))
+    read = [private.decrypt(paillier.EncryptedNumber(public, c, 0)) for c in ciphertexts(plan, aggregate)]
+    for found in (packing.unpack(BLOCK, read), PAILLIER.open(plan, aggregate, 3, keyring)):
+        assert np.abs(found - np.sum(vectors, axis=0)).max() <= plan.predicted_error
 
 
 PLAN = small_plan()
@@ -115,9 +87,8 @@ def test_fresh_keys_are_phes_travel_and_are_not_shown(fresh: Keyring) -> None:
     for text in (repr(fresh), repr(key), str(key)):
         assert str(key.p)[:12] not in text and fresh.secret_key.hex()[:12] not in text
     again, vector = decode_keyring(encode_keyring(fresh)), some_vector(1)
-    body = PAILLIER.seal(PLAN, ROUTE, [vector], again)
-    opened = PAILLIER.open(PLAN, PAILLIER.release(PLAN, PAILLIER.fold(PLAN, None, [(ROUTE, body)])), 1, again)
-    assert np.abs(opened - vector).max() <= PLAN.predicted_error
+    total = opened(PAILLIER, PLAN, [PAILLIER.seal(PLAN, ROUTE, [vector], again)], again)
+    assert np.abs(total - vector).max() <= PLAN.predicted_error
 
 
 def test_a_task_that_names_its_key_has_one(fresh: Keyring) -> None:
@@ -136,12 +107,8 @@ def test_missing_phe_is_named_with_the_extra(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_keys_of_other_tasks_and_malformed_ones_are_refused(fresh: Keyring) -> None:
-    with pytest.raises(KeyringError, match="another ring degree, modulus or key size"):
-        PAILLIER.seal(PAILLIER.plan({}, LAYOUT, 4), ROUTE, [some_vector(1)], fresh)
-    body = PAILLIER.seal(PLAN, ROUTE, [some_vector(1)], made_up_keyring(PLAN))
-    aggregate = PAILLIER.release(PLAN, PAILLIER.fold(PLAN, None, [(ROUTE, body)]))
     with pytest.raises(KeyringError, match="belongs to another public key than the sum"):
-        PAILLIER.open(PLAN, aggregate, 1, fresh)
+        opened(PAILLIER, PLAN, [PAILLIER.seal(PLAN, ROUTE, [some_vector(1)], made_up_keyring(PLAN))], fresh)
     for kind, good in (("secret", fresh.secret_key), ("public", fresh.public_key)):
         for wrong, text in (
             (good[:-1], f"{kind} key does not have the length"),
@@ -205,24 +172,26 @@ def test_a_contribution_made_ahead_sums_like_any_other() -> None:
     assert not ready  # one is missing, and made
     for body in bodies:
         PAILLIER.check(PLAN, ROUTE, body)
-    partial = PAILLIER.fold(PLAN, None, [(ROUTE, body) for body in bodies])
-    opened = PAILLIER.open(PLAN, PAILLIER.release(PLAN, partial), 2, KEYRING)
-    assert np.abs(opened - some_vector(0) - some_vector(1)).max() <= PLAN.predicted_error
+    total = opened(PAILLIER, PLAN, bodies, KEYRING)
+    assert np.abs(total - some_vector(0) - some_vector(1)).max() <= PLAN.predicted_error
 
 
-BODIES = [PAILLIER.seal(PLAN, ROUTE, [some_vector(seed)], KEYRING) for seed in range(3)]
 N = int.from_bytes(KEYRING.public_key, "big")
+BODY = PAILLIER.seal(PLAN, ROUTE, [some_vector(0)], KEYRING)
+GOOD = ciphertexts(PLAN, BODY)
 
 
 def test_a_contribution_under_another_key_is_refused_not_added() -> None:
     other = PAILLIER.seal(PLAN, ROUTE, [some_vector(9)], made_up_keyring(PLAN, "another key"))
-    for first, second in ((BODIES[0], other), (other, BODIES[0])):
-        with pytest.raises(ContributionError, match="another public key"):
-            PAILLIER.fold(PLAN, None, [(ROUTE, first), (ROUTE, second)])
-        with pytest.raises(ContributionError, match="another public key"):
-            PAILLIER.fold(PLAN, PAILLIER.fold(PLAN, None, [(ROUTE, first)]), [(ROUTE, second)])
-        with pytest.raises(ContributionError, match="another public key"):
-            PAILLIER.merge(PLAN, [PAILLIER.fold(PLAN, None, [(ROUTE, body)]) for body in (first, second)])
+    for first, second in ((BODY, other), (other, BODY)):
+        one, two = (PAILLIER.fold(PLAN, None, [(ROUTE, body)]) for body in (first, second))
+        for refuse in (
+            lambda pair=(first, second): PAILLIER.fold(PLAN, None, [(ROUTE, body) for body in pair]),
+            lambda one=one, second=second: PAILLIER.fold(PLAN, one, [(ROUTE, second)]),
+            lambda pair=(one, two): PAILLIER.merge(PLAN, pair),
+        ):
+            with pytest.raises(ContributionError, match="another public key"):
+                refuse()
 
 
 def test_a_partial_of_something_names_its_modulus() -> None:
@@ -232,10 +201,6 @@ def test_a_partial_of_something_names_its_modulus() -> None:
         PAILLIER.release(PLAN, (1).to_bytes(8, "little") + empty[8:])
     named = under(PLAN, KEYRING.public_key)
     assert PAILLIER.fold(named, None, [])[8:264] == KEYRING.public_key
-
-
-BODY = PAILLIER.seal(PLAN, ROUTE, [some_vector(0)], KEYRING)
-GOOD = ciphertexts(PLAN, BODY)
 
 
 def test_the_ciphertext_that_must_not_enter_is_named() -> None:
@@ -292,37 +257,23 @@ SEGMENTS = st.lists(
 )
 
 
-class Packing:
-    """A packing and the one block that it is used for."""
-
-    def __init__(self, packing: BlockPacking, block: Block) -> None:
-        self.packing, self.block = packing, block
-        self.codes, self.runs, self.plaintexts = packing.codes, packing.runs, packing.plaintexts
-
-    def pack(self, values: np.ndarray) -> list[int]:
-        return self.packing.pack(self.block, values)
-
-    def unpack(self, plaintexts: list[int]) -> np.ndarray:
-        return self.packing.unpack(self.block, plaintexts)
-
-
-def packing_of(shape: list[tuple[int, float, bool]], value_bits: int, contributions: int, bits: int) -> Packing:
+def packing_of(
+    shape: list[tuple[int, float, bool]], value_bits: int, contributions: int, bits: int
+) -> tuple[BlockPacking, Block]:
     segments = tuple(
         Segment(f"s{i}", length, max(clip, 1.0) if integral else clip, integral)
         for i, (length, clip, integral) in enumerate(shape)
     )
     codes = tuple(SegmentCode.of(segment, value_bits, contributions) for segment in segments)
-    return Packing(BlockPacking(segments, codes, bits), Block("b", segments))
+    return BlockPacking(segments, codes, bits), Block("b", segments)
 
 
-def vectors_within(packing: Packing, count: int, seed: int) -> list[np.ndarray]:
+def vectors_within(block: Block, count: int, seed: int) -> list[np.ndarray]:
     """Half of the values at the edge of the clip, and all of one sign in one vector of three."""
-    rng = np.random.default_rng(seed)
-    bounds, whole = packing.block.bounds(), packing.block.integral_mask()
-    out = []
+    rng, bounds, out = np.random.default_rng(seed), block.bounds(), []
     for index in range(count):
         values = bounds * (np.clip(rng.uniform(-2, 2, bounds.size), -1, 1) if index % 3 else rng.choice([-1, 1]))
-        out.append(np.where(whole, np.rint(values), values))
+        out.append(np.where(block.integral_mask(), np.rint(values), values))
     return out
 
 
@@ -334,12 +285,12 @@ def test_sums_of_plaintexts_are_sums_of_values(
     shape: list[tuple[int, float, bool]], value_bits: int, contributions: int, bits: int, seed: int
 ) -> None:
     """Exactly: every value rounded to its grid, added as whole numbers."""
-    packing = packing_of(shape, value_bits, contributions, bits)
-    vectors = vectors_within(packing, contributions, seed)
-    plaintexts = [sum(column) for column in zip(*(packing.pack(v) for v in vectors), strict=True)]
-    scales = np.repeat([code.scale for code in packing.codes], [s.length for s in packing.block.segments])
+    packing, block = packing_of(shape, value_bits, contributions, bits)
+    vectors = vectors_within(block, contributions, seed)
+    plaintexts = [sum(column) for column in zip(*(packing.pack(block, v) for v in vectors), strict=True)]
+    scales = np.repeat([code.scale for code in packing.codes], [s.length for s in block.segments])
     truth = sum(np.rint(v * scales).astype(np.int64) for v in vectors) / scales
-    assert packing.unpack(plaintexts).tolist() == truth.tolist()
+    assert packing.unpack(block, plaintexts).tolist() == truth.tolist()
     assert all(abs(m) < 1 << (bits - 3) for m in plaintexts)  # below n/4: phe reads the sign, too
 
 
@@ -363,29 +314,28 @@ def test_codes_of_counts_and_clips_without_a_scale() -> None:
         with pytest.raises(BudgetError, match="no scale"):
             SegmentCode.of(Segment("s", 1, clip), 32, 2)
     with pytest.raises(ParameterError, match="'s1' holds a count"):
-        packing_of([(1, 0.1, False), (2, 1.0, True)], 32, 1, 2048).pack(np.array([0.0, 1.0, 0.5]))
+        packing, block = packing_of([(1, 0.1, False), (2, 1.0, True)], 32, 1, 2048)
+        packing.pack(block, np.array([0.0, 1.0, 0.5]))
 
 
 def test_plaintexts_that_nothing_adds_up_to_are_refused() -> None:
-    packing = packing_of([(60, 0.1, False)], 32, 100, 2048)
-    good = packing.pack(np.zeros(60))
-    packing.unpack(good)
-    for bad in (1 << 2047, -(1 << 2046), 1 << 2046):
-        with pytest.raises(CodecError, match="overflows"):
-            packing.unpack([bad, good[1]])
-    with pytest.raises(CodecError, match="overflows"):
-        packing.unpack([good[0], good[1] + 1])  # below the last slot
+    packing, block = packing_of([(60, 0.1, False)], 32, 100, 2048)
+    good = packing.pack(block, np.zeros(60))
+    packing.unpack(block, good)
+    for bad in ([1 << 2047, good[1]], [-(1 << 2046), good[1]], [1 << 2046, good[1]], [good[0], good[1] + 1]):
+        with pytest.raises(CodecError, match="overflows"):  # the last one below the last slot
+            packing.unpack(block, bad)
 
 
 def test_the_largest_sum_is_exact_in_float64() -> None:
     assert float(MAX_SUM) == MAX_SUM
-    packing = packing_of([(2, 1.0, True)], 8, MAX_SUM, 2048)
-    one, minus = packing.pack(np.array([1.0, -1.0]))[0], packing.pack(np.array([-1.0, 1.0]))[0]
-    assert packing.unpack([one * MAX_SUM]).tolist() == [MAX_SUM, -MAX_SUM]
-    assert packing.unpack([minus * MAX_SUM]).tolist() == [-MAX_SUM, MAX_SUM]
+    packing, block = packing_of([(2, 1.0, True)], 8, MAX_SUM, 2048)
+    for values in (np.array([1.0, -1.0]), np.array([-1.0, 1.0])):
+        (plaintext,) = packing.pack(block, values)
+        assert packing.unpack(block, [plaintext * MAX_SUM]).tolist() == (values * MAX_SUM).tolist()
 
 
-VECTOR = VectorLayout((Block("b", (Segment("values", 3706, 0.1),)),), sum_class=TRAINED)
+VECTOR = one_block(Segment("values", 3706, 0.1))
 
 
 def test_slots_lengths_and_errors_of_plans() -> None:
@@ -396,7 +346,7 @@ def test_slots_lengths_and_errors_of_plans() -> None:
         (packing,) = plan.packings
         assert (packing.codes[0].width, packing.runs[0].slots, plan.ciphertexts) == (40, slots, count)
         assert plan.contribution_bytes(route) == plan.aggregate_bytes == bits // 8 + count * bits // 4
-    counts = VectorLayout((Block("b", (Segment("touched", 3706, 1.0, integral=True),)),), sum_class=TRAINED)
+    counts = one_block(Segment("touched", 3706, 1.0, integral=True))
     assert make_plan({"key_bits": 2048}, counts, 60).ciphertexts == 13
     plan = small_plan(contributions=60)
     scale = plan.packings[0].codes[0].scale
@@ -430,10 +380,10 @@ def test_a_refusal_says_what_fits() -> None:
         small_plan(contributions=6_000_000)
     small_plan(contributions=5_242_878)
     small_plan(contributions=6_000_000, value_bits=31)
-    heavy = VectorLayout((Block("b", (Segment("weight", 1, 2.0**52, integral=True),)),), sum_class=TRAINED)
+    heavy = one_block(Segment("weight", 1, 2.0**52, integral=True))
     with pytest.raises(BudgetError, match="at most 1 contributions fit$"):
         small_plan(heavy, 2)
-    heavier = VectorLayout((Block("b", (Segment("weight", 1, 2.0**60, integral=True),)),), sum_class=TRAINED)
+    heavier = one_block(Segment("weight", 1, 2.0**60, integral=True))
     with pytest.raises(BudgetError, match="no number of contributions fits these counts"):
         small_plan(heavier, 1)
 
