@@ -21,7 +21,7 @@ from protocols.recipes.base import ItemParameters
 from protocols.recipes.fedmf import FedMF
 from protocols.recipes.registry import RecipeEntry
 from protocols.sums import registry
-from protocols.sums.base import Mechanism, SumPlan
+from protocols.sums.base import Mechanism, SumPlan, one_message
 from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.participation import (
     plan_of_task,
@@ -93,6 +93,13 @@ def test_a_missing_package_is_named_with_the_extra(extra: str, package: str, mon
     monkeypatch.setattr(importlib.util, "find_spec", without)
     with pytest.raises(ParameterError, match=rf"pip install 'hushrec\[{extra}\]'"):
         importlib.reload(module)
+
+
+@pytest.mark.parametrize("name", ["masked", "oneshot"])
+def test_outside_a_round_nothing_is_sealed(name: str) -> None:
+    assert mechanism(name).interactive
+    with pytest.raises(ParameterError, match="within a round"):
+        one_message(mechanism(name))
 
 
 def test_resolved_parameters_are_the_given_ones_and_the_defaults() -> None:

@@ -26,7 +26,7 @@ from protocols.sums.ckks.seal_io import MemoryFile, SealContext, seal_context
 from protocols.sums.ckks.wire import WireBuffer, check_expanded, check_range, join_planes, view_planes
 from protocols.sums.ring_security import DEGREES
 from protocols.sums.run import run_sum
-from tests.protocols.sums.conformance import MechanismConformance, one_block
+from tests.protocols.sums.conformance import MechanismConformance, one_block, opened
 
 FORMS = ("seeded", "expanded")
 COMBINATIONS = [(form, name, degree) for form in FORMS for name in PARAMETER_SETS for degree in DEGREES]
@@ -83,7 +83,6 @@ def test_the_fold_equals_seals_own_add_and_opens(form: str, set_name: str, degre
     vectors = [random_vector(plan, seed) for seed in range(4)]
     bodies = [CKKS.seal(plan, route, [vector], keyring) for vector in vectors]
     partial = CKKS.fold(plan, None, [(route, body) for body in bodies])
-
     evaluator = seal_context(set_name, degree).evaluator
     totals = seal_ciphertexts(plan, bodies[0])
     for body in bodies[1:]:
@@ -91,8 +90,8 @@ def test_the_fold_equals_seals_own_add_and_opens(form: str, set_name: str, degre
             evaluator.add_inplace(total, ciphertext)
     np.testing.assert_array_equal(folded_residues(plan, partial), residues_of(plan, totals))
 
-    opened = CKKS.open(plan, CKKS.release(plan, partial), 4, keyring)
-    assert np.abs(opened - np.sum(vectors, axis=0)).max() <= plan.predicted_error
+    total = CKKS.open(plan, CKKS.release(plan, partial), 4, keyring)
+    assert np.abs(total - np.sum(vectors, axis=0)).max() <= plan.predicted_error
 
 
 def test_accumulators_never_overflow() -> None:
@@ -242,9 +241,8 @@ def test_the_predicted_noise_is_the_measured_noise() -> None:
         plan = make_plan(parameters, layout(8192, clip=1.0), 3)
         keyring = CKKS.generate_keyring(plan)
         vector = np.random.default_rng(5).uniform(-1, 1, 8192)
-        bodies = [(((0,),), CKKS.seal(plan, ((0,),), [vector], keyring)) for _ in range(3)]
-        opened = CKKS.open(plan, CKKS.release(plan, CKKS.fold(plan, None, bodies)), 3, keyring)
-        assert np.std(opened - 3 * vector) == pytest.approx(plan.noise_deviation, rel=0.1)
+        total = opened(CKKS, plan, [CKKS.seal(plan, ((0,),), [vector], keyring) for _ in range(3)], keyring)
+        assert np.std(total - 3 * vector) == pytest.approx(plan.noise_deviation, rel=0.1)
 
 
 class TestStandard(MechanismConformance):
@@ -257,37 +255,38 @@ class TestPreciseExpanded(MechanismConformance):
     parameters = {"set": "precise", "wire": "expanded"}
 
 
-LAYOUT = one_block(Segment("v", 40, 0.1), Segment("n", 10, 1.0, integral=True))
-ROUTE = whole_route(LAYOUT)
+PLAN = CKKS.plan({}, one_block(Segment("v", 40, 0.1), Segment("n", 10, 1.0, integral=True)), 8)
+ROUTE = whole_route(PLAN.layout)
+ZEROS = [np.zeros(50)]
 
 
-def test_the_same_vector_never_gives_the_same_bytes() -> None:
-    for form in ({"wire": "seeded"}, {"wire": "expanded"}):
-        plan = CKKS.plan(form, LAYOUT, 3)
-        keyring, other = CKKS.generate_keyring(plan), CKKS.generate_keyring(plan)
-        assert len({CKKS.seal(plan, ROUTE, [np.zeros(50)], keyring) for _ in range(3)}) == 3
-        assert keyring.secret_key != other.secret_key and keyring.state_key != other.state_key
+@pytest.fixture(scope="module")
+def keyring() -> Keyring:
+    return CKKS.generate_keyring(PLAN)
 
 
-def test_malformed_aggregates_are_refused() -> None:
-    plan = CKKS.plan({}, LAYOUT, 3)
-    keyring = CKKS.generate_keyring(plan)
+def test_the_same_vector_never_gives_the_same_bytes(keyring: Keyring) -> None:
+    other = CKKS.generate_keyring(PLAN)
+    assert keyring.secret_key != other.secret_key and keyring.state_key != other.state_key
+    for plan in (PLAN, CKKS.plan({"wire": "expanded"}, PLAN.layout, 3)):
+        assert len({CKKS.seal(plan, ROUTE, ZEROS, keyring) for _ in range(3)}) == 3
+
+
+def test_malformed_aggregates_are_refused(keyring: Keyring) -> None:
     with pytest.raises(CodecError, match="ciphertext 0 of the aggregate holds a residue"):
-        CKKS.open(plan, b"\xff" * plan.aggregate_bytes, 1, keyring)
-    shown = WireBuffer.empty(plan.parameter_set, 1, plan.degree, seeded=False)
-    shown.put(0, np.concatenate([np.ones(plan.degree, np.uint64), np.zeros(plan.degree, np.uint64)]))
+        CKKS.open(PLAN, b"\xff" * PLAN.aggregate_bytes, 1, keyring)
+    shown = WireBuffer.empty(PLAN.parameter_set, 1, PLAN.degree, seeded=False)
+    shown.put(0, np.concatenate([np.ones(PLAN.degree, np.uint64), np.zeros(PLAN.degree, np.uint64)]))
     with pytest.raises(CodecError, match="transparent"):
-        CKKS.open(plan, bytes(shown.body), 1, keyring)
+        CKKS.open(PLAN, bytes(shown.body), 1, keyring)
 
 
-def test_threads_do_not_disturb_one_another() -> None:
-    plan = CKKS.plan({}, LAYOUT, 8)
-    keyring = CKKS.generate_keyring(plan)
+def test_threads_do_not_disturb_one_another(keyring: Keyring) -> None:
     vectors = [np.full(50, 0.01 * i) for i in range(8)]
     with ThreadPoolExecutor(4) as pool:
-        bodies = list(pool.map(lambda v: CKKS.seal(plan, ROUTE, [v], keyring), vectors))
-    opened = CKKS.open(plan, CKKS.fold(plan, None, [(ROUTE, b) for b in bodies])[8:], 8, keyring)
-    assert np.abs(opened - np.sum(vectors, axis=0))[:40].max() <= plan.predicted_error
+        bodies = list(pool.map(lambda v: CKKS.seal(PLAN, ROUTE, [v], keyring), vectors))
+    total = opened(CKKS, PLAN, bodies, keyring)
+    assert np.abs(total - np.sum(vectors, axis=0))[:40].max() <= PLAN.predicted_error
 
 
 def test_without_a_wide_pipe_the_memory_file_serves(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,57 +294,38 @@ def test_without_a_wide_pipe_the_memory_file_serves(monkeypatch: pytest.MonkeyPa
         raise PermissionError
 
     monkeypatch.setattr(seal_io.fcntl, "fcntl", refused)
-    vectors = [np.full(50, 0.05), np.full(50, -0.1)]
-    plan = CKKS.plan({}, LAYOUT, 2)
-    total = run_sum(CKKS, plan, vectors).total
-    assert np.abs(total - np.sum(vectors, axis=0))[:40].max() <= plan.predicted_error
+    total = run_sum(CKKS, PLAN, [np.full(50, 0.05), np.full(50, -0.1)]).total
+    assert np.abs(total + 0.05)[:40].max() <= PLAN.predicted_error
 
 
-def test_nothing_is_left_open() -> None:
-    plan = CKKS.plan({}, LAYOUT, 8)
-    keyring = CKKS.generate_keyring(plan)
+def test_nothing_is_left_open(keyring: Keyring) -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
-    body = CKKS.seal(plan, ROUTE, [np.zeros(50)], keyring)
-    CKKS.open(plan, CKKS.fold(plan, None, [(ROUTE, body)])[8:], 1, keyring)
+    body = CKKS.seal(PLAN, ROUTE, ZEROS, keyring)
+    opened(CKKS, PLAN, [body], keyring)
     with pytest.raises(BudgetError):
-        CKKS.fold(plan, None, [(ROUTE, body)] * 9)
+        CKKS.fold(PLAN, None, [(ROUTE, body)] * 9)
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-SMALL_LAYOUT = one_block(Segment("v", 9, 0.1))
-SMALL_ROUTE = whole_route(SMALL_LAYOUT)
-PLAN = CKKS.plan({}, SMALL_LAYOUT, 4)
-ZERO = [np.zeros(9)]
-
-
-@pytest.fixture(scope="module")
-def shared() -> Keyring:
-    return CKKS.generate_keyring(PLAN)
-
-
-def test_malformed_keys_are_refused(shared: Keyring) -> None:
-    good = shared.secret_key
+def test_malformed_keys_are_refused(keyring: Keyring) -> None:
+    good = keyring.secret_key
     for body in (b"", good[:-1]):
         with pytest.raises(KeyringError, match="secret key does not have the length"):
-            CKKS.open(PLAN, bytes(PLAN.aggregate_bytes), 0, replace(shared, secret_key=body))
+            CKKS.open(PLAN, bytes(PLAN.aggregate_bytes), 0, replace(keyring, secret_key=body))
     with pytest.raises(KeyringError, match="secret key has residues"):
-        CKKS.seal(PLAN, SMALL_ROUTE, ZERO, replace(shared, secret_key=b"\xff" * len(good)))
-    other = CKKS.plan({"set": "precise"}, SMALL_LAYOUT, 4)
+        CKKS.seal(PLAN, ROUTE, ZEROS, replace(keyring, secret_key=b"\xff" * len(good)))
+    other = CKKS.plan({"set": "precise"}, PLAN.layout, 4)
     with pytest.raises(KeyringError, match="another ring degree, modulus or key size"):
-        CKKS.open(other, bytes(other.aggregate_bytes), 1, shared)
+        CKKS.open(other, bytes(other.aggregate_bytes), 1, keyring)
 
 
-def test_another_tasks_key_opens_nothing(shared: Keyring) -> None:
-    vector = np.full(9, 0.1)
-    body = CKKS.seal(PLAN, SMALL_ROUTE, [vector], shared)
-    aggregate = CKKS.release(PLAN, CKKS.fold(PLAN, None, [(SMALL_ROUTE, body)]))
-    assert np.abs(CKKS.open(PLAN, aggregate, 1, shared) - vector).max() <= PLAN.predicted_error
-    assert np.abs(CKKS.open(PLAN, aggregate, 1, CKKS.generate_keyring(PLAN)) - vector).max() > 1e-3
+def test_another_tasks_key_opens_nothing(keyring: Keyring) -> None:
+    body = CKKS.seal(PLAN, ROUTE, [np.full(50, 0.1)], keyring)
+    assert np.abs(opened(CKKS, PLAN, [body], CKKS.generate_keyring(PLAN)) - 0.1)[:40].max() > 1e-3
 
 
 PREFIX = b"a prefix"
 RESIDUES = np.arange(4, dtype=np.uint64)
-FOUR = one_block(Segment("v", 4, 1.0))
 
 
 class Saved:
@@ -407,9 +387,7 @@ def test_another_prime_than_the_pinned_one_is_refused(monkeypatch: pytest.Monkey
         SealContext("standard", 4096)
 
 
-def test_a_seed_of_another_generator_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = CKKS.plan({}, FOUR, 3)
-    keyring = CKKS.generate_keyring(plan)
+def test_a_seed_of_another_generator_is_refused(keyring: Keyring, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seal_io, "_PRNG_BLAKE2XB", 2)
     with pytest.raises(CodecError, match="a seed in an unknown form"):
-        CKKS.seal(plan, whole_route(FOUR), [np.zeros(4)], keyring)
+        CKKS.seal(PLAN, ROUTE, ZEROS, keyring)

@@ -29,7 +29,7 @@ from protocols.errors import (
 )
 from protocols.layout import Route, whole_route
 from protocols.messages.stages import MASKED_MESSAGES, MaskedMessage
-from protocols.sums.base import SumPlan, one_message
+from protocols.sums.base import SumPlan
 from protocols.sums.masked import client, server, wire
 from protocols.sums.masked.masks import mask_context
 from protocols.sums.masked.mechanism import MASKED, MaskedMechanism
@@ -82,12 +82,6 @@ class TestRaw(MechanismConformance):
 class TestPacked(MechanismConformance):
     mechanism = WithoutMasks()
     parameters = {"bits": 23, "mode": "curious"}
-
-
-def test_outside_a_round_nothing_is_sealed() -> None:
-    assert MASKED.interactive
-    with pytest.raises(ParameterError, match="within a round"):
-        one_message(MASKED)
 
 
 MODES = st.sampled_from(get_args(Mode))

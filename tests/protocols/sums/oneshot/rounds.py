@@ -20,8 +20,6 @@ from protocols.sums.oneshot.polynomials import Ring
 from protocols.sums.oneshot.run import OneshotRun
 from tests.protocols.sums.conformance import one_block
 
-__all__ = ["CLIENTS", "POLICY", "VALUES", "Round", "counting_random", "small_plan"]
-
 CLIENTS, VALUES = 6, 40
 POLICY = OneshotPolicy()
 SEED = bytes(32)

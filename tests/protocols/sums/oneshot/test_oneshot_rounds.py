@@ -17,7 +17,7 @@ from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.crypto.keys import Keyring
 from protocols.errors import CodecError, ContributionError, ParameterError, RefusalError, ThresholdError
 from protocols.layout import Route, Segment
-from protocols.sums.base import SumPlan, one_message
+from protocols.sums.base import SumPlan
 from protocols.sums.oneshot import client, member, server
 from protocols.sums.oneshot.committee import (
     check_committee_key,
@@ -56,12 +56,6 @@ class WithoutMasks(OneshotMechanism):
 class TestConformance(MechanismConformance):
     mechanism = WithoutMasks()
     parameters = {}
-
-
-def test_contributions_need_a_round() -> None:
-    assert ONESHOT.interactive
-    with pytest.raises(ParameterError, match="within a round"):
-        one_message(ONESHOT)
 
 
 @pytest.fixture(scope="module")
