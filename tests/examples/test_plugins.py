@@ -85,12 +85,9 @@ def operator(server: AggregatorProcess) -> Iterator[Operator]:
 
 
 @pytest.fixture
-def without_packages(installed: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def without_packages(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """This process finds no plugins."""
     monkeypatch.setattr(plugins, "_found", lambda group: ())
-    registry._loaded.cache_clear()
-    yield
-    registry._loaded.cache_clear()
 
 
 @pytest.mark.usefixtures("without_packages")

@@ -1,4 +1,4 @@
-"""Encodings: base64, canonical JSON, fixed point, parameters as text, and item catalogues."""
+"""Encodings: base64, canonical JSON, fixed point, parameters as text, catalogues; layouts of sums, and routes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import itertools
 import math
 import string
 import struct
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -16,11 +17,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocols import catalogue
 from protocols.catalogue import MAX_CATALOGUE_BYTES, Catalogue, longest_catalogue
 from protocols.codec import Reader, b64decode, b64encode, canonical_json, pack
-from protocols.errors import BudgetError, CodecError, ParameterError
+from protocols.errors import BudgetError, CodecError, ParameterError, RefusalError, RoutingError
 from protocols.fixed_point import FixedPoint
-from protocols.layout import TRAINED, Block, Segment, VectorLayout
+from protocols.layout import (
+    TRAINED,
+    Block,
+    Segment,
+    VectorLayout,
+    check_levels,
+    clip_to_bounds,
+    levels_in_use,
+    lowered,
+    refuse_short_routes,
+    short_routes,
+)
 from protocols.messages import MechanismChoice, RecipeChoice, TaskRequest
 from protocols.parameter_text import named_values
 from protocols.recipes.registry import recipe
@@ -60,14 +73,11 @@ def test_base64_of_a_few_bytes_has_one_last_character_each(count: int) -> None:
     assert accepted == written
 
 
-def test_base64_refuses_another_length() -> None:
-    with pytest.raises(CodecError, match="expected 2 bytes, got 1"):
-        b64decode("QQ", 2)
-
-
 def test_reader_refuses_what_does_not_fit() -> None:
     with pytest.raises(CodecError, match="expected 3 more bytes, 2 are left"):
         Reader(b"ab").fixed(3)
+    with pytest.raises(CodecError, match="expected 2 bytes, got 1"):
+        b64decode("QQ", 2)
     with pytest.raises(CodecError, match="over the limit of 4"):
         Reader(pack(b"abcde")).chunk(4)
     with pytest.raises(CodecError):
@@ -170,41 +180,29 @@ def test_decoding_refuses_elements_of_another_ring() -> None:
 
 # --- validation errors as text, and `name=value` pairs from a command line --------------------------------------------
 
-COLR_NAMES = (
-    "items, dim, clip, item_bias, count_sums, server_rate, learning_rate, epochs, batch_size, weight_decay, negatives, "
-    "start_from, start_weight, normalise, reveal_touched, "
-    "rank"
-)
-LAYOUT = VectorLayout((Block("b", (Segment("s", 8, 1.0),)),), sum_class=TRAINED)
+ONE_BLOCK = VectorLayout((Block("b", (Segment("s", 8, 1.0),)),), sum_class=TRAINED)
 
 
 @pytest.mark.parametrize(
     ("parameters", "text"),
     [
-        ({"itmes": 5}, f"recipe 'colr': itmes: unknown name; choose from: {COLR_NAMES}"),
-        ({}, "recipe 'colr': items: is required"),
-        ({"items": 5, "rank": 65}, "recipe 'colr': rank 65 is greater than dim 64: nothing would be compressed"),
-        ({"items": 0}, "recipe 'colr': items: must be at least 1"),
+        ({"itmes": 5}, "recipe 'colr': itmes: unknown name; choose from: items, dim, .*, rank$"),
+        ({}, "recipe 'colr': items: is required$"),
+        ({"items": 0}, "recipe 'colr': items: must be at least 1$"),
     ],
 )
 def test_what_is_wrong_with_a_recipe(parameters: Mapping[str, Any], text: str) -> None:
-    with pytest.raises(ParameterError) as refused:
+    with pytest.raises(ParameterError, match=text):
         recipe("colr", parameters)
-    assert str(refused.value) == text
 
 
 @pytest.mark.parametrize("name", ["<b>bold</b>", "a" * 41, "two words", "Ünïcode"])
-@pytest.mark.parametrize("build", [lambda p: recipe("colr", {"items": 5, **p}), lambda p: CKKS.plan(p, LAYOUT, 3)])
+@pytest.mark.parametrize("build", [lambda p: recipe("colr", {"items": 5, **p}), lambda p: CKKS.plan(p, ONE_BLOCK, 3)])
 def test_a_name_that_is_none_is_not_repeated(build: Callable[[Mapping[str, Any]], object], name: str) -> None:
     with pytest.raises(ParameterError) as refused:
         build({name: 1})
     assert "(invalid name): unknown name" in str(refused.value)
     assert name not in str(refused.value)
-
-
-def test_a_misspelt_mechanism_parameter_is_told_the_names_there_are() -> None:
-    with pytest.raises(ParameterError, match="sett: unknown name; choose from: set, wire, degree"):
-        CKKS.plan({"sett": "compact"}, LAYOUT, 3)
 
 
 def test_values_are_json_where_they_can_be_and_text_otherwise() -> None:
@@ -270,12 +268,14 @@ def test_what_is_no_catalogue(ids: tuple[str, ...], titles: tuple[str, ...], tex
         Catalogue(ids, titles)
 
 
-def test_the_whole_has_a_limit() -> None:
-    count = MAX_CATALOGUE_BYTES // 1025
-    with pytest.raises(ParameterError, match="more than 67108864: shorten the titles"):
-        Catalogue(tuple(map(str, range(count))), ("A" * 1024,) * count)
+def test_the_whole_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert longest_catalogue(1) == 256 + 1024 + 2
-    assert longest_catalogue(5_000_000) == MAX_CATALOGUE_BYTES
+    assert longest_catalogue(5_000_000) == MAX_CATALOGUE_BYTES == 2**26
+    monkeypatch.setattr(catalogue, "MAX_CATALOGUE_BYTES", 99)
+    full = Catalogue(("a", "b"), ("A" * 45, "B" * 48))
+    assert len(full.encode()) == 99
+    with pytest.raises(ParameterError, match="more than 99: shorten the titles"):
+        Catalogue(("a", "b"), ("A" * 46, "B" * 48))
 
 
 def test_an_unknown_id_has_no_number() -> None:
@@ -290,3 +290,110 @@ def test_a_request_without_a_catalogue_has_the_fields_that_it_had() -> None:
     assert TaskRequest.model_validate_json(named.model_dump_json()) == named
     with pytest.raises(ValueError, match="catalogue_digest"):
         TaskRequest.model_validate(named.model_dump() | {"catalogue_digest": "0" * 63})
+
+
+VALUES = Segment("values", 3, 0.5)
+COUNTS = Segment("counts", 2, 1.0, integral=True)
+LAYOUT = VectorLayout((Block("a", (VALUES,)), Block("b", (VALUES,)), Block("c", (VALUES, COUNTS))), sum_class=TRAINED)
+
+
+@pytest.mark.parametrize(("length", "clip"), [(0, 1.0), (-1, 1.0), (1, 0.0), (1, -1.0), (1, np.inf), (1, np.nan)])
+def test_a_segment_needs_a_length_and_a_bound(length: int, clip: float) -> None:
+    with pytest.raises(ParameterError, match="'s'"):
+        Segment("s", length, clip)
+
+
+@pytest.mark.parametrize("sum_bound", [0.0, -1.0, np.inf, np.nan])
+def test_a_bound_on_the_sum_is_finite_and_positive(sum_bound: float) -> None:
+    with pytest.raises(ParameterError, match="'s': sum_bound"):
+        Segment("s", 1, 1.0, sum_bound=sum_bound)
+
+
+def test_a_sum_is_bounded_by_its_contributions_or_by_the_segments_own_bound() -> None:
+    assert VALUES.bound_on_sum(4) == 2.0
+    assert [Segment("s", 1, 0.5, sum_bound=1.5).bound_on_sum(count) for count in (2, 4)] == [1.0, 1.5]
+
+
+def test_a_contribution_is_scattered_to_every_block_it_feeds() -> None:
+    whole = LAYOUT.scatter(((2,), (1, 0)), [np.arange(5.0), np.array([7.0, 8.0, 9.0])])
+    assert whole.tolist() == [7, 8, 9, 7, 8, 9, 0, 1, 2, 3, 4]
+    assert LAYOUT.scatter((), []).tolist() == [0.0] * 11
+    with pytest.raises(ParameterError, match=r"block 'c' needs 5 values, got shape \(4,\)"):
+        LAYOUT.scatter(((2,),), [np.zeros(4)])
+
+
+def test_split_and_join() -> None:
+    parts = LAYOUT.split(np.arange(11.0))
+    assert [p.tolist() for p in parts] == [[0, 1, 2], [3, 4, 5], [6, 7, 8, 9, 10]]
+    named = LAYOUT.blocks[2].split(parts[2])
+    assert LAYOUT.blocks[2].join(named).tolist() == parts[2].tolist()
+    with pytest.raises(ParameterError, match="11 values"):
+        LAYOUT.split(np.zeros(10))
+    with pytest.raises(ParameterError, match="'counts' needs 2 values, got 3"):
+        LAYOUT.blocks[2].join({"values": np.zeros(3), "counts": np.zeros(3)})
+    with pytest.raises(ParameterError, match="needs"):
+        LAYOUT.blocks[2].join({"values": np.zeros(3)})
+
+
+@pytest.mark.parametrize("route", [((),), ((3,),), ((-1,),), ((0,), (0,)), ((0, 0),), ((0, 2),)], ids=str)
+def test_routes_that_are_refused(route: tuple[tuple[int, ...], ...]) -> None:
+    with pytest.raises(RoutingError):
+        LAYOUT.check_route(route)
+
+
+@given(st.lists(st.floats(-2, 2), min_size=5, max_size=5))
+def test_clipping_counts_what_it_moves(values: list[float]) -> None:
+    block, vector = LAYOUT.blocks[2], np.array(values)
+    clipped, moved = clip_to_bounds(block, vector)
+    assert (np.abs(clipped) <= block.bounds()).all()
+    assert moved == np.count_nonzero(clipped != vector)
+
+
+def test_clipping_refuses_what_is_not_finite() -> None:
+    with pytest.raises(ParameterError, match="training diverged"):
+        clip_to_bounds(LAYOUT.blocks[0], np.array([0.0, np.nan, 0.0]))
+
+
+@given(st.lists(st.integers(1, 12), max_size=120), st.integers(1, 20))
+def test_each_level_in_use_has_enough_clients_with_room_for_dropouts(drawn: list[int], min_clients: int) -> None:
+    used = levels_in_use(drawn, min_clients)
+    check_levels(used, 12)
+    groups = Counter(lowered(level, used) for level in drawn)
+    assert all(lowered(level, used) <= level for level in drawn)
+    assert set(groups) <= set(used)
+    least = min_clients + min_clients // 4 + 1
+    if len(drawn) >= least:
+        assert min(groups.values()) >= least
+        assert not short_routes([((level,),) for level in groups.elements()], min_clients)
+        enough = {level for level, count in Counter(drawn).items() if count >= least}
+        assert enough <= {1} or len(used) > 1 or Counter(drawn)[1] < least  # a level is not given up for nothing
+    else:
+        assert used == (1,)
+
+
+@pytest.mark.parametrize(
+    ("drawn", "used"),
+    [
+        ([4] * 6 + [3] * 6 + [1] * 6, (1, 3, 4)),
+        ([4] * 3 + [3] * 3 + [1] * 6, (1, 3)),  # those of level 4 fall to 3
+        ([4] * 6 + [3] * 6 + [1] * 2, (1, 4)),  # too few are left for level 1, so those of level 3 join them
+        ([4] * 6 + [2] * 3, (1,)),
+        ([], (1,)),
+    ],
+)
+def test_levels_fall_from_the_top(drawn: list[int], used: tuple[int, ...]) -> None:
+    assert levels_in_use(drawn, 4) == used
+
+
+@pytest.mark.parametrize("used", [(), (2, 3), (1, 3, 2), (1, 1), (1, 5)])
+def test_levels_that_no_round_has(used: tuple[int, ...]) -> None:
+    with pytest.raises(ParameterError, match="were expected, ascending"):
+        check_levels(used, 4)
+
+
+def test_routes_of_few_clients() -> None:
+    routes = {"a": ((0,),), "b": ((0,),), "c": ((0,), (1,)), "d": ((0,),)}
+    assert short_routes(routes.values(), 3) == [1]
+    refuse_short_routes("abd", routes.__getitem__, 3, "the roster")
+    with pytest.raises(RefusalError, match="the roster has 1 clients that contribute to the same blocks"):
+        refuse_short_routes(routes, routes.__getitem__, 3, "the roster")

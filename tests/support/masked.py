@@ -23,22 +23,6 @@ from protocols.sums.masked.plan import MaskedPlan, RoundContext, encode
 from tests.support.api import Api, TestMember, TestTask, digest_field
 from tests.support.server import AggregatorProcess
 
-__all__ = [
-    "POLICY",
-    "STAGES",
-    "MaskedClient",
-    "Step",
-    "enrol_masked",
-    "expire",
-    "frozen_task",
-    "handout_for",
-    "masked_task",
-    "next_step",
-    "play",
-    "steps_of",
-    "vector_of",
-]
-
 Step = MaskedMessage
 STAGES = STATE_FOR
 POLICY = ClientPolicy(modes=frozenset({"curious", "semi-malicious"}))

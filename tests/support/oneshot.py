@@ -29,17 +29,6 @@ from tests.support.api import Api, TestMember, TestTask
 from tests.support.masked import expire, vector_of
 from tests.support.server import AggregatorProcess
 
-__all__ = [
-    "OneshotClient",
-    "OneshotMember",
-    "committee_turn",
-    "enrol_clients",
-    "enrol_committee",
-    "expire",
-    "oneshot_task",
-    "publish_keys",
-]
-
 _POLICY = OneshotPolicy()
 
 

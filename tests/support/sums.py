@@ -10,12 +10,9 @@ import numpy as np
 from protocols.crypto.keys import Keyring
 from protocols.layout import whole_route
 from protocols.sums.base import NamesPublicKey
-from protocols.sums.paillier.plan import PaillierPlan
 from protocols.sums.run import split_along
-from tests.protocols.sums.paillier.cases import made_up_keyring
+from tests.protocols.sums.paillier.cases import keyring_of
 from tests.support.api import Api, TestMember, TestTask, digest_field
-
-__all__ = ["COHORT", "PARAMETERS", "KeyedRound"]
 
 COHORT = 36
 PARAMETERS: dict[str, dict[str, Any]] = {"plain": {}, "ckks": {}, "paillier": {"key_bits": 2048}}
@@ -31,9 +28,7 @@ class KeyedRound:
         self.members: list[TestMember] = []
         if self.task.mechanism.needs_keyring:
             self.members = self.task.enrol(1, role="holder")
-            plan = self.task.plan
-            is_paillier = isinstance(plan, PaillierPlan)
-            self.keyring = made_up_keyring(plan) if is_paillier else self.task.mechanism.generate_keyring(plan)
+            self.keyring = keyring_of(self.task.mechanism, self.task.plan)
         self.members += self.task.enrol(COHORT - len(self.members))
         if self.keyring is not None:
             if isinstance(self.task.mechanism, NamesPublicKey):

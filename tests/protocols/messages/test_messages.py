@@ -58,12 +58,10 @@ def test_keys_and_signatures_have_their_length_and_one_form(kind: Any, length: i
 
 
 def test_a_problem_document_knows_its_slug() -> None:
-    def document(uri: str) -> ProblemDocument:
-        return ProblemDocument(type=uri, title="t", status=409)
-
-    assert document(problem_uri("conflict")).slug == "conflict"
-    assert document("about:blank").slug == "about:blank"
-    assert document(problem_uri("conflict")).fault == "client"
+    conflict, blank = (
+        ProblemDocument(type=uri, title="t", status=409) for uri in (problem_uri("conflict"), "about:blank")
+    )
+    assert (conflict.slug, conflict.fault, blank.slug) == ("conflict", "client", "about:blank")
 
 
 def test_problem_types_are_errors_with_titles_of_their_own() -> None:
@@ -87,20 +85,13 @@ SNAPSHOT = bytes(range(32))
 
 
 def task(**changes: Any) -> TaskView:
+    counts = dict.fromkeys(("members", "keyed_members", "completed_rounds", "failed_rounds"), 0)
     fields: dict[str, Any] = {
-        "task_id": "t_1",
-        "name": "movies",
-        "state": "open",
         "recipe": {"name": "fedmf", "parameters": {"items": 30, "dim": 4}},
         "mechanism": {"name": "masked", "parameters": {"bits": 32}},
         "schedule": {"cohort_size": 5, "rounds": 10},
-        "seed": b64encode(bytes(32)),
-        "plan": {},
-        "opened_by": "anyone",
-        "members": 0,
-        "keyed_members": 0,
-        "completed_rounds": 0,
-        "failed_rounds": 0,
+        **{"task_id": "t_1", "name": "movies", "state": "open", "seed": b64encode(bytes(32)), "plan": {}},
+        **{"opened_by": "anyone", **counts},
     }
     return TaskView.model_validate(fields | changes)
 

@@ -242,27 +242,3 @@ def test_what_is_left_may_be_released(
     assert verdict.leave_out
     left = survivors - verdict.leave_out
     assert not left or judge(earlier, left, threshold, seed) == Allowed()
-
-
-@given(
-    st.integers(2, 6),
-    st.lists(st.sets(st.sampled_from(EVERYBODY)), min_size=1, max_size=12),
-    st.integers(2, 6),
-    SEEDS,
-)
-def test_a_job_over_random_dropouts(threshold: int, dropouts: list[set[str]], floor: int, seed: bytes) -> None:
-    """In a frozen cohort that loses its dropouts, every two released sets are equal or differ by the threshold."""
-    released: list[set[str]] = []
-    cohort = set(EVERYBODY)
-    for missing in dropouts:
-        survivors = cohort - missing
-        if len(survivors) < floor:
-            break
-        verdict = judge(released, survivors, threshold, seed)
-        if isinstance(verdict, Allowed):
-            released.append(survivors)
-            cohort = survivors
-        else:
-            cohort = survivors - verdict.leave_out
-    for one, other in itertools.combinations(released, 2):
-        assert len(one ^ other) == 0 or len(one ^ other) >= threshold

@@ -241,30 +241,3 @@ def test_a_task_with_uploaded_values_has_none_from_the_seed() -> None:
     assert made.parameters.start_digest == "0" * 64
     with pytest.raises(ParameterError, match="uploaded"):
         made.initial_state(SEED)
-
-
-@pytest.mark.parametrize(
-    ("changes", "fault"),
-    [
-        ({"shapes": {}}, "1 or more entries"),
-        ({"shapes": {"a b": [3]}, "rows": [], "clips": {}}, "pattern"),
-        ({"shapes": {"a": [0]}, "rows": [], "clips": {}}, "a: 0: must be at least 1"),
-        ({"shapes": {"a": [2**14, 2**14, 2]}, "rows": [], "clips": {}}, "more than 268,435,456"),
-        ({"clips": {"nothing": 1.0}}, "clips names 'nothing'"),
-        ({"rows": ["bias"], "reveal_rows": True}, "rows names 'bias', which has no rows"),
-        ({"rows": ["table", "table"]}, "twice"),
-        ({"max_weight": 0.5}, "max_weight"),
-        ({"max_weight": 5.0}, "consent with reveal_weights=true, or leave max_weight out"),
-        ({"reveal_rows": False}, "consent with reveal_rows=true, or leave rows out"),
-        ({"optimiser": "sgd"}, "optimiser"),
-    ],
-)
-def test_wrong_parameters_are_refused(changes: dict[str, Any], fault: str) -> None:
-    with pytest.raises(ParameterError, match=fault):
-        recipe("arrays", {**BASE, **changes})
-
-
-def test_warnings_say_what_the_sums_show() -> None:
-    assert make(rows=[]).warnings() == ()
-    assert "how many clients touched each row of table" in make().warnings()[0]
-    assert "total weight" in make(max_weight=5.0, reveal_weights=True).warnings()[1]

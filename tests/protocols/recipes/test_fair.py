@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocols.errors import ParameterError
-from protocols.recipes.base import MOVES_ALIKE, Local, ModelState
+from protocols.recipes.base import Local, ModelState
 from protocols.recipes.fair import Fair, FairChange, FairState, spaces_of
 from protocols.recipes.registry import recipe
 from protocols.recipes.subspaces import Subspace, bucket_counts, fold, hash_key, splitmix64, unfold
@@ -129,17 +129,6 @@ def test_a_contribution_takes_the_memory_of_one_vector(weighted: dict[str, Any])
     assert peak < 1.2 * vector.nbytes
 
 
-@pytest.mark.parametrize(
-    ("capacities", "fault"),
-    [((), "capacities"), ((1, 0), "ascending"), ((1, 1), "distinct"), ((0, 21), "0..20"), ((0, 9), "cannot be held")],
-)
-def test_wrong_capacities_and_sizes_are_refused(capacities: tuple[int, ...], fault: str) -> None:
-    with pytest.raises(ParameterError, match=fault):
-        make(capacities)
-    with pytest.raises(ParameterError, match="32 bits"):
-        make((0, 1), items=5_000_000, dim=256)
-
-
 def test_a_turn_without_weight_and_diverged_training_are_refused() -> None:
     chosen = make((2,))
     change = FairChange(np.array([1]), np.array([np.nan], np.float32), np.zeros(chosen.dense_values, np.float32))
@@ -149,14 +138,6 @@ def test_a_turn_without_weight_and_diverged_training_are_refused() -> None:
         chosen.absorb(
             chosen.initial_state(TASK_SEED), chosen.round_spec(TASK_SEED, 1), np.zeros(chosen.layout(1).length), 0
         )
-
-
-def test_everyone_is_told_that_memory_sizes_and_weights_are_known() -> None:
-    alike, sizes, weights = make((0, 1)).warnings()
-    assert "memory sizes" in sizes
-    assert "total weight" in weights
-    assert make((2,)).warnings() == (alike, weights)
-    assert make((2,), max_interactions=None, reveal_weights=False).warnings() == (alike,) == (MOVES_ALIKE,)
 
 
 # --- hashed subspaces: nested, consistent, adjoint, and computed in little memory -------------------------------------

@@ -14,9 +14,8 @@ from client_sdk.history import History
 from client_sdk.lab.data.interactions import Interactions
 from client_sdk.lab.federation import Federation
 from client_sdk.training import client_half
-from protocols.advice import parameters_for
 from protocols.errors import ParameterError
-from protocols.recipes.base import MOVES_ALIKE, Local
+from protocols.recipes.base import Local
 from protocols.recipes.registry import recipe
 from protocols.recipes.rfrec import RFRec, RFRecF, item_means, rating_offsets
 from protocols.recipes.rfrec_parameters import Moves, Stretch, stretches, tosses
@@ -39,13 +38,6 @@ def test_an_abandoned_sum_changes_nothing() -> None:
     np.testing.assert_allclose(after.item_factors, state.item_factors + 2.0, atol=1e-6)
 
 
-def test_a_sum_is_absorbed_in_its_turn() -> None:
-    made = make("rfrec")
-    state = made.absorb(made.initial_state(SEED), made.round_spec(SEED, 1), np.zeros(ITEMS * DIM), 3)
-    with pytest.raises(ParameterError, match="does not follow"):
-        made.absorb(state, made.round_spec(SEED, 2, 1), np.zeros(ITEMS * DIM), 3)
-
-
 def test_noise_is_on_the_clipped_difference_and_drawn_for_each_value() -> None:
     made = make("rfrec", items=4000, clip=9.0, ldp={"clip": 0.2, "scale": 0.04})
     state = made.initial_state(SEED)
@@ -56,10 +48,6 @@ def test_noise_is_on_the_clipped_difference_and_drawn_for_each_value() -> None:
     assert np.unique(noise).size > 0.9 * noise.size
     assert abs(float(noise.std()) / (0.04 * np.sqrt(2)) - 1) < 0.05
     assert made.layout().blocks[0].bounds()[0] == made.parameters.ldp.bound != 9.0
-    (warning,) = made.warnings()
-    assert "epsilon 10 for each" in warning
-    assert f"{10 * 4000 * DIM:,}" in warning
-    assert make("rfrec").warnings() == (MOVES_ALIKE,)
 
 
 def test_rfrecf_is_done_when_its_coins_are_used_up() -> None:
@@ -98,22 +86,6 @@ def test_coins_that_never_train_are_refused_when_the_task_is_made() -> None:
 def test_rules(name: str, changes: dict[str, Any], expected: tuple[Any, ...]) -> None:
     rule = make(name, **changes).parameters.rule
     assert (rule.rate, rule.adam, rule.pull, rule.decay, rule.move) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(
-    ("name", "changes", "problem"),
-    [
-        ("rfrec", {"rating_min": 5}, "must be less than"),
-        ("rfrec", {"variant": "released", "scaling": "raw"}, "sigmoid"),
-        ("rfrec", {"iterations": 5}, "iterations"),
-        ("rfrec", {"ldp": {"clip": 0.2}}, "scale"),
-        ("rfrecf", {"learning_rate": 0.2}, "away from the average"),
-        ("rfrecf", {"probability": 1.0}, "probability"),
-    ],
-)
-def test_wrong_parameters_name_what_is_wrong(name: str, changes: dict[str, Any], problem: str) -> None:
-    with pytest.raises(ParameterError, match=problem):
-        make(name, **changes)
 
 
 # --- coin tosses in stretches against tosses one by one ---------------------------------------------------------------
@@ -207,13 +179,6 @@ def test_the_first_sum_gives_every_items_mean() -> None:
     assert made.recipe.report(made.state) == {"iterations": 1.0}
 
 
-def test_ratings_are_counted_once() -> None:
-    train = rated()
-    made = Federation(train, "rfrec", {**CHOSEN, "count_sums": 2}, "plain", {}, cohort_size=6)
-    list(made.run(5))
-    np.testing.assert_array_equal(made.state.item_totals[0], train.item_degrees())
-
-
 def test_means_are_shrunk_and_offsets_are_their_logits() -> None:
     totals = np.array([[10.0, 0.0], [2.0, 0.0]])
     means = item_means(totals)
@@ -234,13 +199,3 @@ def test_a_device_that_never_took_part_predicts_the_means() -> None:
     scores = half.scores(state, prepared, history)
     assert (np.diff(scores) > 0).all()
     assert scores.min() >= 1 and scores.max() <= 5
-
-
-def test_only_rfrec_as_released_without_noise_has_means() -> None:
-    for bad in ({"variant": "paper"}, {"ldp": {"clip": 1.0, "scale": 1.0}}):
-        with pytest.raises(ParameterError, match="item_bias"):
-            recipe("rfrec", {**CHOSEN, **bad})
-    with pytest.raises(ParameterError, match="no item means"):
-        recipe("rfrecf", CHOSEN)
-    assert parameters_for("rfrec", {"items": 3})["item_bias"] == "means"
-    assert parameters_for("rfrec", {"items": 3, "variant": "paper"}) == {"items": 3, "variant": "paper"}

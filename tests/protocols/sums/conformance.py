@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from protocols.crypto.keys import Keyring
 from protocols.errors import BudgetError, CodecError, ContributionError, KeyringError, ParameterError, RoutingError
-from protocols.layout import TRAINED, Block, Route, Segment, VectorLayout, whole_route
+from protocols.layout import TRAINED, Block, Route, Segment, SumClass, VectorLayout, whole_route
 from protocols.sums.base import Keyed, Mechanism, SumPlan
 from protocols.sums.run import run_sum, split_along
 
@@ -35,6 +35,18 @@ LAYOUT = VectorLayout(
 ROUTES: tuple[Route, ...] = (((0,), (1,), (2,)), ((1, 0),), ((2,), (0,)), ((0, 1), (2,)), ())
 CLIENTS = 5
 Sealed = list[tuple[Route, NDArray[np.float64], bytes]]
+
+
+def one_block(*segments: Segment, sum_class: SumClass = TRAINED) -> VectorLayout:
+    return VectorLayout((Block("b", segments),), sum_class=sum_class)
+
+
+def opened(
+    how: Mechanism, plan: SumPlan, bodies: Sequence[bytes], keyring: Keyring | None = None
+) -> NDArray[np.float64]:
+    """Return the opened sum of contributions along the whole route."""
+    partial = how.fold(plan, None, [(whole_route(plan.layout), body) for body in bodies])
+    return how.open(plan, how.release(plan, partial), len(bodies), keyring)
 
 
 def vector_along(route: Route, rng: np.random.Generator, layout: VectorLayout = LAYOUT) -> NDArray[np.float64]:

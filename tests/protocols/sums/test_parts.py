@@ -21,6 +21,7 @@ from protocols.sums.oneshot.member import candidates
 from protocols.sums.plain import PLAIN
 from protocols.sums.ring import pack, packed_bytes, unpack, unpack_part
 from protocols.sums.wire import BytesBuilder
+from tests.protocols.sums.conformance import one_block
 from tests.protocols.sums.oneshot.rounds import Round, small_plan
 
 LAYOUT = VectorLayout(
@@ -117,7 +118,7 @@ def test_masks_come_off_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
         oneshot_fold.release_unmasked(plan, partial, binding, secret[1:])
 
 
-LONG = VectorLayout((Block("b", (Segment("v", 1_000_000, 0.1),)),), sum_class=TRAINED)
+LONG = one_block(Segment("v", 1_000_000, 0.1))
 
 
 def peak_of(work: Callable[[], object]) -> int:

@@ -18,10 +18,10 @@ from protocols.sums.base import Mechanism, SumPlan
 from protocols.sums.ckks.plan import make_plan as ckks_plan
 from protocols.sums.masked.plan import make_plan as masked_plan
 from protocols.sums.plain import PLAIN
-from tests.protocols.sums.conformance import MechanismConformance
+from tests.protocols.sums.conformance import MechanismConformance, one_block
 from tests.protocols.sums.paillier.cases import MadeUpKeys
 
-LAYOUT = VectorLayout((Block("b", (Segment("v", 3, 0.1), Segment("n", 2, 1.0, integral=True))),), sum_class=TRAINED)
+LAYOUT = one_block(Segment("v", 3, 0.1), Segment("n", 2, 1.0, integral=True))
 ROUTE = whole_route(LAYOUT)
 PLAN = PLAIN.plan({}, LAYOUT, 100)
 

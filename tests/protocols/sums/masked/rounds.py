@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
 import numpy as np
-import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from protocols.crypto.certificates import Certificate, certify, check_certificate
-from protocols.crypto.keys import public_key
-from protocols.errors import CertificateError, CodecError
+from protocols.errors import CertificateError
 from protocols.layout import TRAINED, Block, Segment, VectorLayout
-from protocols.sums.masked import shamir
-from protocols.sums.masked.masks import add_masks, mask_context, seed_commitment
 from protocols.sums.masked.parameters import ClientPolicy, MaskedParameters, Mode, Neighbourhood
 from protocols.sums.masked.plan import MaskedPlan, RoundContext, model_digest
-from protocols.sums.masked.roster import Roster, RosterEntry
+from protocols.sums.masked.roster import RosterEntry
 from protocols.sums.masked.run import MaskedRun
 from protocols.sums.masked.shamir import SHARE_BYTES
-from protocols.sums.masked.shares import point
 from protocols.sums.masked.wire import join_slots, split_slots
 from protocols.sums.ring import ring_dtype, unpack
 
@@ -151,57 +145,4 @@ def alter_share(
     played.replies[holder] = join_slots(slots, SHARE_BYTES)
 
 
-DEFENDED = pytest.mark.parametrize("defended", [True, False], ids=["defended", "defence taken out"])
-Patch = pytest.MonkeyPatch
 VICTIM = "c_000"
-
-
-def always_true(*_: object) -> bool:
-    return True
-
-
-def unmasked(
-    roster: Roster, place: int, body: bytes, key_with: Callable[[int], bytes], seed: bytes | None = None
-) -> NDArray[np.unsignedinteger[Any]]:
-    """A contribution without the masks that somebody who knows its keys with its neighbours, and its seed, computes."""
-    context = mask_context(
-        roster.context, roster.digest, roster.encode_set(entry.client_id for entry in roster.entries)
-    )
-    target = unpack(body, roster.context.plan.bits, LAYOUT.length).copy()
-    masks: list[Any] = [] if seed is None else [(seed, context, -1)]
-    masks += [(key_with(peer), context, -1 if place < peer else 1) for peer in roster.neighbours_of(place)]
-    add_masks(target, masks)
-    return target
-
-
-def secrets_of(
-    played: Round, replies: dict[str, list[bytes]], victim: str, told: Mapping[str, Iterable[bytes]] | None = None
-) -> tuple[bool, bool]:
-    """Return whether the server can reconstruct the victim's seed, and its mask key, from all messages.
-
-    told: shares of the victim's secrets that colluding clients gave to the server.
-    """
-    place, entry = played.roster.index(victim), played.roster.entries[played.roster.index(victim)]
-    held: list[tuple[int, bytes]] = []
-    for holder, bodies in replies.items():
-        slot = played.roster.neighbours_of(played.roster.index(holder)).index(place)
-        for body in bodies:
-            share = split_slots(body, played.roster.degree, SHARE_BYTES, "a reply")[slot]
-            held += [(point(played.roster.index(holder)), share)] if share else []
-    for holder, shares in (told or {}).items():
-        held += [(point(played.roster.index(holder)), share) for share in shares]
-
-    def found(check: Callable[[bytes], bool]) -> bool:
-        for chosen in itertools.combinations(held, played.roster.threshold):
-            if len(dict(chosen)) == len(chosen):
-                try:
-                    if check(shamir.combine(dict(chosen), played.roster.threshold)):
-                        return True
-                except CodecError:
-                    continue
-        return False
-
-    return (
-        found(lambda secret: seed_commitment(secret) == entry.advertised.commitment),
-        found(lambda secret: public_key(secret) == entry.advertised.mask_key),
-    )

@@ -7,60 +7,110 @@ Where the defence is an argument of a round, the attack is also run without it, 
 from __future__ import annotations
 
 import copy
+import itertools
+import os
 import pickle
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from numpy.typing import NDArray
 
-from protocols.errors import CodecError, HushRecError, ParameterError, RefusalError, ThresholdError
+from protocols.crypto.keys import public_key
+from protocols.errors import AtFaultError, HushRecError, ParameterError, RefusalError, ThresholdError
 from protocols.sums.masked import client, server, shamir
-from protocols.sums.masked.masks import pair_mask_key
+from protocols.sums.masked.masks import add_masks, is_mask_secret, mask_context, pair_mask_key, seed_commitment
 from protocols.sums.masked.parameters import ClientPolicy, choose_neighbourhood
-from protocols.sums.masked.roster import make_roster
+from protocols.sums.masked.roster import Roster, make_roster
 from protocols.sums.masked.shamir import SHARE_BYTES
-from protocols.sums.masked.shares import open_pair, point
+from protocols.sums.masked.shares import open_pair, point, reconstruct, split_secrets
 from protocols.sums.masked.wire import SEALED_BYTES, split_slots
+from protocols.sums.ring import unpack
 from tests.protocols.sums.masked.rounds import (
-    DEFENDED,
+    LAYOUT,
     VICTIM,
-    Patch,
     Round,
-    always_true,
+    alter_share,
+    complete_plan,
     entry_of,
     names,
     new_round,
-    secrets_of,
-    unmasked,
+    round_context,
     with_model,
     with_threshold,
 )
+
+DEFENDED = pytest.mark.parametrize("defended", [True, False], ids=["defended", "defence taken out"])
+
+
+def secrets_of(
+    played: Round, replies: Mapping[str, Iterable[bytes]], told: Mapping[str, Iterable[bytes]] | None = None
+) -> tuple[bytes | None, bytes | None]:
+    """Return the victim's seed and its mask key, where the server can reconstruct them from all messages.
+
+    told: shares of the victim's secrets that colluding clients gave to the server.
+    """
+    roster, held = played.roster, list[tuple[int, bytes]]()
+    place, advertised = roster.index(VICTIM), roster.entries[roster.index(VICTIM)].advertised
+    for holder, bodies in replies.items():
+        slot = roster.neighbours_of(roster.index(holder)).index(place)
+        shares = (split_slots(body, roster.degree, SHARE_BYTES, "a reply")[slot] for body in bodies)
+        held += [(point(roster.index(holder)), share) for share in shares if share]
+    held += [(point(roster.index(holder)), share) for holder, shares in (told or {}).items() for share in shares]
+
+    def found(check: Callable[[bytes], bool]) -> bytes | None:
+        for chosen in itertools.combinations(held, roster.threshold):
+            try:
+                secret = shamir.combine(dict(chosen), roster.threshold)
+            except HushRecError:  # no secret, or two shares of one holder
+                continue
+            if check(secret):
+                return secret
+        return None
+
+    return (
+        found(lambda secret: seed_commitment(secret) == advertised.commitment),
+        found(lambda secret: public_key(secret) == advertised.mask_key),
+    )
+
+
+def unmasked(
+    roster: Roster, body: bytes, key_with: Callable[[int], bytes], seed: bytes | None = None
+) -> NDArray[np.unsignedinteger[Any]]:
+    """The victim's contribution without the masks that somebody who knows its keys, and its seed, computes."""
+    place, everybody = roster.index(VICTIM), roster.encode_set(entry.client_id for entry in roster.entries)
+    context, target = mask_context(roster.context, roster.digest, everybody), unpack(body, 32, LAYOUT.length).copy()
+    masks: list[Any] = [] if seed is None else [(seed, context, -1)]
+    masks += [(key_with(peer), context, -1 if place < peer else 1) for peer in roster.neighbours_of(place)]
+    add_masks(target, masks)
+    return target
+
+
+def answers(played: Round, claims: Mapping[str, bytes]) -> dict[str, list[bytes]]:
+    """The replies of clients in mode `curious` that are told these sets of survivors."""
+    return {name: [client.unmask_unconfirmed(played.contributed[name], claims[name])[1]] for name in claims}
+
+
+def in_turn(played: Round, others: Sequence[str]) -> dict[str, bytes]:
+    """Every second one of `others` is told that the victim survived, the rest that it did not."""
+    claims = played.roster.encode_set(name for name in played.members if name != VICTIM), played.survivors
+    return {name: claims[number % 2] for number, name in enumerate(others)}
 
 
 def test_nobody_answers_two_unmask_requests() -> None:
     """The server sends two unmask requests: one with the victim as survivor, one as dropout."""
     played = new_round(5, "curious").advertise().share().contribute()
-    replies: dict[str, list[bytes]] = {name: [] for name in played.contributed if name != VICTIM}
-    for claimed in (played.contributed, replies):
-        survivors = played.roster.encode_set(claimed)
-        for name in replies:
-            try:
-                replies[name].append(client.unmask_unconfirmed(played.contributed[name], survivors)[1])
-            except RefusalError as refusal:
-                assert "used" in str(refusal)
-    seed, mask_key = secrets_of(played, replies, VICTIM)
-    assert seed
-    assert not mask_key
-
-
-def test_a_reply_holds_one_share_of_each_neighbour() -> None:
-    played = new_round().advertise().share().contribute(without=["c_003"]).confirm().unmask()
-    dropped = played.roster.index("c_003")
-    for name, body in played.replies.items():
-        pairs = played.contributed[name].pairs
-        slots = split_slots(body, played.roster.degree, SHARE_BYTES, "a reply")
-        for place, slot in zip(played.roster.neighbours_of(played.roster.index(name)), slots, strict=True):
-            assert slot == (pairs[place].of_mask_key if place == dropped else pairs[place].of_seed)
+    others = names(5)[1:]
+    replies = answers(played, dict.fromkeys(others, played.survivors))
+    for name in others:
+        with pytest.raises(RefusalError, match="used"):
+            client.unmask_unconfirmed(played.contributed[name], played.roster.encode_set(others))
+    seed, mask_key = secrets_of(played, replies)
+    assert seed and not mask_key
 
 
 def test_a_state_cannot_be_doubled() -> None:
@@ -77,10 +127,7 @@ def test_a_state_cannot_be_doubled() -> None:
 def test_survivor_equivocation() -> None:
     """The server tells half of the clients that the victim survived, and the others that it did not."""
     played = new_round(9).advertise().share().contribute()
-    others = [name for name in played.members if name != VICTIM]
-    alive, dead = played.survivors, played.roster.encode_set(others)
-    for number, name in enumerate(others):
-        claimed = alive if number % 2 else dead
+    for name, claimed in in_turn(played, names(9)[1:]).items():
         played.confirmed[name], played.confirmations[name] = client.confirm(played.contributed[name], claimed)
     signed = server.confirmations(played.roster, played.confirmations)
     for state in played.confirmed.values():
@@ -92,12 +139,8 @@ def test_survivor_equivocation() -> None:
 def test_the_threshold_leaves_no_room_for_two_answers(threshold: int) -> None:
     """2t > k: even without confirmations, each neighbour's one answer does not make two secrets. At 2t = k it does."""
     played = with_threshold(9, threshold).advertise().share().contribute()
-    others = [name for name in played.members if name != VICTIM]
-    replies = {}
-    for number, name in enumerate(others):
-        claimed = played.survivors if number % 2 else played.roster.encode_set(others)
-        replies[name] = [client.unmask_unconfirmed(played.contributed[name], claimed)[1]]
-    assert secrets_of(played, replies, VICTIM) == ((False, False) if threshold == 5 else (True, True))
+    found = secrets_of(played, answers(played, in_turn(played, names(9)[1:])))
+    assert all(found) if threshold == 4 else found == (None, None)
 
 
 def test_one_client_helps_the_server_in_a_small_cohort() -> None:
@@ -108,107 +151,57 @@ def test_one_client_helps_the_server_in_a_small_cohort() -> None:
     with pytest.raises(ParameterError, match="no threshold"):
         choose_neighbourhood(6, 0.05, 0.34)
     played = with_threshold(6, 3).advertise().share().contribute()
-    helper, *others = [name for name in played.members if name != VICTIM]
-    survived, dropped_out = played.survivors, played.roster.encode_set([helper, *others])
-    pair = played.contributed[helper].pairs[played.roster.index(VICTIM)]
-    replies = {}
-    for number, name in enumerate(others):
-        claimed = survived if number % 2 else dropped_out
-        replies[name] = [client.unmask_unconfirmed(played.contributed[name], claimed)[1]]
-    assert secrets_of(played, replies, VICTIM, {helper: (pair.of_seed, pair.of_mask_key)}) == (True, True)
+    pair = played.contributed["c_001"].pairs[played.roster.index(VICTIM)]
+    replies = answers(played, in_turn(played, names(6)[2:]))
+    assert all(secrets_of(played, replies, {"c_001": (pair.of_seed, pair.of_mask_key)}))
 
 
-def open_through_own_keys(played: Round, strangers: list[Ed25519PrivateKey | None]) -> bool:
-    """The server impersonates all clients but the victim, with keys of its own, and opens the one vector.
-
-    strangers: identity keys it signs with, or None to leave the members' own keys there, whose signature it has not.
-    """
-    played.advertise()
+@pytest.mark.parametrize(
+    ("invented", "vouched", "opens"),
+    [(False, True, False), (True, True, False), (True, False, True)],
+    ids=["other round keys, unsigned", "invented members", "invented members, defence taken out"],
+)
+def test_a_server_that_is_everybody_else_opens_the_one_vector(invented: bool, vouched: bool, opens: bool) -> None:
+    """With keys of its own, under the members' identities or under others that have no proof of membership."""
+    played = (new_round(6) if vouched else new_round(6, is_member=lambda _: True)).advertise()
     known, entries = {}, [played.entries[VICTIM]]
-    for name, stranger in zip((n for n in played.members if n != VICTIM), strangers, strict=True):
-        identity = Ed25519PrivateKey.generate() if stranger is None else stranger
-        state, body = client.advertise(played.context, name, identity, played.policy)
-        known[name] = state
+    for name in names(6)[1:]:
+        identity = Ed25519PrivateKey.generate()
+        known[name], body = client.advertise(played.context, name, identity, played.policy)
         entry = entry_of(played.identities[name], name, body)
-        if stranger is not None:
-            entry = replace(entry, identity_key=stranger.public_key().public_bytes_raw())
-        entries.append(entry)
+        key = identity.public_key().public_bytes_raw() if invented else entry.identity_key
+        entries.append(replace(entry, identity_key=key))
     forged = make_roster(played.context, entries)
     try:
         shared, body = client.share(played.advertised[VICTIM], forged.body, played.is_member)
         inbox = forged.encode_set(played.members) + bytes(SEALED_BYTES * forged.degree)
         _, contribution = client.contribute(shared, inbox, played.elements[VICTIM])
     except RefusalError:
-        return False
+        assert not opens
+        return
     place = forged.index(VICTIM)
+    own, states = forged.entries[place].advertised.mask_key, [known.get(entry.client_id) for entry in forged.entries]
     slots = split_slots(body, forged.degree, SEALED_BYTES, "shares")
-    pairs = {
-        receiver: open_pair(
-            slot or b"", known[forged.entries[receiver].client_id].sealing_secret, forged, place, receiver
-        )
-        for receiver, slot in zip(forged.neighbours_of(place), slots, strict=True)
-    }
+    pairs = {at: open_pair(slot or b"", states[at].sealing_secret, forged, place, at)  # type: ignore[union-attr]
+             for at, slot in zip(forged.neighbours_of(place), slots, strict=True)}  # fmt: skip
     seed = shamir.combine({point(at): pair.of_seed for at, pair in pairs.items() if pair}, forged.threshold)
 
-    own = forged.entries[place].advertised.mask_key
-
     def key_with(peer: int) -> bytes:
-        entry = forged.entries[peer]
-        return pair_mask_key(known[entry.client_id].mask_secret, entry.advertised.mask_key, own)
+        return pair_mask_key(states[peer].mask_secret, forged.entries[peer].advertised.mask_key, own)  # type: ignore[union-attr]
 
-    return bool((unmasked(forged, place, contribution, key_with, seed) == played.elements[VICTIM]).all())
-
-
-def test_man_in_the_middle() -> None:
-    """Other round keys under the members' own identities: they did not sign them."""
-    played = new_round(6)
-    assert not open_through_own_keys(played, [None] * 5)
-
-
-@DEFENDED
-def test_invented_members(defended: bool) -> None:
-    """Invented identities with valid signatures have no proof of membership."""
-    played = new_round(6) if defended else new_round(6, is_member=always_true)
-    strangers: list[Ed25519PrivateKey | None] = [Ed25519PrivateKey.generate() for _ in range(5)]
-    assert open_through_own_keys(played, strangers) is not defended
-
-
-def test_two_rosters() -> None:
-    """Half of the clients see one more member: with the roster in the masks, the halves have none in common."""
-    played = new_round(7).advertise()
-    whole, less = played.roster, make_roster(played.context, list(played.entries.values())[:-1])
-    low, high = names(2)
-    states = {}
-    for name, body in ((low, whole.body), (high, less.body)):
-        states[name], _ = client.share(played.advertised[name], body, played.is_member)
-    keys = [
-        client._masks(states[name], b"\x3f", [place])[1]
-        for name, place in ((low, whole.index(high)), (high, less.index(low)))
-    ]
-    cancels = keys[0][:2] == keys[1][:2] and keys[0][2] == -keys[1][2]
-    assert not cancels
-
-
-def test_a_key_found_twice() -> None:
-    """The victim's own round keys occur again in the roster, under an invented client id."""
-    played = new_round(6).advertise()
-    mirror = replace(entry_of(Ed25519PrivateKey.generate(), "c_005", played.entries[VICTIM].advertisement))
-    entries = [*(entry for name, entry in played.entries.items() if name != "c_005"), mirror]
-    body = len(entries).to_bytes(4, "little") + b"".join(entry.encode() for entry in entries)
-    with pytest.raises(CodecError, match="a round key occurs twice in the roster"):
-        client.share(played.advertised[VICTIM], body, played.is_member)
+    assert bool((unmasked(forged, contribution, key_with, seed) == played.elements[VICTIM]).all()) == opens
 
 
 @pytest.mark.parametrize("lie", ["missing", "other keys", "other identity"])
 def test_own_entry(lie: str) -> None:
     """A client must be in its roster with its own keys."""
     played = new_round(6).advertise()
-    entries = dict(played.entries)
+    entries, own = dict(played.entries), played.identities[VICTIM]
     if lie == "missing":
         del entries[VICTIM]
     elif lie == "other keys":
-        _, body = client.advertise(played.context, VICTIM, played.identities[VICTIM], played.policy)
-        entries[VICTIM] = entry_of(played.identities[VICTIM], VICTIM, body)
+        _, body = client.advertise(played.context, VICTIM, own, played.policy)
+        entries[VICTIM] = entry_of(own, VICTIM, body)
     else:
         entries[VICTIM] = entry_of(Ed25519PrivateKey.generate(), VICTIM, entries[VICTIM].advertisement)
     forged = make_roster(played.context, entries.values())
@@ -217,13 +210,12 @@ def test_own_entry(lie: str) -> None:
 
 
 @pytest.mark.parametrize("signatures", [True, False], ids=["signatures checked", "masks alone"])
-def test_model_inconsistency(signatures: bool, monkeypatch: Patch) -> None:
+def test_model_inconsistency(signatures: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the victim gets the true model; the others get one for which their contribution is zero."""
     if not signatures:
-        monkeypatch.setattr(client, "verify_advertisement", always_true)
+        monkeypatch.setattr(client, "verify_advertisement", lambda *_: True)
     played = new_round(6, "curious")
-    crafted = with_model(played.context, b"crafted")
-    played.contexts = {name: crafted for name in played.members if name != VICTIM}
+    played.contexts = dict.fromkeys(names(6)[1:], with_model(played.context, b"crafted"))
     for name in played.contexts:
         played.elements[name][:] = 0
     try:
@@ -248,40 +240,213 @@ def test_small_cohort(stage: str, text: str, defended: bool) -> None:
     """The client's policy refuses a sum over few clients, in whichever stage the server reduces them."""
     floor = 3 if not defended else 10 if stage == "asked" else 7
     played = new_round(9, "curious", policy=ClientPolicy(min_cohort=floor, modes=frozenset({"curious"})))
-    dropouts = names(9)[-3:]
+    gone = names(9)[-3:]
     try:
-        played.advertise(without=dropouts if stage == "roster" else [])
-        played.share(without=dropouts if stage == "sharers" else [])
-        played.contribute(without=dropouts if stage == "survivors" else [])
-        played.unmask()
-        released = bool((played.opened() == played.expected()).all())
+        played.advertise(gone if stage == "roster" else []).share(gone if stage == "sharers" else [])
+        played.contribute(gone if stage == "survivors" else []).unmask()
+        assert (played.opened() == played.expected()).all() and not defended
     except RefusalError as refusal:
-        assert str(refusal).startswith(text)  # in the stage in which it became small
-        assert f"at least {floor}" in str(refusal)
-        released = False
-    assert released is not defended
+        assert str(refusal).startswith(text) and f"at least {floor}" in str(refusal) and defended
 
 
-@DEFENDED
 @pytest.mark.parametrize(
-    "policy",
+    ("mode", "policy"),
     [
-        ClientPolicy(min_degree=6),
-        ClientPolicy(min_threshold=5),
-        ClientPolicy(min_bits=64),
-        ClientPolicy(modes=frozenset({"curious"})),
-        ClientPolicy(min_corrupt=0.06),
-        ClientPolicy(min_sigma=65),
+        ("semi-malicious", {"min_degree": 6}),
+        ("semi-malicious", {"min_threshold": 5}),
+        ("semi-malicious", {"min_bits": 64}),
+        ("semi-malicious", {"modes": frozenset({"curious"})}),
+        ("semi-malicious", {"min_corrupt": 0.06}),
+        ("semi-malicious", {"min_sigma": 65}),
+        ("curious", {}),
     ],
 )
-def test_policy_of_the_client(policy: ClientPolicy, defended: bool) -> None:
-    """k=5 and t=4 of 6 clients, 32 bits, semi-malicious: each policy wants another thing."""
-    played = new_round(6)
-    if defended:
-        played.policy = policy
-    try:
-        shared = bool(played.advertise().share().shares)
-    except RefusalError as refusal:
-        assert "policy" in str(refusal)
-        shared = False
-    assert shared is not defended
+def test_policy_of_the_client(mode: Any, policy: dict[str, Any]) -> None:
+    """k=5 and t=4 of 6 clients, 32 bits: each policy wants another thing, and none allows mode `curious` by itself."""
+    with pytest.raises(RefusalError, match="policy"):
+        new_round(6, mode, policy=ClientPolicy(**policy)).advertise().share()
+
+
+def test_no_mask_serves_two_rounds() -> None:
+    """A client whose random generator repeats, as on a restored machine, does not reveal differences of its vectors."""
+    identities = {name: Ed25519PrivateKey.generate() for name in names(5)}
+    bodies, vectors = [], []
+    for number in (1, 2):
+        played = Round(round_context(complete_plan(), 5, number), names(5))
+        played.identities = identities
+        played.elements[VICTIM] += np.uint32(number)
+        played.random = lambda label: np.random.default_rng([*label.encode()]).bytes
+        played.advertise().share().contribute()
+        bodies.append(unpack(played.contributions[VICTIM], 32, LAYOUT.length))
+        vectors.append(played.elements[VICTIM])
+    assert (bodies[1] - bodies[0] != vectors[1] - vectors[0]).any()
+
+
+def test_late_upload() -> None:
+    """The victim is declared a dropout and its mask key reconstructed; then its contribution arrives."""
+    played = new_round(9).advertise().share().contribute()
+    late = played.contributions.pop(VICTIM)
+    played.contributed.pop(VICTIM)
+    played.confirm().unmask()
+    seed, mask_key = secrets_of(played, {name: [body] for name, body in played.replies.items()})
+    assert mask_key and not seed
+    entries, secret = played.roster.entries, X25519PrivateKey.from_private_bytes(mask_key)
+    own = played.entries[VICTIM].advertised.mask_key
+    left = unmasked(played.roster, late, lambda peer: pair_mask_key(secret, own, entries[peer].advertised.mask_key))
+    assert (left != played.elements[VICTIM]).any()
+
+
+def test_sharer_equivocation() -> None:
+    """Told that others shared with it, a client has masks that nobody else has: the sum does not open, nothing leaks.
+
+    The server's gain, were the set not bound into the masks: it could leave single pairs out and still open the sum.
+    """
+    played = new_round(7, "curious").advertise().share()
+    edge = len(played.roster.encode_set([]))
+    for name, peer in itertools.permutations(names(2)):
+        at = edge + SEALED_BYTES * played.roster.neighbours_of(played.roster.index(name)).index(
+            played.roster.index(peer)
+        )
+        claimed = played.roster.encode_set(n for n in played.members if n != peer)
+        inbox = claimed + played.inboxes[name][edge:]
+        played.inboxes[name] = inbox[:at] + bytes(SEALED_BYTES) + inbox[at + SEALED_BYTES :]
+    played.contribute().unmask(without=names(2))
+    assert (played.opened() != played.expected()).any()
+
+
+def test_bad_shares_are_named_and_never_make_a_wrong_sum() -> None:
+    """Of a survivor's seed and of a dropout's mask key. Without an extra share a wrong one fails the round."""
+    played = new_round(9).advertise().share().contribute(without=["c_008"]).confirm().unmask()
+    for liar, owner in (("c_001", VICTIM), ("c_002", "c_008")):
+        alter_share(played, liar, owner)
+    lies = {server.BadShare(VICTIM, "c_001"), server.BadShare("c_008", "c_002")}
+    assert set(played.unmasking().bad_shares) == lies
+    np.testing.assert_array_equal(played.opened(), played.expected())
+    played = new_round(9).advertise().share().contribute().confirm().unmask(without=names(9)[6:])
+    alter_share(played, "c_001", VICTIM)
+    with pytest.raises(AtFaultError) as failed:
+        played.opened()
+    assert failed.value.clients == ("c_001",)
+
+
+def test_a_secret_that_is_slightly_wrong_is_wrong() -> None:
+    """X25519 takes many secret keys for one; were they all right, a share off by a little could blame an honest one."""
+    secret = new_round(5).advertise().advertised[VICTIM].mask_secret.private_bytes_raw()
+    public = public_key(secret)
+    assert is_mask_secret(secret, public)
+    for position, change in [*((0, bits) for bits in range(1, 8)), (31, 0x80), (31, 0x40)]:
+        near = bytearray(secret)
+        near[position] ^= change
+        assert public_key(bytes(near)) == public  # the same key to X25519
+        assert not is_mask_secret(bytes(near), public)
+
+
+def test_holders_cannot_frame_an_owner() -> None:
+    """All holders but one lie about one client, with shares of one other polynomial: they are named, not the client.
+
+    Without commitments to the shares, as many lying holders as there are shares above t - 1 put the blame on it.
+    """
+    played = new_round(9).advertise().share().contribute().confirm().unmask()
+    neighbours = played.roster.neighbours_of(played.roster.index(VICTIM))
+    other = split_secrets(bytes(32), bytes(32), played.roster.threshold, neighbours)
+    for liar, pair in zip(names(9)[1:8], other, strict=False):
+        alter_share(played, liar, VICTIM, lambda _, pair=pair: pair.of_seed)  # type: ignore[misc]
+    with pytest.raises(AtFaultError) as failed:
+        played.unmasking()
+    assert failed.value.clients == tuple(names(9)[1:8])
+
+
+def test_an_owner_cannot_frame_holders() -> None:
+    """A client commits to other shares than it seals: its neighbours ignore them, and reveal none that do not match."""
+    played = new_round(9).advertise().share()
+    body = bytearray(played.shares[VICTIM])
+    for slot in range(3):
+        body[(slot + 1) * SEALED_BYTES - 32 : (slot + 1) * SEALED_BYTES] = os.urandom(32)
+    played.shares[VICTIM] = bytes(body)
+    played.inboxes = server.inboxes(played.roster, played.shares)
+    played.contribute().confirm().unmask()
+    place = played.roster.index(VICTIM)
+    assert [name for name in names(9)[1:] if place not in played.contributed[name].pairs] == names(9)[1:4]
+    assert played.unmasking().bad_shares == ()
+    np.testing.assert_array_equal(played.opened(), played.expected())
+
+
+def test_the_shares_of_a_liar_are_used_last() -> None:
+    """A wrong share costs one pass over one client's shares; the holder's other shares are avoided afterwards."""
+    played = new_round(9).advertise().share().contribute().confirm().unmask()
+    liar = played.roster.index("c_001")
+    played.replies["c_001"] = bytes(range(1, 34)) * played.roster.degree
+    assert played.unmasking().bad_shares == (server.BadShare("c_000", "c_001"),)
+    held = server.collect_shares(played.roster, played.shares, played.contributions, played.replies)
+    assert reconstruct(played.roster, 2, held[2], True, {liar + 1}).wrong == frozenset()
+    assert reconstruct(played.roster, 2, held[2], True, ()).wrong == {liar + 1}
+    np.testing.assert_array_equal(played.opened(), played.expected())
+
+
+def test_shares_that_do_not_open_are_left_out() -> None:
+    """A client that sends an invalid share loses a holder of its own secrets, and blocks nobody.
+
+    Also what the server hands on to another place than the one it was sealed for.
+    """
+    played = new_round(9).advertise().share()
+    secret, sealed = played.shared[VICTIM].sealing_secret, played.shares[VICTIM][:SEALED_BYTES]
+    assert open_pair(sealed, secret, played.roster, 1, 0) is None  # sealed for c_001, handed back as if by c_001
+    edge = len(played.roster.encode_set([]))
+    body = bytearray(played.inboxes[VICTIM])
+    body[edge] ^= 1  # what c_001 sealed for c_000
+    body[edge + SEALED_BYTES : edge + 2 * SEALED_BYTES] = bytes(SEALED_BYTES)  # c_002 sent zeros
+    played.inboxes[VICTIM] = bytes(body)
+    played.contribute()
+    assert sorted(played.contributed[VICTIM].pairs) == list(range(3, 9))
+    played.confirm().unmask()
+    np.testing.assert_array_equal(played.opened(), played.expected())
+
+
+def again(first: Round) -> Round:
+    """Round 2 of the same clients."""
+    second = Round(round_context(complete_plan(), 5, 2), names(5))
+    second.identities = first.identities
+    return second.advertise()
+
+
+def test_replayed_messages() -> None:
+    """An advertisement of round 1, whose mask key the server may know by now, in round 2; and its confirmations."""
+    first = new_round(5).advertise().share().contribute().confirm()
+    second = again(first)
+    second.entries["c_001"] = first.entries["c_001"]
+    second.roster = make_roster(second.context, second.entries.values())
+    with pytest.raises(RefusalError):
+        client.share(second.advertised[VICTIM], second.roster.body, second.is_member)
+    second = again(first).share().contribute().confirm()
+    with pytest.raises(ThresholdError) as failed:
+        client.unmask(second.confirmed[VICTIM], server.confirmations(first.roster, first.confirmations))
+    assert (failed.value.stage, failed.value.needed, failed.value.present) == ("confirming", 3, 0)
+
+
+def test_lies_about_the_sharers() -> None:
+    played = new_round(9).advertise().share(without=["c_008"])
+    edge = len(played.roster.encode_set([]))
+    for name, sharers, text in (
+        (VICTIM, names(8)[1:], "this client sent its shares"),
+        ("c_001", names(7), "sent shares of member 7"),
+    ):
+        inbox = played.roster.encode_set(sharers) + played.inboxes[name][edge:]
+        with pytest.raises(RefusalError, match=text):
+            client.contribute(played.shared[name], inbox, played.elements[VICTIM])
+
+
+@pytest.mark.parametrize("mode", ["curious", "semi-malicious"])
+def test_lies_about_the_survivors(mode: Any) -> None:
+    """Without this client, or with one that did not share ("dead twice"): refused, in both modes.
+
+    A semi-malicious task is not unmasked as if it were of mode `curious`, where the server's word is enough.
+    """
+    played = new_round(9, mode).advertise().share(without=["c_008"]).contribute()
+    step = client.unmask_unconfirmed if mode == "curious" else client.confirm
+    lies = [(VICTIM, names(8)[1:], "this client contributed"), ("c_001", names(9), "not in its list of sharers")]
+    for name, survivors, text in lies:
+        with pytest.raises(RefusalError, match=text):
+            step(played.contributed[name], played.roster.encode_set(survivors))
+    if mode == "semi-malicious":
+        with pytest.raises(RefusalError, match="confirmed survivors"):
+            client.unmask_unconfirmed(played.contributed["c_002"], played.survivors)

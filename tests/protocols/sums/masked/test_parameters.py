@@ -183,14 +183,6 @@ def test_small_cohorts_have_a_complete_graph_and_one_client_that_may_collude() -
     assert 2 * nobody.threshold == nobody.degree + 1
 
 
-def test_the_default_parameters() -> None:
-    """The figures of docs/masked.md: corrupt 0.05, dropout 0.1, sigma 64."""
-    own = MaskedParameters()
-    for clients, expected in ((100, "26/16"), (1000, "106/71"), (10**4, "138/93")):
-        found = choose_neighbourhood(clients, own.corrupt, own.dropout, own.mode, own.sigma, own.eta)
-        assert (f"{found.degree}/{found.threshold}", found.sigma) == (expected, 64)
-
-
 def test_shares_are_decimals() -> None:
     """0.29 * 100 is 28.999999999999996 in floating point; 29 of 100 may be corrupt."""
     found = choose_neighbourhood(100, 0.29, 0.0, "curious", sigma=1)

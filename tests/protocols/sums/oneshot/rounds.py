@@ -9,7 +9,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
-from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
+from protocols.layout import Segment, whole_route
 from protocols.sums.oneshot import server
 from protocols.sums.oneshot.client import sign_upload
 from protocols.sums.oneshot.mechanism import ONESHOT
@@ -18,8 +18,7 @@ from protocols.sums.oneshot.parameters import OneshotPolicy
 from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan, encode, make_plan
 from protocols.sums.oneshot.polynomials import Ring
 from protocols.sums.oneshot.run import OneshotRun
-
-__all__ = ["CLIENTS", "POLICY", "VALUES", "Round", "counting_random", "small_plan"]
+from tests.protocols.sums.conformance import one_block
 
 CLIENTS, VALUES = 6, 40
 POLICY = OneshotPolicy()
@@ -27,9 +26,7 @@ SEED = bytes(32)
 
 
 def small_plan(clients: int = CLIENTS, values: int = VALUES, **parameters: Any) -> OneshotPlan:
-    layout = VectorLayout(
-        (Block("b", (Segment("values", values, 1.0), Segment("counts", 3, 1.0, integral=True))),), sum_class=TRAINED
-    )
+    layout = one_block(Segment("values", values, 1.0), Segment("counts", 3, 1.0, integral=True))
     return make_plan(parameters, layout, clients)
 
 

@@ -27,23 +27,12 @@ def played() -> Round:
     return Round(small_plan()).contribute()
 
 
-def shares_of(played: Round, victim: str, members: list[str]) -> dict[int, NDArray[np.uint32]]:
-    """The victim's shares that colluding members open with their own keys."""
-    ticket, shares = played.uploads[victim].ticket, {}
-    for name in members:
-        place = played.committee.place(name)
-        opened = open_share(
-            ticket.sealed[place], played.secrets[name], played.committee, place, victim, ticket.ephemeral_key
-        )
-        assert opened is not None
-        shares[place + 1] = opened
-    return shares
-
-
 def test_attack_t_members_read_a_vector_and_one_fewer_learn_nothing(played: Round) -> None:
-    plan, prime = played.plan, played.plan.ring.primes[0]
+    plan, prime, ticket, shares = played.plan, played.plan.ring.primes[0], played.uploads["c0"].ticket, {}
     assert plan.threshold == 4
-    shares = shares_of(played, "c0", ["m0", "m1", "m2", "m3"])
+    for place, name in enumerate(played.members[:4]):  # colluding members open its shares with their own keys
+        own = (played.secrets[name], played.committee, place, "c0", ticket.ephemeral_key)
+        shares[place + 1] = open_share(ticket.sealed[place], *own)
     ((secret, _),) = candidates(shares, plan.threshold, prime, 1)
     alone = ONESHOT.fold(plan, None, [(whole_route(plan.layout), played.uploads["c0"].contribution)])
     opened = ONESHOT.open(plan, release_unmasked(plan, alone, played.context.binding, secret), 1, None)
@@ -271,15 +260,10 @@ def test_attack_a_member_shifts_the_sum_of_secrets_by_little(played: Round) -> N
 
 def test_attack_the_server_adds_a_contribution_twice_or_its_own(played: Round) -> None:
     shares, names, route = played.summed(), played.names, whole_route(played.plan.layout)
-    twice = ONESHOT.fold(
-        played.plan, None, [(route, played.uploads[name].contribution) for name in ["c0", "c0", *names[2:]]]
-    )
     own = Round(played.plan, seed=5).contribute("c0")
-    strange = ONESHOT.fold(
-        played.plan,
-        None,
-        [(route, own.uploads["c0"].contribution), *[(route, played.uploads[n].contribution) for n in names[1:]]],
-    )
+    honest = [(route, played.uploads[name].contribution) for name in names]
+    twice = ONESHOT.fold(played.plan, None, [honest[0], honest[0], *honest[2:]])
+    strange = ONESHOT.fold(played.plan, None, [(route, own.uploads["c0"].contribution), *honest[1:]])
     for partial in (twice, strange):
         with pytest.raises(CodecError):
             played.open(names, shares, partial)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from protocols.crypto.domain import domain_tag
 from protocols.errors import CodecError, ParameterError, ThresholdError
-from protocols.layout import TRAINED, Block, Segment, VectorLayout
+from protocols.layout import Segment
 from protocols.sums.oneshot.committee import (
     join_confirmations,
     join_keys,
@@ -41,6 +41,7 @@ from protocols.sums.oneshot.polynomials import (
 )
 from protocols.sums.oneshot.server import kept_from_opening
 from protocols.sums.ring_security import DEGREES, LOG_Q_CAPS
+from tests.protocols.sums.conformance import one_block
 from tests.protocols.sums.oneshot.rounds import Round, counting_random, small_plan, unpacked_sum
 
 EXTREMES = 2**45
@@ -132,7 +133,7 @@ def test_the_chosen_ring_is_secure_fits_and_is_smallest(bits: int, values: int, 
 
 def test_the_plan_of_the_item_matrix() -> None:
     """The target: 4.2 bytes a value for 1,000 clients and sums of 28 bits, shares below 100,000 bytes."""
-    layout = VectorLayout((Block("b", (Segment("values", 237_184, 0.1),)),), sum_class=TRAINED)
+    layout = one_block(Segment("values", 237_184, 0.1))
     plan = make_plan({}, layout, 1000)
     assert (plan.ring.degree, len(plan.ring.primes), plan.ring.per) == (4096, 3, 3)
     facts = plan.describe()
@@ -143,7 +144,7 @@ def test_the_plan_of_the_item_matrix() -> None:
 
 
 def test_what_does_not_fit_is_refused_with_what_would() -> None:
-    layout = VectorLayout((Block("b", (Segment("values", 10, 1.0),)),), sum_class=TRAINED)
+    layout = one_block(Segment("values", 10, 1.0))
     cases: tuple[tuple[dict[str, int], int, str], ...] = (
         ({"bits": 15}, 10, "bits"),
         ({"committee": 2}, 10, "committee"),
@@ -158,7 +159,7 @@ def test_what_does_not_fit_is_refused_with_what_would() -> None:
 
 
 def test_the_threshold_makes_any_two_sides_share_an_honest_member() -> None:
-    layout = VectorLayout((Block("b", (Segment("values", 10, 1.0),)),), sum_class=TRAINED)
+    layout = one_block(Segment("values", 10, 1.0))
     for committee in range(3, 17):
         for corrupt in range(committee):
             plan = make_plan({"committee": committee, "corrupt": corrupt}, layout, 10)

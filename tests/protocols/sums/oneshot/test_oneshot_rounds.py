@@ -16,8 +16,8 @@ from protocols.codec import Reader
 from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.crypto.keys import Keyring
 from protocols.errors import CodecError, ContributionError, ParameterError, RefusalError, ThresholdError
-from protocols.layout import TRAINED, Block, Route, Segment, VectorLayout
-from protocols.sums.base import SumPlan, one_message
+from protocols.layout import Route, Segment
+from protocols.sums.base import SumPlan
 from protocols.sums.oneshot import client, member, server
 from protocols.sums.oneshot.committee import (
     check_committee_key,
@@ -33,7 +33,7 @@ from protocols.sums.oneshot.parameters import OneshotPolicy
 from protocols.sums.oneshot.plan import OneshotPlan, encode, make_plan
 from protocols.sums.oneshot.run import run_oneshot_sum
 from protocols.sums.oneshot.wire import CommitteeKey, Statement, Ticket, Upload, body_digest, survivors_digest
-from tests.protocols.sums.conformance import MechanismConformance
+from tests.protocols.sums.conformance import MechanismConformance, one_block
 from tests.protocols.sums.oneshot.rounds import Round, small_plan
 
 
@@ -56,12 +56,6 @@ class WithoutMasks(OneshotMechanism):
 class TestConformance(MechanismConformance):
     mechanism = WithoutMasks()
     parameters = {}
-
-
-def test_contributions_need_a_round() -> None:
-    assert ONESHOT.interactive
-    with pytest.raises(ParameterError, match="within a round"):
-        one_message(ONESHOT)
 
 
 @pytest.fixture(scope="module")
@@ -92,9 +86,7 @@ def test_sums_equal_the_fixed_point_sums_bit_for_bit(
 ) -> None:
     """Also where single contributions are larger than any sum (`sum_bound`)."""
     rng = np.random.default_rng(seed)
-    layout = VectorLayout(
-        (Block("b", (Segment("v", values, 1.0, sum_bound=bound), Segment("w", 2, 30.0))),), sum_class=TRAINED
-    )
+    layout = one_block(Segment("v", values, 1.0, sum_bound=bound), Segment("w", 2, 30.0))
     plan = make_plan({"bits": bits, "committee": 3, "corrupt": 0}, layout, clients)
     played = Round(plan, clients=clients, seed=seed, policy=OneshotPolicy(min_corrupt=0))
     scattered = rng.uniform(-1, 1, (clients, values))
@@ -167,7 +159,7 @@ def test_a_committee_is_checked_by_every_party(done: Round) -> None:
 
 def test_every_fact_of_a_round_is_in_its_binding(done: Round) -> None:
     base = done.context
-    layouts = make_plan({}, VectorLayout((Block("b", (Segment("v", 5, 1.0),)),), sum_class=TRAINED), 6)
+    layouts = make_plan({}, one_block(Segment("v", 5, 1.0)), 6)
     others = [
         replace(base, task_id="t_2"),
         replace(base, round_number=2),

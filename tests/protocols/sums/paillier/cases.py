@@ -12,14 +12,13 @@ from phe import paillier
 
 from protocols.crypto.domain import derive_key, digest
 from protocols.crypto.keys import Keyring
-from protocols.layout import TRAINED, Block, Segment, VectorLayout
+from protocols.layout import Segment, VectorLayout
 from protocols.sums.base import SumPlan
 from protocols.sums.paillier.mechanism import PaillierMechanism
 from protocols.sums.paillier.plan import PaillierPlan, make_plan, name_public_key
+from tests.protocols.sums.conformance import one_block
 
-LAYOUT = VectorLayout(
-    (Block("b", (Segment("values", 90, 0.1), Segment("touched", 40, 1.0, integral=True))),), sum_class=TRAINED
-)
+LAYOUT = one_block(Segment("values", 90, 0.1), Segment("touched", 40, 1.0, integral=True))
 
 
 class MadeUpKeys(PaillierMechanism):

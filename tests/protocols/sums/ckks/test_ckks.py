@@ -1,24 +1,32 @@
-"""Plans of CKKS sums; the fold equals SEAL's own addition, residue by residue; contributions on the wire."""
+"""CKKS as a mechanism: plans, keys, SEAL's saved streams; the fold equals SEAL's own addition, residue by residue."""
 
 from __future__ import annotations
 
+import struct
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from math import sqrt
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tenseal import sealapi
 
-from protocols.errors import BudgetError, CodecError, ContributionError, ParameterError
+from protocols.crypto.keys import Keyring
+from protocols.errors import BudgetError, CodecError, ContributionError, KeyringError, ParameterError
 from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
-from protocols.sums.ckks import mechanism
+from protocols.sums.ckks import mechanism, seal_io
 from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.ckks.plan import COUNT_BYTES, PARAMETER_SETS, SEED_BYTES, CkksPlan, make_plan
-from protocols.sums.ckks.seal_io import MemoryFile, seal_context
+from protocols.sums.ckks.seal_io import MemoryFile, SealContext, seal_context
 from protocols.sums.ckks.wire import WireBuffer, check_expanded, check_range, join_planes, view_planes
 from protocols.sums.ring_security import DEGREES
+from protocols.sums.run import run_sum
+from tests.protocols.sums.conformance import MechanismConformance, one_block, opened
 
 FORMS = ("seeded", "expanded")
 COMBINATIONS = [(form, name, degree) for form in FORMS for name in PARAMETER_SETS for degree in DEGREES]
@@ -26,7 +34,7 @@ COMBINATIONS = [(form, name, degree) for form in FORMS for name in PARAMETER_SET
 
 def two_ciphertexts(form: str, set_name: str, degree: int, contributions: int = 4) -> CkksPlan:
     """A plan of one block that fills one ciphertext and part of a second, at any degree."""
-    layout = VectorLayout((Block("b", (Segment("v", degree + 5, 0.1),)),), sum_class=TRAINED)
+    layout = one_block(Segment("v", degree + 5, 0.1))
     plan = make_plan({"wire": form, "set": set_name}, layout, contributions)
     return CkksPlan(plan.parameters, layout, contributions, degree)
 
@@ -75,7 +83,6 @@ def test_the_fold_equals_seals_own_add_and_opens(form: str, set_name: str, degre
     vectors = [random_vector(plan, seed) for seed in range(4)]
     bodies = [CKKS.seal(plan, route, [vector], keyring) for vector in vectors]
     partial = CKKS.fold(plan, None, [(route, body) for body in bodies])
-
     evaluator = seal_context(set_name, degree).evaluator
     totals = seal_ciphertexts(plan, bodies[0])
     for body in bodies[1:]:
@@ -83,8 +90,8 @@ def test_the_fold_equals_seals_own_add_and_opens(form: str, set_name: str, degre
             evaluator.add_inplace(total, ciphertext)
     np.testing.assert_array_equal(folded_residues(plan, partial), residues_of(plan, totals))
 
-    opened = CKKS.open(plan, CKKS.release(plan, partial), 4, keyring)
-    assert np.abs(opened - np.sum(vectors, axis=0)).max() <= plan.predicted_error
+    total = CKKS.open(plan, CKKS.release(plan, partial), 4, keyring)
+    assert np.abs(total - np.sum(vectors, axis=0)).max() <= plan.predicted_error
 
 
 def test_accumulators_never_overflow() -> None:
@@ -204,10 +211,7 @@ def test_no_coefficient_of_a_sum_can_wrap(name: str, contributions: int, degree:
 
 
 def test_errors_stand_in_each_segments_unit() -> None:
-    mixed = VectorLayout(
-        (Block("b", (Segment("small", 5, 0.01), Segment("large", 5, 2.0), Segment("n", 5, 1.0, True))),),
-        sum_class=TRAINED,
-    )
+    mixed = one_block(Segment("small", 5, 0.01), Segment("large", 5, 2.0), Segment("n", 5, 1.0, True))
     plan = make_plan({}, mixed, 60)
     errors = plan.segment_errors
     assert errors["b/n"] == 0.0
@@ -215,7 +219,7 @@ def test_errors_stand_in_each_segments_unit() -> None:
 
 
 def test_a_count_that_could_round_wrongly_is_refused_with_what_fits() -> None:
-    counts = VectorLayout((Block("b", (Segment("n", 5, 1.0, True),)),), sum_class=TRAINED)
+    counts = one_block(Segment("n", 5, 1.0, True))
     with pytest.raises(BudgetError, match=r"at most \d+ contributions fit, or the set 'standard' fits") as refusal:
         make_plan({"set": "compact"}, counts, 100_000)
     most = int(str(refusal.value).split("at most ")[1].split()[0])
@@ -237,6 +241,153 @@ def test_the_predicted_noise_is_the_measured_noise() -> None:
         plan = make_plan(parameters, layout(8192, clip=1.0), 3)
         keyring = CKKS.generate_keyring(plan)
         vector = np.random.default_rng(5).uniform(-1, 1, 8192)
-        bodies = [(((0,),), CKKS.seal(plan, ((0,),), [vector], keyring)) for _ in range(3)]
-        opened = CKKS.open(plan, CKKS.release(plan, CKKS.fold(plan, None, bodies)), 3, keyring)
-        assert np.std(opened - 3 * vector) == pytest.approx(plan.noise_deviation, rel=0.1)
+        total = opened(CKKS, plan, [CKKS.seal(plan, ((0,),), [vector], keyring) for _ in range(3)], keyring)
+        assert np.std(total - 3 * vector) == pytest.approx(plan.noise_deviation, rel=0.1)
+
+
+class TestStandard(MechanismConformance):
+    mechanism = CKKS
+    parameters = {}
+
+
+class TestPreciseExpanded(MechanismConformance):
+    mechanism = CKKS
+    parameters = {"set": "precise", "wire": "expanded"}
+
+
+PLAN = CKKS.plan({}, one_block(Segment("v", 40, 0.1), Segment("n", 10, 1.0, integral=True)), 8)
+ROUTE = whole_route(PLAN.layout)
+ZEROS = [np.zeros(50)]
+
+
+@pytest.fixture(scope="module")
+def keyring() -> Keyring:
+    return CKKS.generate_keyring(PLAN)
+
+
+def test_the_same_vector_never_gives_the_same_bytes(keyring: Keyring) -> None:
+    other = CKKS.generate_keyring(PLAN)
+    assert keyring.secret_key != other.secret_key and keyring.state_key != other.state_key
+    for plan in (PLAN, CKKS.plan({"wire": "expanded"}, PLAN.layout, 3)):
+        assert len({CKKS.seal(plan, ROUTE, ZEROS, keyring) for _ in range(3)}) == 3
+
+
+def test_malformed_aggregates_are_refused(keyring: Keyring) -> None:
+    with pytest.raises(CodecError, match="ciphertext 0 of the aggregate holds a residue"):
+        CKKS.open(PLAN, b"\xff" * PLAN.aggregate_bytes, 1, keyring)
+    shown = WireBuffer.empty(PLAN.parameter_set, 1, PLAN.degree, seeded=False)
+    shown.put(0, np.concatenate([np.ones(PLAN.degree, np.uint64), np.zeros(PLAN.degree, np.uint64)]))
+    with pytest.raises(CodecError, match="transparent"):
+        CKKS.open(PLAN, bytes(shown.body), 1, keyring)
+
+
+def test_threads_do_not_disturb_one_another(keyring: Keyring) -> None:
+    vectors = [np.full(50, 0.01 * i) for i in range(8)]
+    with ThreadPoolExecutor(4) as pool:
+        bodies = list(pool.map(lambda v: CKKS.seal(PLAN, ROUTE, [v], keyring), vectors))
+    total = opened(CKKS, PLAN, bodies, keyring)
+    assert np.abs(total - np.sum(vectors, axis=0))[:40].max() <= PLAN.predicted_error
+
+
+def test_without_a_wide_pipe_the_memory_file_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> int:
+        raise PermissionError
+
+    monkeypatch.setattr(seal_io.fcntl, "fcntl", refused)
+    total = run_sum(CKKS, PLAN, [np.full(50, 0.05), np.full(50, -0.1)]).total
+    assert np.abs(total + 0.05)[:40].max() <= PLAN.predicted_error
+
+
+def test_nothing_is_left_open(keyring: Keyring) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    body = CKKS.seal(PLAN, ROUTE, ZEROS, keyring)
+    opened(CKKS, PLAN, [body], keyring)
+    with pytest.raises(BudgetError):
+        CKKS.fold(PLAN, None, [(ROUTE, body)] * 9)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_malformed_keys_are_refused(keyring: Keyring) -> None:
+    good = keyring.secret_key
+    for body in (b"", good[:-1]):
+        with pytest.raises(KeyringError, match="secret key does not have the length"):
+            CKKS.open(PLAN, bytes(PLAN.aggregate_bytes), 0, replace(keyring, secret_key=body))
+    with pytest.raises(KeyringError, match="secret key has residues"):
+        CKKS.seal(PLAN, ROUTE, ZEROS, replace(keyring, secret_key=b"\xff" * len(good)))
+    other = CKKS.plan({"set": "precise"}, PLAN.layout, 4)
+    with pytest.raises(KeyringError, match="another ring degree, modulus or key size"):
+        CKKS.open(other, bytes(other.aggregate_bytes), 1, keyring)
+
+
+def test_another_tasks_key_opens_nothing(keyring: Keyring) -> None:
+    body = CKKS.seal(PLAN, ROUTE, [np.full(50, 0.1)], keyring)
+    assert np.abs(opened(CKKS, PLAN, [body], CKKS.generate_keyring(PLAN)) - 0.1)[:40].max() > 1e-3
+
+
+PREFIX = b"a prefix"
+RESIDUES = np.arange(4, dtype=np.uint64)
+
+
+class Saved:
+    """Stands for a SEAL object: saves the bytes it is given."""
+
+    def __init__(self, content: bytes, compression: int = 2, wrong_length: int = 0) -> None:
+        body = zstandard.ZstdCompressor().compress(content)
+        header = struct.Struct("<HBBBBHQ")
+        self._stream = header.pack(0xA15E, 16, 4, 0, compression, 0, header.size + len(body) + wrong_length) + body
+
+    def save(self, path: str) -> None:
+        Path(path).write_bytes(self._stream)
+
+
+def read(saved: Saved) -> tuple[np.ndarray, bytes]:
+    with MemoryFile() as file:
+        residues, suffix = file.saved(saved, PREFIX, RESIDUES.size, 3)
+        return residues.copy(), suffix
+
+
+def test_a_saved_object_is_its_prefix_residues_and_suffix() -> None:
+    whole = PREFIX + RESIDUES.tobytes() + b"end"
+    residues, suffix = read(Saved(whole))
+    assert (residues.tolist(), suffix) == (RESIDUES.tolist(), b"end")
+    for saved, fault in (
+        (Saved(whole, compression=1), "in an unknown form"),
+        (Saved(whole, wrong_length=1), "in an unknown form"),
+        (Saved(b"another " + whole[8:]), "unexpected parameters"),
+        (Saved(whole[:-1]), "a shorter stream"),
+        (Saved(whole + b"."), "a longer stream"),
+    ):
+        with pytest.raises(CodecError, match=fault):
+            read(saved)
+
+
+def test_a_save_that_fills_the_buffer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seal_io, "_LONGEST_SAVE", 64)
+    with pytest.raises(CodecError, match="more bytes than any object"):
+        read(Saved(np.random.default_rng(0).bytes(200)))
+
+
+def test_seal_refuses_streams_and_parameters() -> None:
+    """A stream that is not its own, residues out of range, and degrees that it calls insecure."""
+    context = seal_context("standard", 2048)
+    large = context.stream(context.plaintext_prefix(1.0), np.full(2048, 2**63, np.uint64))
+    for stream in (b"not a SEAL stream", large):
+        with MemoryFile() as file, pytest.raises(CodecError, match="SEAL rejects this object"):
+            context.load(file, sealapi.Plaintext(), stream)
+    with pytest.raises(ParameterError, match="at degree 1024"):
+        SealContext("standard", 1024)
+
+
+def test_another_prime_than_the_pinned_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    pinned = seal_io.PARAMETER_SETS["standard"]
+    monkeypatch.setattr(
+        seal_io, "PARAMETER_SETS", {"standard": replace(pinned, modulus=pinned.modulus - 2 * pinned.modulus_bits)}
+    )
+    with pytest.raises(ParameterError, match="not the pinned one"):
+        SealContext("standard", 4096)
+
+
+def test_a_seed_of_another_generator_is_refused(keyring: Keyring, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seal_io, "_PRNG_BLAKE2XB", 2)
+    with pytest.raises(CodecError, match="a seed in an unknown form"):
+        CKKS.seal(PLAN, ROUTE, ZEROS, keyring)

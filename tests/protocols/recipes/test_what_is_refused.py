@@ -1,0 +1,241 @@
+"""What every recipe refuses, by a word that says what is wrong; its warnings; the mechanisms that carry it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from protocols.combinations import check_combination
+from protocols.errors import CombinationError, ParameterError
+from protocols.recipes.base import MOVES_ALIKE, Local, Update
+from protocols.recipes.registry import OWN as RECIPES
+from protocols.recipes.registry import recipe
+from protocols.sums.registry import OWN as MECHANISMS
+
+ITEMS, DIM, SEED = 12, 6, bytes(range(32))
+OWN: dict[str, Any] = {"support": "own", "reveal_indices": True}
+TOUCHED: dict[str, Any] = {"normalise": "touched", "reveal_touched": True}
+WEIGHTS: dict[str, Any] = {"max_interactions": 9, "reveal_weights": True}
+NO_DEGREES: dict[str, Any] = {"degrees": False, "item_exponent": 0.0}
+LDP: dict[str, Any] = {"ldp": {"clip": 0.2, "scale": 0.04}}
+START = {"task": "t", "round": 3, "snapshot": "0" * 64, "digest": "0" * 64, "item_exponent": 0.0}
+GIVEN: dict[str, dict[str, Any]] = {
+    "arrays": {
+        "shapes": {"bias": [3], "table": [7, 2, 2]}, "clips": {"bias": 2.0}, "rows": ["table"], "reveal_rows": True
+    },
+    "fair": {"items": 50, "dim": 4, "capacities": [0, 1], "max_interactions": 100, "reveal_weights": True},
+    "privirec": {"items": ITEMS, "components": 5, "iterations": 3, "reveal_gram": True},
+    "privirec-k": {"items": ITEMS, "components": 5, "iterations": 3},
+}  # fmt: skip
+
+
+def given(name: str, changes: dict[str, Any]) -> dict[str, Any]:
+    return GIVEN.get(name, {"items": ITEMS, "dim": DIM}) | changes
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "problem"),
+    [
+        ("nosuch", {}, "unknown recipe"),
+        ("arrays", {"shapes": {}}, "1 or more entries"),
+        ("arrays", {"shapes": {"a b": [3]}, "rows": [], "clips": {}}, "pattern"),
+        ("arrays", {"shapes": {"a": [0]}, "rows": [], "clips": {}}, "a: 0: must be at least 1"),
+        ("arrays", {"shapes": {"a": [2**14, 2**14, 2]}, "rows": [], "clips": {}}, "more than 268,435,456"),
+        ("arrays", {"clips": {"nothing": 1.0}}, "clips names 'nothing'"),
+        ("arrays", {"rows": ["bias"]}, "rows names 'bias', which has no rows"),
+        ("arrays", {"rows": ["table", "table"]}, "twice"),
+        ("arrays", {"max_weight": 0.5}, "max_weight"),
+        ("arrays", {"max_weight": 5.0}, "consent with reveal_weights=true, or leave max_weight out"),
+        ("arrays", {"reveal_rows": False}, "consent with reveal_rows=true, or leave rows out"),
+        ("arrays", {"optimiser": "sgd"}, "optimiser"),
+        ("fair", {"capacities": []}, "capacities"),
+        ("fair", {"capacities": [1, 0]}, "ascending"),
+        ("fair", {"capacities": [1, 1]}, "distinct"),
+        ("fair", {"capacities": [0, 21]}, r"0\.\.20"),
+        ("fair", {"capacities": [0, 9]}, "cannot be held"),
+        ("fair", {"items": 5_000_000, "dim": 256}, "32 bits"),
+        ("pfedclr", {"rank": 7}, "rank 7 is greater than dim 6"),
+        ("pfedclr", {"variant": "lr"}, "variant"),
+        ("pfedclr", {"weight_decay": 0.01}, "no weight decay"),
+        ("pfedclr", {"noise_scale": 0.5, **WEIGHTS}, "reveals its number of interactions"),
+        # the first sum of such a task would be the row itself, whatever epsilon its warning states
+        ("pfedclr", {"noise_scale": 0.5, "item_bias": "counts"}, "the same data without noise"),
+        ("rfrec", {**LDP, "item_bias": "means"}, "item_bias.* the same data without noise"),
+        ("rfrec", {"variant": "paper", "item_bias": "means"}, "item_bias"),
+        ("rfrecf", {"item_bias": "means"}, "no item means"),
+        ("rfrec", {"variant": "paper", "rating_min": 5}, "must be less than"),
+        ("rfrec", {"scaling": "raw"}, "sigmoid"),
+        ("rfrec", {"iterations": 5}, "iterations"),
+        ("rfrec", {"variant": "paper", "ldp": {"clip": 0.2}}, "scale"),
+        ("rfrecf", {"variant": "paper", "learning_rate": 0.2}, "away from the average"),
+        ("rfrecf", {"variant": "paper", "probability": 1.0}, "probability"),
+        ("privirec", {"reveal_gram": False}, r"77\.9 %"),
+        ("privirec", {"tolerance": 0.1}, "privirec-k"),
+        ("privirec", {"items": 10_001}, "the limit is 10000 items"),
+        ("privirec", {"start_from": START, **NO_DEGREES}, "start_from needs privirec-k"),
+        ("privirec", {"iterations": 0}, "iterations 0 needs a privacy block"),
+        ("privirec-k", {"reveal_gram": True}, "reveal_gram"),
+        ("privirec-k", {"components": 13}, "12 items have at most 12 vectors"),
+        ("privirec-k", {"components": 12, "oversampling": 1, "rayleigh_ritz": True}, "12 items have at most 12"),
+        ("privirec-k", {"oversampling": 2}, "needs rayleigh_ritz"),
+        ("privirec-k", {"user_exponent": 0.4}, r"0\.4 is below 0\.5, which needs an item_exponent"),
+        ("privirec-k", {"user_exponent": -0.1}, "user_exponent"),
+        ("privirec-k", {"item_exponent": 0.6}, "item_exponent"),
+        ("privirec-k", {"tolerance": 0}, "tolerance"),
+        ("privirec-k", {"degrees": False}, r"needs item_exponent 0, not 0\.5"),
+        ("privirec-k", {"start_from": START}, "start_from needs degrees false"),
+        ("scolr", {"rank": 4, "levels": 5}, "levels 5 is greater than rank 4"),
+        ("svd", {"rank": 7}, "rank 7 is greater than dim 6"),
+        ("topk", {"support": "own"}, "shows the server which entries .* reveal_indices=true"),
+        ("topk", {"reveal_indices": True}, "support 'shared' reveals no indices"),
+        ("topk", {"support_from": "vote"}, "shows how many .* reveal_touched=true, or leave support_from"),
+        ("topk", {**OWN, "item_bias": "counts"}, "own support has no item counts"),
+        ("topk", {"share": 0.0}, "share"),
+        ("topk", {"share": 1.1}, "share"),
+        ("topk", {"support_from": "dice"}, "support_from"),
+        ("topk", {"start_from": START, "item_bias": "counts"}, "topk cannot start"),
+        ("topk", {"normalise": "touched"}, "which items each client has: consent with reveal_touched=true"),
+        ("topk", {"reveal_touched": True}, "no sum of this task shows touched items"),
+        ("colr", {"normalise": "touched"}, "which items each client has: consent with reveal_touched=true"),
+        ("colr", {"reveal_touched": True}, "no sum of this task shows touched items"),
+        ("colr", {"normalise": "expected"}, "item counts of item_bias 'counts'"),
+    ],
+)  # fmt: skip
+def test_wrong_parameters_name_what_is_wrong(name: str, changes: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ParameterError, match=problem):
+        recipe(name, given(name, changes))
+
+
+@pytest.mark.parametrize("consent", [{}, {"noise_scale": 0.5}, {"item_bias": "counts"}, {"rank": 7, "variant": "cf"}])
+def test_what_pfedclr_takes_alone(consent: dict[str, Any]) -> None:
+    assert recipe("pfedclr", given("pfedclr", consent)).parameters.model_dump().items() >= consent.items()
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "words"),
+    [
+        ("arrays", {"rows": [], "reveal_rows": False}, []),
+        ("arrays", {}, ["how many clients touched each row of table"]),
+        ("arrays", {"max_weight": 5.0, "reveal_weights": True}, ["each row of table", "total weight"]),
+        ("colr", TOUCHED, ["which items each client has"]),
+        ("fair", {}, ["memory sizes", "total weight"]),
+        ("fair", {"capacities": [2]}, ["total weight"]),
+        ("fair", {"capacities": [2], "max_interactions": None, "reveal_weights": False}, []),
+        ("pfedclr", {}, [re.escape(MOVES_ALIKE)]),
+        ("pfedclr", {"noise_scale": 0.5}, ["epsilon"]),
+        ("privirec-k", {}, ["one user alone.*item degrees|item degrees.*one user alone"]),
+        ("privirec-k", NO_DEGREES, ["one user alone"]),
+        ("privirec", {}, ["77.9 %.*99.7 %", "one user alone"]),
+        ("rfrec", {"variant": "paper"}, [re.escape(MOVES_ALIKE)]),
+        ("rfrec", {"variant": "paper", **LDP}, ["epsilon 10 for each.*720"]),
+        ("topk", {}, []),
+        ("topk", TOUCHED, ["which items each client has"]),
+        ("topk", {"support_from": "vote", **TOUCHED}, ["which items each client has"]),
+        ("topk", OWN, ["in the clear"]),
+    ],
+)
+def test_warnings_say_what_the_sums_show(name: str, changes: dict[str, Any], words: list[str]) -> None:
+    told = recipe(name, given(name, changes)).warnings()
+    assert len(told) == len(words)
+    assert all(re.search(word, text) for text, word in zip(told, words, strict=True))
+
+
+ROWS: dict[str, dict[str, Any]] = {
+    "fedmf": {},
+    "pfedclr": {"rank": 2},
+    "colr": {"rank": DIM},
+    "scolr": {"rank": DIM, "levels": 1},
+    "svd": {"rank": 2},
+    "topk": {},
+    "topk own": OWN,
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_rows_that_cannot_be_are_refused(name: str) -> None:
+    made = recipe(name.split()[0], {"items": ITEMS, "dim": DIM, **ROWS[name]})
+    for items, values, problem in (
+        ([0, 0], np.ones((2, DIM)), "twice"),
+        ([-1, 2], np.ones((2, DIM)), "outside"),
+        ([0, ITEMS], np.ones((2, DIM)), "outside"),
+        ([1], np.ones((2, DIM)), "rows"),
+        ([1], np.ones((1, DIM - 1)), "rows"),
+        ([1], np.ones(DIM), "rows"),
+        ([1], np.full((1, DIM), np.nan), "diverged"),
+    ):
+        local = Local(Update(np.array(items, np.int32), values.astype(np.float32)), "c", examples=1)
+        with pytest.raises(ParameterError, match=problem):
+            made.contribute(made.initial_state(SEED), made.round_spec(SEED, 1), local)
+
+
+ROOT = Path(__file__).parents[3]
+PAGES = ("docs/which-mechanism.md",)
+COLUMNS = ("plain", "ckks", "paillier", "masked", "oneshot")
+SMALL, LARGE = 300, 200_000  # numbers of items
+MOST = {"privirec": 10_000}  # a recipe's own limit, below LARGE
+CONSENT = {"privirec": {"reveal_gram": True}}
+OWN_SUPPORT = {"support": "own", "reveal_indices": True}
+
+
+def size(name: str, items: int) -> dict[str, Any]:
+    """Parameters of a model of this size."""
+    return {"shapes": {"table": [items, 4]}} if name == "arrays" else {"items": items}
+
+
+def can_run(name: str, mechanism: str, items: int, **parameters: Any) -> bool:
+    try:
+        check_combination(recipe(name, {**size(name, items), **CONSENT.get(name, {}), **parameters}), mechanism)
+    except CombinationError:
+        return False
+    return True
+
+
+def registry_cell(name: str, mechanism: str) -> str:
+    """What a table must say: from the registry's answers for a small and a large number of items."""
+    if not can_run(name, mechanism, items=SMALL):
+        return "-"
+    if name == "topk" and not can_run(name, mechanism, items=SMALL, **OWN_SUPPORT):
+        return "shared support"
+    return "yes" if can_run(name, mechanism, items=MOST.get(name, LARGE)) else "small"
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip().strip("|").split("|")]
+
+
+def tables(text: str) -> list[dict[str, dict[str, str]]]:
+    """Every table with a column per mechanism: recipe -> mechanism -> the cell's word."""
+    found: list[dict[str, dict[str, str]]] = []
+    lines = text.splitlines()
+    for start, line in enumerate(lines):
+        header = [cell.strip("`") for cell in cells(line)] if line.startswith("|") else []
+        if header[:1] != ["recipe"] or not set(COLUMNS) <= set(header):
+            continue
+        table: dict[str, dict[str, str]] = {}
+        for row in lines[start + 2 :]:
+            if not row.startswith("|"):
+                break
+            values = dict(zip(header, cells(row), strict=True))
+            words = {mechanism: values[mechanism].split(",")[0] for mechanism in COLUMNS}
+            names = re.findall(r"`([a-z0-9-]+)`", cells(row)[0])
+            assert names, f"no recipe is named in code spans in the first cell of: {row}"
+            assert not set(names) & set(table), f"a recipe stands in two rows: {row}"
+            table |= dict.fromkeys(names, words)
+        found.append(table)
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_cell_is_what_the_registry_says(page: str) -> None:
+    found = tables((ROOT / page).read_text())
+    assert len(found) == 1, f"{page} has {len(found)} tables of recipes and mechanisms"
+    expected = {name: {mechanism: registry_cell(name, mechanism) for mechanism in COLUMNS} for name in RECIPES}
+    assert found[0] == expected
+
+
+def test_the_tables_have_a_column_for_every_mechanism() -> None:
+    assert set(COLUMNS) == set(MECHANISMS)

@@ -1,0 +1,595 @@
+"""Whole masked sums, exact or failed with a reason; the client's states and messages; what the server's half checks."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import fields, replace
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from protocols.crypto.certificates import NO_CERTIFICATE
+from protocols.crypto.domain import digest
+from protocols.crypto.keys import Keyring
+from protocols.errors import (
+    AtFaultError,
+    CodecError,
+    ContributionError,
+    HushRecError,
+    ParameterError,
+    RefusalError,
+    ThresholdError,
+)
+from protocols.layout import Route, whole_route
+from protocols.messages.stages import MASKED_MESSAGES, MaskedMessage
+from protocols.sums.base import SumPlan
+from protocols.sums.masked import client, server, wire
+from protocols.sums.masked.masks import mask_context
+from protocols.sums.masked.mechanism import MASKED, MaskedMechanism
+from protocols.sums.masked.parameters import MaskedParameters, Mode, Neighbourhood, corrupt_clients
+from protocols.sums.masked.plan import MaskedPlan, RoundContext, encode, make_plan
+from protocols.sums.masked.roster import (
+    Roster,
+    RosterEntry,
+    longest_roster,
+    make_roster,
+    neighbours,
+    open_roster,
+    sign_advertisement,
+    sign_survivors,
+)
+from protocols.sums.masked.run import run_masked_sum
+from protocols.sums.masked.wire import SEALED_BYTES, split_inbox
+from protocols.sums.ring import Ring, pack
+from tests.protocols.sums.conformance import MechanismConformance
+from tests.protocols.sums.masked.rounds import (
+    LAYOUT,
+    VICTIM,
+    Round,
+    alter_share,
+    complete_plan,
+    entry_of,
+    names,
+    new_round,
+    round_context,
+    with_model,
+)
+
+
+class WithoutMasks(MaskedMechanism):
+    """Contributions as a round makes them, less the masks."""
+
+    interactive = False
+
+    def seal(
+        self, plan: SumPlan, route: Route, blocks: Sequence[NDArray[np.float64]], keyring: Keyring | None
+    ) -> bytes:
+        own = MaskedPlan.of(plan)
+        return pack(encode(own, route, blocks), own.bits)
+
+
+class TestRaw(MechanismConformance):
+    mechanism = WithoutMasks()
+
+
+class TestPacked(MechanismConformance):
+    mechanism = WithoutMasks()
+    parameters = {"bits": 23, "mode": "curious"}
+
+
+MODES = st.sampled_from(get_args(Mode))
+AFTER_CONTRIBUTING = ("confirm", "unmask")
+
+
+def some_vectors(clients: Iterable[str], seed: int = 3) -> dict[str, NDArray[np.float64]]:
+    rng = np.random.default_rng(seed)
+    return {name: np.concatenate([rng.uniform(-1, 1, 5), rng.integers(0, 2, 2).astype(np.float64)]) for name in clients}
+
+
+def in_the_clear(
+    plan: MaskedPlan, vectors: Mapping[str, NDArray[np.float64]], survivors: Iterable[str]
+) -> NDArray[np.float64]:
+    """The same ring arithmetic without any mask."""
+    route, chosen = whole_route(LAYOUT), list(survivors)
+    bodies = [pack(encode(plan, route, LAYOUT.split(vectors[name])), plan.bits) for name in chosen]
+    partial = MASKED.fold(plan, None, ((route, body) for body in bodies))
+    return MASKED.open(plan, MASKED.release(plan, partial), len(chosen), None)
+
+
+def check_run(plan: MaskedPlan, clients: list[str], drop: Mapping[str, MaskedMessage], seed: int = 3) -> None:
+    """The survivors are those that contributed, and the sum is theirs to the last bit."""
+    vectors = some_vectors(clients, seed)
+    done = run_masked_sum(plan, vectors, drop)
+    stayed = [name for name in clients if drop.get(name, "unmask") in AFTER_CONTRIBUTING]
+    assert list(done.survivors) == stayed
+    np.testing.assert_array_equal(done.total, in_the_clear(plan, vectors, stayed))
+    assert not set(done.replies) & set(drop)
+
+
+@pytest.mark.parametrize(("mode", "bits"), [("curious", 16), ("semi-malicious", 21), ("semi-malicious", 64)])
+def test_every_width(mode: Mode, bits: int) -> None:
+    plan = make_plan({"mode": mode, "bits": bits, "corrupt": 0.0, "dropout": 0.34}, LAYOUT, 7)
+    check_run(plan, names(7), {"c_001": "advertise", "c_004": "contribute"})
+
+
+@pytest.mark.parametrize("mode", get_args(Mode))
+@pytest.mark.parametrize("stage", MASKED_MESSAGES)
+def test_dropouts_in_every_stage(mode: Mode, stage: MaskedMessage) -> None:
+    """9 clients, k=8, t=5: three gone leave six, so that each has five neighbours, exactly t. One more is too many."""
+    plan, dropouts = complete_plan(mode), ["c_000", "c_004", "c_008"]
+    check_run(plan, names(9), dict.fromkeys(dropouts, stage))
+    again = dict.fromkeys([*dropouts, "c_002"], stage)
+    if stage == "advertise":
+        check_run(plan, names(9), again)  # a smaller roster has a smaller threshold
+        return
+    with pytest.raises(ThresholdError) as failed:
+        run_masked_sum(plan, some_vectors(names(9)), again)
+    named = {"share": "sharing", "contribute": "collecting", "confirm": "confirming", "unmask": "unmasking"}
+    assert failed.value.stage == named["unmask" if mode == "curious" and stage == "confirm" else stage]
+
+
+@settings(max_examples=25, deadline=None)
+@given(mode=MODES, clients=st.sampled_from([3, 4, 5, 8, 16]), data=st.data(), seed=st.integers(0, 99))
+def test_exact_or_failed(mode: Mode, clients: int, data: st.DataObject, seed: int) -> None:
+    """With any dropouts, the result is the exact sum of the contributions, or an error that says what was missing."""
+    plan = complete_plan(mode)
+    if clients == 16:
+        plan = make_plan({"mode": mode, "corrupt": 0.0, "dropout": 0.2}, LAYOUT, 16)
+        assert plan.neighbourhood(16).degree < 15
+    everyone = names(clients)
+    drop: dict[str, MaskedMessage] = data.draw(
+        st.dictionaries(st.sampled_from(everyone), st.sampled_from(MASKED_MESSAGES), max_size=8)
+    )
+    try:
+        check_run(plan, everyone, drop, seed)
+    except ThresholdError as error:
+        assert error.present < error.needed
+        assert drop
+
+
+class SparsePlan(MaskedPlan):
+    """A plan in which each client has masks with four others."""
+
+    def neighbourhood(self, clients: int) -> Neighbourhood:
+        return replace(complete_plan().neighbourhood(clients), degree=4, threshold=3)
+
+
+def test_the_graph_follows_from_the_seed_of_the_round_and_the_roster() -> None:
+    plan = SparsePlan(MaskedParameters(bits=32), LAYOUT, 64)
+    roster = Round(round_context(plan, 12), names(12)).advertise().roster
+    seed = digest("masked graph", roster.context.round_seed, roster.digest)
+    np.testing.assert_array_equal(roster.adjacency, neighbours(12, 4, seed))
+
+
+def test_contributions_hide_their_vectors() -> None:
+    """A vector of zeros goes over the wire as something else in each position, and differently each time."""
+    zeros: dict[str, Any] = {name: np.zeros(LAYOUT.length) for name in names(5)}
+    first, second = (run_masked_sum(complete_plan(bits=64), zeros) for _ in range(2))
+    bodies = [body for run in (first, second) for body in run.contributions.values()]
+    elements = np.concatenate([np.frombuffer(body, "<u8") for body in bodies])
+    assert np.unique(elements).size == elements.size
+    assert (elements != 0).all()
+    np.testing.assert_array_equal(first.total, np.zeros(LAYOUT.length))
+
+
+def test_every_state_is_good_for_one_step() -> None:
+    """Also if the step fails: the server gets no second try."""
+    played = new_round(5).advertise().share().contribute().confirm().unmask()
+    signed = server.confirmations(played.roster, played.confirmations)
+    failed = new_round(5).advertise()
+    with pytest.raises(CodecError):
+        client.share(failed.advertised[VICTIM], b"nonsense", failed.is_member)
+    for again in (
+        lambda: client.share(played.advertised[VICTIM], played.roster.body, played.is_member),
+        lambda: client.contribute(played.shared[VICTIM], played.inboxes[VICTIM], played.elements[VICTIM]),
+        lambda: client.confirm(played.contributed[VICTIM], played.survivors),
+        lambda: client.unmask(played.confirmed[VICTIM], signed),
+        lambda: client.share(failed.advertised[VICTIM], failed.roster.body, failed.is_member),
+    ):
+        with pytest.raises(RefusalError, match="takes each step of a round once"):
+            again()
+
+
+def test_states_say_nothing_and_keep_no_secret_that_has_served() -> None:
+    """No repr of a state, or of anything in it, holds a secret; states that answer unmask requests have none."""
+    played = new_round(5).advertise().share().contribute()
+    pairs = list(played.contributed[VICTIM].pairs.values())
+    shown = repr((played.advertised, played.shared, played.contributed, pairs))
+    for secret in (played.advertised[VICTIM].seed, played.advertised[VICTIM].mask_secret.private_bytes_raw()):
+        assert repr(secret)[2:-1] not in shown
+        assert secret.hex() not in shown
+    for state in (client.Contributed, client.Confirmed, client.Done):
+        assert {"seed", "mask_secret", "sealing_secret"}.isdisjoint(field.name for field in fields(state))
+
+
+def test_everybody_else_is_vouched_for() -> None:
+    asked: list[str] = []
+
+    def is_member(entry: RosterEntry) -> bool:
+        asked.append(entry.client_id)
+        return True
+
+    played = new_round(6).advertise()
+    client.share(played.advertised[VICTIM], played.roster.body, is_member)
+    assert asked == names(6)[1:]
+
+
+def test_malformed_messages_and_elements() -> None:
+    played = new_round(6).advertise().share()
+    inbox, elements = played.inboxes[VICTIM], played.elements[VICTIM]
+    padded = bytes([inbox[0] | 0x80]) + inbox[1:]
+    for place, (body, sent, error) in enumerate(
+        (
+            (inbox[:-1], elements, CodecError),
+            (padded, elements, CodecError),
+            (inbox, elements[1:], ParameterError),
+            (inbox, elements[:, None], ParameterError),
+            (inbox, elements.astype(np.uint64), ParameterError),
+        )
+    ):
+        with pytest.raises(error):
+            client.contribute(played.shared[names(6)[place]], body, sent)
+    contributed, _ = client.contribute(played.shared["c_005"], played.inboxes["c_005"], elements)
+    with pytest.raises(CodecError, match="a set of 6 members"):
+        client.confirm(contributed, bytes(2))
+
+
+def test_too_few_sharers_or_survivors() -> None:
+    """9 clients, k = 8, t = 5."""
+    played = new_round(9).advertise().share(without=names(9)[5:])
+    with pytest.raises(ThresholdError, match="sharing: 5 clients .* among the neighbours of c_000, 4 are present"):
+        client.contribute(played.shared[VICTIM], played.inboxes[VICTIM], played.elements[VICTIM])
+    curious, strict = (new_round(9, mode).advertise().share().contribute() for mode in ("curious", "semi-malicious"))
+    for step, played in ((client.unmask_unconfirmed, curious), (client.confirm, strict)):
+        with pytest.raises(ThresholdError, match="collecting: 5 clients are needed .* 4 are present"):
+            step(played.contributed[VICTIM], played.roster.encode_set(names(5)))
+
+
+def test_only_signatures_of_other_survivors_of_this_set_count() -> None:
+    """Four neighbours signed; then the others' are forged, or a client signs that is not a survivor."""
+    missing, forged, stranger = (new_round(9).advertise().share() for _ in range(3))
+    missing.contribute().confirm(without=names(9)[5:])
+    signed = {"missing": server.confirmations(missing.roster, missing.confirmations)}
+    forged.contribute().confirm()
+    bodies = bytearray(server.confirmations(forged.roster, forged.confirmations))
+    for place in range(1, 5):
+        bodies[64 * place] ^= 1
+    signed["forged"] = bytes(bodies)
+    stranger.contribute(without=["c_008"]).confirm(without=names(9)[5:])
+    sets = (stranger.roster.encode_set(stranger.shares), stranger.survivors)
+    more = sign_survivors(stranger.identities["c_008"], stranger.context, stranger.roster.digest, *sets)
+    signed["stranger"] = server.confirmations(stranger.roster, {**stranger.confirmations, "c_008": more})
+    for played, body in zip((missing, forged, stranger), signed.values(), strict=True):
+        with pytest.raises(ThresholdError, match="confirming: 5 clients .* neighbours of c_000, 4 are present"):
+            client.unmask(played.confirmed[VICTIM], body)
+
+
+def test_neighbours_without_a_quorum_confirm_nothing() -> None:
+    """In a sparse graph t neighbours are few: a client also needs signatures of more than half of the roster."""
+    plan = MaskedPlan(MaskedParameters(dropout=0.1), LAYOUT, 30)
+    played = Round(round_context(plan, 30), names(30)).advertise().share().contribute()
+    near = {VICTIM} | {played.roster.entries[at].client_id for at in played.roster.neighbours_of(0)}
+    assert played.roster.degree < 10
+    played.confirm(without=set(played.members) - near)
+    signed = server.confirmations(played.roster, played.confirmations)
+    needed = f"confirming: {plan.quorum(30)} clients are needed"
+    with pytest.raises(ThresholdError, match=f"{needed} .* {len(near)} are present"):
+        client.unmask(played.confirmed[VICTIM], signed)
+    with pytest.raises(ThresholdError, match=needed):
+        server.check_confirmed(played.roster, played.shares, played.contributions, played.confirmations)
+    assert played.confirm(without=near).unmask(without=[VICTIM]).replies.keys() == set(played.members) - {VICTIM}
+
+
+MEMBERS = st.integers(1, 70)
+
+
+@given(members=MEMBERS, data=st.data())
+def test_sets_come_back(members: int, data: st.DataObject) -> None:
+    chosen = data.draw(st.frozensets(st.integers(0, members - 1)))
+    body = wire.encode_set(chosen, members)
+    assert len(body) == wire.set_bytes(members)
+    assert wire.decode_set(body, members) == chosen
+    for wrong in (body + b"\0", body[:-1], *([bytes([*body[:-1], body[-1] | 0x80])] if members % 8 else [])):
+        with pytest.raises(CodecError):
+            wire.decode_set(wrong, members)
+
+
+@pytest.fixture(scope="module")
+def made() -> Roster:
+    return new_round(4).advertise().roster
+
+
+def test_a_roster_is_read_back_and_does_not_depend_on_the_order_of_entries() -> None:
+    played = new_round(9).advertise()
+    made = played.roster
+    read = open_roster(made.context, made.body)
+    assert (read.entries, read.body, read.digest) == (made.entries, made.body, made.digest)
+    np.testing.assert_array_equal(read.adjacency, made.adjacency)
+    assert [entry.client_id for entry in read.entries] == names(9)
+    assert read.decode_set(read.encode_set(["c_004", "c_002"])) == ("c_002", "c_004")
+    assert make_roster(played.context, reversed(list(played.entries.values()))).digest == made.digest
+
+
+@given(data=st.data())
+def test_a_bent_roster_is_refused_or_is_another(made: Roster, data: st.DataObject) -> None:
+    place = data.draw(st.integers(0, 8 * len(made.body) - 1))
+    altered = bytearray(made.body)
+    altered[place // 8] ^= 1 << place % 8
+    with suppress(HushRecError):
+        assert open_roster(made.context, bytes(altered)).digest != made.digest
+
+
+def test_a_roster_has_one_form() -> None:
+    played = new_round(4).advertise()
+    good = [entry.encode() for entry in played.roster.entries]
+    count = (4).to_bytes(4, "little")
+    bad = {
+        "trailing": count + b"".join(good) + b"\0",
+        "ascend": count + b"".join(reversed(good)),
+        "twice": count + good[0] + good[0] + good[1] + good[2],
+        "3 to 4 members, got 2": (2).to_bytes(4, "little") + good[0] + good[1],
+        "1 to 64 bytes, got 0": count + b"\0" + b"".join(good),
+        "UTF-8": count + good[0].replace(b"c_000", b"\xff_000") + b"".join(good[1:]),
+        "3 to 4 members, got 4294967295": b"\xff" * 4 + b"".join(good),
+    }
+    for reason, body in bad.items():
+        with pytest.raises(CodecError, match=reason):
+            open_roster(played.context, body)
+    for cut in (0, 3, 5, 100, -1):
+        with pytest.raises(CodecError):
+            open_roster(played.context, played.roster.body[:cut])
+
+
+def test_what_makes_no_roster() -> None:
+    played = new_round(4).advertise()
+    entries = list(played.entries.values())
+    with pytest.raises(ThresholdError, match="advertising: 3 clients are needed in the round, 2 are present"):
+        make_roster(played.context, entries[:2])
+    with pytest.raises(ParameterError, match="a client id occurs twice in the roster"):
+        make_roster(played.context, [*entries[:3], entries[0]])
+    with pytest.raises(ParameterError, match="an identity key occurs"):
+        make_roster(played.context, [*entries[:3], replace(entries[0], client_id="z")])
+    with pytest.raises(ParameterError, match="a round key occurs"):
+        stranger = Ed25519PrivateKey.generate().public_key().public_bytes_raw()
+        make_roster(played.context, [*entries[:3], replace(entries[0], client_id="z", identity_key=stranger)])
+    for place in (0, 1):  # the identity key of one member as mask or sealing key of another
+        keys = bytearray(entries[3].advertisement)
+        keys[32 * place : 32 * place + 32] = entries[0].identity_key
+        with pytest.raises(ParameterError, match="a round key occurs"):
+            make_roster(played.context, [*entries[:3], replace(entries[3], advertisement=bytes(keys))])
+    same = bytearray(entries[3].certificate)
+    same[1:9] = entries[0].certificate[1:9]
+    with pytest.raises(ParameterError, match="a subject occurs twice"):
+        make_roster(played.context, [*entries[:3], replace(entries[3], certificate=bytes(same))])
+    make_roster(played.context, [replace(entry, certificate=NO_CERTIFICATE) for entry in entries])
+    with pytest.raises(ParameterError, match="4 clients were asked, 5"):
+        make_roster(played.context, [*entries, replace(entries[0], client_id="z")])
+    with pytest.raises(ParameterError, match="not in the roster"):
+        played.roster.index("z")
+
+
+def test_entries_have_fixed_lengths() -> None:
+    entry = RosterEntry("c", bytes(32), bytes(32), bytes(81), bytes(160))
+    assert longest_roster(9) == 4 + 9 * len(replace(entry, client_id="c" * 64).encode()) == 4 + 9 * (306 + 64)
+    assert wire.confirmations_bytes(100) == 100 * 64
+    for field in ("client_id", "identity_key", "mailbox_key", "certificate", "advertisement"):
+        with pytest.raises(ParameterError):
+            replace(entry, **{field: "x" * 65 if field == "client_id" else bytes(31)}).encode()  # type: ignore[arg-type]
+
+
+def other_rounds(context: RoundContext) -> list[RoundContext]:
+    return [
+        replace(context, task_id="t_2"),
+        replace(context, round_number=2),
+        replace(context, round_seed=bytes(32)),
+        replace(context, plan=complete_plan(bits=16)),
+        with_model(context, b"another"),
+        replace(context, cohort=8),
+    ]
+
+
+def test_masks_and_signatures_are_bound_to_the_whole_round() -> None:
+    context = round_context(complete_plan(), 9)
+    others = other_rounds(context)
+    assert len({bytes(c.binding) for c in [context, *others]}) == 7
+    assert len({mask_context(c, bytes(32), b"\x07") for c in [context, *others]}) == 7
+    bound = mask_context(context, bytes(32), b"\x07")
+    assert bound not in (mask_context(context, b"\1" * 32, b"\x07"), mask_context(context, bytes(32), b"\x03"))
+
+
+def test_rounds_that_make_no_sense() -> None:
+    wrong = ({"round_number": 0}, {"cohort": 2}, {"cohort": 65}, {"round_seed": b"short"}, {"model_digest": bytes(31)})
+    for changes in wrong:
+        with pytest.raises(ParameterError):
+            replace(round_context(complete_plan(), 9), **changes)  # type: ignore[arg-type]
+
+
+def test_an_advertisement_is_for_one_client_round_and_model() -> None:
+    played = new_round(5).advertise()
+    entry = played.entries[VICTIM]
+    server.check_advertisement(played.context, VICTIM, entry.identity_key, entry.advertisement)
+    stranger = Ed25519PrivateKey.generate().public_key().public_bytes_raw()
+    flipped = bytes([entry.advertisement[0] ^ 1]) + entry.advertisement[1:]
+    for context, name, key, body in (
+        (with_model(played.context, b"stale"), VICTIM, entry.identity_key, entry.advertisement),
+        (played.context, "c_001", entry.identity_key, entry.advertisement),
+        (played.context, VICTIM, stranger, entry.advertisement),
+        (played.context, VICTIM, entry.identity_key, flipped),
+    ):
+        with pytest.raises(ContributionError, match="not signed by this client for this round and model"):
+            server.check_advertisement(context, name, key, body)
+    with pytest.raises(ContributionError, match="exactly 160 bytes, got 159"):
+        server.check_advertisement(played.context, VICTIM, entry.identity_key, entry.advertisement[:-1])
+
+
+def test_a_key_nobody_can_agree_with_stays_out() -> None:
+    """A client must not block its neighbours with a key of low order."""
+    played = new_round(5)
+    identity = played.identities[VICTIM]
+    for keys in ((bytes(32), b"\x05" + bytes(31)), (b"\x09" + bytes(31), bytes(32))):
+        body = sign_advertisement(identity, played.context, VICTIM, *keys, bytes(32)).encode()
+        with pytest.raises(ContributionError, match="low order"):
+            server.check_advertisement(played.context, VICTIM, identity.public_key().public_bytes_raw(), body)
+
+
+def test_a_client_leaves_whose_shares_open_for_fewer_than_t_neighbours() -> None:
+    played = new_round(9).advertise().share()
+    roster, sharers = played.roster, list(played.shares)
+    neighbours = [roster.entries[place].client_id for place in roster.neighbours_of(roster.index(VICTIM))]
+    spare = len(neighbours) - roster.threshold
+    enough = [(VICTIM, reporter) for reporter in neighbours[:spare]]
+    assert server.short_of_shares(roster, sharers, []) == ()
+    assert server.short_of_shares(roster, sharers, enough * 2) == ()  # a report counts once
+    assert server.short_of_shares(roster, sharers, [*enough, (VICTIM, neighbours[spare])]) == (VICTIM,)
+    absent = [name for name in sharers if name != neighbours[-1]]
+    assert server.short_of_shares(roster, absent, enough) == (VICTIM,)  # who did not share holds no share
+
+
+def test_who_is_in_dispute_with_more_clients_than_may_collude_is_at_fault() -> None:
+    roster = new_round(9).advertise().roster
+    most = max(1, corrupt_clients(roster.context.plan.parameters.corrupt, len(roster)))
+    others = names(9)[1 : most + 2]
+    assert server.at_fault(roster, []) == frozenset()
+    assert server.at_fault(roster, [(VICTIM, other) for other in others[:-1]]) == frozenset()
+    # as the owner of shares, and as the reporter of others' shares
+    assert server.at_fault(roster, [(VICTIM, other) for other in others]) == {VICTIM}
+    assert server.at_fault(roster, [(other, VICTIM) for other in others]) == {VICTIM}
+    both_ways = [(VICTIM, other) for other in others[:-1]] + [(other, VICTIM) for other in others[:-1]]
+    assert server.at_fault(roster, both_ways) == frozenset()  # one dispute, told by both
+
+
+def test_inboxes_on_a_sparse_graph() -> None:
+    """Each slot is what that neighbour sealed for this client; neighbours that did not share have empty slots."""
+    plan = make_plan({"mode": "curious", "corrupt": 0.0, "dropout": 0.2}, LAYOUT, 16)
+    played = Round(round_context(plan, 16), names(16)).advertise().share(without=["c_003"])
+    roster = played.roster
+    assert roster.degree < 15
+    assert set(played.inboxes) == set(played.shares) == set(names(16)) - {"c_003"}
+    for name, inbox in played.inboxes.items():
+        place = roster.index(name)
+        sharers, slots = split_inbox(inbox, 16, roster.degree)
+        assert roster.decode_set(sharers) == tuple(n for n in names(16) if n != "c_003")
+        for peer, slot in zip(roster.neighbours_of(place), slots, strict=True):
+            if peer == 3:
+                assert slot is None
+                continue
+            at = roster.neighbours_of(peer).index(place)
+            assert slot == played.shares[names(16)[peer]][at * SEALED_BYTES : (at + 1) * SEALED_BYTES]
+
+
+def test_each_stage_names_what_it_misses() -> None:
+    """9 clients, k = 8, t = 5."""
+    roster, everyone = new_round(9).advertise().roster, names(9)
+    for missed, check, *sets in (
+        ("sharing: 6 clients are needed in the round, 5", server.check_sharers),
+        ("collecting: 6 clients are needed in the round, 5", server.check_survivors, everyone),
+        ("confirming: 6 clients are needed in the round, 5", server.check_confirmed, everyone, everyone),
+        ("unmasking: 5 clients are needed among the neighbours of c_000, 4", server.check_replies, everyone, everyone),
+    ):
+        check(roster, *sets, names(6))  # type: ignore[operator]
+        for present, count in ((names(5), missed[-1]), ([], "0")):
+            with pytest.raises(ThresholdError, match=f"{missed[:-1]}{count} are present"):
+                check(roster, *sets, present)  # type: ignore[operator]
+
+
+def test_a_dropout_without_surviving_neighbours_is_not_needed() -> None:
+    """On a sparse graph, whoever shares no mask with a survivor leaves nothing in the sum: its key is not asked for."""
+    plan = make_plan({"mode": "curious", "corrupt": 0.0, "dropout": 0.2}, LAYOUT, 16)
+    roster = Round(round_context(plan, 16), names(16)).advertise().roster
+    place = roster.index("c_009")
+    alone = {place, *roster.neighbours_of(place)}
+    alive = [name for name in names(16) if roster.index(name) not in alone]
+    server.check_replies(roster, names(16), alive, [*alive, "c_009"])  # none of its neighbours
+    with pytest.raises(ThresholdError, match="unmasking"):  # its neighbours' keys are
+        server.check_replies(roster, names(16), alive, [])
+
+
+def test_confirmations_are_for_one_set() -> None:
+    played = new_round(9).advertise().share().contribute(without=["c_008"]).confirm()
+    body, survivors = played.confirmations[VICTIM], list(played.contributions)
+    server.check_confirmation(played.roster, played.shares, survivors, VICTIM, body)
+    for sharers, alive, name in (
+        (names(8), survivors, VICTIM),
+        (played.shares, names(9), VICTIM),
+        (played.shares, survivors, "c_001"),
+    ):
+        with pytest.raises(ContributionError, match="not this client's signature"):
+            server.check_confirmation(played.roster, sharers, alive, name, body)
+    with pytest.raises(ContributionError, match="only survivors confirm"):
+        server.check_confirmation(played.roster, played.shares, survivors, "c_008", body)
+    with pytest.raises(ContributionError, match="exactly 64"):
+        server.check_confirmation(played.roster, played.shares, survivors, VICTIM, body[:-1])
+
+
+def test_unmasking_from_bytes_alone() -> None:
+    """A worker's input is picklable and sufficient: context, roster body, ids, shares, replies. So are its errors."""
+    played = new_round(9).advertise().share(without=["c_002"]).contribute(without=["c_005"]).confirm().unmask()
+    job = (played.context, played.roster.body, played.shares, tuple(played.contributions), played.replies)
+    context, body, shares, survivors, replies = pickle.loads(pickle.dumps(job))  # noqa: S301
+    done = server.unmask(open_roster(context, body), shares, survivors, replies, threads=2)
+    returned = pickle.loads(pickle.dumps(done))  # noqa: S301
+    np.testing.assert_array_equal(returned.correction, played.unmasking().correction)
+    np.testing.assert_array_equal(played.opened(), played.expected())
+    assert returned.bad_shares == ()
+    for check, sent in ((server.check_shares, played.shares[VICTIM]), (server.check_reply, played.replies[VICTIM])):
+        check(played.roster, sent)
+        with pytest.raises(ContributionError, match="exactly"):
+            check(played.roster, sent + b"\0")
+    error = pickle.loads(pickle.dumps(ThresholdError("unmasking", 12, 11, "c_7")))  # noqa: S301
+    assert (error.stage, error.needed, error.present, error.whose) == ("unmasking", 12, 11, "c_7")
+
+
+def test_workers_that_share_the_masks_find_what_one_finds() -> None:
+    """Each gets the shares of its owners alone; corrections add up, as ring elements and as partial sums."""
+    played = new_round(9).advertise().share(without=["c_002"]).contribute(without=["c_005"]).confirm().unmask()
+    whole, plan = played.unmasking().correction, played.context.plan
+    alter_share(played, "c_001", VICTIM)
+    held = server.collect_shares(played.roster, played.shares, played.contributions, played.replies)
+    assert server.count_masks(played.roster, played.contributions, held) == 7 + 7
+
+    def corrected(correction: Ring) -> bytes:
+        return MASKED.correct(plan, None, lambda sums: np.copyto(sums, correction))[0]
+
+    for parts in (1, 3, 20):
+        groups = server.split_shares(played.roster, played.contributions, held, parts)
+        assert len(groups) == min(parts, 8)  # seven survivors, and a dropout that shared
+        assert sorted(place for group in groups for place in group) == sorted(held)
+        found = [
+            server.unmask_shares(played.roster, tuple(played.shares), tuple(played.contributions), group)
+            for group in groups
+        ]
+        np.testing.assert_array_equal(sum(each.correction for each in found), whole)
+        assert [bad for each in found for bad in each.bad_shares] == [server.BadShare("c_000", "c_001")]
+        assert MASKED.merge(plan, [corrected(each.correction) for each in found]) == corrected(whole)
+
+
+def test_an_empty_slot_is_a_missing_share() -> None:
+    """A reply counts for the stage; a share that is not in it is missed when the secret is put together."""
+    played = new_round(9).advertise().share().contribute().confirm().unmask(without=names(9)[6:])
+    alter_share(played, "c_001", VICTIM, lambda _: None)
+    with pytest.raises(ThresholdError, match="unmasking: 5 clients are needed among the neighbours of c_000, 4 are"):
+        played.unmasking()
+
+
+def test_a_commitment_to_another_seed_fails_the_round_and_names_its_owner() -> None:
+    """A client that commits to one seed and shares another is at fault alone; the sum is never wrong."""
+    played = new_round(9)
+    identity = played.identities[VICTIM]
+    state, body = client.advertise(played.context, VICTIM, identity, played.policy)
+    object.__setattr__(state, "seed", bytes(32))
+    played.advertise(without=[VICTIM])
+    played.advertised[VICTIM] = state
+    played.entries[VICTIM] = entry_of(identity, VICTIM, body)
+    played.roster = make_roster(played.context, played.entries.values())
+    played.share().contribute().confirm().unmask()
+    with pytest.raises(AtFaultError, match="shares or commitments of c_000") as failed:
+        played.unmasking()
+    assert failed.value.clients == (VICTIM,)
+    assert pickle.loads(pickle.dumps(failed.value)).clients == (VICTIM,)  # noqa: S301
