@@ -8,18 +8,15 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import closing
 from importlib import import_module, metadata
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx
 import kubernetes_validate
@@ -28,7 +25,7 @@ import typer.main
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from sqlalchemy import text
+from sqlalchemy import make_url, text
 
 from aggregator_service.app import create_app
 from aggregator_service.cli import command_line
@@ -42,7 +39,8 @@ from aggregator_service.tasks.privacy import spent_budgets
 from client_sdk import Operator
 from client_sdk.lab.fleet import Fleet
 from client_sdk.lab.fleet_rounds import FleetOptions
-from tests.support.needs import POSTGRES_SCRIPT, required
+from tests.chaos.fault_runs import own_cluster
+from tests.support.needs import required
 from tests.support.proxies import CADDYFILE
 from tests.support.server import AggregatorProcess
 from tests.support.tasks import interactions, small_task
@@ -293,25 +291,15 @@ def test_dask_accepts_its_flags_and_every_connection_of_dask_uses_tls() -> None:
 
 
 def test_the_service_of_compose_is_no_superuser_and_owns_its_database() -> None:
-    required("postgres programs")
-    cluster = Path(tempfile.mkdtemp(prefix="hushrec-role-"))  # which PostgreSQL's own user can enter
-    cluster.chmod(0o755)
-    started = subprocess.run([POSTGRES_SCRIPT, "start", cluster], capture_output=True, text=True, check=True)
-    try:
-        admin = urlsplit(started.stdout.strip())
+    with own_cluster() as cluster:
+        admin = make_url(cluster.url)
         here = {"PGHOST": "127.0.0.1", "PGPORT": str(admin.port), "PGUSER": "postgres", "ROLE_PASSWORD": "it's secret"}
         subprocess.run([DEPLOY / "postgres-role.sh"], env=os.environ | here, check=True, capture_output=True)
-        database = Database(f"postgresql://hushrec@127.0.0.1:{admin.port}/hushrec", connections=1)
-        try:
+        with closing(Database(f"postgresql://hushrec@127.0.0.1:{admin.port}/hushrec", connections=1)) as database:
             migrate(database)
             with database.engine.connect() as connection:
                 rights = "SELECT rolsuper, rolcreatedb, rolcreaterole FROM pg_roles WHERE rolname = current_user"
                 assert tuple(connection.execute(text(rights)).one()) == (False, False, False)
-        finally:
-            database.close()
-    finally:
-        subprocess.run([POSTGRES_SCRIPT, "stop", cluster], check=True, capture_output=True)
-        shutil.rmtree(cluster)
 
 
 UNIT = DEPLOY / "systemd" / "hushrec.service"
