@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-import requests
 import schemathesis
 
-from tests.fuzz.stories import abandoned
+from tests.fuzz.honest import LIVES
 from tests.fuzz.world import World
 from tests.support.server import running_aggregator
 
@@ -24,18 +23,13 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with running_aggregator(tmp_path_factory.mktemp("fuzz") / "data", **_UNLIMITED, **_BRISK) as server:
         made = World(server)
         try:
-            abandoned(made)
+            for life in LIVES:
+                life(made, f"open-{life.__name__}", False)
             yield made
             assert made.api.http.get("/readyz").status_code == 200
         finally:
             made.close()
     log = server.log()
     assert '"level": "ERROR"' not in log and "Traceback" not in log, log[-4000:]
-    for secret in (*made.principals, *(invitation for _, _, invitation in made.invitations)):
+    for secret in (*made.callers, *made.invitations):
         assert secret not in log, "a token or an invitation is in the log"
-
-
-@pytest.fixture(scope="module")
-def session() -> Iterator[requests.Session]:
-    with requests.Session() as made:
-        yield made

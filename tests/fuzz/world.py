@@ -1,4 +1,4 @@
-"""A real aggregator under fuzz: every exchange passes through here, is checked, and updates what is known.
+"""A real aggregator under fuzz: every exchange passes through here, is judged, and updates what is known.
 
 Tokens, invitations and tasks in answers are remembered, whoever asked for them, so that later calls can use them. The
 number of examples and the seed: see docs/testing.md.
@@ -10,42 +10,53 @@ import hashlib
 import json
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 from random import Random
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import httpx
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from hypothesis import HealthCheck, Phase, settings
+import pytest
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
 
-from tests.fuzz.judge import Answer, Judge, Known, operation_of, strings_in
+from tests.fuzz.judge import Answer, Caller, judge, operation_of, strings_in
 from tests.support.api import Api, TestTask
 from tests.support.server import AggregatorProcess
 
-__all__ = ["AGAIN", "EXAMPLES", "NOBODY", "SEED", "Principal", "Rows", "World", "limits"]
+__all__ = ["EXAMPLES", "SEED", "World", "each"]
 
 _GIVEN: Final = os.environ.get("HUSHREC_FUZZ_EXAMPLES", "")
 EXAMPLES: Final = int(_GIVEN or "60")
 SEED: Final = int(os.environ.get("HUSHREC_SEED", "0")) or (Random().randrange(1, 2**31) if _GIVEN else 1)
 """Fixed in a plain run of the suite; random in longer runs."""
-AGAIN: Final = f"HUSHREC_SEED={SEED} HUSHREC_FUZZ_EXAMPLES={EXAMPLES}"
 
 
-def limits(examples: int, **changes: Any) -> settings:
-    """Return settings without shrinking, database or deadline: the server keeps state, so failures may not repeat."""
-    return settings(
+def each(examples: int, strategy: st.SearchStrategy[Any], use: Callable[[Any], object], begin: int = SEED) -> None:
+    """Call `use` with so many examples. A failure says how to get it again.
+
+    Without shrinking, database or deadline: the server keeps state, so failures may not repeat.
+    """
+
+    @seed(begin)
+    @settings(
         max_examples=max(1, examples),
         deadline=None,
         database=None,
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
         report_multiple_bugs=False,
-        **changes,
     )
+    @given(example=strategy)
+    def call(example: Any) -> None:
+        use(example)
+
+    try:
+        call()
+    except AssertionError as error:
+        pytest.fail(f"{error}\nagain: HUSHREC_SEED={SEED} HUSHREC_FUZZ_EXAMPLES={EXAMPLES}", pytrace=False)
 
 
 _ORDINARY: Final = frozenset(
@@ -63,170 +74,141 @@ _STRICT: Final = {
 """Tables and columns that only requests change; the round engine writes the others too."""
 
 
-class Rows:
-    """The server's database, read from outside."""
-
-    def __init__(self, path: Path) -> None:
-        self._connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=30)
-        self._known: tuple[int, dict[str, str]] = (-1, {})
-
-    def close(self) -> None:
-        self._connection.close()
-
-    def version(self) -> int:
-        """Return a number that changes with every commit of the server."""
-        return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
-
-    def strict(self) -> dict[str, str]:
-        """Return a digest of each set of rows that only requests change, by name."""
-        version = self.version()
-        if self._known[0] != version:
-            self._known = version, {name: self._digest(query) for name, query in _STRICT.items()}
-        return self._known[1]
-
-    def _digest(self, query: str) -> str:
-        found = hashlib.sha256()
-        for row in self._connection.execute(query):
-            found.update(repr(row).encode())
-        return found.hexdigest()
-
-
-@dataclass(frozen=True)
-class Principal:
-    """A caller with a token."""
-
-    known: Known
-    token: str
-
-    @property
-    def auth(self) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self.token}"} if self.token else {}
-
-
-NOBODY: Final = Principal(Known("nobody"), "")
-
-
 class World:
-    """The server, the judge of its answers, and everything that is known from answers so far."""
+    """The server and everything that is known from answers so far."""
 
     def __init__(self, server: AggregatorProcess) -> None:
         self.server = server
-        self.judge = Judge(forbidden=(str(server.data_dir.parent), server.operator_token))
-        self.rows = Rows(server.data_dir / "hushrec.db")
         self.api = Api(server.url, server.operator_token)
-        self.api.http.event_hooks = {"request": [self._before_httpx], "response": [self._after_httpx]}
-        self.admin = Principal(Known("admin"), server.operator_token)
-        self.principals: dict[str, Principal] = {self.admin.token: self.admin}
-        self.invitations: list[tuple[str, str, str]] = []
-        """(task, role, invitation)"""
-        self.identities: dict[str, Ed25519PrivateKey] = {}
+        self.api.http.event_hooks = {"request": [self._before], "response": [self._after]}
+        self._forbidden = (str(server.data_dir.parent), server.operator_token)
+        self._database = sqlite3.connect(f"file:{server.data_dir / 'hushrec.db'}?mode=ro", uri=True, timeout=30)
+        self._known: tuple[int, dict[str, str]] = (-1, {})
+        self._was: dict[str, str] = {}
+        self.admin = Caller("admin", server.operator_token)
+        self.callers: dict[str, Caller] = {self.admin.token: self.admin}
+        self.invitations: list[str] = []
         self.tasks: dict[str, TestTask] = {}
-        self.names: list[str] = []
-        """Operators' tokens that anybody may revoke."""
-        self.story_tasks: set[str] = set()
-        self.story_names: set[str] = set()
+        self.honest: set[str] = set()
+        """Tasks that generated calls must not change, and names of operators that they must not revoke."""
         self.open_tasks: list[str] = []
         """Tasks that anybody may do anything to."""
-        self._in_story = False
-        self.trail: list[str] = []
+        self.names: list[str] = []
+        """Operators whom anybody may revoke."""
+        self._between: Callable[[], None] | None = None
+        self.trail: deque[str] = deque(maxlen=30)
         """The latest exchanges, for the report of a failure."""
-        self._was: dict[str, str] = {}
+        self.seen: dict[tuple[str, str], Counter[int]] = defaultdict(Counter)
+        """How often each operation had each status."""
 
     def close(self) -> None:
         self.api.close()
-        self.rows.close()
+        self._database.close()
 
-    def who(self, authorization: str) -> Known | None:
-        """Return the caller with this header; None for a token that is not valid, or no longer."""
-        scheme, _, token = authorization.partition(" ")
-        if not authorization:
-            return NOBODY.known
-        found = self.principals.get(token.strip()) if scheme.lower() == "bearer" else None
-        return found.known if found is not None else Known("nobody")
-
-    def of_kind(self, *kinds: str, task: str | None = None) -> list[Principal]:
+    def of_kind(self, *kinds: str, task: str | None = None) -> list[Caller]:
         """Return all callers of these kinds; if `task` is given, only clients of that task."""
-        found = [one for one in self.principals.values() if one.known.kind in kinds]
-        return [one for one in found if task is None or one.known.task in (None, task)]
+        found = [one for one in self.callers.values() if one.kind in kinds]
+        return [one for one in found if task is None or one.task in (None, task)]
 
     @contextmanager
-    def protected(self) -> Iterator[None]:
-        """Mark everything created in the context as a story's, which generated requests must not change."""
-        self._in_story = True
-        try:
-            yield
-        finally:
-            self._in_story = False
+    def honestly(self, between: Callable[[], None]) -> Iterator[None]:
+        """Within the block requests are of honest clients; `between` them come the calls that it makes.
 
-    # exchanges of httpx (stories) and of requests (schemathesis) both call these methods
+        What they fetched with an entity tag they ask for again: the answer is that nothing has changed, or another one.
+        """
+        self._between = between
+        yield
+        self._between = None
 
-    def before(self) -> None:
+    def rows(self) -> dict[str, str]:
+        """Return a digest of each set of rows that only requests change, by name."""
+        version = int(self._database.execute("PRAGMA data_version").fetchone()[0])  # changes with every commit
+        if self._known[0] != version:
+            found = {name: self._database.execute(query).fetchall() for name, query in _STRICT.items()}
+            self._known = (
+                version,
+                {name: hashlib.sha256(repr(rows).encode()).hexdigest() for name, rows in found.items()},
+            )
+        return self._known[1]
+
+    def begin(self) -> None:
         """Record the state before a request is sent."""
-        self._was = self.rows.strict()
+        self._was = self.rows()
 
-    def after(self, answer: Answer) -> None:
-        """Check an answer, compare the database, and update what is known."""
-        self.trail = [*self.trail[-30:], f"{answer.method} {answer.path} as {answer.who} -> {answer.status}"]
-        self.judge.check(answer)
-        now = self.rows.strict()
+    def check(self, answer: Answer) -> None:
+        """Judge an answer, compare the database, and update what is known."""
+        self.trail.append(f"{answer.method} {answer.path} as {answer.who} -> {answer.status}")
+        judge(answer, self._forbidden)
+        found = operation_of(answer.method, answer.path)
+        if found is not None:
+            self.seen[answer.method, found[0]][answer.status] += 1
         if answer.status >= 400 or answer.method in ("GET", "HEAD"):
+            now = self.rows()
             changed = [name for name in now if now[name] != self._was.get(name, now[name])]
             assert not changed, f"it changed {changed}\n{answer}"
-        elif answer.headers.get("content-type") == "application/json":
-            self._record_created(answer, json.loads(answer.body))
+        elif found is not None and answer.headers.get("content-type") == "application/json":
+            self._record(answer.method, found[0], found[1], json.loads(answer.body))
 
-    def answer_of(
-        self, method: str, url: str, sent: Mapping[str, str], content: bytes, status: int, headers: Any, body: bytes
-    ) -> Answer:
-        """Return an exchange as an `Answer`. sent: the request's headers."""
-        parts, names = urlsplit(url), {name.lower(): value for name, value in sent.items()}
-        given = [unquote(part) for part in parts.path.split("/") if part]
-        given += [value for _, value in parse_qsl(parts.query)]
-        given += [str(value) for name, value in names.items() if name not in _ORDINARY]
-        if "json" in names.get("content-type", ""):
+    def _before(self, _request: httpx.Request) -> None:
+        self.begin()
+
+    def _after(self, response: httpx.Response) -> None:
+        request, body = response.request, response.read()
+        parts = urlsplit(str(request.url))
+        given = [unquote(part) for part in parts.path.split("/")] + [value for _, value in parse_qsl(parts.query)]
+        given += [value for name, value in request.headers.items() if name not in _ORDINARY]
+        if "json" in request.headers.get("content-type", ""):
             try:
-                given += strings_in(json.loads(content))
+                given += strings_in(json.loads(request.content))
             except (ValueError, RecursionError):
-                given += [content.decode("latin-1")] if len(content) > 8 else []
-        who = self.who(names.get("authorization", ""))
-        lower = {name.lower(): value for name, value in dict(headers).items()}
-        return Answer(method, unquote(parts.path), status, lower, body, who, [text for text in given if text])
+                given += [request.content.decode("latin-1")] if len(request.content) > 8 else []
+        path, who = unquote(parts.path), self._who(request.headers.get("authorization", ""))
+        texts = [text for text in given if text]
+        headers = dict(response.headers)
+        self.check(Answer(request.method, path, response.status_code, headers, body, who, texts, response))
+        if self._between is not None:
+            between, self._between = self._between, None
+            self._ask_again(request, response)
+            between()
+            self._between = between
 
-    def _before_httpx(self, _request: httpx.Request) -> None:
-        self.before()
+    def _ask_again(self, request: httpx.Request, response: httpx.Response) -> None:
+        tag = response.headers.get("etag")
+        if request.method != "GET" or response.status_code != 200 or tag is None:
+            return
+        kept = {"Authorization": request.headers["authorization"], "If-None-Match": tag}
+        again = self.api.http.get(request.url, headers=kept)
+        assert again.status_code == 304 or again.headers["etag"] != tag, f"{request.url} is sent again"
 
-    def _after_httpx(self, response: httpx.Response) -> None:
-        request = response.request
-        body = response.read()
-        content = request.content if not isinstance(request.stream, Iterator) else b""
-        answer = self.answer_of(
-            request.method, str(request.url), request.headers, content, response.status_code, response.headers, body
-        )
-        answer.response = response
-        self.after(answer)
+    def _who(self, authorization: str) -> Caller:
+        scheme, _, token = authorization.partition(" ")
+        return self.callers.get(token.strip(), Caller()) if scheme.lower() == "bearer" else Caller()
 
-    def _record_created(self, answer: Answer, body: Any) -> None:
-        found = operation_of(answer.method, answer.path)
-        match found and (answer.method, found[0]):
-            case ("POST", "/v1/enrolments"):
-                self._add(Principal(Known(body["role"], body["task_id"], body["client_id"]), body["token"]))
-            case ("POST", "/v1/operators" | "/v1/operators/{name}/rotation"):
-                self._add(Principal(Known(body["role"], name=body["name"]), body["token"]))
-                self.story_names.add(body["name"]) if self._in_story else self.names.append(body["name"])
-            case ("POST", "/v1/tasks/{task}/invitations") if not self._in_story:
-                self.invitations.append((body["task_id"], body["role"], body["invitation"]))
-            case ("DELETE", "/v1/operators/{name}"):
-                self._drop(Known(body["role"], name=body["name"]))
-            case ("DELETE", "/v1/tasks/{task}/members/{client}"):
-                self._drop(Known(body["role"], found[1]["task"], body["client_id"]))  # type: ignore[index]
-            case ("POST", "/v1/tasks"):
+    def _record(self, method: str, template: str, parameters: Mapping[str, str], body: Any) -> None:
+        match method, template:
+            case "POST", "/v1/enrolments":
+                self._add(Caller(body["role"], body["token"], body["task_id"], body["client_id"]))
+            case "POST", "/v1/operators" | "/v1/operators/{name}/rotation":
+                self._add(Caller(body["role"], body["token"], name=body["name"]))
+                self._keep(body["name"], self.names)
+            case "POST", "/v1/tasks/{task}/invitations":
+                self.invitations += [body["invitation"]] if self._between is None else []
+            case "DELETE", "/v1/operators/{name}":
+                self._drop(Caller(name=body["name"]))
+            case "DELETE", "/v1/tasks/{task}/members/{client}":
+                self._drop(Caller(task=parameters["task"], client=body["client_id"]))
+            case "POST", "/v1/tasks":
                 self.tasks[body["task_id"]] = TestTask(self.api, body)
-                self.story_tasks.add(body["task_id"]) if self._in_story else self.open_tasks.append(body["task_id"])
+                self._keep(body["task_id"], self.open_tasks)
 
-    def _add(self, principal: Principal) -> None:
-        self._drop(principal.known)
-        self.principals[principal.token] = principal
+    def _keep(self, name: str, names: list[str]) -> None:
+        names.append(name) if self._between is None else self.honest.add(name)
 
-    def _drop(self, known: Known) -> None:
+    def _add(self, caller: Caller) -> None:
+        self._drop(caller)
+        self.callers[caller.token] = caller
+
+    def _drop(self, gone: Caller) -> None:
         """Forget a caller whose tokens are no longer valid."""
-        self.principals = {token: one for token, one in self.principals.items() if one.known != known}
+        whose = gone.task, gone.client, gone.name
+        self.callers = {t: one for t, one in self.callers.items() if (one.task, one.client, one.name) != whose}

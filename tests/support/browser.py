@@ -1,22 +1,21 @@
-"""Chromium, and browser contexts that are signed in to the dashboard."""
+"""Chromium, and pages of it that are signed in to the dashboard."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
-from tests.support.dashboard import ROOT
 from tests.support.needs import required
 from tests.support.server import AggregatorProcess
 
-__all__ = ["MILLISECONDS", "SCHEMES", "SIZES", "artifacts", "chromium", "visiting"]
+__all__ = ["MILLISECONDS", "ROOT", "SIZES", "chromium", "resize", "screenshot", "signed_in", "watched"]
 
+ROOT = Path(__file__).parents[2]
 SIZES = {"phone": (390, 844), "wide": (1600, 1000)}
-SCHEMES = ("light", "dark")
 MILLISECONDS = 40_000
 expect.set_options(timeout=MILLISECONDS)
 
@@ -26,7 +25,7 @@ def chromium() -> Iterator[Browser]:
     """Start the installed Chromium, headless; nothing is downloaded."""
     executable = required("chromium")
     with sync_playwright() as play_:
-        browser = play_.chromium.launch(executable_path=executable, args=["--no-sandbox"])
+        browser = play_.chromium.launch(executable_path=executable, args=["--no-sandbox", "--disable-gpu"])
         try:
             yield browser
         finally:
@@ -34,37 +33,41 @@ def chromium() -> Iterator[Browser]:
 
 
 @contextmanager
-def visiting(
-    browser: Browser, server: AggregatorProcess, *, scheme: str = "light", size: str = "wide"
-) -> Iterator[Page]:
-    """Yield a signed-in page in a new context. Errors and warnings in its console fail the test."""
-    width, height = SIZES[size]
-    context = browser.new_context(
-        base_url=server.url,
-        color_scheme=scheme,  # type: ignore[arg-type]
-        viewport={"width": width, "height": height},
-        reduced_motion="reduce",
-        timezone_id="UTC",
-    )
-    context.set_default_timeout(MILLISECONDS)
-    page = context.new_page()
-    messages: list[str] = []
+def signed_in(browser: Browser, server: AggregatorProcess) -> Iterator[BrowserContext]:
+    """Yield a new context in which an operator is signed in."""
+    with closing(
+        browser.new_context(base_url=server.url, color_scheme="light", reduced_motion="reduce", timezone_id="UTC")
+    ) as context:
+        context.set_default_timeout(MILLISECONDS)
+        page = context.new_page()
+        page.goto("/dashboard")
+        page.get_by_label("Operator token").fill(server.operator_token)
+        page.get_by_role("button", name="Sign in").click()
+        page.wait_for_url("**/dashboard")
+        page.close()
+        yield context
+
+
+@contextmanager
+def watched(context: BrowserContext, size: str = "wide") -> Iterator[Page]:
+    """Yield a new page. Errors and warnings in its console fail the test."""
+    page, messages = context.new_page(), list[str]()
+    resize(page, size)
     page.on("console", lambda said: messages.append(said.text) if said.type in ("error", "warning") else None)
     page.on("pageerror", lambda error: messages.append(str(error)))
-    page.goto("/dashboard")
-    page.get_by_label("Operator token").fill(server.operator_token)
-    page.get_by_role("button", name="Sign in").click()
-    page.wait_for_url("**/dashboard")
-    try:
-        yield page
-        wanted = ("status of 404", "status of 422")  # requested on purpose
-        assert not [text for text in messages if not any(status in text for status in wanted)]
-    finally:
-        context.close()
+    yield page
+    page.close()
+    wanted = ("status of 404", "status of 422")  # requested on purpose
+    assert not [text for text in messages if not any(status in text for status in wanted)]
 
 
-def artifacts() -> Path:
-    """Return the directory for screenshots: HUSHREC_ARTIFACTS, or test-artifacts in the repository."""
-    folder = Path(os.environ.get("HUSHREC_ARTIFACTS") or ROOT / "test-artifacts") / "dashboard"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+def resize(page: Page, size: str) -> None:
+    """Give the page a window of a size of `SIZES`."""
+    width, height = SIZES[size]
+    page.set_viewport_size({"width": width, "height": height})
+
+
+def screenshot(page: Page, name: str) -> None:
+    """Keep a picture of the whole page below HUSHREC_ARTIFACTS, if that is set."""
+    if folder := os.environ.get("HUSHREC_ARTIFACTS"):
+        page.screenshot(path=Path(folder) / "dashboard" / f"{name}.png", full_page=True)

@@ -9,13 +9,10 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import suppress
 from typing import Final
-from urllib.parse import urlsplit
 
 import httpx
 import httpx2
-import requests
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from client_sdk.api.wire import content_digest
@@ -27,7 +24,6 @@ from protocols.crypto.http_signature import (
     format_authority,
     sign_request,
 )
-from protocols.errors import SignatureError
 
 __all__ = [
     "SIGNED",
@@ -37,7 +33,6 @@ __all__ = [
     "know",
     "know_identity",
     "raw_head",
-    "sign_prepared",
     "signature_of",
 ]
 
@@ -84,26 +79,6 @@ def raw_head(url: str, method: str, path: str, token: str, *lines: str) -> bytes
     signed = [f"{name}: {value}" for name, value in signature_of(request, *_TOKENS[token]).items()]
     fixed = [f"{method} {path} HTTP/1.1", f"Host: {request.url.netloc.decode()}", f"Authorization: Bearer {token}"]
     return "\r\n".join([*fixed, *lines, *signed, "", ""]).encode()
-
-
-def sign_prepared(request: requests.PreparedRequest) -> requests.PreparedRequest:
-    """Sign a prepared request (schemathesis). A request without a recorded token is returned unchanged."""
-    known = _TOKENS.get(str(request.headers.get("Authorization", "")).removeprefix("Bearer "))
-    path, _, query = request.path_url.partition("?")
-    given = {name.lower(): str(value) for name, value in request.headers.items()}
-    if known is None or SIGNATURE_INPUT in given:
-        return request
-    if given.get("content-type") == "application/json" and request.body and "content-digest" not in given:
-        body = request.body if isinstance(request.body, bytes) else str(request.body).encode()
-        given["content-digest"] = request.headers["Content-Digest"] = content_digest(body)
-    fields = {name: given[name] for name in SIGNED_FIELDS if name in given}
-    with suppress(SignatureError):
-        client_id, key = known
-        url = urlsplit(str(request.url))
-        authority = format_authority(url.scheme, str(url.hostname), url.port)
-        signed = SignedRequest(str(request.method), authority, path, query, fields)
-        request.headers.update(sign_request(key, client_id, signed, round(time.time())))
-    return request
 
 
 class Signatures(httpx.Auth, httpx2.Auth):

@@ -35,7 +35,7 @@ from aggregator_service.storage.schema import OperatorRow
 from protocols.messages import OperatorRequest, OperatorToken
 from tests.support.api import Api, TestMember, digest_field, signed_enrolment
 from tests.support.dashboard import new_operator
-from tests.support.inside import aggregator_inside
+from tests.support.inside import aggregator_inside, services
 from tests.support.oneshot import oneshot_task
 from tests.support.promises import CALLERS, promised
 
@@ -160,6 +160,7 @@ def test_every_role_at_every_route(roles_api: Api, callers: dict[str, dict[str, 
             assert answer.status_code not in (401, 403) or slug(answer) == "not-in-cohort", (method, path, answer.text)
         else:
             assert answer.status_code == (401 if caller == "nobody" else 403), (method, path, answer.text)
+    assert not list((services(roles_api).settings.data_dir / "uploads").glob("body*")), "a body is kept"
 
 
 def slug(answer: httpx.Response) -> Any:

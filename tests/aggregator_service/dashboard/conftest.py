@@ -1,42 +1,22 @@
-"""Fixtures per module: a server process with rounds and a browser, or an aggregator in the test process."""
+"""An aggregator in the process of the test for a whole module; an operator of the `server` process."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
-from playwright.sync_api import Browser
 
 from aggregator_service.clock import ManualClock
 from tests.support.api import Api
-from tests.support.browser import chromium
-from tests.support.dashboard import Furnished, furnish
 from tests.support.inside import aggregator_inside
-from tests.support.server import AggregatorProcess, running_aggregator
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProcess]:
-    with running_aggregator(tmp_path_factory.mktemp("dashboard") / "data", operator_rate=0) as running:
-        yield running
+from tests.support.server import AggregatorProcess
 
 
 @pytest.fixture(scope="module")
 def live_api(server: AggregatorProcess) -> Iterator[Api]:
-    made = Api(server.url, server.operator_token)
-    yield made
-    made.close()
-
-
-@pytest.fixture(scope="module")
-def house(live_api: Api, server: AggregatorProcess) -> Furnished:
-    return furnish(live_api, server)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as running:
-        yield running
+    with closing(Api(server.url, server.operator_token)) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +26,8 @@ def clock() -> ManualClock:
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory, clock: ManualClock) -> Iterator[Api]:
-    with aggregator_inside(tmp_path_factory.mktemp("pages") / "data", clock=clock, operator_rate=0) as inside:
+    folder = tmp_path_factory.mktemp("pages") / "data"
+    with aggregator_inside(folder, clock=clock, operator_rate=0, json_body_limit=1 << 20) as inside:
         yield inside
 
 

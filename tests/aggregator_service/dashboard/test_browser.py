@@ -1,17 +1,43 @@
-"""The dashboard in a real Chromium: actions, updates without a reload, screenshots, contrast, screen readers."""
+"""The dashboard in a real Chromium: actions, updates without a reload, layout, contrast, screen readers."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from aggregator_service.rounds.interventions import ABORTED
 from tests.support.api import Api, TestTask, contribute
-from tests.support.browser import MILLISECONDS, SCHEMES, SIZES, artifacts, visiting
-from tests.support.dashboard import Furnished, page_of, places
+from tests.support.browser import MILLISECONDS, chromium, resize, screenshot, signed_in, watched
+from tests.support.dashboard import furnish, page_of
 from tests.support.server import AggregatorProcess
+
+SERVER = {"operator_rate": 0}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def context(browser: Browser, server: AggregatorProcess) -> Iterator[BrowserContext]:
+    with signed_in(browser, server) as made:
+        yield made
+
+
+@pytest.fixture
+def page(context: BrowserContext) -> Iterator[Page]:
+    with watched(context) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def places(live_api: Api, server: AggregatorProcess) -> dict[str, str]:
+    return furnish(live_api, server)
 
 
 def started(live_api: Api, name: str) -> TestTask:
@@ -21,18 +47,17 @@ def started(live_api: Api, name: str) -> TestTask:
 # --- a new task with a file of items ---------------------------------------------------------------------------------
 
 
-def test_a_task_is_created_with_a_file_of_items(browser: Browser, server: AggregatorProcess, live_api: Api) -> None:
-    with visiting(browser, server) as page:
-        page.goto("/dashboard/new?recipe=colr&mechanism=plain")
-        page.get_by_label("Name (required)").fill("shop")
-        file = page.get_by_label("File of the items")
-        file.set_input_files({"name": "shop.csv", "mimeType": "text/csv", "buffer": b"id,title\nA,Kettle\nA,Pot\n"})
-        page.get_by_role("button", name="Create the task").click()
-        expect(page.get_by_role("alert")).to_have_text("The file shop.csv, line 3: the id 'A' is on line 2 already.")
-        page.screenshot(path=artifacts() / "new-task-wrong-items.png", full_page=True)
-        file.set_input_files({"name": "shop.csv", "mimeType": "text/csv", "buffer": b"id,title\nA,Kettle\nB,Pot\n"})
-        page.get_by_role("button", name="Create the task").click()
-        expect(page.get_by_role("heading", level=1)).to_contain_text("shop")
+def test_a_task_is_created_with_a_file_of_items(page: Page, live_api: Api) -> None:
+    page.goto("/dashboard/new?recipe=colr&mechanism=plain")
+    page.get_by_label("Name (required)").fill("shop")
+    file = page.get_by_label("File of the items")
+    file.set_input_files({"name": "shop.csv", "mimeType": "text/csv", "buffer": b"id,title\nA,Kettle\nA,Pot\n"})
+    page.get_by_role("button", name="Create the task").click()
+    expect(page.get_by_role("alert")).to_have_text("The file shop.csv, line 3: the id 'A' is on line 2 already.")
+    screenshot(page, "new-task-wrong-items")
+    file.set_input_files({"name": "shop.csv", "mimeType": "text/csv", "buffer": b"id,title\nA,Kettle\nB,Pot\n"})
+    page.get_by_role("button", name="Create the task").click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("shop")
     (task,) = live_api.http.get("/v1/tasks", params={"name": "shop"}, headers=live_api.operator).json()["tasks"]
     assert task["recipe"]["parameters"]["items"] == 2
     assert task["catalogue_digest"]
@@ -41,73 +66,70 @@ def test_a_task_is_created_with_a_file_of_items(browser: Browser, server: Aggreg
 # --- live -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_round_page_updates_without_a_reload(browser: Browser, server: AggregatorProcess, live_api: Api) -> None:
+def test_a_round_page_updates_without_a_reload(page: Page, live_api: Api) -> None:
     task = started(live_api, "before-eyes")
     members = task.begin(3)
-    with visiting(browser, server) as page:
-        page.goto(page_of(task))
-        expect(page.locator("#live-state")).to_have_text("Live")
-        page.evaluate("window.notReloaded = true")
-        delivered = page.get_by_label("Delivered in this state")
-        expect(delivered).to_have_attribute("value", "0")
-        abort = page.get_by_role("link", name="Abort…")
-        abort.focus()
-        members[0].put(1, members[0].contribution(1, 1.0))
-        expect(delivered).to_have_attribute("value", "1")
-        expect(abort).to_be_focused()  # the fragment that contains it was replaced
-        page.screenshot(path=artifacts() / "live-one-delivered.png", full_page=True)
-        contribute(members[1:], 1, 1.0)
-        expect(page.locator("main .sub .state")).to_have_text("complete")
-        expect(page.get_by_role("status")).to_have_text("Round 1 is complete.")
-        expect(page.get_by_role("link", name="Round 2 →")).to_be_visible()
-        expect(page.locator("main")).to_be_focused()  # the focused link was removed
-        assert page.evaluate("window.notReloaded") is True
-        page.screenshot(path=artifacts() / "live-complete.png", full_page=True)
+    page.goto(page_of(task))
+    expect(page.locator("#live-state")).to_have_text("Live")
+    page.evaluate("window.notReloaded = true")
+    delivered = page.get_by_label("Delivered in this state")
+    expect(delivered).to_have_attribute("value", "0")
+    abort = page.get_by_role("link", name="Abort…")
+    abort.focus()
+    members[0].put(1, members[0].contribution(1, 1.0))
+    expect(delivered).to_have_attribute("value", "1")
+    expect(abort).to_be_focused()  # the fragment that contains it was replaced
+    screenshot(page, "live-one-delivered")
+    contribute(members[1:], 1, 1.0)
+    expect(page.locator("main .sub .state")).to_have_text("complete")
+    expect(page.get_by_role("status")).to_have_text("Round 1 is complete.")
+    expect(page.get_by_role("link", name="Round 2 →")).to_be_visible()
+    expect(page.locator("main")).to_be_focused()  # the focused link was removed
+    assert page.evaluate("window.notReloaded") is True
+    screenshot(page, "live-complete")
 
 
-def test_a_click_during_an_update_is_not_lost(browser: Browser, server: AggregatorProcess, live_api: Api) -> None:
+def test_a_click_during_an_update_is_not_lost(page: Page, live_api: Api) -> None:
     task = started(live_api, "pressed")
     members = task.begin(3)
-    with visiting(browser, server) as page:
-        page.goto(page_of(task))
-        delivered, updates = page.get_by_label("Delivered in this state"), page.locator("body")
-        expect(delivered).to_have_attribute("value", "0")
-        page.get_by_role("link", name="Abort…").hover()
-        page.mouse.down()
-        before = int(updates.get_attribute("data-updates") or 0)
-        members[0].put(1, members[0].contribution(1, 1.0))
-        page.wait_for_function("before => Number(document.body.dataset.updates) > before", arg=before)
-        expect(delivered).to_have_attribute("value", "0")
-        page.mouse.up()
-        expect(page.get_by_role("heading", level=1)).to_have_text("Abort round 1?")
-        page.go_back()
-        expect(delivered).to_have_attribute("value", "1")
+    page.goto(page_of(task))
+    delivered, updates = page.get_by_label("Delivered in this state"), page.locator("body")
+    expect(delivered).to_have_attribute("value", "0")
+    page.get_by_role("link", name="Abort…").hover()
+    page.mouse.down()
+    before = int(updates.get_attribute("data-updates") or 0)
+    members[0].put(1, members[0].contribution(1, 1.0))
+    page.wait_for_function("before => Number(document.body.dataset.updates) > before", arg=before)
+    expect(delivered).to_have_attribute("value", "0")
+    page.mouse.up()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Abort round 1?")
+    page.go_back()
+    expect(delivered).to_have_attribute("value", "1")
 
 
-def test_remaining_time_is_updated_and_times_can_be_shown_as_dates_without_a_pointer(
-    browser: Browser, server: AggregatorProcess, live_api: Api
-) -> None:
+def test_remaining_time_is_updated_and_times_can_be_shown_as_dates_without_a_pointer(page: Page, live_api: Api) -> None:
     task = started(live_api, "counted")
     task.begin(3)
     stamp = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC$")
-    with visiting(browser, server, size="phone") as page:
-        page.goto(page_of(task))
-        left = page.locator(".figures .wide time").first
-        seen = left.inner_text()
-        expect(left).not_to_have_text(seen)
-        assert re.fullmatch(r"in (10|[0-9]) min( \d+ s)?", left.inner_text())
-        assert stamp.match(left.get_attribute("title") or "")
-        page.get_by_role("button", name="Show dates").click()
-        expect(left).to_have_text(stamp)
-        page.get_by_role("button", name="Show ages").click()
-        expect(left).to_have_text(re.compile("^in "))
-        page.goto("/dashboard/nowhere")
-        assert page.locator("#show-dates").count() == 0  # a page without times
+    resize(page, "phone")
+    page.goto(page_of(task))
+    left = page.locator(".figures .wide time").first
+    seen = left.inner_text()
+    expect(left).not_to_have_text(seen)
+    assert re.fullmatch(r"in (10|[0-9]) min( \d+ s)?", left.inner_text())
+    assert stamp.match(left.get_attribute("title") or "")
+    page.get_by_role("button", name="Show dates").click()
+    expect(left).to_have_text(stamp)
+    page.get_by_role("button", name="Show ages").click()
+    expect(left).to_have_text(re.compile("^in "))
+    page.goto("/dashboard/nowhere")
+    assert page.locator("#show-dates").count() == 0  # a page without times
 
 
 def test_a_window_shows_that_it_is_signed_out(browser: Browser, server: AggregatorProcess) -> None:
-    with visiting(browser, server) as page:
-        other = page.context.new_page()
+    with signed_in(browser, server) as own, watched(own) as page:
+        page.goto("/dashboard")
+        other = own.new_page()
         other.goto("/dashboard")
         page.bring_to_front()
         expect(page.locator("#live-state")).to_have_text("Live")
@@ -165,25 +187,6 @@ def tab_to(page: Page, text: str) -> None:
 
 # --- layout and colours -----------------------------------------------------------------------------------------------
 
-
-@pytest.mark.parametrize(("scheme", "size"), list(zip(SCHEMES, SIZES, strict=True)))  # colours move nothing
-def test_every_page_fits_its_window(
-    browser: Browser, server: AggregatorProcess, house: Furnished, scheme: str, size: str
-) -> None:
-    folder = artifacts()
-    with visiting(browser, server, scheme=scheme, size=size) as page:
-        for name, place in places(house).items():
-            page.goto(place)
-            if page.locator("body[data-live]").count():
-                expect(page.locator("#live-state")).to_have_text("Live")
-            page.screenshot(path=folder / f"{name}-{scheme}-{size}.png", full_page=True)
-            sideways = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
-            assert sideways <= 0, f"{name} is wider than its window"
-        page.get_by_role("button", name="Sign out").click()
-        page.screenshot(path=folder / f"sign-in-{scheme}-{size}.png", full_page=True)
-    assert len(list(folder.glob(f"*-{scheme}-{size}.png"))) >= 12
-
-
 _PALETTE = """() => {
   const style = getComputedStyle(document.documentElement);
   const value = (name) => {
@@ -222,24 +225,22 @@ def contrast(one: str, other: str) -> float:
     return (light + 0.05) / (dark + 0.05)
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_contrast_is_aa_in_both_schemes(browser: Browser, server: AggregatorProcess, scheme: str) -> None:
-    with visiting(browser, server, scheme=scheme) as page:
+def test_contrast_is_aa_in_both_schemes(page: Page) -> None:
+    page.goto("/dashboard")
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
         palette: dict[str, str] = page.evaluate(_PALETTE)
-    for least, pairs in ((4.5, TEXT), (3.0, SHAPES)):
-        for one, other in pairs:
-            found = contrast(palette[one], palette[other])
-            assert found >= least, f"{one} on {other}: {found:.2f}"
-    assert (luminance(palette["paper"]) < 0.2) == (scheme == "dark")
+        for least, pairs in ((4.5, TEXT), (3.0, SHAPES)):
+            for one, other in pairs:
+                found = contrast(palette[one], palette[other])
+                assert found >= least, f"{one} on {other} in {scheme}: {found:.2f}"
+        assert (luminance(palette["paper"]) < 0.2) == (scheme == "dark")
 
 
-def test_states_differ_by_shape_and_word(browser: Browser, server: AggregatorProcess, house: Furnished) -> None:
-    with visiting(browser, server) as page:
-        page.goto(places(house)["task"])
-        shapes = {
-            badge.inner_text().split()[0]: badge.locator("svg").inner_html()
-            for badge in page.locator("tbody .state").all()
-        }
+def test_states_differ_by_shape_and_word(page: Page, places: dict[str, str]) -> None:
+    page.goto(places["task"])
+    badges = page.locator("tbody .state").all()
+    shapes = {badge.inner_text().split()[0]: badge.locator("svg").inner_html() for badge in badges}
     assert {"collecting", "complete", "failed"} <= set(shapes)
     assert len({shapes["collecting"], shapes["complete"], shapes["failed"]}) == 3
 
@@ -273,25 +274,19 @@ _AUDIT = """() => {
 }"""
 
 
-def test_every_page_has_names_and_roles(browser: Browser, server: AggregatorProcess, house: Furnished) -> None:
-    titles = set()
-    with visiting(browser, server, size="phone") as page:
-        for name, place in {**places(house), "sign-in": "/dashboard/sign-in"}.items():
-            page.goto(place)
-            found = page.evaluate(_AUDIT)
-            titles.add(found.pop("title"))
-            assert found == {
-                "headings": 1,
-                "skipped": 0,
-                "unnamed": [],
-                "loose": 0,
-                "captionless": 0,
-                "pictures": 0,
-                "twice": [],
-                "broken": 0,
-                "landmarks": [],
-                "small": [],
-                "language": "en",
-            }, name
+def test_every_page_has_names_and_roles_and_fits_its_window(page: Page, places: dict[str, str]) -> None:
+    titles, good = set(), {"headings": 1, "skipped": 0, "loose": 0, "captionless": 0, "pictures": 0, "broken": 0}
+    for name, place in {**places, "sign-in": "/dashboard/sign-in"}.items():
+        page.goto(place)
+        for size, scheme in (("wide", "dark"), ("phone", "light")):
+            resize(page, size)
+            page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+            sideways = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+            assert sideways <= 0, f"{name} is wider than its window"
+            screenshot(page, f"{name}-{scheme}-{size}")
+        found = page.evaluate(_AUDIT)
+        titles.add(found.pop("title"))
+        assert found.pop("language") == "en"
+        assert found == good | dict.fromkeys(("unnamed", "twice", "landmarks", "small"), []), name
     assert len(titles) >= 11
     assert all(title.endswith("· HushRec") for title in titles)

@@ -52,8 +52,6 @@ def test_a_task_has_what_the_form_says_and_recommended_values_otherwise(api: Api
     assert (answer.status_code, answer.headers["location"]) == (303, f"/dashboard/tasks/{task['task_id']}")
     assert task["recipe"] == {"name": "colr", "parameters": {**RECOMMENDED["colr"], "items": 40, "rank": 3}}
     schedule, evaluation = task["schedule"], task["evaluation"]
-    assert isinstance(schedule, dict)
-    assert isinstance(evaluation, dict)
     assert (schedule["rounds"], schedule["sampling"], evaluation["every"]) == (7, "uniform", 2)
     assert (task["data_set"], task["organiser"]) == ("films", None)
 
@@ -84,21 +82,11 @@ def test_a_privacy_block_has_defaults_and_a_panel_shows_what_is_spent(api: Api) 
     answer = send(api, "/new", **{**GOOD, **MASKED, "name": "noisy"}, **given)
     assert answer.status_code == 303, answer.text
     block = task_named(api, "noisy")["privacy"]
-    assert isinstance(block, dict)
     assert (block["epsilon"], block["delta"], block["rounds"], block["corrupt"]) == (4.0, 1e-5, 5, 0.2)
-    page = html.unescape(api.http.get(answer.headers["location"]).text)
-    for words in ("0 of 4", "at delta 1e-05", "contributes to 5 at most; 0 have", "11 in each sum", "who takes part"):
-        assert words in page
+    assert "Epsilon spent" in api.http.get(answer.headers["location"]).text
     other = api.http.get(f"/dashboard/tasks/{api.create_task('not-noisy').id}").text
     assert "Epsilon spent" not in other
     assert 'id="privacy"' not in other
-
-
-def test_only_mechanisms_that_hide_contributions_offer_a_privacy_block(api: Api) -> None:
-    enter(api)
-    for mechanism, offers in (("masked", True), ("paillier", True), ("plain", False)):
-        page = api.http.get("/dashboard/new", params={"recipe": "colr", "mechanism": mechanism}).text
-        assert ('name="privacy.epsilon"' in page) is offers
 
 
 ITEMS = '\ufeffid,title\nSKU-1,Kettle\nü,"Pot, big"\n'
@@ -110,7 +98,7 @@ def with_file(api: Api, text: str | bytes, **fields: str) -> httpx.Response:
     return api.http.post("/dashboard/new", data=data, files={"items_file": ("items.csv", body)}, headers=OURS)
 
 
-def test_a_file_of_items_becomes_the_catalogue_of_the_task(api: Api) -> None:
+def test_a_file_of_items_becomes_the_catalogue_of_the_task_and_an_empty_one_none(api: Api) -> None:
     answer = with_file(api, ITEMS, name="with-items")
     assert answer.status_code == 303, answer.text
     task = task_named(api, "with-items")
@@ -119,9 +107,6 @@ def test_a_file_of_items_becomes_the_catalogue_of_the_task(api: Api) -> None:
     assert task["recipe"]["parameters"]["items"] == 2
     stored = api.http.get(f"/v1/tasks/{task['task_id']}/catalogue", headers=api.operator)
     assert stored.content == catalogue.encode()
-
-
-def test_a_form_with_an_empty_file_field_has_no_catalogue(api: Api) -> None:
     data = {"form_token": enter(api), **GOOD, "name": "without-file"}
     sent = api.http.post("/dashboard/new", data=data, files={"items_file": ("", b"")}, headers=OURS)
     assert sent.status_code == 303, sent.text
@@ -185,6 +170,8 @@ def test_every_combination_has_a_form_without_hidden_required_fields(api: Api) -
         if recipe != "arrays":  # the number of items, or a file of them
             assert re.search(r'<input id="recipe.items" name="recipe.items".*?<input id="items_file"', shown, re.DOTALL)
         assert not [part for part in folded if " required" in part.partition("</details>")[0]]
+        assert mechanism != "plain" or 'name="privacy.epsilon"' not in page.text
+        assert (recipe, mechanism) != ("colr", "masked") or 'name="privacy.epsilon"' in page.text
 
 
 def test_combinations_that_do_not_exist_are_refused(api: Api) -> None:
@@ -217,7 +204,7 @@ def test_an_invitation_is_shown_once_and_works(api: Api) -> None:
     assert "hri_" not in api.http.get(f"/dashboard/tasks/{task.id}").text
 
 
-def test_a_wrong_invitation_shows_the_form_again(api: Api) -> None:
+def test_a_wrong_invitation_shows_the_form_again_and_a_closed_task_invites_nobody(api: Api) -> None:
     task = api.create_task("strict")
     for wrong in (
         *({"uses": uses} for uses in ("0", "x", "1.5")),
@@ -228,6 +215,9 @@ def test_a_wrong_invitation_shows_the_form_again(api: Api) -> None:
         assert answer.status_code == 422, wrong
         assert 'role="alert"' in answer.text
     assert api.http.get(f"{task.path}/invitations", headers=api.operator).json()["invitations"] == []
+    task.close()
+    assert send(api, f"/tasks/{task.id}/invite", role="member", uses="1", hours="1").status_code == 409
+    assert api.http.get(f"/dashboard/tasks/{task.id}/invite").status_code == 409
 
 
 def test_only_roles_that_the_task_has_are_offered(api: Api) -> None:
@@ -240,11 +230,3 @@ def test_only_roles_that_the_task_has_are_offered(api: Api) -> None:
         task = api.create_task(f"roles-{mechanism}", mechanism_name=mechanism, cohort=40, min_clients=20)
         page = api.http.get(f"/dashboard/tasks/{task.id}/invite").text
         assert re.findall(r'<option value="(\w+)"', page) == roles
-
-
-def test_a_closed_task_invites_nobody(api: Api) -> None:
-    task = api.create_task("over-for-good")
-    task.close()
-    answer = send(api, f"/tasks/{task.id}/invite", role="member", uses="1", hours="1")
-    assert answer.status_code == 409
-    assert api.http.get(f"/dashboard/tasks/{task.id}/invite").status_code == 409

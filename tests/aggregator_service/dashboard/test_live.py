@@ -20,6 +20,7 @@ from tests.support.dashboard import form_token, new_operator, sign_in
 from tests.support.server import AggregatorProcess
 
 SECONDS = 60.0
+SERVER = {"operator_rate": 0}
 
 
 @pytest.fixture

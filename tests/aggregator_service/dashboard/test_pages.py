@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from sqlalchemy import select
 
@@ -29,6 +30,11 @@ def started(api: Api, name: str, **schedule: Any) -> TestTask:
     return task
 
 
+def post(api: Api, path: str, carried: str, **fields: str) -> httpx.Response:
+    """Send a form of a page of ours."""
+    return api.http.post(path, data={"form_token": carried, **fields}, headers=OURS)
+
+
 # --- forms ------------------------------------------------------------------------------------------------------------
 
 
@@ -39,11 +45,11 @@ def test_extend_and_abort_ask_first_and_then_do_it(api: Api) -> None:
     assert "Extend round 1?" in asked.text
     assert 'name="minutes"' in asked.text
     assert task.round(1)["seconds_left"] == 600  # showing the form changes nothing
-    done = api.http.post(page_of(task, action="/extend"), data={"form_token": carried, "minutes": "2.5"}, headers=OURS)
+    done = post(api, page_of(task, action="/extend"), carried, minutes="2.5")
     assert (done.status_code, done.headers["location"]) == (303, page_of(task))
     assert task.round(1)["seconds_left"] == 750
     assert "Nothing is released" in api.http.get(page_of(task, action="/abort")).text
-    assert api.http.post(page_of(task, action="/abort"), data={"form_token": carried}, headers=OURS).status_code == 303
+    assert post(api, page_of(task, action="/abort"), carried).status_code == 303
     assert task.round(1)["failure"] == ABORTED
     shown = api.http.get(page_of(task)).text
     assert ABORTED in shown
@@ -53,8 +59,7 @@ def test_extend_and_abort_ask_first_and_then_do_it(api: Api) -> None:
 def test_an_invalid_extension_shows_the_form_again(api: Api) -> None:
     task, carried = started(api, "senseless"), enter(api)
     for minutes in ("", "0", "-1", "ten", "nan", "inf", "1e9", "10081"):
-        data = {"form_token": carried, "minutes": minutes}
-        answer = api.http.post(page_of(task, action="/extend"), data=data, headers=OURS)
+        answer = post(api, page_of(task, action="/extend"), carried, minutes=minutes)
         assert answer.status_code == 422, minutes
         assert 'aria-invalid="true"' in answer.text
     assert task.round(1)["seconds_left"] == 600
@@ -67,7 +72,7 @@ def test_a_round_that_has_ended_has_no_actions(api: Api) -> None:
     for action in ("/extend", "/abort"):
         assert action not in api.http.get(page_of(task)).text
         asked = api.http.get(page_of(task, action=action))
-        answer = api.http.post(page_of(task, action=action), data={"form_token": carried, "minutes": "5"}, headers=OURS)
+        answer = post(api, page_of(task, action=action), carried, minutes="5")
         assert asked.status_code == answer.status_code == 409
         assert "failed" in answer.text
 
@@ -81,7 +86,7 @@ def test_a_failed_task_can_be_resumed(api: Api) -> None:
         session.get_one(TaskRow, task.id).state = "failed"
     assert f"{place}/resume" in api.http.get(place).text
     assert "Resume resumable?" in api.http.get(f"{place}/resume").text
-    done = api.http.post(f"{place}/resume", data={"form_token": carried}, headers=OURS)
+    done = post(api, f"{place}/resume", carried)
     assert (done.status_code, done.headers["location"]) == (303, place)
     assert task.now()["state"] == "open"
 
@@ -114,28 +119,19 @@ def unchanged(task: TestTask) -> None:
 
 
 def test_forms_from_elsewhere_do_nothing(api: Api) -> None:
-    task = started(api, "foreign")
+    task, of_another_sign_in = started(api, "foreign"), enter(api)
+    api.http.cookies.clear()
     data = {"form_token": enter(api), "token": OPERATOR_TOKEN, **FIELDS}
     for headers in FOREIGN:
         for path in (*acting(task), "/dashboard/sign-out", "/dashboard/sign-in"):
             assert api.http.post(path, data=data, headers=headers).status_code == 403, (path, headers)
-    for carried in ("", "0" * 64):
+    for carried in ("", "0" * 64, of_another_sign_in):
         for path in acting(task):
-            assert api.http.post(path, data=data | {"form_token": carried}, headers=OURS).status_code == 403
+            assert post(api, path, carried, **FIELDS).status_code == 403
     unchanged(task)
     assert api.http.get("/dashboard").status_code == 200
     behind = {"Origin": "https://hush.example", "Sec-Fetch-Site": "same-origin"}  # a proxy has rewritten the host
     assert api.http.post("/dashboard/sign-in", data=data, headers=behind).status_code == 303
-
-
-def test_a_form_needs_the_token_of_its_own_sign_in(api: Api) -> None:
-    task = started(api, "form-token")
-    earlier = enter(api)
-    api.http.cookies.clear()
-    assert earlier != enter(api)
-    answer = api.http.post(page_of(task, action="/abort"), data={"form_token": earlier}, headers=OURS)
-    assert answer.status_code == 403
-    unchanged(task)
 
 
 def test_a_read_only_operator_sees_everything_and_changes_nothing(api: Api) -> None:
@@ -150,7 +146,7 @@ def test_a_read_only_operator_sees_everything_and_changes_nothing(api: Api) -> N
         assert not re.search(r"/extend|/abort|/invite|/new", page.text)
     for path in acting(task):
         assert api.http.get(path).status_code == 403
-        answer = api.http.post(path, data={"form_token": carried, **FIELDS}, headers=OURS)
+        answer = post(api, path, carried, **FIELDS)
         assert answer.status_code == 403
         assert "read-only" in answer.text
     unchanged(task)
@@ -161,9 +157,9 @@ def test_the_log_names_the_operator_and_holds_no_secret(api: Api, caplog: pytest
     task, token = started(api, "logged"), new_operator(api, "grace")
     carried = enter(api, token)
     secret = api.http.cookies["hushrec"]
-    api.http.post(page_of(task, action="/extend"), data={"form_token": carried, "minutes": "5"}, headers=OURS)
-    api.http.post(page_of(task, action="/abort"), data={"form_token": carried}, headers=OURS)
-    api.http.post("/dashboard/sign-out", data={"form_token": carried}, headers=OURS)
+    post(api, page_of(task, action="/extend"), carried, minutes="5")
+    post(api, page_of(task, action="/abort"), carried)
+    post(api, "/dashboard/sign-out", carried)
     sign_in(api.http, HERE, "hro_a-guess-that-failed")
     logged = [(record.message, getattr(record, "hushrec_fields", {})) for record in caplog.records]
     for message in ("operator signed in", "round extended", "round aborted", "operator signed out"):
@@ -196,25 +192,22 @@ def test_user_input_is_escaped(api: Api) -> None:
 
 
 def test_the_curve_is_drawn_beside_popularity_where_the_server_sees_it(api: Api) -> None:
-    schedule = {"cohort_size": 4, "min_clients": 2, "rounds": 30}
-    parameters = {"items": 2, "dim": 2, "clip": 1.0}
-    common = {"recipe_parameters": parameters, "schedule": schedule, "evaluation": {"every": 2}}
+    common = {
+        "recipe_parameters": {"items": 2, "dim": 2, "clip": 1.0},
+        "schedule": {"cohort_size": 4, "min_clients": 2, "rounds": 30},
+        "evaluation": {"every": 2},
+    }
     seen, hidden = "t_" + "a" * 20, "t_" + "b" * 20
     encrypted = {"mechanism_name": "ckks", "opened_by": "members", "needs_keyring": True}
     with services(api).database.write() as session:
-        session.add_all([task_row(seen, **common), task_row(hidden, **{**common, **encrypted})])
+        session.add_all([task_row(seen, **common), task_row(hidden, **common, **encrypted)])
         session.flush()
         for number in (1, 3):
             report = {"hr@10": 0.25 * number, "popularity hr@10": 0.3}
             session.add(round_row(seen, number=number, state="complete", report=report, survivors=4))
     enter(api)
-    page = api.http.get(f"/dashboard/tasks/{seen}").text
-    assert "popularity (dashed) 0.3" in page
-    assert 'stroke-dasharray="6 6"' in page
-    assert '<th scope="col" class="n">popularity hr@10</th>' in page
-    page = api.http.get(f"/dashboard/tasks/{hidden}").text
-    assert "Only members see the curve" in page
-    assert "dasharray" not in page
+    pages = [api.http.get(f"/dashboard/tasks/{task}").text for task in (seen, hidden)]
+    assert [("stroke-dasharray" in page, "popularity" in page) for page in pages] == [(True, True), (False, False)]
 
 
 def test_pages_load_nothing_from_elsewhere_and_run_nothing_inline(api: Api) -> None:
@@ -275,32 +268,18 @@ def test_pages_warn_when_signatures_are_off(api: Api, tmp_path: Path) -> None:
             assert (warning in shown) is warned
 
 
-def test_sign_in_redirects_back_to_the_page(api: Api) -> None:
-    task = api.create_task("way-back", cohort=3)
-    task.begin(3)
-    answer = api.http.get(page_of(task))
-    assert answer.status_code == 303
-    place = answer.headers["location"]
-    assert place.startswith("/dashboard/sign-in?next=")
-    form = api.http.get(place).text
-    following = html.unescape(re.search(r'name="next" value="([^"]*)"', form).group(1))  # type: ignore[union-attr]
-    back = api.http.post("/dashboard/sign-in", data={"token": OPERATOR_TOKEN, "next": following}, headers=OURS)
-    assert back.headers["location"] == page_of(task)
-    assert api.http.get(page_of(task)).status_code == 200
-
-
-def test_sign_in_redirects_only_to_the_dashboard(api: Api) -> None:
-    for asked in (
-        "https://evil.example/",
-        "//evil.example",
-        "/\\evil.example",
-        "/sign-out",
-        "javascript:alert(1)",
-        "/a?b",
-    ):
+def test_sign_in_redirects_back_to_a_page_of_the_dashboard_only(api: Api) -> None:
+    place = page_of(started(api, "way-back"))
+    answer = api.http.get(place)
+    assert (answer.status_code, answer.headers["location"][:24]) == (303, "/dashboard/sign-in?next=")
+    form = api.http.get(answer.headers["location"]).text
+    following = html.unescape(re.findall(r'name="next" value="([^"]*)"', form)[0])
+    evil = ("https://evil.example/", "//evil.example", "/\\evil.example", "/sign-out", "javascript:alert(1)", "/a?b")
+    for asked, led in ((following, place), *((one, "/dashboard") for one in evil)):
         answer = api.http.post("/dashboard/sign-in", data={"token": OPERATOR_TOKEN, "next": asked}, headers=OURS)
-        assert answer.headers["location"] == "/dashboard", asked
+        assert answer.headers["location"] == led, asked
         assert "evil" not in api.http.get("/dashboard/sign-in", params={"next": asked}).text
+    assert api.http.get(place).status_code == 200
 
 
 def test_wrong_tokens_and_made_up_cookies_are_refused_and_not_repeated(api: Api) -> None:
@@ -349,33 +328,22 @@ def test_under_tls_the_cookie_is_bound_to_host_and_tls(api: Api) -> None:
     assert "Path=/;" in cookie
 
 
-def test_a_sign_in_expires(api: Api, clock: ManualClock) -> None:
+def test_a_sign_in_ends_with_its_time_its_token_or_by_signing_out(api: Api, clock: ManualClock) -> None:
+    operators = "/v1/operators"
+    for name, end in {
+        "revoked": lambda _: api.http.delete(f"{operators}/revoked", headers=api.operator),
+        "rotated": lambda _: api.http.post(f"{operators}/rotated/rotation", headers=api.operator),
+        "expired": lambda _: clock.advance(601),
+        "signed-out": lambda carried: post(api, "/dashboard/sign-out", carried),
+    }.items():
+        carried = enter(api, new_operator(api, name, expires_seconds=600))
+        cookie = {"Cookie": f"hushrec={api.http.cookies['hushrec']}"}
+        assert api.http.get("/dashboard", headers=cookie).status_code == 200
+        end(carried)
+        api.http.cookies.clear()
+        assert api.http.get("/dashboard", headers=cookie).status_code == 303, name
     enter(api)
     clock.advance(43_199)
     assert api.http.get("/dashboard").status_code == 200
     clock.advance(2)
     assert api.http.get("/dashboard").status_code == 303
-
-
-def test_signing_out_invalidates_the_cookie(api: Api) -> None:
-    carried = enter(api)
-    secret = api.http.cookies["hushrec"]
-    answer = api.http.post("/dashboard/sign-out", data={"form_token": carried}, headers=OURS)
-    assert (answer.status_code, answer.headers["location"]) == (303, "/dashboard/sign-in")
-    assert "Max-Age=0" in answer.headers["set-cookie"]
-    again = api.http.get("/dashboard", headers={"Cookie": f"hushrec={secret}"})
-    assert again.status_code == 303
-
-
-def test_an_invalid_token_ends_its_sign_ins(api: Api, clock: ManualClock) -> None:
-    operators = "/v1/operators"
-    for name, invalidate in {
-        "revoked": lambda: api.http.delete(f"{operators}/revoked", headers=api.operator),
-        "rotated": lambda: api.http.post(f"{operators}/rotated/rotation", headers=api.operator),
-        "expired": lambda: clock.advance(601),
-    }.items():
-        enter(api, new_operator(api, name, expires_seconds=600))
-        assert api.http.get("/dashboard").status_code == 200
-        invalidate()
-        assert api.http.get("/dashboard").status_code == 303, name
-        api.http.cookies.clear()

@@ -240,6 +240,10 @@ def test_attack_smuggling_to_the_service(server: AggregatorProcess, name: str) -
     complete = check(form, said)
     assert said.responses, said
     assert not said.rest
+    for response in (one for one in said.responses if one.status >= 400):
+        assert response.status < 500, said
+        told = response.fields.get("content-type") == "application/problem+json"
+        assert told or response.body == b"Invalid HTTP request received.", said  # by uvicorn, below the application
     if form.refused is not None:
         assert complete is not form.refused, said
     assert "smuggled" not in server.log()[log_before:]
