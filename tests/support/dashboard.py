@@ -11,8 +11,8 @@ import httpx
 import numpy as np
 
 from tests.support.api import Api, TestMember, TestTask
-from tests.support.masked import enrol_masked, expire, masked_task, play
-from tests.support.server import OPERATOR_TOKEN, AggregatorProcess
+from tests.support.masked import enrol_masked, masked_task, play
+from tests.support.server import OPERATOR_TOKEN
 
 __all__ = [
     "HERE",
@@ -46,16 +46,16 @@ class Furnished:
     diaries: TestTask
 
 
-def furnish(api: Api, server: AggregatorProcess) -> Furnished:
+def furnish(api: Api) -> Furnished:
     """Create the tasks movies (complete, failed, active rounds), taste (metrics), songs (masked), books (no keys),
     diaries (noise)."""
     books = api.create_task("books", cohort=6, recipe_name="colr", mechanism_name="ckks", dim=8, clip=1.0)
     books.enrol(2)
     songs = masked_task(api, "songs", 5, rounds=40)
     singers = enrol_masked(songs, 5)
-    play(server, songs, singers, 1, drop={4: "unmask"})
+    play(songs, singers, 1, drop={4: "unmask"})
     songs.wait_round(1, "complete")
-    play(server, songs, singers, 2, drop={3: "contribute"}, until="confirm")
+    play(songs, singers, 2, drop={3: "contribute"}, until="confirm")
     with_metrics = _task_with_metrics(api)
     noise = {"epsilon": 4.0, "delta": 1e-6, "rounds": 5}
     diaries = masked_task(api, "diaries", 5, rounds=40, privacy=noise)
@@ -66,7 +66,7 @@ def furnish(api: Api, server: AggregatorProcess) -> Furnished:
         for member in members[:delivering]:
             assert member.put(number, member.contribution(number, 1.0)).status_code == 201
         if delivering < 8:
-            expire(server, movies, number)
+            movies.expire(number)
         movies.wait_round(number, "complete", "failed")
     movies.wait_round(6, "collecting")
     for member in members[:3]:

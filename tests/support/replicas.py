@@ -134,10 +134,8 @@ class Replicas:
     def api(self, *servers: AggregatorProcess) -> Iterator[Api]:
         """An operator whose requests go to these servers in turn; by default to all."""
         used = servers or self.servers
-        made = Api(used[0].url, used[0].operator_token)
-        made.http.close()
-        with httpx.Client(base_url=used[0].url, transport=_RoundRobin(used), timeout=60, auth=SIGNED) as made.http:
-            yield made
+        with httpx.Client(base_url=used[0].url, transport=_RoundRobin(used), timeout=60, auth=SIGNED) as http:
+            yield Api.of(used[0], http)
 
     def leading(self, server: AggregatorProcess) -> bool:
         """Whether a server's metrics say that it leads; False when it is down."""

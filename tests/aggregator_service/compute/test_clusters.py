@@ -20,6 +20,7 @@ from tests.support.masked import enrol_masked, masked_task, play
 from tests.support.replicas import wait_until
 from tests.support.s3 import S3Server
 from tests.support.server import AggregatorProcess, Persistent, free_port
+from tests.support.signing import SIGNED
 from tests.support.sums import COHORT, KeyedRound
 
 pytestmark = pytest.mark.timeout(600)  # schedulers, workers and servers start, each a process with much to import
@@ -176,7 +177,7 @@ def test_workers_killed_in_the_middle_of_a_fold_and_of_unmasking(
     victims[0].wait_killed()
     round_.assert_exact()
     task = masked_task(api, "masks", 8)
-    play(server, task, enrol_masked(task, 8), drop={7: "contribute"})
+    play(task, enrol_masked(task, 8), drop={7: "contribute"})
     victims[1].wait_killed()
     task.assert_sum(1, (2.0**index for index in range(7)))
     assert "batch split" in server.log() and "masks split" in server.log()
@@ -217,21 +218,19 @@ def test_the_scheduler_dies_and_starts_again(bare_cluster: DaskCluster, server: 
     round_.assert_exact()
 
 
-def test_the_server_dies_between_the_parts_and_the_sum(
-    bare_cluster: DaskCluster, server: AggregatorProcess, api: Api
-) -> None:
+def test_the_server_dies_between_the_parts_and_the_sum(bare_cluster: DaskCluster, server: AggregatorProcess) -> None:
     """The blobs of the parts are deleted at the next start, and the parts are made again."""
     for _ in range(2):
         bare_cluster.start_worker()
     server.start(crash_at="parts.folded-before-merge")
-    attempt = Persistent(server, ["parts.unmasked-before-release"])
-    round_ = KeyedRound(api, "plain")
-    round_.contribute()
-    attempt.revive()
-    round_.assert_exact()
-    task = masked_task(api, "masks", 8)
-    play(server, task, enrol_masked(task, 8))
-    attempt.revive()
-    task.assert_sum(1, (2.0**index for index in range(8)))
-    # the rounds are complete a moment before their blobs are deleted
-    wait_until(lambda: server.kinds() == {"aggregates": 2, "snapshots": 2}, "all parts are deleted")
+    with Persistent(server, ["parts.unmasked-before-release"], auth=SIGNED) as http:
+        api = Api.of(server, http)
+        round_ = KeyedRound(api, "plain")
+        round_.contribute()
+        round_.assert_exact()
+        task = masked_task(api, "masks", 8)
+        play(task, enrol_masked(task, 8))
+        task.assert_sum(1, (2.0**index for index in range(8)))
+        assert http.deaths == 2
+        # the rounds are complete a moment before their blobs are deleted
+        wait_until(lambda: server.kinds() == {"aggregates": 2, "snapshots": 2}, "all parts are deleted")

@@ -65,7 +65,7 @@ def test_a_batch_over_two_workers(
 def test_masks_over_two_workers(server: AggregatorProcess, api: Api) -> None:
     before = splits(server, "masks")
     task = masked_task(api, "masked", MASKED_CLIENTS)
-    play(server, task, enrol_masked(task, MASKED_CLIENTS), drop={6: "contribute", 7: "contribute"})
+    play(task, enrol_masked(task, MASKED_CLIENTS), drop={6: "contribute", 7: "contribute"})
     task.assert_sum(1, (2.0**index for index in range(MASKED_CLIENTS - 2)))
     assert splits(server, "masks") > before
 

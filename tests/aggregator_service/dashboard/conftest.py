@@ -23,14 +23,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProce
 
 @pytest.fixture(scope="module")
 def live_api(server: AggregatorProcess) -> Iterator[Api]:
-    made = Api(server.url, server.operator_token)
+    made = Api.of(server)
     yield made
     made.close()
 
 
 @pytest.fixture(scope="module")
-def house(live_api: Api, server: AggregatorProcess) -> Furnished:
-    return furnish(live_api, server)
+def house(live_api: Api) -> Furnished:
+    return furnish(live_api)
 
 
 @pytest.fixture(scope="module")

@@ -28,10 +28,10 @@ def chunk_keys(replicas: Replicas, task: TestTask) -> list[str]:
     return [key for key in replicas.servers[0].blobs.keys() if key.startswith(f"chunks/{task.id}-")]  # noqa: SIM118
 
 
-def test_a_masked_round_with_a_dropout(api: Api, replicas: Replicas) -> None:
+def test_a_masked_round_with_a_dropout(api: Api) -> None:
     task = masked_task(api, "masked", 6)
     clients = enrol_masked(task, 6)
-    play(replicas.servers[0], task, clients, drop={5: "contribute"})
+    play(task, clients, drop={5: "contribute"})
     task.assert_sum(1, VALUES)
 
 
