@@ -143,5 +143,5 @@ def inside(tmp_path: Path) -> Iterator[Api]:
 @pytest.fixture
 def api(server: AggregatorProcess) -> Iterator[Api]:
     """An operator of the `server` that the test module has."""
-    with closing(Api(server.url, server.operator_token)) as made:
+    with closing(Api.of(server)) as made:
         yield made

@@ -143,7 +143,7 @@ def masked(world: World, name: str, rest: bool) -> None:
     """Every stage of a masked round, and a client that refuses the next one; a task with noise."""
     task = masked_task(world.api, name, 6, rounds=2)
     clients = enrol_masked(task, 6)
-    play(world.server, task, clients, until=None if rest else "confirm")
+    play(task, clients, until=None if rest else "confirm")
     if rest:
         noise = {"epsilon": 4.0, "delta": 1e-6, "rounds": 5}
         _operate(masked_task(world.api, f"{name}-noisy", 5, rounds=40, privacy=noise), "GET", "privacy")

@@ -17,7 +17,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from numpy.typing import NDArray
+from sqlalchemy import select, update
 
+from aggregator_service.storage.database import Database, changed_rows
+from aggregator_service.storage.schema import ClientRow, RoundRow
 from protocols.codec import b64decode, b64encode
 from protocols.crypto.aggregate_chain import AggregateChain, extend_chain
 from protocols.crypto.envelope import enrolment_message
@@ -33,7 +36,18 @@ from protocols.task_binding import broadcast_digest
 from tests.support.server import AggregatorProcess, running_aggregator
 from tests.support.signing import SIGNED, enrolled_as, know_identity
 
-__all__ = ["Api", "TestMember", "TestTask", "contribute", "digest_field", "serving", "signed_enrolment", "slug"]
+__all__ = [
+    "Api",
+    "TestMember",
+    "TestTask",
+    "contribute",
+    "detail",
+    "digest_field",
+    "refusal",
+    "serving",
+    "signed_enrolment",
+    "slug",
+]
 
 Kind = TypeVar("Kind", bound="TestMember")
 
@@ -46,6 +60,17 @@ def digest_field(body: bytes) -> str:
 def slug(answer: httpx.Response) -> str:
     """The name of the problem that a refusal states."""
     return str(answer.json()["type"]).rpartition(":")[2]
+
+
+def refusal(answer: httpx.Response) -> tuple[int, str]:
+    """Status and problem of a refusal."""
+    return answer.status_code, slug(answer)
+
+
+def detail(answer: httpx.Response, status: int) -> str:
+    """What a refusal with this status says in words."""
+    assert answer.status_code == status, answer.text
+    return str(answer.json()["detail"])
 
 
 def signed_enrolment(
@@ -73,15 +98,41 @@ def signed_enrolment(
     }
 
 
+def _fields(headers: dict[str, str]) -> dict[str, str]:
+    return {name.replace("_", "-"): value for name, value in headers.items()}
+
+
 class Api:
     """An operator's view of one aggregator."""
 
-    def __init__(self, url: str, operator_token: str) -> None:
-        self.http = httpx.Client(base_url=url, timeout=60, auth=SIGNED)
+    def __init__(self, url: str, operator_token: str, database_url: str = "", http: httpx.Client | None = None) -> None:
+        """database_url: for `TestTask.expire`. http: sends the requests, by default a new client for `url`."""
+        self.http = http or httpx.Client(base_url=url, timeout=60, auth=SIGNED)
         self.operator = {"Authorization": f"Bearer {operator_token}"}
+        self.database_url = database_url
+
+    @classmethod
+    def of(cls, server: AggregatorProcess, http: httpx.Client | None = None) -> Api:
+        """The operator of a server."""
+        return cls(server.url, server.operator_token, server.database_url, http)
 
     def close(self) -> None:
         self.http.close()
+
+    def found(self, path: str, **query: Any) -> dict[str, Any]:
+        """What an operator reads there."""
+        answer = self.http.get(path, headers=self.operator, params=query or None)
+        assert answer.status_code == 200, answer.text
+        return dict(answer.json())
+
+    def put(self, path: str, body: bytes, auth: dict[str, str] | None = None, **changes: str) -> httpx.Response:
+        """PUT a body with its digest, by default as an operator. changes: other headers, with _ for -."""
+        headers = {"Content-Digest": digest_field(body), **_fields(changes), **(auth or self.operator)}
+        return self.http.put(path, content=body, headers=headers)
+
+    def enrol(self, *who: Any, **how: Any) -> httpx.Response:
+        """Send a `signed_enrolment` with these arguments."""
+        return self.http.post("/v1/enrolments", json=signed_enrolment(*who, **how))
 
     def create_task(
         self,
@@ -146,7 +197,7 @@ class TestTask:
         parameters, cohort = view["mechanism"]["parameters"], view["schedule"]["cohort_size"]
         self.plan: SumPlan = plan_of_task(self.mechanism, parameters, self.recipe.layout(), cohort)
         self.contexts: dict[int, tuple[list[int], Any]] = {}
-        """Levels and context of masked rounds, by number (`tests.support.masked`)."""
+        """Levels of a round and, for its clients, its context or committee, by number."""
 
     @property
     def spec_seed(self) -> bytes:
@@ -175,8 +226,7 @@ class TestTask:
         members = []
         for _ in range(count):
             mailbox = X25519PrivateKey.generate()
-            body = signed_enrolment(invitation, Ed25519PrivateKey.generate(), mailbox, device_group)
-            answer = self.api.http.post("/v1/enrolments", json=body)
+            answer = self.api.enrol(invitation, mailbox=mailbox, device_group=device_group)
             assert answer.status_code == 201, answer.text
             made = answer.json()
             assert made["role"] == role
@@ -189,26 +239,47 @@ class TestTask:
         self.wait_round(1, "collecting")
         return members
 
+    def found(self, path: str = "", **query: Any) -> dict[str, Any]:
+        """What an operator reads at a path below the task's."""
+        return self.api.found(f"{self.path}/{path}".rstrip("/"), **query)
+
     def now(self) -> dict[str, Any]:
         """The task as its operator sees it now."""
-        answer = self.api.http.get(self.path, headers=self.api.operator)
-        assert answer.status_code == 200, answer.text
-        return dict(answer.json())
+        return self.found()
+
+    def post(self, path: str, body: Any = None, auth: dict[str, str] | None = None) -> httpx.Response:
+        """POST to a path below the task's, by default as an operator."""
+        return self.api.http.post(f"{self.path}/{path}", json=body, headers=self.api.operator if auth is None else auth)
 
     def close(self) -> None:
         """Close the task."""
-        answer = self.api.http.post(f"{self.path}/close", headers=self.api.operator)
+        answer = self.post("close")
         assert answer.status_code == 200, answer.text
+
+    def revoke(self, member: TestMember) -> dict[str, Any]:
+        """Revoke a membership."""
+        answer = self.api.http.delete(f"{self.path}/members/{member.client_id}", headers=self.api.operator)
+        assert answer.status_code == 200, answer.text
+        return dict(answer.json())
 
     def cohort(self, number: int) -> set[str]:
         """The ids of the clients that a round asks."""
-        answer = self.api.http.get(f"{self.path}/rounds/{number}/cohort", headers=self.api.operator)
-        return set(answer.json()["clients"])
+        return set(self.found(f"rounds/{number}/cohort")["clients"])
 
     def round(self, number: int) -> dict[str, Any]:
-        answer = self.api.http.get(f"{self.path}/rounds/{number}", headers=self.api.operator)
-        assert answer.status_code == 200, answer.text
-        return dict(answer.json())
+        return self.found(f"rounds/{number}")
+
+    def retired(self) -> set[str]:
+        """The ids of the clients that are asked no more, because they were found at fault."""
+        query = select(ClientRow.id).where(ClientRow.task_id == self.id, ClientRow.retired_in.is_not(None))
+        with closing(Database(self.api.database_url, connections=1)) as database, database.read() as session:
+            return set(session.scalars(query))
+
+    def expire(self, number: int) -> None:
+        """The deadline of the stage that the round is in is over now: no test waits for one, or is too slow for it."""
+        ended = update(RoundRow).where(RoundRow.task_id == self.id, RoundRow.number == number).values(deadline=0.0)
+        with closing(Database(self.api.database_url, connections=1)) as database, database.write() as session:
+            assert changed_rows(session, ended) == 1
 
     def wait_round(self, number: int, *states: str, seconds: float = 120.0) -> dict[str, Any]:
         """Round `number` once it is in one of `states`."""
@@ -228,8 +299,7 @@ class TestTask:
         if self.view["opened_by"] == "anyone":
             return {}
         chain = AggregateChain.first(self.id)
-        answer = self.api.http.get(f"{self.path}/rounds?state=complete", headers=self.api.operator)
-        for view in answer.json()["rounds"]:
+        for view in self.found("rounds", state="complete")["rounds"]:
             if view["number"] < number:
                 digest = bytes.fromhex(view["aggregate_digest"])
                 chain = AggregateChain(chain.digest, extend_chain(chain.digest, view["number"], digest))
@@ -296,8 +366,7 @@ class TestMember:
 
     def deliver(self, path: str, body: bytes) -> httpx.Response:
         """PUT a body to a path below the task's."""
-        headers = {**self.auth, "Content-Digest": digest_field(body)}
-        return self.task.api.http.put(f"{self.task.path}/{path}", content=body, headers=headers)
+        return self.task.api.put(f"{self.task.path}/{path}", body, self.auth)
 
     def model_digest(self, round_: dict[str, Any]) -> bytes:
         """The digest of what a round starts from, of what the server shows this client (32 bytes)."""
@@ -331,7 +400,7 @@ class TestMember:
             "Upload-Complete": "?0" if whole is None else "?1",
             "Content-Digest": digest_field(piece),
             **({} if whole is None else {"Repr-Digest": digest_field(whole)}),
-            **{name.replace("_", "-"): value for name, value in changes.items()},
+            **_fields(changes),
         }
         return self.task.api.http.patch(self.path(number), content=piece, headers=headers)
 
@@ -350,11 +419,11 @@ def contribute(members: Sequence[TestMember], number: int, value: float | None =
     """All contribute `value`; by default the one at place `index` contributes 2^index."""
     for index, member in enumerate(members):
         answer = member.put(number, member.contribution(number, 2.0**index if value is None else value))
-        assert answer.status_code == 201, answer.text
+        assert answer.is_success, answer.text
 
 
 @contextmanager
 def serving(data_dir: Path, **settings: str | int | float | Path) -> Iterator[tuple[AggregatorProcess, Api]]:
     """An aggregator that runs within the block, and an operator of it. Settings: see `AggregatorProcess`."""
-    with running_aggregator(data_dir, **settings) as server, closing(Api(server.url, server.operator_token)) as api:
+    with running_aggregator(data_dir, **settings) as server, closing(Api.of(server)) as api:
         yield server, api

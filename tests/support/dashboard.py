@@ -9,8 +9,8 @@ import httpx
 import numpy as np
 
 from tests.support.api import Api, TestTask, contribute
-from tests.support.masked import enrol_masked, expire, masked_task, play
-from tests.support.server import OPERATOR_TOKEN, AggregatorProcess
+from tests.support.masked import enrol_masked, masked_task, play
+from tests.support.server import OPERATOR_TOKEN
 
 __all__ = [
     "HERE",
@@ -28,12 +28,12 @@ OURS = {"Origin": HERE}
 """Header of requests from pages of an aggregator in the test process, whose URL is `HERE`."""
 
 
-def furnish(api: Api, server: AggregatorProcess) -> dict[str, str]:
+def furnish(api: Api) -> dict[str, str]:
     """Create tasks in every state that the pages can show; return the address of every kind of page, by name."""
     books = api.create_task("books", cohort=6, recipe_name="colr", mechanism_name="ckks", dim=8, clip=1.0)
     books.enrol(2)  # without keys
     songs = masked_task(api, "songs", 5, rounds=40)
-    play(server, songs, enrol_masked(songs, 5), drop={3: "contribute"}, until="confirm")
+    play(songs, enrol_masked(songs, 5), drop={3: "contribute"}, until="confirm")
     diaries = masked_task(api, "diaries", 5, rounds=40, privacy={"epsilon": 4.0, "delta": 1e-6, "rounds": 5})
     movies = api.create_task("movies", cohort=4, min_clients=3, rounds=20, collect_seconds=2700)
     members = movies.enrol(4)
@@ -41,7 +41,7 @@ def furnish(api: Api, server: AggregatorProcess) -> dict[str, str]:
         movies.wait_round(number, "collecting")
         contribute(members[:delivering], number, 1.0)
         if delivering == 2:
-            expire(server, movies, number)
+            movies.expire(number)
     task, round_ = f"/dashboard/tasks/{movies.id}", f"/dashboard/tasks/{movies.id}/rounds"
     return {
         "tasks": "/dashboard",

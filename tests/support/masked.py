@@ -9,10 +9,7 @@ from typing import Any
 import httpx
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import update
 
-from aggregator_service.storage.database import Database, changed_rows
-from aggregator_service.storage.schema import RoundRow
 from aggregator_service.storage.stages import Handout
 from protocols.codec import b64decode
 from protocols.layout import VectorLayout, whole_route
@@ -21,7 +18,6 @@ from protocols.sums.masked import client
 from protocols.sums.masked.parameters import ClientPolicy
 from protocols.sums.masked.plan import MaskedPlan, RoundContext, encode
 from tests.support.api import Api, TestMember, TestTask, digest_field
-from tests.support.server import AggregatorProcess
 
 Step = MaskedMessage
 STAGES = STATE_FOR
@@ -151,28 +147,21 @@ def steps_of(task: TestTask) -> list[Step]:
     return [step for step in STAGES if not (mode_of(task) == "curious" and step == "confirm")]
 
 
-def expire(server: AggregatorProcess, task: TestTask, number: int) -> None:
-    """The deadline of the stage that the round is in is over now: no test waits for one, or is too slow for it."""
-    database = Database(server.database_url, connections=1)
-    ended = update(RoundRow).where(RoundRow.task_id == task.id, RoundRow.number == number).values(deadline=0.0)
-    with database.write() as session:
-        assert changed_rows(session, ended) == 1
-    database.close()
-
-
 def play(
-    server: AggregatorProcess,
     task: TestTask,
     clients: Mapping[int, MaskedClient],
     number: int = 1,
     drop: Mapping[int, Step] | None = None,
     until: Step | None = None,
+    start: Step = "advertise",
     value: Callable[[int], float] = lambda index: 2.0**index,
 ) -> None:
-    """Client `index` contributes `value(index)`, and is silent from the step `drop[index]` on. All take every step
-    before `until`; the deadline of a stage comes when those who stay have delivered."""
+    """Client `index` contributes `value(index)`, and is silent from the step `drop[index]` on. All take every step from
+    `start` to before `until`, or until the round fails; the deadline of a stage comes when those who stay have
+    delivered."""
     drop, here = drop or {}, dict(clients)
-    for step in steps_of(task):
+    steps = steps_of(task)
+    for step in steps[steps.index(start) :]:
         if step == until:
             return
         if task.wait_round(number, STAGES[step], "failed")["state"] == "failed":
@@ -181,6 +170,6 @@ def play(
         here = {index: one for index, one in here.items() if index not in leaving}
         for index, one in here.items():
             answer = one.take(number, step, value(index))
-            assert answer.status_code == 201, (step, index, answer.text)
+            assert answer.is_success, (step, index, answer.text)
         if leaving:
-            expire(server, task, number)
+            task.expire(number)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import cycle
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import httpx
 import psycopg
@@ -124,44 +125,40 @@ class _RoundRobin(httpx.BaseTransport):
 
 
 class Replicas:
-    """The servers, and which of them leads."""
+    """The servers, and which of them leads. front: a port where a balancer in front of them may listen."""
 
-    def __init__(self, servers: Sequence[AggregatorProcess]) -> None:
-        self.servers = list(servers)
+    def __init__(self, servers: Sequence[AggregatorProcess], front: int) -> None:
+        self.servers, self.front = list(servers), front
         self.database_url = servers[0].database_url
+
+    def but(self, server: AggregatorProcess) -> list[AggregatorProcess]:
+        """The other servers."""
+        return [one for one in self.servers if one is not server]
 
     @contextmanager
     def api(self, *servers: AggregatorProcess) -> Iterator[Api]:
         """An operator whose requests go to these servers in turn; by default to all."""
         used = servers or self.servers
-        made = Api(used[0].url, used[0].operator_token)
-        made.http.close()
-        with httpx.Client(base_url=used[0].url, transport=_RoundRobin(used), timeout=60, auth=SIGNED) as made.http:
-            yield made
+        with httpx.Client(base_url=used[0].url, transport=_RoundRobin(used), timeout=60, auth=SIGNED) as http:
+            yield Api.of(used[0], http)
 
     def leading(self, server: AggregatorProcess) -> bool:
         """Whether a server's metrics say that it leads; False when it is down."""
-        headers = {"Authorization": f"Bearer {server.operator_token}"}
+        request = Request(f"{server.url}/metrics", headers={"Authorization": f"Bearer {server.operator_token}"})  # noqa: S310 - our own server
         try:
-            text = httpx.get(f"{server.url}/metrics", headers=headers, timeout=60).text
-        except httpx.TransportError:
+            with urlopen(request, timeout=60) as answer:  # noqa: S310
+                return b"\nhushrec_engine_leading 1.0\n" in answer.read()
+        except OSError:
             return False
-        return "\nhushrec_engine_leading 1.0\n" in text
 
     def leaders(self) -> list[AggregatorProcess]:
         """The servers that say that they lead, asked one after the other."""
         return [server for server in self.servers if server.running and self.leading(server)]
 
-    def leader(self, but: AggregatorProcess | None = None) -> AggregatorProcess:
-        """Wait until a server (other than `but`) leads; return it."""
-        found: list[AggregatorProcess] = []
-
-        def one() -> bool:
-            found[:] = [server for server in self.leaders() if server is not but]
-            return len(found) == 1
-
-        wait_until(one, "nobody leads")
-        return found[0]
+    def leader(self) -> AggregatorProcess:
+        """Wait until one of the servers that run leads; return it."""
+        wait_until(lambda: len(self.leaders()) == 1, "nobody leads")
+        return self.leaders()[0]
 
     def holders(self) -> list[int]:
         """Process ids of the PostgreSQL backends that hold the leader lock of this schema."""
@@ -177,18 +174,18 @@ class Replicas:
 @contextmanager
 def running_replicas(folder: Path, count: int = 3, **settings: str | int | float | Path) -> Iterator[Replicas]:
     """Run `count` servers on one storage, each with its own data directory."""
-    ports = [free_port() for _ in range(count)]
+    ports = [free_port() for _ in range(count + 1)]
     origins = ",".join(f"http://127.0.0.1:{port}" for port in ports)  # one address stands for all of them
     servers = [
         AggregatorProcess(folder / f"replica-{index}", port=port, **{"public_origins": origins, **settings})
-        for index, port in enumerate(ports)
+        for index, port in enumerate(ports[:count])
     ]
     try:
         for server in servers:
             server.launch()
         for server in servers:
             server.await_ready()
-        yield Replicas(servers)
+        yield Replicas(servers, ports[-1])
     finally:
         for server in servers:
             server.stop()

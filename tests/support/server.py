@@ -14,10 +14,10 @@ import time
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import httpx
 import psutil
@@ -200,25 +200,21 @@ def running_aggregator(
         server.stop()
 
 
-# --- requests that restart the server when it died --------------------------------------------------------------------
-
-Answer = TypeVar("Answer")
-
-
-class Persistent:
+class Persistent(httpx.Client):
     """Repeats a request until it is answered, restarting the server when it died. Counts the deaths."""
 
-    def __init__(self, server: AggregatorProcess, points: Iterable[str] = ()) -> None:
-        """points: crash points for the restarts, one after the other."""
+    def __init__(self, server: AggregatorProcess, points: Iterable[str] = (), **options: Any) -> None:
+        """points: crash points for the restarts, one after the other. options: of the client."""
+        super().__init__(base_url=server.url, timeout=60, **options)
         self.server = server
         self.deaths = 0
         self._points = iter(points)
 
-    def __call__(self, request: Callable[[], Answer]) -> Answer:
-        """Return the result of `request`, after at most five attempts."""
+    def send(self, request: httpx.Request, **options: Any) -> httpx.Response:
+        """Send the request, at most five times."""
         for _ in range(5):
             try:
-                return request()
+                return super().send(request, **options)
             except httpx.TransportError:
                 self.revive()
         raise AssertionError("no answer after five attempts")

@@ -12,30 +12,33 @@ from protocols.layout import whole_route
 from protocols.sums.base import NamesPublicKey
 from protocols.sums.run import split_along
 from tests.protocols.sums.paillier.cases import keyring_of
-from tests.support.api import Api, TestMember, TestTask, digest_field
+from tests.support.api import Api, TestMember
 
-COHORT = 36
+COHORT = 18
+"""Two workers split a fold of so many."""
 PARAMETERS: dict[str, dict[str, Any]] = {"plain": {}, "ckks": {}, "paillier": {"key_bits": 2048}}
 """Mechanisms whose rounds take one message a client, and the parameters they are tried with."""
 
 
 class KeyedRound:
-    """A round of COHORT clients, with keys where the mechanism has some, ready to be contributed to."""
+    """A round with keys where the mechanism has some, ready to be contributed to."""
 
-    def __init__(self, api: Api, mechanism_name: str, name: str = "sums", **schedule: Any) -> None:
-        self.task = _small_task(api, name, mechanism_name, schedule)
+    def __init__(self, api: Api, mechanism_name: str, name: str = "sums", cohort: int = COHORT) -> None:
+        parameters = PARAMETERS[mechanism_name]
+        small = {"items": 12, "dim": 2, "clip": 0.5, "cohort": cohort}
+        self.task = api.create_task(name, mechanism_name=mechanism_name, mechanism_parameters=parameters, **small)
         self.keyring: Keyring | None = None
         self.members: list[TestMember] = []
         if self.task.mechanism.needs_keyring:
             self.members = self.task.enrol(1, role="holder")
             self.keyring = keyring_of(self.task.mechanism, self.task.plan)
-        self.members += self.task.enrol(COHORT - len(self.members))
+        self.members += self.task.enrol(cohort - len(self.members))
         if self.keyring is not None:
             if isinstance(self.task.mechanism, NamesPublicKey):
-                _leave(self.members[0], "public-key", self.keyring.public_key)
+                assert self.members[0].deliver("public-key", self.keyring.public_key).is_success
             for member in self.members:
-                _leave(self.members[0], f"keyring/{member.client_id}", os.urandom(64))
-        self.bodies = [self._body(seed) for seed in range(COHORT)]
+                assert self.members[0].deliver(f"keyring/{member.client_id}", os.urandom(64)).is_success
+        self.bodies = [self._body(seed) for seed in range(cohort)]
         self.task.wait_round(1, "collecting")
 
     def _body(self, seed: int) -> bytes:
@@ -49,8 +52,8 @@ class KeyedRound:
         )
         return self.task.mechanism.seal(plan, route, split_along(plan, route, vector), self.keyring)
 
-    def contribute(self, first: int = 0, last: int = COHORT) -> None:
-        """Clients `first` to `last` - 1 deliver."""
+    def contribute(self, first: int = 0, last: int | None = None) -> None:
+        """Clients `first` to `last` - 1 deliver, by default all."""
         for member, body in list(zip(self.members, self.bodies, strict=True))[first:last]:
             answer = member.put(1, body)
             assert answer.status_code == 201, answer.text
@@ -64,25 +67,5 @@ class KeyedRound:
     def assert_exact(self, seconds: float = 120.0) -> None:
         """The round completes, with exactly the sum of all."""
         done = self.task.wait_round(1, "complete", seconds=seconds)
-        assert (done["survivors"], done["folded"]) == (COHORT, COHORT)
+        assert done["survivors"] == done["folded"] == len(self.bodies)
         assert self.task.aggregate(1) == self.expected()
-
-
-def _small_task(api: Api, name: str, mechanism_name: str, schedule: dict[str, Any]) -> TestTask:
-    """A small FedMF task whose cohort is everybody."""
-    return api.create_task(
-        name,
-        items=12,
-        dim=2,
-        clip=0.5,
-        cohort=COHORT,
-        mechanism_name=mechanism_name,
-        mechanism_parameters=PARAMETERS[mechanism_name],
-        **schedule,
-    )
-
-
-def _leave(holder: TestMember, where: str, body: bytes) -> None:
-    headers = {**holder.auth, "Content-Digest": digest_field(body)}
-    answer = holder.task.api.http.put(f"{holder.task.path}/{where}", content=body, headers=headers)
-    assert answer.status_code in (200, 201, 204), answer.text

@@ -99,7 +99,7 @@ def test_contributions_and_chunks(api: Api, tmp_path: Path) -> None:
 def test_every_stage_of_a_masked_round(api: Api, tmp_path: Path) -> None:
     recorder, task = Recorder(api), masked_task(api, "masked", 6, rounds=1)
     clients = enrol_masked(task, 6)
-    play(None, task, clients)  # type: ignore[arg-type]  # the server is used only when clients drop out
+    play(task, clients)
     task.wait_round(1, "complete")
     assert task.opened(1).max() == pytest.approx(63.0, abs=0.1)
     check(
@@ -111,7 +111,7 @@ def test_refusals_and_reports_of_bad_shares(api: Api, tmp_path: Path) -> None:
     """A report that is sent again is the same dispute, and no second one."""
     recorder, task = Recorder(api), masked_task(api, "reports", 6, rounds=1)
     first, second, third, *_ = clients = enrol_masked(task, 6).values()
-    play(None, task, dict(enumerate(clients)), until="contribute")  # type: ignore[arg-type]
+    play(task, dict(enumerate(clients)), until="contribute")
     task.wait_round(1, "collecting")
     for client, path, body in (
         (first, "bad-shares", {"clients": [second.client_id]}),

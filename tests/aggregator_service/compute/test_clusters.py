@@ -20,6 +20,7 @@ from tests.support.masked import enrol_masked, masked_task, play
 from tests.support.replicas import wait_until
 from tests.support.s3 import S3Server
 from tests.support.server import AggregatorProcess, Persistent, free_port
+from tests.support.signing import SIGNED
 from tests.support.sums import COHORT, KeyedRound
 
 pytestmark = pytest.mark.timeout(600)  # schedulers, workers and servers start, each a process with much to import
@@ -79,25 +80,31 @@ def test_a_server_does_not_start_without_its_scheduler(tmp_path: Path) -> None:
     assert f"the Dask scheduler at tcp://127.0.0.1:{port} does not answer" in said
 
 
+def sum_exactly(api: Api) -> None:
+    """Play a round, whose sum must be exact."""
+    round_ = KeyedRound(api, "plain")
+    round_.contribute()
+    round_.assert_exact()
+
+
 def test_workers_without_the_project_or_with_another_version_are_refused(
     bare_cluster: DaskCluster, tmp_path: Path
 ) -> None:
-    """A server does not start with unfit workers only. One fit worker is enough, and gets all jobs."""
+    """A server does not start with unfit workers only, nor is it ready. One fit worker is enough, and gets all jobs."""
     bare_cluster.start_worker(PYTHONPATH=without_package(tmp_path / "without"))
     said = refusal(tmp_path / "first", executor=bare_cluster.executor)
     assert "has no hushrec: install the server's version there" in said
     assert "pip install 'hushrec[cluster]==" in said
     bare_cluster.workers[0].kill()
-    bare_cluster.start_worker(PYTHONPATH=of_version(tmp_path / "other", "0.0.1"))
-    assert "has hushrec 0.0.1, and this server is" in refusal(tmp_path / "second", executor=bare_cluster.executor)
-    bare_cluster.start_worker()
-    with serving(tmp_path / "third", executor=bare_cluster.executor, split_bytes=1) as (server, api):
-        # the first answers may be from before the scheduler noticed that the killed worker is gone
+    with serving(tmp_path / "second", executor=bare_cluster.executor, split_bytes=1) as (server, api):
+        assert api.found("/readyz")["executor"] == "waiting for workers"
+        bare_cluster.start_worker(PYTHONPATH=of_version(tmp_path / "other", "0.0.1"))
+        wait_until(lambda: api.http.get("/readyz").status_code == 503, "the server is not ready")
+        assert "has hushrec 0.0.1, and this server is" in server.log()
+        bare_cluster.start_worker()
         expected = {"status": "ready", "executor": "unfit workers: 1"}
         wait_until(lambda: api.http.get("/readyz").json() == expected, "one worker is unfit")
-        round_ = KeyedRound(api, "plain")
-        round_.contribute()
-        round_.assert_exact()
+        sum_exactly(api)
 
 
 def test_workers_that_cannot_open_the_blob_store_are_refused(
@@ -111,9 +118,7 @@ def test_workers_that_cannot_open_the_blob_store_are_refused(
     bare_cluster.workers[0].kill()
     bare_cluster.start_worker(**s3.environment)
     with serving(tmp_path / "second", executor=bare_cluster.executor, blobs=new_prefix()) as (server, api):
-        round_ = KeyedRound(api, "plain")
-        round_.contribute()
-        round_.assert_exact()
+        sum_exactly(api)
 
 
 def test_a_cluster_with_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,17 +134,7 @@ def test_a_cluster_with_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
         with serving(tmp_path / "second", executor=cluster.executor) as (server, api):
-            round_ = KeyedRound(api, "plain")
-            round_.contribute()
-            round_.assert_exact()
-
-
-def test_a_worker_that_connects_later_is_checked(bare_cluster: DaskCluster, tmp_path: Path) -> None:
-    with serving(tmp_path / "data", executor=bare_cluster.executor) as (server, api):
-        assert api.http.get("/readyz").json()["executor"] == "waiting for workers"
-        bare_cluster.start_worker(PYTHONPATH=of_version(tmp_path / "other", "0.0.1"))
-        wait_until(lambda: api.http.get("/readyz").status_code == 503, "the server is not ready")
-        assert "has hushrec 0.0.1" in server.log()
+            sum_exactly(api)
 
 
 def test_a_cluster_on_another_machine_needs_tls() -> None:
@@ -167,25 +162,9 @@ def server(tmp_path: Path, bare_cluster: DaskCluster) -> Iterator[AggregatorProc
 def test_workers_killed_in_the_middle_of_a_fold_and_of_unmasking(
     bare_cluster: DaskCluster, server: AggregatorProcess, api: Api
 ) -> None:
-    """One dies after it added one contribution of its part, the other one later; the rest run their parts again."""
-    victims = [bare_cluster.start_worker(crash_at=f"worker.{job}") for job in ("folding", "unmasking")]
-    bare_cluster.start_worker()
-    server.start()
-    round_ = KeyedRound(api, "plain")
-    round_.contribute()
-    victims[0].wait_killed()
-    round_.assert_exact()
-    task = masked_task(api, "masks", 8)
-    play(server, task, enrol_masked(task, 8), drop={7: "contribute"})
-    victims[1].wait_killed()
-    task.assert_sum(1, (2.0**index for index in range(7)))
-    assert "batch split" in server.log() and "masks split" in server.log()
-
-
-def test_all_workers_die_and_another_one_connects(
-    bare_cluster: DaskCluster, server: AggregatorProcess, api: Api
-) -> None:
-    """Without workers the server takes contributions and reports what it waits for; it continues with a new worker."""
+    """All die while they fold, after they added one contribution of their parts. The server takes contributions and
+    reports what it waits for, and continues with new workers. Then one of two dies: the other one runs its part again.
+    """
     victims = [bare_cluster.start_worker(crash_at="worker.folding") for _ in range(2)]
     server.start()
     round_ = KeyedRound(api, "plain")
@@ -195,9 +174,15 @@ def test_all_workers_die_and_another_one_connects(
     waiting = {"status": "ready", "executor": "waiting for workers"}
     wait_until(lambda: api.http.get("/readyz").json() == waiting, "the server waits for workers")
     assert round_.task.round(1)["folded"] == 0
+    victim = bare_cluster.start_worker(crash_at="worker.unmasking")
     bare_cluster.start_worker()
     round_.assert_exact()
     wait_until(lambda: api.http.get("/readyz").json() == {"status": "ready"}, "the server is ready")
+    task = masked_task(api, "masks", 8)
+    play(task, enrol_masked(task, 8), drop={7: "contribute"})
+    victim.wait_killed()
+    task.assert_sum(1, (2.0**index for index in range(7)))
+    assert "batch split" in server.log() and "masks split" in server.log()
 
 
 def test_the_scheduler_dies_and_starts_again(bare_cluster: DaskCluster, server: AggregatorProcess, api: Api) -> None:
@@ -217,21 +202,19 @@ def test_the_scheduler_dies_and_starts_again(bare_cluster: DaskCluster, server: 
     round_.assert_exact()
 
 
-def test_the_server_dies_between_the_parts_and_the_sum(
-    bare_cluster: DaskCluster, server: AggregatorProcess, api: Api
-) -> None:
+def test_the_server_dies_between_the_parts_and_the_sum(bare_cluster: DaskCluster, server: AggregatorProcess) -> None:
     """The blobs of the parts are deleted at the next start, and the parts are made again."""
     for _ in range(2):
         bare_cluster.start_worker()
     server.start(crash_at="parts.folded-before-merge")
-    attempt = Persistent(server, ["parts.unmasked-before-release"])
-    round_ = KeyedRound(api, "plain")
-    round_.contribute()
-    attempt.revive()
-    round_.assert_exact()
-    task = masked_task(api, "masks", 8)
-    play(server, task, enrol_masked(task, 8))
-    attempt.revive()
-    task.assert_sum(1, (2.0**index for index in range(8)))
-    # the rounds are complete a moment before their blobs are deleted
-    wait_until(lambda: server.kinds() == {"aggregates": 2, "snapshots": 2}, "all parts are deleted")
+    with Persistent(server, ["parts.unmasked-before-release"], auth=SIGNED) as http:
+        api = Api.of(server, http)
+        round_ = KeyedRound(api, "plain")
+        round_.contribute()
+        round_.assert_exact()
+        task = masked_task(api, "masks", 8)
+        play(task, enrol_masked(task, 8))
+        task.assert_sum(1, (2.0**index for index in range(8)))
+        assert http.deaths == 2
+        # the rounds are complete a moment before their blobs are deleted
+        wait_until(lambda: server.kinds() == {"aggregates": 2, "snapshots": 2}, "all parts are deleted")

@@ -15,7 +15,7 @@ from tests.support.server import AggregatorProcess
 
 @pytest.fixture(scope="module")
 def live_api(server: AggregatorProcess) -> Iterator[Api]:
-    with closing(Api(server.url, server.operator_token)) as made:
+    with closing(Api.of(server)) as made:
         yield made
 
 

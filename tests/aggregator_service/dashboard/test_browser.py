@@ -36,8 +36,8 @@ def page(context: BrowserContext) -> Iterator[Page]:
 
 
 @pytest.fixture(scope="module")
-def places(live_api: Api, server: AggregatorProcess) -> dict[str, str]:
-    return furnish(live_api, server)
+def places(live_api: Api) -> dict[str, str]:
+    return furnish(live_api)
 
 
 def started(live_api: Api, name: str) -> TestTask:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -16,82 +17,72 @@ from psycopg.sql import SQL, Identifier
 from sqlalchemy import make_url
 
 from aggregator_service.storage.database import dialect_of
-from tests.support.api import Api, TestMember, TestTask
+from tests.support.api import Api, TestMember, TestTask, contribute
 from tests.support.dashboard import sign_in
 from tests.support.replicas import Replicas, TestDatabase, connect, running_replicas, wait_until, waits_for_lock
 from tests.support.server import AggregatorProcess
 
 COHORT = 7
+LEADS, LED = "this process drives the rounds now", "this process no longer drives the rounds"
 
 
-class Watch:
-    """Checks all the time that two servers never lead at once. It asks the old leader last."""
+@contextmanager
+def watched(replicas: Replicas, old: AggregatorProcess, *, lock: bool = True) -> Iterator[None]:
+    """Check all the time that two servers never lead at once. The old leader is asked last."""
+    over, looks, two = threading.Event(), list[list[int]](), list[str]()
 
-    def __init__(self, replicas: Replicas, old: AggregatorProcess, *, lock: bool = True) -> None:
-        self._replicas, self._old, self._lock = replicas, old, lock
-        self._others = [server for server in replicas.servers if server is not old]
-        self._over = threading.Event()
-        self.looks, self.two = 0, list[str]()
-        self._thread = threading.Thread(target=self._run)
+    def look() -> None:
+        while not over.wait(0.1):
+            looks.append(replicas.holders() if lock else [])
+            if len(looks[-1]) > 1:
+                two.append(f"the lock is held by {looks[-1]}")
+            others = [server.port for server in replicas.but(old) if replicas.leading(server)]
+            if others and replicas.leading(old):
+                two.append(f"{others} and {old.port} lead")
 
-    def _run(self) -> None:
-        while not self._over.is_set():
-            holders = self._replicas.holders() if self._lock else []
-            if len(holders) > 1:
-                self.two.append(f"the lock is held by {holders}")
-            others = [server.port for server in self._others if self._replicas.leading(server)]
-            if others and self._replicas.leading(self._old):
-                self.two.append(f"{others} and {self._old.port} lead")
-            self.looks += 1
-            self._over.wait(0.05)
-
-    @contextmanager
-    def __call__(self) -> Iterator[None]:
-        self._thread.start()
-        try:
-            yield
-        finally:
-            self._over.set()
-            self._thread.join()
-        assert self.looks and not self.two, self.two
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+    assert looks and not two, two
 
 
 def begun(api: Api, name: str) -> tuple[TestTask, list[TestMember]]:
     """A round in which most clients have contributed and the first batch is folded."""
     task = api.create_task(name, cohort=COHORT)
     members = task.begin(COHORT)
-    for index, member in enumerate(members[:5]):
-        assert member.put(1, member.contribution(1, 2.0**index)).status_code == 201
+    contribute(members[:5], 1)
     wait_until(lambda: task.round(1)["folded"] == 4, "the first batch is not folded")
     return task, members
 
 
 def finish(task: TestTask, members: list[TestMember]) -> None:
     """The other clients contribute; check that the sum is that of all clients."""
-    for index, member in enumerate(members[5:], start=5):
-        assert member.put(1, member.contribution(1, 2.0**index)).status_code == 201
+    contribute(members, 1)
     task.assert_sum(1, (2.0**index for index in range(COHORT)))
 
 
 def test_exactly_one_server_leads(replicas: Replicas) -> None:
     leader = replicas.leader()
     assert len(replicas.holders()) == 1
-    followers = [server for server in replicas.servers if server is not leader]
-    assert "this process drives the rounds now" in leader.log()
-    assert not any("this process drives the rounds now" in server.log() for server in followers)
-    assert all("another process drives the rounds" in server.log() for server in followers)
+    assert LEADS in leader.log()
+    for follower in replicas.but(leader):
+        assert LEADS not in follower.log()
+        assert "another process drives the rounds" in follower.log()
 
 
 def test_another_server_takes_over_from_a_stopped_leader(replicas: Replicas) -> None:
     leader = replicas.leader()
-    alive = [server for server in replicas.servers if server is not leader]
-    with replicas.api(*alive) as api, Watch(replicas, leader)():
+    with replicas.api(*replicas.but(leader)) as api, watched(replicas, leader):
         task, members = begun(api, "stopped")
         leader.stop()
         wait_until(lambda: bool(replicas.leaders()), "nobody took over")
         finish(task, members)
     assert "cannot query the leader lock" not in leader.log()
-    assert leader.log().count("this process no longer drives the rounds") == 1
+    assert leader.log().count(LED) == 1
     leader.start()
     assert len(replicas.leaders()) == 1
 
@@ -99,13 +90,12 @@ def test_another_server_takes_over_from_a_stopped_leader(replicas: Replicas) -> 
 def test_a_leader_that_loses_its_connection_stops_leading(replicas: Replicas, api: Api) -> None:
     leader = replicas.leader()
     task, members = begun(api, "cut")
-    before = leader.log().count("this process no longer drives the rounds")
+    before = leader.log().count(LED)
     (backend,) = replicas.holders()
-    with Watch(replicas, leader)():
+    with watched(replicas, leader):
         with connect(make_url(replicas.database_url)) as connection:
             connection.execute("SELECT pg_terminate_backend(%s)", (backend,))
-        stood_down = "this process no longer drives the rounds"
-        wait_until(lambda: leader.log().count(stood_down) == before + 1, "the leader goes on")
+        wait_until(lambda: leader.log().count(LED) == before + 1, "the leader goes on")
         wait_until(lambda: len(replicas.leaders()) == 1, "nobody leads")
         assert backend not in replicas.holders()
         finish(task, members)
@@ -114,22 +104,19 @@ def test_a_leader_that_loses_its_connection_stops_leading(replicas: Replicas, ap
 def test_a_leader_that_hangs_is_replaced_and_changes_nothing_later(replicas: Replicas) -> None:
     """When it continues it considers itself the leader, and has the result of a fold to commit."""
     leader = replicas.leader()
-    alive = [server for server in replicas.servers if server is not leader]
-    with replicas.api(*alive) as api:
+    with replicas.api(*replicas.but(leader)) as api:
         task, members = begun(api, "still")
         worker = leader.fold_worker()
         worker.suspend()
-        for index, member in enumerate(members[5:], start=5):
-            assert member.put(1, member.contribution(1, 2.0**index)).status_code == 201
+        contribute(members, 1)
         task.wait_round(1, "folding")
         os.kill(leader.pid, signal.SIGSTOP)
         worker.resume()
-        wait_until(lambda: any(map(replicas.leading, alive)), "nobody took over")
-        finish(task, members[:5])
+        wait_until(lambda: any(map(replicas.leading, replicas.but(leader))), "nobody took over")
+        finish(task, members)
         released = task.round(1)
         os.kill(leader.pid, signal.SIGCONT)
-        stood_down = "this process no longer drives the rounds"
-        wait_until(lambda: leader.log().rfind(stood_down) > leader.log().rfind("drives the rounds now"), "it goes on")
+        wait_until(lambda: leader.log().rfind(LED) > leader.log().rfind(LEADS), "it goes on")
         assert task.round(1) == released
         assert len(replicas.leaders()) == 1
 
@@ -152,11 +139,11 @@ def test_two_servers_on_one_sqlite_file_do_not_both_lead(tmp_path: Path) -> None
     settings = {"database_url": f"sqlite:///{tmp_path / 'one.db'}", "blobs": f"dir:{tmp_path / 'blobs'}"}
     with running_replicas(tmp_path, 2, fold_batch=4, **settings) as two, two.api() as api:
         leader = two.leader()
-        with Watch(two, leader, lock=False)():
+        with watched(two, leader, lock=False):
             task, members = begun(api, "sqlite")
         finish(task, members)
         leader.kill()
-        assert two.leader(but=leader) is not leader
+        assert two.leader() is not leader
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
@@ -164,9 +151,7 @@ def test_a_candidate_that_resigns_while_it_waits(kind: str, tmp_path: Path, post
     url = postgres.schema() if kind == "postgresql" else f"sqlite:///{tmp_path / 'test.db'}"
     dialect, parsed = dialect_of(url)
     first, second = dialect.candidacy(parsed), dialect.candidacy(parsed)
-    assert first.leads()
-    assert not second.leads()
-    assert first.leads()
+    assert [first.leads(), second.leads(), first.leads()] == [True, False, True]
     asked = list[bool]()
     thread = threading.Thread(target=lambda: asked.append(first.leads(wait=60.0)))
     thread.start()
@@ -180,16 +165,6 @@ def test_a_candidate_that_resigns_while_it_waits(kind: str, tmp_path: Path, post
     second.resign()
 
 
-HANGING_COHORT = 3
-
-
-@pytest.fixture
-def two(postgres: TestDatabase, tmp_path: Path) -> Iterator[Replicas]:
-    settings = {"database_url": postgres.schema(), "blobs": f"dir:{tmp_path / 'blobs'}"}
-    with running_replicas(tmp_path, 2, **settings) as running:
-        yield running
-
-
 @contextmanager
 def locked(url: str, table: str) -> Iterator[None]:
     """Lock the rows of a table, as a transaction that stands still does."""
@@ -198,7 +173,8 @@ def locked(url: str, table: str) -> Iterator[None]:
         yield
 
 
-def contribute(members: list[TestMember], number: int) -> None:
+def contribute_at_last(members: list[TestMember], number: int) -> None:
+    """All contribute, as soon as the server can take it."""
     for index, member in enumerate(members):
         end = time.monotonic() + 120
         body = member.contribution(number, 2.0**index)
@@ -207,8 +183,8 @@ def contribute(members: list[TestMember], number: int) -> None:
         assert answer.status_code in (200, 201), answer.text
 
 
-def readiness(server: AggregatorProcess) -> dict[str, str]:
-    return dict(httpx.get(f"{server.url}/readyz", timeout=60).json())
+def readiness(server: AggregatorProcess) -> Any:
+    return httpx.get(f"{server.url}/readyz", timeout=60).json()
 
 
 def extend(url: str, operator: dict[str, str]) -> None:
@@ -216,40 +192,40 @@ def extend(url: str, operator: dict[str, str]) -> None:
         httpx.post(url, json={"seconds": 60}, headers=operator, timeout=300)
 
 
-def test_a_leader_that_hangs_in_a_transaction_is_replaced(two: Replicas) -> None:
-    leader = two.leader()
-    (other,) = (server for server in two.servers if server is not leader)
-    with two.api(other) as api:
-        task: TestTask = api.create_task("hangs", cohort=HANGING_COHORT, rounds=2)
-        members = task.begin(HANGING_COHORT)
+def test_a_leader_that_hangs_in_a_transaction_is_replaced(replicas: Replicas) -> None:
+    leader = replicas.leader()
+    others = replicas.but(leader)
+    with replicas.api(*others) as api:
+        task: TestTask = api.create_task("hangs", cohort=3, rounds=2)
+        members = task.begin(3)
         contribute(members[:-1], 1)
-        with locked(two.database_url, "rounds"):
+        with locked(replicas.database_url, "rounds"):
             extension = threading.Thread(target=extend, args=(f"{leader.url}{task.path}/rounds/1/extend", api.operator))
             extension.start()  # the leader's transaction locks the task, and waits for the round
-            wait_until(lambda: waits_for_lock(make_url(two.database_url)), "the leader asks for no lock")
+            wait_until(lambda: waits_for_lock(make_url(replicas.database_url)), "the leader asks for no lock")
             os.kill(leader.pid, signal.SIGSTOP)
         # the leader has both locks now, and does not go on
         try:
-            wait_until(lambda: two.leading(other), "nobody took over", 60)
-            contribute(members, 1)
+            wait_until(lambda: any(map(replicas.leading, others)), "nobody took over", 60)
+            contribute_at_last(members, 1)
             wait_until(lambda: task.round(1)["state"] == "complete", "the round stands still", 60)
         finally:
             os.kill(leader.pid, signal.SIGCONT)
             extension.join()
-        assert len(two.leaders()) == 1
+        assert len(replicas.leaders()) == 1
         task.wait_round(2, "collecting")
-        contribute(members, 2)
-        assert task.wait_round(2, "complete", seconds=60)["survivors"] == HANGING_COHORT
+        contribute_at_last(members, 2)
+        assert task.wait_round(2, "complete", seconds=60)["survivors"] == 3
 
 
-def test_readiness_and_dashboard_say_that_rounds_wait_for_a_lock(two: Replicas) -> None:
-    leader = two.leader()
-    with two.api(leader) as api:
-        task = api.create_task("locked", cohort=HANGING_COHORT)
-        members = task.begin(HANGING_COHORT)
+def test_readiness_and_dashboard_say_that_rounds_wait_for_a_lock(replicas: Replicas) -> None:
+    leader = replicas.leader()
+    with replicas.api(leader) as api:
+        task = api.create_task("locked", cohort=3)
+        members = task.begin(3)
         contribute(members[:-1], 1)
-        with locked(two.database_url, "tasks"):
-            contribute(members[-1:], 1)  # now the leader wants to fold
+        with locked(replicas.database_url, "tasks"):
+            contribute_at_last(members[-1:], 1)  # now the leader wants to fold
             wait_until(lambda: "rounds" in readiness(leader), "/readyz says nothing")
             assert readiness(leader)["rounds"].startswith(
                 "1 task cannot go on: another session of the database keeps a lock"

@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 
 from aggregator_service.crash_points import CRASH_POINTS
-from tests.support.api import Api, TestTask, digest_field
-from tests.support.masked import STAGES, enrol_masked, masked_task, steps_of
-from tests.support.oneshot import enrol_clients, enrol_committee, oneshot_task, publish_keys
+from tests.support.api import Api, TestTask, contribute, digest_field
+from tests.support.masked import enrol_masked, masked_task, play
+from tests.support.oneshot import committee_turn, enrol_clients, enrol_committee, oneshot_task, publish_keys
 from tests.support.replicas import wait_until
 from tests.support.server import AggregatorProcess, Persistent
-from tests.support.signing import raw_head
+from tests.support.signing import SIGNED, raw_head
 
 
 @pytest.fixture
@@ -59,7 +58,6 @@ POINTS = {
 """Where the server dies in one round, in the order in which the round comes there."""
 
 ELSEWHERE = {"chunk": "below", "parts": "compute/test_clusters.py", "worker": "compute/test_clusters.py"}
-Send = Callable[[], httpx.Response]
 
 
 def test_every_named_point_is_met() -> None:
@@ -67,119 +65,81 @@ def test_every_named_point_is_met() -> None:
     assert met == {point for point in CRASH_POINTS if point.partition(".")[0] not in ELSEWHERE}
 
 
-class Stubborn:
-    """Sends each message until it is acknowledged, and restarts the server when it died."""
-
-    def __init__(self, api: Api, attempt: Persistent) -> None:
-        self.api, self.attempt = api, attempt
-
-    def __call__(self, send: Send) -> None:
-        answer = self.attempt(send)
-        assert answer.status_code in (200, 201), answer.text
-
-    def wait(self, task: TestTask, state: str) -> None:
-        self.attempt(lambda: task.wait_round(1, state))
-
-    def plain(self) -> TestTask:
-        """Play a plain round; return its task."""
-        task = self.api.create_task(cohort=COHORT)
-        for index, member in enumerate(task.begin(COHORT)):
-            body = member.contribution(1, 2.0**index)
-            self(lambda member=member, body=body: member.put(1, body))  # type: ignore[misc]
-        return task
-
-    def masked(self) -> TestTask:
-        """Play a masked round; return its task."""
-        task = masked_task(self.api, "points", COHORT)
-        clients = enrol_masked(task, COHORT)
-        for step in steps_of(task):
-            self.wait(task, STAGES[step])
-            for index, client in clients.items():
-                body = self.attempt(lambda client=client, step=step, index=index: client.make(1, step, 2.0**index))
-                self(lambda client=client, step=step, body=body: client.send(1, step, body))  # type: ignore[misc]
-        return task
-
-    def oneshot(self) -> TestTask:
-        """Play a one-shot round; return its task."""
-        task = oneshot_task(self.api, "crashes", COHORT)
+def play_round(api: Api, kind: str) -> TestTask:
+    """Play the first round of a task of this kind."""
+    if kind == "masked":
+        task = masked_task(api, "points", COHORT)
+        play(task, enrol_masked(task, COHORT))
+    elif kind == "oneshot":
+        task = oneshot_task(api, "crashes", COHORT)
         clients, members = enrol_clients(task, COHORT), enrol_committee(task, 5)
-        publish_keys(members[:-1], 1)
-        self(lambda: members[-1].publish(1))  # the round opens
-        self.wait(task, "collecting")
+        publish_keys(members, 1)  # the last one opens the round
+        task.wait_round(1, "collecting")
         for index, client in enumerate(clients):
-            body = self.attempt(lambda client=client, index=index: client.make(1, 2.0**index)).encode()
-            self(lambda client=client, body=body: client.send(1, body))  # type: ignore[misc]
-        self.wait(task, "confirming")
-        for member in members:
-            found = self.attempt(lambda member=member: member.inspect(1))
-            self(lambda member=member, found=found: member.confirm(1, found))  # type: ignore[misc]
-        self.wait(task, "unmasking")
-        for member in members:
-            share = self.attempt(lambda member=member: member.summed_share(1))
-            self(lambda member=member, share=share: member.unmask(1, share))  # type: ignore[misc]
-        return task
+            assert client.take(1, 2.0**index).is_success
+        committee_turn(task, members)
+    else:
+        task = api.create_task(cohort=COHORT)
+        contribute(task.begin(COHORT), 1)
+    return task
 
 
 def assert_exact(task: TestTask, server: AggregatorProcess) -> None:
     """There was one round, its sum is that of all clients, and what they sent is deleted."""
     task.assert_sum(1, (2.0**index for index in range(COHORT)))
-    listed = task.api.http.get(f"{task.path}/rounds", headers=task.api.operator).json()["rounds"]
-    assert [row["number"] for row in listed] == [1]
+    assert [row["number"] for row in task.found("rounds")["rounds"]] == [1]
     wait_until(lambda: server.kinds() == {"aggregates": 1, "snapshots": 1}, "what clients sent is deleted")
 
 
 @pytest.mark.timeout(300)  # a server starts again after each death
 @pytest.mark.parametrize("kind", POINTS)
-def test_death_at_every_named_point_of_one_round(server: AggregatorProcess, api: Api, kind: str) -> None:
+def test_death_at_every_named_point_of_one_round(server: AggregatorProcess, kind: str) -> None:
     server.start(crash_at=POINTS[kind][0])
-    attempt = Persistent(server, POINTS[kind][1:])
-    sender = Stubborn(api, attempt)
-    play: Callable[[], TestTask] = getattr(sender, kind)
-    task = play()
-    sender.wait(task, "complete")
-    if attempt.deaths < len(POINTS[kind]):  # the round is complete a moment before its blobs are deleted
-        attempt.revive()
-    assert attempt.deaths == len(POINTS[kind])
-    assert_exact(task, server)
+    with Persistent(server, POINTS[kind][1:], auth=SIGNED) as http:
+        task = play_round(Api.of(server, http), kind)
+        task.wait_round(1, "complete")
+        if http.deaths < len(POINTS[kind]):  # the round is complete a moment before its blobs are deleted
+            http.revive()
+        assert http.deaths == len(POINTS[kind])
+        assert_exact(task, server)
 
 
-def test_death_between_a_chunk_and_its_row_and_during_an_upload(server: AggregatorProcess, api: Api) -> None:
+def test_death_between_a_chunk_and_its_row_and_during_an_upload(server: AggregatorProcess) -> None:
     """The first chunk was not acknowledged, so it is sent again; its first blob is deleted."""
     server.start(crash_at="chunk.stored-before-row")
-    attempt = Persistent(server)
-    task = api.create_task(cohort=COHORT)
-    members = task.begin(COHORT)
-    bodies = [member.contribution(1, 2.0**index) for index, member in enumerate(members)]
-    chunk, rest = bodies[2][:20], bodies[2][20:]
-    answer = attempt(lambda: members[2].piece(0, chunk))
-    assert (attempt.deaths, answer.status_code, answer.headers["upload-offset"]) == (1, 204, "20")
-    assert server.kinds() == {"chunks": 1}
-    with socket.create_connection(("127.0.0.1", server.port)) as connection:
-        lines = ["Content-Type: application/partial-upload", "Upload-Offset: 20", "Upload-Complete: ?1"]
-        lines += [f"Content-Length: {len(rest)}", f"Content-Digest: {digest_field(rest)}"]
-        lines += [f"Repr-Digest: {digest_field(bodies[2])}"]
-        head = raw_head(server.url, "PATCH", members[2].path(1), members[2].token, *lines)
-        connection.sendall(head + rest[:20])
-        time.sleep(0.2)
-        server.kill()
-    server.start()
-    assert members[2].offset() == 20
-    assert members[2].piece(20, rest, bodies[2]).status_code == 201
-    for member, body in zip(members, bodies, strict=True):
-        assert member.put(1, body).status_code in (200, 201)
-    assert_exact(task, server)
+    with Persistent(server, auth=SIGNED) as http:
+        task = Api.of(server, http).create_task(cohort=COHORT)
+        members = task.begin(COHORT)
+        body = members[2].contribution(1, 4.0)
+        chunk, rest = body[:20], body[20:]
+        answer = members[2].piece(0, chunk)
+        assert (http.deaths, answer.status_code, answer.headers["upload-offset"]) == (1, 204, "20")
+        assert server.kinds() == {"chunks": 1}
+        with socket.create_connection(("127.0.0.1", server.port)) as connection:
+            lines = ["Content-Type: application/partial-upload", "Upload-Offset: 20", "Upload-Complete: ?1"]
+            lines += [f"Content-Length: {len(rest)}", f"Content-Digest: {digest_field(rest)}"]
+            lines += [f"Repr-Digest: {digest_field(body)}"]
+            head = raw_head(server.url, "PATCH", members[2].path(1), members[2].token, *lines)
+            connection.sendall(head + rest[:20])
+            time.sleep(0.2)
+            server.kill()
+        server.start()
+        assert members[2].offset() == 20
+        assert members[2].piece(20, rest, body).status_code == 201
+        contribute(members, 1)
+        assert_exact(task, server)
 
 
 def test_death_while_folding(server: AggregatorProcess, api: Api) -> None:
     """The worker stands still in the last batch. Without its server it exits, and what it writes does not count."""
     server.start()
     task = api.create_task(cohort=COHORT)
-    for index, member in enumerate(task.begin(COHORT)):
-        if index == COHORT - 1:  # the first batch is folded while other clients upload
-            wait_until(lambda: task.round(1)["folded"] == COHORT - 1, "the first batch is folded while collecting")
-            worker = server.fold_worker()
-            worker.suspend()
-        assert member.put(1, member.contribution(1, 2.0**index)).status_code == 201
+    *first, last = task.begin(COHORT)
+    contribute(first, 1)  # the first batch is folded while other clients upload
+    wait_until(lambda: task.round(1)["folded"] == COHORT - 1, "the first batch is folded while collecting")
+    worker = server.fold_worker()
+    worker.suspend()
+    contribute([last], 1, 16.0)
     assert task.wait_round(1, "folding")["folded"] == COHORT - 1
     server.kill()
     worker.resume()

@@ -25,7 +25,7 @@ from protocols.recipes.base import RoundSpec
 from tests.support.api import Api, serving
 from tests.support.replicas import wait_until
 from tests.support.server import AggregatorProcess, running_aggregator
-from tests.support.sums import KeyedRound
+from tests.support.sums import COHORT, KeyedRound
 from tests.support.world import SECONDS, World
 
 
@@ -356,27 +356,23 @@ def test_uploads_of_one_client_at_the_same_moment(api: Api, same: bool) -> None:
 
 
 EARLY = 4
-"""An eighth of a batch of 32: so many slow contributions a worker are folded as soon as they are there."""
+"""So many slow contributions a worker are folded as soon as they are there."""
 
 
-def wait_folded(round_: KeyedRound, least: int) -> None:
-    wait_until(lambda: round_.task.round(1)["folded"] >= least, f"{least} contributions are folded while collecting")
-    assert round_.task.round(1)["state"] == "collecting"
-
-
-@pytest.mark.parametrize(("mechanism_name", "early"), [("ckks", True), ("plain", False)], ids=["slow", "fast"])
+@pytest.mark.parametrize(("mechanism_name", "early"), [("ckks", EARLY), ("plain", COHORT - 1)], ids=["slow", "fast"])
 def test_a_few_contributions_are_folded_while_collecting_where_each_takes_long(
-    tmp_path: Path, mechanism_name: str, early: bool
+    tmp_path: Path, mechanism_name: str, early: int
 ) -> None:
     """A fold of a few fast ones would cost more than it adds: they wait for a whole batch."""
-    with serving(tmp_path / "data", split_bytes=1, fold_batch=32) as (server, api):
+    with serving(tmp_path / "data", split_bytes=1, fold_batch=COHORT) as (server, api):
         round_ = KeyedRound(api, mechanism_name)
-        round_.contribute(0, EARLY if early else 31)
-        if early:
-            wait_folded(round_, EARLY)
+        round_.contribute(0, early)
+        if early == EARLY:
+            wait_until(lambda: round_.task.round(1)["folded"] >= EARLY, "a few are folded while collecting")
         else:
             time.sleep(1.0)
             assert round_.task.round(1)["folded"] == 0
-        round_.contribute(EARLY if early else 31)
+        assert round_.task.round(1)["state"] == "collecting"
+        round_.contribute(early)
         round_.assert_exact()
         assert not server.kinds().keys() & {"contributions", "partials"}
