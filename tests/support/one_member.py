@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
-from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
@@ -31,18 +30,18 @@ __all__ = ["HISTORY", "SURVIVORS", "OneMember", "aggregate_of", "attempt", "term
 
 SURVIVORS = 4
 HISTORY = History.of([0, 2, 3], 6)
-_PARAMETERS: dict[str, dict[str, Any]] = {"ckks": {"set": "compact"}, "paillier": {}}
 
 
 def terms_of(mechanism: str) -> TaskTerms:
     """A task of FedMF over six items."""
     parameters = {"items": 6, "dim": 4, "clip": 1.0}
-    return TaskTerms.of(task_view("fedmf", parameters, mechanism, _PARAMETERS[mechanism], completed_rounds=1))
+    how = {"set": "compact"} if mechanism == "ckks" else {}
+    return TaskTerms.of(task_view("fedmf", parameters, mechanism, how, completed_rounds=1))
 
 
-def aggregate_of(terms: TaskTerms, keyring: Keyring, clients: int = SURVIVORS, value: float = 0.01) -> bytes:
-    """The aggregate of `clients` contributions of which each value is `value`."""
-    plan, mechanism = terms.sum_plan, terms.mechanism
+def aggregate_of(terms: TaskTerms, keyring: Keyring | None, clients: int = SURVIVORS, value: float = 0.01) -> bytes:
+    """The aggregate of `clients` contributions to sum 1 of which each value is `value`."""
+    plan, mechanism = terms.sum_plan_at(1), terms.mechanism
     route = whole_route(plan.layout)
     vectors = [np.where(block.integral_mask(), 1.0, value) for block in plan.layout.blocks]
     bodies = [(route, mechanism.seal(plan, route, vectors, keyring)) for _ in range(clients)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -9,19 +10,17 @@ import pytest
 from numpy.typing import NDArray
 
 from client_sdk import Identity, Membership, MemoryStore, Policy, PolicyRefused
-from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.calls import ApiCalls
-from client_sdk.api.wire import Request, Response, content_digest
+from client_sdk.api.wire import Response, content_digest
 from client_sdk.errors import RoundLost
 from client_sdk.rounds.certificates import MembershipCheck
 from client_sdk.rounds.events import ClientsNamed, CommitteeRefused, Event, ShareSent
 from client_sdk.rounds.member import Member
 from client_sdk.rounds.oneshot import committee_of, oneshot_context, remember_committee
 from client_sdk.store.client_store import ClientStore
+from protocols.crypto.certificates import CertifiedRole
 from protocols.errors import RefusalError
-from protocols.messages import RoundView
-from protocols.sums.oneshot.committee import Committee, join_keys, make_committee_key
-from tests.client_sdk.committee import lying_server
+from protocols.sums.oneshot.committee import join_keys, make_committee_key
 from tests.client_sdk.committee.lying_server import URL, LyingServer, Person, oneshot_terms
 from tests.support.programs import ProgramRunner, problem
 from tests.support.tasks import TRIAL
@@ -85,26 +84,27 @@ def test_an_honest_round_gives_the_exact_sum_of_the_survivors() -> None:
     assert np.allclose(server.opened(NAMES), expected, atol=1e-3)
 
 
-# --- two survivor sets in one round ------------------------------------------------------------------------------
+# --- two survivor sets in one round, too few clients, the same step again ----------------------------------------
 
 
-def test_the_server_gets_no_second_set_in_a_round() -> None:
-    server = server_in_round()
-    everybody = opened(server)
-    server.confirmations, server.shares = {}, {}
-    propose(server, OTHERS)
-    server.view = server.view.model_copy(update={"state": "confirming"})
-    (reason,) = reasons(server.attend() + unmask(server))
-    assert "was deleted" in reason
-    assert_hidden(server, everybody)
-
-
-def test_a_member_that_has_signed_one_set_signs_no_other() -> None:
-    server = server_in_round()
+def another_set(server: LyingServer) -> None:
     server.attend()
     server.confirmations = {}
     propose(server, OTHERS)
-    assert "signed another set" in reasons(server.attend()).pop()
+
+
+REFUSED_SETS: dict[str, tuple[Callable[[LyingServer], None], str]] = {
+    "a second one": (another_set, "signed another set"),
+    "of one client": (lambda server: propose(server, [VICTIM]), "requires at least 3"),
+    "of one client twice": (lambda server: propose(server, [VICTIM, VICTIM, NAMES[1]]), "twice"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED_SETS)
+def test_no_member_signs_such_a_set(what: str) -> None:
+    server, (lie, why) = server_in_round(), REFUSED_SETS[what]
+    lie(server)
+    assert why in reasons(server.attend()).pop()
     assert server.confirmations == {}
 
 
@@ -117,56 +117,46 @@ def test_two_sets_for_two_halves_of_the_committee_open_neither() -> None:
     assert server.shares == {} and len(reasons(events)) == 2
 
 
-# --- too few clients ---------------------------------------------------------------------------------------------
+def in_this_round(server: LyingServer) -> None:
+    server.confirmations, server.shares = {}, {}
+    server.view = server.view.model_copy(update={"state": "confirming"})
 
 
-def test_no_member_signs_a_set_of_one() -> None:
-    server = server_in_round()
-    propose(server, [VICTIM])
-    assert "requires at least 3" in reasons(server.attend()).pop()
-    assert server.confirmations == {}
-
-
-# --- the same step again -----------------------------------------------------------------------------------------
-
-
-def test_a_step_is_not_summed_again_with_one_client_fewer() -> None:
-    """The server calls round 1 failed after it was opened, and repeats the step without the victim."""
-    server = server_in_round()
-    everybody = opened(server)
+def in_the_next_round(server: LyingServer) -> None:
+    """The server calls round 1 failed after it was opened, and repeats the step."""
     server.view = server.view.model_copy(update={"state": "failed"})
     server.attend()
     server_in_round(2, 1, server)
-    propose(server, OTHERS)
-    assert "too few clients" in " ".join(reasons(server.attend() + unmask(server)))
-    assert_hidden(server, everybody)
 
 
-def test_renamed_clients_count_as_the_same() -> None:
-    """The server chooses the ids: a client that enrols again under another one must not look like another client."""
-    server = server_in_round()
-    opened(server)
-    server.open_round(2, 1, len(CLIENTS))
-    for place, person in enumerate(CLIENTS[1:], 1):
-        server.upload(replace(person, name=f"c_new{place}"), vector_of(place))
-    server.view = server.view.model_copy(update={"state": "confirming"})
-    assert "too few clients" in reasons(server.attend()).pop()
-
-
-def test_no_member_goes_back_to_an_earlier_round() -> None:
-    server = server_in_round(number=2, step=2)
-    server.attend()
-    server_in_round(1, 1, server)
-    assert "repeats round 1" in reasons(server.attend()).pop() or "was deleted" in reasons(server.attend()).pop()
-
-
-def test_a_sum_is_not_opened_again_without_one_client_after_another_sum() -> None:
-    server = server_in_round()
-    everybody = opened(server)
+def after_another_sum(server: LyingServer) -> None:
     opened(server_in_round(2, 2, server))
     server_in_round(3, 1, server)
-    propose(server, OTHERS)
-    assert "too few clients" in reasons(server.attend() + unmask(server)).pop()
+
+
+def under_new_ids(server: LyingServer) -> None:
+    """The server chooses the ids: a client that enrols again under another one must not look like another client."""
+    server_in_round(2, 1, server)
+    server.uploads = {}
+    for place, person in enumerate(CLIENTS[1:], 1):
+        server.upload(replace(person, name=f"c_new{place}"), vector_of(place))
+
+
+@pytest.mark.parametrize(
+    ("again", "why"),
+    [
+        (in_this_round, "was deleted"),
+        (in_the_next_round, "too few clients"),
+        (after_another_sum, "too few clients"),
+        (under_new_ids, "too few clients"),
+    ],
+)
+def test_a_sum_is_not_opened_again_without_one_client(again: Callable[[LyingServer], None], why: str) -> None:
+    server = server_in_round()
+    everybody = opened(server)
+    again(server)
+    propose(server, [name for name in server.uploads if name != VICTIM])
+    assert why in " ".join(reasons(server.attend() + unmask(server)))
     assert_hidden(server, everybody)
 
 
@@ -193,9 +183,7 @@ def test_a_server_that_says_it_was_restored_opens_nothing_more() -> None:
 
 
 @pytest.mark.parametrize("attack", ["replayed", "for another member"])
-def test_a_share_that_the_client_did_not_seal_for_this_member_now_is_not_summed(
-    attack: str,
-) -> None:
+def test_a_share_that_the_client_did_not_seal_for_this_member_now_is_not_summed(attack: str) -> None:
     server = server_in_round(1)
     earlier = {name: sent.sealed for name, sent in server.uploads.items()}
     server_in_round(2, 2, server)
@@ -226,79 +214,43 @@ def test_clients_that_the_server_made_up_are_named_and_nothing_is_signed() -> No
     assert server.confirmations == {}
 
 
-def test_a_contribution_is_not_added_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = server_in_round()
-    propose(server, [VICTIM, VICTIM, NAMES[1]])
-    assert "twice" in reasons(server.attend()).pop() and server.confirmations == {}
-    # behind the members' backs: the sum over all clients, with the victim's contribution folded twice
-    server.proposals = {}
-    server.attend()
-    unmask(server)
-    signed = lying_server.survivors_digest(server.statements("m_0"))
-    monkeypatch.setattr(lying_server, "survivors_digest", lambda _: signed)
-    with pytest.raises(ValueError, match="masks do not come off"):
-        server.opened([*NAMES, VICTIM])
-    assert server.opened(NAMES).size
-
-
 # --- what a client of a one-shot round accepts as the committee ------------------------------------------------------
 
 
-def fetched(answer: Response, terms: TaskTerms, view: RoundView) -> Committee:
-    """The committee that a client accepts when the server answers with `answer`."""
+def keys_of(people: list[Person]) -> list[bytes]:
+    """The keys of these members for round 1."""
+    owned = ((each.identity.signing_key, each.name, each.identity.mailbox_key, each.certificate) for each in people)
+    return [make_committee_key(key, "t_1", 1, *rest)[1].encode() for key, *rest in owned]
 
-    def serve(request: Request) -> Response:
-        assert request.url.endswith("/rounds/1/committee")
-        return answer
 
-    membership, who = Membership(URL, "t_1", "movies", "c_me", "member", "hrc_token"), Identity.generate()
+def certified(*roles: CertifiedRole) -> list[Person]:
+    return [Person.certified(f"m_{place}", role) for place, role in enumerate(roles)]
+
+
+COMMITTEES: dict[str, tuple[Callable[[], list[bytes]], type[Exception], str]] = {
+    "made up": (lambda: keys_of([Person(f"m_{n}") for n in range(5)]), RefusalError, "no valid proof of membership"),
+    "a client among them": (
+        lambda: keys_of(certified("committee", "member", *["committee"] * 3)), RefusalError, "member 1 .* no valid",
+    ),
+    "too few": (lambda: keys_of(certified(*["committee"] * 4)), RefusalError, "the server names 4"),
+    "cut short": (lambda: [keys_of(certified("committee"))[0][:-1]], RefusalError, "no valid committee"),
+    "none": (list, RoundLost, "cannot be fetched"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", COMMITTEES)
+def test_a_client_refuses_a_committee(what: str) -> None:
+    make, error, why = COMMITTEES[what]
+    terms, who, body = oneshot_terms(), Identity.generate(), join_keys(make())
+    answer = Response(200, {"content-digest": content_digest(body)}, body) if body else problem("not-found")
+    membership = Membership(URL, "t_1", "movies", "c_me", "member", "hrc_token")
     store, check = ClientStore(MemoryStore(), "me"), MembershipCheck(TRIAL.pin)
     member = Member(ApiCalls(URL, "hrc_token"), terms, membership, who, store, Policy(), check)
-    context = oneshot_context(terms, view, bytes(32))
-    found: Committee = ProgramRunner(serve).run(committee_of(member, context))
-    return found
-
-
-def body_of(keys: list[bytes]) -> Response:
-    body = join_keys(keys)
-    return Response(200, {"content-digest": content_digest(body)}, body)
-
-
-def test_a_committee_that_the_server_made_up_is_refused() -> None:
-    terms = oneshot_terms()
-    view = LyingServer(terms).round_view(1, 1, 8)
-    people = [Person(f"m_{place}") for place in range(5)]
-    made = [make_committee_key(each.identity.signing_key, "t_1", 1, each.name) for each in people]
-    answer = body_of([key.encode() for _, key in made])
-    with pytest.raises(RefusalError, match="no valid proof of membership"):
-        fetched(answer, terms, view)
-
-
-def test_a_committee_with_certified_clients_instead_of_members_is_refused() -> None:
-    terms = oneshot_terms()
-    people = [Person.certified(f"m_{place}", "member" if place == 3 else "committee") for place in range(5)]
-    keys = [
-        make_committee_key(each.identity.signing_key, "t_1", 1, each.name, each.identity.mailbox_key, each.certificate)[
-            1
-        ].encode()
-        for each in people
-    ]
-    view = LyingServer(terms).round_view(1, 1, 8)
-    with pytest.raises(RefusalError, match="member 3 .* no valid proof"):
-        fetched(body_of(keys), terms, view)
-    with pytest.raises(RefusalError, match="the server names 4"):
-        fetched(body_of(keys[:4]), terms, view)
-    with pytest.raises(RefusalError, match="no valid committee"):
-        fetched(body_of([keys[0][:-1]]), terms, view)
-    with pytest.raises(RoundLost, match="cannot be fetched"):
-        fetched(problem("not-found"), terms, view)
-
-
-def test_a_round_of_more_clients_than_the_task_allows_is_refused() -> None:
-    terms = oneshot_terms()
-    view = LyingServer(terms).round_view(1, 1, 9)
+    context = oneshot_context(terms, LyingServer(terms).round_view(1, 1, 8), bytes(32))
+    with pytest.raises(error, match=why):
+        ProgramRunner(lambda _: answer).run(committee_of(member, context))
     with pytest.raises(RefusalError, match="asks 3 to 8 clients"):
-        oneshot_context(terms, view, bytes(32))
+        oneshot_context(terms, LyingServer(terms).round_view(1, 1, 9), bytes(32))
 
 
 def test_a_client_sends_the_same_data_to_no_committee_of_strangers() -> None:

@@ -42,8 +42,37 @@ def store_of(server: LyingServer, member: Person) -> ClientStore:
     return ClientStore(server.stores[member.name], member.name, URL)
 
 
-def test_the_record_is_stored_before_the_signature_and_before_the_share() -> None:
+@pytest.mark.parametrize("killed", [False, True])
+def test_the_key_of_a_round_is_deleted_after_the_sum_and_never_made_again(
+    monkeypatch: pytest.MonkeyPatch, killed: bool
+) -> None:
+    """A process that ends after the share deletes the key when it starts again."""
     server = server_in_round()
+    one = server.members[0]
+    store = store_of(server, one)
+    server.attend()
+    with monkeypatch.context() as patched:
+        if killed:
+            patched.setattr(MemberRound, "close", lambda _: None)
+        unmask(server)
+    assert (secret_key(store, "t_1", 1) is not None) == killed
+    server.attend()
+    assert secret_key(store, "t_1", 1) is None and load_record(store, "t_1").closed == 1
+    assert secret_key(store, "t_1", 2) is not None
+    published = server.keys.pop(1)
+    server.publish_keys()
+    assert 1 not in server.keys and len(published) == 5
+
+
+def test_a_restart_in_any_state_sends_the_same_bytes(tmp_path: Path) -> None:
+    """The record is stored before the signature and before the share."""
+    server = LyingServer()
+    server.stores = {member.name: DirectoryStore(tmp_path / member.name) for member in server.members}
+    server.publish_keys()
+    keys = {number: dict(found) for number, found in server.keys.items()}
+    server.publish_keys()
+    assert server.keys == keys and len(keys) == 8
+    server_in_round(server=server)
     seen: dict[str, tuple[bool, bool]] = {}
 
     def note(member: str, stage: str) -> None:
@@ -52,65 +81,27 @@ def test_the_record_is_stored_before_the_signature_and_before_the_share() -> Non
 
     server.before_put = note
     server.attend()
-    unmask(server)
-    assert seen == {"confirm": (True, False), "unmask": (True, True)}
-
-
-def test_the_key_of_a_round_is_deleted_after_the_sum_and_never_made_again() -> None:
-    server = server_in_round()
-    one = server.members[0]
-    server.attend(one)
-    assert secret_key(store_of(server, one), "t_1", 1) is not None
-    server.attend(*server.members[1:])
-    unmask(server)
-    assert secret_key(store_of(server, one), "t_1", 1) is None
-    assert secret_key(store_of(server, one), "t_1", 2) is not None
-    published = server.keys.pop(1)
-    server.publish_keys()
-    assert 1 not in server.keys and len(published) == 5
-
-
-def test_a_restart_in_any_state_sends_the_same_bytes(tmp_path: Path) -> None:
-    server = LyingServer()
-    server.stores = {member.name: DirectoryStore(tmp_path / member.name) for member in server.members}
-    server.publish_keys()
-    keys = {number: dict(found) for number, found in server.keys.items()}
-    server.publish_keys()
-    assert server.keys == keys and len(keys) == 8
-    server_in_round(server=server)
-    server.attend()
+    assert seen == {"confirm": (True, False)}
     signatures, server.confirmations = dict(server.confirmations), {}
     server.attend()
     assert server.confirmations == signatures
     sent: list[bytes] = []
 
     def crash(member: str, stage: str) -> None:
+        note(member, stage)
         raise KeyboardInterrupt(f"{member} {stage}")
 
     server.before_put = crash
     server.view = server.view.model_copy(update={"state": "unmasking"})
     with pytest.raises(KeyboardInterrupt):
         server.attend(server.members[0])  # killed between storing and sending
+    assert seen["unmask"] == (True, True)
     server.before_put = lambda _member, _stage: None
     server.attend(server.members[0])
     sent.append(server.shares["m_0"])
     assert reasons(server.attend()) == set() and server.shares["m_0"] == sent[0]
     modes = {path.stat().st_mode & 0o777 for path in tmp_path.rglob("committee*") if path.is_file()}
     assert modes == {0o600}
-
-
-def test_a_process_that_ends_after_the_share_deletes_the_key_when_it_starts_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    server = server_in_round()
-    server.attend()
-    with monkeypatch.context() as patched:
-        patched.setattr(MemberRound, "close", lambda _: None)
-        unmask(server)
-    one = store_of(server, server.members[0])
-    assert secret_key(one, "t_1", 1) is not None
-    server.attend(server.members[0])
-    assert secret_key(one, "t_1", 1) is None and load_record(one, "t_1").closed == 1
 
 
 def test_a_client_whose_share_does_not_open_is_named_and_the_rest_is_summed() -> None:

@@ -100,25 +100,16 @@ def test_the_server_stops_a_task_that_overfits_and_serves_its_best_model(
         assert max(measured) > best.model_round
 
 
-def test_the_curve_is_the_same_over_every_mechanism_and_members_keep_the_best_model(
+def test_members_of_an_encrypted_task_keep_the_best_model_themselves(
     server: AggregatorProcess, operator: Operator
 ) -> None:
-    rounds, evaluation, curves = 8, Evaluation(every=2, keep="best"), dict[str, Curve]()
-    for mechanism in ("plain", "ckks"):
-        with play(server, operator, mechanism, rounds, evaluation, LEARNABLE) as played:
-            curve = curves[mechanism] = played.curve
-            best, terms = curve.best, played.parts[0].terms
-            assert best is not None and 0 < best.model_round < rounds
-            assert [part.model().round_number for part in played.parts] == [best.model_round] * USERS
-        view = operator.task(f"rated-{mechanism}-{rounds}")
-        assert view.best_round == (None if mechanism == "ckks" else best.model_round)
-        assert [point.model_round for point in curve.points] == [0, 3, 6]
-        assert [point.clients for point in curve.points] == [USERS] * 3
-    plain, ckks = curves["plain"], curves["ckks"]
-    # the first one only: Adam's steps amplify rounding (docs/recipes.md)
-    atol = 1000 * terms.sum_plan.predicted_error / USERS + 1e-3
-    for name, value in ckks.metrics(ckks.points[0]).items():
-        assert value == pytest.approx(plain.metrics(plain.points[0])[name], abs=atol)
+    evaluation = Evaluation(every=2, keep="best")
+    with play(server, operator, "ckks", 8, evaluation, LEARNABLE) as played:
+        best, points = played.curve.best, played.curve.points
+        assert best is not None and 0 < best.model_round < 8
+        assert [part.model().round_number for part in played.parts] == [best.model_round] * USERS
+    assert operator.task("rated-ckks-8").best_round is None, "the server does not see the curve"
+    assert [(point.model_round, point.clients) for point in points] == [(0, USERS), (3, USERS), (6, USERS)]
 
 
 def test_a_task_that_the_server_cannot_stop_is_refused(operator: Operator) -> None:

@@ -7,69 +7,67 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from client_sdk import AsyncClient, Client, Identity, MemoryStore, Operator, Policy
+from client_sdk import AsyncClient, Client, Identity, MemoryStore, Operator
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.wire import Request, Response
-from client_sdk.cli import app
 from client_sdk.errors import LocalFileError
+from client_sdk.rounds.events import Event, RoundMissed
 from client_sdk.rounds.ledger import read_ledger
 from client_sdk.store.client_store import ClientStore, OwnContribution
+from tests.support.command import hushrec
 from tests.support.programs import ProgramRunner
 from tests.support.server import AggregatorProcess
-from tests.support.tasks import SmallTask, interactions, small_task, take_part_together
+from tests.support.tasks import interactions, joined, small_task, take_part_together
 
 USERS = 4
-POLICY = Policy(mechanisms=frozenset({"plain", "masked"}), masked_modes=frozenset({"curious", "semi-malicious"}))
-
-
-def play(task: SmallTask, clients: list[Client]) -> None:
-    """Let every client take part until the task ends."""
-    take_part_together([task.join(one) for one in clients], interactions(len(clients)))
-
-
-def members(server: AggregatorProcess) -> tuple[list[Client], list[ClientStore]]:
-    identities, stores = [Identity.generate() for _ in range(USERS)], [MemoryStore() for _ in range(USERS)]
-    both = list(zip(identities, stores, strict=True))
-    clients = [Client(server.url, identity, store, POLICY) for identity, store in both]
-    return clients, [ClientStore(store, identity.fingerprint, server.url) for identity, store in both]
 
 
 def test_the_list_agrees_with_the_records_and_a_difference_gives_a_warning(
-    server: AggregatorProcess, operator: Operator
+    server: AggregatorProcess, operator: Operator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task = small_task(
-        operator, "masked", users=USERS, mechanism="masked", mechanism_parameters={"mode": "curious", "dropout": 0.0}
-    )
-    clients, shelves = members(server)
-    play(task, clients)
-    found, store = clients[0].ledger(task.name), shelves[0]
-    assert found.warnings == ()
-    assert [(entry.round, entry.survivors, entry.mechanism) for entry in found.entries] == [
-        (1, USERS, "masked"),
-        (2, USERS, "masked"),
-    ]
-    noted = store.contributions(task.task_id)
-    assert {number: one.acknowledged for number, one in noted.items()} == {1: True, 2: True}
-    assert [entry.contribution_digest for entry in found.entries] == [noted[1].digest, noted[2].digest]
-    assert [entry.round for entry in operator.ledger(task.task_id)] == [1, 2]
+    """Of four clients in threads; the first one has its records where the command looks for them."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
+    key, events = tmp_path / "me.key", list[Event]()
+    task = small_task(operator, "masked", users=USERS, mechanism="masked", data_set="ratings")
+    with joined(server.url, task, USERS - 1) as others, Client(server.url, Identity.load_or_create(key)) as client:
+        parts = [task.join(client), *others]
+        played = take_part_together(parts, interactions(USERS), lambda one, items: one.take_part(items, events.append))
+        for reports in played:
+            assert [(report.round, report.caught_up) for report in reports] == [(1, "nothing"), (2, "snapshot")]
+        assert not [event for event in events if isinstance(event, RoundMissed)]
+        found, store = client.ledger(task.name), client._account.store
+        noted = store.contributions(task.task_id)
+        assert found.warnings == ()
+        assert [
+            (entry.round, entry.survivors, entry.mechanism, entry.contribution_digest) for entry in found.entries
+        ] == [(number, USERS, "masked", noted[number].digest) for number in (1, 2)]
+        assert all(one.acknowledged for one in noted.values())
+        assert [entry.round for entry in operator.ledger(task.task_id)] == [1, 2]
 
-    async def asynchronous() -> None:
-        async with AsyncClient(server.url, clients[0]._account.identity, store.store, POLICY) as client:
-            assert await client.ledger(task.name) == found
+        async def asynchronous() -> None:
+            async with AsyncClient(server.url, client._account.identity, store.store) as other:
+                assert await other.ledger(task.name) == found
 
-    asyncio.run(asynchronous())
-    store.write(task.task_id, "contributions.json", json.dumps({"1": ["0" * 64, True]}).encode())
-    assert clients[0].ledger(task.name).warnings == (
-        "round 1: the server counted a contribution other than the one that this device sent",
-        "round 2: the server lists a contribution that this device has no record of",
-    )
-    store.write(task.task_id, "contributions.json", b'{"x": 1}')
-    with pytest.raises(LocalFileError, match="damaged"):
-        clients[0].ledger(task.name)
-    for client in clients:
-        client.close()
+        asyncio.run(asynchronous())
+        status, shown, err = hushrec("ledger", "--identity", str(key))
+        assert (status, "2 sums with your data" in shown, "warning" in err) == (0, True, False)
+        answer = json.loads(hushrec("ledger", "--task", "masked", "--json", "--identity", str(key))[1])
+        assert answer["budget"]["tasks"] == []  # no task with a privacy block
+        (listed,) = answer["tasks"]
+        assert (listed["task_name"], listed["warnings"]) == ("masked", [])
+        assert [(one["round"], one["others"], one["recipe"], one["data_set"]) for one in listed["sums"]] == [
+            (number, USERS - 1, "colr", "ratings") for number in (1, 2)
+        ]
+        store.write(task.task_id, "contributions.json", json.dumps({"1": ["0" * 64, True]}).encode())
+        assert client.ledger(task.name).warnings == (
+            "round 1: the server counted a contribution other than the one that this device sent",
+            "round 2: the server lists a contribution that this device has no record of",
+        )
+        assert hushrec("ledger", "--identity", str(key))[2].count("warning:") == 2
+        store.write(task.task_id, "contributions.json", b'{"x": 1}')
+        with pytest.raises(LocalFileError, match="damaged"):
+            client.ledger(task.name)
 
 
 ROUND = {
@@ -101,37 +99,3 @@ def test_an_omitted_sum_gives_a_warning(state: str, acknowledged: bool, missed: 
         if missed
         else ()
     )
-
-
-def test_the_command(
-    server: AggregatorProcess, operator: Operator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("COLUMNS", "160")
-    key = tmp_path / "me.key"
-    task = small_task(operator, "commanded", users=USERS, data_set="ratings")
-    clients, _ = members(server)
-    clients[0].close()
-    clients[0] = Client(server.url, Identity.load_or_create(key), policy=POLICY)
-    play(task, clients)
-    run = CliRunner()
-    shown = run.invoke(app, ["ledger", "--identity", str(key)])
-    assert shown.exit_code == 0, shown.output
-    assert "commanded" in shown.stdout
-    assert "2 sums with your data" in shown.stdout
-    assert f" {USERS - 1} " in shown.stdout
-    assert "warning" not in shown.stderr
-    answer = json.loads(run.invoke(app, ["ledger", "--task", "commanded", "--json", "--identity", str(key)]).stdout)
-    assert answer["budget"]["tasks"] == []  # no task with a privacy block
-    (found,) = answer["tasks"]
-    assert (found["task_name"], found["warnings"]) == ("commanded", [])
-    assert [(one["round"], one["others"], one["recipe"], one["data_set"]) for one in found["sums"]] == [
-        (1, USERS - 1, "colr", "ratings"),
-        (2, USERS - 1, "colr", "ratings"),
-    ]
-    notes = next((tmp_path / "home").rglob("contributions.json"))
-    notes.write_text("{}", encoding="utf-8")
-    warned = run.invoke(app, ["ledger", "--identity", str(key)])
-    assert warned.stderr.count("warning:") == 2
-    for client in clients:
-        client.close()

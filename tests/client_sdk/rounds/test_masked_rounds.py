@@ -1,10 +1,10 @@
-"""The SDK in masked rounds against a real server: fleets and single clients, dropouts, and what a client refuses."""
+"""The SDK in masked rounds against a real server: dropouts, shares that do not open, and what a client refuses."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,6 @@ from client_sdk.api.http import SyncDriver
 from client_sdk.lab.fleet_rounds import FleetRound
 from client_sdk.organiser import TrialOrganiser
 from client_sdk.rounds.certificates import MembershipCheck, request_for
-from client_sdk.rounds.events import Event, RoundMissed
 from client_sdk.rounds.masked import MaskedRound
 from protocols.codec import b64decode
 from protocols.crypto.certificates import NO_CERTIFICATE
@@ -23,21 +22,21 @@ from protocols.sums.masked import client as stages
 from protocols.sums.masked.roster import RosterEntry
 from tests.support.fleets import enrolled_fleet
 from tests.support.server import AggregatorProcess
-from tests.support.tasks import TRIAL, interactions, joined, small_task, take_part_together
+from tests.support.tasks import TRIAL, interactions, small_task
 
 USERS = 6
-STAGES = ("advertising", "sharing", "collecting", "confirming", "unmasking")
+STAGES = ("advertising", "sharing", "collecting", "confirming", "unmasking", "one-shot")
 TOLERANT = {"dropout": 0.2}
 """Six clients, of which one may drop out."""
 
 
 def round_with_a_dropout(server: AggregatorProcess, operator: Operator, stage: str) -> FleetRound:
-    task = small_task(
-        operator, f"silent-{stage}", users=USERS, mechanism="masked", mechanism_parameters=TOLERANT, rounds=1,
-        collect_seconds=5.0, stage_seconds=5.0,
-    )  # fmt: skip
+    masked = {"mechanism": "masked", "mechanism_parameters": TOLERANT, "stage_seconds": 5.0}
+    how = {"mechanism": "oneshot"} if stage == "one-shot" else masked
+    task = small_task(operator, f"silent-{stage}", users=USERS, rounds=1, collect_seconds=5.0, **how)
     rng = np.random.default_rng(1)  # one of six, by its first draw
     assert (np.random.default_rng(1).random(USERS) < 0.15).sum() == 1
+    stage = "collecting" if stage == "one-shot" else stage
     with enrolled_fleet(
         server.url, task, interactions(USERS), dropout=0.15, dropout_rng=rng, dropout_stage=stage
     ) as fleet:
@@ -59,17 +58,6 @@ def test_a_fleet_with_dropouts(rounds_with_a_dropout: dict[str, Future[FleetRoun
     assert played.survivors == (USERS if stage in ("confirming", "unmasking") else USERS - 1)
     (missed,) = played.missed
     assert missed.reason == "simulated dropout"
-
-
-def test_single_clients_in_threads_take_part_until_the_task_ends(server: AggregatorProcess, operator: Operator) -> None:
-    task, events = small_task(operator, "threads", users=4, mechanism="masked", rounds=2), list[Event]()
-    with joined(server.url, task, 4) as parts:
-        outcomes = take_part_together(parts, interactions(4), lambda part, items: part.take_part(items, events.append))
-        assert [part.recommend(5).items.size for part in parts] == [5] * 4
-    assert not [event for event in events if isinstance(event, RoundMissed)]
-    for reports in outcomes:
-        assert [report.round for report in reports] == [1, 2]
-        assert all(report.caught_up == ("nothing" if report.round == 1 else "snapshot") for report in reports)
 
 
 def test_a_client_with_another_model_is_excluded(server: AggregatorProcess, operator: Operator) -> None:
@@ -121,49 +109,16 @@ def test_only_members_that_the_organiser_certified_pass_the_check() -> None:
         assert not MembershipCheck(TRIAL.pin)(replace(entry, certificate=b64decode(other_role.certificate)))
 
 
-# --- sums that were not opened, for absent clients or for shares that do not open: no task ends for them --------------
-
-MEMBERS = 12
-VANISHING = 5
-"""Too many of 12 for the sum to be opened: a secret is reconstructed from 7 of the 11 others."""
-
-
-@dataclass
-class Vanishing:
-    """Replaces the generator of a fleet: in round 1 the first clients of the cohort vanish."""
-
-    number: int = 0
-
-    def random(self, clients: int) -> np.ndarray:
-        self.number += 1
-        return np.where(np.arange(clients) < (VANISHING if self.number == 1 else 0), 0.0, 1.0)
-
-
-def test_clients_of_a_sum_that_was_not_opened_take_part_until_the_task_is_complete(
-    server: AggregatorProcess, operator: Operator
-) -> None:
-    """The sum is opened when it is asked for again, and the next one follows."""
-    task = small_task(
-        operator, "again", users=MEMBERS, mechanism="masked", rounds=2, max_failed_rounds=1, min_clients=5,
-        stage_seconds=4.0, collect_seconds=10.0,
-    )  # fmt: skip
-    dropout: dict[str, Any] = {"dropout": 0.5, "dropout_rng": Vanishing(), "dropout_stage": "unmasking"}
-    with enrolled_fleet(server.url, task, interactions(MEMBERS), **dropout) as fleet:
-        played = fleet.run()
-    assert [(one.state, one.survivors) for one in played[1:]] == [("complete", MEMBERS)] * 2
-    assert played[0].state == "failed"
-    view = operator.task(task.task_id)
-    assert (view.state, view.completed_rounds, view.abandoned_sums) == ("complete", 2, 0)
-
-
 def test_a_client_whose_shares_do_not_open_is_reported_and_the_others_go_on(
     server: AggregatorProcess, operator: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The sum is not opened, and is asked for again without that client."""
+    users = 12
     task = small_task(
-        operator, "garbage", users=MEMBERS, mechanism="masked", rounds=1, max_failed_rounds=1, min_clients=5
+        operator, "garbage", users=users, mechanism="masked", rounds=1, max_failed_rounds=1, min_clients=5
     )
     share = stages.share
-    with enrolled_fleet(server.url, task, interactions(MEMBERS)) as fleet:
+    with enrolled_fleet(server.url, task, interactions(users)) as fleet:
         at_fault = fleet.clients[3].member.membership.client_id
 
         def garbage(state: stages.Advertised, *rest: Any) -> tuple[stages.Shared, bytes]:
@@ -172,6 +127,7 @@ def test_a_client_whose_shares_do_not_open_is_reported_and_the_others_go_on(
 
         monkeypatch.setattr(stages, "share", garbage)
         played = fleet.run()
-    assert [(one.state, one.asked) for one in played] == [("failed", MEMBERS), ("complete", MEMBERS - 1)]
+    assert [(one.state, one.asked) for one in played] == [("failed", users), ("complete", users - 1)]
     assert at_fault in str(played[0].failure)
-    assert operator.task(task.task_id).state == "complete"
+    view = operator.task(task.task_id)
+    assert (view.state, view.completed_rounds, view.abandoned_sums) == ("complete", 1, 0)

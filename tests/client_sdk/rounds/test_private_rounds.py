@@ -16,7 +16,6 @@ from client_sdk import (
     Identity,
     LocalFileError,
     MemoryStore,
-    NotFound,
     Operator,
     Policy,
     PolicyRefused,
@@ -57,15 +56,18 @@ def enrolled(server: AggregatorProcess, operator: Operator, wanted: TaskRequest)
     return enrolled_fleet(server.url, SmallTask.of(operator, wanted, USERS), ROWS)
 
 
-@pytest.mark.parametrize(("recipe", "mechanism"), [("colr", "ckks"), ("privirec-k", "masked")])
 def test_noisy_sums_make_a_model_and_each_client_records_their_cost(
-    server: AggregatorProcess, operator: Operator, recipe: str, mechanism: str
+    server: AggregatorProcess, operator: Operator
 ) -> None:
-    wanted = request(f"private-{recipe}-{mechanism}", recipe, mechanism)
-    with enrolled(server, operator, wanted) as fleet:
+    with enrolled(server, operator, request("private", "colr", "ckks")) as fleet:
+        members, task_id = [client.member for client in fleet.clients], fleet.clients[0].member.task_id
+        invitation = operator.invite(task_id).invitation
+        with new_client(server.url) as client:
+            part = client.join(invitation=invitation, certificate=TRIAL.source("member"))
+            assert part.privacy() == operator.privacy(task_id)
         assert {done.state for done in fleet.run()} == {"complete"}
-        members, state = [client.member for client in fleet.clients], fleet.model()
-    assert operator.task(members[0].task_id).privacy == PRIVACY
+        state = fleet.model()
+    assert operator.task(task_id).privacy == PRIVACY
     assert isinstance(members[0].terms.recipe, Private)
     assert state.round_number == ROUNDS
     assert abs(np.log(state.l2_clip)) < 0.21  # two steps of the bound on updates, each by 0.1 at most
@@ -91,14 +93,12 @@ def test_a_client_joins_no_task_that_its_budget_does_not_allow(server: Aggregato
         client.preview(second)
 
 
-@pytest.mark.parametrize(("recipe", "mechanism"), [("privirec-k", "masked"), ("colr", "oneshot")])
 def test_a_task_ends_once_the_sums_that_it_pays_for_have_the_data_of_its_members(
-    server: AggregatorProcess, operator: Operator, recipe: str, mechanism: str
+    server: AggregatorProcess, operator: Operator
 ) -> None:
     """The cohort of privirec-k is frozen. A committee keeps publishing keys for one-shot rounds until the end."""
     two = PRIVACY.model_copy(update={"rounds": 2})
-    wanted = request(f"two-sums-{recipe}-{mechanism}", recipe, mechanism, two)
-    with enrolled(server, operator, wanted) as fleet:
+    with enrolled(server, operator, request("two-sums", "privirec-k", "oneshot", two)) as fleet:
         assert [done.state for done in fleet.run()] == ["complete", "complete"]
         member = fleet.clients[0].member
         spending = member.store.spending(member.task_id)
@@ -112,27 +112,6 @@ def test_a_task_ends_once_the_sums_that_it_pays_for_have_the_data_of_its_members
     found = operator.privacy(member.task_id)
     assert (found.most_sums, found.released_sums, found.spent_members) == (2, 2, USERS)
     assert total_epsilon([spending], PRIVACY.delta) == pytest.approx(found.largest_epsilon)
-
-
-def test_members_and_operators_read_what_the_block_promises_and_what_is_spent(
-    server: AggregatorProcess, operator: Operator
-) -> None:
-    wanted = request("shown", "colr", "masked")
-    with enrolled(server, operator, wanted) as fleet:
-        fleet.run(rounds=1)
-        member = fleet.clients[0].member
-    found = operator.privacy(member.task_id)
-    assert found.terms == PRIVACY
-    assert 0 < found.largest_epsilon < PRIVACY.epsilon
-    assert found.sampled_epsilon == found.largest_epsilon  # every member is in every cohort
-    assert [noise.sum_index for noise in found.sums] == [1, 2]
-    assert "0 of the 8 clients" in found.against[0]
-    plain = operator.create_task(wanted.model_copy(update={"name": "no-block", "privacy": None})).task_id
-    with pytest.raises(NotFound, match="no privacy block"):
-        operator.privacy(plain)
-    invitation = operator.invite(member.task_id).invitation
-    with new_client(server.url) as client:
-        assert client.join(invitation=invitation, certificate=TRIAL.source("member")).privacy() == found
 
 
 # --- what such tasks cost an identity's data: `Client.budget` and `hushrec ledger` ------------------------------------

@@ -1,33 +1,51 @@
-"""Recipes through whole rounds of a real server: the model of the plain sum, coins, and what a client keeps.
+"""Recipes through whole rounds of a real server: the model of the plain sum, coins, and data that are counted once.
 
 That encrypted sums are those of plain ones is in the battery: `RecipeConformance`.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 
-from client_sdk import Operator, Policy, PolicyRefused, task_request
+from client_sdk import Client, Identity, MemoryStore, Operator, Policy, PolicyRefused, task_request
+from client_sdk.agreement.terms import TaskTerms
+from client_sdk.api.http import SyncDriver
 from client_sdk.lab.data.interactions import leave_one_out
 from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
 from client_sdk.lab.federation import Federation
-from client_sdk.store.states import ClientState
+from client_sdk.rounds.events import RoundAbstained
+from client_sdk.store.states import ClientState, GivenData
 from client_sdk.training.base import LocalResult
 from client_sdk.training.pfedclr import BUFFER_ROWS, PFedCLRConfig, PFedCLRHalf
 from client_sdk.training.rfrec import SUM_INDEX
+from protocols.advice import parameters_for
 from protocols.errors import ParameterError
 from protocols.messages import Schedule
 from protocols.recipes.base import FactorState
+from protocols.recipes.factors import CountedFactors
 from protocols.recipes.rfrec import RFRecF, RFRecState
 from protocols.recipes.state import state_as
 from tests.support.fleets import enrolled_fleet, model_in_the_clear
+from tests.support.one_member import OneMember, aggregate_of, attempt
+from tests.support.programs import task_view
 from tests.support.server import AggregatorProcess
-from tests.support.tasks import SmallTask, interactions, joined, new_client, small_task, take_part_together
+from tests.support.tasks import (
+    ITEMS,
+    TRIAL,
+    SmallTask,
+    interactions,
+    joined,
+    new_client,
+    small_task,
+    take_part_together,
+)  # fmt: skip
 
 OWN: dict[str, Any] = {"dim": 2, "share": 0.1, "support": "own", "reveal_indices": True}
 PFEDCLR = {"dim": 4, "rank": 2, "max_interactions": 10, "reveal_weights": True}
@@ -92,12 +110,7 @@ def test_an_unusable_history_is_refused_before_the_first_round(server: Aggregato
 
 
 @pytest.mark.parametrize(
-    ("recipe", "mechanism"),
-    [
-        ("colr", "ckks"),
-        ("scolr", "masked"),
-        ("pfedclr", "masked"),
-    ],
+    ("recipe", "mechanism"), [("colr", "ckks"), ("colr", "oneshot"), ("scolr", "masked"), ("pfedclr", "masked")]
 )
 def test_a_round_through_the_service_gives_the_model_of_the_plain_sum(
     server: AggregatorProcess, operator: Operator, recipe: str, mechanism: str
@@ -168,3 +181,54 @@ def test_a_client_reveals_its_indices_only_if_its_policy_allows_it(
     )  # fmt: skip
     with new_client(server.url) as client, pytest.raises(PolicyRefused, match="which items it touched"):
         task.join(client)
+
+
+# --- a sum of counts holds the items of `min_clients` clients or more ------------------------------------------------
+# Clients that were counted once sent zeros to later sums of counts. The zeros counted towards `min_clients`, and the
+# sum was the item list of the one client that was not counted before.
+
+
+def counting_task(operator: Operator, name: str, **schedule: Any) -> SmallTask:
+    """A task with the recommended parameters, which count items first."""
+    parameters = parameters_for("colr", {"items": ITEMS, "dim": 8, "clip": 2.0, "rank": 2})
+    request = task_request(name, "colr", "masked", Schedule(**schedule), parameters, organiser=TRIAL.pin)
+    return SmallTask.of(operator, request, 50)
+
+
+def test_no_sum_of_a_default_task_is_the_item_list_of_a_member(server: AggregatorProcess, operator: Operator) -> None:
+    """Cohorts of all members but one, as any member sees it: the counts of one round less those of the round before."""
+    users, seen = interactions(8), [np.zeros(ITEMS)]
+    task = counting_task(operator, "default", rounds=3, cohort_size=7, start_clients=8)
+    with enrolled_fleet(server.url, task, users, downloads="once") as fleet:
+        played = fleet.run(lambda _: seen.append(state_as(fleet.model(), CountedFactors).item_counts))
+    assert [(done.state, done.survivors) for done in played] == [("complete", 7)] * 3
+    first, *later = [after - before for before, after in pairwise(seen)]
+    assert first.sum() == 7 * 6
+    assert not np.any(later)
+
+
+@pytest.mark.parametrize(("sums", "step", "why"), [(1, 1, "repeats sum 1"), (2, 2, "are in sum 1")])
+def test_counted_members_are_no_crowd_for_a_victim(sums: int, step: int, why: str) -> None:
+    """A server that asks for the counts of round 1 again, or for the next ones, gets those of nobody that it has."""
+    parameters = {"items": 6, "dim": 4, "rank": 2, "item_bias": "counts", "count_sums": sums}
+    terms = TaskTerms.of(task_view("colr", parameters, completed_rounds=1))
+    member = OneMember(terms, None, {1: aggregate_of(terms, None)})
+    member.store.keep_given("t_1", None, "rows", GivenData().with_counted("t_1", 1))
+    member.runner.run(attempt(member.part, member.asked.model_copy(update={"step": step}), member.events.append))
+    (abstained,) = member.events
+    assert isinstance(abstained, RoundAbstained) and why in abstained.reason
+    assert [json.loads(told.body) for told in member.requests("/refusals")] == [{"reason": "no-data"}]
+    assert not member.requests("/contributions/")
+
+
+def test_a_client_is_recorded_as_counted_before_it_sends(server: AggregatorProcess, operator: Operator) -> None:
+    """Else one whose answer is lost would be counted again, in another sum."""
+    task, store, identity = counting_task(operator, "record", cohort_size=6), MemoryStore(), Identity.generate()
+    with Client(server.url, identity, store) as client, SyncDriver() as driver:
+        core = task.join(client).part
+        recipe, seed = core.member.terms.recipe, core.member.terms.seed
+        training = core.train(recipe.round_spec(seed, 1), recipe.initial_state(seed), core.history([2, 5]))
+        assert np.flatnonzero(driver.run(training).blocks[0]).tolist() == [2, 5]
+    with Client(server.url, identity, store) as restarted:
+        kept = restarted.join(task.name).part.member.store.given(task.task_id, None, "rows")
+    assert kept.counted == (task.task_id, 1)

@@ -33,10 +33,10 @@ SHORT_PAUSES = ClientOptions(retry=RetryPolicy(base_seconds=0.08, cap_seconds=1.
 REPEATED_SECONDS = sum(replace(SHORT_PAUSES.retry, jitter=lambda: 1.0).pause(n) for n in range(1, DEFAULT_ATTEMPTS))
 """A request is repeated for so long at most; only a participant that waits for its server goes on after that."""
 AWAY_SECONDS = 2.0 * REPEATED_SECONDS
-USERS = 6
+USERS = 3
 MASKED = {
     "mechanism": "masked",
-    "mechanism_parameters": {"dropout": 0.2},
+    "mechanism_parameters": {"dropout": 0.0},
     "rounds": 1,
     "collect_seconds": 400,
     "stage_seconds": 400,

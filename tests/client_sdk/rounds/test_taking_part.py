@@ -20,12 +20,9 @@ from client_sdk import (
     Operator,
     Policy,
     PolicyRefused,
-    task_request,
 )
-from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.retry import RetryPolicy
 from client_sdk.errors import (
-    ApiError,
     ContributionConflict,
     Forbidden,
     GaveUp,
@@ -42,7 +39,6 @@ from protocols.codec import b64decode
 from protocols.crypto.envelope import EnvelopeSender
 from protocols.errors import CertificateError, KeyringError, ParameterError
 from protocols.sums.paillier.mechanism import PaillierMechanism
-from tests.support.programs import task_view
 from tests.support.server import AggregatorProcess, running_aggregator
 from tests.support.tasks import (
     ITEMS,
@@ -237,18 +233,6 @@ def test_an_envelope_of_anybody_but_the_certified_holder_is_refused(
         with pytest.raises(CertificateError, match="for the role member, not holder"):
             honest.model()
     operator.close_task(task.task_id)
-
-
-def test_terms_with_mode_public_are_refused(operator: Operator) -> None:
-    """The server creates no such task, and a client refuses the terms of one, both with the reason and the way out."""
-    removed = r"mode 'public' .* was removed: .* use the mechanism oneshot"
-    recipe, mode = {"items": ITEMS, "rank": 2}, {"mode": "public"}
-    request = task_request("public", "colr", "ckks", None, recipe, mode, organiser=TRIAL.pin)
-    with pytest.raises(ApiError, match=removed) as refused:
-        operator.create_task(request)
-    assert refused.value.status == 422
-    with pytest.raises(ParameterError, match=removed):
-        TaskTerms.of(task_view("colr", None, "ckks", mode))
 
 
 def test_clip_warnings_conflicts_and_closed_rounds(server: AggregatorProcess, operator: Operator) -> None:
