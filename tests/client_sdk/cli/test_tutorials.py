@@ -60,8 +60,8 @@ class Federation:
         self.page = self.blocks(TUTORIAL)
 
     def blocks(self, page: Path, **more: str) -> dict[str, str]:
-        """The named blocks of a page, of two rounds. more: texts and what replaces them."""
-        changes = {"rounds=6": "rounds=2", **more}
+        """The named blocks of a page, of two rounds over 130 items. more: texts and what replaces them."""
+        changes = {"rounds=6": "rounds=2", "items=40": "items=130", **more}
         for old, new in (("8000", self.server), ("8100", self.organiser)):
             changes |= {f"{before}{old}": f"{before}{new}" for before in ("127.0.0.1:", "--port ")}
         return named_blocks(page, changes)
@@ -106,21 +106,65 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
         yield made
 
 
-def test_the_first_federation_ends_with_recommendations(federation: Federation) -> None:
+@pytest.fixture(scope="module")
+def played(federation: Federation) -> str:
+    """What the third terminal of the first federation has printed, to its end."""
     page = federation.page
     assert list(page) == ["setup", "organiser", "operator", "holder", "program", "members", "recommend"]
     (federation.folder / "cem.py").write_text(page["program"])
-    out = federation.play(page["holder"] + page["members"] + page["recommend"], federation.folder)
+    return federation.play(f"{page['holder']}{page['members']}wait\n{page['recommend']}", federation.folder)
+
+
+def test_the_first_federation_ends_with_recommendations(federation: Federation, played: str) -> None:
     # the table of `hushrec recommend`, whose columns are place, item and score
-    recommended = [int(item) for item in re.findall(r"^\D*\d+\D+(\d+)\D+\d+\.\d+\D*$", out, re.MULTILINE)]
-    assert len(recommended) == 5 and not set(range(8)) & set(recommended), out
-    cem = [int(item) for item in out.splitlines()[-1].split()]
-    assert len(cem) == 5 and not {0, 1, 4, 5, 8, 9, 12, 13} & set(cem), out
+    recommended = [int(item) for item in re.findall(r"^\D*\d+\D+(\d+)\D+\d+\.\d+\D*$", played, re.MULTILINE)]
+    assert len(recommended) == 5 and not set(range(8)) & set(recommended), played
+    cem = [int(item) for item in played.splitlines()[-1].split()]
+    assert len(cem) == 5 and not {0, 1, 4, 5, 8, 9, 12, 13} & set(cem), played
+    log = (federation.folder / "ann.log").read_text()
+    assert [row for row in cells(log) if "rounds" in row[0]] == [["rounds completed", "2"], ["rounds missed", "0"]], log
+    assert "sums can be opened by its members" in log and "the task ended: complete" in log
+    assert ["members given keys", "3"] in cells((federation.folder / "keyring.log").read_text())
+    assert (federation.folder / "holder/hushrec/identity.key").stat().st_mode & 0o777 == 0o600
+
+
+def test_what_a_member_of_the_first_federation_can_ask_for(federation: Federation, played: str) -> None:
+    def ask(member: str, *arguments: str) -> tuple[int, str, str]:
+        return hushrec(*arguments, COLUMNS="200", XDG_DATA_HOME=str(federation.folder / member))
+
+    status, fingerprint, _ = ask("ann", "keyring", "fingerprint")
+    assert (status, fingerprint) == (0, ask("holder", "keyring", "fingerprint")[1])
+    assert fingerprint.strip() in played
+    status, _, err = ask("ann", "keyring", "serve", "--task", "movies")
+    assert status == 1 and "not its key holder" in err
+    titles = federation.folder / "titles.csv"
+    titles.write_text("item,title\n" + "".join(f"{item},Film [{item}]\n" for item in range(130)))
+    status, out, err = ask("ann", "recommend", "-k", "5", "--titles", str(titles))
+    assert status == 0, err
+    rows = cells(out)
+    assert [row[0] for row in rows] == ["1", "2", "3", "4", "5"]
+    assert all(row[2] == f"Film [{row[1]}]" for row in rows)
+    scores = [float(row[3]) for row in rows]
+    assert scores == sorted(scores, reverse=True)
+    status, offline, err = ask("ann", "recommend", "-k", "5", "--titles", str(titles), "--offline")
+    assert (status, offline) == (0, out)
+    assert "is used: no update was asked for" in err
+    assert ask("ann", "recommend", "-k", "0")[0] == 1
+    status, out, err = ask("ann", "evaluate", "--held-out", "18", "--held-out", "19", "-k", "200")
+    assert status == 0, err
+    found = [row[1:4] for row in cells(out)]
+    assert found == [["full ranking", "2", "1.0000"], ["99 sampled negatives", "2", "1.0000"]]
+    status, _, err = ask("ann", "evaluate", "--held-out", "2")
+    assert status == 1 and "held-out item 2 is in the interactions file" in err
+    assert ask("ann", "evaluate", "--held-out", "130")[0] == 1
+    url = f"http://127.0.0.1:{federation.server}"
+    status, out, err = ask("ann", "doctor", "--url", url)
+    assert status == 0 and f"{url} is ready" in out, err
 
 
 def test_a_federation_over_the_file_recommends_by_its_own_ids(federation: Federation, folder: Path) -> None:
     """The first federation with what the page changes: the catalogue, and the members with their files."""
-    changes = {"-r items=40": "--items items.csv", "server-data": str(federation.folder / "server-data")}
+    changes = {"-r items=130": "--items items.csv", "server-data": str(federation.folder / "server-data")}
     tutorial, page = (federation.blocks(page, movies="shop", **changes) for page in (TUTORIAL, OWN_DATA))
     assert list(page) == ["prepare", "members"]
     subprocess.run(["bash", "-euc", page["prepare"]], cwd=folder, env=environment(), check=True, timeout=60)
