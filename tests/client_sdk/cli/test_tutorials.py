@@ -1,45 +1,37 @@
-"""The first federation runs as written; all commands and settings of the tutorials and of docs/deploy.md exist."""
+"""The first federation and docs/your-own-data.md run as written; commands and settings of the other pages exist."""
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import subprocess
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 import aggregator_service.cli
 import client_sdk.cli
 from aggregator_service.settings import Settings
+from tests.support.command import cells, hushrec
 from tests.support.pages import end_group, environment, named_blocks, terminal, wait_for
 from tests.support.server import free_port
 
-ROOT = Path(__file__).parents[3]
-FOLDER = ROOT / "docs" / "tutorials"
-COSTS = FOLDER.parent / "what-encryption-costs.md"
-PAGES = [*sorted(FOLDER.glob("*.md")), COSTS, FOLDER.parent / "deploy.md"]
+DOCS = Path(__file__).parents[3] / "docs"
+TUTORIAL, OWN_DATA = DOCS / "tutorials" / "first-federation.md", DOCS / "your-own-data.md"
+COSTS = DOCS / "what-encryption-costs.md"
+PAGES = [*sorted(TUTORIAL.parent.glob("*.md")), COSTS, DOCS / "deploy.md"]
 APPS = {"hushrec": client_sdk.cli.app, "hushrec-server": aggregator_service.cli.command_line()}
 
 
-def blocks(page: str) -> dict[str, str]:
-    """The named blocks of a tutorial, with ports that are free."""
-    ports = {"8000": str(SERVER), "8100": str(ORGANISER)}
-    changes = {
-        f"{before}{port}": f"{before}{free}" for port, free in ports.items() for before in ("127.0.0.1:", "--port ")
-    }
-    return named_blocks(FOLDER / page, changes)
-
-
-SERVER, ORGANISER = free_port(), free_port()
-
-
-def command_lines(page: Path) -> list[str]:
+def command_lines(text: str) -> list[str]:
     """The commands of a page's shell blocks, continuation lines joined, without substitutions and redirections."""
     found = []
-    for block in re.findall(r"^```sh\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
+    for block in re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
         for line in block.replace("\\\n", " ").splitlines():
             plain = re.sub(r"\$\([^)]*\)", "x", line.strip())
             plain = re.sub(r"^(\w+=\S+ )+", "", re.sub(r"\s[12]?>.*$", "", plain))
@@ -48,62 +40,234 @@ def command_lines(page: Path) -> list[str]:
     return found
 
 
-def test_the_first_federation_ends_with_recommendations(tmp_path: Path) -> None:
-    page = blocks("first-federation.md")
+def run(command: str) -> str:
+    """Run a command of a page in this process; return what it prints."""
+    program, *words = shlex.split(command)
+    done = CliRunner().invoke(APPS[program], words)
+    assert done.exit_code == 0, f"{command}: {done.output}"
+    return done.stdout
+
+
+# --- federations: every party in shells, as a reader starts them -----------------------------------------------------
+
+
+class Federation:
+    """The organiser and the server of the first federation, in `folder`, and its blocks with ports that are free."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.server, self.organiser = free_port(), free_port()
+        self.page = self.blocks(TUTORIAL)
+
+    def blocks(self, page: Path, **more: str) -> dict[str, str]:
+        """The named blocks of a page, of two rounds over 130 items. more: texts and what replaces them."""
+        changes = {"rounds=6": "rounds=2", "items=40": "items=130", **more}
+        for old, new in (("8000", self.server), ("8100", self.organiser)):
+            changes |= {f"{before}{old}": f"{before}{new}" for before in ("127.0.0.1:", "--port ")}
+        return named_blocks(page, changes)
+
+    def prepare(self, page: Mapping[str, str], folder: Path, left_out: str = r" serve\b") -> None:
+        """Run the commands of the organiser and the operator in this process, but those that match `left_out`."""
+        for line in (page["organiser"] + page["operator"]).replace("\\\n", " ").splitlines():
+            command = re.sub(r"\$\(cat (\S+)\)", lambda found: (folder / found[1]).read_text().strip(), line)
+            command, _, kept = command.partition(" > ")
+            if not re.search(left_out, command):
+                out = run(command)
+                (folder / (kept or "shown.txt")).write_text(out)
+
+    def play(self, script: str, folder: Path) -> str:
+        """Play the third terminal in `folder` to its end; return what it printed."""
+        with ExitStack() as stack:
+            third = subprocess.Popen(
+                ["bash", "-ec", script], cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                text=True, start_new_session=True,
+            )  # fmt: skip
+            stack.callback(third.wait, 30)
+            stack.callback(end_group, third.pid)
+            out, err = third.communicate(timeout=400)
+        logs = "\n".join(f"{path.name}: {path.read_text()}" for path in self.folder.rglob("*.log"))
+        assert third.returncode == 0, out + err + logs
+        return out
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    made = Federation(tmp_path_factory.mktemp("federation"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(made.folder)
+        made.prepare(made.page, made.folder)
+    serving = (made.page[party].splitlines()[-1] for party in ("organiser", "operator"))
+    with (
+        terminal(f"{next(serving)} --scope shop", made.folder, "organiser.log"),
+        terminal(next(serving), made.folder, "operator.log"),
+    ):
+        for port in (made.organiser, made.server):
+            wait_for(port, made.folder)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def played(federation: Federation) -> str:
+    """What the third terminal of the first federation has printed, to its end."""
+    page = federation.page
     assert list(page) == ["setup", "organiser", "operator", "holder", "program", "members", "recommend"]
-    (tmp_path / "cem.py").write_text(page["program"])
-    with ExitStack() as terminals:
-        terminals.enter_context(terminal(page["organiser"], tmp_path, "organiser.log"))
-        wait_for(ORGANISER, tmp_path)
-        terminals.enter_context(terminal(page["operator"], tmp_path, "operator.log"))
-        wait_for(SERVER, tmp_path)
-        script = page["holder"] + page["members"] + page["recommend"]
-        third = subprocess.Popen(
-            ["bash", "-ec", script], cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            text=True, start_new_session=True,
-        )  # fmt: skip
-        terminals.callback(third.wait, 30)
-        terminals.callback(end_group, third.pid)
-        out, err = third.communicate(timeout=400)
-    logs = "\n".join(f"{path.name}: {path.read_text()}" for path in tmp_path.glob("*.log"))
-    assert third.returncode == 0, out + err + logs
-    assert len(recommended(out)) == 5, out
-    assert not set(range(8)) & set(recommended(out))
-    cem = [int(item) for item in out.splitlines()[-1].split()]
-    assert len(cem) == 5 and not {0, 1, 4, 5, 8, 9, 12, 13} & set(cem), out
+    (federation.folder / "cem.py").write_text(page["program"])
+    return federation.play(f"{page['holder']}{page['members']}wait\n{page['recommend']}", federation.folder)
 
 
-def recommended(out: str) -> list[int]:
-    """The item numbers in the table of `hushrec recommend`, whose columns are place, item and score."""
-    return [int(item) for item in re.findall(r"^\D*\d+\D+(\d+)\D+\d+\.\d+\D*$", out, re.MULTILINE)]
+def test_the_first_federation_ends_with_recommendations(federation: Federation, played: str) -> None:
+    # the table of `hushrec recommend`, whose columns are place, item and score
+    recommended = [int(item) for item in re.findall(r"^\D*\d+\D+(\d+)\D+\d+\.\d+\D*$", played, re.MULTILINE)]
+    assert len(recommended) == 5 and not set(range(8)) & set(recommended), played
+    cem = [int(item) for item in played.splitlines()[-1].split()]
+    assert len(cem) == 5 and not {0, 1, 4, 5, 8, 9, 12, 13} & set(cem), played
+    log = (federation.folder / "ann.log").read_text()
+    assert [row for row in cells(log) if "rounds" in row[0]] == [["rounds completed", "2"], ["rounds missed", "0"]], log
+    assert "sums can be opened by its members" in log and "the task ended: complete" in log
+    assert ["members given keys", "3"] in cells((federation.folder / "keyring.log").read_text())
+    assert (federation.folder / "holder/hushrec/identity.key").stat().st_mode & 0o777 == 0o600
+
+
+def test_what_a_member_of_the_first_federation_can_ask_for(federation: Federation, played: str) -> None:
+    def ask(member: str, *arguments: str) -> tuple[int, str, str]:
+        return hushrec(*arguments, COLUMNS="200", XDG_DATA_HOME=str(federation.folder / member))
+
+    status, fingerprint, _ = ask("ann", "keyring", "fingerprint")
+    assert (status, fingerprint) == (0, ask("holder", "keyring", "fingerprint")[1])
+    assert fingerprint.strip() in played
+    status, _, err = ask("ann", "keyring", "serve", "--task", "movies")
+    assert status == 1 and "not its key holder" in err
+    titles = federation.folder / "titles.csv"
+    titles.write_text("item,title\n" + "".join(f"{item},Film [{item}]\n" for item in range(130)))
+    status, out, err = ask("ann", "recommend", "-k", "5", "--titles", str(titles))
+    assert status == 0, err
+    rows = cells(out)
+    assert [row[0] for row in rows] == ["1", "2", "3", "4", "5"]
+    assert all(row[2] == f"Film [{row[1]}]" for row in rows)
+    scores = [float(row[3]) for row in rows]
+    assert scores == sorted(scores, reverse=True)
+    status, offline, err = ask("ann", "recommend", "-k", "5", "--titles", str(titles), "--offline")
+    assert (status, offline) == (0, out)
+    assert "is used: no update was asked for" in err
+    assert ask("ann", "recommend", "-k", "0")[0] == 1
+    status, out, err = ask("ann", "evaluate", "--held-out", "18", "--held-out", "19", "-k", "200")
+    assert status == 0, err
+    found = [row[1:4] for row in cells(out)]
+    assert found == [["full ranking", "2", "1.0000"], ["99 sampled negatives", "2", "1.0000"]]
+    status, _, err = ask("ann", "evaluate", "--held-out", "2")
+    assert status == 1 and "held-out item 2 is in the interactions file" in err
+    assert ask("ann", "evaluate", "--held-out", "130")[0] == 1
+    url = f"http://127.0.0.1:{federation.server}"
+    status, out, err = ask("ann", "doctor", "--url", url)
+    assert status == 0 and f"{url} is ready" in out, err
+
+
+def test_a_federation_over_the_file_recommends_by_its_own_ids(federation: Federation, folder: Path) -> None:
+    """The first federation with what the page changes: the catalogue, and the members with their files."""
+    changes = {"-r items=130": "--items items.csv", "server-data": str(federation.folder / "server-data")}
+    tutorial, page = (federation.blocks(page, movies="shop", **changes) for page in (TUTORIAL, OWN_DATA))
+    assert list(page) == ["prepare", "members"]
+    subprocess.run(["bash", "-euc", page["prepare"]], cwd=folder, env=environment(), check=True, timeout=60)
+    for shared in ("organiser", "organiser.pub"):
+        (folder / shared).symlink_to(federation.folder / shared)
+    federation.prepare(tutorial, folder, r" (init|serve)\b")
+    out = federation.play(tutorial["holder"] + page["members"], folder)
+    found = re.findall(r"│ \d +│ +(B\d{3}) │", out)
+    own = (folder / "member-1.csv").read_text().split()[1:]
+    assert len(found) == 5, out
+    assert len(own) > 5 and not set(own) & set(found)
+
+
+# --- the commands of pages, in this process --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_the_commands_of_a_tutorial_exist_with_their_options(page: Path) -> None:
-    lines = command_lines(page)
+def test_the_commands_and_settings_of_a_page_exist(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    text = page.read_text(encoding="utf-8")
+    known = {f"HUSHREC_{name.upper()}" for name in Settings.model_fields} | {"HUSHREC_ISSUER"}
+    assert set(re.findall(r"HUSHREC_[A-Z_]+", text)) <= known
+    lines = command_lines(text)
     assert lines
     for line in lines:
         program, *words = shlex.split(line)
         command = [word for word in words[:2] if re.fullmatch(r"[a-z][a-z-]*", word)]
-        for known in (command, command[:1]):
-            done = CliRunner().invoke(APPS[program], [*known, "--help"], env={"COLUMNS": "300"})
+        for known_words in (command, command[:1]):
+            done = CliRunner().invoke(APPS[program], [*known_words, "--help"])
             if done.exit_code == 0:
                 break
         assert done.exit_code == 0, line
         for option in (word for word in words if word.startswith("-")):
             assert re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])", done.stdout), f"{option}: {line}"
+        if page == COSTS:
+            run(line)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_the_settings_of_a_tutorial_exist(page: Path) -> None:
-    known = {f"HUSHREC_{name.upper()}" for name in Settings.model_fields} | {"HUSHREC_ISSUER"}
-    assert set(re.findall(r"HUSHREC_[A-Z_]+", page.read_text(encoding="utf-8"))) <= known
+OWN_DATA_PAGE = OWN_DATA.read_text(encoding="utf-8").partition("## 6. ")[0]
 
 
-def test_the_commands_of_the_page_on_cost_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    lines = command_lines(COSTS)
-    assert [line.split()[1] for line in lines] == ["cost"]
-    for line in lines:
-        done = CliRunner().invoke(client_sdk.cli.app, shlex.split(line)[1:])
-        assert done.exit_code == 0, done.output
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with the files of docs/your-own-data.md: 30 users, among them ann, and 130 items."""
+    rng = np.random.default_rng(0)
+    users, items = np.nonzero(rng.random((30, 130)) < 0.15)
+    names = ["ann", *(f"user-{number}" for number in range(1, 30))]
+    rows = [
+        f"{names[user]},B{item:03d},{1 + (user * item) % 9 / 2},{1577836800 + rng.integers(10**6)}"
+        for user, item in zip(users, items, strict=True)
+    ]
+    (tmp_path / "ratings.csv").write_text("\n".join(["user_id,item_id,rating,timestamp", *rows]) + "\n")
+    table = [row.replace(",", "\t") for row in rows]
+    (tmp_path / "train.tsv").write_text("\n".join(table[::2]) + "\n")
+    (tmp_path / "test.tsv").write_text("\n".join(table[1::2]) + "\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "250")
+    return tmp_path
+
+
+def test_commands_of_the_page_on_own_data(folder: Path) -> None:
+    commands = command_lines(OWN_DATA_PAGE)
+    assert {command.split()[1] for command in commands} == {"data", "evaluate", "simulate"}
+    for command in commands:
+        out = run(command)
+        if "--json" in command:
+            assert set(json.loads(out)) >= {"points", "controls", "bytes_up", "recommendations"}
+        else:
+            assert out.startswith("read ") and "columns user=" in out
+        if "--recommend ann" in command:
+            (line,) = (line for line in out.splitlines() if line.startswith("recommended to user ann: "))
+            rows = (folder / "ratings.csv").read_text().splitlines()
+            items, mine = set(line.partition(": ")[2].split(", ")), {row[4:8] for row in rows if row[:4] == "ann,"}
+            assert len(items) == 10 and not items & mine
+            assert all(re.fullmatch(r"B\d{3}", item) for item in items)
+    assert (folder / "curve.svg").read_text().startswith("<svg")
+
+
+def test_python_and_the_error_of_the_page_on_own_data(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    long_form, curve = re.findall(r"^```python\n(.*?)^```", OWN_DATA_PAGE, re.MULTILINE | re.DOTALL)
+    exec(compile(curve, "your-own-data.md", "exec"), {})  # noqa: S102 - the page's own example
+    out = capsys.readouterr().out
+    assert out.startswith("read ") and "10 {'NDCG@20 full': " in out
+    (folder / "jester.csv").write_text(f"2,-7.82,99,8.5{',99' * 9}\n1,99,99,0.5{',99' * 9}\n")
+    assert hushrec("data", "show", "jester.csv")[0] == 1
+    exec(compile(long_form, "your-own-data.md", "exec"), {})  # noqa: S102 - the page's own example
+    out = run("hushrec data show ratings.csv")
+    assert out.startswith("read 3 rows, 2 users, 2 items from ratings.csv")
+    assert "ratings from -7.82 to 8.5" in out
+    (folder / "ratings.csv").write_text("user,item,rating\nann,B1,3\nbob,B1,good\n")
+    (message,) = re.findall(r"^ratings.csv, line .*$", OWN_DATA_PAGE, re.MULTILINE)
+    code, _, err = hushrec("data", "show", "ratings.csv")
+    assert code == 1 and message in err
+
+
+def test_a_simulated_curve_is_shown_beside_controls_with_a_verdict(folder: Path) -> None:
+    out = run("hushrec simulate --dataset ratings.csv --rounds 4 --every 2 --cohort 10 --users 20")
+    assert [row[0] for row in cells(out)] == ["round 2", "round 4", "control: popularity", "control: random"]
+    assert "of 20 users" in out
+    assert "Why privirec-k: " in out
+    assert "Verdict: privirec-k after round 4 " in out
+    command = "simulate --dataset ratings.csv --recipe colr --rounds 4 --every 2 --cohort 10"
+    _, trained, progress = hushrec(*command.split())
+    assert "round 0" in trained
+    assert "Verdict: colr after round " in trained
+    assert [line.partition(":")[0] for line in progress.splitlines()] == ["round 2 of 4", "round 4 of 4"]

@@ -6,7 +6,11 @@ The exit status is 1; 2 for an option that the command line itself refuses.
 from __future__ import annotations
 
 import os
+import re
+import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,9 +20,13 @@ from typer.testing import CliRunner
 from client_sdk import Client, DirectoryStore, Identity, MemoryStore, Operator, Policy, task_request
 from client_sdk.cli import app
 from client_sdk.errors import LocalFileError
+from client_sdk.organiser import TrialOrganiser
+from client_sdk.rounds.certificates import request_for
 from protocols.errors import HushRecError, ParameterError
-from protocols.messages import Schedule
+from protocols.messages import CertificateRequest, Schedule
+from tests.support.command import cells
 from tests.support.server import AggregatorProcess
+from tests.support.tasks import TRIAL, new_client
 
 SHOP = "user,item\n" + "".join(f"u{user},i{(7 * user + step * step) % 40}\n" for user in range(30) for step in range(6))
 TABLES = [  # one of each kind: tests/client_sdk/lab/data has the readers' other refusals
@@ -50,11 +58,15 @@ ADDRESSES = [
     ("https://127.0.0.1?task=1", "must not contain a query"),
     ("http://example.org", "is not encrypted"),
 ]
-COMMANDS = [  # FOLDER, ITEMS, SHOP, REQUEST: files; URL: a server; PORT: one that is taken
+FILES = {"FOLDER": "", "ITEMS": "items.txt", "SHOP": "shop.csv", "REQUEST": "request.json", "STAR_FILE": "stars.csv"}
+FILES |= {"STAR_KEY": "stars.key"}
+JOIN = "join URL --interactions ITEMS --invitation"
+COMMANDS = [  # URL: a server; PORT: one that is taken; OPEN, USED, STARS, SEALED: invitations
     ("join URL --interactions FOLDER/none --invitation hri_x", "FOLDER/none: cannot read the file: No such file"),
     ("join URL --interactions FOLDER --invitation hri_x", "FOLDER: cannot read the file: Is a directory"),
-    ("join URL --interactions ITEMS --invitation hri_x", "the invitation is unknown"),
-    (f"join URL --interactions ITEMS --invitation {'x' * 999}", "the invitation has more than 200 characters"),
+    (f"{JOIN} hri_x", "the invitation is unknown"),
+    (f"{JOIN} hri_x", "Check that the invitation is copied in full"),
+    (f"{JOIN} {'x' * 999}", "the invitation has more than 200 characters"),
     ("join URL --interactions ITEMS --identity ITEMS/me.key", "cannot write the identity file ITEMS/me.key: "),
     ("join URL --interactions ITEMS --identity /proc/x/me.key", "cannot write the identity file /proc/x/me.key: "),
     ("join URL --interactions ITEMS --identity FOLDER", "cannot read the identity file FOLDER: Is a directory"),
@@ -62,17 +74,23 @@ COMMANDS = [  # FOLDER, ITEMS, SHOP, REQUEST: files; URL: a server; PORT: one th
     ("join URL --interactions ITEMS --min-cohort 1", "min_cohort must be at least 2, got 1"),
     ("join URL --interactions ITEMS --max-model-bytes 0", "max_model_bytes must be in 1.."),
     ("join URL --interactions ITEMS --patience nan", "'--patience': must be at least 0"),
-    ("join URL --interactions ITEMS --invitation OPEN --scope m", "--scope needs --issuer"),
-    (
-        "join URL --interactions ITEMS --invitation OPEN --issuer foo --scope m --code c",
-        "--issuer: the organiser's add",
-    ),
-    ("join URL --interactions ITEMS --invitation OPEN --certificate ITEMS", "holds no membership certificate"),
-    ("join URL --interactions ITEMS --invitation OPEN", "change it with --allow-plain"),
-    (
-        "join URL --interactions ITEMS --invitation OPEN --allow-plain --min-cohort 2 --device-group 7",
-        "has one device group",
-    ),
+    (f"{JOIN} OPEN --scope m", "--scope needs --issuer"),
+    (f"{JOIN} OPEN --issuer foo --scope m --code c", "--issuer: the organiser's add"),
+    (f"{JOIN} OPEN --certificate ITEMS", "holds no membership certificate"),
+    (f"{JOIN} OPEN", "change it with --allow-plain, or Policy(mechanisms=...)"),
+    (f"{JOIN} OPEN --allow-plain", "releases sums of 2 clients"),
+    (f"{JOIN} OPEN --allow-plain --min-cohort 2 --max-model-bytes 100", "policy allows 100 (change it with --max-mod"),
+    (f"{JOIN} OPEN --allow-plain --min-cohort 2 --device-group 7", "has one device group"),
+    (f"{JOIN} USED --allow-plain --min-cohort 2", "used up"),
+    (f"{JOIN} USED --allow-plain --min-cohort 2", "hushrec-server invite TASK"),
+    (f"{JOIN} STARS --allow-plain --identity STAR_KEY", "learns from ratings"),
+    ("join URL --interactions STAR_FILE --invitation STARS --allow-plain --identity STAR_KEY", "1 .. 5 in this task"),
+    (f"{JOIN} SEALED", "needs a membership certificate from its organiser"),
+    (f"{JOIN} SEALED", "--issuer with --scope and --code, or --certificate"),
+    (f"{JOIN} SEALED --certificate FOLDER/none.json", "cannot read the membership certificate"),
+    (f"{JOIN} SEALED --issuer https://login.example.org", "--issuer needs --scope and --code"),
+    (f"{JOIN} SEALED --certificate FOLDER/wrong.json", "not signed by the organiser"),
+    (f"{JOIN} SEALED --certificate FOLDER/foreign.json", "Ask the task's organiser for a certificate for this ident"),
     ("recommend --identity FOLDER/none.key", "none.key does not exist"),
     ("recommend --task nope", "is not a member of task 'nope'"),
     ("membership move http://127.0.0.1:1", "say which server has moved, with --from"),
@@ -124,12 +142,19 @@ COMMANDS = [  # FOLDER, ITEMS, SHOP, REQUEST: files; URL: a server; PORT: one th
 
 
 @pytest.fixture(scope="module")
-def invitation(server: AggregatorProcess) -> str:
-    """An invitation to a plain task of 50 items."""
-    schedule = Schedule(rounds=1, cohort_size=2, min_clients=2)
-    request = task_request("films", "colr", "plain", schedule, {"items": 50, "dim": 4, "rank": 2}, {})
-    with Operator(server.url, server.operator_token) as operator:
-        return operator.invite(operator.create_task(request).task_id, uses=20).invitation
+def invitations(server: AggregatorProcess, operator: Operator) -> dict[str, str]:
+    """Invitations to plain tasks, one of them used up, another to a task of ratings, and to an encrypted one."""
+    schedule, colr = Schedule(rounds=1, cohort_size=2, min_clients=2), {"items": 50, "dim": 4, "rank": 2}
+    requests = (
+        task_request("films", "colr", "plain", schedule, colr),
+        task_request("stars", "rfrec", "plain", Schedule(cohort_size=3), {"items": 50, "dim": 2}),
+        task_request("sealed", "colr", "ckks", Schedule(cohort_size=3), colr, organiser=TRIAL.pin),
+    )
+    films, stars, sealed = (operator.create_task(request).task_id for request in requests)
+    found = {"OPEN": operator.invite(films, uses=20).invitation, "USED": operator.invite(films).invitation}
+    with new_client(server.url, Policy(mechanisms=frozenset({"plain"}), min_cohort=2)) as client:
+        client.join("films", invitation=found["USED"])
+    return found | {"STARS": operator.invite(stars, uses=2).invitation, "SEALED": operator.invite(sealed).invitation}
 
 
 @pytest.fixture(scope="module")
@@ -150,18 +175,24 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         (made / "damaged" / "issued.sqlite3").write_bytes(b"garbage" * 200)
         asked = CliRunner().invoke(app, ["certificate", "request", "--scope", "m"])
         (made / "request.json").write_text(asked.stdout)
+        (made / "stars.csv").write_text("item,rating\n3,5\n7,0\n")
+        own = CliRunner().invoke(app, ["certificate", "request", "--scope", TRIAL.scope]).stdout
+        wrong = TrialOrganiser(TRIAL.scope).issue(CertificateRequest.model_validate_json(own))
+        foreign = TRIAL.issue(request_for(Identity.generate(), TRIAL.scope, "member"))
+        (made / "wrong.json").write_text(wrong.model_dump_json())
+        (made / "foreign.json").write_text(foreign.model_dump_json())
         yield made
 
 
 def refusal(*arguments: str) -> str:
-    """Run `hushrec ARGUMENTS`, which must fail; return the sentence that says why."""
+    """Run `hushrec ARGUMENTS`, which must fail; return the sentence that says why, and what to do."""
     done = CliRunner().invoke(app, list(arguments))
     assert isinstance(done.exception, SystemExit), repr(done.exception)
     assert done.exit_code in (1, 2), done.output
     assert "Traceback" not in done.output and "pydantic" not in done.output and "Errno" not in done.output
-    lines = [line for line in done.stderr.splitlines() if line.startswith(("error: ", "Error: "))]
-    assert len(lines) == 1, done.stderr
-    return lines[0]
+    sentences = re.findall(r"^error: .*", done.stderr, re.MULTILINE | re.DOTALL | re.IGNORECASE)
+    assert len(sentences) == 1, done.stderr
+    return str(sentences[0])
 
 
 def write(path: Path, content: str | bytes) -> str:
@@ -180,14 +211,14 @@ def test_a_wrong_table_is_named_with_the_line(folder: Path, content: str | bytes
 
 @pytest.mark.parametrize(("content", "fault"), ITEMS)
 def test_a_wrong_file_of_items_uses_nothing_up(
-    folder: Path, server: AggregatorProcess, operator: Operator, invitation: str, content: str | bytes, fault: str
-) -> None:
+    folder: Path, server: AggregatorProcess, operator: Operator, invitations: dict[str, str],
+    content: str | bytes, fault: str,
+) -> None:  # fmt: skip
     path = write(folder / "wrong.txt", content)
-    options = ("--interactions", path, "--invitation", invitation, "--allow-plain", "--min-cohort", "2")
+    options = ("--interactions", path, "--invitation", invitations["OPEN"], "--allow-plain", "--min-cohort", "2")
     assert fault in refusal("join", server.url, *options)
-    (task,) = operator.tasks()
-    (unused,) = operator.invitations(task.task_id)
-    assert (unused.used, unused.uses) == (0, 20)
+    (films,) = (task.task_id for task in operator.tasks() if task.name == "films")
+    assert (0, 20) in [(one.used, one.uses) for one in operator.invitations(films)]
     assert not CliRunner().invoke(app, ["membership", "list"]).stdout.count("films")
 
 
@@ -208,12 +239,11 @@ def test_a_wrong_address_is_refused_before_a_request(folder: Path, url: str, fau
 
 @pytest.mark.parametrize(("command", "fault"), COMMANDS)
 def test_a_wrong_input_is_named(
-    folder: Path, server: AggregatorProcess, invitation: str, command: str, fault: str
+    folder: Path, server: AggregatorProcess, invitations: dict[str, str], command: str, fault: str
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
-        files = {"FOLDER": folder, "ITEMS": folder / "items.txt", "SHOP": folder / "shop.csv"}
-        files |= {"REQUEST": folder / "request.json", "URL": server.url, "OPEN": invitation}
-        for name, value in {**files, "PORT": other.getsockname()[1]}.items():
+        places = {name: folder / file for name, file in FILES.items()} | {"PORT": other.getsockname()[1]}
+        for name, value in {**places, "URL": server.url, **invitations}.items():
             command, fault = command.replace(name, str(value)), fault.replace(name, str(value))
         text = refusal(*command.split(" "))
     assert fault in text
@@ -226,19 +256,35 @@ def test_a_wrong_token_of_an_operator(server: AggregatorProcess) -> None:
 
 
 def test_a_store_that_cannot_be_written_or_read_is_named(
-    tmp_path: Path, server: AggregatorProcess, invitation: str
+    tmp_path: Path, server: AggregatorProcess, invitations: dict[str, str]
 ) -> None:
     policy = Policy(mechanisms=frozenset({"plain"}), min_cohort=2)
     (tmp_path / "file").write_text("in the way")
     with Client(server.url, Identity.generate(), DirectoryStore(tmp_path / "file"), policy) as client:  # noqa: SIM117
         with pytest.raises(LocalFileError, match=f"cannot (read|write) {tmp_path}/file"):
-            client.join("films", invitation=invitation)
+            client.join("films", invitation=invitations["OPEN"])
     store, who = DirectoryStore(tmp_path / "store"), Identity.generate()
     with Client(server.url, who, store, policy) as client:
-        client.join("films", invitation=invitation)
+        client.join("films", invitation=invitations["OPEN"])
     damaged = [path for path in (tmp_path / "store").rglob("*") if path.is_file() and path.name != "lock"]
     assert damaged
     for path in damaged:
         path.write_bytes(b"\x00garbage")
     with Client(server.url, who, store, policy) as client, pytest.raises(LocalFileError, match="is damaged"):
         client.join("films")
+
+
+def test_ctrl_c_stops_a_waiting_client(folder: Path, server: AggregatorProcess, invitations: dict[str, str]) -> None:
+    options = ("--interactions", "items.txt", "--allow-plain", "--min-cohort", "2", "--identity", "waiting.key")
+    command = [sys.executable, "-m", "client_sdk.cli", "join", server.url, "--invitation", invitations["OPEN"]]
+    with subprocess.Popen([*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as waiting:
+        try:
+            assert waiting.stdout is not None
+            assert "task films" in waiting.stdout.readline()  # joined
+            waiting.send_signal(signal.SIGINT)
+            out, err = waiting.communicate(timeout=90)
+        finally:
+            waiting.kill()
+    assert waiting.returncode == 130
+    assert ["rounds completed", "0"] in cells(out)
+    assert err.endswith("stopped\n") and "Traceback" not in err
