@@ -53,15 +53,6 @@ def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     assert "round 1: 20 survivors" in capsys.readouterr().out
 
 
-def test_every_example_says_how_to_run_it_and_is_in_the_list() -> None:
-    listed = (ROOT / "examples" / "README.md").read_text(encoding="utf-8")
-    paths = sorted((ROOT / "examples").glob("*.py"))
-    assert len(paths) >= 2
-    for path in paths:
-        assert f"({path.name})" in listed
-        assert f"python examples/{path.name} " in path.read_text(encoding="utf-8")
-
-
 # --- five organisations as processes, over CKKS sums; the compose file starts the same ones ---------------------------
 
 

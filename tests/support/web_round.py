@@ -1,4 +1,4 @@
-"""A one-shot round of eight Python clients and one JavaScript client, and the exact sum of all their vectors."""
+"""A one-shot round of four Python clients and one JavaScript client, and the exact sum of all their vectors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from protocols.sums.ring import unpack
 
 __all__ = ["CLIENTS", "RecordedDemo", "recorded_demo"]
 
-CLIENTS = 8
+CLIENTS = 4
 """Python clients of a recorded demo."""
 
 

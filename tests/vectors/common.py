@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from inspect import signature
+from inspect import Parameter, signature
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
@@ -27,7 +27,7 @@ NOTES: Final = {"about", "what", "why"}
 def vectors(file: str, path: str = "") -> Callable[[Outputs], Outputs]:
     """Register the function that gives the outputs of a file's cases; path: "sampler.cases" for a list in an object.
 
-    An input is what its parameters name, in the case or else in the objects around it.
+    An input is what its parameters name, in the case or else in the objects around it; with `**` all of the case is.
     """
 
     def register(function: Outputs) -> Outputs:
@@ -48,7 +48,9 @@ def again(cases: Sequence[dict[str, Any]], function: Outputs, around: Mapping[st
 
 
 def _again(case: dict[str, Any], function: Outputs, around: Mapping[str, Any]) -> dict[str, Any]:
-    names = signature(function).parameters
+    names = list(signature(function).parameters)
+    if names and signature(function).parameters[names[-1]].kind is Parameter.VAR_KEYWORD:
+        names[-1:] = case.keys() - NOTES - {"error"}
     given = {name: case[name] for name in names if name in case}
     shared = {name: around[name] for name in names if name in around and name not in case}
     try:

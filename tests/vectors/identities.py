@@ -110,19 +110,8 @@ def _stated(task: str, round: int, client_id: str, method: str, authority: str, 
 
 
 @vectors("aggregate_chains.json", "refused")
-def _refused_chain(
-    identity_key: str,
-    task: str,
-    round: int,
-    client_id: str,
-    method: str,
-    authority: str,
-    fields: dict[str, str],
-    signature_input: str,
-    signature: str,
-) -> Outputs:
-    stated = StatedChain(client_id, method, authority, fields, signature_input, signature)
-    stated_chain(stated, unhex(identity_key), task, round)
+def _refused_chain(identity_key: str, task: str, round: int, **stated: Any) -> Outputs:
+    stated_chain(StatedChain(**stated), unhex(identity_key), task, round)
     return {}
 
 
@@ -150,17 +139,6 @@ def _signed(
 
 
 @vectors("http_signature.json", "refused")
-def _refused_request(
-    public_key: str,
-    client_id: str,
-    method: str,
-    authority: str,
-    path: str,
-    query: str,
-    fields: dict[str, str],
-    signature_input: str,
-    signature: str,
-) -> Outputs:
-    request = SignedRequest(method, authority, path, query, fields)
-    verify_request(unhex(public_key), client_id, request, signature_input, signature)
+def _refused_request(public_key: str, client_id: str, signature_input: str, signature: str, **request: Any) -> Outputs:
+    verify_request(unhex(public_key), client_id, SignedRequest(**request), signature_input, signature)
     return {}

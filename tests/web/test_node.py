@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import re
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -160,24 +159,3 @@ def test_every_vector_in_chromium() -> None:
         results = page.evaluate(_RUN, FILES)
     assert set(results) == set(FILES)
     assert all(isinstance(count, int) and count > 0 for count in results.values()), results
-
-
-@pytest.mark.parametrize("name", ["masks.json", "certificates.json"])
-def test_a_wrong_vector_fails(name: str) -> None:
-    """The runner compares: one changed digit is found."""
-    script = f"""
-        import {{ readFileSync }} from "node:fs";
-        import {{ run }} from "{ROOT.as_posix()}/tests/web/vectors.mjs";
-        const read = async (file) => {{
-            const text = readFileSync("{ROOT.as_posix()}/tests/vectors/" + file, "utf8");
-            if (file !== "{name}") return JSON.parse(text);
-            const at = text.search(/[0-9a-f]{{40}}|"elements": \\[\\s*"[0-9]/) + 30;
-            const digit = text.slice(at).search(/[0-9]/) + at;
-            return JSON.parse(text.slice(0, digit) + ((Number(text[digit]) + 1) % 10) + text.slice(digit + 1));
-        }};
-        await run("{name}", read);
-    """
-    command = [required("node"), "--input-type=module", "--eval", script]
-    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
-    assert ran.returncode != 0, "the altered vector was accepted"
-    assert re.search(r"is not|CertificateError", ran.stderr), ran.stderr[-1000:]
