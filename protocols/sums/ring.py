@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from protocols.codec import exact
 from protocols.errors import BudgetError, CodecError, ParameterError
 from protocols.fixed_point import FixedPoint
-from protocols.layout import CLIP_SLACK, Route, Segment, VectorLayout
+from protocols.layout import Route, Segment, VectorLayout
 from protocols.sums.base import Buffer, SumPlan
 from protocols.sums.wire import BytesBuilder
 
@@ -199,25 +199,14 @@ def encode_vector(
     blocks: one float64 vector per route entry. Raises `BudgetError` for a value that is not finite or exceeds its clip,
     `ParameterError` for other shapes and for counts that are not whole numbers.
     """
-    layout_blocks = layout.contribution_blocks(route)
-    if len(blocks) != len(layout_blocks):
-        raise ParameterError(f"the route has {len(layout_blocks)} blocks, {len(blocks)} were given")
-    for targets, block, values in zip(route, layout_blocks, blocks, strict=True):
-        if values.shape != (block.length,):
-            raise ParameterError(f"block {block.name!r} needs {block.length} values, got shape {values.shape}")
+    for targets, block, values in zip(route, layout.check_contribution(route, blocks), blocks, strict=True):
         parts = tuple(block.split(values).values())
         for segment, part in zip(block.segments, parts, strict=True):
-            _check_values(block.name, segment, part)
+            if segment.integral and not (np.rint(part) == part).all():
+                raise ParameterError(f"block {block.name!r} holds a count that is not a whole number")
         for target in targets:
             for segment, part, (ring, span) in zip(block.segments, parts, places[target], strict=True):
                 ring.encode(part, segment.clip, elements[span])
-
-
-def _check_values(block: str, segment: Segment, values: NDArray[np.float64]) -> None:
-    if not max(values.max(), -values.min()) <= segment.clip * CLIP_SLACK:
-        raise BudgetError(f"block {block!r} holds a value that is not finite or exceeds its clip")
-    if segment.integral and not (np.rint(values) == values).all():
-        raise ParameterError(f"block {block!r} holds a count that is not a whole number")
 
 
 def _ring(bits: int, segment: Segment, contributions: int) -> FixedPoint:

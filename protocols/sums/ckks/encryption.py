@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from tenseal import sealapi
 
 from protocols.crypto.keys import STATE_KEY_BYTES, Keyring
-from protocols.errors import BudgetError, CodecError, KeyringError, ParameterError
-from protocols.layout import CLIP_SLACK, Block, Route
+from protocols.errors import CodecError, KeyringError, ParameterError
+from protocols.layout import Block, Route
 from protocols.sums.base import Buffer, require_keyring
 from protocols.sums.ckks.plan import SEED_BYTES, CkksPlan, ParameterSet
 from protocols.sums.ckks.seal_io import MemoryFile, SealContext, seal_context
@@ -82,15 +82,12 @@ def pack_blocks(blocks: Sequence[Block], vectors: Sequence[NDArray[np.float64]],
 
 
 def _normalise(block: Block, vector: NDArray[np.float64], into: NDArray[np.float64]) -> None:
-    if vector.shape != into.shape:
-        raise ParameterError(f"block {block.name!r} needs {block.length} values, got shape {vector.shape}")
+    block.check_values(vector)
     start = 0
     for segment in block.segments:
         end = start + segment.length
         np.divide(vector[start:end], segment.clip, out=into[start:end])
         start = end
-    if not (into.max() <= CLIP_SLACK and into.min() >= -CLIP_SLACK):
-        raise BudgetError(f"block {block.name!r} holds a value that is not finite or exceeds its clip: clip it first")
 
 
 def unpack_block(block: Block, slots: NDArray[np.complex128]) -> NDArray[np.float64]:

@@ -121,12 +121,7 @@ class BlockPacking:
         Raises `ParameterError` for another shape or a count that is not a whole number, `BudgetError` for a value that
         is not finite or exceeds its clip.
         """
-        if values.shape != (block.length,):
-            raise ParameterError(f"block {block.name!r} needs {block.length} values, got shape {values.shape}")
-        if not (np.abs(values) <= block.bounds() * CLIP_SLACK).all():
-            raise BudgetError(
-                f"block {block.name!r} holds a value that is not finite or exceeds its clip: clip it first"
-            )
+        block.check_values(values)
         parts = [self._steps(index, part) for index, part in enumerate(block.split(values).values())]
         taken = [0] * len(parts)
         digits = []
