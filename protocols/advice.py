@@ -26,10 +26,8 @@ __all__ = [
     "STARTED",
     "Advice",
     "Choice",
-    "StartSizes",
     "Variant",
     "advise",
-    "advise_start",
     "choose",
     "components_within",
     "parameters_for",
@@ -180,24 +178,6 @@ def advise(items: int, clients: int, interactions: int) -> Advice:
     cohort = min(clients, 1000, max(100, ceil(_COUNTED * items * clients / interactions)))
     training = ceil(_VISITS * items * clients / (cohort * interactions))
     return Advice(1 + min(1000, max(100, training)), cohort)
-
-
-class StartSizes(NamedTuple):
-    """Sizes of a spectral start. components: of the `privirec-k` task. dim: factors of the task that starts from it."""
-
-    components: int
-    dim: int
-
-
-def advise_start(items: int, budget: int = MESSAGE_BUDGET) -> StartSizes:
-    """Return the sizes for so many items, with messages of at most `budget` bytes; chosen on validation rows.
-
-    Raises `ParameterError` for less than one item.
-    """
-    if items < 1:
-        raise ParameterError(f"advice needs an item, got {items}")
-    components = components_within(items, budget)
-    return StartSizes(components, min(components, MOST_FACTORS))
 
 
 QUALITY_BY_COMPONENTS: Final[Mapping[int, tuple[float, float]]] = {

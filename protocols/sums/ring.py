@@ -181,9 +181,12 @@ def _fault(layout: VectorLayout, contributions: int, bits: int, clients: range) 
         return f"no sum has over {clients[-1]} contributions"
     for block in layout.blocks:
         for segment in block.segments:
-            fault = _segment_fault(bits, segment, contributions)
-            if fault is not None:
-                return f"{block.name}/{segment.name}: {fault}"
+            try:
+                step = 1.0 / _ring(bits, segment, contributions).scale
+            except BudgetError as error:
+                return f"{block.name}/{segment.name}: {error}"
+            if step > segment.clip:
+                return f"{block.name}/{segment.name}: a ring step is {step:g}, greater than the clip {segment.clip:g}"
     return None
 
 
@@ -217,16 +220,6 @@ def _ring(bits: int, segment: Segment, contributions: int) -> FixedPoint:
     ring = FixedPoint.widest(bits, bound, contributions)
     exact = 2.0 ** floor(log2(_EXACT / segment.clip))  # a single value, which may exceed the sum's bound, must be exact
     return ring if ring.scale <= exact else FixedPoint(bits, bound, exact)
-
-
-def _segment_fault(bits: int, segment: Segment, contributions: int) -> str | None:
-    """Return why the segment's sums do not fit; None if they do."""
-    try:
-        ring = _ring(bits, segment, contributions)
-    except BudgetError as error:
-        return str(error)
-    step = 1.0 / ring.scale
-    return f"a ring step is {step:g}, greater than the clip {segment.clip:g}" if step > segment.clip else None
 
 
 class RingPlan(SumPlan):

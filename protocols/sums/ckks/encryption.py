@@ -34,8 +34,9 @@ def generate_keyring(plan: CkksPlan) -> Keyring:
     generator = sealapi.KeyGenerator(context.seal)
     with MemoryFile() as file:
         residues, _ = file.saved(generator.secret_key(), context.plaintext_prefix(1.0), plan.degree, 0)
-        secret_key = _key_bytes(residues, plan.parameter_set)
-    return Keyring(plan.mechanism, plan.parameter_id, b"", secret_key, secrets.token_bytes(STATE_KEY_BYTES))
+        body = bytearray(plan.degree * plan.parameter_set.residue_bytes)
+        split_residues(residues, view_planes(body, plan.parameter_set, 1, 1, plan.degree))
+    return Keyring(plan.mechanism, plan.parameter_id, b"", bytes(body), secrets.token_bytes(STATE_KEY_BYTES))
 
 
 def load_secret_key(plan: CkksPlan, context: SealContext, file: MemoryFile, keyring: Keyring | None) -> Any:
@@ -46,12 +47,6 @@ def load_secret_key(plan: CkksPlan, context: SealContext, file: MemoryFile, keyr
     key = sealapi.SecretKey()
     context.load(file, key, context.stream(context.plaintext_prefix(1.0), residues))
     return key
-
-
-def _key_bytes(residues: NDArray[np.uint64], parameter_set: ParameterSet) -> bytes:
-    body = bytearray(residues.size * parameter_set.residue_bytes)
-    split_residues(residues, view_planes(body, parameter_set, 1, 1, residues.size))
-    return bytes(body)
 
 
 def _key_residues(body: bytes, parameter_set: ParameterSet, degree: int) -> NDArray[np.uint64]:
