@@ -20,7 +20,6 @@ __all__ = [
     "MOST_COMPONENTS",
     "MOST_FACTORS",
     "NOISY",
-    "PAPER",
     "QUALITY_BY_COMPONENTS",
     "RECOMMENDED",
     "STARTED",
@@ -74,7 +73,7 @@ ones: 256 vectors ranked better than 64 at every epsilon and number of users. Ch
 
 _TOUCHED: Final[Mapping[str, Any]] = {"normalise": "touched", "reveal_touched": True}
 
-PAPER: Final[Mapping[str, Mapping[str, Any]]] = {
+_PAPER: Final[Mapping[str, Mapping[str, Any]]] = {
     **dict.fromkeys(("colr", "fedmf", "scolr", "svd", "topk"), _TOUCHED),
     "fair": {"max_interactions": 10_000, "reveal_weights": True},
     "pfedclr": {"max_interactions": 1000, "reveal_weights": True},
@@ -128,7 +127,7 @@ def parameters_for(
     """
     if variant == "paper":
         without_weights = given.get("noise_scale") is not None  # noise does not hide a weight
-        return dict(given) if without_weights else {**PAPER.get(recipe, {}), **given}
+        return dict(given) if without_weights else {**_PAPER.get(recipe, {}), **given}
     if given.get("item_bias") == "none" or given.get("variant") == "paper" or given.get("ldp") is not None:
         return dict(given)
     more = STARTED.get(recipe, {}) if started else {}

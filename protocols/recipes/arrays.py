@@ -60,7 +60,6 @@ __all__ = [
     "Arrays",
     "ArraysParameters",
     "ArraysState",
-    "Piece",
     "initial_parameters",
     "shapes_of",
     "state_of",
@@ -68,10 +67,10 @@ __all__ = [
 ]
 
 
-Piece = NDArray[np.float32]
+_Piece = NDArray[np.float32]
 
 
-def step(p: ArraysParameters, values: Piece, first: Piece, second: Piece, update: NDArray[np.float64]) -> None:
+def step(p: ArraysParameters, values: _Piece, first: _Piece, second: _Piece, update: NDArray[np.float64]) -> None:
     """Change `values`, `first` and `second` in place by one step with the mean `update`; all of one length.
 
     first, second: (0,) where the optimiser has none. Results are rounded to float32.

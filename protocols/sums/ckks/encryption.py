@@ -25,7 +25,7 @@ from protocols.sums.ckks.plan import SEED_BYTES, CkksPlan, ParameterSet
 from protocols.sums.ckks.seal_io import MemoryFile, SealContext, seal_context
 from protocols.sums.ckks.wire import Planes, WireBuffer, check_range, join_planes, split_residues, view_planes
 
-__all__ = ["generate_keyring", "load_secret_key", "pack_blocks", "unpack_block", "open_aggregate", "seal_blocks"]
+__all__ = ["generate_keyring", "load_secret_key", "pack_blocks", "open_aggregate", "seal_blocks"]
 
 
 def generate_keyring(plan: CkksPlan) -> Keyring:
@@ -85,11 +85,6 @@ def _normalise(block: Block, vector: NDArray[np.float64], into: NDArray[np.float
         start = end
 
 
-def unpack_block(block: Block, slots: NDArray[np.complex128]) -> NDArray[np.float64]:
-    """Return a sum's values, float64 (block.length,) in the segments' units, from slots (ciphertexts, degree/2)."""
-    return np.ascontiguousarray(slots).view(np.float64).reshape(-1)[: block.length] * block.bounds()
-
-
 def seal_blocks(plan: CkksPlan, route: Route, blocks: Sequence[NDArray[np.float64]], keyring: Keyring | None) -> bytes:
     """Return a contribution of `plan.contribution_bytes(route)` bytes; see `protocols.sums.base.OneMessage.seal`."""
     slots = pack_blocks(plan.layout.contribution_blocks(route), blocks, plan.degree)
@@ -128,7 +123,7 @@ def open_aggregate(plan: CkksPlan, aggregate: Buffer, keyring: Keyring | None) -
         raise CodecError(f"ciphertext {wrong} of the aggregate holds a residue that is not below the modulus")
     slots = _decrypt(plan, planes, keyring)
     parts = [
-        unpack_block(block, slots[start : start + count])
+        slots[start : start + count].view(np.float64).reshape(-1)[: block.length] * block.bounds()
         for block, start, count in zip(plan.layout.blocks, plan.block_starts, plan.block_ciphertexts, strict=True)
     ]
     for block, values in zip(plan.layout.blocks, parts, strict=True):
