@@ -28,7 +28,7 @@ from protocols.codec import exact
 from protocols.errors import BudgetError, CodecError, ParameterError
 from protocols.fixed_point import FixedPoint
 from protocols.layout import Route, Segment, VectorLayout
-from protocols.sums.base import Buffer, SumPlan
+from protocols.sums.base import Buffer, FixedPointPlan
 from protocols.sums.wire import BytesBuilder
 
 __all__ = [
@@ -222,7 +222,7 @@ def _ring(bits: int, segment: Segment, contributions: int) -> FixedPoint:
     return ring if ring.scale <= exact else FixedPoint(bits, bound, exact)
 
 
-class RingPlan(SumPlan):
+class RingPlan(FixedPointPlan):
     """A plan whose sums are fixed-point values in a ring of 2^bits, released as packed elements.
 
     Subclasses are frozen dataclasses with `layout` and `max_contributions`.
@@ -245,30 +245,17 @@ class RingPlan(SumPlan):
         )
 
     @property
-    def segment_scales(self) -> dict[str, float]:
-        """Ring steps per 1.0 by `block/segment`; 1.0 for counts."""
-        return {
-            f"{block.name}/{segment.name}": ring.scale
-            for block, own in zip(self.layout.blocks, self.places, strict=True)
-            for segment, (ring, _) in zip(block.segments, own, strict=True)
-        }
-
-    @property
-    def segment_errors(self) -> dict[str, float]:
-        """Bound on the error by `block/segment`, in the segment's own unit; 0.0 for counts."""
+    def precision(self) -> dict[str, tuple[float, float]]:
+        """Ring steps per 1.0 (1.0 for counts), and the error of rounding and of float64, by `block/segment`."""
         contributions = self.max_contributions
         return {
-            f"{block.name}/{segment.name}": 0.0
-            if segment.integral
-            else contributions / 2 / ring.scale + contributions * ring.bound / _EXACT
+            f"{block.name}/{segment.name}": (
+                ring.scale,
+                0.0 if segment.integral else contributions / 2 / ring.scale + contributions * ring.bound / _EXACT,
+            )
             for block, own in zip(self.layout.blocks, self.places, strict=True)
             for segment, (ring, _) in zip(block.segments, own, strict=True)
         }
-
-    @property
-    def predicted_error(self) -> float:
-        """The largest of the segments' error bounds."""
-        return max(self.segment_errors.values())
 
     @property
     def aggregate_bytes(self) -> int:
